@@ -1,0 +1,159 @@
+//! What an owner writes: numbered commits, made of groups. A group is the atomic unit: one task's change and whatever
+//! must go with it.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::id::{CommitNo, Epoch, LaneId, OwnerId, Seq, TaskId};
+use crate::status::{Path, Version};
+use crate::task::{AttemptRecord, NewTask, TaskResult, TaskState};
+
+/// All that one transaction of an owner writes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Commit {
+    /// The lane written to.
+    pub lane: LaneId,
+    /// The owner's epoch …
+    pub epoch: Epoch,
+    /// … and identity: both must be the stored ones.
+    pub owner: OwnerId,
+    /// One more than the last commit; or the same, with exactly the same groups, to learn what became of it.
+    pub number: CommitNo,
+    /// The changes. Shared, because a commit is kept until its outcome is known.
+    pub groups: Arc<[Group]>,
+    /// Arrivals up to here have been seen by the owner; the index of arrivals may be trimmed to it.
+    pub cursor: Seq,
+}
+
+/// The atomic unit of a commit. If its condition does not hold, this group alone is skipped.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Group {
+    /// A task to create. If it exists already, or is refused, the rest of the group is skipped.
+    pub insert: Option<Box<NewTask>>,
+    /// A change of a task (of the inserted one, where there is one).
+    pub change: Option<TaskChange>,
+    /// Inbox rows that this group has dealt with.
+    pub inbox_done: Vec<Seq>,
+    /// Records of the lane to write or remove.
+    pub records: Vec<RecordChange>,
+}
+
+/// A change of one task.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TaskChange {
+    /// Which one.
+    pub task: TaskId,
+    /// What must be stored now, or the group is skipped.
+    pub expected: Version,
+    /// The statuses passed through since. Empty when only other fields change.
+    pub path: Path,
+    /// The state at the end of the path.
+    pub state: TaskState,
+    /// Attempts that ended on the way and were not the last.
+    pub ended: Vec<AttemptRecord>,
+    /// The answer of the executor.
+    pub result: Option<Box<TaskResult>>,
+}
+
+/// A small keyed value that belongs to a lane and is changed only by its owner: the state of a rate, the applied
+/// version of a policy; later also outbox rows, jobs and schedules.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecordChange {
+    /// Which one.
+    pub key: RecordKey,
+    /// Its new value; `None` removes it.
+    pub value: Option<Vec<u8>>,
+}
+
+/// Names a record of a lane. Records of one kind are loaded together.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct RecordKey {
+    /// What it is.
+    pub kind: RecordKind,
+    /// Which one of its kind.
+    pub key: String,
+}
+
+/// Kinds of records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[repr(u8)]
+pub enum RecordKind {
+    /// The stored time of a rate, by queue, limit and key.
+    Rate = 1,
+    /// The policy version that the lane applies to a queue.
+    AppliedPolicy = 2,
+}
+
+impl RecordKind {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Rate, Self::AppliedPolicy];
+
+    /// The number under which it is stored.
+    pub const fn code(self) -> u8 {
+        self as u8
+    }
+
+    /// Back from [`code`](Self::code).
+    pub fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.code() == code)
+    }
+}
+
+impl Group {
+    /// An upper bound of the keys or rows that a store writes for this group: the unit of
+    /// `StoreCapabilities::ops_max`.
+    pub fn ops(&self) -> usize {
+        // A new task: state, spec, index of waiting tasks, arrival. A change: state, old and new index entry, result.
+        let insert = if self.insert.is_some() { 4 } else { 0 };
+        let change = self.change.as_ref().map_or(0, |change| 4 + change.ended.len());
+        insert + change + self.inbox_done.len() + self.records.len()
+    }
+
+    /// An upper bound of the bytes it writes, but for the fixed size of rows.
+    pub fn bytes(&self) -> usize {
+        let insert = self.insert.as_ref().map_or(0, |task| 512 + task.spec.body_bytes());
+        let change = self.change.as_ref().map_or(0, |change| {
+            let error = change.state.error.as_ref().map_or(0, |e| e.message.len());
+            let ended: usize =
+                change.ended.iter().map(|a| 256 + a.error.as_ref().map_or(0, |e| e.message.len())).sum();
+            512 + error + ended + change.result.as_ref().map_or(0, |r| r.bytes())
+        });
+        let records: usize =
+            self.records.iter().map(|r| r.key.key.len() + r.value.as_ref().map_or(0, Vec::len) + 16).sum();
+        insert + change + records + 16 * self.inbox_done.len()
+    }
+}
+
+/// What became of a group.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum GroupOutcome {
+    /// All of it was written. `seq` is the arrival number of the inserted task.
+    Applied {
+        /// Arrival number of the inserted task.
+        seq: Option<Seq>,
+    },
+    /// The insert found the task there already; nothing of the group was written.
+    NotCreated(SubmitOutcome),
+    /// The task was not as expected; nothing of the group was written.
+    Mismatch {
+        /// What is stored; `None` if there is no such task.
+        found: Option<Version>,
+    },
+}
+
+/// What became of a submitted task.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SubmitOutcome {
+    /// Stored, and durable.
+    Created {
+        /// Its place in the order of arrival.
+        seq: Seq,
+    },
+    /// The same request was stored before.
+    Duplicate,
+    /// Another request with the same id was stored before.
+    RequestIdReused,
+    /// The queue has as many waiting tasks as it may.
+    QueueFull,
+}

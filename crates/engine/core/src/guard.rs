@@ -1,0 +1,120 @@
+//! The guards that keep Tasklane right, by name, so that a test can switch one off and see that the simulator's
+//! checker notices. Without the feature `unguarded` every guard is on, at no cost.
+
+macro_rules! guards {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// One check or rule that correctness rests on.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum Guard { $($(#[$doc])* $name,)* }
+
+        impl Guard {
+            /// All of them.
+            pub const ALL: &[Self] = &[$(Self::$name,)*];
+
+            /// Its name, for the command line.
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$name => stringify!($name),)* }
+            }
+        }
+    };
+}
+
+guards! {
+    /// Store: a commit names the claim's random owner id.
+    OwnerId,
+    /// Store: a commit names the epoch of the current claim.
+    CommitEpoch,
+    /// Store: a commit is numbered one after the last.
+    CommitNumber,
+    /// Store: a repeated commit is answered with the outcomes of the first, not applied again.
+    CommitRepeat,
+    /// Store: a change names the stored status and attempt.
+    ChangeExpected,
+    /// Store: the request id is the primary key of a task.
+    RequestIdKey,
+    /// Store: arrival numbers become visible in their order.
+    ArrivalsOrder,
+    /// Store: inbox rows are removed in the group that applies them.
+    InboxDoneInGroup,
+    /// Ownership: after an outcome that cannot be settled the lane is claimed and loaded anew.
+    ReclaimAfterUnknown,
+    /// Lane: what an insert led to is learned from the outcome, not assumed.
+    InsertOutcome,
+    /// Lane: reports must name the current attempt.
+    AttemptMatch,
+    /// Lane: reports must come from the session that has the attempt.
+    SessionMatch,
+    /// Lane: every assignment takes a new attempt number, also after a recall.
+    NewAttemptAfterRecall,
+    /// Lane: an assignment is committed before it is sent.
+    WriteAhead,
+    /// Lane: a report is acknowledged only when what it led to is committed.
+    AckAfterCommit,
+    /// Lane: a report is called stale only after loading is complete.
+    StaleAfterLoading,
+    /// Lane: the inbox is read at takeover.
+    InboxAtTakeover,
+    /// Lane: what is in flight counts against limits after a takeover.
+    LimitsAfterTakeover,
+    /// Lane: the stored times of rates are loaded at takeover.
+    RateAfterTakeover,
+    /// Lane: a cancel of a task with a live attempt is stored with the task.
+    CancelRequestedKept,
+    /// Lane: a cancel reaches a task that waits for its retry.
+    CancelWaitingRetry,
+    /// Lane: a task whose attempts keep getting lost is stopped.
+    LostLimit,
+    /// Lane: an attempt is given up only when its session has ended.
+    LostNeedsSessionEnd,
+    /// Lane: rows read before a change of the task was committed are dropped.
+    StalePageDropped,
+    /// Worker: a dispatch number is taken once.
+    DispatchNumber,
+    /// Worker: messages of an earlier owner are ignored.
+    WorkerEpoch,
+    /// Worker: attempts are stopped before the session can have ended.
+    SelfFencing,
+    /// Worker: the lease is counted from before it was asked for.
+    LeaseFromBeforeAsked,
+    /// Worker: final reports are repeated until they are acknowledged.
+    ReportRepetition,
+    /// Worker: a recalled attempt that was called not started is never started.
+    RecallRefusesLater,
+    /// Coordinator: a revoked session ends one TTL after its last renewal, not at once.
+    RevokeWaitsTtl,
+    /// Coordinator: a judge ends a session only after watching it unrenewed for one TTL.
+    JudgeWaitsTtl,
+}
+
+/// Which guards are on. All of them, except where a test says otherwise.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Guards {
+    #[cfg(feature = "unguarded")]
+    off: Option<Guard>,
+}
+
+impl Guards {
+    /// All on.
+    pub const ALL_ON: Self = Self {
+        #[cfg(feature = "unguarded")]
+        off: None,
+    };
+
+    /// All on but one.
+    #[cfg(feature = "unguarded")]
+    pub const fn without(guard: Guard) -> Self {
+        Self { off: Some(guard) }
+    }
+
+    /// Whether a guard is on.
+    #[inline]
+    pub fn on(self, guard: Guard) -> bool {
+        #[cfg(feature = "unguarded")]
+        return self.off != Some(guard);
+        #[cfg(not(feature = "unguarded"))]
+        {
+            let _ = guard;
+            true
+        }
+    }
+}

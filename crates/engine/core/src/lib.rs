@@ -1,0 +1,15 @@
+#![doc = include_str!("../README.md")]
+
+pub mod command;
+pub mod commit;
+pub mod guard;
+pub mod id;
+pub mod member;
+pub mod message;
+pub mod policy;
+pub mod read;
+pub mod retry;
+pub mod rng;
+pub mod status;
+pub mod task;
+pub mod time;

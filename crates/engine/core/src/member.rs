@@ -1,0 +1,58 @@
+//! Who is alive: members as the coordinator lists them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use crate::id::{Name, SessionId};
+use crate::task::TaskHead;
+
+/// A live process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Member {
+    /// Its session.
+    pub session: SessionId,
+    /// What it does.
+    pub role: Role,
+}
+
+/// What a member does.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Role {
+    /// Serves the API and owns lanes.
+    Server {
+        /// Where other members reach it.
+        address: String,
+    },
+    /// Executes tasks.
+    Worker(WorkerDescriptor),
+}
+
+/// What a worker offers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkerDescriptor {
+    /// What people call it. Stays the same over restarts, unlike its session.
+    pub name: Name,
+    /// How many attempts it runs at once. Can be changed while it runs.
+    pub capacity: u32,
+    /// Share under the weighted strategy.
+    pub weight: u32,
+    /// What selectors of tasks match against.
+    pub labels: BTreeMap<String, String>,
+    /// Task types it can execute.
+    pub task_types: BTreeSet<Name>,
+    /// Takes no new work.
+    pub draining: bool,
+}
+
+impl WorkerDescriptor {
+    /// Whether it may be given such a task.
+    pub fn can_run(&self, head: &TaskHead) -> bool {
+        self.serves(&head.task_type, &head.labels)
+    }
+
+    /// Whether it offers the type and has all the labels.
+    pub fn serves(&self, task_type: &Name, labels: &BTreeMap<String, String>) -> bool {
+        self.task_types.contains(task_type) && labels.iter().all(|(k, v)| self.labels.get(k) == Some(v))
+    }
+}

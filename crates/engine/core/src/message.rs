@@ -1,0 +1,248 @@
+//! What owners of lanes and workers say to each other over the bus. Any of it may be lost, repeated, reordered or
+//! late; both machines are built for that.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::id::{AttemptNo, DispatchNo, Epoch, LaneId, SessionId, TaskId};
+use crate::task::{TaskBody, TaskError, TaskHead, TaskResult};
+
+/// Everything that travels over the bus.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Message {
+    /// From the owner of a lane to a worker session.
+    ToWorker(OwnerBatch),
+    /// From a worker session to the owner of a lane.
+    ToLane(WorkerBatch),
+    /// To the owner of a lane: something new is in the store.
+    Hint {
+        /// The lane to look at.
+        lane: LaneId,
+    },
+    /// To whoever follows events: a task became final.
+    Finished(FinishedEvent),
+}
+
+/// A task became final.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FinishedEvent {
+    /// Which one.
+    pub task: TaskId,
+    /// As what.
+    pub status: crate::status::Status,
+}
+
+/// One attempt of one task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct AttemptId {
+    /// The task.
+    pub task: TaskId,
+    /// Which attempt of it.
+    pub number: AttemptNo,
+}
+
+/// Messages of one owner to one worker session.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OwnerBatch {
+    /// The lane that speaks.
+    pub lane: LaneId,
+    /// Its owner's epoch: a worker ignores lower ones than it has heard.
+    pub epoch: Epoch,
+    /// For whom this is. A worker ignores what was meant for an earlier session.
+    pub session: SessionId,
+    /// What is said.
+    pub messages: Vec<ToWorker>,
+}
+
+/// What an owner says to a worker.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum ToWorker {
+    /// Execute this.
+    Dispatch(Dispatch),
+    /// These numbers, first to last, will not be used: the credit is given back.
+    Skip {
+        /// The first.
+        first: DispatchNo,
+        /// The last.
+        last: DispatchNo,
+    },
+    /// Give the attempt back unless it has started. Uses up its number, should the dispatch not have arrived.
+    Recall {
+        /// Number of the dispatch.
+        k: DispatchNo,
+        /// Which attempt.
+        attempt: AttemptId,
+    },
+    /// End the attempt: the task was cancelled.
+    Stop {
+        /// Which attempt.
+        attempt: AttemptId,
+    },
+    /// The report needs no repetition.
+    Ack {
+        /// Of which attempt.
+        attempt: AttemptId,
+        /// Why not.
+        verdict: Verdict,
+    },
+    /// So many tasks of the lane could be sent to this worker now; 0 when the lane has none.
+    Demand {
+        /// How many.
+        wanted: u32,
+    },
+}
+
+/// Why a report needs no repetition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Verdict {
+    /// What it led to is durable.
+    Committed,
+    /// It is of an attempt that no longer counts.
+    Stale,
+}
+
+/// An attempt handed to a worker.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Dispatch {
+    /// Rises by one with each dispatch of this owner to this session. A repeated dispatch keeps its number.
+    pub k: DispatchNo,
+    /// Which attempt.
+    pub attempt: AttemptId,
+    /// What scheduling knew.
+    pub head: Arc<TaskHead>,
+    /// The rest of the spec. `None` where it was too large to keep in memory: the driver reads it before sending.
+    pub body: Option<Arc<TaskBody>>,
+}
+
+/// Messages of one worker session to the owner of one lane.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WorkerBatch {
+    /// The lane spoken to.
+    pub lane: LaneId,
+    /// Who speaks.
+    pub session: SessionId,
+    /// What is said.
+    pub messages: Vec<ToLane>,
+}
+
+/// What a worker says to the owner of a lane.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum ToLane {
+    /// About one attempt.
+    Report {
+        /// Which one.
+        attempt: AttemptId,
+        /// What.
+        report: Report,
+    },
+    /// Where the worker stands.
+    Heartbeat(Heartbeat),
+}
+
+/// What a worker says about an attempt.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Report {
+    /// It is in the worker's local queue. Not repeated: heartbeats say it too.
+    Accepted,
+    /// It is executing. Not repeated: heartbeats say it too.
+    Started {
+        /// How long ago, by the worker's steady clock.
+        ago: Duration,
+    },
+    /// It did not start and never will. Repeated until acknowledged.
+    HandedBack {
+        /// Why, for people.
+        reason: String,
+    },
+    /// It ended. Repeated until acknowledged.
+    Finished(Box<Finish>),
+}
+
+impl Report {
+    /// Repeated until the owner says that it needs no more.
+    pub fn is_final(&self) -> bool {
+        matches!(self, Self::HandedBack { .. } | Self::Finished(_))
+    }
+}
+
+/// How an attempt ended.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Finish {
+    /// How long it ran.
+    pub ran: Duration,
+    /// What came of it.
+    pub ending: Ending,
+    /// What the executor answered.
+    pub result: TaskResult,
+}
+
+/// What came of an attempt.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Ending {
+    /// It went well.
+    Success,
+    /// It did not.
+    Failed {
+        /// Why.
+        error: TaskError,
+        /// Whether it may be tried again.
+        retry: RetryAdvice,
+    },
+    /// It ran longer than it may, or made no progress for longer than it may.
+    TimedOut {
+        /// Which of the two.
+        error: TaskError,
+    },
+    /// It was stopped on request.
+    Cancelled,
+}
+
+/// What an executor thinks of trying again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RetryAdvice {
+    /// As the retry policy says.
+    Policy,
+    /// Not before this time has passed.
+    After(Duration),
+    /// It would fail again.
+    Never,
+}
+
+/// Where a worker stands, as one lane needs to know it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Heartbeat {
+    /// Rises with each heartbeat of the session, so that a late one is known.
+    pub beat: u64,
+    /// The epoch that `credit` and the numbers in `held` belong to: the highest that this worker has heard of.
+    pub epoch: Epoch,
+    /// The highest number that this owner may use for a dispatch. Only rises.
+    pub credit: DispatchNo,
+    /// Every attempt of this lane that the worker holds or whose last report is unacknowledged.
+    pub held: Vec<Held>,
+    /// Attempts held for all lanes, for the least-load strategy.
+    pub load: u32,
+    /// Credit that other lanes ask for: please skip what you do not need.
+    pub wanted_back: bool,
+}
+
+/// An attempt that a worker knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Held {
+    /// Which one.
+    pub attempt: AttemptId,
+    /// Where it stands.
+    pub state: HeldState,
+}
+
+/// Where an attempt stands at its worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum HeldState {
+    /// In the local queue.
+    Queued,
+    /// Executing for this long.
+    Running(Duration),
+    /// Over; its last report is being repeated.
+    Ended,
+}

@@ -1,0 +1,187 @@
+//! The policy of a queue: versioned, changed by compare-and-set, applied by the owner of the lane from the commit
+//! that first names its version.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::id::{LaneId, Name};
+use crate::retry::RetryPolicy;
+use crate::time::{Timestamp, duration_micros};
+
+/// How a queue treats its tasks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct QueuePolicy {
+    /// Nothing is assigned while set.
+    pub paused: bool,
+    /// Submits are refused while this many tasks wait.
+    pub len_max: Option<u32>,
+    /// How a worker is chosen.
+    pub strategy: Strategy,
+    /// Share among the queues of a lane, relative to the others.
+    pub weight: u32,
+    /// Limits on what runs at once and on what starts in a time.
+    pub limits: Vec<Limit>,
+    /// For tasks that do not bring their own.
+    pub retry: RetryPolicy,
+    /// For tasks that do not bring their own.
+    #[serde(with = "duration_micros")]
+    pub execution_timeout: Duration,
+}
+
+impl Default for QueuePolicy {
+    fn default() -> Self {
+        Self {
+            paused: false,
+            len_max: None,
+            strategy: Strategy::default(),
+            weight: 1,
+            limits: Vec::new(),
+            retry: RetryPolicy::default(),
+            execution_timeout: Duration::from_secs(300),
+        }
+    }
+}
+
+/// A policy with its version. Version 0 is the default policy that nobody wrote.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VersionedPolicy {
+    /// Rises by one with every change.
+    pub version: u64,
+    /// What it says.
+    pub policy: QueuePolicy,
+}
+
+/// How a worker is chosen among those that can run a task and have room.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Strategy {
+    /// Any of them.
+    Random,
+    /// Each in its turn.
+    RoundRobin,
+    /// The one with the smallest share of its capacity in use.
+    #[default]
+    LeastLoad,
+    /// At random, in proportion to their weights.
+    Weighted,
+    /// Tasks with the same hash key go to the same worker (rendezvous hashing).
+    ConsistentHash {
+        /// What to do while that worker has no room.
+        when_full: WhenFull,
+    },
+}
+
+/// What consistent hashing does while the chosen worker has no room.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum WhenFull {
+    /// Wait for it.
+    #[default]
+    Wait,
+    /// Take the next one.
+    Next,
+}
+
+/// A limit that a queue puts on its tasks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limit {
+    /// What tasks call it in their flow keys.
+    pub name: Name,
+    /// Over the whole queue, or over each key that tasks bring for this name.
+    pub scope: LimitScope,
+    /// At most this many attempts alive at once.
+    pub concurrency: Option<u32>,
+    /// At most this many starts in a time.
+    pub rate: Option<Rate>,
+}
+
+/// What a limit counts together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum LimitScope {
+    /// All tasks of the queue.
+    Queue,
+    /// The tasks with the same key.
+    Key,
+}
+
+/// A rate: `limit` assignments in each `per`, up to `burst` of them at once. Kept as one time per key (GCRA).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rate {
+    /// How many.
+    pub limit: u32,
+    /// In what time.
+    #[serde(with = "duration_micros")]
+    pub per: Duration,
+    /// How many at once after a quiet time.
+    pub burst: u32,
+}
+
+impl Rate {
+    /// The time that one assignment takes out of the rate.
+    pub fn interval(&self) -> Duration {
+        self.per / self.limit.max(1)
+    }
+
+    fn tolerance(&self) -> Duration {
+        self.interval() * self.burst.max(1).saturating_sub(1)
+    }
+
+    /// The stored time, as far as it can be right: it never lies further ahead than a full bucket, so one from an
+    /// owner whose clock was ahead does not block the key for longer than that.
+    pub fn settle(&self, stored: Timestamp, now: Timestamp) -> Timestamp {
+        stored.min(now + self.tolerance() + self.interval())
+    }
+
+    /// When the next assignment is allowed, given the stored time of the last one.
+    pub fn next_at(&self, stored: Timestamp) -> Timestamp {
+        stored - self.tolerance()
+    }
+
+    /// The time to store when an assignment happens at `now`.
+    pub fn after(&self, stored: Timestamp, now: Timestamp) -> Timestamp {
+        stored.max(now) + self.interval()
+    }
+}
+
+/// Where the tasks of a queue go. Stored at the queue's first use and never changed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum QueueBinding {
+    /// All to one lane.
+    Lane(LaneId),
+    /// Over this many lanes, by a key of each task.
+    Spread {
+        /// How many lanes there were at the queue's first use.
+        lanes: u16,
+        /// Template of the key.
+        key: String,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rate_allows_the_burst_and_then_one_per_interval() {
+        let rate = Rate { limit: 10, per: Duration::from_secs(1), burst: 3 };
+        let mut stored = Timestamp::ZERO;
+        let mut starts = Vec::new();
+        for ms in 1_000..2_000 {
+            let now = Timestamp::from_millis(ms);
+            while rate.next_at(stored) <= now {
+                stored = rate.after(stored, now);
+                starts.push(ms);
+            }
+        }
+        assert_eq!(starts[..5], [1000, 1000, 1000, 1100, 1200]);
+        assert_eq!(starts.len(), 12);
+    }
+
+    #[test]
+    fn a_stored_time_far_ahead_does_not_block_for_ever() {
+        let rate = Rate { limit: 1, per: Duration::from_secs(1), burst: 1 };
+        let now = Timestamp::from_millis(0);
+        let settled = rate.settle(Timestamp::from_millis(3_600_000), now);
+        assert_eq!(rate.next_at(settled), Timestamp::from_millis(1000));
+    }
+}

@@ -1,0 +1,570 @@
+//! The task: an immutable spec and a small state.
+//!
+//! The spec has two parts. The **head** is what scheduling looks at; it is always in memory for a task in the
+//! window. The **body** is what only the worker and the reader need; it may be large, and a large one is read from the
+//! store when the task is sent.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::id::{AttemptNo, LineKey, Name, QueueKey, Seq, SessionId, TaskId};
+use crate::retry::RetryPolicy;
+use crate::status::{Status, Version};
+use crate::time::{Timestamp, duration_micros};
+
+/// 0 to 9; 9 goes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "u8", into = "u8")]
+pub struct Priority(u8);
+
+impl Priority {
+    /// The most urgent.
+    pub const MAX: Self = Self(9);
+
+    /// Checks and takes a priority.
+    pub fn new(priority: u8) -> Option<Self> {
+        (priority <= Self::MAX.0).then_some(Self(priority))
+    }
+
+    /// The number.
+    pub const fn get(self) -> u8 {
+        self.0
+    }
+
+    /// 0 for the most urgent: sorts in the order in which tasks are taken.
+    pub const fn rank(self) -> u8 {
+        Self::MAX.0 - self.0
+    }
+}
+
+impl Default for Priority {
+    fn default() -> Self {
+        Self(5)
+    }
+}
+
+impl TryFrom<u8> for Priority {
+    type Error = String;
+    fn try_from(priority: u8) -> Result<Self, String> {
+        Self::new(priority).ok_or_else(|| format!("must be between 0 and 9, not {priority}"))
+    }
+}
+
+impl From<Priority> for u8 {
+    fn from(priority: Priority) -> Self {
+        priority.0
+    }
+}
+
+/// A key under which a limit of the queue's policy counts this task.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct FlowKey {
+    /// Name of the limit in the policy.
+    #[serde(rename = "l")]
+    pub limit: Name,
+    /// Value of its key for this task.
+    #[serde(rename = "k")]
+    pub key: String,
+}
+
+/// The part of the spec that scheduling looks at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskHead {
+    /// Namespace and queue.
+    #[serde(rename = "q")]
+    pub queue: QueueKey,
+    /// Chooses the executor; only workers that offer the type get the task.
+    #[serde(rename = "ty")]
+    pub task_type: Name,
+    /// Order within the queue.
+    #[serde(rename = "pr")]
+    pub priority: Priority,
+    /// Labels that a worker must have.
+    #[serde(rename = "lb", default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// Keys under which the queue's limits count this task, computed when it was submitted.
+    #[serde(rename = "fl", default, skip_serializing_if = "Vec::is_empty")]
+    pub flow: Vec<FlowKey>,
+    /// For the consistent-hash strategy: tasks of one bucket go to the same worker.
+    #[serde(rename = "hb", default, skip_serializing_if = "Option::is_none")]
+    pub hash_bucket: Option<u16>,
+    /// An attempt that runs longer is stopped.
+    #[serde(rename = "to", with = "duration_micros")]
+    pub execution_timeout: Duration,
+    /// A task not started this long after its due time fails.
+    #[serde(
+        rename = "st",
+        with = "duration_micros::option",
+        default,
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub start_timeout: Option<Duration>,
+    /// An attempt that reports no progress for this long is stopped.
+    #[serde(
+        rename = "pt",
+        with = "duration_micros::option",
+        default,
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub progress_timeout: Option<Duration>,
+    /// When and how often a failed attempt is followed by another.
+    #[serde(rename = "rp")]
+    pub retry: RetryPolicy,
+}
+
+impl TaskHead {
+    /// Number of hash buckets: enough that a few hundred workers share them evenly, few enough that they add few
+    /// lines.
+    pub const HASH_BUCKETS: u16 = 1024;
+
+    /// The bucket of a hash key.
+    pub fn bucket_of(hash_key: &str) -> u16 {
+        let bucket = xxh3_64(hash_key.as_bytes()) % u64::from(Self::HASH_BUCKETS);
+        u16::try_from(bucket).expect("a remainder of a u16")
+    }
+
+    /// The line that this task waits in. What blocks one task of a line blocks all of it.
+    pub fn line(&self) -> LineKey {
+        let bucket = self.hash_bucket.map_or(String::new(), |b| b.to_string());
+        let fixed =
+            [self.queue.namespace.as_str(), self.queue.queue.as_str(), self.task_type.as_str(), &bucket];
+        let labels = self.labels.iter().flat_map(|(k, v)| [k.as_str(), v.as_str()]);
+        let flow = self.flow.iter().flat_map(|f| [f.limit.as_str(), f.key.as_str()]);
+        LineKey::of(fixed.into_iter().chain(labels).chain(["|"]).chain(flow))
+    }
+}
+
+/// The part of the spec that scheduling does not look at.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskBody {
+    /// What people call it.
+    #[serde(rename = "nm")]
+    pub name: String,
+    /// What the executor is given.
+    #[serde(rename = "pl", default, skip_serializing_if = "Payload::is_empty")]
+    pub payload: Payload,
+    /// The user's own key-value pairs.
+    #[serde(rename = "md", default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub metadata: BTreeMap<String, String>,
+    /// The client's name for the request.
+    #[serde(rename = "ri", default, skip_serializing_if = "Option::is_none")]
+    pub request_id: Option<String>,
+    /// The task that this one is a part or a retry of.
+    #[serde(rename = "pa", default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<TaskId>,
+    /// The schedule that created it.
+    #[serde(rename = "sc", default, skip_serializing_if = "Option::is_none")]
+    pub schedule: Option<String>,
+    /// The time that the schedule meant.
+    #[serde(rename = "nt", default, skip_serializing_if = "Option::is_none")]
+    pub nominal_time: Option<Timestamp>,
+}
+
+/// What an executor is given: text as it is, or JSON text.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Payload {
+    /// A plain string.
+    #[serde(rename = "t")]
+    Text(String),
+    /// A JSON value, as its text.
+    #[serde(rename = "j")]
+    Json(String),
+}
+
+impl Payload {
+    /// The text, whichever kind it is.
+    pub fn as_str(&self) -> &str {
+        match self {
+            Self::Text(text) | Self::Json(text) => text,
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl Default for Payload {
+    fn default() -> Self {
+        Self::Text(String::new())
+    }
+}
+
+/// The whole immutable spec.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskSpec {
+    /// What scheduling looks at.
+    pub head: Arc<TaskHead>,
+    /// The rest.
+    pub body: Arc<TaskBody>,
+}
+
+impl TaskSpec {
+    /// About how much memory and room in a message the large part takes.
+    pub fn body_bytes(&self) -> usize {
+        self.body.bytes()
+    }
+}
+
+impl TaskBody {
+    /// About how many bytes it takes.
+    pub fn bytes(&self) -> usize {
+        let metadata: usize = self.metadata.iter().map(|(k, v)| k.len() + v.len() + 8).sum();
+        self.name.len() + self.payload.as_str().len() + metadata + 64
+    }
+}
+
+/// A task as it is submitted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NewTask {
+    /// Its identity, which carries the lane.
+    pub id: TaskId,
+    /// What to run.
+    pub spec: TaskSpec,
+    /// When it was submitted.
+    pub created_at: Timestamp,
+    /// When it may run: `created_at` unless it is delayed.
+    pub due: Timestamp,
+    /// Hash of the request as the client sent it, with the version of the hashing. The same request id with another
+    /// fingerprint is refused.
+    pub fingerprint: Fingerprint,
+    /// Refuse if this many tasks or more wait in the queue already.
+    pub queue_len_max: Option<u32>,
+}
+
+impl NewTask {
+    /// The state it starts in.
+    pub fn state(&self) -> TaskState {
+        TaskState {
+            status: Status::Pending,
+            attempt: AttemptNo(0),
+            retries: 0,
+            lost: 0,
+            due: self.due,
+            delayed: self.due > self.created_at,
+            start_by: self.spec.head.start_timeout.map(|timeout| self.due + timeout),
+            cancel_requested: false,
+            created_at: self.created_at,
+            scheduled_at: None,
+            dispatched_at: None,
+            started_at: None,
+            finished_at: None,
+            session: None,
+            worker: None,
+            error: None,
+        }
+    }
+}
+
+/// A versioned hash of a request as it was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fingerprint {
+    /// Which fields are hashed, and how. Fingerprints of different versions cannot be compared and count as equal.
+    #[serde(rename = "v")]
+    pub version: u8,
+    /// The hash.
+    #[serde(rename = "h")]
+    pub hash: u64,
+}
+
+impl Fingerprint {
+    /// Whether two requests with the same id may be the same request.
+    pub fn agrees(self, other: Self) -> bool {
+        self.version != other.version || self.hash == other.hash
+    }
+}
+
+/// The small, changing part of a task. Written only by the owner of its lane.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskState {
+    /// Where it is in its life.
+    #[serde(rename = "s")]
+    pub status: Status,
+    /// Its current or last attempt.
+    #[serde(rename = "a")]
+    pub attempt: AttemptNo,
+    /// Failed attempts that counted against the retry policy.
+    #[serde(rename = "r", default, skip_serializing_if = "is_zero")]
+    pub retries: u32,
+    /// Attempts lost with their worker. Not counted as retries, but limited: see `LaneOptions::lost_max`.
+    #[serde(rename = "l", default, skip_serializing_if = "is_zero")]
+    pub lost: u32,
+    /// When it may run (again).
+    #[serde(rename = "d")]
+    pub due: Timestamp,
+    /// Its place in the store is among the delayed tasks rather than in its line. Cleared when it has come due and
+    /// could not be assigned at once.
+    #[serde(rename = "dl", default, skip_serializing_if = "is_false")]
+    pub delayed: bool,
+    /// If not started by then, it fails.
+    #[serde(rename = "sb", default, skip_serializing_if = "Option::is_none")]
+    pub start_by: Option<Timestamp>,
+    /// A cancel was accepted while an attempt was alive: whatever ends the attempt but success, ends the task.
+    #[serde(rename = "cr", default, skip_serializing_if = "is_false")]
+    pub cancel_requested: bool,
+    /// When it was submitted.
+    #[serde(rename = "c")]
+    pub created_at: Timestamp,
+    /// When its current or last attempt was assigned,
+    #[serde(rename = "t1", default, skip_serializing_if = "Option::is_none")]
+    pub scheduled_at: Option<Timestamp>,
+    /// … taken by the worker,
+    #[serde(rename = "t2", default, skip_serializing_if = "Option::is_none")]
+    pub dispatched_at: Option<Timestamp>,
+    /// … and started.
+    #[serde(rename = "t3", default, skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<Timestamp>,
+    /// When the task became final.
+    #[serde(rename = "t4", default, skip_serializing_if = "Option::is_none")]
+    pub finished_at: Option<Timestamp>,
+    /// Worker session of its current or last attempt.
+    #[serde(rename = "ws", default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<SessionId>,
+    /// Name of that worker.
+    #[serde(rename = "wn", default, skip_serializing_if = "Option::is_none")]
+    pub worker: Option<Name>,
+    /// What went wrong last.
+    #[serde(rename = "e", default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<TaskError>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
+fn is_zero(n: &u32) -> bool {
+    *n == 0
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
+fn is_false(b: &bool) -> bool {
+    !b
+}
+
+/// Where a store keeps a task so that the owner finds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// In its line, ready to run.
+    Ready,
+    /// Among the delayed tasks of the lane, by due time.
+    Delayed,
+    /// Among the attempts that workers hold.
+    InFlight,
+    /// Finished.
+    Done,
+}
+
+impl TaskState {
+    /// What the next change must name.
+    pub fn version(&self) -> Version {
+        Version { status: self.status, attempt: self.attempt }
+    }
+
+    /// Where a store keeps it.
+    pub fn place(&self) -> Place {
+        match self.status {
+            Status::Pending if !self.delayed => Place::Ready,
+            Status::Pending | Status::Retrying => Place::Delayed,
+            Status::Scheduled | Status::Dispatched | Status::Running => Place::InFlight,
+            Status::Success | Status::Failed | Status::Cancelled => Place::Done,
+        }
+    }
+
+    /// The current or last attempt as a record, for readers. Earlier ones are rows of their own.
+    pub fn last_attempt(&self) -> Option<AttemptRecord> {
+        let scheduled_at = self.scheduled_at?;
+        let outcome = match self.status {
+            Status::Success => Some(AttemptOutcome::Success),
+            Status::Cancelled => Some(AttemptOutcome::Cancelled),
+            Status::Failed => Some(AttemptOutcome::Failed),
+            Status::Scheduled | Status::Dispatched | Status::Running => None,
+            Status::Pending | Status::Retrying => return None,
+        };
+        Some(AttemptRecord {
+            number: self.attempt,
+            session: self.session,
+            worker: self.worker.clone(),
+            scheduled_at,
+            started_at: self.started_at,
+            ended_at: self.finished_at,
+            outcome,
+            error: self.error.clone(),
+        })
+    }
+}
+
+/// One execution of a task by one worker session.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AttemptRecord {
+    /// Counts from 1.
+    #[serde(rename = "n")]
+    pub number: AttemptNo,
+    /// The worker session that had it.
+    #[serde(rename = "ws")]
+    pub session: Option<SessionId>,
+    /// Name of that worker.
+    #[serde(rename = "wn")]
+    pub worker: Option<Name>,
+    /// When it was assigned.
+    #[serde(rename = "t1")]
+    pub scheduled_at: Timestamp,
+    /// When it started, if it did.
+    #[serde(rename = "t3")]
+    pub started_at: Option<Timestamp>,
+    /// When it was known to have ended.
+    #[serde(rename = "t4")]
+    pub ended_at: Option<Timestamp>,
+    /// How it ended; `None` while it is alive.
+    #[serde(rename = "o")]
+    pub outcome: Option<AttemptOutcome>,
+    /// What went wrong.
+    #[serde(rename = "e")]
+    pub error: Option<TaskError>,
+}
+
+/// How an attempt ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum AttemptOutcome {
+    /// The executor said that it went well.
+    Success,
+    /// The executor said that it did not.
+    Failed,
+    /// It ran longer than it may.
+    TimedOut,
+    /// It was stopped because the task was cancelled.
+    Cancelled,
+    /// The worker's session ended.
+    Lost,
+    /// The worker gave it back without starting it: refused, recalled or drained.
+    HandedBack,
+}
+
+/// What went wrong, with a stable code.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskError {
+    /// Stable, for programs: `exit_code`, `timeout`, `start_timeout`, `lost_limit` …
+    #[serde(rename = "c")]
+    pub code: String,
+    /// For people.
+    #[serde(rename = "m")]
+    pub message: String,
+}
+
+impl TaskError {
+    /// An error with a stable code and a text for people.
+    pub fn new(code: &str, message: impl Into<String>) -> Self {
+        Self { code: code.to_owned(), message: message.into() }
+    }
+}
+
+/// What an executor answered.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskResult {
+    /// 0 for success; else the executor's own code (exit code, HTTP status).
+    #[serde(rename = "c")]
+    pub code: i32,
+    /// For people.
+    #[serde(rename = "m", default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
+    /// JSON text; empty for none.
+    #[serde(rename = "d", default, skip_serializing_if = "String::is_empty")]
+    pub data: String,
+}
+
+impl TaskResult {
+    /// Nothing worth storing.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// About how many bytes it takes.
+    pub fn bytes(&self) -> usize {
+        self.message.len() + self.data.len() + 16
+    }
+}
+
+/// A task as a store gives it to the owner of its lane.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TaskRow {
+    /// Its identity.
+    pub id: TaskId,
+    /// Its place in the lane's order of arrival.
+    pub seq: Seq,
+    /// What scheduling looks at.
+    pub head: Arc<TaskHead>,
+    /// The rest of the spec, if it was asked for and is small enough.
+    pub body: Option<Arc<TaskBody>>,
+    /// What changes.
+    pub state: TaskState,
+}
+
+/// Position of a ready task in its line: by priority, due time, arrival.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct OrderKey {
+    /// 0 for the most urgent.
+    pub rank: u8,
+    /// Due time.
+    pub due: Timestamp,
+    /// Arrival.
+    pub seq: Seq,
+}
+
+impl OrderKey {
+    /// Before every task.
+    pub const FIRST: Self = Self { rank: 0, due: Timestamp::from_micros(i64::MIN), seq: Seq(0) };
+}
+
+impl TaskRow {
+    /// Its position in its line, should it be ready.
+    pub fn order(&self) -> OrderKey {
+        OrderKey { rank: self.head.priority.rank(), due: self.state.due, seq: self.seq }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn head(labels: &[(&str, &str)], flow: &[(&str, &str)]) -> TaskHead {
+        let name = |n: &str| Name::new(n).unwrap();
+        TaskHead {
+            queue: QueueKey::new(name("default"), name("q")),
+            task_type: name("SHELL"),
+            priority: Priority::default(),
+            labels: labels.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect(),
+            flow: flow.iter().map(|(l, k)| FlowKey { limit: name(l), key: (*k).to_owned() }).collect(),
+            hash_bucket: None,
+            execution_timeout: Duration::from_secs(300),
+            start_timeout: None,
+            progress_timeout: None,
+            retry: RetryPolicy::default(),
+        }
+    }
+
+    #[test]
+    fn a_line_is_type_labels_flow_keys_and_bucket() {
+        let plain = head(&[], &[]).line();
+        assert_eq!(plain, TaskHead { priority: Priority::MAX, ..head(&[], &[]) }.line());
+        let others = [
+            head(&[("a", "b")], &[]).line(),
+            head(&[], &[("a", "b")]).line(),
+            head(&[("ab", "")], &[]).line(),
+            TaskHead { hash_bucket: Some(0), ..head(&[], &[]) }.line(),
+            TaskHead { task_type: Name::new("HTTP").unwrap(), ..head(&[], &[]) }.line(),
+        ];
+        for (i, line) in others.iter().enumerate() {
+            assert_ne!(*line, plain);
+            assert!(!others[..i].contains(line));
+        }
+    }
+
+    #[test]
+    fn the_most_urgent_task_sorts_first() {
+        let key = |rank, due, seq| OrderKey { rank, due: Timestamp::from_micros(due), seq: Seq(seq) };
+        assert!(key(Priority::MAX.rank(), 9, 9) < key(Priority::default().rank(), 1, 1));
+        assert!(key(4, 1, 9) < key(4, 2, 1));
+        assert!(key(4, 1, 1) < key(4, 1, 2));
+        assert!(OrderKey::FIRST < key(0, 0, 0));
+    }
+}

@@ -1,0 +1,1 @@
+//! One suite for each port; see the module of each.

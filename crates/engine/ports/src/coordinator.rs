@@ -1,0 +1,97 @@
+//! The coordinator: knows who is alive and who should own what.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tasklane_core::id::{LaneId, SessionId};
+use tasklane_core::member::{Member, Role};
+
+use crate::CoordinatorError;
+
+/// Keeps sessions. Membership and lane grants live inside a session and end with it; no other lease exists.
+///
+/// Promises:
+/// 1. A session lives while it is renewed within its TTL, and for at least one TTL after its last renewal unless it is
+///    closed.
+/// 2. A session that is not renewed ends, and everyone who watches is told.
+/// 3. An ended session cannot be renewed, and its identity is never used again.
+/// 4. Closing ends a session at once. Revoking only refuses further renewals.
+/// 5. A grant of a lane has one holder at a time; it is released by its holder or ends with its session.
+/// 6. A watch first shows everything, then every change that lasts, in an order that all watchers can rely on: a
+///    lane's new holder is never shown before the end of the old one.
+/// 7. Jumps of the wall clock move no lease.
+#[async_trait]
+pub trait Coordinator: Send + Sync + std::fmt::Debug {
+    /// What this coordinator can keep.
+    fn capabilities(&self) -> CoordinatorCapabilities;
+
+    /// Opens a session. The holder counts its time from before it called.
+    async fn open(&self, open: OpenSession) -> Result<SessionToken, CoordinatorError>;
+
+    /// Renews a session. The holder counts its time from before it called.
+    async fn renew(&self, token: &SessionToken) -> Result<(), CoordinatorError>;
+
+    /// Changes what a member offers.
+    async fn update(&self, token: &SessionToken, role: Role) -> Result<(), CoordinatorError>;
+
+    /// Ends a session. Anyone who holds the token may: the worker, or its guard after it. Closing one that has ended
+    /// is no error.
+    async fn close(&self, token: &SessionToken) -> Result<(), CoordinatorError>;
+
+    /// Refuses further renewals of a session, whoever holds it. It ends one TTL after its last renewal.
+    async fn revoke(&self, session: SessionId) -> Result<(), CoordinatorError>;
+
+    /// Takes the grant of a lane, if nobody has it. Answers whether this session holds it now.
+    async fn acquire(&self, token: &SessionToken, lane: LaneId) -> Result<bool, CoordinatorError>;
+
+    /// Gives the grant of a lane back. Giving back one that is not held is no error.
+    async fn release(&self, token: &SessionToken, lane: LaneId) -> Result<(), CoordinatorError>;
+
+    /// Follows members and grants.
+    async fn watch(&self) -> Result<Box<dyn Watch>, CoordinatorError>;
+}
+
+/// What a coordinator can keep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CoordinatorCapabilities {
+    /// The shortest TTL.
+    pub ttl_min: Duration,
+}
+
+/// A session to open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpenSession {
+    /// Its identity, random for each start of a process.
+    pub session: SessionId,
+    /// How long it lives without renewal.
+    pub ttl: Duration,
+    /// What the member does.
+    pub role: Role,
+}
+
+/// Proof of holding a session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionToken {
+    /// The session.
+    pub session: SessionId,
+    /// Whatever the coordinator needs to know it again.
+    pub secret: String,
+}
+
+/// Everything a coordinator knows, at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct View {
+    /// Who is alive.
+    pub members: BTreeMap<SessionId, Member>,
+    /// Who should own which lane.
+    pub grants: BTreeMap<LaneId, SessionId>,
+}
+
+/// Follows a coordinator. Closed by dropping it.
+#[async_trait]
+pub trait Watch: Send + std::fmt::Debug {
+    /// The whole view: at once the first time, later when it differs from the last one given. Changes that happened
+    /// meanwhile are given as one. `None` when the coordinator was closed. Safe to cancel.
+    async fn next(&mut self) -> Option<View>;
+}

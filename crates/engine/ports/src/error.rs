@@ -1,0 +1,287 @@
+//! What can go wrong at a port, and what may be done about it.
+
+use std::time::Duration;
+
+use tasklane_core::id::{CommitNo, Epoch, LaneId, QueueKey, SessionId};
+
+/// Whatever the system itself said.
+pub type Source = Box<dyn std::error::Error + Send + Sync>;
+
+/// Whether a write that failed may have happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It has not, and will not.
+    NotApplied,
+    /// Nobody can tell from here. A commit is settled by repeating it with the same number; submits, posts and claims
+    /// are safe to repeat.
+    Unknown,
+}
+
+/// What a store answers instead of doing what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The lane has another owner.
+    #[error("lane {lane} is owned under epoch {current}, not {held}")]
+    Fenced {
+        /// The lane.
+        lane: LaneId,
+        /// The epoch that the caller had.
+        held: Epoch,
+        /// The epoch that is stored.
+        current: Epoch,
+    },
+    /// The commit number is neither the next one nor the last one.
+    #[error("commit {number} of lane {lane} does not follow commit {last}")]
+    OutOfOrder {
+        /// The lane.
+        lane: LaneId,
+        /// The number given.
+        number: CommitNo,
+        /// The number of the last commit.
+        last: CommitNo,
+    },
+    /// The lane's epoch was not the one that the claim had seen.
+    #[error("lane {lane} was claimed by another owner under epoch {current}")]
+    ClaimLost {
+        /// The lane.
+        lane: LaneId,
+        /// The epoch that is stored.
+        current: Epoch,
+    },
+    /// A policy was changed by somebody else.
+    #[error("policy of queue {queue} is at version {current}, not {expected}")]
+    PolicyConflict {
+        /// The queue.
+        queue: QueueKey,
+        /// The version that the change was made for.
+        expected: u64,
+        /// The version that is stored.
+        current: u64,
+    },
+    /// More than the store takes at once.
+    #[error("{what} is too large for this store: {size}, at most {max}")]
+    TooLarge {
+        /// What it was.
+        what: &'static str,
+        /// How large it is.
+        size: usize,
+        /// How large it may be.
+        max: usize,
+    },
+    /// No room left. Nothing was written; it goes on when there is room again.
+    #[error("no room left in the store: {source}")]
+    Full {
+        /// What the system said.
+        source: Source,
+    },
+    /// Not reachable, too slow, or restarting.
+    #[error("store not available: {source}")]
+    Unavailable {
+        /// Whether a write may have happened.
+        outcome: Outcome,
+        /// What the system said.
+        source: Source,
+    },
+    /// The data is used by another process, or is of a newer version: nothing to do but tell.
+    #[error("cannot open the store: {reason}")]
+    Refused {
+        /// Why, and what to do about it.
+        reason: String,
+    },
+    /// What is stored cannot be read, or the system answered what it never should.
+    #[error("store is damaged or not understood: {source}")]
+    Corrupt {
+        /// What was found.
+        source: Source,
+    },
+}
+
+impl StoreError {
+    /// The same call may succeed later.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::Full { .. } | Self::Unavailable { .. } => true,
+            Self::Fenced { .. }
+            | Self::OutOfOrder { .. }
+            | Self::ClaimLost { .. }
+            | Self::PolicyConflict { .. }
+            | Self::TooLarge { .. }
+            | Self::Refused { .. }
+            | Self::Corrupt { .. } => false,
+        }
+    }
+
+    /// Whether the write may have happened.
+    pub fn outcome(&self) -> Outcome {
+        match self {
+            Self::Unavailable { outcome, .. } => *outcome,
+            Self::Corrupt { .. } => Outcome::Unknown,
+            Self::Fenced { .. }
+            | Self::OutOfOrder { .. }
+            | Self::ClaimLost { .. }
+            | Self::PolicyConflict { .. }
+            | Self::TooLarge { .. }
+            | Self::Full { .. }
+            | Self::Refused { .. } => Outcome::NotApplied,
+        }
+    }
+
+    /// An unreachable store, when nothing was asked of it yet.
+    pub fn unavailable(source: impl Into<Source>) -> Self {
+        Self::Unavailable { outcome: Outcome::NotApplied, source: source.into() }
+    }
+
+    /// A write whose answer was lost.
+    pub fn unknown(source: impl Into<Source>) -> Self {
+        Self::Unavailable { outcome: Outcome::Unknown, source: source.into() }
+    }
+
+    /// Stored data that cannot be read.
+    pub fn corrupt(source: impl Into<Source>) -> Self {
+        Self::Corrupt { source: source.into() }
+    }
+}
+
+/// What a bus answers. Its messages are hints, so nobody waits for it to get well.
+#[derive(Debug, thiserror::Error)]
+pub enum BusError {
+    /// Not reachable.
+    #[error("bus not available: {source}")]
+    Unavailable {
+        /// What the system said.
+        source: Source,
+    },
+    /// A message is larger than the bus carries.
+    #[error("message of {size} bytes is too large for this bus, at most {max}")]
+    TooLarge {
+        /// Its size.
+        size: usize,
+        /// The largest one.
+        max: usize,
+    },
+    /// The bus was closed.
+    #[error("bus is closed")]
+    Closed,
+}
+
+impl BusError {
+    /// The same call may succeed later.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::Unavailable { .. } => true,
+            Self::TooLarge { .. } | Self::Closed => false,
+        }
+    }
+}
+
+/// What a coordinator answers.
+#[derive(Debug, thiserror::Error)]
+pub enum CoordinatorError {
+    /// The session has ended, or may not be renewed any more.
+    #[error("session {session} has ended")]
+    SessionEnded {
+        /// Which one.
+        session: SessionId,
+    },
+    /// The TTL is shorter than this coordinator can keep.
+    #[error("a session TTL of {ttl:?} is too short, at least {min:?}")]
+    TtlTooShort {
+        /// The TTL asked for.
+        ttl: Duration,
+        /// The shortest one.
+        min: Duration,
+    },
+    /// Not reachable.
+    #[error("coordinator not available: {source}")]
+    Unavailable {
+        /// Whether a write may have happened.
+        outcome: Outcome,
+        /// What the system said.
+        source: Source,
+    },
+}
+
+impl CoordinatorError {
+    /// The same call may succeed later.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::Unavailable { .. } => true,
+            Self::SessionEnded { .. } | Self::TtlTooShort { .. } => false,
+        }
+    }
+
+    /// Whether the write may have happened.
+    pub fn outcome(&self) -> Outcome {
+        match self {
+            Self::Unavailable { outcome, .. } => *outcome,
+            Self::SessionEnded { .. } | Self::TtlTooShort { .. } => Outcome::NotApplied,
+        }
+    }
+}
+
+/// What an executor answers when it could not even try.
+#[derive(Debug, thiserror::Error)]
+pub enum ExecutorError {
+    /// The payload is not what this executor takes.
+    #[error("payload is not valid: {reason}")]
+    BadPayload {
+        /// Which field, and what rule.
+        reason: String,
+    },
+    /// What the executor needs on this machine is missing.
+    #[error("cannot execute here: {source}")]
+    Unavailable {
+        /// What the system said.
+        source: Source,
+    },
+}
+
+impl ExecutorError {
+    /// The same attempt may succeed later or elsewhere.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::Unavailable { .. } => true,
+            Self::BadPayload { .. } => false,
+        }
+    }
+}
+
+/// What an intake answers.
+#[derive(Debug, thiserror::Error)]
+pub enum IntakeError {
+    /// Not reachable.
+    #[error("intake not available: {source}")]
+    Unavailable {
+        /// What the system said.
+        source: Source,
+    },
+}
+
+impl IntakeError {
+    /// The same call may succeed later.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::Unavailable { .. } => true,
+        }
+    }
+}
+
+/// What an archive answers.
+#[derive(Debug, thiserror::Error)]
+pub enum ArchiveError {
+    /// Not reachable. What was given may have been written; giving it again is safe.
+    #[error("archive not available: {source}")]
+    Unavailable {
+        /// What the system said.
+        source: Source,
+    },
+}
+
+impl ArchiveError {
+    /// The same call may succeed later.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::Unavailable { .. } => true,
+        }
+    }
+}

@@ -1,0 +1,29 @@
+#![doc = include_str!("../README.md")]
+#![warn(missing_docs)]
+
+mod archive;
+mod bus;
+pub mod codec;
+mod coordinator;
+mod error;
+mod executor;
+mod intake;
+mod logs;
+mod store;
+
+#[cfg(feature = "conformance")]
+pub mod conformance;
+
+pub use archive::{Archive, ArchivedTask};
+pub use bus::{Address, Bus, BusCapabilities, Subscription};
+pub use coordinator::{Coordinator, CoordinatorCapabilities, OpenSession, SessionToken, View, Watch};
+pub use error::{
+    ArchiveError, BusError, CoordinatorError, ExecutorError, IntakeError, Outcome, Source, StoreError,
+};
+pub use executor::{Execution, Executor};
+pub use intake::{Intake, IntakeMessage};
+pub use logs::{LogChunk, LogPosition, LogStream, Logs};
+pub use store::{
+    ClaimLane, LaneHead, Load, PutPolicy, QueueCounts, Store, StoreCapabilities, Submit, TaskCursor,
+    TaskFilter, TaskList, TaskPage, TaskView,
+};

@@ -1,0 +1,249 @@
+//! The store: the only truth.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use tasklane_core::command::Command;
+use tasklane_core::commit::{Commit, GroupOutcome, SubmitOutcome};
+use tasklane_core::id::{CommitNo, Epoch, LaneId, Name, OwnerId, QueueKey, TaskId};
+use tasklane_core::policy::{QueueBinding, QueuePolicy, VersionedPolicy};
+use tasklane_core::read::{LanePage, LaneRead};
+use tasklane_core::status::Status;
+use tasklane_core::task::{AttemptRecord, NewTask, TaskResult, TaskRow};
+use tasklane_core::time::Timestamp;
+
+use crate::StoreError;
+
+/// Keeps tasks, their states, policies and inboxes.
+///
+/// Promises:
+/// 1. A submit is durable when it returns, atomic per task, and never touches a task that exists.
+/// 2. The same task id is created once, whoever submits it and however often; another request under the same id is
+///    refused.
+/// 3. A queue with a maximum length refuses what is above it.
+/// 4. A claim is a compare-and-set of the lane's epoch; of two with the same `seen` one wins. Repeating one with the
+///    same owner id succeeds while that owner has not committed.
+/// 5. After a claim has returned, no commit of an earlier owner becomes visible, not even one under way.
+/// 6. A commit applies only for the stored epoch and owner and only as number last + 1.
+/// 7. A repeated commit (the last number again) changes nothing and answers the outcomes of the first.
+/// 8. A group whose insert or expectation fails is skipped whole, alone, and reported; the rest of the commit applies.
+/// 9. A path that the status table does not allow is never written; final states never change.
+/// 10. Arrivals are read in the order in which they become visible: once one was seen, nothing before it appears later.
+/// 11. A posted command is durable when `post` returns, and is gone exactly when a group that names it has applied.
+/// 12. Every page is bounded; following pages to the end gives everything that was there throughout, once.
+/// 13. A policy changes by compare-and-set of its version; a queue's binding is what the first one put there.
+/// 14. What was acknowledged survives closing and reopening, and a crash of the process.
+/// 15. Counts by queue and status agree with the tasks.
+#[async_trait]
+pub trait Store: Send + Sync + std::fmt::Debug {
+    /// What this store can take.
+    fn capabilities(&self) -> StoreCapabilities;
+
+    /// Stores new tasks of one lane. The outcomes come in the order of the tasks.
+    async fn submit(&self, submit: Submit) -> Result<Vec<SubmitOutcome>, StoreError>;
+
+    /// Who owns a lane. A lane that nobody has claimed has epoch 0.
+    async fn lane_head(&self, lane: LaneId) -> Result<LaneHead, StoreError>;
+
+    /// Takes a lane over and answers its new epoch.
+    async fn claim_lane(&self, claim: ClaimLane) -> Result<Epoch, StoreError>;
+
+    /// Writes the owner's changes. The outcomes come in the order of the groups.
+    async fn commit(&self, commit: &Commit) -> Result<Vec<GroupOutcome>, StoreError>;
+
+    /// Puts commands into the inbox of a lane.
+    async fn post(&self, lane: LaneId, commands: &[Command]) -> Result<(), StoreError>;
+
+    /// Answers one page of what a lane holds.
+    async fn load(&self, load: Load) -> Result<LanePage, StoreError>;
+
+    /// Puts a queue's binding, unless there is one, and answers the one that counts.
+    async fn bind_queue(&self, queue: &QueueKey, binding: &QueueBinding) -> Result<QueueBinding, StoreError>;
+
+    /// Changes a queue's policy and answers its new version.
+    async fn put_policy(&self, put: PutPolicy) -> Result<u64, StoreError>;
+
+    /// A queue's policy; the default one, version 0, where none was put.
+    async fn policy(&self, queue: &QueueKey) -> Result<VersionedPolicy, StoreError>;
+
+    /// Tasks by id, in the order asked for, with all that is known of them.
+    async fn tasks(&self, ids: &[TaskId]) -> Result<Vec<Option<TaskView>>, StoreError>;
+
+    /// The ended attempts of a task that have a row of their own, by number. The current or last one is part of the
+    /// task: see `TaskState::last_attempt`.
+    async fn attempts(&self, task: TaskId) -> Result<Vec<AttemptRecord>, StoreError>;
+
+    /// Tasks newest first, by (creation time, id). A page may be short, even empty, and still have a cursor.
+    async fn list(&self, list: TaskList) -> Result<TaskPage, StoreError>;
+
+    /// How many tasks are in which state, by queue.
+    async fn counts(&self) -> Result<Vec<QueueCounts>, StoreError>;
+
+    /// Ends what runs in the background and releases what is held. The store answers nothing afterwards.
+    async fn close(&self) -> Result<(), StoreError>;
+}
+
+/// What a store can take in one call. Asked for, never derived from its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoreCapabilities {
+    /// Most operations in one commit or submit, counted as `Group::ops` does.
+    pub ops_max: usize,
+    /// Most bytes in one commit or submit, counted as `Group::bytes` does.
+    pub bytes_max: usize,
+    /// An insert and its first assignment can be one group.
+    pub insert_and_assign: bool,
+}
+
+/// New tasks of one lane.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Submit {
+    /// The lane that all of them belong to.
+    pub lane: LaneId,
+    /// The tasks. Shared, because a submit is repeated when its answer is lost.
+    pub tasks: Arc<[NewTask]>,
+}
+
+/// Who owns a lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LaneHead {
+    /// Counts the owners.
+    pub epoch: Epoch,
+    /// The current one, if there was one.
+    pub owner: Option<OwnerId>,
+    /// Its last commit.
+    pub commit: CommitNo,
+    /// How many owners in a row have failed on this lane, as the last claim said.
+    pub failures: u32,
+}
+
+/// A claim of a lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClaimLane {
+    /// Which lane.
+    pub lane: LaneId,
+    /// The new owner, random for each claim.
+    pub owner: OwnerId,
+    /// The epoch that the claimer has seen.
+    pub seen: Epoch,
+    /// Stored with the claim: see [`LaneHead::failures`].
+    pub failures: u32,
+}
+
+/// A question about a lane.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Load {
+    /// Which lane.
+    pub lane: LaneId,
+    /// What is asked.
+    pub read: LaneRead,
+    /// Most rows in the answer.
+    pub limit: usize,
+    /// Bodies larger than this are left out; 0 for none at all.
+    pub body_bytes_max: usize,
+}
+
+/// A change of a policy.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PutPolicy {
+    /// Whose.
+    pub queue: QueueKey,
+    /// The version that it replaces.
+    pub expected: u64,
+    /// The new one.
+    pub policy: QueuePolicy,
+}
+
+/// All that is known of a task.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TaskView {
+    /// Spec and state; the body is there.
+    pub row: TaskRow,
+    /// What the executor answered.
+    pub result: Option<TaskResult>,
+}
+
+/// Which tasks to list.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TaskFilter {
+    /// Only this namespace.
+    pub namespace: Option<Name>,
+    /// Only this queue.
+    pub queue: Option<Name>,
+    /// Only these states; empty for all.
+    pub statuses: Vec<Status>,
+    /// Only this type.
+    pub task_type: Option<Name>,
+    /// Only this name.
+    pub name: Option<String>,
+    /// Only tasks whose current or last attempt is at this worker.
+    pub worker: Option<Name>,
+    /// Only parts or retries of this task.
+    pub parent: Option<TaskId>,
+    /// Only tasks of this schedule.
+    pub schedule: Option<String>,
+    /// Only tasks with all of these pairs.
+    pub metadata: Vec<(String, String)>,
+    /// Only tasks created at this time or later.
+    pub created_from: Option<Timestamp>,
+    /// Only tasks created before this time.
+    pub created_before: Option<Timestamp>,
+}
+
+impl TaskFilter {
+    /// Whether a task is wanted. For stores without an index for a condition.
+    pub fn matches(&self, row: &TaskRow) -> bool {
+        fn fits<T: PartialEq>(wanted: Option<&T>, found: Option<&T>) -> bool {
+            wanted.is_none_or(|wanted| found == Some(wanted))
+        }
+        let body = row.body.as_deref();
+        fits(self.namespace.as_ref(), Some(&row.head.queue.namespace))
+            && fits(self.queue.as_ref(), Some(&row.head.queue.queue))
+            && (self.statuses.is_empty() || self.statuses.contains(&row.state.status))
+            && fits(self.task_type.as_ref(), Some(&row.head.task_type))
+            && fits(self.name.as_ref(), body.map(|b| &b.name))
+            && fits(self.worker.as_ref(), row.state.worker.as_ref())
+            && fits(self.parent.as_ref(), body.and_then(|b| b.parent.as_ref()))
+            && fits(self.schedule.as_ref(), body.and_then(|b| b.schedule.as_ref()))
+            && self.metadata.iter().all(|(k, v)| body.and_then(|b| b.metadata.get(k)) == Some(v))
+            && self.created_from.is_none_or(|from| row.state.created_at >= from)
+            && self.created_before.is_none_or(|before| row.state.created_at < before)
+    }
+}
+
+/// A question for tasks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TaskList {
+    /// Which ones.
+    pub filter: TaskFilter,
+    /// Where the page before ended.
+    pub after: Option<TaskCursor>,
+    /// Most tasks in the answer.
+    pub limit: usize,
+}
+
+/// A position in the list of all tasks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct TaskCursor {
+    /// Creation time of the last task looked at.
+    pub created_at: Timestamp,
+    /// Its id.
+    pub id: TaskId,
+}
+
+/// A page of tasks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TaskPage {
+    /// The tasks, without bodies larger than 4 KiB.
+    pub tasks: Vec<TaskRow>,
+    /// Where to go on; `None` at the end.
+    pub next: Option<TaskCursor>,
+}
+
+/// How many tasks of a queue are in which state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueueCounts {
+    /// The queue.
+    pub queue: QueueKey,
+    /// By `Status::code`.
+    pub by_status: [u64; 8],
+}
