@@ -157,3 +157,29 @@ pub enum SubmitOutcome {
     /// The queue has as many waiting tasks as it may.
     QueueFull,
 }
+
+/// Who owns a lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LaneHead {
+    /// Counts the owners. 0 for a lane that nobody has claimed.
+    pub epoch: Epoch,
+    /// The current one, if there was one.
+    pub owner: Option<OwnerId>,
+    /// Its last commit.
+    pub commit: CommitNo,
+    /// How many owners in a row have failed on this lane, as the last claim said.
+    pub failures: u32,
+}
+
+/// A claim of a lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClaimLane {
+    /// Which lane.
+    pub lane: LaneId,
+    /// The new owner, random for each claim.
+    pub owner: OwnerId,
+    /// The epoch that the claimer has seen.
+    pub seen: Epoch,
+    /// Stored with the claim: see [`LaneHead::failures`].
+    pub failures: u32,
+}

@@ -139,6 +139,15 @@ pub enum ToLane {
     },
     /// Where the worker stands.
     Heartbeat(Heartbeat),
+    /// More room, between heartbeats.
+    Credit {
+        /// The epoch that it is meant for.
+        epoch: Epoch,
+        /// The highest number that this owner may use for a dispatch. Only rises.
+        credit: DispatchNo,
+        /// Attempts held for all lanes.
+        load: u32,
+    },
 }
 
 /// What a worker says about an attempt.

@@ -24,6 +24,7 @@ pub use executor::{Execution, Executor};
 pub use intake::{Intake, IntakeMessage};
 pub use logs::{LogChunk, LogPosition, LogStream, Logs};
 pub use store::{
-    ClaimLane, LaneHead, Load, PutPolicy, QueueCounts, Store, StoreCapabilities, Submit, TaskCursor,
-    TaskFilter, TaskList, TaskPage, TaskView,
+    Load, PutPolicy, QueueCounts, Store, StoreCapabilities, Submit, TaskCursor, TaskFilter, TaskList,
+    TaskPage, TaskView,
 };
+pub use tasklane_core::commit::{ClaimLane, LaneHead};

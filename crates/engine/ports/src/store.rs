@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use tasklane_core::command::Command;
-use tasklane_core::commit::{Commit, GroupOutcome, SubmitOutcome};
-use tasklane_core::id::{CommitNo, Epoch, LaneId, Name, OwnerId, QueueKey, TaskId};
+use tasklane_core::commit::{ClaimLane, Commit, GroupOutcome, LaneHead, SubmitOutcome};
+use tasklane_core::id::{Epoch, LaneId, Name, QueueKey, TaskId};
 use tasklane_core::policy::{QueueBinding, QueuePolicy, VersionedPolicy};
 use tasklane_core::read::{LanePage, LaneRead};
 use tasklane_core::status::Status;
@@ -101,32 +101,6 @@ pub struct Submit {
     pub lane: LaneId,
     /// The tasks. Shared, because a submit is repeated when its answer is lost.
     pub tasks: Arc<[NewTask]>,
-}
-
-/// Who owns a lane.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LaneHead {
-    /// Counts the owners.
-    pub epoch: Epoch,
-    /// The current one, if there was one.
-    pub owner: Option<OwnerId>,
-    /// Its last commit.
-    pub commit: CommitNo,
-    /// How many owners in a row have failed on this lane, as the last claim said.
-    pub failures: u32,
-}
-
-/// A claim of a lane.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ClaimLane {
-    /// Which lane.
-    pub lane: LaneId,
-    /// The new owner, random for each claim.
-    pub owner: OwnerId,
-    /// The epoch that the claimer has seen.
-    pub seen: Epoch,
-    /// Stored with the claim: see [`LaneHead::failures`].
-    pub failures: u32,
 }
 
 /// A question about a lane.

@@ -1,0 +1,272 @@
+//! Assignment: the next task of the next queue goes to a worker that can run it and has room.
+
+use smallvec::SmallVec;
+
+use crate::commit::RecordChange;
+use crate::guard::Guard;
+use crate::id::DispatchNo;
+use crate::message::ToWorker;
+use crate::policy::{Limit, LimitScope, Rate};
+use crate::status::Status;
+use crate::time::Timestamp;
+
+use super::entry::{Flight, Handle, Spot};
+use super::limits::{LimitKey, LimitState, rate_record};
+use super::machine::{Lane, Timer};
+
+/// Assignments in one step, so that reports and submits get their turn.
+const ASSIGN_MAX: usize = 4096;
+
+/// Why a limit does not allow an assignment now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    Free,
+    /// As many run as may.
+    Full,
+    /// The rate allows the next one at this time.
+    Until(Timestamp),
+}
+
+impl Lane {
+    pub(super) fn assign(&mut self) {
+        if self.releasing {
+            return;
+        }
+        for _ in 0..ASSIGN_MAX {
+            let Some(&(_, queue)) = self.active.first() else { break };
+            let &((_, _, _, _, line), class) =
+                self.queues[queue].open.first().expect("an active queue has an open class");
+            match self.queue_verdict(queue) {
+                Verdict::Free => {}
+                Verdict::Full => {
+                    self.counters.queue_parked += 1;
+                    self.queues[queue].full = true;
+                    self.refresh_active(queue);
+                    continue;
+                }
+                Verdict::Until(at) => {
+                    self.counters.queue_parked += 1;
+                    self.queues[queue].rate_until = Some(at);
+                    self.timers.insert((at, Timer::QueueRate(queue)));
+                    self.refresh_active(queue);
+                    continue;
+                }
+            }
+            match self.line_verdict(line) {
+                Verdict::Free => {}
+                Verdict::Full => {
+                    self.counters.line_parked += 1;
+                    self.lines[line].parked = true;
+                    self.refresh_line(line);
+                    continue;
+                }
+                Verdict::Until(at) => {
+                    self.counters.line_parked += 1;
+                    self.lines[line].rate_until = Some(at);
+                    self.timers.insert((at, Timer::LineRate(line)));
+                    self.refresh_line(line);
+                    continue;
+                }
+            }
+            let strategy = self.queues[queue].policy.policy.strategy;
+            let bucket = self.lines[line].head.hash_bucket;
+            let worker = self.choose(class, strategy, bucket);
+            let (_, &entry) =
+                self.lines[line].window.first_key_value().expect("an open line has a first task");
+            self.assign_to(entry, worker);
+            let q = &mut self.queues[queue];
+            if q.fair {
+                q.turn += 1;
+                self.lines[line].turn = q.turn;
+                self.refresh_line(line);
+            }
+            self.advance_pass(queue);
+        }
+    }
+
+    fn assign_to(&mut self, handle: Handle, worker: Handle) {
+        let line = self.entries[handle].line;
+        let order = self.entries[handle].order();
+        self.lines[line].window.remove(&order);
+        let queue = self.lines[line].queue;
+        if let Some(policy) = self.unrecorded_policy(queue) {
+            let key = self.queues[queue].key.clone();
+            self.record_policy(&key, policy);
+        }
+        let now = self.now;
+        self.take_rates(handle, now);
+        let limits = self.hold_limits(handle);
+        let k = self.take_number(worker);
+        let w = &self.workers[worker];
+        let (session, name) = (w.session, w.descriptor.as_ref().map(|d| d.name.clone()));
+        let entry = &mut self.entries[handle];
+        entry.state.delayed = false;
+        entry.state.session = Some(session);
+        entry.state.worker = name;
+        entry.spot = Spot::Worker;
+        entry.enter(Status::Scheduled, now);
+        entry.flight = Some(Flight {
+            worker,
+            k,
+            limits,
+            sent_at: None,
+            beats_missing: 0,
+            recalls: 0,
+            running_since: None,
+        });
+        self.workers[worker].holds.insert(handle);
+        self.mark(handle, true);
+        if !self.options.guards.on(Guard::WriteAhead) {
+            self.dispatch(handle);
+        }
+        self.refresh_line(line);
+        self.want_refill(line);
+        self.refresh_worker(worker);
+    }
+
+    /// The version that a queue's assignments are judged by, if the store does not know it yet.
+    fn unrecorded_policy(&self, queue: Handle) -> Option<u64> {
+        let q = &self.queues[queue];
+        let version = q.policy.version;
+        (version > 0 && self.applied.get(&q.key).is_none_or(|&applied| applied < version)).then_some(version)
+    }
+
+    /// The next dispatch number of a worker.
+    pub(super) fn take_number(&mut self, worker: Handle) -> DispatchNo {
+        let w = &mut self.workers[worker];
+        assert!(w.last_k < w.credit, "no more dispatches than there is credit for");
+        w.last_k = w.last_k.next();
+        w.last_k
+    }
+
+    /// Counts an attempt under all of its limits.
+    pub(super) fn hold_limits(&mut self, handle: Handle) -> SmallVec<[Handle; 2]> {
+        let line = &self.lines[self.entries[handle].line];
+        let queue = &self.queues[line.queue];
+        let limits: SmallVec<[Handle; 2]> = queue.limits.iter().chain(&line.limits).copied().collect();
+        for &limit in &limits {
+            self.limits.get_mut(limit).running += 1;
+        }
+        limits
+    }
+
+    /// A limit over the whole queue may be new: counts what is in flight under it.
+    pub(super) fn recount_queue_limits(&mut self, queue: Handle) {
+        let states = self.queues[queue].limits.clone();
+        let flights: Vec<Handle> = self
+            .entries
+            .iter()
+            .filter(|(_, entry)| entry.flight.is_some() && self.lines[entry.line].queue == queue)
+            .map(|(handle, _)| handle)
+            .collect();
+        for &state in &states {
+            for &handle in &flights {
+                let Some(flight) = &mut self.entries[handle].flight else { continue };
+                if !flight.limits.contains(&state) {
+                    flight.limits.push(state);
+                    self.limits.get_mut(state).running += 1;
+                }
+            }
+        }
+    }
+
+    fn queue_verdict(&self, queue: Handle) -> Verdict {
+        let q = &self.queues[queue];
+        let scoped = q.policy.policy.limits.iter().filter(|limit| limit.scope == LimitScope::Queue);
+        let mut verdict = Verdict::Free;
+        for (limit, &state) in scoped.zip(&q.limits) {
+            verdict = worse(verdict, self.limit_verdict(limit, self.limits.get(state)));
+        }
+        verdict
+    }
+
+    /// Judges a line by the limits of its keys; a reached one remembers that the line waits for it.
+    fn line_verdict(&mut self, line: Handle) -> Verdict {
+        let line = &self.lines[line];
+        let mut verdict = Verdict::Free;
+        for &handle in &line.limits {
+            let state = self.limits.get(handle);
+            let policy = &self.queues[line.queue].policy.policy;
+            let named = |l: &&Limit| l.scope == LimitScope::Key && l.name == state.key.limit;
+            let Some(limit) = policy.limits.iter().find(named) else { continue };
+            let found = self.limit_verdict(limit, state);
+            if found == Verdict::Full {
+                self.limits.get_mut(handle).parked = true;
+            }
+            verdict = worse(verdict, found);
+        }
+        verdict
+    }
+
+    pub(super) fn limit_verdict(&self, limit: &Limit, state: &LimitState) -> Verdict {
+        if limit.concurrency.is_some_and(|max| state.running >= max) {
+            return Verdict::Full;
+        }
+        if let (Some(rate), Some(stored)) = (&limit.rate, state.rate) {
+            let next_at = rate.next_at(rate.settle(stored, self.now));
+            if next_at > self.now {
+                return Verdict::Until(next_at);
+            }
+        }
+        Verdict::Free
+    }
+
+    /// Moves the rates that an assignment counts under; their new times go into the same group.
+    fn take_rates(&mut self, handle: Handle, now: Timestamp) {
+        let line = &self.lines[self.entries[handle].line];
+        let queue = &self.queues[line.queue];
+        if queue.policy.policy.limits.iter().all(|limit| limit.rate.is_none()) {
+            return;
+        }
+        let states: SmallVec<[Handle; 4]> = queue.limits.iter().chain(&line.limits).copied().collect();
+        for state in states {
+            let LimitKey { queue, limit, key } = self.limits.get(state).key.clone();
+            let queue = &self.queues[queue];
+            let named = |l: &&Limit| l.name == limit && (l.scope == LimitScope::Queue) == key.is_none();
+            let Some(rate) = queue.policy.policy.limits.iter().find(named).and_then(|l| l.rate) else {
+                continue;
+            };
+            let record = rate_record(&queue.key, &limit, key.as_deref());
+            let moved = moved_rate(rate, self.limits.get(state).rate, now);
+            self.limits.get_mut(state).rate = Some(moved);
+            let value = Some(moved.as_micros().to_le_bytes().to_vec());
+            self.entries[handle].pending.records.push(RecordChange { key: record, value });
+        }
+    }
+
+    /// Tells workers without room that there is work for them.
+    pub(super) fn announce(&mut self) {
+        for class in std::mem::take(&mut self.starved) {
+            let Some(c) = self.classes.get(class) else { continue };
+            if c.queues.is_empty() || !c.free.is_empty() {
+                continue;
+            }
+            for worker in c.serving.clone() {
+                let w = &mut self.workers[worker];
+                if w.confirmed && w.room() == 0 && !std::mem::replace(&mut w.demanded, true) {
+                    self.tell(worker, ToWorker::Demand { wanted: 1 });
+                }
+            }
+        }
+    }
+
+    /// Whether there is a ready line that the worker could serve.
+    pub(super) fn has_work_for(&self, worker: Handle) -> bool {
+        let w = &self.workers[worker];
+        !w.unsent.is_empty() || w.classes.iter().any(|&class| !self.classes[class].queues.is_empty())
+    }
+}
+
+fn moved_rate(rate: Rate, stored: Option<Timestamp>, now: Timestamp) -> Timestamp {
+    let stored = stored.map_or(Timestamp::from_micros(i64::MIN / 2), |stored| rate.settle(stored, now));
+    rate.after(stored, now)
+}
+
+fn worse(a: Verdict, b: Verdict) -> Verdict {
+    match (a, b) {
+        (Verdict::Full, _) | (_, Verdict::Full) => Verdict::Full,
+        (Verdict::Until(a), Verdict::Until(b)) => Verdict::Until(a.max(b)),
+        (Verdict::Until(at), Verdict::Free) | (Verdict::Free, Verdict::Until(at)) => Verdict::Until(at),
+        (Verdict::Free, Verdict::Free) => Verdict::Free,
+    }
+}

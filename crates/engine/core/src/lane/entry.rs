@@ -1,0 +1,170 @@
+//! A task in the memory of a lane.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::commit::RecordChange;
+use crate::id::{DispatchNo, Seq, SessionId, TaskId};
+use crate::message::AttemptId;
+use crate::status::{Path, Status, Step, Version};
+use crate::task::{AttemptRecord, NewTask, OrderKey, TaskBody, TaskHead, TaskResult, TaskRow, TaskState};
+use crate::time::Timestamp;
+
+use super::input::SubmitToken;
+
+/// Key of an entry, line, queue, worker, class or limit in its slab.
+pub(super) type Handle = usize;
+
+/// A task in memory: its state as decided, and what of it is not yet written.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) id: TaskId,
+    /// Place in the order of arrival; provisional (above all real ones) until the insert was committed.
+    pub(super) seq: Seq,
+    pub(super) head: Arc<TaskHead>,
+    /// Left out where it is large: the driver reads it when the task is sent.
+    pub(super) body: Option<Arc<TaskBody>>,
+    pub(super) state: TaskState,
+    pub(super) spot: Spot,
+    pub(super) line: Handle,
+    /// Where its attempt is, while it is in flight.
+    pub(super) flight: Option<Flight>,
+    pub(super) pending: Pending,
+    /// Part of the commit under way.
+    pub(super) writing: bool,
+}
+
+/// Where in memory an entry is kept besides the slab.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Spot {
+    /// In the window of its line.
+    Window,
+    /// Among the delayed tasks.
+    Delayed,
+    /// At a worker.
+    Worker,
+    /// Nowhere: final, or waiting to be dropped.
+    Nowhere,
+}
+
+/// The live attempt of a task.
+#[derive(Debug)]
+pub(super) struct Flight {
+    pub(super) worker: Handle,
+    /// Its dispatch number under this owner; 0 while it has none (taken over from an earlier owner).
+    pub(super) k: DispatchNo,
+    /// Limits that count it.
+    pub(super) limits: SmallVec<[Handle; 2]>,
+    /// When it was last sent; `None` while the assignment is not committed.
+    pub(super) sent_at: Option<Timestamp>,
+    /// Heartbeats that should have known it and did not.
+    pub(super) beats_missing: u8,
+    /// Recalls sent since the worker last said anything about it.
+    pub(super) recalls: u8,
+    /// When it started, by this owner's clock.
+    pub(super) running_since: Option<Timestamp>,
+}
+
+/// What of an entry is not yet handed to a commit.
+#[derive(Debug, Default)]
+pub(super) struct Pending {
+    /// In the machine's list of entries to write.
+    pub(super) listed: bool,
+    /// What the store will hold once the commit under way is applied.
+    pub(super) expected: Option<Version>,
+    pub(super) path: Path,
+    /// State fields changed without a step.
+    pub(super) touched: bool,
+    pub(super) insert: Option<Box<NewTask>>,
+    pub(super) submit: Option<(SubmitToken, usize)>,
+    pub(super) ended: SmallVec<[AttemptRecord; 1]>,
+    pub(super) result: Option<Box<TaskResult>>,
+    pub(super) inbox_done: SmallVec<[Seq; 1]>,
+    pub(super) records: Vec<RecordChange>,
+    /// A report to acknowledge once this is written.
+    pub(super) ack: SmallVec<[(SessionId, AttemptId); 1]>,
+}
+
+impl Entry {
+    /// From a row of the store.
+    pub(super) fn from_row(row: TaskRow, line: Handle) -> Self {
+        let expected = Some(row.state.version());
+        Self {
+            id: row.id,
+            seq: row.seq,
+            head: row.head,
+            body: row.body,
+            state: row.state,
+            spot: Spot::Nowhere,
+            line,
+            flight: None,
+            pending: Pending { expected, ..Pending::default() },
+            writing: false,
+        }
+    }
+
+    /// From a submission; not in the store yet.
+    pub(super) fn from_new(task: NewTask, seq: Seq, line: Handle, submit: (SubmitToken, usize)) -> Self {
+        let pending = Pending { expected: Some(Version::NEW), submit: Some(submit), ..Pending::default() };
+        let mut entry = Self {
+            id: task.id,
+            seq,
+            head: task.spec.head.clone(),
+            body: Some(task.spec.body.clone()),
+            state: task.state(),
+            spot: Spot::Nowhere,
+            line,
+            flight: None,
+            pending,
+            writing: false,
+        };
+        entry.pending.insert = Some(Box::new(task));
+        entry
+    }
+
+    /// Its position in its line.
+    pub(super) fn order(&self) -> OrderKey {
+        OrderKey { rank: self.head.priority.rank(), due: self.state.due, seq: self.seq }
+    }
+
+    /// Its position among the delayed tasks.
+    pub(super) fn delayed_key(&self) -> (Timestamp, Seq) {
+        (self.state.due, self.seq)
+    }
+
+    /// Its current or last attempt.
+    pub(super) fn attempt(&self) -> AttemptId {
+        AttemptId { task: self.id, number: self.state.attempt }
+    }
+
+    /// Everything decided about it is durable.
+    pub(super) fn is_clean(&self) -> bool {
+        !self.writing && !self.pending.listed
+    }
+
+    /// Takes a step along the status table, and keeps the times that go with it.
+    pub(super) fn enter(&mut self, status: Status, at: Timestamp) {
+        assert!(
+            self.state.status.successors().contains(&status),
+            "task {} cannot go from {} to {status}",
+            self.id,
+            self.state.status
+        );
+        match status {
+            Status::Scheduled => {
+                self.state.attempt = self.state.attempt.next();
+                self.state.scheduled_at = Some(at);
+                self.state.dispatched_at = None;
+                self.state.started_at = None;
+                self.state.error = None;
+            }
+            Status::Dispatched => self.state.dispatched_at = Some(at),
+            Status::Running => self.state.started_at = Some(at),
+            Status::Success | Status::Failed | Status::Cancelled => self.state.finished_at = Some(at),
+            Status::Pending | Status::Retrying => {}
+        }
+        self.state.status = status;
+        self.pending.path.push(Step { status, at });
+    }
+}

@@ -1,0 +1,199 @@
+//! Why an unfinished task is not running.
+
+use crate::id::{AttemptNo, Name, SessionId, TaskId};
+use crate::policy::{Limit, LimitScope};
+use crate::status::Status;
+use crate::time::Timestamp;
+
+use super::assign::Verdict;
+use super::entry::{Entry, Spot};
+use super::limits::{LimitKey, LimitState};
+use super::machine::Lane;
+
+/// What is known of a task that has not finished.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Explanation {
+    /// Where it is in its life, as decided; perhaps not yet written.
+    pub status: Status,
+    /// Everything that stands in its way, the most important first. Empty if it runs.
+    pub reasons: Vec<Reason>,
+}
+
+/// Something that stands in the way of a task.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// The lane is being loaded after a change of owner.
+    Loading,
+    /// No live worker offers its type and labels.
+    NoCapableWorker {
+        /// The type.
+        task_type: Name,
+        /// Live workers, of any kind.
+        workers: usize,
+    },
+    /// All workers that could run it have as much as they can take.
+    AllFull {
+        /// How many there are.
+        workers: usize,
+    },
+    /// A limit of its queue is reached.
+    Limit {
+        /// Which one.
+        limit: Name,
+        /// Its key, for a limit by key.
+        key: Option<String>,
+        /// How many run.
+        running: u32,
+        /// How many may.
+        max: u32,
+        /// Some of those that run.
+        held_by: Vec<Holder>,
+    },
+    /// A rate of its queue allows the next task at a time.
+    Rate {
+        /// Which one.
+        limit: Name,
+        /// Its key, for a limit by key.
+        key: Option<String>,
+        /// When.
+        until: Timestamp,
+    },
+    /// Its queue is paused.
+    Paused,
+    /// It is not due yet.
+    DelayedUntil(Timestamp),
+    /// Its last attempt failed; the next one is due at a time.
+    RetryingAt(Timestamp),
+    /// This many tasks of its line are before it.
+    Position(usize),
+    /// It is not in memory: more tasks than this of its line are before it.
+    MoreThan(usize),
+    /// It is assigned, and the worker has not said yet that it has it.
+    Sent {
+        /// To whom.
+        session: SessionId,
+    },
+    /// It is in the local queue of its worker.
+    QueuedAtWorker {
+        /// Of whom.
+        session: SessionId,
+    },
+    /// It is to be stopped.
+    CancelRequested,
+}
+
+/// A task that holds a limit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// Which one.
+    pub task: TaskId,
+    /// Its attempt.
+    pub attempt: AttemptNo,
+    /// Since when.
+    pub since: Option<Timestamp>,
+}
+
+/// Holders of a limit that are named.
+const HOLDERS_MAX: usize = 10;
+
+impl Lane {
+    /// Why a task is not running; `None` if it is not in memory (finished, or behind the window: see
+    /// [`explain_paged`](Self::explain_paged)).
+    pub fn explain(&self, task: TaskId) -> Option<Explanation> {
+        let entry = &self.entries[*self.by_id.get(&task)?];
+        let mut reasons = Vec::new();
+        if !self.loading.is_complete() {
+            reasons.push(Reason::Loading);
+        }
+        if entry.state.cancel_requested {
+            reasons.push(Reason::CancelRequested);
+        }
+        match entry.state.status {
+            Status::Pending if entry.spot == Spot::Delayed => {
+                reasons.push(Reason::DelayedUntil(entry.state.due))
+            }
+            Status::Retrying => reasons.push(Reason::RetryingAt(entry.state.due)),
+            Status::Pending => self.explain_line(entry.line, Some(entry), &mut reasons),
+            Status::Scheduled => reasons.extend(entry.state.session.map(|session| Reason::Sent { session })),
+            Status::Dispatched => {
+                reasons.extend(entry.state.session.map(|session| Reason::QueuedAtWorker { session }));
+            }
+            Status::Running | Status::Success | Status::Failed | Status::Cancelled => {}
+        }
+        Some(Explanation { status: entry.state.status, reasons })
+    }
+
+    /// The same for a ready task that the store has and memory does not.
+    pub fn explain_paged(&self, row: &crate::task::TaskRow) -> Explanation {
+        let mut reasons = Vec::new();
+        match row.state.status {
+            Status::Pending if row.state.delayed => reasons.push(Reason::DelayedUntil(row.state.due)),
+            Status::Retrying => reasons.push(Reason::RetryingAt(row.state.due)),
+            _ => match self.line_by_key.get(&row.head.line()) {
+                Some(&line) => self.explain_line(line, None, &mut reasons),
+                None => reasons.push(Reason::MoreThan(0)),
+            },
+        }
+        Explanation { status: row.state.status, reasons }
+    }
+
+    fn explain_line(&self, line: usize, entry: Option<&Entry>, reasons: &mut Vec<Reason>) {
+        let line = &self.lines[line];
+        let queue = &self.queues[line.queue];
+        if queue.policy.policy.paused {
+            reasons.push(Reason::Paused);
+        }
+        for limit in &queue.policy.policy.limits {
+            let key = match limit.scope {
+                LimitScope::Queue => None,
+                LimitScope::Key => match line.head.flow.iter().find(|flow| flow.limit == limit.name) {
+                    Some(flow) => Some(flow.key.clone()),
+                    None => continue,
+                },
+            };
+            let key = LimitKey { queue: line.queue, limit: limit.name.clone(), key };
+            if let Some(state) = self.limits.find(&key) {
+                reasons.extend(self.explain_limit(limit, state));
+            }
+        }
+        let class = &self.classes[line.class];
+        if class.serving.is_empty() {
+            let task_type = class.key.task_type.clone();
+            reasons.push(Reason::NoCapableWorker { task_type, workers: self.workers.len() });
+        } else if class.free.is_empty() {
+            reasons.push(Reason::AllFull { workers: class.serving.len() });
+        }
+        reasons.push(match entry {
+            Some(entry) => Reason::Position(line.window.range(..entry.order()).count()),
+            None => Reason::MoreThan(line.window.len()),
+        });
+    }
+
+    fn explain_limit(&self, limit: &Limit, state: &LimitState) -> Option<Reason> {
+        let key = state.key.key.clone();
+        match self.limit_verdict(limit, state) {
+            Verdict::Free => None,
+            Verdict::Until(until) => Some(Reason::Rate { limit: limit.name.clone(), key, until }),
+            Verdict::Full => {
+                let holds = |entry: &&Entry| {
+                    let limits = entry.flight.as_ref().map(|flight| &flight.limits);
+                    limits
+                        .is_some_and(|l| l.iter().any(|&handle| std::ptr::eq(self.limits.get(handle), state)))
+                };
+                let held_by = self.entries.iter().map(|(_, entry)| entry).filter(holds).take(HOLDERS_MAX);
+                let held_by = held_by.map(|entry| Holder {
+                    task: entry.id,
+                    attempt: entry.state.attempt,
+                    since: entry.state.scheduled_at,
+                });
+                Some(Reason::Limit {
+                    limit: limit.name.clone(),
+                    key,
+                    running: state.running,
+                    max: limit.concurrency.unwrap_or(0),
+                    held_by: held_by.collect(),
+                })
+            }
+        }
+    }
+}

@@ -1,0 +1,419 @@
+//! Queues, lines and classes: where waiting tasks are kept, and which of them can be looked at.
+//!
+//! ```text
+//! queue ── ready: class ─► lines that may run, best first
+//!       └─ open:  the best line of each class that has a worker with room, best first
+//! active: queues with an open class, by their turn (stride scheduling by weight)
+//! ```
+//! Picking the next task is taking the first of each of these sets; what cannot run is in none of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::id::{LineKey, Name, QueueKey, Seq};
+use crate::policy::{LimitScope, Strategy, VersionedPolicy, WhenFull};
+use crate::task::{OrderKey, TaskHead};
+use crate::time::Timestamp;
+
+use super::entry::{Handle, Spot};
+use super::limits::LimitKey;
+use super::machine::{Lane, Timer};
+
+/// Order of a queue's lines: priority, then whose turn it is, then due time and arrival.
+pub(super) type ReadyKey = (u8, u64, Timestamp, Seq, Handle);
+
+/// A queue, as far as it has tasks in memory.
+#[derive(Debug)]
+pub(super) struct Queue {
+    pub(super) key: QueueKey,
+    pub(super) policy: VersionedPolicy,
+    pub(super) ready: BTreeMap<Handle, BTreeSet<ReadyKey>>,
+    pub(super) open: BTreeSet<(ReadyKey, Handle)>,
+    /// What `open` holds for each class.
+    pub(super) open_key: BTreeMap<Handle, ReadyKey>,
+    /// Virtual time of the stride scheduler.
+    pub(super) pass: u64,
+    pub(super) active: bool,
+    /// States of the limits over the whole queue.
+    pub(super) limits: SmallVec<[Handle; 1]>,
+    /// No assignment before this time: a rate over the whole queue.
+    pub(super) rate_until: Option<Timestamp>,
+    /// A limit over the whole queue is reached.
+    pub(super) full: bool,
+    /// Counts the turns given to lines.
+    pub(super) turn: u64,
+    /// Lines take turns: some of them have flow keys.
+    pub(super) fair: bool,
+}
+
+/// Tasks that are blocked together or not at all.
+#[derive(Debug)]
+pub(super) struct Line {
+    pub(super) key: LineKey,
+    pub(super) queue: Handle,
+    pub(super) class: Handle,
+    /// Of one of its tasks; the parts that make up the line are the same in all.
+    pub(super) head: Arc<TaskHead>,
+    pub(super) window: BTreeMap<OrderKey, Handle>,
+    /// Everything ready up to here is in the window.
+    pub(super) bound: Option<OrderKey>,
+    /// The store may hold more, after the bound.
+    pub(super) more: bool,
+    /// Something arrived behind the bound while a page was being read: what the page says of the end is not true.
+    pub(super) missed: bool,
+    pub(super) reading: bool,
+    pub(super) turn: u64,
+    pub(super) limits: SmallVec<[Handle; 2]>,
+    /// A limit by key is reached.
+    pub(super) parked: bool,
+    /// A rate by key allows nothing before this time.
+    pub(super) rate_until: Option<Timestamp>,
+    /// Where it is in its queue's ready set.
+    pub(super) ready: Option<ReadyKey>,
+    /// Entries in memory that belong to it.
+    pub(super) entries: usize,
+}
+
+/// What a worker must offer. Lines of one class are blocked together while no such worker has room.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct ClassKey {
+    pub(super) task_type: Name,
+    pub(super) labels: BTreeMap<String, String>,
+    /// Tasks of this hash bucket wait for their one worker.
+    pub(super) pinned: Option<u16>,
+}
+
+/// One of them.
+#[derive(Debug)]
+pub(super) struct Class {
+    pub(super) key: ClassKey,
+    /// Workers that could be given such tasks.
+    pub(super) serving: Vec<Handle>,
+    /// Those of them that have room.
+    pub(super) free: Vec<Handle>,
+    /// Queues with ready lines of it.
+    pub(super) queues: BTreeSet<Handle>,
+    /// Lines that need it.
+    pub(super) lines: usize,
+}
+
+/// Steps of the stride scheduler for weight 1.
+const STRIDE: u64 = 1 << 20;
+
+impl Lane {
+    /// The queue with this key, made if it is new.
+    pub(super) fn intern_queue(&mut self, key: &QueueKey) -> Handle {
+        if let Some(&handle) = self.queue_by_key.get(key) {
+            return handle;
+        }
+        let handle = self.queues.insert(Queue {
+            key: key.clone(),
+            policy: self.policies.get(key).cloned().unwrap_or_default(),
+            ready: BTreeMap::new(),
+            open: BTreeSet::new(),
+            open_key: BTreeMap::new(),
+            pass: self.pass,
+            active: false,
+            limits: SmallVec::new(),
+            rate_until: None,
+            full: false,
+            turn: 0,
+            fair: false,
+        });
+        self.queue_by_key.insert(key.clone(), handle);
+        self.bind_queue_limits(handle);
+        handle
+    }
+
+    /// Looks up the states of the limits over the whole queue.
+    pub(super) fn bind_queue_limits(&mut self, queue: Handle) {
+        let scoped = |l: &&crate::policy::Limit| l.scope == LimitScope::Queue;
+        let names: Vec<Name> =
+            self.queues[queue].policy.policy.limits.iter().filter(scoped).map(|l| l.name.clone()).collect();
+        let states = names.into_iter().map(|limit| self.limits.intern(&LimitKey { queue, limit, key: None }));
+        self.queues[queue].limits = states.collect();
+    }
+
+    /// The line of such a task, made if it is new. `None` when there are too many lines in memory and `must` is false:
+    /// the task is left in the store.
+    pub(super) fn intern_line(&mut self, head: &Arc<TaskHead>, must: bool) -> Option<Handle> {
+        let key = head.line();
+        if let Some(&handle) = self.line_by_key.get(&key) {
+            return Some(handle);
+        }
+        if !must && self.lines.len() >= self.options.lines_max {
+            self.counters.line_left_in_store += 1;
+            self.lines_more = true;
+            return None;
+        }
+        let queue = self.intern_queue(&head.queue);
+        let class = self.intern_class(self.class_key(queue, head));
+        self.classes[class].lines += 1;
+        let keys = head.flow.iter().map(|flow| LimitKey {
+            queue,
+            limit: flow.limit.clone(),
+            key: Some(flow.key.clone()),
+        });
+        let limits: SmallVec<[Handle; 2]> = keys.map(|key| self.limits.intern(&key)).collect();
+        let turn = self.queues[queue].turn;
+        self.queues[queue].fair |= !head.flow.is_empty();
+        let handle = self.lines.insert(Line {
+            key,
+            queue,
+            class,
+            head: head.clone(),
+            window: BTreeMap::new(),
+            bound: None,
+            more: false,
+            missed: false,
+            reading: false,
+            turn,
+            limits: limits.clone(),
+            parked: false,
+            rate_until: None,
+            ready: None,
+            entries: 0,
+        });
+        for limit in limits {
+            self.limits.get_mut(limit).lines.insert(handle);
+        }
+        // Tasks of an unknown line may have been left in the store before.
+        self.lines[handle].more = self.lines_more || !self.lines_loaded;
+        self.line_by_key.insert(key, handle);
+        Some(handle)
+    }
+
+    /// Forgets a line that has nothing in memory and nothing in the store.
+    pub(super) fn drop_line_if_empty(&mut self, handle: Handle) {
+        let line = &self.lines[handle];
+        if line.entries > 0 || line.more || line.reading {
+            return;
+        }
+        self.forget_line(handle);
+    }
+
+    /// Forgets a line without entries.
+    pub(super) fn forget_line(&mut self, handle: Handle) {
+        self.unready(handle);
+        let line = self.lines.remove(handle);
+        assert!(line.entries == 0 && !line.reading, "a line is forgotten only when nothing refers to it");
+        self.line_by_key.swap_remove(&line.key);
+        if let Some(at) = line.rate_until {
+            self.timers.remove(&(at, Timer::LineRate(handle)));
+        }
+        for limit in line.limits {
+            self.limits.get_mut(limit).lines.remove(&handle);
+            self.limits.drop_if_idle(limit);
+        }
+        self.classes[line.class].lines -= 1;
+        if self.classes[line.class].lines == 0 {
+            self.forget_class(line.class);
+        }
+    }
+
+    fn class_key(&self, queue: Handle, head: &TaskHead) -> ClassKey {
+        let waits = Strategy::ConsistentHash { when_full: WhenFull::Wait };
+        let pinned = if self.queues[queue].policy.policy.strategy == waits { head.hash_bucket } else { None };
+        ClassKey { task_type: head.task_type.clone(), labels: head.labels.clone(), pinned }
+    }
+
+    fn intern_class(&mut self, key: ClassKey) -> Handle {
+        if let Some(&handle) = self.class_by_key.get(&key) {
+            return handle;
+        }
+        let class = Class {
+            key: key.clone(),
+            serving: Vec::new(),
+            free: Vec::new(),
+            queues: BTreeSet::new(),
+            lines: 0,
+        };
+        let handle = self.classes.insert(class);
+        self.class_by_key.insert(key, handle);
+        self.serve_class(handle);
+        handle
+    }
+
+    fn forget_class(&mut self, handle: Handle) {
+        let class = self.classes.remove(handle);
+        self.class_by_key.remove(&class.key);
+        for worker in class.serving {
+            self.workers[worker].classes.remove(&handle);
+        }
+    }
+
+    /// Moves the lines of a queue to the classes that its strategy asks for.
+    pub(super) fn reclass_queue(&mut self, queue: Handle) {
+        let lines: Vec<Handle> =
+            self.lines.iter().filter(|(_, l)| l.queue == queue).map(|(h, _)| h).collect();
+        for line in lines {
+            let head = self.lines[line].head.clone();
+            let class = self.intern_class(self.class_key(queue, &head));
+            let old = self.lines[line].class;
+            if old != class {
+                self.unready(line);
+                self.lines[line].class = class;
+                self.classes[class].lines += 1;
+                self.classes[old].lines -= 1;
+                if self.classes[old].lines == 0 {
+                    self.forget_class(old);
+                }
+                self.refresh_line(line);
+            }
+        }
+    }
+
+    /// Puts a waiting entry into the window of its line, and drops the end of the window when it is too long.
+    pub(super) fn place_in_line(&mut self, entry: Handle) {
+        let order = self.entries[entry].order();
+        let line = self.entries[entry].line;
+        self.entries[entry].spot = Spot::Window;
+        self.lines[line].window.insert(order, entry);
+        self.arm_start_by(entry);
+        if self.lines[line].window.len() > 2 * self.options.window {
+            self.evict(line);
+        }
+        self.refresh_line(line);
+    }
+
+    fn evict(&mut self, line: Handle) {
+        while self.lines[line].window.len() > self.options.window {
+            let (&order, &entry) = self.lines[line].window.last_key_value().expect("the window is not empty");
+            if !self.entries[entry].is_clean() || self.entries[entry].state.delayed {
+                break;
+            }
+            self.lines[line].window.remove(&order);
+            self.entries[entry].spot = Spot::Nowhere;
+            self.counters.window_evicted += 1;
+            self.lines[line].more = true;
+            self.forget_entry(entry);
+            let last = self.lines[line].window.last_key_value().map(|(&order, _)| order);
+            let bound = self.lines[line].bound;
+            self.lines[line].bound = match (bound, last) {
+                (Some(bound), Some(last)) => Some(bound.min(last)),
+                (_, last) => last,
+            };
+        }
+    }
+
+    /// Takes an entry out of the window of its line.
+    pub(super) fn take_from_line(&mut self, entry: Handle) {
+        let order = self.entries[entry].order();
+        let line = self.entries[entry].line;
+        self.lines[line].window.remove(&order);
+        self.entries[entry].spot = Spot::Nowhere;
+        self.refresh_line(line);
+        self.want_refill(line);
+    }
+
+    /// Remembers that a line's window is getting short.
+    pub(super) fn want_refill(&mut self, handle: Handle) {
+        let line = &self.lines[handle];
+        if line.more && !line.reading && line.window.len() <= self.options.window / 4 {
+            self.refill.insert(handle);
+        }
+    }
+
+    /// Brings the ready set of a line's queue into step with the line.
+    pub(super) fn refresh_line(&mut self, handle: Handle) {
+        let line = &self.lines[handle];
+        let first = line.window.first_key_value().map(|(&order, _)| order);
+        let may_run = !line.parked && line.rate_until.is_none();
+        let wanted = first
+            .filter(|&order| may_run && (!line.more || line.bound.is_some_and(|bound| order <= bound)))
+            .map(|order| {
+                let turn = if self.queues[line.queue].fair { line.turn } else { 0 };
+                (order.rank, turn, order.due, order.seq, handle)
+            });
+        if wanted == line.ready {
+            return;
+        }
+        self.unready(handle);
+        let Some(key) = wanted else { return };
+        let (queue, class) = (self.lines[handle].queue, self.lines[handle].class);
+        self.lines[handle].ready = Some(key);
+        self.queues[queue].ready.entry(class).or_default().insert(key);
+        self.classes[class].queues.insert(queue);
+        self.refresh_open(queue, class);
+    }
+
+    fn unready(&mut self, handle: Handle) {
+        let Some(key) = self.lines[handle].ready.take() else { return };
+        let (queue, class) = (self.lines[handle].queue, self.lines[handle].class);
+        let lines = self.queues[queue].ready.get_mut(&class).expect("a ready line is in its queue's set");
+        lines.remove(&key);
+        if lines.is_empty() {
+            self.queues[queue].ready.remove(&class);
+            self.classes[class].queues.remove(&queue);
+        }
+        self.refresh_open(queue, class);
+    }
+
+    /// Brings the open set of a queue into step with one class.
+    pub(super) fn refresh_open(&mut self, queue: Handle, class: Handle) {
+        let has_room = !self.classes[class].free.is_empty();
+        let q = &mut self.queues[queue];
+        if !has_room && q.ready.contains_key(&class) {
+            self.starved.insert(class);
+        }
+        let wanted =
+            if has_room { q.ready.get(&class).and_then(|lines| lines.first().copied()) } else { None };
+        let found = q.open_key.get(&class).copied();
+        if wanted == found {
+            return;
+        }
+        if let Some(key) = found {
+            q.open.remove(&(key, class));
+            q.open_key.remove(&class);
+        }
+        if let Some(key) = wanted {
+            q.open.insert((key, class));
+            q.open_key.insert(class, key);
+        }
+        self.refresh_active(queue);
+    }
+
+    /// Brings the set of active queues into step with one queue.
+    pub(super) fn refresh_active(&mut self, handle: Handle) {
+        let q = &mut self.queues[handle];
+        let wanted = !q.open.is_empty() && !q.policy.policy.paused && !q.full && q.rate_until.is_none();
+        if wanted == q.active {
+            return;
+        }
+        q.active = wanted;
+        if wanted {
+            // A queue that was away does not get the turns it missed.
+            q.pass = q.pass.max(self.pass);
+            self.active.insert((q.pass, handle));
+        } else {
+            self.active.remove(&(q.pass, handle));
+        }
+    }
+
+    /// The queue had its turn.
+    pub(super) fn advance_pass(&mut self, handle: Handle) {
+        let q = &mut self.queues[handle];
+        self.pass = q.pass;
+        let step = STRIDE / u64::from(q.policy.policy.weight.max(1));
+        if q.active && self.active.len() > 1 {
+            self.active.remove(&(q.pass, handle));
+            q.pass += step;
+            self.active.insert((q.pass, handle));
+        }
+    }
+
+    /// Wakes the lines parked at a limit.
+    pub(super) fn wake_parked(&mut self, limit: Handle) {
+        if !std::mem::take(&mut self.limits.get_mut(limit).parked) {
+            return;
+        }
+        let lines: SmallVec<[Handle; 4]> = self.limits.get(limit).lines.iter().copied().collect();
+        for line in lines {
+            if std::mem::take(&mut self.lines[line].parked) {
+                self.refresh_line(line);
+            }
+        }
+    }
+}

@@ -1,0 +1,355 @@
+//! The machine itself: its state, and the one `match` that sends inputs to where they are handled.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use indexmap::IndexMap;
+use rustc_hash::FxBuildHasher;
+use slab::Slab;
+
+use crate::commit::Group;
+use crate::guard::Guards;
+use crate::id::{Epoch, LaneId, LineKey, QueueKey, Seq, SessionId, TaskId};
+use crate::message::{FinishedEvent, OwnerBatch};
+use crate::policy::VersionedPolicy;
+use crate::read::LaneRead;
+use crate::rng::Rng;
+use crate::time::Timestamp;
+
+use super::counters::Counters;
+use super::entry::{Entry, Handle};
+use super::input::{Effect, Input, SubmitToken};
+use super::limits::Limits;
+use super::lines::{Class, ClassKey, Line, Queue};
+use super::on_page::Loading;
+use super::on_submit::Submission;
+use super::workers::Worker;
+use super::write::Batch;
+
+/// Numbers that bound and pace a lane.
+#[derive(Clone, Debug)]
+pub struct LaneOptions {
+    /// Tasks of a line kept in memory; up to twice as many for a moment.
+    pub window: usize,
+    /// Delayed tasks of the lane kept in memory.
+    pub delayed_window: usize,
+    /// Lines kept in memory.
+    pub lines_max: usize,
+    /// Rows asked for at once.
+    pub page: usize,
+    /// Groups in one commit, before the driver packs them.
+    pub batch: usize,
+    /// Reads of lines under way at once.
+    pub line_reads: usize,
+    /// How often lost hints are looked for.
+    pub sweep_every: Duration,
+    /// How long a change that nobody waits for (accepted, started) may wait for company.
+    pub lazy_write: Duration,
+    /// A dispatch unanswered for this long is sent again at the next heartbeat.
+    pub resend_after: Duration,
+    /// Heartbeats that do not know an attempt before it is recalled.
+    pub beats_missing_max: u8,
+    /// Recalls unanswered before the session is revoked.
+    pub recalls_max: u8,
+    /// How long past its timeout an attempt may run before its session is revoked.
+    pub overrun_grace: Duration,
+    /// A task is failed when more attempts than this were lost with their workers.
+    pub lost_max: u32,
+    /// An insert and its first assignment can be one group.
+    pub insert_and_assign: bool,
+    /// Which guards are on.
+    pub guards: Guards,
+}
+
+impl Default for LaneOptions {
+    fn default() -> Self {
+        Self {
+            window: 256,
+            delayed_window: 1024,
+            lines_max: 1 << 17,
+            page: 512,
+            batch: 4096,
+            line_reads: 16,
+            sweep_every: Duration::from_secs(5),
+            lazy_write: Duration::from_millis(100),
+            resend_after: Duration::from_secs(1),
+            beats_missing_max: 3,
+            recalls_max: 3,
+            overrun_grace: Duration::from_secs(30),
+            lost_max: 5,
+            insert_and_assign: true,
+            guards: Guards::ALL_ON,
+        }
+    }
+}
+
+/// Schedules the tasks of one lane, for its one owner. See the [module](super).
+#[derive(Debug)]
+pub struct Lane {
+    pub(super) options: LaneOptions,
+    pub(super) lane: LaneId,
+    pub(super) epoch: Epoch,
+    pub(super) rng: Rng,
+    pub(super) now: Timestamp,
+    pub(super) counters: Counters,
+
+    pub(super) loading: Loading,
+    pub(super) releasing: bool,
+
+    pub(super) entries: Slab<Entry>,
+    pub(super) by_id: IndexMap<TaskId, Handle, FxBuildHasher>,
+
+    pub(super) queues: Slab<Queue>,
+    pub(super) queue_by_key: BTreeMap<QueueKey, Handle>,
+    /// Queues that have something to assign, by their turn.
+    pub(super) active: BTreeSet<(u64, Handle)>,
+    pub(super) pass: u64,
+    /// Policies of all queues, also of those without tasks in memory.
+    pub(super) policies: BTreeMap<QueueKey, VersionedPolicy>,
+    pub(super) policies_revision: u64,
+    /// Versions that the store knows this lane to apply.
+    pub(super) applied: BTreeMap<QueueKey, u64>,
+
+    pub(super) lines: Slab<Line>,
+    pub(super) line_by_key: IndexMap<LineKey, Handle, FxBuildHasher>,
+    /// Lines whose window is getting short.
+    pub(super) refill: BTreeSet<Handle>,
+    pub(super) lines_cursor: Option<LineKey>,
+    /// The first pass over the lines in the store is done.
+    pub(super) lines_loaded: bool,
+    /// The store may hold lines that are not in memory.
+    pub(super) lines_more: bool,
+    pub(super) lines_reading: bool,
+
+    pub(super) classes: Slab<Class>,
+    pub(super) class_by_key: BTreeMap<ClassKey, Handle>,
+
+    pub(super) limits: Limits,
+
+    pub(super) workers: Slab<Worker>,
+    pub(super) worker_by_session: BTreeMap<SessionId, Handle>,
+    pub(super) members_revision: Option<u64>,
+    pub(super) uses: u64,
+    /// Workers with messages of this step.
+    pub(super) talkative: Vec<Handle>,
+
+    pub(super) delayed: BTreeMap<(Timestamp, Seq), Handle>,
+    pub(super) delayed_bound: Option<(Timestamp, Seq)>,
+    pub(super) delayed_more: bool,
+    pub(super) delayed_missed: bool,
+    pub(super) delayed_reading: bool,
+
+    pub(super) timers: BTreeSet<(Timestamp, Timer)>,
+    pub(super) next_sweep: Timestamp,
+    pub(super) expiring_reading: bool,
+
+    /// Entries with something to write.
+    pub(super) unwritten: Vec<Handle>,
+    /// Groups that belong to no entry: inbox rows without effect, records.
+    pub(super) loose: Vec<Group>,
+    pub(super) urgent: bool,
+    pub(super) lazy_since: Option<Timestamp>,
+    pub(super) batch: Option<Batch>,
+    pub(super) submissions: BTreeMap<SubmitToken, Submission>,
+    pub(super) provisional_seq: u64,
+    /// Groups with inserts of tasks that need not be in memory.
+    pub(super) bare_inserts: Vec<super::on_submit::BareInsert>,
+
+    pub(super) reads: BTreeMap<u64, LaneRead>,
+    pub(super) next_read: u64,
+    /// Tasks that became final while a read was under way, with the last read that may show them as they were.
+    pub(super) tombstones: BTreeMap<TaskId, u64>,
+    pub(super) cursor: Seq,
+    pub(super) arrivals_reading: bool,
+    pub(super) arrivals_wanted: bool,
+    /// Tasks to read because the store did not have them as expected.
+    pub(super) reread: BTreeSet<TaskId>,
+    /// Commands for tasks that must be read first.
+    pub(super) commands: BTreeMap<TaskId, Vec<Seq>>,
+    pub(super) commands_unread: Vec<TaskId>,
+    /// Inbox rows being dealt with.
+    pub(super) inbox_known: BTreeSet<Seq>,
+
+    pub(super) finished: Vec<FinishedEvent>,
+    /// Sessions to revoke at the end of the step.
+    pub(super) revocations: Vec<SessionId>,
+    /// Classes with ready lines and no worker with room: their workers are told.
+    pub(super) starved: BTreeSet<Handle>,
+}
+
+/// What a timer is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Timer {
+    /// The task must have started.
+    StartBy(TaskId),
+    /// A rate by key allows the next assignment of a line.
+    LineRate(Handle),
+    /// A rate over the whole queue allows the next assignment.
+    QueueRate(Handle),
+}
+
+impl Lane {
+    /// A lane that was just claimed under `epoch`. It does nothing before [`Input::Start`].
+    pub fn new(options: LaneOptions, lane: LaneId, epoch: Epoch, seed: u64, now: Timestamp) -> Self {
+        Self {
+            next_sweep: now + options.sweep_every,
+            options,
+            lane,
+            epoch,
+            rng: Rng::new(seed),
+            now,
+            counters: Counters::default(),
+            loading: Loading::New,
+            releasing: false,
+            entries: Slab::new(),
+            by_id: IndexMap::default(),
+            queues: Slab::new(),
+            queue_by_key: BTreeMap::new(),
+            active: BTreeSet::new(),
+            pass: 0,
+            policies: BTreeMap::new(),
+            policies_revision: 0,
+            applied: BTreeMap::new(),
+            lines: Slab::new(),
+            line_by_key: IndexMap::default(),
+            refill: BTreeSet::new(),
+            lines_cursor: None,
+            lines_loaded: false,
+            lines_more: false,
+            lines_reading: false,
+            classes: Slab::new(),
+            class_by_key: BTreeMap::new(),
+            limits: Limits::default(),
+            workers: Slab::new(),
+            worker_by_session: BTreeMap::new(),
+            members_revision: None,
+            uses: 0,
+            talkative: Vec::new(),
+            delayed: BTreeMap::new(),
+            delayed_bound: None,
+            delayed_more: true,
+            delayed_missed: false,
+            delayed_reading: false,
+            timers: BTreeSet::new(),
+            expiring_reading: false,
+            unwritten: Vec::new(),
+            loose: Vec::new(),
+            urgent: false,
+            lazy_since: None,
+            batch: None,
+            submissions: BTreeMap::new(),
+            provisional_seq: 1 << 62,
+            bare_inserts: Vec::new(),
+            reads: BTreeMap::new(),
+            next_read: 0,
+            tombstones: BTreeMap::new(),
+            cursor: Seq(0),
+            arrivals_reading: false,
+            arrivals_wanted: false,
+            reread: BTreeSet::new(),
+            commands: BTreeMap::new(),
+            commands_unread: Vec::new(),
+            inbox_known: BTreeSet::new(),
+            finished: Vec::new(),
+            revocations: Vec::new(),
+            starved: BTreeSet::new(),
+        }
+    }
+
+    /// Takes one input and says what is to be done.
+    pub fn step(&mut self, input: Input, now: Timestamp, effects: &mut Vec<Effect>) {
+        self.take(input, now, effects);
+        self.settle(now, effects);
+    }
+
+    /// Takes one of several inputs that came together; [`settle`](Self::settle) follows the last.
+    pub fn take(&mut self, input: Input, now: Timestamp, effects: &mut Vec<Effect>) {
+        self.advance(now);
+        match input {
+            Input::Start => self.on_start(effects),
+            Input::Page { read, page } => self.on_page(read, page, effects),
+            Input::Committed { outcomes } => self.on_committed(outcomes, effects),
+            Input::Submit { token, tasks } => self.on_submit(token, tasks),
+            Input::Worker(batch) => self.on_worker(batch),
+            Input::Members { revision, members } => self.on_members(revision, members),
+            Input::Policy { queue, policy } => self.on_policy(queue, policy),
+            Input::Hint => self.arrivals_wanted = true,
+            Input::Release => self.releasing = true,
+            Input::Tick => {}
+        }
+    }
+
+    /// Does what the inputs have made possible: assigns, asks for more, writes, sends.
+    pub fn settle(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
+        self.advance(now);
+        if self.loading.is_complete() {
+            self.on_tick(effects);
+            self.assign();
+            self.announce();
+            self.ask(effects);
+        }
+        self.flush(effects);
+        self.send(effects);
+    }
+
+    /// When [`Input::Tick`] is due, should nothing else happen.
+    pub fn next_deadline(&self) -> Option<Timestamp> {
+        if !self.loading.is_complete() {
+            return None;
+        }
+        let delayed = self.delayed.first_key_value().map(|(&(due, _), _)| due);
+        let timer = self.timers.first().map(|&(at, _)| at);
+        let lazy =
+            self.lazy_since.filter(|_| self.batch.is_none()).map(|since| since + self.options.lazy_write);
+        [delayed, timer, lazy, Some(self.next_sweep)].into_iter().flatten().min()
+    }
+
+    /// The driver never lets time go back; where clocks differ between owners, stored times may.
+    fn advance(&mut self, now: Timestamp) {
+        self.now = self.now.max(now);
+    }
+
+    fn send(&mut self, effects: &mut Vec<Effect>) {
+        for handle in std::mem::take(&mut self.talkative) {
+            let Some(worker) = self.workers.get_mut(handle) else { continue };
+            let messages = std::mem::take(&mut worker.outbox);
+            if messages.is_empty() {
+                continue;
+            }
+            let session = worker.session;
+            effects.push(Effect::Send(OwnerBatch { lane: self.lane, epoch: self.epoch, session, messages }));
+        }
+        effects.extend(self.revocations.drain(..).map(|session| Effect::Revoke { session }));
+        if !self.finished.is_empty() {
+            effects.push(Effect::Finished(std::mem::take(&mut self.finished)));
+        }
+    }
+
+    /// Everything is loaded that must be before the lane may act.
+    pub fn is_loaded(&self) -> bool {
+        self.loading.is_complete()
+    }
+
+    /// Nothing waits to be written.
+    pub fn is_settled(&self) -> bool {
+        self.batch.is_none()
+            && self.unwritten.is_empty()
+            && self.loose.is_empty()
+            && self.bare_inserts.is_empty()
+    }
+
+    /// How often rare things happened.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Tasks in memory: windows, delayed ones, and what is in flight.
+    pub fn tasks_in_memory(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Lines and limit keys in memory.
+    pub fn lines_in_memory(&self) -> (usize, usize) {
+        (self.lines.len(), self.limits.len())
+    }
+}

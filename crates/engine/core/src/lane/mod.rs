@@ -1,0 +1,48 @@
+//! The lane machine: decides, for the one owner of a lane, which task runs where and when.
+//!
+//! ## The problem
+//! A lane may hold millions of waiting tasks; memory may hold thousands. Some of them cannot run (no worker offers
+//! their type, their key is at its limit), and those must not hide the ones that can. Everything decided must be
+//! written before anyone is told, yet writing one task at a time is slow.
+//!
+//! ## The way taken
+//! ```text
+//!  submit / arrivals ──► line windows ──► assign ──► pending changes ──► one commit at a time ──► messages
+//!                          ▲   (per line)                   ▲                                        │
+//!     pages from the store ┘                                └────────── reports of workers ◄─────────┘
+//! ```
+//! - Tasks wait in **lines** (same queue, type, labels, flow keys, hash bucket). A line is blocked as a whole or not at
+//!   all, so it can be parked without looking at its tasks. Memory holds a window of each line; the rest is paged in.
+//! - Lines that need the same kind of worker share a **class**. While no worker of a class has room, none of its lines
+//!   is looked at.
+//! - Changes are made in memory at once and gather while a commit is under way. A task that changed several times is
+//!   written once, with the path it took. What others are told is released when the commit that it rests on is durable.
+//! - The store is the truth: a group that it skipped makes the machine drop the task and read it again.
+//!
+//! What always holds: every task in flight is in memory once loading is complete; a worker is sent only what is
+//! committed; counters of limits equal what is in flight; all that waits in the store and may run is in a window, or
+//! its line knows that there is more.
+
+mod assign;
+mod counters;
+mod entry;
+mod explain;
+mod input;
+mod limits;
+mod lines;
+mod machine;
+mod on_command;
+mod on_committed;
+mod on_members;
+mod on_page;
+mod on_policy;
+mod on_report;
+mod on_submit;
+mod on_tick;
+mod workers;
+mod write;
+
+pub use counters::Counters;
+pub use explain::{Explanation, Holder, Reason};
+pub use input::{Effect, Input, Item, SubmitToken};
+pub use machine::{Lane, LaneOptions};

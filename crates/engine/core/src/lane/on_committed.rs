@@ -1,0 +1,223 @@
+//! The store has answered a commit: now others may be told.
+
+use crate::commit::{GroupOutcome, SubmitOutcome};
+use crate::guard::Guard;
+use crate::id::{AttemptNo, Seq, SessionId, TaskId};
+use crate::message::{AttemptId, FinishedEvent, ToWorker, Verdict};
+
+use super::entry::{Handle, Spot};
+use super::input::{Effect, SubmitToken};
+use super::machine::Lane;
+use super::write::BatchItem;
+
+impl Lane {
+    pub(super) fn on_committed(&mut self, outcomes: Vec<GroupOutcome>, effects: &mut Vec<Effect>) {
+        let batch = self.batch.take().expect("an answer follows a commit");
+        assert_eq!(batch.items.len(), outcomes.len(), "one outcome for each group");
+        let mut created: Vec<Seq> = Vec::new();
+        for (item, outcome) in batch.items.into_iter().zip(outcomes) {
+            if let GroupOutcome::Applied { seq: Some(seq) } = outcome {
+                created.push(seq);
+            }
+            match item {
+                BatchItem::Entry { entry, attempt, submit, acks, inbox_done } => {
+                    if let Some(submit) = submit {
+                        self.answer(submit, &outcome, effects);
+                    }
+                    let id = self.entries[entry].id;
+                    self.on_entry_written(entry, attempt, &outcome);
+                    if matches!(outcome, GroupOutcome::Applied { .. }) {
+                        for seq in inbox_done {
+                            self.inbox_known.remove(&seq);
+                        }
+                        for (session, attempt) in acks {
+                            self.ack(session, attempt, Verdict::Committed);
+                        }
+                    } else {
+                        self.judge_again(id, &inbox_done);
+                    }
+                }
+                BatchItem::Bare { submit } => self.answer(submit, &outcome, effects),
+                BatchItem::Loose { inbox_done } => {
+                    for seq in inbox_done {
+                        self.inbox_known.remove(&seq);
+                    }
+                }
+            }
+        }
+        self.follow(created);
+    }
+
+    /// Own inserts take arrival numbers too. As long as nobody else's lie between, the cursor follows them, so that
+    /// they need not be read back.
+    fn follow(&mut self, mut created: Vec<Seq>) {
+        created.sort_unstable();
+        for seq in created {
+            if seq == self.cursor.next() {
+                self.cursor = seq;
+            } else if seq > self.cursor {
+                self.arrivals_wanted = true;
+            }
+        }
+    }
+
+    fn answer(
+        &mut self,
+        (token, item): (SubmitToken, usize),
+        outcome: &GroupOutcome,
+        effects: &mut Vec<Effect>,
+    ) {
+        let outcome = match outcome {
+            GroupOutcome::Applied { seq } => SubmitOutcome::Created { seq: seq.unwrap_or_default() },
+            GroupOutcome::NotCreated(outcome) => outcome.clone(),
+            // An insert and its change are one group: there is no version that a new task could fail to have.
+            GroupOutcome::Mismatch { found } => unreachable!("a new task is as it was made, not {found:?}"),
+        };
+        let submission = self.submissions.get_mut(&token).expect("a submission is kept until it is answered");
+        submission.outcomes[item] = Some(outcome);
+        submission.missing -= 1;
+        if submission.missing == 0 {
+            let submission = self.submissions.remove(&token).expect("it was there just now");
+            let outcomes = submission.outcomes.into_iter().flatten().collect();
+            effects.push(Effect::Submitted { token, outcomes });
+        }
+    }
+
+    fn on_entry_written(&mut self, handle: Handle, attempt: AttemptNo, outcome: &GroupOutcome) {
+        self.entries[handle].writing = false;
+        match outcome {
+            GroupOutcome::Applied { seq } => {
+                if let Some(seq) = *seq {
+                    self.renumber(handle, seq);
+                }
+                self.on_entry_applied(handle, attempt);
+            }
+            GroupOutcome::NotCreated(outcome) => {
+                match outcome {
+                    SubmitOutcome::Duplicate | SubmitOutcome::Created { .. } => {
+                        self.counters.insert_duplicate += 1
+                    }
+                    SubmitOutcome::RequestIdReused | SubmitOutcome::QueueFull => {
+                        self.counters.insert_refused += 1
+                    }
+                }
+                if self.options.guards.on(Guard::InsertOutcome) {
+                    self.abandon(handle);
+                } else {
+                    self.on_entry_applied(handle, attempt);
+                }
+            }
+            GroupOutcome::Mismatch { .. } => {
+                self.counters.group_mismatch += 1;
+                let id = self.entries[handle].id;
+                self.abandon(handle);
+                self.reread.insert(id);
+            }
+        }
+    }
+
+    fn on_entry_applied(&mut self, handle: Handle, attempt: AttemptNo) {
+        let entry = &self.entries[handle];
+        let state = &entry.state;
+        if state.status.is_final() {
+            if entry.is_clean() {
+                self.finished.push(FinishedEvent { task: entry.id, status: state.status });
+                self.bury(handle);
+            }
+            return;
+        }
+        if state.attempt != attempt {
+            return;
+        }
+        if let Some(flight) = &entry.flight {
+            let worker = flight.worker;
+            if flight.sent_at.is_none() {
+                self.dispatch(handle);
+            }
+            if self.entries[handle].state.cancel_requested {
+                let attempt = self.entries[handle].attempt();
+                self.tell(worker, ToWorker::Stop { attempt });
+            }
+        }
+    }
+
+    /// The store has given a new task its arrival number.
+    fn renumber(&mut self, handle: Handle, seq: Seq) {
+        match self.entries[handle].spot {
+            Spot::Window => {
+                let line = self.entries[handle].line;
+                let before = self.entries[handle].order();
+                self.lines[line].window.remove(&before);
+                self.entries[handle].seq = seq;
+                let after = self.entries[handle].order();
+                self.lines[line].window.insert(after, handle);
+                self.refresh_line(line);
+            }
+            Spot::Delayed => {
+                let before = self.entries[handle].delayed_key();
+                self.delayed.remove(&before);
+                self.entries[handle].seq = seq;
+                self.delayed.insert(self.entries[handle].delayed_key(), handle);
+            }
+            Spot::Worker | Spot::Nowhere => self.entries[handle].seq = seq,
+        }
+    }
+
+    /// Drops all that was decided about a task: the store has it otherwise, or not at all.
+    fn abandon(&mut self, handle: Handle) {
+        if let Some(flight) = self.entries[handle].flight.as_ref() {
+            let (worker, k, unsent) = (flight.worker, flight.k, flight.sent_at.is_none());
+            self.end_flight(handle);
+            if unsent && k.0 > 0 {
+                self.counters.dispatch_number_skipped += 1;
+                self.tell(worker, ToWorker::Skip { first: k, last: k });
+            }
+        }
+        match self.entries[handle].spot {
+            Spot::Window => self.take_from_line(handle),
+            Spot::Delayed => {
+                let key = self.entries[handle].delayed_key();
+                self.delayed.remove(&key);
+            }
+            Spot::Worker | Spot::Nowhere => {}
+        }
+        let entry = &mut self.entries[handle];
+        let inbox = std::mem::take(&mut entry.pending.inbox_done);
+        let id = entry.id;
+        entry.pending.listed = false;
+        self.forget_entry(handle);
+        self.judge_again(id, &inbox);
+    }
+
+    /// Commands that were to go with a change that was not written are judged by what the store has.
+    fn judge_again(&mut self, task: TaskId, inbox: &[Seq]) {
+        if !inbox.is_empty() {
+            self.commands.entry(task).or_default().extend_from_slice(inbox);
+            self.reread.insert(task);
+        }
+    }
+
+    /// A task is final, durably: rows that were being read may still show it as it was.
+    fn bury(&mut self, handle: Handle) {
+        if !self.reads.is_empty() {
+            self.tombstones.insert(self.entries[handle].id, self.next_read);
+        }
+        self.forget_entry(handle);
+    }
+
+    /// Removes an entry from memory.
+    pub(super) fn forget_entry(&mut self, handle: Handle) {
+        self.disarm_start_by(handle);
+        let entry = self.entries.remove(handle);
+        assert!(entry.flight.is_none() && !entry.writing, "task {} is still needed", entry.id);
+        self.by_id.swap_remove(&entry.id);
+        self.lines[entry.line].entries -= 1;
+        self.drop_line_if_empty(entry.line);
+    }
+
+    pub(super) fn ack(&mut self, session: SessionId, attempt: AttemptId, verdict: Verdict) {
+        if let Some(&worker) = self.worker_by_session.get(&session) {
+            self.tell(worker, ToWorker::Ack { attempt, verdict });
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! Who is alive, as the coordinator says. An attempt is given up when its session has ended, and not before.
+
+use std::collections::BTreeSet;
+
+use crate::id::SessionId;
+use crate::member::{Member, Role};
+use crate::message::ToWorker;
+
+use super::entry::Handle;
+use super::machine::Lane;
+
+impl Lane {
+    pub(super) fn on_members(&mut self, revision: u64, members: Vec<Member>) {
+        if self.members_revision.is_some_and(|seen| revision < seen) {
+            return;
+        }
+        self.members_revision = Some(revision);
+        let mut alive = BTreeSet::new();
+        for member in members {
+            let Role::Worker(descriptor) = member.role else { continue };
+            alive.insert(member.session);
+            let handle = self.intern_worker(member.session);
+            if self.workers[handle].descriptor.as_ref() != Some(&descriptor) {
+                self.workers[handle].descriptor = Some(descriptor);
+                self.reserve_worker(handle);
+                // Makes the epoch known, so that credit comes without waiting for a heartbeat.
+                if self.loading.is_complete() {
+                    self.tell(handle, ToWorker::Demand { wanted: 0 });
+                }
+            }
+        }
+        if !self.loading.is_complete() {
+            // Workers known only from attempts in the store are judged when loading is complete.
+            return;
+        }
+        let gone: Vec<Handle> = self
+            .workers
+            .iter()
+            .filter(|(_, w)| !alive.contains(&w.session))
+            .map(|(handle, _)| handle)
+            .collect();
+        for worker in gone {
+            self.end_worker(worker);
+        }
+    }
+
+    /// Finds out anew which classes a worker serves.
+    pub(super) fn reserve_worker(&mut self, worker: Handle) {
+        let classes: Vec<Handle> = self.classes.iter().map(|(handle, _)| handle).collect();
+        for class in classes {
+            self.serve_class(class);
+        }
+        self.refresh_worker(worker);
+    }
+
+    /// A session has ended: everything it had is lost.
+    pub(super) fn end_worker(&mut self, worker: Handle) {
+        self.workers[worker].descriptor = None;
+        self.reserve_worker(worker);
+        let holds: Vec<Handle> = self.workers[worker].holds.iter().copied().collect();
+        for entry in holds {
+            self.lose(entry);
+        }
+        let session: SessionId = self.workers[worker].session;
+        self.worker_by_session.remove(&session);
+        self.talkative.retain(|&w| w != worker);
+        self.workers.remove(worker);
+    }
+}

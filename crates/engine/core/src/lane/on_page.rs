@@ -1,0 +1,407 @@
+//! Pages from the store: loading at takeover, and paging afterwards.
+//!
+//! A new owner reads in this order: the highest readable arrival, policies, records, what is in flight, the inbox.
+//! Then it may act; lines and delayed tasks are paged in while it does, and arrivals are followed from the number
+//! read first, so that nothing submitted meanwhile is missed.
+
+use crate::commit::{RecordKey, RecordKind};
+use crate::guard::Guard;
+use crate::id::Seq;
+use crate::read::{Arrival, LanePage, LaneRead};
+use crate::task::{Place, TaskRow};
+use crate::time::Timestamp;
+
+use super::entry::{Entry, Flight, Handle, Spot};
+use super::input::Effect;
+use super::limits::{LimitKey, parse_rate_record};
+use super::machine::Lane;
+
+/// How far loading has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Loading {
+    /// Not begun.
+    New,
+    /// Reading what must be known before anything is decided.
+    Must,
+    /// The lane may act.
+    Complete,
+}
+
+impl Loading {
+    pub(super) fn is_complete(self) -> bool {
+        self == Self::Complete
+    }
+}
+
+impl Lane {
+    pub(super) fn on_start(&mut self, effects: &mut Vec<Effect>) {
+        assert_eq!(self.loading, Loading::New, "a lane is started once");
+        self.loading = Loading::Must;
+        self.read(LaneRead::Cursor, effects);
+    }
+
+    /// Asks the store.
+    pub(super) fn read(&mut self, what: LaneRead, effects: &mut Vec<Effect>) {
+        self.next_read += 1;
+        let limit = match what {
+            LaneRead::Line { .. } => self.options.window,
+            LaneRead::Delayed { .. } => self.options.delayed_window,
+            _ => self.options.page,
+        };
+        self.reads.insert(self.next_read, what.clone());
+        effects.push(Effect::Read { read: self.next_read, what, limit });
+    }
+
+    pub(super) fn on_page(&mut self, read: u64, page: LanePage, effects: &mut Vec<Effect>) {
+        let Some(what) = self.reads.remove(&read) else { return };
+        match (what, page) {
+            (LaneRead::Cursor, LanePage::Cursor(cursor)) => {
+                self.cursor = cursor;
+                self.read(LaneRead::Policies { after: 0 }, effects);
+            }
+            (LaneRead::Policies { .. }, LanePage::Policies { rows, revision, more }) => {
+                self.policies_revision = self.policies_revision.max(revision);
+                for (queue, policy) in rows {
+                    self.on_policy(queue, policy);
+                }
+                if more {
+                    self.read(LaneRead::Policies { after: revision }, effects);
+                } else if !self.loading.is_complete() {
+                    self.read(LaneRead::Records { after: None }, effects);
+                }
+            }
+            (LaneRead::Records { .. }, LanePage::Records { rows, more }) => {
+                let last = rows.last().map(|(key, _)| key.clone());
+                for (key, value) in rows {
+                    self.load_record(&key, &value);
+                }
+                let next = match last {
+                    Some(_) if more => LaneRead::Records { after: last },
+                    _ => LaneRead::InFlight { after: None },
+                };
+                self.read(next, effects);
+            }
+            (LaneRead::InFlight { .. }, LanePage::Tasks { rows, more }) => {
+                let last = rows.last().map(|row| row.id);
+                for row in rows {
+                    self.adopt(row);
+                }
+                match last {
+                    Some(_) if more => self.read(LaneRead::InFlight { after: last }, effects),
+                    _ if self.options.guards.on(Guard::InboxAtTakeover) => {
+                        self.read(LaneRead::Inbox { after: Seq(0) }, effects);
+                    }
+                    _ => self.complete_loading(),
+                }
+            }
+            (LaneRead::Inbox { .. }, LanePage::Inbox { rows, more }) => {
+                let last = rows.last().map(|row| row.seq);
+                for row in rows {
+                    self.on_command(row);
+                }
+                match last {
+                    Some(after) if more => self.read(LaneRead::Inbox { after }, effects),
+                    _ => self.complete_loading(),
+                }
+            }
+            (LaneRead::Lines { .. }, LanePage::Tasks { rows, more }) => self.on_lines(rows, more),
+            (LaneRead::Line { line, .. }, LanePage::Tasks { rows, more }) => {
+                // The line is there: it is not forgotten while it is being read.
+                let line = self.line_by_key[&line];
+                self.on_line(line, rows, more);
+            }
+            (LaneRead::Delayed { .. }, LanePage::Tasks { rows, more }) => self.on_delayed(rows, more),
+            (LaneRead::Expiring { .. }, LanePage::Tasks { rows, more }) => {
+                self.expiring_reading = false;
+                let last = rows.last().and_then(|row| row.state.start_by.map(|at| (at, row.seq)));
+                for row in rows {
+                    self.on_expiring(row);
+                }
+                if let Some(after) = last.filter(|_| more) {
+                    self.expiring_reading = true;
+                    self.read(LaneRead::Expiring { until: self.now, after: Some(after) }, effects);
+                }
+            }
+            (LaneRead::Arrivals { .. }, LanePage::Arrivals { rows, next, more }) => {
+                self.arrivals_reading = false;
+                for row in rows {
+                    match row {
+                        Arrival::Task(row) => self.adopt(row),
+                        Arrival::Command(row) => self.on_command(row),
+                    }
+                }
+                self.cursor = self.cursor.max(next);
+                self.arrivals_wanted |= more;
+            }
+            (LaneRead::Arrivals { .. }, LanePage::Gap) => effects.push(Effect::Reload),
+            (LaneRead::Tasks { ids }, LanePage::Tasks { rows, .. }) => {
+                for row in rows {
+                    self.adopt_for_command(row);
+                }
+                self.on_tasks_read(&ids);
+            }
+            (what, page) => unreachable!("the store answered {what:?} with {page:?}"),
+        }
+        self.drop_tombstones();
+    }
+
+    fn drop_tombstones(&mut self) {
+        match self.reads.first_key_value() {
+            None => self.tombstones.clear(),
+            Some((&oldest, _)) => self.tombstones.retain(|_, read| *read >= oldest),
+        }
+    }
+
+    fn load_record(&mut self, key: &RecordKey, value: &[u8]) {
+        let Some(value) = value.try_into().ok().map(i64::from_le_bytes) else { return };
+        match key.kind {
+            RecordKind::Rate if self.options.guards.on(Guard::RateAfterTakeover) => {
+                let Some((queue, limit, key)) = parse_rate_record(&key.key) else { return };
+                let queue = self.intern_queue(&queue);
+                let state = self.limits.intern(&LimitKey { queue, limit, key });
+                self.limits.get_mut(state).rate = Some(Timestamp::from_micros(value));
+            }
+            RecordKind::Rate => {}
+            RecordKind::AppliedPolicy => {
+                let version = u64::try_from(value).unwrap_or(0);
+                self.applied.insert(super::on_policy::parse_policy_record(&key.key), version);
+            }
+        }
+    }
+
+    /// The lane may act. Attempts of sessions that had ended before the lane was claimed are lost.
+    fn complete_loading(&mut self) {
+        self.loading = Loading::Complete;
+        self.arrivals_wanted = true;
+        let gone: Vec<Handle> =
+            self.workers.iter().filter(|(_, w)| w.descriptor.is_none()).map(|(handle, _)| handle).collect();
+        for worker in gone {
+            self.end_worker(worker);
+        }
+        let entries: Vec<Handle> = self.by_id.values().copied().collect();
+        for entry in entries {
+            self.arm_start_by(entry);
+        }
+        self.apply_policies();
+    }
+
+    /// Takes a row of the store into memory, unless memory knows better.
+    pub(super) fn adopt(&mut self, row: TaskRow) {
+        if self.by_id.contains_key(&row.id) {
+            return;
+        }
+        if self.options.guards.on(Guard::StalePageDropped) && self.tombstones.contains_key(&row.id) {
+            self.counters.stale_row_dropped += 1;
+            return;
+        }
+        match row.state.place() {
+            Place::Ready => self.adopt_ready(row),
+            Place::Delayed => self.adopt_delayed(row),
+            Place::InFlight => self.adopt_in_flight(row),
+            Place::Done => {}
+        }
+    }
+
+    /// The same, but a waiting task that a command is for is taken in even where its line has no room for it.
+    fn adopt_for_command(&mut self, row: TaskRow) {
+        let waiting = row.state.status.is_waiting();
+        let known = self.by_id.contains_key(&row.id) || self.tombstones.contains_key(&row.id);
+        if waiting && !known && self.commands.contains_key(&row.id) {
+            self.insert_row(row);
+        } else {
+            self.adopt(row);
+        }
+    }
+
+    /// Makes an entry of a row; where it is kept is up to the caller.
+    pub(super) fn insert_row(&mut self, row: TaskRow) -> Handle {
+        let line = self.intern_line(&row.head, true).expect("the line may be made");
+        self.insert_entry(Entry::from_row(row, line))
+    }
+
+    pub(super) fn insert_entry(&mut self, entry: Entry) -> Handle {
+        let id = entry.id;
+        self.lines[entry.line].entries += 1;
+        let handle = self.entries.insert(entry);
+        self.by_id.insert(id, handle);
+        handle
+    }
+
+    fn adopt_ready(&mut self, row: TaskRow) {
+        let Some(line) = self.intern_line(&row.head, false) else { return };
+        let order = row.order();
+        let within = |line: &super::lines::Line| !line.more || line.bound.is_some_and(|bound| order <= bound);
+        if within(&self.lines[line]) {
+            let entry = self.insert_entry(Entry::from_row(row, line));
+            self.place_in_line(entry);
+        } else {
+            self.counters.arrival_left_in_store += 1;
+            self.lines[line].missed |= self.lines[line].reading;
+            self.want_refill(line);
+        }
+    }
+
+    fn adopt_delayed(&mut self, row: TaskRow) {
+        let key = (row.state.due, row.seq);
+        if self.delayed_more && self.delayed_bound.is_none_or(|bound| key > bound) {
+            self.counters.arrival_left_in_store += 1;
+            self.delayed_missed |= self.delayed_reading;
+            return;
+        }
+        let entry = self.insert_row(row);
+        self.place_in_delayed(entry);
+    }
+
+    /// Puts an entry among the delayed tasks, and drops the end of them when there are too many.
+    pub(super) fn place_in_delayed(&mut self, entry: Handle) {
+        let key = self.entries[entry].delayed_key();
+        self.entries[entry].spot = Spot::Delayed;
+        self.delayed.insert(key, entry);
+        if self.delayed.len() <= 2 * self.options.delayed_window {
+            return;
+        }
+        while self.delayed.len() > self.options.delayed_window {
+            let (&key, &entry) = self.delayed.last_key_value().expect("there are too many");
+            if !self.entries[entry].is_clean() {
+                break;
+            }
+            self.delayed.remove(&key);
+            self.entries[entry].spot = Spot::Nowhere;
+            self.counters.window_evicted += 1;
+            self.forget_entry(entry);
+            self.delayed_more = true;
+            let last = self.delayed.last_key_value().map(|(&key, _)| key);
+            self.delayed_bound = match (self.delayed_bound, last) {
+                (Some(bound), Some(last)) => Some(bound.min(last)),
+                (_, last) => last,
+            };
+        }
+    }
+
+    fn adopt_in_flight(&mut self, row: TaskRow) {
+        let Some(session) = row.state.session else { return };
+        let entry = self.insert_row(row);
+        let worker = self.intern_worker(session);
+        let running_since = self.entries[entry].state.started_at;
+        let limits = if self.options.guards.on(Guard::LimitsAfterTakeover) {
+            self.hold_limits(entry)
+        } else {
+            Default::default()
+        };
+        let e = &mut self.entries[entry];
+        e.spot = Spot::Worker;
+        e.flight = Some(Flight {
+            worker,
+            k: crate::id::DispatchNo(0),
+            limits,
+            sent_at: Some(self.now),
+            beats_missing: 0,
+            recalls: 0,
+            running_since,
+        });
+        self.workers[worker].holds.insert(entry);
+        if self.loading.is_complete() {
+            self.arm_start_by(entry);
+        }
+    }
+
+    fn on_lines(&mut self, rows: Vec<TaskRow>, more: bool) {
+        self.lines_reading = false;
+        let mut full = false;
+        for row in rows {
+            let key = row.head.line();
+            if !self.line_by_key.contains_key(&key) {
+                let Some(line) = self.intern_line(&row.head, false) else {
+                    full = true;
+                    break;
+                };
+                self.lines[line].more = true;
+                self.want_refill(line);
+            }
+            self.lines_cursor = Some(key);
+        }
+        if full {
+            // The rest is found by the sweep, when lines have gone.
+            self.lines_loaded = true;
+        } else if !more {
+            self.lines_loaded = true;
+            self.lines_more = false;
+            self.lines_cursor = None;
+        }
+    }
+
+    fn on_line(&mut self, line: Handle, rows: Vec<TaskRow>, more: bool) {
+        self.lines[line].reading = false;
+        let missed = std::mem::take(&mut self.lines[line].missed);
+        if let Some(last) = rows.last() {
+            self.lines[line].bound = Some(last.order());
+        }
+        self.lines[line].more = more || missed;
+        for row in rows {
+            if self.by_id.contains_key(&row.id) {
+                continue;
+            }
+            if self.options.guards.on(Guard::StalePageDropped) && self.tombstones.contains_key(&row.id) {
+                self.counters.stale_row_dropped += 1;
+                continue;
+            }
+            let entry = self.insert_entry(Entry::from_row(row, line));
+            self.place_in_line(entry);
+        }
+        self.refresh_line(line);
+        self.want_refill(line);
+        self.drop_line_if_empty(line);
+    }
+
+    fn on_delayed(&mut self, rows: Vec<TaskRow>, more: bool) {
+        self.delayed_reading = false;
+        let missed = std::mem::take(&mut self.delayed_missed);
+        if let Some(last) = rows.last() {
+            self.delayed_bound = Some((last.state.due, last.seq));
+        }
+        self.delayed_more = more || missed;
+        for row in rows {
+            let known = self.by_id.contains_key(&row.id) || self.tombstones.contains_key(&row.id);
+            if !known {
+                let entry = self.insert_row(row);
+                self.place_in_delayed(entry);
+            }
+        }
+    }
+
+    /// Asks for whatever is missing.
+    pub(super) fn ask(&mut self, effects: &mut Vec<Effect>) {
+        if self.arrivals_wanted && !self.arrivals_reading {
+            self.arrivals_wanted = false;
+            self.arrivals_reading = true;
+            self.read(LaneRead::Arrivals { after: self.cursor }, effects);
+        }
+        if !self.lines_loaded && !self.lines_reading {
+            self.lines_reading = true;
+            self.read(LaneRead::Lines { after: self.lines_cursor }, effects);
+        }
+        let few = self.delayed.len() <= self.options.delayed_window / 2;
+        if self.delayed_more && !self.delayed_reading && few {
+            self.delayed_reading = true;
+            self.read(LaneRead::Delayed { after: self.delayed_bound }, effects);
+        }
+        if !self.commands_unread.is_empty() || !self.reread.is_empty() {
+            let mut ids = std::mem::take(&mut self.commands_unread);
+            ids.extend(std::mem::take(&mut self.reread));
+            for ids in ids.chunks(self.options.page) {
+                self.read(LaneRead::Tasks { ids: ids.to_vec() }, effects);
+            }
+        }
+        let under_way = self.reads.values().filter(|what| matches!(what, LaneRead::Line { .. })).count();
+        for _ in under_way..self.options.line_reads {
+            let Some(handle) = self.refill.pop_first() else { break };
+            let Some(line) = self.lines.get_mut(handle) else { continue };
+            if !line.more || line.reading || line.window.len() > self.options.window / 4 {
+                continue;
+            }
+            line.reading = true;
+            let what = LaneRead::Line { line: line.key, after: line.bound };
+            self.read(what, effects);
+        }
+    }
+}

@@ -1,0 +1,469 @@
+//! What workers say: reports on attempts, credit, heartbeats.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::guard::Guard;
+use crate::id::SessionId;
+use crate::message::{
+    AttemptId, Dispatch, Ending, Finish, Heartbeat, HeldState, Report, RetryAdvice, ToLane, ToWorker,
+    Verdict, WorkerBatch,
+};
+use crate::status::Status;
+use crate::task::{AttemptOutcome, AttemptRecord, TaskError};
+use crate::time::Timestamp;
+
+use super::entry::{Entry, Flight, Handle, Spot};
+use super::machine::Lane;
+
+impl Lane {
+    pub(super) fn on_worker(&mut self, batch: WorkerBatch) {
+        let known = self.worker_by_session.get(&batch.session).copied();
+        if !self.loading.is_complete() {
+            self.counters.report_while_loading += 1;
+            if !self.options.guards.on(Guard::StaleAfterLoading) {
+                for message in &batch.messages {
+                    if let ToLane::Report { attempt, report } = message
+                        && report.is_final()
+                    {
+                        self.ack(batch.session, *attempt, Verdict::Stale);
+                    }
+                }
+            }
+            return;
+        }
+        let Some(worker) = known else { return };
+        for message in batch.messages {
+            // A report may end the session's standing (a revoke), never its handle.
+            match message {
+                ToLane::Report { attempt, report } => self.on_report(batch.session, attempt, report),
+                ToLane::Credit { epoch, credit, load } => {
+                    if epoch == self.epoch {
+                        let w = &mut self.workers[worker];
+                        w.confirmed = true;
+                        w.credit = w.credit.max(credit);
+                        w.load = load;
+                        self.on_room(worker);
+                    }
+                }
+                ToLane::Heartbeat(heartbeat) => self.on_heartbeat(worker, &heartbeat),
+            }
+        }
+    }
+
+    fn on_report(&mut self, session: SessionId, attempt: AttemptId, report: Report) {
+        let Some(&handle) = self.by_id.get(&attempt.task) else {
+            self.counters.report_of_idle_task += 1;
+            return self.call_stale(session, attempt, &report);
+        };
+        let entry = &self.entries[handle];
+        let guards = self.options.guards;
+        let attempt_matches = entry.state.attempt == attempt.number || !guards.on(Guard::AttemptMatch);
+        let session_matches = entry.state.session == Some(session) || !guards.on(Guard::SessionMatch);
+        let in_flight = entry.flight.is_some();
+        if attempt_matches && session_matches && in_flight {
+            return self.apply_report(handle, session, attempt, report);
+        }
+        if !attempt_matches {
+            self.counters.report_of_old_attempt += 1;
+        } else if !session_matches {
+            self.counters.report_of_other_session += 1;
+        } else {
+            self.counters.report_of_idle_task += 1;
+        }
+        // What it rests on may not be durable yet; the worker will ask again.
+        if entry.is_clean() || !guards.on(Guard::AckAfterCommit) {
+            self.call_stale(session, attempt, &report);
+        }
+    }
+
+    fn call_stale(&mut self, session: SessionId, attempt: AttemptId, report: &Report) {
+        if report.is_final() {
+            self.ack(session, attempt, Verdict::Stale);
+        }
+    }
+
+    fn apply_report(&mut self, handle: Handle, session: SessionId, attempt: AttemptId, report: Report) {
+        let is_final = report.is_final();
+        match report {
+            Report::Accepted => self.note_accepted(handle),
+            Report::Started { ago } => self.note_started(handle, ago),
+            Report::HandedBack { reason } => self.on_handed_back(handle, &reason),
+            Report::Finished(finish) => self.on_finished(handle, *finish),
+        }
+        if is_final {
+            if self.options.guards.on(Guard::AckAfterCommit) {
+                self.entries[handle].pending.ack.push((session, attempt));
+            } else {
+                self.ack(session, attempt, Verdict::Committed);
+            }
+        }
+    }
+
+    fn note_accepted(&mut self, handle: Handle) {
+        let now = self.now;
+        let entry = &mut self.entries[handle];
+        if let Some(flight) = &mut entry.flight {
+            flight.beats_missing = 0;
+        }
+        if entry.state.status == Status::Scheduled {
+            entry.enter(Status::Dispatched, now);
+            self.mark(handle, false);
+        }
+    }
+
+    fn note_started(&mut self, handle: Handle, ago: Duration) {
+        self.note_accepted(handle);
+        let now = self.now;
+        let entry = &mut self.entries[handle];
+        if let Some(flight) = &mut entry.flight {
+            flight.recalls = 0;
+            flight.running_since.get_or_insert(now - ago);
+        }
+        if entry.state.status == Status::Dispatched {
+            entry.enter(Status::Running, now - ago);
+            self.mark(handle, false);
+            self.disarm_start_by(handle);
+        }
+    }
+
+    fn on_finished(&mut self, handle: Handle, finish: Finish) {
+        self.note_started(handle, finish.ran);
+        self.end_flight(handle);
+        let Finish { ending, result, .. } = finish;
+        if !result.is_empty() {
+            self.entries[handle].pending.result = Some(Box::new(result));
+        }
+        let cancelled = self.entries[handle].state.cancel_requested;
+        match ending {
+            Ending::Success => {
+                self.counters.success_despite_cancel += u64::from(cancelled);
+                self.finish(handle, Status::Success, None);
+            }
+            Ending::Failed { error, .. } | Ending::TimedOut { error } if cancelled => {
+                self.finish(handle, Status::Cancelled, Some(error));
+            }
+            Ending::Failed { error, retry } => self.fail(handle, AttemptOutcome::Failed, error, retry),
+            Ending::TimedOut { error } => {
+                self.fail(handle, AttemptOutcome::TimedOut, error, RetryAdvice::Policy);
+            }
+            Ending::Cancelled if cancelled => self.finish(handle, Status::Cancelled, None),
+            Ending::Cancelled => {
+                let error = TaskError::new(
+                    "stopped",
+                    "the attempt was stopped, though nobody had cancelled the task",
+                );
+                self.fail(handle, AttemptOutcome::Failed, error, RetryAdvice::Policy);
+            }
+        }
+    }
+
+    fn fail(&mut self, handle: Handle, outcome: AttemptOutcome, error: TaskError, advice: RetryAdvice) {
+        let entry = &self.entries[handle];
+        let (policy, retries) = (entry.head.retry.clone(), entry.state.retries);
+        let least = match advice {
+            RetryAdvice::Policy => Duration::ZERO,
+            RetryAdvice::After(wait) => wait,
+            RetryAdvice::Never => return self.finish(handle, Status::Failed, Some(error)),
+        };
+        if retries >= policy.max_retries {
+            return self.finish(handle, Status::Failed, Some(error));
+        }
+        let wait = policy.wait(retries, &mut self.rng).max(least);
+        let now = self.now;
+        let entry = &mut self.entries[handle];
+        let record = ended(entry, outcome, Some(error.clone()), now);
+        entry.pending.ended.push(record);
+        entry.state.retries += 1;
+        entry.state.error = Some(error);
+        entry.state.due = now + wait;
+        entry.state.delayed = true;
+        entry.state.start_by = entry.head.start_timeout.map(|timeout| now + wait + timeout);
+        entry.enter(Status::Retrying, now);
+        self.mark(handle, true);
+        self.place_in_delayed(handle);
+    }
+
+    fn on_handed_back(&mut self, handle: Handle, reason: &str) {
+        self.counters.handed_back += 1;
+        if !self.options.guards.on(Guard::NewAttemptAfterRecall) {
+            return self.give_to_another(handle);
+        }
+        let now = self.now;
+        if let Some(flight) = &self.entries[handle].flight {
+            let worker = flight.worker;
+            self.workers[worker].cooling = true;
+            self.refresh_worker(worker);
+        }
+        self.end_flight(handle);
+        let entry = &mut self.entries[handle];
+        if entry.state.cancel_requested {
+            return self.finish(handle, Status::Cancelled, None);
+        }
+        if entry.state.start_by.is_some_and(|at| at <= now) {
+            return self.fail_to_start(handle);
+        }
+        let error = TaskError::new("handed_back", reason);
+        let record = ended(entry, AttemptOutcome::HandedBack, Some(error), now);
+        entry.pending.ended.push(record);
+        entry.enter(Status::Pending, now);
+        self.mark(handle, true);
+        self.place_in_line(handle);
+    }
+
+    /// What must not happen: the same attempt at another worker. Only when the guard against it is off.
+    fn give_to_another(&mut self, handle: Handle) {
+        let old = self.entries[handle].flight.as_ref().map(|f| f.worker);
+        let other = self.workers.iter().map(|(w, _)| w).find(|&w| Some(w) != old);
+        let (Some(old), Some(other)) = (old, other) else { return };
+        self.workers[old].holds.swap_remove(&handle);
+        self.workers[other].holds.insert(handle);
+        self.workers[other].unsent.push_back(handle);
+        let session = self.workers[other].session;
+        let entry = &mut self.entries[handle];
+        entry.state.session = Some(session);
+        entry.pending.touched = true;
+        if let Some(flight) = &mut entry.flight {
+            flight.worker = other;
+            flight.recalls = 0;
+        }
+        self.mark(handle, true);
+        self.on_room(other);
+    }
+
+    /// The worker's session has ended, and the attempt with it.
+    pub(super) fn lose(&mut self, handle: Handle) {
+        self.counters.attempt_lost += 1;
+        let now = self.now;
+        let started = self.entries[handle].state.status == Status::Running;
+        self.end_flight(handle);
+        let lost_max = self.options.lost_max;
+        let entry = &mut self.entries[handle];
+        entry.state.lost += 1;
+        let error = TaskError::new("worker_lost", "the worker's session ended while it had the attempt");
+        if entry.state.cancel_requested {
+            return self.finish(handle, Status::Cancelled, Some(error));
+        }
+        if entry.state.lost > lost_max && self.options.guards.on(Guard::LostLimit) {
+            self.counters.lost_limit += 1;
+            let message =
+                format!("{} attempts were lost with their workers, {lost_max} are allowed", entry.state.lost);
+            return self.finish(handle, Status::Failed, Some(TaskError::new("lost_limit", message)));
+        }
+        let record = ended(entry, AttemptOutcome::Lost, Some(error), now);
+        entry.pending.ended.push(record);
+        if started {
+            entry.state.start_by = entry.head.start_timeout.map(|timeout| now + timeout);
+        }
+        entry.enter(Status::Pending, now);
+        self.mark(handle, true);
+        self.place_in_line(handle);
+    }
+
+    /// A task that did not start in time.
+    pub(super) fn fail_to_start(&mut self, handle: Handle) {
+        self.counters.start_timeout += 1;
+        let error = TaskError::new("start_timeout", "the task did not start within its start timeout");
+        self.finish(handle, Status::Failed, Some(error));
+    }
+
+    /// Makes a task final. It is in no window and at no worker any more.
+    pub(super) fn finish(&mut self, handle: Handle, status: Status, error: Option<TaskError>) {
+        let now = self.now;
+        self.disarm_start_by(handle);
+        let entry = &mut self.entries[handle];
+        assert!(entry.flight.is_none(), "an attempt of task {} is still counted", entry.id);
+        entry.spot = Spot::Nowhere;
+        entry.state.error = error;
+        entry.enter(status, now);
+        self.mark(handle, true);
+    }
+
+    /// Takes the attempt off its worker and its limits.
+    pub(super) fn end_flight(&mut self, handle: Handle) {
+        let entry = &mut self.entries[handle];
+        entry.spot = Spot::Nowhere;
+        let Some(Flight { worker, limits, .. }) = entry.flight.take() else { return };
+        let queue = self.lines[entry.line].queue;
+        if let Some(worker) = self.workers.get_mut(worker) {
+            worker.holds.swap_remove(&handle);
+        }
+        for limit in limits {
+            self.limits.get_mut(limit).running -= 1;
+            self.wake_parked(limit);
+            self.limits.drop_if_idle(limit);
+        }
+        if std::mem::take(&mut self.queues[queue].full) {
+            self.refresh_active(queue);
+        }
+    }
+
+    fn on_heartbeat(&mut self, worker: Handle, heartbeat: &Heartbeat) {
+        let w = &mut self.workers[worker];
+        // A late one, or a worker that follows a newer owner: this one is about to learn that it is none.
+        if heartbeat.beat <= w.beat || heartbeat.epoch > self.epoch {
+            return;
+        }
+        w.beat = heartbeat.beat;
+        w.load = heartbeat.load;
+        w.cooling = false;
+        if heartbeat.epoch == self.epoch {
+            w.confirmed = true;
+            w.credit = w.credit.max(heartbeat.credit);
+        }
+        let session = w.session;
+        let mut held: BTreeMap<AttemptId, HeldState> =
+            heartbeat.held.iter().map(|h| (h.attempt, h.state)).collect();
+        let holds: Vec<Handle> = w.holds.iter().copied().collect();
+        for handle in holds {
+            let state = held.remove(&self.entries[handle].attempt());
+            self.compare(worker, handle, state);
+        }
+        // What is left is none of this lane's attempts. One that waits or runs there must end.
+        for (attempt, state) in held {
+            let known = self.by_id.get(&attempt.task).map(|&handle| &self.entries[handle]);
+            let settled = known
+                .is_none_or(|e| e.is_clean() && (e.attempt() != attempt || e.state.session != Some(session)));
+            if settled && state != HeldState::Ended {
+                self.tell(worker, ToWorker::Stop { attempt });
+            }
+        }
+        self.on_room(worker);
+        let idle = !self.has_work_for(worker);
+        let w = &mut self.workers[worker];
+        if heartbeat.wanted_back && idle && w.room() > 0 {
+            let (first, last) = (w.last_k.next(), w.credit);
+            w.last_k = last;
+            self.counters.credit_returned += 1;
+            self.tell(worker, ToWorker::Skip { first, last });
+            self.refresh_worker(worker);
+        } else if heartbeat.epoch < self.epoch || (!idle && w.room() == 0) {
+            // Tells the epoch to a worker that does not know it, and the need to one that has given nothing.
+            w.demanded = !idle;
+            self.tell(worker, ToWorker::Demand { wanted: u32::from(!idle) });
+        } else if idle && std::mem::take(&mut w.demanded) {
+            self.tell(worker, ToWorker::Demand { wanted: 0 });
+        }
+    }
+
+    /// Compares one attempt with what its worker says of it, and does something about a difference.
+    fn compare(&mut self, worker: Handle, handle: Handle, state: Option<HeldState>) {
+        match state {
+            Some(HeldState::Queued) => self.note_accepted(handle),
+            Some(HeldState::Running(ago)) => self.note_started(handle, ago),
+            Some(HeldState::Ended) => self.note_accepted(handle),
+            None => self.on_missing(worker, handle),
+        }
+        let entry = &self.entries[handle];
+        let Some(flight) = &entry.flight else { return };
+        if state.is_some() && flight.k.0 == 0 && flight.beats_missing == 0 {
+            self.counters.attempt_adopted += 1;
+        }
+        let (attempt, recalling) = (entry.attempt(), flight.recalls > 0);
+        if entry.state.cancel_requested && !entry.pending.touched && flight.sent_at.is_some() {
+            self.counters.stop_resent += 1;
+            self.tell(worker, ToWorker::Stop { attempt });
+        }
+        if recalling {
+            self.recall(handle);
+        }
+    }
+
+    /// A heartbeat did not know an attempt that the worker should have.
+    fn on_missing(&mut self, worker: Handle, handle: Handle) {
+        let (now, resend_after) = (self.now, self.options.resend_after);
+        let max = self.options.beats_missing_max;
+        let scheduled = self.entries[handle].state.status == Status::Scheduled;
+        let Some(flight) = &mut self.entries[handle].flight else { return };
+        let Some(sent_at) = flight.sent_at else { return };
+        if scheduled && flight.k.0 == 0 {
+            if !self.workers[worker].unsent.contains(&handle) {
+                self.workers[worker].unsent.push_back(handle);
+                self.refresh_worker(worker);
+            }
+            return;
+        }
+        if now < sent_at + resend_after {
+            return;
+        }
+        flight.beats_missing = flight.beats_missing.saturating_add(1);
+        if flight.beats_missing > max {
+            if flight.recalls == 0 {
+                self.recall(handle);
+            }
+        } else if scheduled {
+            self.counters.dispatch_resent += 1;
+            self.dispatch(handle);
+        }
+    }
+
+    /// Asks for an attempt back. A worker that does not answer, though it sends heartbeats, is given up.
+    pub(super) fn recall(&mut self, handle: Handle) {
+        let recalls_max = self.options.recalls_max;
+        let attempt = self.entries[handle].attempt();
+        let Some(flight) = &mut self.entries[handle].flight else { return };
+        flight.recalls = flight.recalls.saturating_add(1);
+        let (worker, k, recalls) = (flight.worker, flight.k, flight.recalls);
+        if recalls > recalls_max {
+            return self.revoke(worker);
+        }
+        self.counters.recall_sent += 1;
+        self.tell(worker, ToWorker::Recall { k, attempt });
+    }
+
+    /// Lets the session of a worker end.
+    pub(super) fn revoke(&mut self, worker: Handle) {
+        if std::mem::replace(&mut self.workers[worker].revoked, true) {
+            return;
+        }
+        self.counters.session_revoked += 1;
+        self.revocations.push(self.workers[worker].session);
+        self.reserve_worker(worker);
+    }
+
+    /// The worker may have room: what it must be sent again goes first.
+    pub(super) fn on_room(&mut self, worker: Handle) {
+        while self.workers[worker].confirmed && self.workers[worker].room() > 0 {
+            let Some(handle) = self.workers[worker].unsent.pop_front() else { break };
+            if !self.workers[worker].holds.contains(&handle) {
+                continue;
+            }
+            let k = self.take_number(worker);
+            let Some(flight) = &mut self.entries[handle].flight else { continue };
+            flight.k = k;
+            self.counters.dispatch_after_takeover += 1;
+            self.dispatch(handle);
+        }
+        if self.workers[worker].room() > 0 {
+            self.workers[worker].demanded = false;
+        }
+        self.refresh_worker(worker);
+    }
+
+    /// Sends an attempt to its worker.
+    pub(super) fn dispatch(&mut self, handle: Handle) {
+        let now = self.now;
+        let entry = &mut self.entries[handle];
+        let attempt = entry.attempt();
+        let Some(flight) = &mut entry.flight else { return };
+        flight.sent_at = Some(now);
+        let (worker, k) = (flight.worker, flight.k);
+        let dispatch = Dispatch { k, attempt, head: entry.head.clone(), body: entry.body.clone() };
+        self.tell(worker, ToWorker::Dispatch(dispatch));
+    }
+}
+
+/// The record of an attempt that was not the last.
+fn ended(entry: &Entry, outcome: AttemptOutcome, error: Option<TaskError>, now: Timestamp) -> AttemptRecord {
+    let state = &entry.state;
+    AttemptRecord {
+        number: state.attempt,
+        session: state.session,
+        worker: state.worker.clone(),
+        scheduled_at: state.scheduled_at.unwrap_or(now),
+        started_at: state.started_at,
+        ended_at: Some(now),
+        outcome: Some(outcome),
+        error,
+    }
+}

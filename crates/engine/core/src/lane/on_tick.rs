@@ -1,0 +1,191 @@
+//! What happens because time has passed.
+
+use crate::commit::{Group, RecordChange};
+use crate::guard::Guard;
+use crate::read::LaneRead;
+use crate::status::Status;
+use crate::task::TaskRow;
+
+use super::entry::{Handle, Spot};
+use super::input::Effect;
+use super::limits::rate_record;
+use super::machine::{Lane, Timer};
+
+/// Rates forgotten in one sweep.
+const RATES_FORGOTTEN_MAX: usize = 1000;
+
+impl Lane {
+    pub(super) fn on_tick(&mut self, effects: &mut Vec<Effect>) {
+        self.release_delayed();
+        while let Some(&(at, timer)) = self.timers.first() {
+            if at > self.now {
+                break;
+            }
+            self.timers.pop_first();
+            match timer {
+                Timer::StartBy(task) => {
+                    if let Some(&entry) = self.by_id.get(&task) {
+                        self.on_start_by(entry);
+                    }
+                }
+                Timer::LineRate(line) => {
+                    self.lines[line].rate_until = None;
+                    self.refresh_line(line);
+                }
+                Timer::QueueRate(queue) => {
+                    self.queues[queue].rate_until = None;
+                    self.refresh_active(queue);
+                }
+            }
+        }
+        if self.now >= self.next_sweep {
+            self.next_sweep = self.now + self.options.sweep_every;
+            self.sweep(effects);
+        }
+    }
+
+    /// Delayed and retrying tasks that have come due go to their lines. In the store they are moved too, unless they
+    /// are assigned before that is written.
+    fn release_delayed(&mut self) {
+        while let Some((&(due, seq), &handle)) = self.delayed.first_key_value() {
+            if due > self.now {
+                break;
+            }
+            self.delayed.remove(&(due, seq));
+            let now = self.now;
+            let entry = &mut self.entries[handle];
+            entry.state.delayed = false;
+            if entry.state.status == Status::Retrying {
+                entry.enter(Status::Pending, now);
+            } else {
+                entry.pending.touched = true;
+            }
+            self.mark(handle, false);
+            self.place_in_line(handle);
+        }
+    }
+
+    fn on_start_by(&mut self, handle: Handle) {
+        match self.entries[handle].state.status {
+            Status::Pending => {
+                self.leave_spot(handle);
+                self.fail_to_start(handle);
+            }
+            Status::Scheduled | Status::Dispatched => self.recall(handle),
+            Status::Running | Status::Retrying | Status::Success | Status::Failed | Status::Cancelled => {}
+        }
+    }
+
+    /// A waiting task that was not in memory and whose time to start is over.
+    pub(super) fn on_expiring(&mut self, row: TaskRow) {
+        let known = self.by_id.contains_key(&row.id) || self.tombstones.contains_key(&row.id);
+        if known || row.state.status != Status::Pending || row.state.start_by.is_none_or(|at| at > self.now) {
+            return;
+        }
+        let entry = self.insert_row(row);
+        self.fail_to_start(entry);
+    }
+
+    /// Watches the start deadline of an entry that has one and has not started.
+    pub(super) fn arm_start_by(&mut self, handle: Handle) {
+        let entry = &self.entries[handle];
+        let waits = matches!(entry.state.status, Status::Pending | Status::Scheduled | Status::Dispatched);
+        if let Some(at) = entry.state.start_by.filter(|_| waits && entry.spot != Spot::Delayed) {
+            self.timers.insert((at, Timer::StartBy(entry.id)));
+        }
+    }
+
+    pub(super) fn disarm_start_by(&mut self, handle: Handle) {
+        let entry = &self.entries[handle];
+        if let Some(at) = entry.state.start_by {
+            self.timers.remove(&(at, Timer::StartBy(entry.id)));
+        }
+    }
+
+    /// Looks for everything that a lost message would have told.
+    fn sweep(&mut self, effects: &mut Vec<Effect>) {
+        self.arrivals_wanted = true;
+        self.read(LaneRead::Policies { after: self.policies_revision }, effects);
+        let unseen = self.lines_more || self.lines.iter().any(|(_, line)| line.more);
+        if unseen && !self.expiring_reading {
+            self.expiring_reading = true;
+            self.read(LaneRead::Expiring { until: self.now, after: None }, effects);
+        }
+        self.forget_full_rates();
+        self.find_overruns();
+        if self.lines_more {
+            self.rotate_lines();
+        }
+        if !self.options.guards.on(Guard::LostNeedsSessionEnd) {
+            let silent: Vec<Handle> =
+                self.workers.iter().filter(|(_, w)| w.beat == 0).map(|(h, _)| h).collect();
+            for entry in silent.into_iter().flat_map(|w| self.workers[w].holds.clone()).collect::<Vec<_>>() {
+                self.lose(entry);
+            }
+        }
+    }
+
+    fn forget_full_rates(&mut self) {
+        let mut records = Vec::new();
+        for handle in self.limits.full_again(self.now, RATES_FORGOTTEN_MAX) {
+            let state = self.limits.get_mut(handle);
+            state.rate = None;
+            let key = state.key.clone();
+            let key = rate_record(&self.queues[key.queue].key, &key.limit, key.key.as_deref());
+            records.push(RecordChange { key, value: None });
+            self.limits.drop_if_idle(handle);
+        }
+        // Small groups, so that any store can take them.
+        for records in records.chunks(32) {
+            self.write_loose(Group { records: records.to_vec(), ..Group::default() });
+        }
+    }
+
+    /// The worker stops an attempt at its timeout. One that goes on for much longer is out of its hands.
+    fn find_overruns(&mut self) {
+        let mut late = Vec::new();
+        for (handle, worker) in &self.workers {
+            let overrun = |&&entry: &&Handle| {
+                let entry = &self.entries[entry];
+                let since = entry.flight.as_ref().and_then(|flight| flight.running_since);
+                let allowed = entry.head.execution_timeout + self.options.overrun_grace;
+                since.is_some_and(|since| self.now > since + allowed)
+            };
+            let count = worker.holds.iter().filter(overrun).count();
+            if count > 0 && !worker.revoked {
+                late.push((handle, count));
+            }
+        }
+        for (worker, count) in late {
+            self.counters.attempt_overrun += count as u64;
+            self.revoke(worker);
+        }
+    }
+
+    /// There are more lines than memory may hold: makes room for others, at the cost of those that cannot run.
+    fn rotate_lines(&mut self) {
+        let clean = |line: &super::lines::Line| {
+            line.ready.is_none_or(|_| self.classes[line.class].free.is_empty())
+                && !line.reading
+                && line.entries == line.window.len()
+                && line.window.values().all(|&entry| self.entries[entry].is_clean())
+        };
+        let blocked: Vec<Handle> =
+            self.lines.iter().filter(|(_, line)| clean(line)).map(|(h, _)| h).collect();
+        let room = self.options.lines_max - self.options.lines_max / 2;
+        for line in blocked.into_iter().take(room) {
+            // Keeps the line until all of its entries are gone.
+            self.lines[line].more = true;
+            let entries: Vec<Handle> = self.lines[line].window.values().copied().collect();
+            self.lines[line].window.clear();
+            self.refresh_line(line);
+            for entry in entries {
+                self.entries[entry].spot = Spot::Nowhere;
+                self.forget_entry(entry);
+            }
+            self.refill.remove(&line);
+            self.forget_line(line);
+        }
+        self.lines_loaded = false;
+    }
+}

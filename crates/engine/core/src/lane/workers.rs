@@ -1,0 +1,215 @@
+//! Workers as a lane sees them: what they offer, how much room they have for this lane, what they hold of it.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use indexmap::IndexSet;
+use rustc_hash::FxBuildHasher;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use crate::id::{DispatchNo, SessionId};
+use crate::member::WorkerDescriptor;
+use crate::message::ToWorker;
+use crate::policy::{Strategy, WhenFull};
+
+use super::entry::Handle;
+use super::machine::Lane;
+
+/// A worker session.
+#[derive(Debug)]
+pub(super) struct Worker {
+    pub(super) session: SessionId,
+    /// `None` while it is known only from an attempt in the store.
+    pub(super) descriptor: Option<WorkerDescriptor>,
+    /// It has answered under this owner's epoch, so that its credit counts.
+    pub(super) confirmed: bool,
+    /// The last dispatch number used.
+    pub(super) last_k: DispatchNo,
+    /// The highest one that may be used.
+    pub(super) credit: DispatchNo,
+    /// Attempts it holds for all lanes, as it said last.
+    pub(super) load: u32,
+    /// Attempts of this lane that it has, or will be sent.
+    pub(super) holds: IndexSet<Handle, FxBuildHasher>,
+    /// Classes it serves.
+    pub(super) classes: BTreeSet<Handle>,
+    /// It is in the free lists of its classes.
+    pub(super) free: bool,
+    /// It gave something back: nothing new before its next heartbeat.
+    pub(super) cooling: bool,
+    /// It does not do what it is asked to, and is to end.
+    pub(super) revoked: bool,
+    /// It was told that the lane has work for it.
+    pub(super) demanded: bool,
+    /// Number of its last heartbeat.
+    pub(super) beat: u64,
+    /// Attempts taken over that it must be sent again when it has room.
+    pub(super) unsent: VecDeque<Handle>,
+    /// Order of last use, for taking turns.
+    pub(super) used: u64,
+    /// Messages of this step.
+    pub(super) outbox: Vec<ToWorker>,
+}
+
+impl Worker {
+    pub(super) fn new(session: SessionId) -> Self {
+        Self {
+            session,
+            descriptor: None,
+            confirmed: false,
+            last_k: DispatchNo(0),
+            credit: DispatchNo(0),
+            load: 0,
+            holds: IndexSet::default(),
+            classes: BTreeSet::new(),
+            free: false,
+            cooling: false,
+            revoked: false,
+            demanded: false,
+            beat: 0,
+            unsent: VecDeque::new(),
+            used: 0,
+            outbox: Vec::new(),
+        }
+    }
+
+    /// Dispatches that it still has room for.
+    pub(super) fn room(&self) -> u64 {
+        self.credit.0 - self.last_k.0
+    }
+
+    /// May be given tasks at all.
+    pub(super) fn takes_work(&self) -> bool {
+        self.descriptor.as_ref().is_some_and(|d| !d.draining) && !self.revoked
+    }
+
+    fn has_room(&self) -> bool {
+        self.takes_work() && self.confirmed && !self.cooling && self.room() > 0 && self.unsent.is_empty()
+    }
+
+    /// Share of its capacity in use, in a form that compares well.
+    fn load_share(&self) -> u64 {
+        let capacity = self.descriptor.as_ref().map_or(1, |d| d.capacity.max(1));
+        let mine = self.holds.len() as u64;
+        u64::from(self.load).max(mine) * 1_000_000 / u64::from(capacity)
+    }
+
+    fn weight(&self) -> u64 {
+        self.descriptor.as_ref().map_or(0, |d| u64::from(d.weight))
+    }
+
+    /// Rank for a hash bucket: by name, so that a worker keeps its buckets over a restart.
+    fn rendezvous(&self, bucket: u16) -> u64 {
+        let name = self.descriptor.as_ref().map_or("", |d| d.name.as_str());
+        xxh3_64_with_seed(name.as_bytes(), u64::from(bucket))
+    }
+}
+
+impl Lane {
+    /// The worker of a session, made if it is new.
+    pub(super) fn intern_worker(&mut self, session: SessionId) -> Handle {
+        if let Some(&handle) = self.worker_by_session.get(&session) {
+            return handle;
+        }
+        let handle = self.workers.insert(Worker::new(session));
+        self.worker_by_session.insert(session, handle);
+        handle
+    }
+
+    /// Puts a message into the batch that a worker gets at the end of the step.
+    pub(super) fn tell(&mut self, worker: Handle, message: ToWorker) {
+        if self.workers[worker].outbox.is_empty() {
+            self.talkative.push(worker);
+        }
+        self.workers[worker].outbox.push(message);
+    }
+
+    /// Brings the free lists of a worker's classes into step with the room it has.
+    pub(super) fn refresh_worker(&mut self, handle: Handle) {
+        let has_room = self.workers[handle].has_room();
+        if has_room == self.workers[handle].free {
+            return;
+        }
+        self.workers[handle].free = has_room;
+        let classes = std::mem::take(&mut self.workers[handle].classes);
+        for &class in &classes {
+            self.set_free(class, handle, has_room);
+        }
+        self.workers[handle].classes = classes;
+    }
+
+    fn set_free(&mut self, class: Handle, worker: Handle, free: bool) {
+        let list = &mut self.classes[class].free;
+        let was_empty = list.is_empty();
+        if free {
+            list.push(worker);
+        } else if let Some(at) = list.iter().position(|&w| w == worker) {
+            list.swap_remove(at);
+        }
+        if was_empty != list.is_empty() {
+            let queues: Vec<Handle> = self.classes[class].queues.iter().copied().collect();
+            for queue in queues {
+                self.refresh_open(queue, class);
+            }
+        }
+    }
+
+    /// Finds out who serves a class: at its birth, and when workers come, go or change.
+    pub(super) fn serve_class(&mut self, class: Handle) {
+        let key = &self.classes[class].key;
+        let able = |(_, w): &(usize, &Worker)| {
+            w.takes_work() && w.descriptor.as_ref().is_some_and(|d| d.serves(&key.task_type, &key.labels))
+        };
+        let able: Vec<Handle> = self.workers.iter().filter(able).map(|(handle, _)| handle).collect();
+        let serving = match key.pinned {
+            // Ties are broken by session, so that every owner decides alike.
+            Some(bucket) => {
+                let rank = |&w: &Handle| (self.workers[w].rendezvous(bucket), self.workers[w].session);
+                able.into_iter().max_by_key(rank).into_iter().collect()
+            }
+            None => able,
+        };
+        let before = std::mem::replace(&mut self.classes[class].serving, serving.clone());
+        for worker in before {
+            if !serving.contains(&worker) {
+                if let Some(w) = self.workers.get_mut(worker) {
+                    w.classes.remove(&class);
+                }
+                self.set_free(class, worker, false);
+            }
+        }
+        for worker in serving {
+            if self.workers[worker].classes.insert(class) && self.workers[worker].free {
+                self.set_free(class, worker, true);
+            }
+        }
+    }
+
+    /// Chooses among the workers of a class that have room.
+    pub(super) fn choose(&mut self, class: Handle, strategy: Strategy, bucket: Option<u16>) -> Handle {
+        let free = &self.classes[class].free;
+        let workers = &self.workers;
+        let chosen = match (strategy, bucket) {
+            (Strategy::Random, _) => free.get(self.rng.index(free.len())).copied(),
+            (Strategy::RoundRobin, _) => free.iter().copied().min_by_key(|&w| workers[w].used),
+            (Strategy::Weighted, _) => {
+                let total: u64 = free.iter().map(|&w| workers[w].weight()).sum();
+                let mut at = self.rng.below(total);
+                free.iter().copied().find(|&w| {
+                    let weight = workers[w].weight();
+                    let found = at < weight;
+                    at = at.saturating_sub(weight);
+                    found
+                })
+            }
+            (Strategy::ConsistentHash { when_full: WhenFull::Wait | WhenFull::Next }, Some(bucket)) => {
+                free.iter().copied().max_by_key(|&w| (workers[w].rendezvous(bucket), workers[w].session))
+            }
+            (Strategy::LeastLoad | Strategy::ConsistentHash { .. }, _) => None,
+        };
+        let least = || free.iter().copied().min_by_key(|&w| (workers[w].load_share(), workers[w].used));
+        let chosen = chosen.or_else(least).expect("a class is open only while a worker has room");
+        self.uses += 1;
+        self.workers[chosen].used = self.uses;
+        chosen
+    }
+}

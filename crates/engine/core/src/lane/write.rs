@@ -1,0 +1,129 @@
+//! What is decided becomes a commit. Changes gather while one is under way; a task that changed several times is
+//! written once. There are no timers but one: changes that nobody waits for wait a moment for company.
+
+use smallvec::SmallVec;
+
+use crate::commit::{Group, TaskChange};
+use crate::id::{AttemptNo, Seq, SessionId};
+use crate::message::AttemptId;
+use crate::status::Version;
+
+use super::entry::{Handle, Pending};
+use super::input::{Effect, SubmitToken};
+use super::machine::Lane;
+
+/// The commit under way: what each of its groups was about.
+#[derive(Debug)]
+pub(super) struct Batch {
+    pub(super) items: Vec<BatchItem>,
+}
+
+/// What a group was about.
+#[derive(Debug)]
+pub(super) enum BatchItem {
+    /// A task in memory.
+    Entry {
+        entry: Handle,
+        /// The attempt as of this group.
+        attempt: AttemptNo,
+        submit: Option<(SubmitToken, usize)>,
+        acks: SmallVec<[(SessionId, AttemptId); 1]>,
+        inbox_done: SmallVec<[Seq; 1]>,
+    },
+    /// A new task that is not kept in memory.
+    Bare { submit: (SubmitToken, usize) },
+    /// Records, or inbox rows without effect.
+    Loose { inbox_done: Vec<Seq> },
+}
+
+impl Lane {
+    /// Notes that an entry has something to write. Urgent: somebody waits for it.
+    pub(super) fn mark(&mut self, entry: Handle, urgent: bool) {
+        if !self.entries[entry].pending.listed {
+            self.entries[entry].pending.listed = true;
+            self.unwritten.push(entry);
+        }
+        if urgent {
+            self.urgent = true;
+        } else if self.lazy_since.is_none() {
+            self.lazy_since = Some(self.now);
+        }
+    }
+
+    /// Adds a group that belongs to no entry.
+    pub(super) fn write_loose(&mut self, group: Group) {
+        self.loose.push(group);
+        self.urgent = true;
+    }
+
+    /// Starts a commit, if none is under way and there is reason to.
+    pub(super) fn flush(&mut self, effects: &mut Vec<Effect>) {
+        if self.batch.is_some() {
+            return;
+        }
+        let lazy_due = self.lazy_since.is_some_and(|since| self.now >= since + self.options.lazy_write);
+        if !(self.urgent || lazy_due) {
+            return;
+        }
+        let mut groups = Vec::new();
+        let mut items = Vec::new();
+        for group in self.loose.drain(..) {
+            items.push(BatchItem::Loose { inbox_done: group.inbox_done.clone() });
+            groups.push(group);
+        }
+        let bare = self.bare_inserts.len().min(self.options.batch);
+        for insert in self.bare_inserts.drain(..bare) {
+            items.push(BatchItem::Bare { submit: insert.submit });
+            groups.push(Group { insert: Some(insert.task), ..Group::default() });
+        }
+        let room = self.options.batch.saturating_sub(groups.len()).min(self.unwritten.len());
+        let rest = self.unwritten.split_off(room);
+        for entry in std::mem::replace(&mut self.unwritten, rest) {
+            self.write_entry(entry, &mut groups, &mut items);
+        }
+        let left = !self.unwritten.is_empty() || !self.bare_inserts.is_empty();
+        self.urgent = left;
+        self.lazy_since = None;
+        if groups.is_empty() {
+            return;
+        }
+        self.batch = Some(Batch { items });
+        effects.push(Effect::Commit { groups, cursor: self.cursor });
+    }
+
+    fn write_entry(&mut self, handle: Handle, groups: &mut Vec<Group>, items: &mut Vec<BatchItem>) {
+        let Some(entry) = self.entries.get_mut(handle) else { return };
+        if !entry.pending.listed {
+            return;
+        }
+        let after = entry.state.version();
+        let fresh = Pending { expected: Some(after), ..Pending::default() };
+        let pending = std::mem::replace(&mut entry.pending, fresh);
+        let changes = !pending.path.is_empty() || pending.touched;
+        let group = Group {
+            change: changes.then(|| TaskChange {
+                task: entry.id,
+                expected: pending.expected.unwrap_or(Version::NEW),
+                path: pending.path,
+                state: entry.state.clone(),
+                ended: pending.ended.into_vec(),
+                result: pending.result,
+            }),
+            insert: pending.insert,
+            inbox_done: pending.inbox_done.to_vec(),
+            records: pending.records,
+        };
+        if group.change.as_ref().is_some_and(|change| change.path.len() > 1) {
+            self.counters.path_coalesced += 1;
+        }
+        entry.writing = true;
+        items.push(BatchItem::Entry {
+            entry: handle,
+            attempt: after.attempt,
+            submit: pending.submit,
+            acks: pending.ack,
+            inbox_done: pending.inbox_done,
+        });
+        groups.push(group);
+    }
+}

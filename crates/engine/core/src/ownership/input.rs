@@ -1,0 +1,132 @@
+//! What goes into the ownership machine and what comes out.
+
+use crate::commit::{ClaimLane, Commit, GroupOutcome, LaneHead};
+use crate::id::{Epoch, SessionId};
+use crate::lane;
+use crate::member::Member;
+use crate::message::{FinishedEvent, OwnerBatch, WorkerBatch};
+use crate::read::{LanePage, LaneRead};
+use crate::task::NewTask;
+
+/// Something happened.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Input {
+    /// Whether this server should own the lane.
+    Wanted(bool),
+    /// Whether the coordinator grants it, now or no longer.
+    Granted(bool),
+    /// The answer to [`Effect::Call`].
+    Reply {
+        /// Which call.
+        call: u64,
+        /// What the store said.
+        reply: Result<Reply, CallError>,
+    },
+    /// Who is alive: the answer to [`Effect::ReadMembers`], or a change.
+    Members {
+        /// Rises with every change.
+        revision: u64,
+        /// Everyone.
+        members: Vec<Member>,
+        /// It answers the request, and so was read after it.
+        requested: bool,
+    },
+    /// Tasks from the API of the same process.
+    Submit {
+        /// Named in the answer.
+        token: lane::SubmitToken,
+        /// The tasks.
+        tasks: Vec<NewTask>,
+    },
+    /// Messages of a worker.
+    Worker(WorkerBatch),
+    /// There may be something new in the store.
+    Hint,
+    /// The lane's code failed: a panic was contained.
+    Failed,
+    /// Time has passed.
+    Tick,
+}
+
+/// Something is to be done.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Effect {
+    /// Ask the coordinator for the grant; [`Input::Granted`] follows.
+    Acquire,
+    /// Give the grant back.
+    Release,
+    /// Read who is alive, freshly; [`Input::Members`] follows.
+    ReadMembers,
+    /// Call the store.
+    Call {
+        /// Named in the answer.
+        call: u64,
+        /// What to do.
+        request: Request,
+    },
+    /// Send to a worker.
+    Send(OwnerBatch),
+    /// Answer a local submission; `None` if this server does not own the lane: the store takes the same tasks.
+    Submitted {
+        /// Which one.
+        token: lane::SubmitToken,
+        /// Task by task.
+        outcomes: Option<Vec<lane::Item>>,
+    },
+    /// Let this session end.
+    Revoke {
+        /// Which one.
+        session: SessionId,
+    },
+    /// Tasks became final, durably.
+    Finished(Vec<FinishedEvent>),
+    /// The lane has failed under several owners in a row and is left alone for a while: tell people.
+    Parked {
+        /// How many owners.
+        failures: u32,
+    },
+}
+
+/// What is asked of the store.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Request {
+    /// Who owns the lane.
+    Head,
+    /// Take it.
+    Claim(ClaimLane),
+    /// Write.
+    Commit(Commit),
+    /// Read.
+    Load {
+        /// What.
+        read: LaneRead,
+        /// Most rows.
+        limit: usize,
+    },
+}
+
+/// What the store answers.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Reply {
+    /// To `Head`.
+    Head(LaneHead),
+    /// To `Claim`.
+    Claimed(Epoch),
+    /// To `Commit`.
+    Committed(Vec<GroupOutcome>),
+    /// To `Load`.
+    Page(LanePage),
+}
+
+/// What the store answers instead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CallError {
+    /// The lane has another owner.
+    Fenced,
+    /// Nothing was written; the same call may succeed later.
+    NotApplied,
+    /// It may have been written.
+    Unknown,
+    /// It will not succeed.
+    Fatal,
+}

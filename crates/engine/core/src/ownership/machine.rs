@@ -1,0 +1,490 @@
+//! The machine itself.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::commit::{ClaimLane, Commit, Group, GroupOutcome, LaneHead};
+use crate::guard::Guard;
+use crate::id::{CommitNo, Epoch, LaneId, OwnerId, Seq};
+use crate::lane::{self, Lane, LaneOptions};
+use crate::member::Member;
+use crate::read::LaneRead;
+use crate::rng::Rng;
+use crate::time::Timestamp;
+
+use super::input::{CallError, Effect, Input, Reply, Request};
+use super::pack::{PackLimits, pack};
+
+/// Numbers that bound and pace the ownership of a lane.
+#[derive(Clone, Debug)]
+pub struct OwnershipOptions {
+    /// Of the lane machine.
+    pub lane: LaneOptions,
+    /// What one commit may hold.
+    pub pack: PackLimits,
+    /// How long to wait before a call that failed is made again.
+    pub retry_after: Duration,
+    /// Owners in a row that may fail before the lane is parked.
+    pub failures_max: u32,
+    /// How long a parked lane is left alone.
+    pub park_for: Duration,
+    /// Repetitions of one commit before its outcome counts as unsettled and the lane is claimed anew.
+    pub commit_tries_max: u32,
+}
+
+impl Default for OwnershipOptions {
+    fn default() -> Self {
+        Self {
+            lane: LaneOptions::default(),
+            pack: PackLimits { ops_max: 1 << 16, bytes_max: 8 << 20 },
+            retry_after: Duration::from_millis(200),
+            failures_max: 3,
+            park_for: Duration::from_secs(60),
+            commit_tries_max: 50,
+        }
+    }
+}
+
+/// The ownership of one lane by one server. See the [module](super).
+#[derive(Debug)]
+pub struct Ownership {
+    options: OwnershipOptions,
+    lane: LaneId,
+    rng: Rng,
+    now: Timestamp,
+    wanted: bool,
+    granted: bool,
+    state: State,
+    next_call: u64,
+    /// Calls to make again, when it is time.
+    retries: BTreeMap<(Timestamp, u64), Request>,
+    /// The last failure of this lane was this server's own.
+    failed: bool,
+    lane_effects: Vec<lane::Effect>,
+    /// Local submissions that are not answered.
+    tokens: BTreeSet<lane::SubmitToken>,
+    /// Those whose lane was lost: the store is given the same tasks.
+    orphans: BTreeSet<lane::SubmitToken>,
+}
+
+#[derive(Debug)]
+enum State {
+    Idle,
+    /// Asked the coordinator.
+    Acquiring {
+        again_at: Timestamp,
+    },
+    /// Asked the store who owns the lane.
+    Heading {
+        call: u64,
+    },
+    Claiming {
+        call: u64,
+        claim: ClaimLane,
+    },
+    /// Claimed; asked who is alive.
+    Viewing {
+        owner: OwnerId,
+        epoch: Epoch,
+    },
+    Owning(Box<Owning>),
+    Parked {
+        until: Timestamp,
+    },
+}
+
+/// A claimed lane.
+#[derive(Debug)]
+struct Owning {
+    machine: Lane,
+    epoch: Epoch,
+    owner: OwnerId,
+    /// Number of the last settled commit.
+    number: CommitNo,
+    /// Commits that are packed and not yet settled; the first one is under way.
+    commits: VecDeque<Arc<[Group]>>,
+    cursor: Seq,
+    outcomes: Vec<GroupOutcome>,
+    tries: u32,
+    /// The commit under way: its call, and whether an earlier try of it may have been applied.
+    under_way: Option<u64>,
+    reads: BTreeMap<u64, (u64, LaneRead, usize)>,
+    releasing: bool,
+}
+
+impl Ownership {
+    /// Of `lane`, by a server that does not own it.
+    pub fn new(options: OwnershipOptions, lane: LaneId, seed: u64, now: Timestamp) -> Self {
+        Self {
+            options,
+            lane,
+            rng: Rng::new(seed),
+            now,
+            wanted: false,
+            granted: false,
+            state: State::Idle,
+            next_call: 0,
+            retries: BTreeMap::new(),
+            failed: false,
+            lane_effects: Vec::new(),
+            tokens: BTreeSet::new(),
+            orphans: BTreeSet::new(),
+        }
+    }
+
+    /// Takes one input and says what is to be done.
+    pub fn step(&mut self, input: Input, now: Timestamp, effects: &mut Vec<Effect>) {
+        self.now = self.now.max(now);
+        match input {
+            Input::Wanted(wanted) => self.wanted = wanted,
+            Input::Granted(granted) => self.on_granted(granted),
+            Input::Reply { call, reply } => self.on_reply(call, reply, effects),
+            Input::Members { revision, members, requested } => {
+                self.on_members(revision, members, requested, effects);
+            }
+            Input::Submit { token, tasks } => match &mut self.state {
+                State::Owning(owning) if owning.machine.is_loaded() && !owning.releasing => {
+                    self.tokens.insert(token);
+                    self.drive(lane::Input::Submit { token, tasks }, effects);
+                }
+                _ => effects.push(Effect::Submitted { token, outcomes: None }),
+            },
+            Input::Worker(batch) => self.drive(lane::Input::Worker(batch), effects),
+            Input::Hint => self.drive(lane::Input::Hint, effects),
+            Input::Failed => self.on_failed(),
+            Input::Tick => self.drive(lane::Input::Tick, effects),
+        }
+        self.advance(effects);
+    }
+
+    /// When [`Input::Tick`] is due, should nothing else happen.
+    pub fn next_deadline(&self) -> Option<Timestamp> {
+        let retry = self.retries.first_key_value().map(|(&(at, _), _)| at);
+        let state = match &self.state {
+            State::Owning(owning) => owning.machine.next_deadline(),
+            State::Parked { until } => Some(*until),
+            State::Acquiring { again_at } => Some(*again_at),
+            State::Idle | State::Heading { .. } | State::Claiming { .. } | State::Viewing { .. } => None,
+        };
+        [retry, state].into_iter().flatten().min()
+    }
+
+    /// The lane machine, while this server owns the lane.
+    pub fn machine(&self) -> Option<&Lane> {
+        match &self.state {
+            State::Owning(owning) => Some(&owning.machine),
+            _ => None,
+        }
+    }
+
+    /// The epoch under which this server owns the lane.
+    pub fn epoch(&self) -> Option<Epoch> {
+        match &self.state {
+            State::Owning(owning) => Some(owning.epoch),
+            _ => None,
+        }
+    }
+
+    fn on_granted(&mut self, granted: bool) {
+        self.granted = granted;
+        if granted {
+            return;
+        }
+        match self.state {
+            // Somebody else should own it now. What this one decided and did not write is forgotten.
+            State::Heading { .. } | State::Claiming { .. } | State::Viewing { .. } | State::Owning(_) => {
+                self.drop_lane()
+            }
+            State::Acquiring { .. } | State::Idle | State::Parked { .. } => {}
+        }
+    }
+
+    fn drop_lane(&mut self) {
+        self.state = State::Idle;
+        self.retries.clear();
+        self.orphans.append(&mut self.tokens);
+    }
+
+    /// A panic in the lane's code: memory cannot be trusted, so the lane is claimed and loaded anew.
+    fn on_failed(&mut self) {
+        self.failed = true;
+        self.drop_lane();
+    }
+
+    /// Moves on as far as wishes and grants allow.
+    fn advance(&mut self, effects: &mut Vec<Effect>) {
+        let orphans = std::mem::take(&mut self.orphans);
+        effects.extend(orphans.into_iter().map(|token| Effect::Submitted { token, outcomes: None }));
+        while let Some((&(at, call), _)) = self.retries.first_key_value() {
+            if at > self.now {
+                break;
+            }
+            let request = self.retries.remove(&(at, call)).expect("it was there just now");
+            effects.push(Effect::Call { call, request });
+        }
+        match &mut self.state {
+            State::Idle if self.wanted && self.granted => self.head(effects),
+            State::Idle if self.wanted => {
+                self.state = State::Acquiring { again_at: self.now + self.options.retry_after };
+                effects.push(Effect::Acquire);
+            }
+            State::Idle if self.granted => {
+                self.granted = false;
+                effects.push(Effect::Release);
+            }
+            State::Acquiring { .. } if !self.wanted => self.state = State::Idle,
+            State::Acquiring { .. } if self.granted => self.head(effects),
+            State::Acquiring { again_at } if *again_at <= self.now => {
+                *again_at = self.now + self.options.retry_after;
+                effects.push(Effect::Acquire);
+            }
+            State::Parked { until } if *until <= self.now => {
+                self.failed = false;
+                self.state = State::Idle;
+                self.advance(effects);
+            }
+            State::Owning(owning) if !self.wanted => {
+                if !owning.releasing {
+                    owning.releasing = true;
+                    self.drive(lane::Input::Release, effects);
+                }
+                if let State::Owning(owning) = &self.state
+                    && owning.machine.is_settled()
+                    && owning.commits.is_empty()
+                {
+                    self.drop_lane();
+                    self.granted = false;
+                    effects.push(Effect::Release);
+                }
+            }
+            State::Idle
+            | State::Acquiring { .. }
+            | State::Heading { .. }
+            | State::Claiming { .. }
+            | State::Viewing { .. }
+            | State::Owning(_)
+            | State::Parked { .. } => {}
+        }
+    }
+
+    fn call(&mut self, request: Request, effects: &mut Vec<Effect>) -> u64 {
+        self.next_call += 1;
+        effects.push(Effect::Call { call: self.next_call, request });
+        self.next_call
+    }
+
+    fn call_again(&mut self, call: u64, request: Request) {
+        self.retries.insert((self.now + self.options.retry_after, call), request);
+    }
+
+    fn head(&mut self, effects: &mut Vec<Effect>) {
+        let call = self.call(Request::Head, effects);
+        self.state = State::Heading { call };
+    }
+
+    fn on_reply(&mut self, call: u64, reply: Result<Reply, CallError>, effects: &mut Vec<Effect>) {
+        match &mut self.state {
+            State::Heading { call: expected } if *expected == call => match reply {
+                Ok(Reply::Head(head)) => self.claim(head, effects),
+                _ => self.call_again(call, Request::Head),
+            },
+            State::Claiming { call: expected, claim } if *expected == call => {
+                let claim = *claim;
+                match reply {
+                    Ok(Reply::Claimed(epoch)) => self.on_claimed(claim, epoch, effects),
+                    // The same claim again: it succeeds also if the first one did.
+                    Err(CallError::NotApplied | CallError::Unknown) => {
+                        self.call_again(call, Request::Claim(claim))
+                    }
+                    // Somebody else was faster. Whether to try once more is up to the grant.
+                    _ => self.head(effects),
+                }
+            }
+            State::Owning(owning) if owning.under_way == Some(call) => {
+                self.on_commit_reply(call, reply, effects)
+            }
+            State::Owning(owning) => {
+                let Some((read, what, limit)) = owning.reads.remove(&call) else { return };
+                match reply {
+                    Ok(Reply::Page(page)) => self.drive(lane::Input::Page { read, page }, effects),
+                    _ => {
+                        let request = Request::Load { read: what.clone(), limit };
+                        owning.reads.insert(call, (read, what, limit));
+                        self.call_again(call, request);
+                    }
+                }
+            }
+            State::Idle
+            | State::Acquiring { .. }
+            | State::Heading { .. }
+            | State::Claiming { .. }
+            | State::Viewing { .. }
+            | State::Parked { .. } => {}
+        }
+    }
+
+    fn claim(&mut self, head: LaneHead, effects: &mut Vec<Effect>) {
+        // A lane fails again and again if owners fail before they commit anything; the count follows it around.
+        let failures = match (self.failed, head.commit.0) {
+            (true, _) => head.failures + 1,
+            (false, 0) => head.failures,
+            (false, _) => 0,
+        };
+        let owner = OwnerId::from_random(self.rng.next_u128());
+        let claim = ClaimLane { lane: self.lane, owner, seen: head.epoch, failures };
+        let call = self.call(Request::Claim(claim), effects);
+        self.state = State::Claiming { call, claim };
+    }
+
+    fn on_claimed(&mut self, claim: ClaimLane, epoch: Epoch, effects: &mut Vec<Effect>) {
+        self.failed = false;
+        if claim.failures > self.options.failures_max {
+            self.state = State::Parked { until: self.now + self.options.park_for };
+            effects.push(Effect::Parked { failures: claim.failures });
+            return;
+        }
+        self.state = State::Viewing { owner: claim.owner, epoch };
+        effects.push(Effect::ReadMembers);
+    }
+
+    fn on_members(
+        &mut self,
+        revision: u64,
+        members: Vec<Member>,
+        requested: bool,
+        effects: &mut Vec<Effect>,
+    ) {
+        match &self.state {
+            State::Viewing { owner, epoch } if requested => {
+                let (owner, epoch) = (*owner, *epoch);
+                let seed = self.rng.next_u64();
+                let machine = Lane::new(self.options.lane.clone(), self.lane, epoch, seed, self.now);
+                self.state = State::Owning(Box::new(Owning {
+                    machine,
+                    epoch,
+                    owner,
+                    number: CommitNo(0),
+                    commits: VecDeque::new(),
+                    cursor: Seq(0),
+                    outcomes: Vec::new(),
+                    tries: 0,
+                    under_way: None,
+                    reads: BTreeMap::new(),
+                    releasing: false,
+                }));
+                self.drive(lane::Input::Members { revision, members }, effects);
+                self.drive(lane::Input::Start, effects);
+            }
+            State::Owning(_) => self.drive(lane::Input::Members { revision, members }, effects),
+            State::Idle
+            | State::Acquiring { .. }
+            | State::Heading { .. }
+            | State::Claiming { .. }
+            | State::Viewing { .. }
+            | State::Parked { .. } => {}
+        }
+    }
+
+    /// Gives the lane machine an input and carries out what it says.
+    fn drive(&mut self, input: lane::Input, effects: &mut Vec<Effect>) {
+        let State::Owning(owning) = &mut self.state else { return };
+        let mut lane_effects = std::mem::take(&mut self.lane_effects);
+        owning.machine.step(input, self.now, &mut lane_effects);
+        for effect in lane_effects.drain(..) {
+            self.carry_out(effect, effects);
+        }
+        self.lane_effects = lane_effects;
+    }
+
+    fn carry_out(&mut self, effect: lane::Effect, effects: &mut Vec<Effect>) {
+        let State::Owning(owning) = &mut self.state else { return };
+        match effect {
+            lane::Effect::Read { read, what, limit } => {
+                self.next_call += 1;
+                owning.reads.insert(self.next_call, (read, what.clone(), limit));
+                effects.push(Effect::Call {
+                    call: self.next_call,
+                    request: Request::Load { read: what, limit },
+                });
+            }
+            lane::Effect::Commit { groups, cursor } => {
+                owning.commits.extend(pack(groups, self.options.pack));
+                owning.cursor = cursor;
+                self.send_commit(effects);
+            }
+            lane::Effect::Send(batch) => effects.push(Effect::Send(batch)),
+            lane::Effect::Submitted { token, outcomes } => {
+                self.tokens.remove(&token);
+                effects.push(Effect::Submitted { token, outcomes: Some(outcomes) });
+            }
+            lane::Effect::Revoke { session } => effects.push(Effect::Revoke { session }),
+            lane::Effect::Finished(events) => effects.push(Effect::Finished(events)),
+            lane::Effect::Reload => self.drop_lane(),
+        }
+    }
+
+    fn send_commit(&mut self, effects: &mut Vec<Effect>) {
+        let State::Owning(owning) = &mut self.state else { return };
+        let Some(groups) = owning.commits.front() else { return };
+        owning.tries = 0;
+        self.next_call += 1;
+        owning.under_way = Some(self.next_call);
+        let request = Request::Commit(Commit {
+            lane: self.lane,
+            epoch: owning.epoch,
+            owner: owning.owner,
+            number: owning.number.next(),
+            groups: groups.clone(),
+            cursor: owning.cursor,
+        });
+        effects.push(Effect::Call { call: self.next_call, request });
+    }
+
+    fn on_commit_reply(&mut self, call: u64, reply: Result<Reply, CallError>, effects: &mut Vec<Effect>) {
+        let State::Owning(owning) = &mut self.state else { return };
+        match reply {
+            Ok(Reply::Committed(outcomes)) => {
+                owning.outcomes.extend(outcomes);
+                owning.commits.pop_front();
+                owning.number = owning.number.next();
+                owning.under_way = None;
+                if owning.commits.is_empty() {
+                    let outcomes = std::mem::take(&mut owning.outcomes);
+                    self.drive(lane::Input::Committed { outcomes }, effects);
+                } else {
+                    self.send_commit(effects);
+                }
+            }
+            Err(CallError::Unknown) if !self.options.lane.guards.on(Guard::ReclaimAfterUnknown) => {
+                // What must not happen: taking an unknown outcome for a failure and going on with the next number.
+                let groups = owning.commits.pop_front().map_or(0, |groups| groups.len());
+                let applied = GroupOutcome::Applied { seq: None };
+                owning.outcomes.extend(std::iter::repeat_n(applied, groups));
+                owning.under_way = None;
+                if owning.commits.is_empty() {
+                    let outcomes = std::mem::take(&mut owning.outcomes);
+                    self.drive(lane::Input::Committed { outcomes }, effects);
+                } else {
+                    self.send_commit(effects);
+                }
+            }
+            Err(CallError::NotApplied | CallError::Unknown)
+                if owning.tries < self.options.commit_tries_max =>
+            {
+                owning.tries += 1;
+                let request = Request::Commit(Commit {
+                    lane: self.lane,
+                    epoch: owning.epoch,
+                    owner: owning.owner,
+                    number: owning.number.next(),
+                    groups: owning.commits.front().expect("a commit is under way").clone(),
+                    cursor: owning.cursor,
+                });
+                self.call_again(call, request);
+            }
+            // Fenced, or it cannot be settled: memory is not repaired but made anew.
+            _ => self.drop_lane(),
+        }
+    }
+}

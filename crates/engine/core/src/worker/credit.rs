@@ -1,0 +1,113 @@
+//! Sharing the room of a worker among lanes.
+
+use std::collections::BTreeSet;
+
+use crate::id::{DispatchNo, Epoch};
+use crate::message::ToLane;
+
+use super::machine::WorkerSession;
+
+/// What the worker knows of the owner of one lane.
+#[derive(Debug, Default)]
+pub(super) struct Link {
+    /// The highest epoch that has spoken.
+    pub(super) epoch: Epoch,
+    /// Dispatch numbers of that epoch that are used up.
+    pub(super) used: Used,
+    /// The highest number that may be used.
+    pub(super) credit: DispatchNo,
+    /// The lane has said that it has work for this worker.
+    pub(super) demand: bool,
+    /// It was asked to give back what it does not need.
+    pub(super) asked_back: bool,
+    /// Messages of this step.
+    pub(super) outbox: Vec<ToLane>,
+}
+
+impl Link {
+    /// Numbers that may still be used: room that is promised.
+    pub(super) fn promised(&self) -> u64 {
+        self.credit.0.saturating_sub(self.used.count())
+    }
+}
+
+/// A set of numbers that fills up from below.
+#[derive(Debug, Default)]
+pub(super) struct Used {
+    floor: u64,
+    above: BTreeSet<u64>,
+}
+
+impl Used {
+    /// Takes a number; false if it was taken before.
+    pub(super) fn take(&mut self, k: DispatchNo) -> bool {
+        if k.0 <= self.floor || !self.above.insert(k.0) {
+            return false;
+        }
+        while self.above.remove(&(self.floor + 1)) {
+            self.floor += 1;
+        }
+        true
+    }
+
+    fn count(&self) -> u64 {
+        self.floor + self.above.len() as u64
+    }
+}
+
+impl WorkerSession {
+    /// Gives out the room that nobody has: to lanes with work first, then a little to each.
+    pub(super) fn share(&mut self) {
+        let mut spare = self.spare();
+        let links = self.links.len() as u64;
+        if links == 0 {
+            return;
+        }
+        let load = self.load();
+        let wanting = self.links.values().filter(|link| link.demand).count() as u64;
+        let each = if wanting == 0 { 0 } else { spare.div_ceil(wanting) };
+        let base = (self.slots() / links).max(1);
+        let demanding_first = |wants: bool| move |link: &&mut Link| link.demand == wants && link.epoch.0 > 0;
+        for wants in [true, false] {
+            for link in self.links.values_mut().filter(demanding_first(wants)) {
+                let give = if wants { each } else { base.saturating_sub(link.promised()) }.min(spare);
+                if give > 0 {
+                    spare -= give;
+                    link.credit.0 += give;
+                    link.outbox.push(ToLane::Credit { epoch: link.epoch, credit: link.credit, load });
+                }
+            }
+        }
+        let starving = self.links.values().any(|link| link.demand && link.promised() == 0);
+        if starving && spare == 0 {
+            self.ask_back();
+        }
+    }
+
+    /// Room that is neither used nor promised. Many unacknowledged reports take room too, so that a store that is
+    /// slow slows workers down instead of filling their memory.
+    fn spare(&self) -> u64 {
+        let promised: u64 = self.links.values().map(Link::promised).sum();
+        let unacked = (self.unacked as u64).saturating_sub(u64::from(self.options.unacked_max));
+        self.slots().saturating_sub(u64::from(self.load()) + promised + unacked)
+    }
+
+    fn slots(&self) -> u64 {
+        if self.draining || self.fenced {
+            0
+        } else {
+            u64::from(self.capacity) + u64::from(self.options.prefetch)
+        }
+    }
+
+    fn ask_back(&mut self) {
+        let idle = |link: &Link| !link.demand && link.promised() > 0 && !link.asked_back;
+        let lanes: Vec<_> = self.links.iter().filter(|(_, link)| idle(link)).map(|(&lane, _)| lane).collect();
+        for lane in lanes {
+            if let Some(link) = self.links.get_mut(&lane) {
+                link.asked_back = true;
+            }
+            self.heartbeat(lane, true);
+        }
+    }
+}

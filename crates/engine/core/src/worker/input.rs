@@ -1,0 +1,62 @@
+//! What goes into the worker-session machine and what comes out.
+
+use crate::message::{AttemptId, Dispatch, Finish, OwnerBatch, WorkerBatch};
+use crate::time::Timestamp;
+
+/// Something happened.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Input {
+    /// The session was opened or renewed.
+    Renewed {
+        /// When the request was sent, not when it was answered.
+        asked_at: Timestamp,
+    },
+    /// The coordinator refuses to renew the session.
+    Refused,
+    /// Messages of an owner.
+    Owner(OwnerBatch),
+    /// An attempt and everything it started is gone.
+    Ended {
+        /// Which one.
+        attempt: AttemptId,
+        /// What came of it.
+        finish: Box<Finish>,
+    },
+    /// How many attempts to run at once from now on.
+    Capacity(u32),
+    /// Take nothing more; give back what has not started.
+    Drain,
+    /// Time has passed.
+    Tick,
+}
+
+/// Something is to be done.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Effect {
+    /// Execute this.
+    Start(Dispatch),
+    /// End this; [`Input::Ended`] follows when it is gone.
+    Stop {
+        /// Which one.
+        attempt: AttemptId,
+        /// Why.
+        reason: StopReason,
+    },
+    /// The lease is over: end everything now, report nothing. The session is done.
+    Fence,
+    /// Send to the owner of a lane.
+    Send(WorkerBatch),
+    /// Renew the session.
+    Renew,
+    /// Draining is complete: nothing is held and nothing unacknowledged.
+    Drained,
+}
+
+/// Why an attempt is ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StopReason {
+    /// Its task was cancelled.
+    Cancelled,
+    /// It has run for as long as it may.
+    TimedOut,
+}

@@ -1,0 +1,343 @@
+//! The machine itself.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use crate::guard::{Guard, Guards};
+use crate::id::{LaneId, SessionId};
+use crate::message::{
+    AttemptId, Dispatch, Ending, Finish, Heartbeat, Held, HeldState, Report, ToLane, WorkerBatch,
+};
+use crate::task::{TaskError, TaskResult};
+use crate::time::Timestamp;
+
+use super::credit::Link;
+use super::input::{Effect, Input, StopReason};
+
+/// Numbers that bound and pace a worker.
+#[derive(Clone, Debug)]
+pub struct WorkerOptions {
+    /// Attempts run at once.
+    pub capacity: u32,
+    /// Attempts that may wait here for their turn.
+    pub prefetch: u32,
+    /// Reports that may be unacknowledged before they count against the room.
+    pub unacked_max: u32,
+    /// How many lanes the deployment has.
+    pub lanes: u16,
+    /// How long the session lives without renewal.
+    pub ttl: Duration,
+    /// How long before the end of the lease everything is stopped.
+    pub fence_margin: Duration,
+    /// How often the session is renewed: at least three times in a TTL.
+    pub renew_every: Duration,
+    /// How often every lane hears from the worker.
+    pub heartbeat_every: Duration,
+    /// Which guards are on.
+    pub guards: Guards,
+}
+
+impl Default for WorkerOptions {
+    fn default() -> Self {
+        Self {
+            capacity: 4,
+            prefetch: 4,
+            unacked_max: 1000,
+            lanes: 1,
+            ttl: Duration::from_secs(15),
+            fence_margin: Duration::from_secs(4),
+            renew_every: Duration::from_secs(3),
+            heartbeat_every: Duration::from_secs(2),
+            guards: Guards::ALL_ON,
+        }
+    }
+}
+
+/// One session of a worker. See the [module](super).
+#[derive(Debug)]
+pub struct WorkerSession {
+    pub(super) options: WorkerOptions,
+    pub(super) session: SessionId,
+    pub(super) now: Timestamp,
+    pub(super) capacity: u32,
+    pub(super) links: BTreeMap<LaneId, Link>,
+    pub(super) attempts: BTreeMap<AttemptId, Attempt>,
+    /// Attempts that wait for their turn, in the order of arrival.
+    pub(super) queued: VecDeque<AttemptId>,
+    pub(super) running: u32,
+    /// Attempts that have ended and whose report is unacknowledged.
+    pub(super) unacked: usize,
+    pub(super) timeouts: BTreeSet<(Timestamp, AttemptId)>,
+    /// The lease counts from here.
+    lease_from: Timestamp,
+    next_renew: Timestamp,
+    next_heartbeat: Timestamp,
+    beat: u64,
+    pub(super) draining: bool,
+    drained: bool,
+    pub(super) fenced: bool,
+}
+
+/// An attempt that this worker knows.
+#[derive(Debug)]
+pub(super) struct Attempt {
+    pub(super) lane: LaneId,
+    pub(super) state: AttemptState,
+}
+
+#[derive(Debug)]
+pub(super) enum AttemptState {
+    /// Waits for its turn.
+    Queued(Dispatch),
+    /// Executes.
+    Running { since: Timestamp, timeout: Timestamp, stopping: Option<StopReason> },
+    /// Over; the report is repeated until it is acknowledged.
+    Ended(Report),
+}
+
+impl WorkerSession {
+    /// A session that was opened by a request sent at `asked_at`.
+    pub fn new(options: WorkerOptions, session: SessionId, asked_at: Timestamp) -> Self {
+        Self {
+            session,
+            now: asked_at,
+            capacity: options.capacity,
+            links: (0..options.lanes).map(|lane| (LaneId(lane), Link::default())).collect(),
+            attempts: BTreeMap::new(),
+            queued: VecDeque::new(),
+            running: 0,
+            unacked: 0,
+            timeouts: BTreeSet::new(),
+            lease_from: asked_at,
+            next_renew: asked_at + options.renew_every,
+            next_heartbeat: asked_at,
+            beat: 0,
+            draining: false,
+            drained: false,
+            fenced: false,
+            options,
+        }
+    }
+
+    /// Takes one input and says what is to be done.
+    pub fn step(&mut self, input: Input, now: Timestamp, effects: &mut Vec<Effect>) {
+        self.now = self.now.max(now);
+        self.check_lease(effects);
+        if self.fenced {
+            return;
+        }
+        match input {
+            Input::Renewed { asked_at } => {
+                let from =
+                    if self.options.guards.on(Guard::LeaseFromBeforeAsked) { asked_at } else { self.now };
+                self.lease_from = self.lease_from.max(from);
+            }
+            Input::Refused => {
+                // The session runs out. What has not started can go elsewhere at once.
+                self.drain();
+                self.next_renew = Timestamp::MAX;
+            }
+            Input::Owner(batch) => self.on_owner(batch, effects),
+            Input::Ended { attempt, finish } => self.on_ended(attempt, *finish),
+            Input::Capacity(capacity) => self.capacity = capacity,
+            Input::Drain => self.drain(),
+            Input::Tick => {}
+        }
+        self.on_tick(effects);
+        self.start_next(effects);
+        self.share();
+        self.send(effects);
+        if self.draining && !self.drained && self.attempts.is_empty() {
+            self.drained = true;
+            effects.push(Effect::Drained);
+        }
+    }
+
+    /// When [`Input::Tick`] is due, should nothing else happen.
+    pub fn next_deadline(&self) -> Option<Timestamp> {
+        if self.fenced {
+            return None;
+        }
+        let timeout = self.timeouts.first().map(|&(at, _)| at);
+        [Some(self.next_renew), Some(self.next_heartbeat), Some(self.fence_at()), timeout]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// When everything is stopped, unless the session is renewed. The guard process is given this time too.
+    pub fn fence_at(&self) -> Timestamp {
+        if !self.options.guards.on(Guard::SelfFencing) {
+            return Timestamp::MAX;
+        }
+        self.lease_from + self.options.ttl - self.options.fence_margin
+    }
+
+    /// The session is done.
+    pub fn is_fenced(&self) -> bool {
+        self.fenced
+    }
+
+    /// Attempts that wait or execute here.
+    pub fn load(&self) -> u32 {
+        self.running + u32::try_from(self.queued.len()).unwrap_or(u32::MAX)
+    }
+
+    fn check_lease(&mut self, effects: &mut Vec<Effect>) {
+        if !self.fenced && self.now >= self.fence_at() {
+            self.fenced = true;
+            self.queued.clear();
+            self.attempts.clear();
+            self.timeouts.clear();
+            effects.push(Effect::Fence);
+        }
+    }
+
+    fn on_tick(&mut self, effects: &mut Vec<Effect>) {
+        if self.now >= self.next_renew {
+            self.next_renew = self.now + self.options.renew_every;
+            effects.push(Effect::Renew);
+        }
+        while let Some(&(at, attempt)) = self.timeouts.first() {
+            if at > self.now {
+                break;
+            }
+            self.timeouts.pop_first();
+            self.stop(attempt, StopReason::TimedOut, effects);
+        }
+        if self.now >= self.next_heartbeat {
+            self.next_heartbeat = self.now + self.options.heartbeat_every;
+            let lanes: Vec<LaneId> = self.links.keys().copied().collect();
+            for lane in lanes {
+                self.heartbeat(lane, false);
+            }
+            if self.options.guards.on(Guard::ReportRepetition) {
+                self.repeat_reports();
+            }
+        }
+    }
+
+    /// Tells a lane everything.
+    pub(super) fn heartbeat(&mut self, lane: LaneId, wanted_back: bool) {
+        self.beat += 1;
+        let held =
+            self.attempts.iter().filter(|(_, attempt)| attempt.lane == lane).map(|(&id, attempt)| Held {
+                attempt: id,
+                state: match &attempt.state {
+                    AttemptState::Queued(_) => HeldState::Queued,
+                    AttemptState::Running { since, .. } => HeldState::Running(self.now.since(*since)),
+                    AttemptState::Ended(_) => HeldState::Ended,
+                },
+            });
+        let held = held.collect();
+        let (beat, load) = (self.beat, self.load());
+        let Some(link) = self.links.get_mut(&lane) else { return };
+        if !wanted_back {
+            link.asked_back = false;
+        }
+        let (epoch, credit) = (link.epoch, link.credit);
+        link.outbox.push(ToLane::Heartbeat(Heartbeat { beat, epoch, credit, held, load, wanted_back }));
+    }
+
+    fn repeat_reports(&mut self) {
+        for (&id, attempt) in &self.attempts {
+            if let (AttemptState::Ended(report), Some(link)) =
+                (&attempt.state, self.links.get_mut(&attempt.lane))
+            {
+                link.outbox.push(ToLane::Report { attempt: id, report: report.clone() });
+            }
+        }
+    }
+
+    /// Says something about an attempt.
+    pub(super) fn report(&mut self, lane: LaneId, attempt: AttemptId, report: Report) {
+        let link = self.links.entry(lane).or_default();
+        link.outbox.push(ToLane::Report { attempt, report });
+    }
+
+    /// An attempt is over: reports it, and keeps the report until it is acknowledged.
+    pub(super) fn conclude(&mut self, lane: LaneId, attempt: AttemptId, report: Report) {
+        let state = AttemptState::Ended(report.clone());
+        self.attempts.insert(attempt, Attempt { lane, state });
+        self.unacked += 1;
+        self.report(lane, attempt, report);
+    }
+
+    fn start_next(&mut self, effects: &mut Vec<Effect>) {
+        while self.running < self.capacity {
+            let Some(id) = self.queued.pop_front() else { break };
+            let now = self.now;
+            let Some(attempt) = self.attempts.get_mut(&id) else { continue };
+            let AttemptState::Queued(dispatch) = &attempt.state else { continue };
+            let dispatch = dispatch.clone();
+            let timeout = now + dispatch.head.execution_timeout;
+            attempt.state = AttemptState::Running { since: now, timeout, stopping: None };
+            let lane = attempt.lane;
+            self.timeouts.insert((timeout, id));
+            self.running += 1;
+            self.report(lane, id, Report::Started { ago: Duration::ZERO });
+            effects.push(Effect::Start(dispatch));
+        }
+    }
+
+    /// Ends a running attempt, once.
+    pub(super) fn stop(&mut self, id: AttemptId, reason: StopReason, effects: &mut Vec<Effect>) {
+        let Some(attempt) = self.attempts.get_mut(&id) else { return };
+        if let AttemptState::Running { stopping, .. } = &mut attempt.state
+            && stopping.is_none()
+        {
+            *stopping = Some(reason);
+            effects.push(Effect::Stop { attempt: id, reason });
+        }
+    }
+
+    fn on_ended(&mut self, id: AttemptId, mut finish: Finish) {
+        let Some(attempt) = self.attempts.get(&id) else { return };
+        let AttemptState::Running { since, timeout, stopping } = attempt.state else { return };
+        let lane = attempt.lane;
+        self.timeouts.remove(&(timeout, id));
+        self.running -= 1;
+        finish.ran = self.now.since(since);
+        // What stopped it explains its end better than how it took that. A success stays one.
+        if finish.ending != Ending::Success {
+            match stopping {
+                Some(StopReason::Cancelled) => finish.ending = Ending::Cancelled,
+                Some(StopReason::TimedOut) => {
+                    let limit = timeout.since(since);
+                    let error = TaskError::new("timeout", format!("the attempt ran longer than {limit:?}"));
+                    finish.ending = Ending::TimedOut { error };
+                }
+                None => {}
+            }
+        }
+        self.conclude(lane, id, Report::Finished(Box::new(finish)));
+    }
+
+    pub(super) fn hand_back_queued(&mut self, reason: &str) {
+        for id in std::mem::take(&mut self.queued) {
+            let Some(lane) = self.attempts.get(&id).map(|attempt| attempt.lane) else { continue };
+            self.conclude(lane, id, Report::HandedBack { reason: reason.to_owned() });
+        }
+    }
+
+    fn drain(&mut self) {
+        self.draining = true;
+        self.hand_back_queued("the worker is draining");
+    }
+
+    fn send(&mut self, effects: &mut Vec<Effect>) {
+        for (&lane, link) in &mut self.links {
+            if !link.outbox.is_empty() {
+                let messages = std::mem::take(&mut link.outbox);
+                effects.push(Effect::Send(WorkerBatch { lane, session: self.session, messages }));
+            }
+        }
+    }
+
+    /// A finish for an attempt that never got to its executor.
+    pub fn failed_early(error: TaskError) -> Finish {
+        let result = TaskResult::default();
+        let ending = Ending::Failed { error, retry: crate::message::RetryAdvice::Never };
+        Finish { ran: Duration::ZERO, ending, result }
+    }
+}

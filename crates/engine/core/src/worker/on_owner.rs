@@ -1,0 +1,124 @@
+//! What owners of lanes say.
+
+use crate::guard::Guard;
+use crate::id::{DispatchNo, LaneId};
+use crate::message::{AttemptId, Dispatch, OwnerBatch, Report, ToWorker};
+
+use super::credit::{Link, Used};
+use super::input::{Effect, StopReason};
+use super::machine::{Attempt, AttemptState, WorkerSession};
+
+impl WorkerSession {
+    pub(super) fn on_owner(&mut self, batch: OwnerBatch, effects: &mut Vec<Effect>) {
+        let OwnerBatch { lane, epoch, session, messages } = batch;
+        if session != self.session {
+            return;
+        }
+        let link = self.links.entry(lane).or_default();
+        if epoch < link.epoch && self.options.guards.on(Guard::WorkerEpoch) {
+            return;
+        }
+        if epoch > link.epoch {
+            // A new owner counts from the start, and what the old one was promised is void.
+            *link = Link { epoch, outbox: std::mem::take(&mut link.outbox), ..Link::default() };
+            self.heartbeat(lane, false);
+        }
+        for message in messages {
+            match message {
+                ToWorker::Dispatch(dispatch) => self.on_dispatch(lane, dispatch),
+                ToWorker::Skip { first, last } => {
+                    let used = self.used(lane);
+                    for k in first.0..=last.0 {
+                        used.take(DispatchNo(k));
+                    }
+                }
+                ToWorker::Recall { k, attempt } => self.on_recall(lane, k, attempt),
+                ToWorker::Stop { attempt } => self.on_stop(lane, attempt, effects),
+                ToWorker::Ack { attempt, .. } => {
+                    if matches!(self.attempts.get(&attempt), Some(a) if matches!(a.state, AttemptState::Ended(_)))
+                    {
+                        self.attempts.remove(&attempt);
+                        self.unacked -= 1;
+                    }
+                }
+                ToWorker::Demand { wanted } => {
+                    if let Some(link) = self.links.get_mut(&lane) {
+                        link.demand = wanted > 0;
+                    }
+                }
+            }
+        }
+    }
+
+    fn used(&mut self, lane: LaneId) -> &mut Used {
+        &mut self.links.entry(lane).or_default().used
+    }
+
+    fn on_dispatch(&mut self, lane: LaneId, dispatch: Dispatch) {
+        let id = dispatch.attempt;
+        let fresh = self.used(lane).take(dispatch.k) || !self.options.guards.on(Guard::DispatchNumber);
+        if self.attempts.contains_key(&id) {
+            return self.answer_again(lane, id);
+        }
+        // Its number is used up: it was here before, was recalled before it came, or its credit was given back.
+        if !fresh {
+            return;
+        }
+        if self.draining {
+            let reason = "the worker is draining".to_owned();
+            return self.conclude(lane, id, Report::HandedBack { reason });
+        }
+        self.attempts.insert(id, Attempt { lane, state: AttemptState::Queued(dispatch) });
+        self.queued.push_back(id);
+        self.report(lane, id, Report::Accepted);
+    }
+
+    /// The owner does not know where an attempt stands.
+    fn answer_again(&mut self, lane: LaneId, id: AttemptId) {
+        let now = self.now;
+        let Some(attempt) = self.attempts.get_mut(&id) else { return };
+        // Whoever asks is the owner of its lane now.
+        attempt.lane = lane;
+        let report = match &attempt.state {
+            AttemptState::Queued(_) => Report::Accepted,
+            AttemptState::Running { since, .. } => Report::Started { ago: now.since(*since) },
+            AttemptState::Ended(report) => report.clone(),
+        };
+        self.report(lane, id, report);
+    }
+
+    fn on_recall(&mut self, lane: LaneId, k: DispatchNo, id: AttemptId) {
+        if k.0 > 0 {
+            self.used(lane).take(k);
+        }
+        let handed_back = || Report::HandedBack { reason: "recalled before it started".to_owned() };
+        match self.attempts.get(&id).map(|attempt| &attempt.state) {
+            None => self.conclude(lane, id, handed_back()),
+            Some(AttemptState::Queued(_)) => {
+                if !self.options.guards.on(Guard::RecallRefusesLater) {
+                    return self.report(lane, id, handed_back());
+                }
+                self.queued.retain(|&queued| queued != id);
+                self.conclude(lane, id, handed_back());
+            }
+            Some(AttemptState::Running { .. } | AttemptState::Ended(_)) => self.answer_again(lane, id),
+        }
+    }
+
+    fn on_stop(&mut self, lane: LaneId, id: AttemptId, effects: &mut Vec<Effect>) {
+        match self.attempts.get(&id).map(|attempt| &attempt.state) {
+            Some(AttemptState::Queued(_)) => {
+                self.queued.retain(|&queued| queued != id);
+                self.conclude(
+                    lane,
+                    id,
+                    Report::HandedBack { reason: "stopped before it started".to_owned() },
+                );
+            }
+            Some(AttemptState::Running { .. }) => self.stop(id, StopReason::Cancelled, effects),
+            Some(AttemptState::Ended(_)) => self.answer_again(lane, id),
+            // The dispatch is on its way or lost; the owner sends both again.
+            None => {}
+        }
+    }
+}
