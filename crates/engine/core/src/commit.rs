@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::id::{CommitNo, Epoch, LaneId, OwnerId, Seq, TaskId};
-use crate::status::{Path, Version};
+use crate::status::{Path, Version, check_path};
 use crate::task::{AttemptRecord, NewTask, TaskResult, TaskState};
 
 /// All that one transaction of an owner writes.
@@ -54,6 +54,16 @@ pub struct TaskChange {
     pub ended: Vec<AttemptRecord>,
     /// The answer of the executor.
     pub result: Option<Box<TaskResult>>,
+}
+
+impl TaskChange {
+    /// Whether it may be written over what is stored: the expectation holds, the status table allows the path, and the
+    /// path ends where the new state stands. What is final stays as it is, also under an empty path.
+    pub fn fits(&self, stored: Version) -> bool {
+        !stored.status.is_final()
+            && self.expected == stored
+            && check_path(stored, &self.path) == Ok(self.state.version())
+    }
 }
 
 /// A small keyed value that belongs to a lane and is changed only by its owner: the state of a rate, the applied
@@ -104,15 +114,18 @@ impl Group {
     /// An upper bound of the keys or rows that a store writes for this group: the unit of
     /// `StoreCapabilities::ops_max`.
     pub fn ops(&self) -> usize {
-        // A new task: state, spec, index of waiting tasks, arrival. A change: state, old and new index entry, result.
-        let insert = if self.insert.is_some() { 4 } else { 0 };
-        let change = self.change.as_ref().map_or(0, |change| 4 + change.ended.len());
+        // A change: state, old and new index entry, result, and the index of start deadlines if it has one.
+        let insert = self.insert.as_ref().map_or(0, |task| task.ops());
+        let change = self
+            .change
+            .as_ref()
+            .map_or(0, |change| 4 + usize::from(change.state.start_by.is_some()) + change.ended.len());
         insert + change + self.inbox_done.len() + self.records.len()
     }
 
     /// An upper bound of the bytes it writes, but for the fixed size of rows.
     pub fn bytes(&self) -> usize {
-        let insert = self.insert.as_ref().map_or(0, |task| 512 + task.spec.body_bytes());
+        let insert = self.insert.as_ref().map_or(0, |task| task.bytes());
         let change = self.change.as_ref().map_or(0, |change| {
             let error = change.state.error.as_ref().map_or(0, |e| e.message.len());
             let ended: usize =

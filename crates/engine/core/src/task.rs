@@ -237,6 +237,17 @@ pub struct NewTask {
 }
 
 impl NewTask {
+    /// An upper bound of the keys or rows that a store writes for it: state, spec, index of waiting tasks, arrival, and
+    /// the index of start deadlines if it has one.
+    pub fn ops(&self) -> usize {
+        4 + usize::from(self.spec.head.start_timeout.is_some())
+    }
+
+    /// An upper bound of the bytes a store writes for it, but for the fixed size of rows.
+    pub fn bytes(&self) -> usize {
+        512 + self.spec.body_bytes()
+    }
+
     /// The state it starts in.
     pub fn state(&self) -> TaskState {
         TaskState {

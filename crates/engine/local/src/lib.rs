@@ -1,1 +1,11 @@
 #![doc = include_str!("../README.md")]
+
+mod bus;
+mod coordinator;
+pub mod memory;
+mod sessions;
+
+pub use bus::{LocalBus, LocalBusOptions};
+pub use coordinator::LocalCoordinator;
+pub use memory::{MemoryOptions, MemoryState, MemoryStore};
+pub use sessions::{Sessions, SessionsOptions};

@@ -1,0 +1,242 @@
+//! The bus within a process: each subscription is a bounded queue that drops its oldest messages.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use async_trait::async_trait;
+use tasklane_core::message::{Message, Report, ToLane, ToWorker};
+use tasklane_ports::{Address, Bus, BusCapabilities, BusError, Subscription};
+use tokio::sync::Notify;
+
+/// Bounds of a [`LocalBus`].
+#[derive(Clone, Copy, Debug)]
+pub struct LocalBusOptions {
+    /// Messages that wait for one subscriber. One more, and the oldest is dropped.
+    pub waiting_max: usize,
+    /// Messages that one `receive` gives.
+    pub receive_max: usize,
+    /// Largest message. Estimated from bodies and results, since nothing is encoded here.
+    pub message_bytes_max: usize,
+}
+
+impl Default for LocalBusOptions {
+    fn default() -> Self {
+        Self { waiting_max: 4096, receive_max: 512, message_bytes_max: 8 << 20 }
+    }
+}
+
+/// Carries messages within a process. Clones are the same bus.
+#[derive(Clone)]
+pub struct LocalBus {
+    options: LocalBusOptions,
+    ears: Arc<Mutex<Ears>>,
+}
+
+#[derive(Default)]
+struct Ears {
+    by_address: BTreeMap<Address, Vec<Arc<Ear>>>,
+    closed: bool,
+}
+
+/// What one subscription has not yet received.
+#[derive(Default)]
+struct Ear {
+    waiting: Mutex<VecDeque<Message>>,
+    /// Set once; together with `woken` it ends a `receive`.
+    closed: std::sync::atomic::AtomicBool,
+    woken: Notify,
+}
+
+impl LocalBus {
+    /// A bus that nobody listens to yet.
+    pub fn new(options: LocalBusOptions) -> Self {
+        Self { options, ears: Arc::default() }
+    }
+
+    /// Ends all subscriptions once they have received what waits for them.
+    pub fn close(&self) {
+        let mut ears = lock(&self.ears);
+        ears.closed = true;
+        for ear in std::mem::take(&mut ears.by_address).into_values().flatten() {
+            ear.closed.store(true, std::sync::atomic::Ordering::Release);
+            ear.woken.notify_one();
+        }
+    }
+}
+
+impl Default for LocalBus {
+    fn default() -> Self {
+        Self::new(LocalBusOptions::default())
+    }
+}
+
+impl fmt::Debug for LocalBus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LocalBus").field("options", &self.options).finish_non_exhaustive()
+    }
+}
+
+#[async_trait]
+impl Bus for LocalBus {
+    fn capabilities(&self) -> BusCapabilities {
+        BusCapabilities { message_bytes_max: self.options.message_bytes_max }
+    }
+
+    async fn publish(&self, address: Address, messages: Vec<Message>) -> Result<(), BusError> {
+        let max = self.options.message_bytes_max;
+        if let Some(size) = messages.iter().map(large_parts).find(|size| *size > max) {
+            return Err(BusError::TooLarge { size, max });
+        }
+        let listening = {
+            let ears = lock(&self.ears);
+            if ears.closed {
+                return Err(BusError::Closed);
+            }
+            ears.by_address.get(&address).cloned().unwrap_or_default()
+        };
+        if let Some((last, others)) = listening.split_last() {
+            for ear in others {
+                ear.put(messages.clone(), self.options.waiting_max);
+            }
+            last.put(messages, self.options.waiting_max);
+        }
+        Ok(())
+    }
+
+    async fn subscribe(&self, address: Address) -> Result<Box<dyn Subscription>, BusError> {
+        let mut ears = lock(&self.ears);
+        if ears.closed {
+            return Err(BusError::Closed);
+        }
+        let ear = Arc::new(Ear::default());
+        ears.by_address.entry(address).or_default().push(Arc::clone(&ear));
+        Ok(Box::new(LocalSubscription { bus: self.clone(), address, ear }))
+    }
+}
+
+impl Ear {
+    fn put(&self, messages: Vec<Message>, waiting_max: usize) {
+        let mut waiting = lock(&self.waiting);
+        waiting.extend(messages);
+        let surplus = waiting.len().saturating_sub(waiting_max);
+        waiting.drain(..surplus);
+        drop(waiting);
+        self.woken.notify_one();
+    }
+}
+
+struct LocalSubscription {
+    bus: LocalBus,
+    address: Address,
+    ear: Arc<Ear>,
+}
+
+impl fmt::Debug for LocalSubscription {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LocalSubscription").field("address", &self.address).finish_non_exhaustive()
+    }
+}
+
+#[async_trait]
+impl Subscription for LocalSubscription {
+    async fn receive(&mut self) -> Option<Vec<Message>> {
+        loop {
+            {
+                let mut waiting = lock(&self.ear.waiting);
+                if !waiting.is_empty() {
+                    let taken = waiting.len().min(self.bus.options.receive_max);
+                    return Some(waiting.drain(..taken).collect());
+                }
+            }
+            if self.ear.closed.load(std::sync::atomic::Ordering::Acquire) {
+                return None;
+            }
+            self.ear.woken.notified().await;
+        }
+    }
+}
+
+impl Drop for LocalSubscription {
+    fn drop(&mut self) {
+        let mut ears = lock(&self.bus.ears);
+        if let Some(listening) = ears.by_address.get_mut(&self.address) {
+            listening.retain(|ear| !Arc::ptr_eq(ear, &self.ear));
+            if listening.is_empty() {
+                ears.by_address.remove(&self.address);
+            }
+        }
+    }
+}
+
+/// About how large a message is: the parts that can be large.
+fn large_parts(message: &Message) -> usize {
+    match message {
+        Message::ToWorker(batch) => batch.messages.iter().map(to_worker_parts).sum(),
+        Message::ToLane(batch) => batch.messages.iter().map(to_lane_parts).sum(),
+        Message::Hint { .. } | Message::Finished(_) => 0,
+    }
+}
+
+fn to_worker_parts(message: &ToWorker) -> usize {
+    match message {
+        ToWorker::Dispatch(dispatch) => dispatch.body.as_ref().map_or(0, |body| body.bytes()),
+        ToWorker::Skip { .. }
+        | ToWorker::Recall { .. }
+        | ToWorker::Stop { .. }
+        | ToWorker::Ack { .. }
+        | ToWorker::Demand { .. } => 0,
+    }
+}
+
+fn to_lane_parts(message: &ToLane) -> usize {
+    match message {
+        ToLane::Report { report: Report::Finished(finish), .. } => finish.result.bytes(),
+        ToLane::Report { report: Report::Accepted | Report::Started { .. }, .. } | ToLane::Heartbeat(_) => 0,
+        ToLane::Report { report: Report::HandedBack { reason }, .. } => reason.len(),
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use tasklane_core::id::LaneId;
+
+    use super::*;
+
+    fn hint(lane: u16) -> Message {
+        Message::Hint { lane: LaneId(lane) }
+    }
+
+    #[tokio::test]
+    async fn a_slow_subscriber_loses_the_oldest() {
+        let bus = LocalBus::new(LocalBusOptions { waiting_max: 3, receive_max: 2, ..Default::default() });
+        let mut slow = bus.subscribe(Address::Events).await.unwrap();
+        for lane in 0..5 {
+            bus.publish(Address::Events, vec![hint(lane)]).await.unwrap();
+        }
+        assert_eq!(slow.receive().await, Some(vec![hint(2), hint(3)]));
+        assert_eq!(slow.receive().await, Some(vec![hint(4)]));
+    }
+
+    #[tokio::test]
+    async fn closing_ends_subscriptions_after_what_waits() {
+        let bus = LocalBus::default();
+        let mut ear = bus.subscribe(Address::Events).await.unwrap();
+        bus.publish(Address::Events, vec![hint(1)]).await.unwrap();
+        bus.close();
+        assert_eq!(ear.receive().await, Some(vec![hint(1)]));
+        assert_eq!(ear.receive().await, None);
+        assert!(matches!(bus.publish(Address::Events, vec![hint(1)]).await, Err(BusError::Closed)));
+    }
+
+    #[tokio::test]
+    async fn a_dropped_subscription_is_forgotten() {
+        let bus = LocalBus::default();
+        drop(bus.subscribe(Address::Events).await.unwrap());
+        assert!(lock(&bus.ears).by_address.is_empty());
+    }
+}

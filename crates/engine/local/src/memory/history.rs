@@ -1,0 +1,69 @@
+//! What a checker wants to know of everything that was applied.
+
+use std::sync::Arc;
+
+use tasklane_core::id::{AttemptNo, CommitNo, Epoch, LaneId, OwnerId, Seq, SessionId, TaskId};
+use tasklane_core::status::{Path, Status, Version};
+use tasklane_core::task::{TaskHead, TaskState};
+
+/// Something that was applied. Kept only where `MemoryOptions::history` is set.
+#[derive(Clone, Debug, PartialEq)]
+pub enum HistoryEvent {
+    /// A task was stored.
+    Created {
+        /// Which one.
+        task: TaskId,
+        /// What scheduling knows of it.
+        head: Arc<TaskHead>,
+        /// Its place in the order of arrival.
+        seq: Seq,
+        /// The writing call that did it, counted from 1.
+        call: u64,
+    },
+    /// A task was changed.
+    Changed {
+        /// Which one.
+        task: TaskId,
+        /// Its lane,
+        lane: LaneId,
+        /// … the epoch
+        epoch: Epoch,
+        /// … and the identity of the owner that wrote it,
+        owner: OwnerId,
+        /// … in this commit.
+        number: CommitNo,
+        /// What was stored before.
+        from: Version,
+        /// The way from there.
+        path: Path,
+        /// What is stored now.
+        to: StateSummary,
+    },
+    /// A lane got a new owner. Not recorded again when the claim is repeated.
+    Claimed {
+        /// Which lane.
+        lane: LaneId,
+        /// Its new epoch.
+        epoch: Epoch,
+        /// Its new owner.
+        owner: OwnerId,
+    },
+}
+
+/// The part of a state that invariants are about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StateSummary {
+    /// Where the task is in its life.
+    pub status: Status,
+    /// Its current or last attempt.
+    pub attempt: AttemptNo,
+    /// Who has or had that attempt.
+    pub session: Option<SessionId>,
+}
+
+impl StateSummary {
+    /// Of a state.
+    pub fn of(state: &TaskState) -> Self {
+        Self { status: state.status, attempt: state.attempt, session: state.session }
+    }
+}
