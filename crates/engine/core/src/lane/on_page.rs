@@ -190,7 +190,7 @@ impl Lane {
         if self.by_id.contains_key(&row.id) {
             return;
         }
-        if self.options.guards.on(Guard::StalePageDropped) && self.tombstones.contains_key(&row.id) {
+        if self.tombstones.contains_key(&row.id) {
             self.counters.stale_row_dropped += 1;
             return;
         }
@@ -341,7 +341,7 @@ impl Lane {
             if self.by_id.contains_key(&row.id) {
                 continue;
             }
-            if self.options.guards.on(Guard::StalePageDropped) && self.tombstones.contains_key(&row.id) {
+            if self.tombstones.contains_key(&row.id) {
                 self.counters.stale_row_dropped += 1;
                 continue;
             }

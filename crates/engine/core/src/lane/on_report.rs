@@ -59,7 +59,7 @@ impl Lane {
         let entry = &self.entries[handle];
         let guards = self.options.guards;
         let attempt_matches = entry.state.attempt == attempt.number || !guards.on(Guard::AttemptMatch);
-        let session_matches = entry.state.session == Some(session) || !guards.on(Guard::SessionMatch);
+        let session_matches = entry.state.session == Some(session);
         let in_flight = entry.flight.is_some();
         if attempt_matches && session_matches && in_flight {
             return self.apply_report(handle, session, attempt, report);

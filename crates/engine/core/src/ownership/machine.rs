@@ -98,6 +98,7 @@ enum State {
 #[derive(Debug)]
 struct Owning {
     machine: Lane,
+    clock: LaneClock,
     epoch: Epoch,
     owner: OwnerId,
     /// Number of the last settled commit.
@@ -111,6 +112,23 @@ struct Owning {
     under_way: Option<u64>,
     reads: BTreeMap<u64, (u64, LaneRead, usize)>,
     releasing: bool,
+}
+
+/// Turns the steady clock into the lane's own: the wall time at which it was claimed, plus what has passed since.
+/// Later jumps of the wall clock do not move it.
+#[derive(Clone, Copy, Debug)]
+struct LaneClock {
+    ahead: i64,
+}
+
+impl LaneClock {
+    fn wall(self, steady: Timestamp) -> Timestamp {
+        Timestamp::from_micros(steady.as_micros().saturating_add(self.ahead))
+    }
+
+    fn steady(self, wall: Timestamp) -> Timestamp {
+        Timestamp::from_micros(wall.as_micros().saturating_sub(self.ahead))
+    }
 }
 
 impl Ownership {
@@ -140,7 +158,8 @@ impl Ownership {
             Input::Wanted(wanted) => self.wanted = wanted,
             Input::Granted(granted) => self.on_granted(granted),
             Input::Reply { call, reply } => self.on_reply(call, reply, effects),
-            Input::Members { revision, members, requested } => {
+            Input::Members { revision, members, requested, wall } => {
+                let requested = requested.then_some(wall);
                 self.on_members(revision, members, requested, effects);
             }
             Input::Submit { token, tasks } => match &mut self.state {
@@ -162,7 +181,7 @@ impl Ownership {
     pub fn next_deadline(&self) -> Option<Timestamp> {
         let retry = self.retries.first_key_value().map(|(&(at, _), _)| at);
         let state = match &self.state {
-            State::Owning(owning) => owning.machine.next_deadline(),
+            State::Owning(owning) => owning.machine.next_deadline().map(|at| owning.clock.steady(at)),
             State::Parked { until } => Some(*until),
             State::Acquiring { again_at } => Some(*again_at),
             State::Idle | State::Heading { .. } | State::Claiming { .. } | State::Viewing { .. } => None,
@@ -376,13 +395,16 @@ impl Ownership {
                 self.drive(lane::Input::Members { revision, members }, effects);
                 self.drive(lane::Input::Start, effects);
             }
-            State::Owning(_) => self.drive(lane::Input::Members { revision, members }, effects),
-            State::Idle
-            | State::Acquiring { .. }
-            | State::Heading { .. }
-            | State::Claiming { .. }
-            | State::Viewing { .. }
-            | State::Parked { .. } => {}
+            (State::Owning(_), _) => self.drive(lane::Input::Members { revision, members }, effects),
+            (
+                State::Idle
+                | State::Acquiring { .. }
+                | State::Heading { .. }
+                | State::Claiming { .. }
+                | State::Viewing { .. }
+                | State::Parked { .. },
+                _,
+            ) => {}
         }
     }
 
@@ -390,7 +412,7 @@ impl Ownership {
     fn drive(&mut self, input: lane::Input, effects: &mut Vec<Effect>) {
         let State::Owning(owning) = &mut self.state else { return };
         let mut lane_effects = std::mem::take(&mut self.lane_effects);
-        owning.machine.step(input, self.now, &mut lane_effects);
+        owning.machine.step(input, owning.clock.wall(self.now), &mut lane_effects);
         for effect in lane_effects.drain(..) {
             self.carry_out(effect, effects);
         }
