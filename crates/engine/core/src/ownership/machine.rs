@@ -371,16 +371,17 @@ impl Ownership {
         &mut self,
         revision: u64,
         members: Vec<Member>,
-        requested: bool,
+        requested: Option<Timestamp>,
         effects: &mut Vec<Effect>,
     ) {
-        match &self.state {
-            State::Viewing { owner, epoch } if requested => {
+        match (&self.state, requested) {
+            (State::Viewing { owner, epoch }, Some(wall)) => {
                 let (owner, epoch) = (*owner, *epoch);
                 let seed = self.rng.next_u64();
-                let machine = Lane::new(self.options.lane.clone(), self.lane, epoch, seed, self.now);
+                let machine = Lane::new(self.options.lane.clone(), self.lane, epoch, seed, wall);
                 self.state = State::Owning(Box::new(Owning {
                     machine,
+                    clock: LaneClock { ahead: wall.as_micros() - self.now.as_micros() },
                     epoch,
                     owner,
                     number: CommitNo(0),
