@@ -66,6 +66,8 @@ pub struct Ownership {
     tokens: BTreeSet<lane::SubmitToken>,
     /// Those whose lane was lost: the store is given the same tasks.
     orphans: BTreeSet<lane::SubmitToken>,
+    /// Of lane machines that are gone.
+    counters: lane::Counters,
 }
 
 #[derive(Debug)]
@@ -148,6 +150,7 @@ impl Ownership {
             lane_effects: Vec::new(),
             tokens: BTreeSet::new(),
             orphans: BTreeSet::new(),
+            counters: lane::Counters::default(),
         }
     }
 
@@ -197,6 +200,15 @@ impl Ownership {
         }
     }
 
+    /// How often rare things happened on this lane while this server owned it.
+    pub fn counters(&self) -> lane::Counters {
+        let mut counters = self.counters;
+        if let Some(machine) = self.machine() {
+            counters.add(machine.counters());
+        }
+        counters
+    }
+
     /// The epoch under which this server owns the lane.
     pub fn epoch(&self) -> Option<Epoch> {
         match &self.state {
@@ -220,6 +232,9 @@ impl Ownership {
     }
 
     fn drop_lane(&mut self) {
+        if let State::Owning(owning) = &self.state {
+            self.counters.add(owning.machine.counters());
+        }
         self.state = State::Idle;
         self.retries.clear();
         self.orphans.append(&mut self.tokens);

@@ -183,6 +183,11 @@ impl WorkerSession {
         self.running + u32::try_from(self.queued.len()).unwrap_or(u32::MAX)
     }
 
+    /// A report on this attempt is being repeated.
+    pub fn awaits_ack(&self, attempt: AttemptId) -> bool {
+        self.attempts.get(&attempt).is_some_and(|a| matches!(a.state, AttemptState::Ended(_)))
+    }
+
     fn check_lease(&mut self, effects: &mut Vec<Effect>) {
         if !self.fenced && self.now >= self.fence_at() {
             self.fenced = true;
