@@ -81,5 +81,7 @@ fn docs() -> Result<()> {
 }
 
 fn tests() -> Result<()> {
-    run_program(&mut cargo(&["test", "--workspace", "--all-features", "--profile=ci", "--no-fail-fast"]))
+    let args = ["test", "--workspace", "--all-features", "--profile=ci", "--no-fail-fast"];
+    // A server that is missing is an error here, not a reason to skip.
+    run_program(cargo(&args).env("TASKLANE_REQUIRE_SERVERS", "1"))
 }
