@@ -7,6 +7,7 @@ mod directions;
 mod licences;
 mod paths;
 mod servers;
+mod sim;
 mod verify;
 
 use std::process::ExitCode;
@@ -24,6 +25,8 @@ struct Cli {
 enum Command {
     /// Runs every check that CI runs, or only the steps named
     Verify(verify::Options),
+    /// Runs the simulator
+    Sim(sim::Options),
     /// Installs the servers that tests need, where they are missing
     Servers,
 }
@@ -31,6 +34,7 @@ enum Command {
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Verify(options) => verify::run(&options),
+        Command::Sim(options) => sim::run_command(&options),
         Command::Servers => servers::ensure(),
     };
     match result {

@@ -123,12 +123,6 @@ impl World {
             let at = self.between(1_000_000, 45_000_000);
             let (lane, tasks) = self.make_tasks(batch, &mut number, at);
             self.plan_twins(&tasks, lane, at);
-            for task in tasks.iter().map(|task| task.id).collect::<Vec<_>>() {
-                if self.rng.chance(12) {
-                    let later = at + self.between(0, 30_000_000);
-                    self.plan_operation(Kind::Cancel { task }, later);
-                }
-            }
             self.plan_operation(Kind::Submit { lane, tasks: tasks.into() }, at);
         }
     }
@@ -263,14 +257,19 @@ impl World {
         }
     }
 
+    /// The last word on every queue: nothing stays paused.
+    pub(crate) fn settle_policies(&mut self) {
+        for (index, policy) in policies().into_iter().enumerate() {
+            let queue = self.queue(index);
+            let expected = self.store.policy(&queue).version;
+            self.store.put_policy(PutPolicy { queue, expected, policy }).expect("nobody else writes now");
+        }
+    }
+
     fn send_operation(&mut self, operation: usize) {
         let tries = self.client.operations[operation].tries + 1;
         self.client.operations[operation].tries = tries;
-        if let Kind::Submit { tasks, .. } = &self.client.operations[operation].kind {
-            for task in tasks.iter() {
-                *self.client.sent.entry(task.id).or_default() += 1;
-            }
-        }
+        self.sent_again(operation);
         self.after(PATIENCE, Event::Client(ClientEvent::Timeout { operation, tries }));
         let index = self.rng.index(self.servers.len());
         let incarnation = self.servers[index].incarnation;
@@ -302,6 +301,23 @@ impl World {
 
     fn acknowledged(&mut self, task: TaskId, wrongly_duplicate: bool) {
         self.checker.observe(self.now, Observation::Acknowledged { task, wrongly_duplicate });
+        // Some tasks are cancelled, at once or later, once or twice.
+        for _ in 0..2 {
+            if self.rng.chance(10) {
+                let longest = if self.rng.chance(40) { 3_000_000 } else { 40_000_000 };
+                let later = self.between(0, longest);
+                self.plan_operation(Kind::Cancel { task }, later);
+            }
+        }
+    }
+
+    /// A server gives the same tasks to the store that it had given to a lane.
+    pub(crate) fn sent_again(&mut self, operation: usize) {
+        if let Kind::Submit { tasks, .. } = &self.client.operations[operation].kind {
+            for task in tasks.iter() {
+                *self.client.sent.entry(task.id).or_default() += 1;
+            }
+        }
     }
 }
 

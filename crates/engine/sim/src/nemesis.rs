@@ -171,6 +171,7 @@ impl World {
             self.resume_worker(index);
             self.start_worker(index);
         }
+        self.settle_policies();
         for lane in (0..self.scenario.lanes).map(LaneId) {
             self.send_hint(lane);
         }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tasklane_core::id::LaneId;
-use tasklane_core::message::{OwnerBatch, WorkerBatch};
+use tasklane_core::message::{OwnerBatch, ToLane, WorkerBatch};
 
 use crate::server::ServerInput;
 use crate::worker::WorkerInput;
@@ -58,6 +58,20 @@ impl World {
     }
 
     pub(crate) fn deliver_to_lane(&mut self, batch: &WorkerBatch) {
+        if let Some(traced) = self.scenario.trace {
+            for message in &batch.messages {
+                let about = match message {
+                    ToLane::Report { attempt, .. } => attempt.task == traced,
+                    ToLane::Heartbeat(heartbeat) => {
+                        heartbeat.held.iter().any(|held| held.attempt.task == traced)
+                    }
+                    ToLane::Credit { .. } => false,
+                };
+                if about {
+                    self.report.trace.push(format!("{} lane gets {message:?}", self.now));
+                }
+            }
+        }
         for index in 0..self.servers.len() {
             let incarnation = self.servers[index].incarnation;
             let input = ServerInput::Worker(batch.clone());

@@ -27,6 +27,8 @@ pub struct Report {
     pub transitions: BTreeSet<(Status, Status)>,
     /// Rare paths.
     pub counters: BTreeMap<&'static str, u64>,
+    /// The story of the traced task.
+    pub trace: Vec<String>,
     /// A hash of everything that happened.
     pub digest: u64,
 }

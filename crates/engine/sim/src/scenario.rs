@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use tasklane_core::guard::Guards;
+use tasklane_core::id::TaskId;
 use tasklane_core::lane::LaneOptions;
 use tasklane_core::ownership::{OwnershipOptions, PackLimits};
 use tasklane_core::rng::Rng;
@@ -35,6 +36,8 @@ pub struct Scenario {
     pub unknown: u64,
     /// Small windows, so that everything is paged.
     pub tiny_windows: bool,
+    /// Tells the story of this task in the report.
+    pub trace: Option<TaskId>,
 }
 
 impl Scenario {
@@ -56,6 +59,7 @@ impl Scenario {
             late: [0, 1, 3, 8][rng.index(4)],
             unknown: [1, 3, 8][rng.index(3)],
             tiny_windows: rng.chance(40),
+            trace: None,
         }
     }
 

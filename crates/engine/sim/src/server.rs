@@ -295,7 +295,10 @@ impl World {
                     let Some(operation) = self.server(index).submits.remove(&token) else { continue };
                     match outcomes {
                         Some(outcomes) => self.tell_client(operation, Some(outcomes)),
-                        None => self.store_operation(index, operation),
+                        None => {
+                            self.sent_again(operation);
+                            self.store_operation(index, operation);
+                        }
                     }
                 }
                 Effect::Revoke { session } => self.call_coordinator(CoordinatorCall::Revoke { session }),

@@ -172,6 +172,7 @@ impl World {
                     Observation::Claimed { lane, epoch, owner }
                 }
                 HistoryEvent::Changed { task, lane, epoch, owner, from, path, to, .. } => {
+                    self.tell(task, || format!("stored by epoch {epoch}: from {from} by {path:?} to {to:?}"));
                     let mut at = from.status;
                     for step in &path {
                         self.report.transitions.insert((at, step.status));

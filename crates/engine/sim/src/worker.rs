@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use tasklane_core::id::{Name, SessionId};
+use tasklane_core::id::{Name, SessionId, TaskId};
 use tasklane_core::member::{Role, WorkerDescriptor};
 use tasklane_core::message::{AttemptId, Dispatch, Ending, Finish, OwnerBatch, RetryAdvice, ToWorker};
 use tasklane_core::rng::Rng;
@@ -52,6 +52,17 @@ pub(crate) struct Execution {
 
 /// Task types that some workers offer; no worker offers the last.
 pub(crate) const TYPES: [&str; 4] = ["alpha", "beta", "gamma", "ghost"];
+
+/// The task that a message is about.
+fn about(message: &ToWorker) -> Option<TaskId> {
+    match message {
+        ToWorker::Dispatch(dispatch) => Some(dispatch.attempt.task),
+        ToWorker::Recall { attempt, .. } | ToWorker::Stop { attempt } | ToWorker::Ack { attempt, .. } => {
+            Some(attempt.task)
+        }
+        ToWorker::Skip { .. } | ToWorker::Demand { .. } => None,
+    }
+}
 
 pub(crate) fn name(text: &str) -> Name {
     Name::new(text).expect("names of the simulator are valid")
@@ -135,6 +146,14 @@ impl World {
                 }
             };
         let session = worker.session;
+        if let (Some(traced), Input::Owner(batch)) = (self.scenario.trace, &input) {
+            let about = batch.messages.iter().filter(|m| about(m) == Some(traced));
+            for message in about.map(|m| format!("{m:?}")).collect::<Vec<_>>() {
+                let line =
+                    format!("{} worker {index} {session} gets epoch {} {message}", self.now, batch.epoch);
+                self.report.trace.push(line);
+            }
+        }
         let Some(machine) = &mut worker.machine else { return };
         let awaited: Vec<AttemptId> = match &input {
             Input::Owner(batch) => {
@@ -269,6 +288,7 @@ impl World {
         self.next_execution += 1;
         let id = self.next_execution;
         let attempt = dispatch.attempt;
+        self.tell(attempt.task, || format!("worker {index} {session} starts attempt {}", attempt.number));
         self.checker.observe(self.now, Observation::Started { execution: id, attempt, session, limits });
         let (runs_for, finish, poison) = self.fate(dispatch);
         let ends_at = self.now + runs_for;
@@ -331,6 +351,9 @@ impl World {
         let Some(execution) = self.executions.remove(&id) else { return };
         self.checker.observe(self.now, Observation::Ended { execution: id });
         let Execution { worker: index, incarnation, attempt, finish, poison, .. } = execution;
+        self.tell(attempt.task, || {
+            format!("worker {index} ends attempt {}: {:?}", attempt.number, finish.ending)
+        });
         if poison && self.workers[index].incarnation == incarnation {
             self.report.fault("poison task killed its host");
             return self.kill_worker(index, true);

@@ -1,10 +1,12 @@
 //! The simulated world: one queue of events, in the order of their times.
 
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Once;
 use std::time::Duration;
 
-use tasklane_core::id::LaneId;
+use tasklane_core::id::{LaneId, TaskId};
 use tasklane_core::lane::Counters;
 use tasklane_core::message::{OwnerBatch, WorkerBatch};
 use tasklane_core::rng::Rng;
@@ -23,15 +25,36 @@ use crate::worker::{Execution, Worker, WorkerInput};
 
 /// Runs a seed to its end and says what happened.
 pub fn run(scenario: &Scenario) -> Report {
+    watch_panics();
     let mut world = World::new(scenario.clone());
+    IN_RUN.set(true);
     let ended = catch_unwind(AssertUnwindSafe(|| world.play()));
-    if let Err(panic) = ended {
-        let text = panic.downcast_ref::<String>().cloned();
-        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
-        let what = format!("panic: {}", text.unwrap_or_default());
+    IN_RUN.set(false);
+    if ended.is_err() {
+        let what = format!("panic: {}", LAST_PANIC.take());
         world.checker.fail(world.now, what);
     }
     world.finish()
+}
+
+thread_local! {
+    static IN_RUN: Cell<bool> = const { Cell::new(false) };
+    static LAST_PANIC: RefCell<String> = const { RefCell::new(String::new()) };
+}
+
+/// A panic of a machine is a finding like any other: kept for the report, with its place, instead of printed.
+fn watch_panics() {
+    static WATCHING: Once = Once::new();
+    WATCHING.call_once(|| {
+        let usual = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            if IN_RUN.get() {
+                LAST_PANIC.set(info.to_string());
+            } else {
+                usual(info);
+            }
+        }));
+    });
 }
 
 /// A process on a host, or the place where one was.
@@ -177,6 +200,13 @@ impl World {
         self.events.insert((at.max(self.now), self.next_event), event);
     }
 
+    /// Adds to the story of the traced task.
+    pub(crate) fn tell(&mut self, task: TaskId, line: impl FnOnce() -> String) {
+        if self.scenario.trace == Some(task) {
+            self.report.trace.push(format!("{} {}", self.now, line()));
+        }
+    }
+
     /// A random time between two, in microseconds.
     pub(crate) fn between(&mut self, low: u64, high: u64) -> Duration {
         Duration::from_micros(low + self.rng.below(high - low + 1))
@@ -198,6 +228,7 @@ impl World {
                 }
                 let since = self.weather.healed_at;
                 if self.now > since + DRAIN_MAX || self.report.steps > STEPS_MAX {
+                    self.explain_stuck();
                     return self.checker.conclude(self.now);
                 }
             }
@@ -270,6 +301,24 @@ impl World {
             }
         }
         self.checker.conclude(self.now);
+    }
+
+    /// Says what the owners think of the tasks that are stuck.
+    fn explain_stuck(&mut self) {
+        let open = self.store.all_tasks().filter(|(_, task)| !task.state.status.is_final());
+        let open: Vec<_> = open.map(|(id, task)| (id, format!("{:?} {:?}", task.state, task.head))).collect();
+        for (id, state) in open.into_iter().take(3) {
+            for server in self.servers.iter().filter_map(|host| host.process.as_ref()) {
+                let machine = server.lanes[usize::from(id.lane().0)].machine();
+                let said = machine.map(|machine| machine.explain(id));
+                self.checker.fail(self.now, format!("task {id} is stuck: {said:?}"));
+            }
+            self.checker.fail(self.now, format!("  stored: {state}"));
+        }
+        let workers: Vec<String> = self.workers.iter().map(|host| format!("{:?}", host.process)).collect();
+        for worker in workers {
+            self.checker.fail(self.now, format!("  worker: {worker}"));
+        }
     }
 
     fn finish(mut self) -> Report {

@@ -240,8 +240,8 @@ impl WorkerSession {
         if !wanted_back {
             link.asked_back = false;
         }
-        let (epoch, credit) = (link.epoch, link.credit);
-        link.outbox.push(ToLane::Heartbeat(Heartbeat { beat, epoch, credit, held, load, wanted_back }));
+        let (epoch, credit, used) = (link.epoch, link.credit, link.used.floor());
+        link.outbox.push(ToLane::Heartbeat(Heartbeat { beat, epoch, credit, used, held, load, wanted_back }));
     }
 
     fn repeat_reports(&mut self) {
