@@ -265,7 +265,9 @@ impl Checker {
             }
         }
         for (key, rate) in &change.rates {
-            for (_, time) in change.path.iter().filter(|(status, _)| *status == Status::Scheduled) {
+            // Assignments before the last one of a path were given up before they were written, and sent to nobody.
+            let assigned = change.path.iter().rev().find(|(status, _)| *status == Status::Scheduled);
+            if let Some((_, time)) = assigned {
                 self.on_rated(at, id, key, *rate, *time);
             }
         }

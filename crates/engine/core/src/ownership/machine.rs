@@ -68,6 +68,8 @@ pub struct Ownership {
     orphans: BTreeSet<lane::SubmitToken>,
     /// Of lane machines that are gone.
     counters: lane::Counters,
+    /// The newest view that came while another one was being read.
+    heard: Option<(u64, Vec<Member>)>,
 }
 
 #[derive(Debug)]
@@ -151,6 +153,7 @@ impl Ownership {
             tokens: BTreeSet::new(),
             orphans: BTreeSet::new(),
             counters: lane::Counters::default(),
+            heard: None,
         }
     }
 
@@ -278,7 +281,8 @@ impl Ownership {
                 self.state = State::Idle;
                 self.advance(effects);
             }
-            State::Owning(owning) if !self.wanted => {
+            // A release that has begun is completed, also when the lane is wanted again meanwhile.
+            State::Owning(owning) if !self.wanted || owning.releasing => {
                 if !owning.releasing {
                     owning.releasing = true;
                     self.drive(lane::Input::Release, effects);
@@ -379,6 +383,7 @@ impl Ownership {
             return;
         }
         self.state = State::Viewing { owner: claim.owner, epoch };
+        self.heard = None;
         effects.push(Effect::ReadMembers);
     }
 
@@ -409,15 +414,23 @@ impl Ownership {
                     releasing: false,
                 }));
                 self.drive(lane::Input::Members { revision, members }, effects);
+                // A change may have been heard of while the answer was on its way.
+                if let Some((revision, members)) = self.heard.take() {
+                    self.drive(lane::Input::Members { revision, members }, effects);
+                }
                 self.drive(lane::Input::Start, effects);
             }
             (State::Owning(_), _) => self.drive(lane::Input::Members { revision, members }, effects),
+            (State::Viewing { .. }, None) => {
+                if self.heard.as_ref().is_none_or(|(heard, _)| *heard < revision) {
+                    self.heard = Some((revision, members));
+                }
+            }
             (
                 State::Idle
                 | State::Acquiring { .. }
                 | State::Heading { .. }
                 | State::Claiming { .. }
-                | State::Viewing { .. }
                 | State::Parked { .. },
                 _,
             ) => {}
