@@ -23,13 +23,18 @@ pub fn run_alone(name: &str, case: impl Future<Output = Option<()>>) {
     finish(name, case, CASE_MAX, &mut Builder::new_current_thread());
 }
 
+/// Says that a case was skipped, and why.
 #[expect(clippy::print_stderr, reason = "a case is skipped aloud, never silently")]
+pub fn skipped(name: &str, why: &str) {
+    eprintln!("SKIPPED {name}: {why}");
+}
+
 fn finish(name: &str, case: impl Future<Output = Option<()>>, case_max: Duration, builder: &mut Builder) {
     let runtime = builder.enable_all().build().unwrap();
     let ended = runtime.block_on(async { tokio::time::timeout(case_max, case).await });
     match ended {
         Ok(Some(())) => {}
-        Ok(None) => eprintln!("SKIPPED {name}: the system under test is not there"),
+        Ok(None) => skipped(name, "the system under test is not there"),
         Err(tokio::time::error::Elapsed { .. }) => panic!("{name} is stuck"),
     }
 }

@@ -24,4 +24,4 @@ pub mod pages;
 pub mod store;
 
 pub use env::{BusEnv, CoordinatorEnv, LogsEnv, StalledCommit, StoreEnv};
-pub use macros::{run, run_alone, run_long};
+pub use macros::{run, run_alone, run_long, skipped};
