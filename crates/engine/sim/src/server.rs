@@ -246,7 +246,10 @@ impl World {
             if newest && has_token {
                 let wanted = fair_share(lane, servers()) == Some(session);
                 self.drive_lane(index, lane, Input::Wanted(wanted));
-                if view.grants.get(&lane) != Some(&session) && view.members.contains_key(&session) {
+                if view.grants.get(&lane) == Some(&session) {
+                    // The answer that said so may have been lost, or overtaken by an older one.
+                    self.drive_lane(index, lane, Input::Granted(true));
+                } else if view.members.contains_key(&session) {
                     self.lose_grant(index, lane, revision);
                 }
             }

@@ -311,7 +311,8 @@ impl World {
             for server in self.servers.iter().filter_map(|host| host.process.as_ref()) {
                 let machine = server.lanes[usize::from(id.lane().0)].machine();
                 let said = machine.map(|machine| machine.explain(id));
-                self.checker.fail(self.now, format!("task {id} is stuck: {said:?}"));
+                let phase = server.lanes[usize::from(id.lane().0)].phase();
+                self.checker.fail(self.now, format!("task {id} is stuck: {phase}, {said:?}"));
             }
             self.checker.fail(self.now, format!("  stored: {state}"));
         }
