@@ -316,6 +316,12 @@ impl World {
             }
             self.checker.fail(self.now, format!("  stored: {state}"));
         }
+        let servers: Vec<String> = self.servers.iter().map(|host| format!("{:?}", host.process)).collect();
+        for server in servers {
+            self.checker.fail(self.now, format!("  server: {}", &server[..200.min(server.len())]));
+        }
+        let grants = format!("  grants: {:?}", self.sessions.view().grants);
+        self.checker.fail(self.now, grants);
         let workers: Vec<String> = self.workers.iter().map(|host| format!("{:?}", host.process)).collect();
         for worker in workers {
             self.checker.fail(self.now, format!("  worker: {worker}"));
