@@ -228,8 +228,8 @@ impl World {
                 }
                 let since = self.weather.healed_at;
                 if self.now > since + DRAIN_MAX || self.report.steps > STEPS_MAX {
-                    self.explain_stuck();
-                    return self.checker.conclude(self.now);
+                    self.checker.conclude(self.now);
+                    return self.explain_stuck();
                 }
             }
         }
