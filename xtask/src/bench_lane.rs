@@ -66,8 +66,8 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     println!(
         "{} commits, {:.0} groups in each, {:.2} groups for each task",
         bench.commits,
-        bench.groups as f64 / bench.commits as f64,
-        bench.groups as f64 / options.tasks as f64
+        ratio(bench.groups, bench.commits),
+        ratio(bench.groups, options.tasks)
     );
     let bytes = waiting_bytes()?;
     println!("{bytes} bytes for each waiting task in the window, with a payload of 200 bytes");
@@ -75,7 +75,12 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
 }
 
 fn rate(tasks: u64, time: Duration) -> f64 {
-    tasks as f64 / time.as_secs_f64()
+    ratio(tasks, 1) / time.as_secs_f64()
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a few digits are printed")]
+fn ratio(a: u64, b: u64) -> f64 {
+    a as f64 / b as f64
 }
 
 /// Memory of a window full of tasks that no worker runs.
@@ -161,7 +166,7 @@ impl Bench {
             for effect in std::mem::take(&mut self.effects) {
                 match effect {
                     Effect::Read { read, what, .. } => {
-                        self.step(Input::Page { read, page: empty_page(&what) })
+                        self.step(Input::Page { read, page: empty_page(&what) });
                     }
                     Effect::Commit { groups, .. } => {
                         self.commits += 1;
@@ -251,7 +256,7 @@ fn task(number: u64, task_type: &str) -> NewTask {
         labels: BTreeMap::new(),
         flow: Vec::new(),
         hash_bucket: None,
-        execution_timeout: Duration::from_secs(300),
+        execution_timeout: Duration::from_mins(5),
         start_timeout: None,
         progress_timeout: None,
         retry: RetryPolicy::default(),

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use tasklane_core::guard::{Guard, Guards};
+use tasklane_core::time::Timestamp;
 use tasklane_sim::{Report, Scenario, Totals, run};
 
 /// What to run.
@@ -114,7 +115,7 @@ fn run_once(seed: u64, guards: Guards) -> Report {
         let again = run(&scenario);
         if (again.digest, again.steps) != (report.digest, report.steps) {
             let what = "the same seed went another way the second time".to_owned();
-            report.violations.push(tasklane_sim::checker::Violation { at: Default::default(), what });
+            report.violations.push(tasklane_sim::checker::Violation { at: Timestamp::ZERO, what });
         }
     }
     report
@@ -141,17 +142,16 @@ fn try_guards(from: u64) -> anyhow::Result<()> {
     for &guard in Guard::ALL {
         let started = Instant::now();
         let totals = run_seeds(from, from + GUARD_SEEDS_MAX, Guards::without(guard), || true, true);
-        match totals.failures.first() {
-            Some((seed, what)) => println!(
+        if let Some((seed, what)) = totals.failures.first() {
+            println!(
                 "{:24} caught by seed {seed} after {} runs, {:.1} s: {what}",
                 guard.as_str(),
                 totals.runs,
                 started.elapsed().as_secs_f64()
-            ),
-            None => {
-                println!("{:24} NOT caught in {} runs", guard.as_str(), totals.runs);
-                missed.push(guard.as_str());
-            }
+            );
+        } else {
+            println!("{:24} NOT caught in {} runs", guard.as_str(), totals.runs);
+            missed.push(guard.as_str());
         }
     }
     if missed.is_empty() { Ok(()) } else { bail!("guards that nobody missed: {}", missed.join(", ")) }

@@ -39,7 +39,7 @@ impl Default for QueuePolicy {
             weight: 1,
             limits: Vec::new(),
             retry: RetryPolicy::default(),
-            execution_timeout: Duration::from_secs(300),
+            execution_timeout: Duration::from_mins(5),
         }
     }
 }

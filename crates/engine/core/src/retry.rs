@@ -33,7 +33,7 @@ impl Default for RetryPolicy {
             max_retries: 3,
             delay: Duration::from_secs(10),
             backoff_percent: 200,
-            delay_max: Duration::from_secs(3600),
+            delay_max: Duration::from_hours(1),
             jitter_percent: 10,
         }
     }
@@ -62,7 +62,7 @@ mod tests {
     #[test]
     fn waits_grow_up_to_the_cap() {
         let policy =
-            RetryPolicy { jitter_percent: 0, delay_max: Duration::from_secs(60), ..RetryPolicy::default() };
+            RetryPolicy { jitter_percent: 0, delay_max: Duration::from_mins(1), ..RetryPolicy::default() };
         let waits: Vec<u64> = (0..5).map(|n| policy.wait(n, &mut Rng::new(1)).as_secs()).collect();
         assert_eq!(waits, [10, 20, 40, 60, 60]);
         assert_eq!(policy.wait(u32::MAX, &mut Rng::new(1)).as_secs(), 60);

@@ -28,12 +28,8 @@ impl Rng {
 
     /// A number below `bound`; 0 if the bound is 0.
     pub const fn below(&mut self, bound: u64) -> u64 {
-        #[expect(
-            clippy::cast_possible_truncation,
-            reason = "the high half of the product is below the bound"
-        )]
-        let scaled = ((self.next_u64() as u128 * bound as u128) >> 64) as u64;
-        scaled
+        // The high half of the product.
+        ((self.next_u64() as u128 * bound as u128) >> 64) as u64
     }
 
     /// An index into something of length `len`.

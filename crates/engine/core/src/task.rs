@@ -546,7 +546,7 @@ mod tests {
             labels: labels.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect(),
             flow: flow.iter().map(|(l, k)| FlowKey { limit: name(l), key: (*k).to_owned() }).collect(),
             hash_bucket: None,
-            execution_timeout: Duration::from_secs(300),
+            execution_timeout: Duration::from_mins(5),
             start_timeout: None,
             progress_timeout: None,
             retry: RetryPolicy::default(),

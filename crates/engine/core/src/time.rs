@@ -93,7 +93,6 @@ pub mod duration_micros {
         use super::{Deserialize, Deserializer, Duration, Serializer};
 
         /// For `#[serde(with = …)]`.
-        #[expect(clippy::ref_option, reason = "the signature that serde asks for")]
         pub fn serialize<S: Serializer>(value: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
             match value {
                 Some(duration) => super::serialize(duration, serializer),

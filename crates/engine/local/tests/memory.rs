@@ -138,6 +138,8 @@ fn history_tells_what_was_applied_and_nothing_else() {
         status: Success,
         attempt: tasklane_core::id::AttemptNo(1),
         session: Some(session_id(1)),
+        cancel_requested: false,
+        lost: 0,
     };
     let expected = [
         HistoryEvent::Claimed { lane: LANE, epoch: Epoch(1), owner: owner_id(1) },

@@ -92,14 +92,14 @@ impl Client {
     }
 }
 
-impl World {
-    fn queue(&self, index: usize) -> QueueKey {
-        QueueKey::new(name("default"), name(&format!("q{index}")))
-    }
+fn queue_key(index: usize) -> QueueKey {
+    QueueKey::new(name("default"), name(&format!("q{index}")))
+}
 
+impl World {
     pub(crate) fn plan_client(&mut self) {
         for (index, policy) in policies().into_iter().enumerate() {
-            let queue = self.queue(index);
+            let queue = queue_key(index);
             let maxima = policy.limits.iter().filter_map(|l| l.concurrency.map(|max| (l.clone(), max)));
             self.client.limits.insert(queue.clone(), maxima.collect());
             let put = PutPolicy { queue: queue.clone(), expected: 0, policy: policy.clone() };
@@ -153,7 +153,7 @@ impl World {
 
     fn make_tasks(&mut self, batch: usize, number: &mut u64, at: Duration) -> (LaneId, Vec<NewTask>) {
         let index = self.rng.index(policies().len());
-        let queue = self.queue(index);
+        let queue = queue_key(index);
         let lane = queue.default_lane(self.scenario.lanes);
         let named = self.rng.chance(40);
         let tasks = (0..batch).map(|_| self.make_task(index, &queue, lane, named, number, at)).collect();
@@ -241,14 +241,15 @@ impl World {
                     self.send_operation(operation);
                 }
             }
-            ClientEvent::Answer { operation, outcomes } => match outcomes {
-                Some(outcomes) => self.on_answer(operation, &outcomes),
-                None => {
+            ClientEvent::Answer { operation, outcomes } => {
+                if let Some(outcomes) = outcomes {
+                    self.on_answer(operation, &outcomes);
+                } else {
                     let delay = self.between(100_000, 2_000_000);
                     let tries = self.client.operations[operation].tries;
                     self.after(delay, Event::Client(ClientEvent::Timeout { operation, tries }));
                 }
-            },
+            }
             ClientEvent::Policy { queue, policy } => {
                 let expected = self.store.policy(&queue).version;
                 let put = PutPolicy { queue, expected, policy: *policy };
@@ -260,7 +261,7 @@ impl World {
     /// The last word on every queue: nothing stays paused.
     pub(crate) fn settle_policies(&mut self) {
         for (index, policy) in policies().into_iter().enumerate() {
-            let queue = self.queue(index);
+            let queue = queue_key(index);
             let expected = self.store.policy(&queue).version;
             self.store.put_policy(PutPolicy { queue, expected, policy }).expect("nobody else writes now");
         }

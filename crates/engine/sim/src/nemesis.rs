@@ -10,6 +10,7 @@ use crate::world::{Event, World};
 
 /// The state of the surroundings.
 #[derive(Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a kind of weather of its own")]
 pub(crate) struct Weather {
     pub(crate) store_down: bool,
     pub(crate) slow_store: bool,

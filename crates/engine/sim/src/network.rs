@@ -11,14 +11,14 @@ use crate::world::{Event, World};
 
 impl World {
     /// Sends a message to the owner of a lane, whoever that is.
-    pub(crate) fn send_to_lane(&mut self, batch: WorkerBatch) {
+    pub(crate) fn send_to_lane(&mut self, batch: &WorkerBatch) {
         for delay in self.fates() {
             self.after(delay, Event::ToLane(batch.clone()));
         }
     }
 
     /// Sends a message to a worker session.
-    pub(crate) fn send_to_session(&mut self, batch: OwnerBatch) {
+    pub(crate) fn send_to_session(&mut self, batch: &OwnerBatch) {
         for delay in self.fates() {
             self.after(delay, Event::ToSession(batch.clone()));
         }
@@ -44,7 +44,7 @@ impl World {
         } else if self.rng.chance(self.scenario.late) {
             let hour = self.rng.chance(10);
             self.report.fault(if hour { "message late by an hour" } else { "message late" });
-            fates.push(if hour { Duration::from_secs(3600) } else { self.between(500_000, 60_000_000) });
+            fates.push(if hour { Duration::from_hours(1) } else { self.between(500_000, 60_000_000) });
         } else {
             // Delays differ, so messages overtake each other.
             fates.push(if self.rng.chance(5) { self.between(3_000, 300_000) } else { usual });

@@ -202,7 +202,7 @@ impl World {
             }
             ServerInput::Granted { lane, granted } => self.drive_lane(index, lane, Input::Granted(granted)),
             ServerInput::View { revision, view, requested_by } => {
-                self.server_view(index, revision, &view, requested_by)
+                self.server_view(index, revision, &view, requested_by);
             }
             ServerInput::Reply { lane, call, reply } => {
                 self.drive_lane(index, lane, Input::Reply { call, reply: *reply });
@@ -301,15 +301,14 @@ impl World {
                     let reply_to = ReplyTo::Lane { index, incarnation, lane, call };
                     self.call_store(StoreRequest::Lane { lane, request }, reply_to);
                 }
-                Effect::Send(batch) => self.send_to_session(batch),
+                Effect::Send(batch) => self.send_to_session(&batch),
                 Effect::Submitted { token, outcomes } => {
                     let Some(operation) = self.server(index).submits.remove(&token) else { continue };
-                    match outcomes {
-                        Some(outcomes) => self.tell_client(operation, Some(outcomes)),
-                        None => {
-                            self.sent_again(operation);
-                            self.store_operation(index, operation);
-                        }
+                    if let Some(outcomes) = outcomes {
+                        self.tell_client(operation, Some(outcomes));
+                    } else {
+                        self.sent_again(operation);
+                        self.store_operation(index, operation);
                     }
                 }
                 Effect::Revoke { session } => self.call_coordinator(CoordinatorCall::Revoke { session }),

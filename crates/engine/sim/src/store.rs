@@ -67,7 +67,7 @@ impl World {
         if force || (!self.weather.healed && self.rng.chance(chance)) {
             self.report.unknown_commits += u64::from(is_commit);
             call.silent = true;
-            self.answer(call.reply_to.clone(), Err(CallError::Unknown), TIMEOUT);
+            self.answer(&call.reply_to, Err(CallError::Unknown), TIMEOUT);
             match self.rng.below(4) {
                 0 => {
                     self.report.fault("store request lost");
@@ -93,7 +93,7 @@ impl World {
                 let unknown = self.rng.chance(30);
                 let error = if unknown { CallError::Unknown } else { CallError::NotApplied };
                 let delay = if unknown { TIMEOUT } else { self.between(1_000, 10_000) };
-                self.answer(reply_to, Err(error), delay);
+                self.answer(&reply_to, Err(error), delay);
             }
             return;
         }
@@ -102,7 +102,7 @@ impl World {
             StoreRequest::Lane { lane, request } => {
                 let reply = self.apply_request(lane, request);
                 if !silent {
-                    self.answer(reply_to, reply, delay);
+                    self.answer(&reply_to, reply, delay);
                 }
             }
             StoreRequest::Submit(submit) => {
@@ -144,8 +144,8 @@ impl World {
         })
     }
 
-    fn answer(&mut self, reply_to: ReplyTo, reply: Result<Reply, CallError>, delay: Duration) {
-        match reply_to {
+    fn answer(&mut self, reply_to: &ReplyTo, reply: Result<Reply, CallError>, delay: Duration) {
+        match *reply_to {
             ReplyTo::Lane { index, incarnation, lane, call } => {
                 let input = ServerInput::Reply { lane, call, reply: Box::new(reply) };
                 self.after(delay, Event::Server { index, incarnation, input });

@@ -83,7 +83,7 @@ impl World {
         host.process = Some(Worker { session, token: None, machine: None, capacity, guard_at: None });
         let incarnation = host.incarnation;
         // Every type is offered by someone, whoever else is away.
-        let offers = |at: usize| index == 0 || (index + at) % 3 != 0 || index % 2 == 1;
+        let offers = |at: usize| index == 0 || !(index + at).is_multiple_of(3) || index % 2 == 1;
         let descriptor = WorkerDescriptor {
             name: name(&format!("worker-{index}")),
             capacity,
@@ -195,7 +195,7 @@ impl World {
                 self.end_executions(kill, |e| e.worker == index && e.incarnation == incarnation);
                 self.leave(index, kill + Duration::from_millis(1));
             }
-            Effect::Send(batch) => self.send_to_lane(batch),
+            Effect::Send(batch) => self.send_to_lane(&batch),
             Effect::Renew => {
                 if let Some(token) = worker.token.clone() {
                     let caller = Caller { is_server: false, index, incarnation };

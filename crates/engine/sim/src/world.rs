@@ -152,7 +152,7 @@ pub(crate) struct World {
 /// No seed needs more.
 const STEPS_MAX: u64 = 2_000_000;
 /// How long everything may take to come to rest when all faults are over.
-const DRAIN_MAX: Duration = Duration::from_secs(1800);
+const DRAIN_MAX: Duration = Duration::from_mins(30);
 
 impl World {
     fn new(scenario: Scenario) -> Self {

@@ -110,7 +110,7 @@ impl Lane {
         }
         match entry.state.status {
             Status::Pending if entry.spot == Spot::Delayed => {
-                reasons.push(Reason::DelayedUntil(entry.state.due))
+                reasons.push(Reason::DelayedUntil(entry.state.due));
             }
             Status::Retrying => reasons.push(Reason::RetryingAt(entry.state.due)),
             Status::Pending => self.explain_line(entry.line, Some(entry), &mut reasons),

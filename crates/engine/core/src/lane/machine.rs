@@ -85,6 +85,8 @@ impl Default for LaneOptions {
 
 /// Schedules the tasks of one lane, for its one owner. See the [module](super).
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "what is known of several independent reads")]
+#[expect(clippy::struct_field_names, reason = "a lane knows its number, which is called lane everywhere")]
 pub struct Lane {
     pub(super) options: LaneOptions,
     pub(super) lane: LaneId,
@@ -275,7 +277,7 @@ impl Lane {
             Input::Submit { token, tasks } => self.on_submit(token, tasks),
             Input::Worker(batch) => self.on_worker(batch),
             Input::Members { revision, members } => self.on_members(revision, members),
-            Input::Policy { queue, policy } => self.on_policy(queue, policy),
+            Input::Policy { queue, policy } => self.on_policy(&queue, policy),
             Input::Hint => self.arrivals_wanted = true,
             Input::Release => self.releasing = true,
             Input::Tick => {}

@@ -11,19 +11,20 @@ use super::entry::{Handle, Spot};
 use super::machine::Lane;
 
 impl Lane {
-    pub(super) fn on_command(&mut self, row: InboxRow) {
+    pub(super) fn on_command(&mut self, row: &InboxRow) {
         if !self.inbox_known.insert(row.seq) {
             return;
         }
         match row.command {
-            Command::Cancel { task } => match self.by_id.get(&task) {
-                Some(&entry) => self.cancel(entry, row.seq),
-                None => {
+            Command::Cancel { task } => {
+                if let Some(&entry) = self.by_id.get(&task) {
+                    self.cancel(entry, row.seq);
+                } else {
                     self.counters.cancel_of_paged_task += 1;
                     self.commands.entry(task).or_default().push(row.seq);
                     self.commands_unread.push(task);
                 }
-            },
+            }
         }
     }
 

@@ -100,10 +100,10 @@ impl Lane {
             GroupOutcome::NotCreated(outcome) => {
                 match outcome {
                     SubmitOutcome::Duplicate | SubmitOutcome::Created { .. } => {
-                        self.counters.insert_duplicate += 1
+                        self.counters.insert_duplicate += 1;
                     }
                     SubmitOutcome::RequestIdReused | SubmitOutcome::QueueFull => {
-                        self.counters.insert_refused += 1
+                        self.counters.insert_refused += 1;
                     }
                 }
                 if self.options.guards.on(Guard::InsertOutcome) {

@@ -7,6 +7,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use smallvec::SmallVec;
+
 use crate::commit::{RecordKey, RecordKind};
 use crate::guard::Guard;
 use crate::id::Seq;
@@ -76,7 +78,7 @@ impl Lane {
             (LaneRead::Policies { .. }, LanePage::Policies { rows, revision, more }) => {
                 self.policies_revision = self.policies_revision.max(revision);
                 for (queue, policy) in rows {
-                    self.on_policy(queue, policy);
+                    self.on_policy(&queue, policy);
                 }
                 if more {
                     self.read(LaneRead::Policies { after: revision }, effects);
@@ -111,7 +113,7 @@ impl Lane {
             (LaneRead::Inbox { .. }, LanePage::Inbox { rows, more }) => {
                 let last = rows.last().map(|row| row.seq);
                 for row in rows {
-                    self.on_command(row);
+                    self.on_command(&row);
                 }
                 match last {
                     Some(after) if more => self.read(LaneRead::Inbox { after }, effects),
@@ -141,7 +143,7 @@ impl Lane {
                 for row in rows {
                     match row {
                         Arrival::Task(row) => self.adopt(row),
-                        Arrival::Command(row) => self.on_command(row),
+                        Arrival::Command(row) => self.on_command(&row),
                     }
                 }
                 self.cursor = self.cursor.max(next);
@@ -333,7 +335,7 @@ impl Lane {
         let limits = if self.options.guards.on(Guard::LimitsAfterTakeover) {
             self.hold_limits(entry)
         } else {
-            Default::default()
+            SmallVec::default()
         };
         let e = &mut self.entries[entry];
         e.spot = Spot::Worker;
@@ -385,8 +387,9 @@ impl Lane {
         }
         self.lines[line].more = more || missed.is_some();
         if let Some(missed) = missed {
+            let before = before(missed);
             let bound = self.lines[line].bound;
-            self.lines[line].bound = Some(bound.map_or(before(missed), |bound| bound.min(before(missed))));
+            self.lines[line].bound = Some(bound.map_or(before, |bound| bound.min(before)));
         }
         for row in rows {
             if self.by_id.contains_key(&row.id) {

@@ -8,13 +8,13 @@ use crate::policy::VersionedPolicy;
 use super::machine::{Lane, Timer};
 
 impl Lane {
-    pub(super) fn on_policy(&mut self, queue: QueueKey, policy: VersionedPolicy) {
-        if self.policies.get(&queue).is_some_and(|known| known.version >= policy.version) {
+    pub(super) fn on_policy(&mut self, queue: &QueueKey, policy: VersionedPolicy) {
+        if self.policies.get(queue).is_some_and(|known| known.version >= policy.version) {
             return;
         }
         self.policies.insert(queue.clone(), policy);
         if self.loading.is_complete() {
-            self.apply_policy(&queue);
+            self.apply_policy(queue);
         }
     }
 

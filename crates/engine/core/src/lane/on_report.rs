@@ -354,9 +354,8 @@ impl Lane {
     /// Compares one attempt with what its worker says of it, and does something about a difference.
     fn compare(&mut self, worker: Handle, handle: Handle, state: Option<HeldState>, epoch: Epoch) {
         match state {
-            Some(HeldState::Queued) => self.note_accepted(handle),
+            Some(HeldState::Queued | HeldState::Ended) => self.note_accepted(handle),
             Some(HeldState::Running(ago)) => self.note_started(handle, ago),
-            Some(HeldState::Ended) => self.note_accepted(handle),
             None => self.on_missing(worker, handle, epoch),
         }
         let entry = &self.entries[handle];

@@ -16,6 +16,7 @@ use super::machine::Lane;
 
 /// A worker session.
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(super) struct Worker {
     pub(super) session: SessionId,
     /// `None` while it is known only from an attempt in the store.

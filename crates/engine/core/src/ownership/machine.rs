@@ -40,7 +40,7 @@ impl Default for OwnershipOptions {
             pack: PackLimits { ops_max: 1 << 16, bytes_max: 8 << 20 },
             retry_after: Duration::from_millis(200),
             failures_max: 3,
-            park_for: Duration::from_secs(60),
+            park_for: Duration::from_mins(1),
             commit_tries_max: 50,
         }
     }
@@ -243,7 +243,7 @@ impl Ownership {
         match self.state {
             // Somebody else should own it now. What this one decided and did not write is forgotten.
             State::Heading { .. } | State::Claiming { .. } | State::Viewing { .. } | State::Owning(_) => {
-                self.drop_lane()
+                self.drop_lane();
             }
             State::Acquiring { .. } | State::Idle | State::Parked { .. } => {}
         }
@@ -348,24 +348,23 @@ impl Ownership {
                     Ok(Reply::Claimed(epoch)) => self.on_claimed(claim, epoch, effects),
                     // The same claim again: it succeeds also if the first one did.
                     Err(CallError::NotApplied | CallError::Unknown) => {
-                        self.call_again(call, Request::Claim(claim))
+                        self.call_again(call, Request::Claim(claim));
                     }
                     // Somebody else was faster. Whether to try once more is up to the grant.
                     _ => self.head(effects),
                 }
             }
             State::Owning(owning) if owning.under_way == Some(call) => {
-                self.on_commit_reply(call, reply, effects)
+                self.on_commit_reply(call, reply, effects);
             }
             State::Owning(owning) => {
                 let Some((read, what, limit)) = owning.reads.remove(&call) else { return };
-                match reply {
-                    Ok(Reply::Page(page)) => self.drive(lane::Input::Page { read, page }, effects),
-                    _ => {
-                        let request = Request::Load { read: what.clone(), limit };
-                        owning.reads.insert(call, (read, what, limit));
-                        self.call_again(call, request);
-                    }
+                if let Ok(Reply::Page(page)) = reply {
+                    self.drive(lane::Input::Page { read, page }, effects);
+                } else {
+                    let request = Request::Load { read: what.clone(), limit };
+                    owning.reads.insert(call, (read, what, limit));
+                    self.call_again(call, request);
                 }
             }
             State::Idle
