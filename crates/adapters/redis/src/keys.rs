@@ -15,9 +15,9 @@ pub(crate) enum LaneKey {
     Lane,
     /// Hash: packed state by task.
     State,
-    /// Hash: head of the spec by task.
-    Head,
-    /// Hash: body of the spec by task.
+    /// Hash: spec by task, without a body that is large.
+    Spec,
+    /// Hash: large body by task.
     Body,
     /// Hash: result by task.
     Result,
@@ -49,7 +49,7 @@ impl LaneKey {
     const NAMES: [&str; 16] = [
         "lane",
         "state",
-        "head",
+        "spec",
         "body",
         "result",
         "attempts",

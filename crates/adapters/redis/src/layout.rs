@@ -10,7 +10,9 @@ use tasklane_core::commit::{GroupOutcome, RecordKey, RecordKind, SubmitOutcome};
 use tasklane_core::id::{AttemptNo, LineKey, Name, QueueKey, Seq, TaskId};
 use tasklane_core::policy::VersionedPolicy;
 use tasklane_core::status::{Status, Version};
-use tasklane_core::task::{AttemptRecord, NewTask, OrderKey, Place, TaskBody, TaskHead, TaskRow, TaskState};
+use tasklane_core::task::{
+    AttemptRecord, NewTask, OrderKey, Place, TaskBody, TaskHead, TaskRow, TaskSpec, TaskState,
+};
 use tasklane_core::time::Timestamp;
 use tasklane_ports::{StoreError, TaskCursor, codec};
 use uuid::Uuid;
@@ -19,10 +21,14 @@ use crate::error::unexpected;
 
 /// Of the packed state. A new one is readable beside the old.
 const LAYOUT: u8 = 1;
-/// Where the part that never changes starts: with the arrival number.
-const FIXED: usize = 22;
-/// Where the name of the queue starts.
-const QUEUE: usize = 63;
+/// Where the layout stands, after the arrival number.
+const LAYOUT_AT: usize = 8;
+/// Where the name of the queue starts, after its length.
+const QUEUE: usize = 49;
+/// Length of what stands before the encoded state and changes with it.
+const MOVING: usize = 22;
+/// A body up to this size is stored with its head.
+const BODY_WITH_HEAD_MAX: usize = 4 << 10;
 
 pub(crate) fn time_key(time: Timestamp) -> [u8; 8] {
     (time.as_micros().cast_unsigned() ^ (1 << 63)).to_be_bytes()
@@ -39,8 +45,14 @@ pub(crate) fn version_key(version: Version) -> [u8; 5] {
     key
 }
 
-/// The part of a packed state that changes with it.
-pub(crate) fn moving(state: &TaskState) -> [u8; FIXED] {
+/// The part of a packed state that changes.
+pub(crate) fn moving(state: &TaskState) -> Vec<u8> {
+    let mut packed = Vec::with_capacity(MOVING + 128);
+    add_moving(&mut packed, state);
+    packed
+}
+
+fn add_moving(packed: &mut Vec<u8>, state: &TaskState) {
     let place = match state.place() {
         Place::Ready => b'r',
         Place::Delayed => b'd',
@@ -48,31 +60,45 @@ pub(crate) fn moving(state: &TaskState) -> [u8; FIXED] {
         Place::Done => b'x',
     };
     let start_by = state.start_by.filter(|_| state.status.is_waiting()).map_or([0; 8], time_key);
-    let mut key = [0; FIXED];
-    key[..5].copy_from_slice(&version_key(state.version()));
-    key[5] = place;
-    key[6..14].copy_from_slice(&time_key(state.due));
-    key[14..].copy_from_slice(&start_by);
-    key
+    packed.extend_from_slice(&version_key(state.version()));
+    packed.push(place);
+    packed.extend_from_slice(&time_key(state.due));
+    packed.extend_from_slice(&start_by);
+    packed.extend_from_slice(&codec::encode(state));
 }
 
-/// The rest of the packed state of a new task, but for its arrival number.
-pub(crate) fn rest(task: &NewTask, state: &TaskState) -> Vec<u8> {
-    let queue = queue_key(&task.spec.head.queue);
+/// The packed state of a new task, but for its arrival number.
+pub(crate) fn packed(task: &NewTask) -> Vec<u8> {
+    let head = &task.spec.head;
+    let queue = queue_key(&head.queue);
     let body_bytes = u32::try_from(task.spec.body_bytes()).unwrap_or(u32::MAX);
     let queue_len = u16::try_from(queue.len()).expect("two names of at most 128 bytes");
-    let state = codec::encode(state);
-    let mut rest = Vec::with_capacity(QUEUE - FIXED + queue.len() + state.len());
-    rest.push(LAYOUT);
-    rest.extend_from_slice(&task.spec.head.line().0.to_be_bytes());
-    rest.push(task.spec.head.priority.rank());
-    rest.push(task.fingerprint.version);
-    rest.extend_from_slice(&task.fingerprint.hash.to_be_bytes());
-    rest.extend_from_slice(&body_bytes.to_be_bytes());
-    rest.extend_from_slice(&queue_len.to_be_bytes());
-    rest.extend_from_slice(queue.as_bytes());
-    rest.extend_from_slice(&state);
-    rest
+    let mut packed = Vec::with_capacity(QUEUE + queue.len() + MOVING + 128);
+    packed.push(LAYOUT);
+    packed.extend_from_slice(&head.line().0.to_be_bytes());
+    packed.push(head.priority.rank());
+    packed.push(task.fingerprint.version);
+    packed.extend_from_slice(&task.fingerprint.hash.to_be_bytes());
+    packed.extend_from_slice(&body_bytes.to_be_bytes());
+    packed.extend_from_slice(&time_key(task.created_at));
+    packed.extend_from_slice(&queue_len.to_be_bytes());
+    packed.extend_from_slice(queue.as_bytes());
+    add_moving(&mut packed, &task.state());
+    packed
+}
+
+/// A spec as it is stored: the size of the head, the head, and the body, if it is small; else the body apart.
+pub(crate) fn spec(spec: &TaskSpec) -> (Vec<u8>, Vec<u8>) {
+    let mut packed = vec![0; 4];
+    packed.extend_from_slice(&codec::encode(&*spec.head));
+    let head_len = u32::try_from(packed.len() - 4).expect("a head is far below 4 GiB");
+    packed[..4].copy_from_slice(&head_len.to_be_bytes());
+    if spec.body_bytes() <= BODY_WITH_HEAD_MAX {
+        packed.extend_from_slice(&codec::encode(&*spec.body));
+        (packed, Vec::new())
+    } else {
+        (packed, codec::encode(&*spec.body))
+    }
 }
 
 /// A queue as part of a key. Names contain no slash.
@@ -88,19 +114,24 @@ pub(crate) fn queue_of(key: &[u8]) -> Result<QueueKey, StoreError> {
 }
 
 /// A task from its stored parts.
-pub(crate) fn row(id: TaskId, state: &[u8], head: &[u8], body: Option<&[u8]>) -> Result<TaskRow, StoreError> {
-    if state.get(30) != Some(&LAYOUT) {
+pub(crate) fn row(id: TaskId, state: &[u8], spec: &[u8], body: Option<&[u8]>) -> Result<TaskRow, StoreError> {
+    if state.get(LAYOUT_AT) != Some(&LAYOUT) {
         return Err(unexpected("a state of another layout"));
     }
-    let seq = Seq(u64::from_be_bytes(fixed(state, FIXED)?));
+    let seq = Seq(u64::from_be_bytes(fixed(state, 0)?));
     let queue_len = usize::from(u16::from_be_bytes(fixed(state, QUEUE - 2)?));
-    let packed = state.get(QUEUE + queue_len..).ok_or_else(|| unexpected("a state that is cut off"))?;
+    let encoded = state.get(QUEUE + queue_len + MOVING..);
+    let encoded = encoded.ok_or_else(|| unexpected("a state that is cut off"))?;
+    let head_len = u32::from_be_bytes(fixed(spec, 0)?) as usize;
+    let (head, with_head) =
+        spec[4..].split_at_checked(head_len).ok_or_else(|| unexpected("a spec that is cut off"))?;
+    let body = body.or((!with_head.is_empty()).then_some(with_head));
     Ok(TaskRow {
         id,
         seq,
         head: Arc::new(codec::decode::<TaskHead>(head)?),
         body: body.map(codec::decode::<TaskBody>).transpose()?.map(Arc::new),
-        state: codec::decode(packed)?,
+        state: codec::decode(encoded)?,
     })
 }
 
@@ -317,13 +348,13 @@ impl Answer {
         matches!(self.0.as_slice().first(), Some(Value::BulkString(bytes)) if bytes.is_empty())
     }
 
-    /// Id, state, head and body of a task; `None` if there is no such task.
+    /// Id, state, spec and body of a task; `None` if there is no such task.
     pub(crate) fn row(&mut self) -> Result<Option<TaskRow>, StoreError> {
         let id = task_id(&self.bytes()?)?;
-        let (state, head, body) = (self.optional()?, self.optional()?, self.optional()?);
+        let (state, spec, body) = (self.optional()?, self.optional()?, self.optional()?);
         let Some(state) = state else { return Ok(None) };
-        let head = head.ok_or_else(|| unexpected("a state without a spec"))?;
-        row(id, &state, &head, body.as_deref()).map(Some)
+        let spec = spec.ok_or_else(|| unexpected("a state without a spec"))?;
+        row(id, &state, &spec, body.as_deref()).map(Some)
     }
 }
 

@@ -127,8 +127,8 @@ impl RedisStore {
     }
 
     async fn arrivals(&self, lane: &LaneKeys, after: Seq, page: Page) -> Result<LanePage, StoreError> {
-        use LaneKey::{Arrivals, Body, Head, Inbox, Lane, State};
-        let keys = [Lane, Arrivals, Inbox, State, Head, Body].map(|key| lane.key(key));
+        use LaneKey::{Arrivals, Body, Inbox, Lane, Spec, State};
+        let keys = [Lane, Arrivals, Inbox, State, Spec, Body].map(|key| lane.key(key));
         let mut call = SCRIPTS.arrivals.call(keys.into_iter());
         call.arg(page.body_bytes_max).arg(page.limit).arg(after.0);
         let mut answer = Answer::new(self.run(&SCRIPTS.arrivals, lane.slot(), Traffic::Lane, call).await?)?;
@@ -176,7 +176,7 @@ struct Page {
 impl Page {
     /// A call of `rows.lua`; what is asked follows.
     fn rows_call(self, lane: &LaneKeys, index: LaneKey) -> Cmd {
-        let keys = [LaneKey::State, LaneKey::Head, LaneKey::Body, index].map(|key| lane.key(key));
+        let keys = [LaneKey::State, LaneKey::Spec, LaneKey::Body, index].map(|key| lane.key(key));
         let mut call = SCRIPTS.rows.call(keys.into_iter());
         call.arg(self.body_bytes_max).arg(self.limit);
         call

@@ -50,24 +50,20 @@ impl RedisStore {
         asked: &[(usize, TaskId)],
     ) -> Result<Vec<Option<TaskView>>, StoreError> {
         let lane = self.lane(lane);
-        let keys = [LaneKey::State, LaneKey::Head, LaneKey::Body, LaneKey::Result].map(|key| lane.key(key));
+        let keys = [LaneKey::State, LaneKey::Spec, LaneKey::Body, LaneKey::Result].map(|key| lane.key(key));
         let mut call = SCRIPTS.view.call(keys.into_iter());
         for (_, id) in asked {
             call.arg(id_arg(id));
         }
         let mut answer = Answer::new(self.run(&SCRIPTS.view, lane.slot(), Traffic::Query, call).await?)?;
+        let mut rows = Vec::with_capacity(asked.len());
+        for _ in asked {
+            rows.push(answer.row()?);
+        }
         let mut views = Vec::with_capacity(asked.len());
-        for (_, id) in asked {
-            let (state, head) = (answer.optional()?, answer.optional()?);
-            let (body, result) = (answer.optional()?, answer.optional()?);
-            views.push(match (state, head) {
-                (Some(state), Some(head)) => Some(TaskView {
-                    row: layout::row(*id, &state, &head, body.as_deref())?,
-                    result: result.map(|result| codec::decode(&result)).transpose()?,
-                }),
-                (None, _) => None,
-                (Some(_), None) => return Err(unexpected("a state without a spec")),
-            });
+        for row in rows {
+            let result = answer.optional()?.map(|result| codec::decode(&result)).transpose()?;
+            views.push(row.map(|row| TaskView { row, result }));
         }
         Ok(views)
     }
@@ -131,7 +127,7 @@ impl RedisStore {
     async fn page_of(&self, lane: LaneId, list: &TaskList) -> Result<LaneList, StoreError> {
         let TaskList { filter, after, limit } = list;
         let lane = self.lane(lane);
-        let keys = [LaneKey::Created, LaneKey::State, LaneKey::Head, LaneKey::Body].map(|key| lane.key(key));
+        let keys = [LaneKey::Created, LaneKey::State, LaneKey::Spec, LaneKey::Body].map(|key| lane.key(key));
         let mut call = SCRIPTS.list.call(keys.into_iter());
         // Newest first: from the cursor, or the end of the time asked for, back to its start.
         let before = filter.created_before.map(|time| layout::time_key(time).to_vec());

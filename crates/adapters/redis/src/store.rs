@@ -7,11 +7,10 @@ use std::sync::{Arc, PoisonError, RwLock};
 use async_trait::async_trait;
 use redis::{Cmd, Value};
 use tasklane_core::command::Command;
-use tasklane_core::commit::{Commit, Group, GroupOutcome, SubmitOutcome, TaskChange};
+use tasklane_core::commit::{Commit, Group, GroupOutcome, SubmitOutcome};
 use tasklane_core::id::{CommitNo, Epoch, LaneId, OwnerId, QueueKey, TaskId};
 use tasklane_core::policy::{QueueBinding, VersionedPolicy};
 use tasklane_core::read::LanePage;
-use tasklane_core::status::check_path;
 use tasklane_core::task::{AttemptRecord, NewTask};
 use tasklane_ports::{
     ClaimLane, LaneHead, Load, Outcome, PutPolicy, QueueCounts, Store, StoreCapabilities, StoreError, Submit,
@@ -148,7 +147,7 @@ impl Store for RedisStore {
     }
 
     async fn submit(&self, submit: Submit) -> Result<Vec<SubmitOutcome>, StoreError> {
-        check_size("submit", submit.tasks.iter().map(insert_size))?;
+        check_size("submit", submit.tasks.iter().map(|task| (task.ops(), task.bytes())))?;
         if submit.tasks.is_empty() {
             return Ok(Vec::new());
         }
@@ -305,11 +304,6 @@ fn owner_arg(owner: &OwnerId) -> &[u8] {
     owner.0.as_bytes()
 }
 
-fn insert_size(task: &NewTask) -> (usize, usize) {
-    let group = Group { insert: Some(Box::new(task.clone())), ..Group::default() };
-    (group.ops(), group.bytes())
-}
-
 fn check_size(what: &'static str, parts: impl Iterator<Item = (usize, usize)>) -> Result<(), StoreError> {
     let StoreCapabilities { ops_max, bytes_max, .. } = CAPABILITIES;
     let (ops, bytes) = parts.fold((0, 0), |(ops, bytes), part| (ops + part.0, bytes + part.1));
@@ -328,30 +322,12 @@ fn check_count(found: usize, expected: usize) -> Result<(), StoreError> {
 
 /// As `submit.lua` and `commit.lua` take a new task.
 fn add_insert(call: &mut Cmd, task: &NewTask) {
-    let state = task.state();
-    call.arg(id_arg(&task.id)).arg(&layout::time_key(task.created_at));
     match task.queue_len_max {
         Some(max) => call.arg(max),
         None => call.arg(""),
     };
-    call.arg(&layout::moving(&state))
-        .arg(layout::rest(task, &state))
-        .arg(codec::encode(&*task.spec.head))
-        .arg(codec::encode(&*task.spec.body));
-}
-
-/// As `commit.lua` takes a change.
-fn add_change(call: &mut Cmd, change: &TaskChange) {
-    // Whether the path is right does not depend on what is stored, but for where it starts: that is compared there.
-    let end = check_path(change.expected, &change.path);
-    let expected = layout::version_key(change.expected);
-    let possible = end == Ok(change.state.version());
-    call.arg(id_arg(&change.task))
-        .arg(if possible { &expected[..] } else { &[] })
-        .arg(&layout::moving(&change.state))
-        .arg(codec::encode(&change.state))
-        .arg(change.result.as_deref().map(codec::encode).unwrap_or_default())
-        .arg(layout::ended(&change.ended));
+    let (spec, body) = layout::spec(&task.spec);
+    call.arg(layout::packed(task)).arg(spec).arg(body);
 }
 
 fn commit_call(lane: &LaneKeys, commit: &Commit) -> Cmd {
@@ -362,13 +338,9 @@ fn commit_call(lane: &LaneKeys, commit: &Commit) -> Cmd {
         .arg(commit.number.0)
         .arg(previous)
         .arg(commit.cursor.0);
-    let inserted = commit.groups.iter().filter_map(|group| group.insert.as_ref()).map(|task| task.id);
-    let changed = commit.groups.iter().filter_map(|group| group.change.as_ref()).map(|change| change.task);
-    let mut ids: Vec<TaskId> = inserted.chain(changed).collect();
-    ids.sort_unstable();
-    ids.dedup();
+    let ids: Vec<&TaskId> = commit.groups.iter().flat_map(ids_of).collect();
     call.arg(ids.len());
-    for id in &ids {
+    for id in ids {
         call.arg(id_arg(id));
     }
     for group in commit.groups.iter() {
@@ -377,26 +349,50 @@ fn commit_call(lane: &LaneKeys, commit: &Commit) -> Cmd {
     call
 }
 
+/// The tasks that a group is about: the inserted one, and the changed one if it is another.
+fn ids_of(group: &Group) -> impl Iterator<Item = &TaskId> {
+    let inserted = group.insert.as_ref().map(|task| &task.id);
+    let changed = group.change.as_ref().map(|change| &change.task);
+    inserted.into_iter().chain(changed.filter(move |changed| Some(*changed) != inserted))
+}
+
+/// As `commit.lua` takes a group: which parts it has, and the parts.
 fn add_group(call: &mut Cmd, group: &Group) {
-    let part = |there: bool, bit: u8, args: usize| if there { (bit, args) } else { (0, 0) };
+    let Group { insert, change, inbox_done, records } = group;
+    let result = change.as_ref().and_then(|change| change.result.as_deref());
+    let ended = change.as_ref().map_or(&[][..], |change| &change.ended);
     let parts = [
-        part(group.insert.is_some(), 1, 7),
-        part(group.change.is_some(), 2, 6),
-        part(!group.inbox_done.is_empty(), 4, 1),
-        part(!group.records.is_empty(), 8, 2 * group.records.len()),
+        insert.is_some(),
+        change.is_some(),
+        !inbox_done.is_empty(),
+        result.is_some(),
+        !ended.is_empty(),
+        !records.is_empty(),
+        insert.is_some() && ids_of(group).count() == 2,
     ];
-    let (bits, args) = parts.iter().fold((0, 1), |(bits, args), part| (bits | part.0, args + part.1));
-    call.arg(args).arg(bits);
-    if let Some(task) = &group.insert {
+    call.arg(parts.iter().rev().fold(0u8, |bits, part| bits << 1 | u8::from(*part)));
+    if let Some(task) = insert {
         add_insert(call, task);
     }
-    if let Some(change) = &group.change {
-        add_change(call, change);
+    if let Some(change) = change {
+        // Whether a path is right depends on what is stored only by where it starts, and that is compared there.
+        let possible = change.fits(change.expected);
+        let expected = layout::version_key(change.expected);
+        call.arg(if possible { &expected[..] } else { &[] }).arg(layout::moving(&change.state));
     }
-    if !group.inbox_done.is_empty() {
-        call.arg(group.inbox_done.iter().flat_map(|seq| seq.0.to_be_bytes()).collect::<Vec<u8>>());
+    if !inbox_done.is_empty() {
+        call.arg(inbox_done.iter().flat_map(|seq| seq.0.to_be_bytes()).collect::<Vec<u8>>());
     }
-    for record in &group.records {
+    if let Some(result) = result {
+        call.arg(codec::encode(result));
+    }
+    if !ended.is_empty() {
+        call.arg(layout::ended(ended));
+    }
+    if !records.is_empty() {
+        call.arg(records.len());
+    }
+    for record in records {
         call.arg(layout::record_key(&record.key));
         match &record.value {
             Some(value) => call.arg([b"+".as_slice(), value].concat()),

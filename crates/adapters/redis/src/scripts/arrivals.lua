@@ -1,5 +1,5 @@
--- KEYS: lane, arrivals, inbox, state, head, body. ARGV: largest body, limit, last number seen.
--- Answers {'gap'}, or {'ok', highest number, number covered, then for each row: id, state, head, body of a task, or
+-- KEYS: lane, arrivals, inbox, state, spec, body. ARGV: largest body, limit, last number seen.
+-- Answers {'gap'}, or {'ok', highest number, number covered, then for each row: id, state, spec, body of a task, or
 -- '', 8 bytes of number and command, false, false of a command}.
 local body_max, limit, after = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 -- Commands that are done leave holes. So many pages full of them are passed over before an empty answer.
@@ -27,15 +27,15 @@ for _ = 1, PAGES_MAX do
   end
 end
 
-local states, heads, bodies = gather(KEYS[4], ids), gather(KEYS[5], ids), nil
-if body_max > 0 then bodies = bodies_upto(KEYS[6], ids, states, body_max) end
+local states = gather(KEYS[4], ids)
+local specs, bodies = specs_of(KEYS[5], KEYS[6], ids, states, body_max)
 local answer, task = { 'ok', lane[1] or '0', string.format('%.0f', covered) }, 0
 for i = 1, #rows do
   local n = #answer
   if rows[i] == '' then
     task = task + 1
-    answer[n + 1], answer[n + 2], answer[n + 3] = ids[task], states[task], heads[task]
-    answer[n + 4] = bodies and bodies[task] or false
+    answer[n + 1], answer[n + 2], answer[n + 3] = ids[task], states[task], specs[task]
+    answer[n + 4] = bodies[task]
   else
     answer[n + 1], answer[n + 2], answer[n + 3], answer[n + 4] = '', rows[i], false, false
   end

@@ -1,10 +1,13 @@
--- ARGV: epoch, owner, number, the number before it, cursor; number of tasks and their ids; then each group:
---   how many arguments follow, parts (1 insert, 2 change, 4 inbox, 8 records)
---   insert: as in submit.lua
---   change: id, version expected (empty if it can never be right), the changing part of the packed state, the
---           MessagePack of the state, result or '', ended attempts (packed one after the other) or ''
---   inbox:  the arrival numbers, 8 bytes each
---   records: pairs of key and '+' value, or key and '-'
+-- ARGV: epoch, owner, number, the number before it, cursor; number of ids, the ids of the tasks that the groups are
+-- about, in their order (of an insert and its change once, if they are about the same task); then each group:
+--   parts: the sum of 1 insert, 2 change, 4 inbox, 8 result, 16 ended attempts, 32 records, 64 the change is about
+--          another task than the insert
+--   insert:  as in submit.lua
+--   change:  version expected (empty if it can never be right), packed state from position e+1 on
+--   inbox:   the arrival numbers, 8 bytes each
+--   result:  as it is stored
+--   ended:   as they are stored, one after the other
+--   records: how many, then pairs of key and '+' value, or key and '-'
 -- Answers {'ok', outcomes}, {'fenced', epoch} or {'order', last}. Outcomes, one after the other: A(pplied);
 -- C and 8 bytes (applied with an insert); what `refusal` says; M and the 5 bytes of the version found; N if none was.
 local epoch, owner, number, previous, cursor = take(), take(), take(), take(), take()
@@ -14,68 +17,83 @@ if lane[3] == number and lane[6] then return { 'ok', lane[6] } end
 if lane[3] ~= previous then return { 'order', lane[3] } end
 
 seq = tonumber(lane[4]) or 0
+local ids = at + 1
 read_tasks(tonumber(take()))
 
 local results, attempts, inbox, records, record_order = {}, {}, {}, {}, {}
 
-local function group(parts, last)
-  local new, outcome, inserted = nil, 'A', nil
-  if parts % 2 == 1 then
-    new = at
-    at = at + 7
-    outcome = refusal(ARGV[new + 1], ARGV[new + 5], ARGV[new + 3])
-    if outcome then return outcome end
-    inserted = ARGV[new + 1]
+local function next_id()
+  ids = ids + 1
+  return ARGV[ids]
+end
+
+local function has(parts, bit) return parts % (2 * bit) >= bit end
+
+-- Takes the arguments of a group whole, whatever becomes of it.
+local function group(parts)
+  local inserted, len_max, packed, spec, body
+  if has(parts, 1) then
+    inserted = next_id()
+    len_max, packed, spec, body = take(), take(), take(), take()
   end
-  local id, expected, moving, state, result, ended
-  if parts % 4 >= 2 then
-    id, expected, moving, state, result, ended = unpack(ARGV, at + 1, at + 6)
-    at = at + 6
+  local id, expected, moving, numbers, result, ended
+  if has(parts, 2) then
+    id = inserted
+    if not inserted or has(parts, 64) then id = next_id() end
+    expected, moving = take(), take()
+  end
+  if has(parts, 4) then numbers = take() end
+  if has(parts, 8) then result = take() end
+  if has(parts, 16) then ended = take() end
+  local first_record, last_record = 1, 0
+  if has(parts, 32) then
+    local pairs_of = tonumber(take())
+    first_record, last_record = at + 1, at + 2 * pairs_of
+    at = last_record
+  end
+
+  if inserted then
+    local refused = refusal(inserted, packed, len_max)
+    if refused then return refused end
+  end
+  if id then
     local found
     if id == inserted then
-      found = sub(ARGV[new + 4], 1, 5)
-    elseif now[id] then
-      found = sub(now[id], 1, 5)
-    end
-    if found ~= expected then
-      return found and id ~= inserted and 'M' .. found or 'N'
+      local high, low = byte(packed, 40, 41)
+      local last = 41 + high * 256 + low
+      if sub(packed, last + 1, last + 5) ~= expected then return 'N' end
+    elseif not now[id] then
+      return 'N'
+    else
+      local last = name_end(now[id])
+      found = sub(now[id], last + 1, last + 5)
+      if found ~= expected then return 'M' .. found end
     end
   end
 
   -- Nothing is refused from here on.
-  outcome = 'A'
-  if inserted then
-    outcome = 'C' .. insert(inserted, ARGV[new + 2], ARGV[new + 4], ARGV[new + 5], ARGV[new + 6], ARGV[new + 7])
-  end
-  if id then
-    change(id, moving, state)
-    if result ~= '' then
-      results[#results + 1] = id
-      results[#results + 1] = result
-    end
-    if ended ~= '' then
-      attempts[id] = (attempts[id] or call('HGET', ATTEMPTS, id) or '') .. ended
-    end
-  end
-  if parts % 8 >= 4 then
-    local numbers = take()
+  local outcome = 'A'
+  if inserted then outcome = 'C' .. insert(inserted, packed, spec, body) end
+  if id then change(id, moving) end
+  if numbers then
     for i = 1, #numbers, 8 do inbox[#inbox + 1] = sub(numbers, i, i + 7) end
   end
-  if parts >= 8 then
-    for i = at + 1, last, 2 do
-      if records[ARGV[i]] == nil then record_order[#record_order + 1] = ARGV[i] end
-      records[ARGV[i]] = ARGV[i + 1]
-    end
+  if result then
+    results[#results + 1] = id
+    results[#results + 1] = result
+  end
+  if ended then attempts[id] = (attempts[id] or call('HGET', ATTEMPTS, id) or '') .. ended end
+  for i = first_record, last_record, 2 do
+    local key = ARGV[i]
+    if records[key] == nil then record_order[#record_order + 1] = key end
+    records[key] = ARGV[i + 1]
   end
   return outcome
 end
 
 local outcomes = {}
 while at < #ARGV do
-  local size = tonumber(take())
-  local last = at + size
-  outcomes[#outcomes + 1] = group(tonumber(take()), last)
-  at = last
+  outcomes[#outcomes + 1] = group(tonumber(take()))
 end
 outcomes = table.concat(outcomes)
 

@@ -1,7 +1,7 @@
--- One page of the tasks of a lane, newest first. KEYS: created, state, head, body. ARGV: first and last bound in the
+-- One page of the tasks of a lane, newest first. KEYS: created, state, spec, body. ARGV: first and last bound in the
 -- index of creation times, most entries to look at, most rows to answer, largest body, most bytes of bodies,
 -- statuses wanted or '', namespace or '', queue or ''.
--- Answers the last entry looked at, or '' at the end of the lane; then id, state, head, body for each row.
+-- Answers the last entry looked at, or '' at the end of the lane; then id, state, spec, body for each row.
 local looks_max, rows_max = tonumber(ARGV[3]), tonumber(ARGV[4])
 local body_max, bytes_max = tonumber(ARGV[5]), tonumber(ARGV[6])
 local statuses, namespace, queue = ARGV[7], ARGV[8], ARGV[9]
@@ -13,10 +13,11 @@ local all = gather(KEYS[2], looked_at)
 
 local function wanted(state)
   if not state then return true end
-  if statuses ~= '' and not string.find(statuses, sub(state, 1, 1), 1, true) then return false end
+  local high, low = byte(state, 48, 49)
+  local last = 49 + high * 256 + low
+  if statuses ~= '' and not string.find(statuses, sub(state, last + 1, last + 1), 1, true) then return false end
   if namespace == '' and queue == '' then return true end
-  local high, low = byte(state, 62, 63)
-  local name = sub(state, 64, 63 + high * 256 + low)
+  local name = sub(state, 50, last)
   local slash = string.find(name, '/', 1, true)
   return (namespace == '' or sub(name, 1, slash - 1) == namespace)
     and (queue == '' or sub(name, slash + 1) == queue)
@@ -36,10 +37,5 @@ while last < #looked_at and #ids < rows_max and bytes < bytes_max do
   end
 end
 
-local heads, bodies = gather(KEYS[3], ids), bodies_upto(KEYS[4], ids, states, body_max)
-local answer = { last < #entries and entries[last] or '' }
-for i = 1, #ids do
-  local n = #answer
-  answer[n + 1], answer[n + 2], answer[n + 3], answer[n + 4] = ids[i], states[i], heads[i], bodies[i]
-end
-return answer
+local specs, bodies = specs_of(KEYS[3], KEYS[4], ids, states, body_max)
+return add_rows({ last < #entries and entries[last] or '' }, ids, states, specs, bodies)

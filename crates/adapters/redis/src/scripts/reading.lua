@@ -12,21 +12,41 @@ local function gather(key, fields)
 end
 
 local function body_size(value)
-  local a, b, c, d = byte(value, 58, 61)
+  local a, b, c, d = byte(value, 36, 39)
   return ((a * 256 + b) * 256 + c) * 256 + d
 end
 
--- The bodies of the tasks, in their order; false where there is no task, or its body is larger than `max`.
-local function bodies_upto(key, ids, states, max)
-  local wanted, places = {}, {}
+-- A spec is the size of its head, the head, and the body if that is small; a large one is stored apart. Answers of the
+-- tasks that exist the specs and the bodies that are stored apart, in their order; without bodies larger than `max`.
+local function specs_of(spec_key, body_key, ids, states, max)
+  local specs, apart, places = gather(spec_key, ids), {}, {}
+  local bodies = {}
   for i = 1, #ids do
-    if states[i] and body_size(states[i]) <= max then
-      wanted[#wanted + 1] = ids[i]
-      places[#wanted] = i
+    bodies[i] = false
+    local spec = specs[i]
+    if spec and states[i] then
+      local a, b, c, d = byte(spec, 1, 4)
+      local head_end = 4 + ((a * 256 + b) * 256 + c) * 256 + d
+      local is_apart = #spec == head_end
+      if body_size(states[i]) > max then
+        if not is_apart then specs[i] = sub(spec, 1, head_end) end
+      elseif is_apart then
+        apart[#apart + 1] = ids[i]
+        places[#apart] = i
+      end
     end
   end
-  local found, bodies = gather(key, wanted), {}
-  for i = 1, #ids do bodies[i] = false end
-  for i = 1, #wanted do bodies[places[i]] = found[i] end
-  return bodies
+  local found = gather(body_key, apart)
+  for i = 1, #apart do bodies[places[i]] = found[i] end
+  return specs, bodies
+end
+
+-- Adds id, state, spec and body of each task to an answer.
+local function add_rows(answer, ids, states, specs, bodies)
+  local n = #answer
+  for i = 1, #ids do
+    answer[n + 1], answer[n + 2], answer[n + 3], answer[n + 4] = ids[i], states[i], specs[i], bodies[i]
+    n = n + 4
+  end
+  return answer
 end

@@ -1,8 +1,8 @@
--- KEYS: state, head, body, index. ARGV: largest body, limit, then one of
+-- KEYS: state, spec, body, index. ARGV: largest body, limit, then one of
 --   'range', first, last    entries of the index between two bounds
 --   'lines', first          the first entry of each line
 --   'ids', ids…             these, as far as they exist
--- Answers whether there is more, then id, state, head, body for each task. Every entry of an index ends with the id.
+-- Answers whether there is more, then id, state, spec, body for each task. Every entry of an index ends with the id.
 local body_max, limit, kind = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
 local ids, more = {}, 0
 if kind == 'range' then
@@ -25,12 +25,6 @@ elseif kind == 'lines' then
 else
   for i = 4, #ARGV do ids[i - 3] = ARGV[i] end
 end
-local states, heads, bodies = gather(KEYS[1], ids), gather(KEYS[2], ids), nil
-if body_max > 0 then bodies = bodies_upto(KEYS[3], ids, states, body_max) end
-local answer = { more }
-for i = 1, #ids do
-  local n = #answer
-  answer[n + 1], answer[n + 2], answer[n + 3] = ids[i], states[i], heads[i]
-  answer[n + 4] = bodies and bodies[i] or false
-end
-return answer
+local states = gather(KEYS[1], ids)
+local specs, bodies = specs_of(KEYS[2], KEYS[3], ids, states, body_max)
+return add_rows({ more }, ids, states, specs, bodies)

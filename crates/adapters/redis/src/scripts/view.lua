@@ -1,9 +1,7 @@
--- KEYS: state, head, body, result. ARGV: ids. Answers state, head, body, result for each.
-local states, heads, bodies, results =
-  gather(KEYS[1], ARGV), gather(KEYS[2], ARGV), gather(KEYS[3], ARGV), gather(KEYS[4], ARGV)
-local answer = {}
-for i = 1, #ARGV do
-  local n = #answer
-  answer[n + 1], answer[n + 2], answer[n + 3], answer[n + 4] = states[i], heads[i], bodies[i], results[i]
-end
+-- KEYS: state, spec, body, result. ARGV: ids. Answers id, state, spec, body for each, then the results.
+local states = gather(KEYS[1], ARGV)
+local specs, bodies = specs_of(KEYS[2], KEYS[3], ARGV, states, math.huge)
+local answer, results = add_rows({}, ARGV, states, specs, bodies), gather(KEYS[4], ARGV)
+local n = #answer
+for i = 1, #ARGV do answer[n + i] = results[i] end
 return answer
