@@ -26,7 +26,7 @@ const LAYOUT_AT: usize = 8;
 /// Where the name of the queue starts, after its length.
 const QUEUE: usize = 49;
 /// Length of what stands before the encoded state and changes with it.
-const MOVING: usize = 22;
+const MOVING: usize = 23;
 /// A body up to this size is stored with its head.
 const BODY_WITH_HEAD_MAX: usize = 4 << 10;
 
@@ -59,16 +59,17 @@ fn add_moving(packed: &mut Vec<u8>, state: &TaskState) {
         Place::InFlight => b'f',
         Place::Done => b'x',
     };
-    let start_by = state.start_by.filter(|_| state.status.is_waiting()).map_or([0; 8], time_key);
-    packed.extend_from_slice(&version_key(state.version()));
+    let start_by = state.start_by.filter(|_| state.status.is_waiting());
+    packed.push(u8::from(start_by.is_some()));
     packed.push(place);
+    packed.extend_from_slice(&version_key(state.version()));
     packed.extend_from_slice(&time_key(state.due));
-    packed.extend_from_slice(&start_by);
+    packed.extend_from_slice(&start_by.map_or([0; 8], time_key));
     packed.extend_from_slice(&codec::encode(state));
 }
 
-/// The packed state of a new task, but for its arrival number.
-pub(crate) fn packed(task: &NewTask) -> Vec<u8> {
+/// The packed state of a new task that is already in some state, but for its arrival number.
+pub(crate) fn packed(task: &NewTask, state: &TaskState) -> Vec<u8> {
     let head = &task.spec.head;
     let queue = queue_key(&head.queue);
     let body_bytes = u32::try_from(task.spec.body_bytes()).unwrap_or(u32::MAX);
@@ -83,7 +84,7 @@ pub(crate) fn packed(task: &NewTask) -> Vec<u8> {
     packed.extend_from_slice(&time_key(task.created_at));
     packed.extend_from_slice(&queue_len.to_be_bytes());
     packed.extend_from_slice(queue.as_bytes());
-    add_moving(&mut packed, &task.state());
+    add_moving(&mut packed, state);
     packed
 }
 
@@ -125,7 +126,7 @@ pub(crate) fn row(id: TaskId, state: &[u8], spec: &[u8], body: Option<&[u8]>) ->
     let head_len = u32::from_be_bytes(fixed(spec, 0)?) as usize;
     let (head, with_head) =
         spec[4..].split_at_checked(head_len).ok_or_else(|| unexpected("a spec that is cut off"))?;
-    let body = body.or((!with_head.is_empty()).then_some(with_head));
+    let body = body.or_else(|| (!with_head.is_empty()).then_some(with_head));
     Ok(TaskRow {
         id,
         seq,

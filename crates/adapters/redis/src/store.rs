@@ -7,11 +7,12 @@ use std::sync::{Arc, PoisonError, RwLock};
 use async_trait::async_trait;
 use redis::{Cmd, Value};
 use tasklane_core::command::Command;
-use tasklane_core::commit::{Commit, Group, GroupOutcome, SubmitOutcome};
+use tasklane_core::commit::{Commit, Group, GroupOutcome, SubmitOutcome, TaskChange};
 use tasklane_core::id::{CommitNo, Epoch, LaneId, OwnerId, QueueKey, TaskId};
 use tasklane_core::policy::{QueueBinding, VersionedPolicy};
 use tasklane_core::read::LanePage;
-use tasklane_core::task::{AttemptRecord, NewTask};
+use tasklane_core::status::Version;
+use tasklane_core::task::{AttemptRecord, NewTask, TaskState};
 use tasklane_ports::{
     ClaimLane, LaneHead, Load, Outcome, PutPolicy, QueueCounts, Store, StoreCapabilities, StoreError, Submit,
     TaskList, TaskPage, TaskView, codec,
@@ -158,7 +159,7 @@ impl Store for RedisStore {
             call.arg(id_arg(&task.id));
         }
         for task in submit.tasks.iter() {
-            add_insert(&mut call, task);
+            add_insert(&mut call, task, &task.state());
         }
         let answer = self.bytes(&SCRIPTS.submit, lane.slot(), call).await?;
         let outcomes = layout::submit_outcomes(&answer)?;
@@ -321,13 +322,13 @@ fn check_count(found: usize, expected: usize) -> Result<(), StoreError> {
 }
 
 /// As `submit.lua` and `commit.lua` take a new task.
-fn add_insert(call: &mut Cmd, task: &NewTask) {
+fn add_insert(call: &mut Cmd, task: &NewTask, state: &TaskState) {
     match task.queue_len_max {
         Some(max) => call.arg(max),
         None => call.arg(""),
     };
     let (spec, body) = layout::spec(&task.spec);
-    call.arg(layout::packed(task)).arg(spec).arg(body);
+    call.arg(layout::packed(task, state)).arg(spec).arg(body);
 }
 
 fn commit_call(lane: &LaneKeys, commit: &Commit) -> Cmd {
@@ -338,65 +339,87 @@ fn commit_call(lane: &LaneKeys, commit: &Commit) -> Cmd {
         .arg(commit.number.0)
         .arg(previous)
         .arg(commit.cursor.0);
-    let ids: Vec<&TaskId> = commit.groups.iter().flat_map(ids_of).collect();
-    call.arg(ids.len());
+    let parts: Vec<GroupParts<'_>> = commit.groups.iter().map(GroupParts::of).collect();
+    let ids = parts.iter().flat_map(GroupParts::ids);
+    call.arg(ids.clone().count());
     for id in ids {
         call.arg(id_arg(id));
     }
-    for group in commit.groups.iter() {
-        add_group(&mut call, group);
+    for group in &parts {
+        group.add_to(&mut call);
     }
     call
 }
 
-/// The tasks that a group is about: the inserted one, and the changed one if it is another.
-fn ids_of(group: &Group) -> impl Iterator<Item = &TaskId> {
-    let inserted = group.insert.as_ref().map(|task| &task.id);
-    let changed = group.change.as_ref().map(|change| &change.task);
-    inserted.into_iter().chain(changed.filter(move |changed| Some(*changed) != inserted))
+/// A group as `commit.lua` takes it: an insert and a change of the same task are one part.
+struct GroupParts<'a> {
+    group: &'a Group,
+    insert: Option<&'a NewTask>,
+    /// Of the inserted task.
+    first_change: Option<&'a TaskChange>,
+    /// Of any other task.
+    change: Option<&'a TaskChange>,
 }
 
-/// As `commit.lua` takes a group: which parts it has, and the parts.
-fn add_group(call: &mut Cmd, group: &Group) {
-    let Group { insert, change, inbox_done, records } = group;
-    let result = change.as_ref().and_then(|change| change.result.as_deref());
-    let ended = change.as_ref().map_or(&[][..], |change| &change.ended);
-    let parts = [
-        insert.is_some(),
-        change.is_some(),
-        !inbox_done.is_empty(),
-        result.is_some(),
-        !ended.is_empty(),
-        !records.is_empty(),
-        insert.is_some() && ids_of(group).count() == 2,
-    ];
-    call.arg(parts.iter().rev().fold(0u8, |bits, part| bits << 1 | u8::from(*part)));
-    if let Some(task) = insert {
-        add_insert(call, task);
+impl<'a> GroupParts<'a> {
+    fn of(group: &'a Group) -> Self {
+        let insert = group.insert.as_deref();
+        let change = group.change.as_ref();
+        let is_first = change.map(|change| change.task) == insert.map(|task| task.id);
+        let (first_change, change) = if is_first { (change, None) } else { (None, change) };
+        Self { group, insert, first_change, change }
     }
-    if let Some(change) = change {
-        // Whether a path is right depends on what is stored only by where it starts, and that is compared there.
-        let possible = change.fits(change.expected);
-        let expected = layout::version_key(change.expected);
-        call.arg(if possible { &expected[..] } else { &[] }).arg(layout::moving(&change.state));
+
+    fn ids(&self) -> impl Iterator<Item = &'a TaskId> + Clone {
+        self.insert.map(|task| &task.id).into_iter().chain(self.change.map(|change| &change.task))
     }
-    if !inbox_done.is_empty() {
-        call.arg(inbox_done.iter().flat_map(|seq| seq.0.to_be_bytes()).collect::<Vec<u8>>());
-    }
-    if let Some(result) = result {
-        call.arg(codec::encode(result));
-    }
-    if !ended.is_empty() {
-        call.arg(layout::ended(ended));
-    }
-    if !records.is_empty() {
-        call.arg(records.len());
-    }
-    for record in records {
-        call.arg(layout::record_key(&record.key));
-        match &record.value {
-            Some(value) => call.arg([b"+".as_slice(), value].concat()),
-            None => call.arg("-"),
-        };
+
+    fn add_to(&self, call: &mut Cmd) {
+        let Self { group: Group { inbox_done, records, .. }, insert, first_change, change } = self;
+        let any_change = first_change.or(*change);
+        let result = any_change.and_then(|change| change.result.as_deref());
+        let ended = any_change.map_or(&[][..], |change| &change.ended);
+        let is_wrong = first_change.is_some_and(|change| !change.fits(Version::NEW));
+        let parts = [
+            insert.is_some(),
+            change.is_some(),
+            !inbox_done.is_empty(),
+            result.is_some(),
+            !ended.is_empty(),
+            !records.is_empty(),
+            is_wrong,
+        ];
+        call.arg(parts.iter().rev().fold(0u8, |bits, part| bits << 1 | u8::from(*part)));
+        if let Some(task) = insert {
+            match first_change {
+                Some(change) => add_insert(call, task, &change.state),
+                None => add_insert(call, task, &task.state()),
+            }
+        }
+        if let Some(change) = change {
+            // Whether a path is right depends on what is stored only by where it starts; that is compared there.
+            let possible = change.fits(change.expected);
+            let expected = layout::version_key(change.expected);
+            call.arg(if possible { &expected[..] } else { &[] }).arg(layout::moving(&change.state));
+        }
+        if !inbox_done.is_empty() {
+            call.arg(inbox_done.iter().flat_map(|seq| seq.0.to_be_bytes()).collect::<Vec<u8>>());
+        }
+        if let Some(result) = result {
+            call.arg(codec::encode(result));
+        }
+        if !ended.is_empty() {
+            call.arg(layout::ended(ended));
+        }
+        if !records.is_empty() {
+            call.arg(records.len());
+        }
+        for record in records {
+            call.arg(layout::record_key(&record.key));
+            match &record.value {
+                Some(value) => call.arg([b"+".as_slice(), value].concat()),
+                None => call.arg("-"),
+            };
+        }
     }
 }

@@ -39,6 +39,7 @@ fn life_cycles() {
                 let count = if batch < 100 { TASKS / 10 } else { TASKS };
                 let new = tasks(0..count);
                 let mut owner = Owner::claim(&store, LANE).await;
+                let cpu_before = cpu_seconds(&server);
 
                 let started = Instant::now();
                 for batch in new.chunks(batch) {
@@ -59,6 +60,7 @@ fn life_cycles() {
                 }
                 let three = started.elapsed();
                 let finished = three - scheduled - submitted;
+                let cpu_of_three = cpu_seconds(&server) - cpu_before;
 
                 let other = tasks(count..2 * count);
                 let started = Instant::now();
@@ -69,6 +71,7 @@ fn life_cycles() {
                     owner.commit(groups(batch, finish)).await;
                 }
                 let two = started.elapsed();
+                let cpu_of_two = cpu_seconds(&server) - cpu_before - cpu_of_three;
 
                 #[expect(clippy::cast_precision_loss, reason = "a measurement")]
                 let rate = |time: std::time::Duration| (count as f64 / time.as_secs_f64()).round();
@@ -81,20 +84,34 @@ fn life_cycles() {
                     rate(three),
                     rate(two)
                 );
+                // On a machine with other work only this can be compared.
+                #[expect(clippy::cast_precision_loss, reason = "a measurement")]
+                let per_task = |seconds: f64| (seconds * 1e7 / count as f64).round() / 10.0;
+                println!(
+                    "  server: {} us of CPU per life cycle with 3 writes, {} us with 2 writes",
+                    per_task(cpu_of_three),
+                    per_task(cpu_of_two)
+                );
                 if batch == 1000 {
                     let started = Instant::now();
                     let list = TaskList { filter: TaskFilter::default(), after: None, limit: 100 };
                     let listed = store.list(list).await.unwrap().tasks.len();
                     println!("  a list of {listed} in {:?}", started.elapsed());
                     println!("  {}", memory(&server));
-                    if std::env::var_os("STATS").is_some() {
-                        println!("{}", server.command(&["INFO", "commandstats"]));
-                    }
                 }
             }
         }
         Some(())
     });
+}
+
+fn cpu_seconds(server: &RedisServer) -> f64 {
+    let info = server.command(&["INFO", "cpu"]);
+    let seconds = |name: &str| {
+        let line = info.lines().find_map(|line| line.strip_prefix(name));
+        line.and_then(|seconds| seconds.trim().parse::<f64>().ok()).unwrap_or(f64::NAN)
+    };
+    seconds("used_cpu_user:") + seconds("used_cpu_sys:")
 }
 
 fn memory(server: &RedisServer) -> String {

@@ -15,7 +15,7 @@ local function wanted(state)
   if not state then return true end
   local high, low = byte(state, 48, 49)
   local last = 49 + high * 256 + low
-  if statuses ~= '' and not string.find(statuses, sub(state, last + 1, last + 1), 1, true) then return false end
+  if statuses ~= '' and not string.find(statuses, sub(state, last + 3, last + 3), 1, true) then return false end
   if namespace == '' and queue == '' then return true end
   local name = sub(state, 50, last)
   local slash = string.find(name, '/', 1, true)
