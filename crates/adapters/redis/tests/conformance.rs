@@ -7,7 +7,9 @@ use std::sync::{Arc, OnceLock};
 use async_trait::async_trait;
 use support::{Cluster, Mode, Proxy, RedisServer};
 use tasklane_core::commit::Commit;
-use tasklane_ports::conformance::{LogsEnv, StalledCommit, StoreEnv};
+use tasklane_local::{MemoryOptions, MemoryStore};
+use tasklane_ports::conformance::model::{self, Plan};
+use tasklane_ports::conformance::{LogsEnv, StalledCommit, StoreEnv, run_long};
 use tasklane_ports::{Logs, Store};
 use tasklane_redis::{RedisOptions, RedisStore};
 
@@ -59,7 +61,7 @@ impl StoreEnv for RedisEnv {
         proxy.held().await;
         StalledCommit::new(async move {
             proxy.set(Mode::Pass);
-            committing.await.unwrap()
+            committing.await.expect("a commit does not panic")
         })
     }
 }
@@ -75,6 +77,25 @@ impl LogsEnv for RedisEnv {
     }
 }
 
+/// Compares with the reference by random calls. A few sequences share a place and go on at once; each of them has lanes
+/// of its own, and questions about all lanes should not be about thousands.
+fn compare_with_the_reference<F: Future<Output = Option<RedisEnv>>>(env: impl Fn() -> F) {
+    const IN_ONE_PLACE: usize = 25;
+    let mut plan = Plan::from_environment();
+    if std::env::var_os("TASKLANE_MODEL_SEQUENCES").is_none() {
+        plan.sequences = 1000;
+    }
+    run_long("behaves_like_the_reference", async {
+        for first in (0..plan.sequences).step_by(IN_ONE_PLACE) {
+            let sequences = IN_ONE_PLACE.min(plan.sequences - first);
+            let part = Plan { sequences, seed: plan.seed + first as u64, ..plan };
+            let reference = || Arc::new(MemoryStore::new(MemoryOptions::default())) as Arc<dyn Store>;
+            model::run(&env().await?, &reference, part).await;
+        }
+        Some(())
+    });
+}
+
 mod plain {
     use super::*;
 
@@ -85,6 +106,11 @@ mod plain {
     }
 
     tasklane_ports::store_conformance!(env);
+
+    #[test]
+    fn behaves_like_the_reference() {
+        compare_with_the_reference(env);
+    }
     tasklane_ports::logs_conformance!(env);
 }
 
@@ -98,5 +124,10 @@ mod cluster {
     }
 
     tasklane_ports::store_conformance!(env);
+
+    #[test]
+    fn behaves_like_the_reference() {
+        compare_with_the_reference(env);
+    }
     tasklane_ports::logs_conformance!(env);
 }

@@ -1,5 +1,8 @@
-//! What the store can do alone: whole life cycles of tasks, committed in batches. Not a test of anything, so it runs
-//! only when asked for: `cargo test --profile ci -p tasklane-redis --test throughput -- --ignored --nocapture`.
+//! What the store can do alone: whole life cycles of tasks, committed in batches, one after the other. Not a test of
+//! anything, so it runs only when asked for:
+//! `cargo test --profile ci -p tasklane-redis --test throughput -- --ignored --nocapture`.
+
+#![expect(clippy::print_stdout, reason = "what was measured is printed")]
 
 mod support;
 
@@ -9,100 +12,41 @@ use std::time::Instant;
 use support::RedisServer;
 use tasklane_core::commit::Group;
 use tasklane_core::status::Status::{Dispatched, Running, Scheduled, Success};
-use tasklane_core::task::{NewTask, TaskState};
+use tasklane_core::task::NewTask;
+use tasklane_ports::Store;
 use tasklane_ports::conformance::fixture::{
     APPLIED, LANE, Owner, advance, at, changing, create, inserting_assigned, tasks,
 };
-use tasklane_ports::conformance::run;
-use tasklane_ports::{Store, TaskFilter, TaskList};
+use tasklane_ports::conformance::run_long;
 
-const TASKS: u64 = 100_000;
-
-fn assigned(new: &NewTask) -> TaskState {
-    advance(&new.state(), &[Scheduled], at(1_000)).1
+fn assigning(new: &NewTask) -> Group {
+    changing(new.id, &new.state(), &[Scheduled])
 }
 
-fn groups(new: &[NewTask], group: impl Fn(&NewTask) -> Group) -> Vec<Group> {
-    new.iter().map(group).collect()
+fn finishing(new: &NewTask) -> Group {
+    let (_, assigned) = advance(&new.state(), &[Scheduled], at(1_000));
+    changing(new.id, &assigned, &[Dispatched, Running, Success])
 }
 
-#[test]
-#[ignore = "a measurement"]
-fn life_cycles() {
-    run("life cycles", async {
-        for (mode, persistence) in [("no persistence", "no"), ("AOF everysec", "yes")] {
-            let server = RedisServer::start_with(&["--save", "", "--appendonly", persistence])?;
-            for batch in if std::env::var_os("STATS").is_some() { vec![1000] } else { vec![1, 10, 100, 1000] }
-            {
-                let store: Arc<dyn Store> =
-                    Arc::new(support::connect(&server.url(), &support::fresh_options()).await);
-                let count = if batch < 100 { TASKS / 10 } else { TASKS };
-                let new = tasks(0..count);
-                let mut owner = Owner::claim(&store, LANE).await;
-                let cpu_before = cpu_seconds(&server);
+/// Times a part, and the CPU that the server spent on it: on a machine with other work only that can be compared.
+struct Watch<'a> {
+    server: &'a RedisServer,
+    tasks: u32,
+    started: Instant,
+    cpu: f64,
+}
 
-                let started = Instant::now();
-                for batch in new.chunks(batch) {
-                    create(&*store, batch).await;
-                }
-                let submitted = started.elapsed();
-                for batch in new.chunks(batch) {
-                    let outcomes =
-                        owner.commit(groups(batch, |new| changing(new.id, &new.state(), &[Scheduled]))).await;
-                    assert!(outcomes.iter().all(|outcome| *outcome == APPLIED));
-                }
-                let scheduled = started.elapsed() - submitted;
-                for batch in new.chunks(batch) {
-                    let finish =
-                        |new: &NewTask| changing(new.id, &assigned(new), &[Dispatched, Running, Success]);
-                    let outcomes = owner.commit(groups(batch, finish)).await;
-                    assert!(outcomes.iter().all(|outcome| *outcome == APPLIED));
-                }
-                let three = started.elapsed();
-                let finished = three - scheduled - submitted;
-                let cpu_of_three = cpu_seconds(&server) - cpu_before;
+impl<'a> Watch<'a> {
+    fn start(server: &'a RedisServer, tasks: u32) -> Self {
+        Self { server, tasks, started: Instant::now(), cpu: cpu_seconds(server) }
+    }
 
-                let other = tasks(count..2 * count);
-                let started = Instant::now();
-                for batch in other.chunks(batch) {
-                    owner.commit(groups(batch, |new| inserting_assigned(new.clone()))).await;
-                    let finish =
-                        |new: &NewTask| changing(new.id, &assigned(new), &[Dispatched, Running, Success]);
-                    owner.commit(groups(batch, finish)).await;
-                }
-                let two = started.elapsed();
-                let cpu_of_two = cpu_seconds(&server) - cpu_before - cpu_of_three;
-
-                #[expect(clippy::cast_precision_loss, reason = "a measurement")]
-                let rate = |time: std::time::Duration| (count as f64 / time.as_secs_f64()).round();
-                println!(
-                    "{mode}, batches of {batch}: submit {}/s, assign {}/s, finish {}/s; life cycles with 3 writes \
-                     {}/s, with 2 writes {}/s",
-                    rate(submitted),
-                    rate(scheduled),
-                    rate(finished),
-                    rate(three),
-                    rate(two)
-                );
-                // On a machine with other work only this can be compared.
-                #[expect(clippy::cast_precision_loss, reason = "a measurement")]
-                let per_task = |seconds: f64| (seconds * 1e7 / count as f64).round() / 10.0;
-                println!(
-                    "  server: {} us of CPU per life cycle with 3 writes, {} us with 2 writes",
-                    per_task(cpu_of_three),
-                    per_task(cpu_of_two)
-                );
-                if batch == 1000 {
-                    let started = Instant::now();
-                    let list = TaskList { filter: TaskFilter::default(), after: None, limit: 100 };
-                    let listed = store.list(list).await.unwrap().tasks.len();
-                    println!("  a list of {listed} in {:?}", started.elapsed());
-                    println!("  {}", memory(&server));
-                }
-            }
-        }
-        Some(())
-    });
+    fn stop(self, what: &str) {
+        let tasks = f64::from(self.tasks);
+        let rate = tasks / self.started.elapsed().as_secs_f64();
+        let cpu = (cpu_seconds(self.server) - self.cpu) * 1e6 / tasks;
+        println!("  {what:<42} {rate:>8.0}/s, {cpu:>5.1} us of the server's CPU each");
+    }
 }
 
 fn cpu_seconds(server: &RedisServer) -> f64 {
@@ -114,7 +58,53 @@ fn cpu_seconds(server: &RedisServer) -> f64 {
     seconds("used_cpu_user:") + seconds("used_cpu_sys:")
 }
 
-fn memory(server: &RedisServer) -> String {
-    let info = server.command(&["INFO", "memory"]);
-    info.lines().find(|line| line.starts_with("used_memory_human")).unwrap_or_default().to_owned()
+async fn commit_all(owner: &mut Owner, new: &[NewTask], batch: usize, group: fn(&NewTask) -> Group) {
+    for batch in new.chunks(batch) {
+        let groups: Vec<_> = batch.iter().map(group).collect();
+        assert!(owner.commit(groups).await.iter().all(|outcome| *outcome == APPLIED));
+    }
+}
+
+async fn measure(server: &RedisServer, batch: usize, count: u32) {
+    let store: Arc<dyn Store> = Arc::new(support::connect(&server.url(), &support::fresh_options()).await);
+    let mut owner = Owner::claim(&store, LANE).await;
+    let new = tasks(0..u64::from(count));
+    let whole = Watch::start(server, count);
+    let part = Watch::start(server, count);
+    for batch in new.chunks(batch) {
+        create(&*store, batch).await;
+    }
+    part.stop("submit");
+    let part = Watch::start(server, count);
+    commit_all(&mut owner, &new, batch, assigning).await;
+    part.stop("assign");
+    let part = Watch::start(server, count);
+    commit_all(&mut owner, &new, batch, finishing).await;
+    part.stop("finish");
+    whole.stop("life cycle of 3 writes");
+
+    let new = tasks(u64::from(count)..2 * u64::from(count));
+    let whole = Watch::start(server, count);
+    for batch in new.chunks(batch) {
+        let groups: Vec<_> = batch.iter().cloned().map(inserting_assigned).collect();
+        owner.commit(groups).await;
+        let groups: Vec<_> = batch.iter().map(finishing).collect();
+        assert!(owner.commit(groups).await.iter().all(|outcome| *outcome == APPLIED));
+    }
+    whole.stop("life cycle of 2 writes");
+}
+
+#[test]
+#[ignore = "a measurement"]
+fn life_cycles() {
+    run_long("life cycles", async {
+        for (mode, append_only) in [("without persistence", "no"), ("append-only file, everysec", "yes")] {
+            let server = RedisServer::start_with(&["--save", "", "--appendonly", append_only])?;
+            for (batch, count) in [(1, 5_000), (10, 20_000), (100, 100_000), (1000, 100_000)] {
+                println!("{mode}, batches of {batch}");
+                measure(&server, batch, count).await;
+            }
+        }
+        Some(())
+    });
 }

@@ -115,10 +115,8 @@ impl RedisServer {
     fn try_command(&self, args: &[&str]) -> std::io::Result<String> {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port))?;
         stream.set_read_timeout(Some(Duration::from_secs(5)))?;
-        let mut request = format!("*{}\r\n", args.len());
-        for arg in args {
-            request.push_str(&format!("${}\r\n{arg}\r\n", arg.len()));
-        }
+        let parts = args.iter().map(|arg| format!("${}\r\n{arg}\r\n", arg.len()));
+        let request = format!("*{}\r\n{}", args.len(), parts.collect::<String>());
         stream.write_all(request.as_bytes())?;
         let mut answer = vec![0; 1 << 16];
         let n = stream.read(&mut answer)?;
@@ -150,11 +148,7 @@ impl Cluster {
     pub(crate) fn start() -> Option<Self> {
         let mut nodes = Vec::new();
         for _ in RANGES {
-            let bus = free_port().to_string();
-            let args =
-                ["--save", "", "--appendonly", "no", "--cluster-enabled", "yes", "--cluster-port", &bus];
-            let node = RedisServer::start_with(&args)?;
-            nodes.push((node, bus));
+            nodes.push(start_node()?);
         }
         for (number, ((node, _), (first, last))) in nodes.iter().zip(RANGES).enumerate() {
             let expect_ok = |args: &[&str]| assert_eq!(node.command(args), "+OK\r\n", "{args:?}");
@@ -171,17 +165,54 @@ impl Cluster {
                 && info.contains("cluster_known_nodes:3")
                 && node.command(&["CLUSTER", "SLOTS"]).starts_with("*3")
         };
-        let started = Instant::now();
-        while !nodes.iter().all(well) {
-            assert!(started.elapsed() < START_MAX, "the cluster does not come together: {}", nodes[0].log());
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        wait("the cluster does not come together", || nodes.iter().all(well));
         Some(Self { nodes })
+    }
+
+    /// Adds a replica of a node, and waits until it has everything.
+    pub(crate) fn add_replica(&mut self, of: usize) {
+        let (replica, bus) = start_node().expect("the others could be started");
+        let port = replica.port().to_string();
+        assert_eq!(self.nodes[of].command(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus]), "+OK\r\n");
+        let primary = self.nodes[of].id();
+        let known = self.nodes.len() + 1;
+        wait("the replica does not join", || {
+            let is_known = |node: &RedisServer| {
+                node.command(&["CLUSTER", "INFO"]).contains(&format!("cluster_known_nodes:{known}"))
+            };
+            self.nodes.iter().chain([&replica]).all(is_known)
+        });
+        wait("the replica cannot follow", || {
+            replica.command(&["CLUSTER", "REPLICATE", &primary]) == "+OK\r\n"
+        });
+        wait("the replica does not follow", || {
+            replica.command(&["INFO", "replication"]).contains("master_link_status:up")
+        });
+        self.nodes.push(replica);
     }
 
     pub(crate) fn url(&self) -> String {
         let nodes: Vec<_> = self.nodes.iter().map(|node| format!("127.0.0.1:{}", node.port())).collect();
         format!("redis+cluster://{}", nodes.join(","))
+    }
+}
+
+/// A node of a cluster, and the port at which other nodes talk to it.
+fn start_node() -> Option<(RedisServer, String)> {
+    let bus = free_port().to_string();
+    let mut args =
+        vec!["--save", "", "--appendonly", "no", "--cluster-enabled", "yes", "--cluster-port", &bus];
+    // Short, for a failover that can be waited for; long enough for a machine that is busy with other tests.
+    args.extend(["--cluster-node-timeout", "5000"]);
+    let node = RedisServer::start_with(&args)?;
+    Some((node, bus))
+}
+
+fn wait(what: &str, mut until: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !until() {
+        assert!(started.elapsed() < START_MAX, "{what}");
+        std::thread::sleep(Duration::from_millis(20));
     }
 }
 
@@ -191,6 +222,11 @@ impl RedisServer {
         self.command(&["CLUSTER", "KEYSLOT", key])[1..].trim().parse().unwrap()
     }
 
+    /// How many replicas have everything, after waiting for one.
+    pub(crate) fn wait_for_replicas(&self) -> String {
+        self.command(&["WAIT", "1", "4000"])
+    }
+
     fn id(&self) -> String {
         self.command(&["CLUSTER", "MYID"]).lines().nth(1).unwrap().to_owned()
     }
@@ -198,8 +234,8 @@ impl RedisServer {
 
 /// Moving a slot, as `redis-cli --cluster reshard` does it.
 impl Cluster {
-    /// Which node serves a slot.
-    pub(crate) fn owner_of(&self, slot: u16) -> usize {
+    /// Which node a slot begins with.
+    pub(crate) fn first_owner_of(slot: u16) -> usize {
         RANGES.iter().position(|(first, last)| (*first..=*last).contains(&slot)).unwrap()
     }
 
