@@ -131,6 +131,10 @@ impl RedisServer {
 impl Drop for RedisServer {
     fn drop(&mut self) {
         self.stop("");
+        // Of one that was killed nobody else does.
+        if self.folder.exists() {
+            std::fs::remove_dir_all(&self.folder).unwrap();
+        }
     }
 }
 
