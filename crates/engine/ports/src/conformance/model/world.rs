@@ -31,6 +31,7 @@ pub(super) struct World {
     number: u16,
     base: Timestamp,
     lanes: [LaneId; 2],
+    /// One that is spread over both lanes, and one of each lane alone.
     queues: Vec<QueueKey>,
     reference: Side,
     subject: Side,
@@ -94,7 +95,7 @@ impl World {
     ) -> Self {
         let first = number * Self::LANES;
         let namespace = name(&format!("model-{number}"));
-        let queues = (0..QUEUES).map(|q| QueueKey::new(namespace.clone(), name(&format!("q{q}")))).collect();
+        let queues = ["q", "q-0", "q-1"].map(|text| QueueKey::new(namespace.clone(), name(text))).into();
         let nobody = Actor { owner: owner_id(u128::MAX >> 64), seen: Epoch(0), number: 0, last: Vec::new() };
         let nobodies: [Actor; ACTORS] = std::array::from_fn(|_| nobody.clone());
         Self {
@@ -275,7 +276,7 @@ impl World {
             ReadOp::Head => both!(self, |side| side.head(lane)),
             ReadOp::Lines => both!(self, |side| side.rows(lane, pages::LINES, limit)),
             ReadOp::Line { queue, kind } => {
-                let task = TaskBuilder::new(lane, 0).in_queue(self.queues[queue].clone()).kind(KINDS[kind]);
+                let task = TaskBuilder::new(lane, 0).in_queue(self.queue(lane, queue)).kind(KINDS[kind]);
                 let read = pages::line(task.build().spec.head.line());
                 both!(self, |side| side.rows(lane, read.clone(), limit))
             }
@@ -297,7 +298,13 @@ impl World {
     }
 
     fn id(&self, lane: LaneId, task: TaskRef) -> TaskId {
-        TaskBuilder::new(lane, task.request).in_queue(self.queues[task.queue].clone()).id()
+        TaskBuilder::new(lane, task.request).in_queue(self.queue(lane, task.queue)).id()
+    }
+
+    /// The queue that a task of a lane is in.
+    fn queue(&self, lane: LaneId, queue: usize) -> QueueKey {
+        let of_lane = if lane == self.lanes[0] { 1 } else { 2 };
+        self.queues[if queue == SPREAD { SPREAD } else { of_lane }].clone()
     }
 
     fn all_ids(&self, lane: LaneId) -> Vec<TaskId> {
@@ -314,7 +321,7 @@ impl World {
 
     fn new_task(&self, lane: LaneId, new: &NewOp, now: Timestamp) -> NewTask {
         let mut task = TaskBuilder::new(lane, new.task.request)
-            .in_queue(self.queues[new.task.queue].clone())
+            .in_queue(self.queue(lane, new.task.queue))
             .fingerprint(1, new.fingerprint)
             .kind(KINDS[new.kind])
             .priority(new.priority)
@@ -324,7 +331,8 @@ impl World {
         if let Some(millis) = new.start_timeout {
             task = task.start_timeout(millis);
         }
-        if let Some(len_max) = new.len_max {
+        // A queue that is spread over lanes has no limit as a whole.
+        if let Some(len_max) = new.len_max.filter(|_| new.task.queue != SPREAD) {
             task = task.len_max(len_max);
         }
         task.build()
@@ -437,6 +445,9 @@ impl World {
         }
     }
 }
+
+/// The queue that is spread over the lanes.
+const SPREAD: usize = 0;
 
 /// Task types, each with lines of its own.
 const KINDS: [&str; 2] = ["SHELL", "HTTP"];

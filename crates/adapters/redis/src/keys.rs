@@ -1,0 +1,157 @@
+//! Names of keys. All keys of a lane share the hash tag `{prefix:lane}`, so that one script may touch them all in a
+//! cluster; what belongs to no lane has the tag `{prefix}`.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tasklane_core::id::{LaneId, TaskId};
+
+use crate::cluster::slot_of;
+
+/// The keys of a lane, in the order in which `writing.lua` takes them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub(crate) enum LaneKey {
+    /// Hash: epoch, owner, last commit and its outcomes, failures, last arrival number, how far arrivals are trimmed.
+    Lane,
+    /// Hash: packed state by task.
+    State,
+    /// Hash: spec by task, without a body that is large.
+    Spec,
+    /// Hash: large body by task.
+    Body,
+    /// Hash: result by task.
+    Result,
+    /// Hash: ended attempts by task, one after the other.
+    Attempts,
+    /// Sorted set: line, rank, due time, arrival, id.
+    Ready,
+    /// Sorted set: due time, arrival, id.
+    Delayed,
+    /// Sorted set: start deadline, arrival, id.
+    Expiring,
+    /// Sorted set: id.
+    InFlight,
+    /// List: one entry for each arrival number that is not trimmed; the id of a task, or empty for a command.
+    Arrivals,
+    /// Sorted set: arrival, command.
+    Inbox,
+    /// Sorted set: kind, key.
+    RecordKeys,
+    /// Hash: value by kind and key.
+    Records,
+    /// Hash: count by queue and status.
+    Counts,
+    /// Sorted set: creation time, id.
+    Created,
+}
+
+impl LaneKey {
+    const NAMES: [&str; 16] = [
+        "lane",
+        "state",
+        "spec",
+        "body",
+        "result",
+        "attempts",
+        "ready",
+        "delayed",
+        "expiring",
+        "inflight",
+        "arrivals",
+        "inbox",
+        "recordkeys",
+        "records",
+        "counts",
+        "created",
+    ];
+}
+
+#[derive(Debug)]
+pub(crate) struct LaneKeys {
+    tag: String,
+    slot: u16,
+    keys: [String; 16],
+    /// The lane is in the list of lanes.
+    listed: AtomicBool,
+}
+
+impl LaneKeys {
+    pub(crate) fn new(prefix: &str, lane: LaneId) -> Self {
+        let tag = format!("{prefix}:{lane}");
+        let slot = slot_of(&tag);
+        let keys = LaneKey::NAMES.map(|name| format!("{{{tag}}}:{name}"));
+        Self { tag, slot, keys, listed: AtomicBool::new(false) }
+    }
+
+    pub(crate) fn slot(&self) -> u16 {
+        self.slot
+    }
+
+    pub(crate) fn key(&self, key: LaneKey) -> &str {
+        &self.keys[key as usize]
+    }
+
+    pub(crate) fn all(&self) -> impl ExactSizeIterator<Item = &str> {
+        self.keys.iter().map(String::as_str)
+    }
+
+    pub(crate) fn log_of(&self, task: TaskId) -> String {
+        format!("{{{}}}:log:{}", self.tag, task.0.simple())
+    }
+
+    pub(crate) fn is_listed(&self) -> bool {
+        self.listed.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_listed(&self) {
+        self.listed.store(true, Ordering::Release);
+    }
+}
+
+/// Keys of what belongs to no lane.
+#[derive(Debug)]
+pub(crate) struct SharedKeys {
+    pub(crate) slot: u16,
+    /// Hash: what the data is like.
+    pub(crate) meta: String,
+    /// Set: the lanes that were ever used.
+    pub(crate) lanes: String,
+    /// Hash: binding by queue.
+    pub(crate) bindings: String,
+    /// Hash: revision, version and policy by queue.
+    pub(crate) policies: String,
+    /// Sorted set: revision, queue.
+    pub(crate) policy_changes: String,
+    /// Counts the changes of policies.
+    pub(crate) policy_revision: String,
+}
+
+impl SharedKeys {
+    pub(crate) fn new(prefix: &str) -> Self {
+        let key = |name: &str| format!("{{{prefix}}}:{name}");
+        Self {
+            slot: slot_of(prefix),
+            meta: key("meta"),
+            lanes: key("lanes"),
+            bindings: key("bindings"),
+            policies: key("policies"),
+            policy_changes: key("policychanges"),
+            policy_revision: key("policyrevision"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_keys_of_a_lane_share_a_slot() {
+        let keys = LaneKeys::new("tl", LaneId(7));
+        assert_eq!(keys.key(LaneKey::Created), "{tl:7}:created");
+        assert_eq!(keys.key(LaneKey::Lane), "{tl:7}:lane");
+        assert_eq!(keys.slot(), slot_of("tl:7"));
+        assert_eq!(keys.all().len(), LaneKey::Created as usize + 1);
+        assert!(keys.log_of(TaskId::from_random(1)).starts_with("{tl:7}:log:"));
+    }
+}

@@ -1,0 +1,189 @@
+//! What everyone may ask: tasks by id, lists, counts. Questions about all lanes go to each of them and are put together
+//! here.
+
+use std::collections::BTreeMap;
+
+use futures::stream::{self, StreamExt, TryStreamExt};
+use redis::Value;
+use tasklane_core::id::{LaneId, QueueKey, TaskId};
+use tasklane_core::task::{AttemptRecord, TaskRow};
+use tasklane_ports::{QueueCounts, StoreError, TaskCursor, TaskFilter, TaskList, TaskPage, TaskView, codec};
+
+use crate::connect::Traffic;
+use crate::error::unexpected;
+use crate::keys::LaneKey;
+use crate::layout::{self, Answer};
+use crate::script::SCRIPTS;
+use crate::store::{RedisStore, id_arg};
+
+/// Most tasks in one answer to a question for whole tasks: payload and result of each may be 1 MiB.
+const VIEWS_MAX: usize = 64;
+/// Lanes asked at the same time.
+const LANES_AT_ONCE: usize = 16;
+/// Most tasks of a lane that one `list` looks at.
+const SCAN_MAX: usize = 1000;
+/// About how many bytes of bodies one `list` reads from a lane.
+const SCAN_BYTES_MAX: usize = 4 << 20;
+/// Larger bodies are not listed.
+const LISTED_BODY_BYTES_MAX: usize = 4 << 10;
+
+impl RedisStore {
+    pub(crate) async fn views(&self, ids: &[TaskId]) -> Result<Vec<Option<TaskView>>, StoreError> {
+        let mut by_lane = BTreeMap::<LaneId, Vec<(usize, TaskId)>>::new();
+        for (place, id) in ids.iter().enumerate() {
+            by_lane.entry(id.lane()).or_default().push((place, *id));
+        }
+        let mut views: Vec<Option<TaskView>> = vec![None; ids.len()];
+        for (lane, asked) in by_lane {
+            for asked in asked.chunks(VIEWS_MAX) {
+                for ((place, _), view) in asked.iter().zip(self.views_of(lane, asked).await?) {
+                    views[*place] = view;
+                }
+            }
+        }
+        Ok(views)
+    }
+
+    async fn views_of(
+        &self,
+        lane: LaneId,
+        asked: &[(usize, TaskId)],
+    ) -> Result<Vec<Option<TaskView>>, StoreError> {
+        let lane = self.lane(lane);
+        let keys = [LaneKey::State, LaneKey::Spec, LaneKey::Body, LaneKey::Result].map(|key| lane.key(key));
+        let mut call = SCRIPTS.view.call(keys.into_iter());
+        for (_, id) in asked {
+            call.arg(id_arg(id));
+        }
+        let mut answer = Answer::new(self.run(&SCRIPTS.view, lane.slot(), Traffic::Query, call).await?)?;
+        let mut rows = Vec::with_capacity(asked.len());
+        for _ in asked {
+            rows.push(answer.row()?);
+        }
+        let mut views = Vec::with_capacity(asked.len());
+        for row in rows {
+            let result = answer.optional()?.map(|result| codec::decode(&result)).transpose()?;
+            views.push(row.map(|row| TaskView { row, result }));
+        }
+        Ok(views)
+    }
+
+    pub(crate) async fn attempts_of(&self, task: TaskId) -> Result<Vec<AttemptRecord>, StoreError> {
+        let lane = self.lane(task.lane());
+        let mut command = redis::cmd("HGET");
+        command.arg(lane.key(LaneKey::Attempts)).arg(id_arg(&task));
+        match self.send(lane.slot(), Traffic::Query, &command).await? {
+            Value::Nil => Ok(Vec::new()),
+            Value::BulkString(packed) => layout::attempts_of(&packed),
+            _ => Err(unexpected("neither attempts nor nothing")),
+        }
+    }
+
+    async fn all_lanes(&self) -> Result<Vec<LaneId>, StoreError> {
+        let shared = self.shared();
+        let mut command = redis::cmd("SMEMBERS");
+        command.arg(&shared.lanes);
+        let answer = self.send(shared.slot, Traffic::Query, &command).await?;
+        let mut lanes: Vec<u16> = redis::from_redis_value(answer).map_err(StoreError::corrupt)?;
+        lanes.sort_unstable();
+        Ok(lanes.into_iter().map(LaneId).collect())
+    }
+
+    pub(crate) async fn queue_counts(&self) -> Result<Vec<QueueCounts>, StoreError> {
+        let lanes = self.all_lanes().await?;
+        let asked = lanes.into_iter().map(|lane| self.counts_of(lane));
+        let counts: Vec<_> = stream::iter(asked).buffered(LANES_AT_ONCE).try_collect().await?;
+        let mut all = BTreeMap::<QueueKey, [u64; 8]>::new();
+        for (queue, status, count) in counts.into_iter().flatten() {
+            let by_status = all.entry(queue).or_default();
+            let of_status = by_status.get_mut(status).ok_or_else(|| unexpected("an unknown status"))?;
+            *of_status += count;
+        }
+        Ok(all.into_iter().map(|(queue, by_status)| QueueCounts { queue, by_status }).collect())
+    }
+
+    async fn counts_of(&self, lane: LaneId) -> Result<Vec<(QueueKey, usize, u64)>, StoreError> {
+        let lane = self.lane(lane);
+        let mut command = redis::cmd("HGETALL");
+        command.arg(lane.key(LaneKey::Counts));
+        let answer = self.send(lane.slot(), Traffic::Query, &command).await?;
+        let fields: Vec<(Vec<u8>, u64)> = redis::from_redis_value(answer).map_err(StoreError::corrupt)?;
+        let count = |(field, count): (Vec<u8>, u64)| {
+            let (status, queue) = field.split_last().ok_or_else(|| unexpected("a count of nothing"))?;
+            Ok((layout::queue_of(queue)?, usize::from(*status), count))
+        };
+        fields.into_iter().map(count).collect()
+    }
+
+    pub(crate) async fn page(&self, list: TaskList) -> Result<TaskPage, StoreError> {
+        let limit = list.limit.max(1);
+        let list = &TaskList { limit, ..list };
+        let lanes = self.all_lanes().await?;
+        let asked = lanes.into_iter().map(|lane| self.page_of(lane, list));
+        let pages: Vec<LaneList> = stream::iter(asked).buffered(LANES_AT_ONCE).try_collect().await?;
+        Ok(merge(pages, limit))
+    }
+
+    async fn page_of(&self, lane: LaneId, list: &TaskList) -> Result<LaneList, StoreError> {
+        let TaskList { filter, after, limit } = list;
+        let lane = self.lane(lane);
+        let keys = [LaneKey::Created, LaneKey::State, LaneKey::Spec, LaneKey::Body].map(|key| lane.key(key));
+        let mut call = SCRIPTS.list.call(keys.into_iter());
+        // Newest first: from the cursor, or the end of the time asked for, back to its start.
+        let before = filter.created_before.map(|time| layout::time_key(time).to_vec());
+        let newest = [after.map(layout::cursor_key), before].into_iter().flatten().min();
+        call.arg(newest.map_or_else(|| b"+".to_vec(), |newest| [b"(".as_slice(), &newest].concat()));
+        let oldest = filter.created_from.map(layout::time_key);
+        call.arg(oldest.map_or_else(|| b"-".to_vec(), |oldest| [b"[".as_slice(), &oldest].concat()));
+        let wants_bodies = wants_bodies(filter);
+        call.arg(if *filter == TaskFilter::default() { *limit } else { SCAN_MAX }).arg(*limit);
+        call.arg(if wants_bodies { u32::MAX as usize } else { LISTED_BODY_BYTES_MAX }).arg(SCAN_BYTES_MAX);
+        call.arg(filter.statuses.iter().map(|status| status.code()).collect::<Vec<u8>>());
+        for name in [&filter.namespace, &filter.queue] {
+            call.arg(name.as_ref().map_or("", |name| name.as_str()));
+        }
+        let mut answer = Answer::new(self.run(&SCRIPTS.list, lane.slot(), Traffic::Query, call).await?)?;
+        let entry = answer.bytes()?;
+        let stopped_at = if entry.is_empty() { None } else { Some(layout::cursor_of(&entry)?) };
+        let mut rows = Vec::with_capacity(answer.len() / 4);
+        while !answer.is_empty() {
+            let mut row = answer.row()?.ok_or_else(|| unexpected("a listed task that is not there"))?;
+            if filter.matches(&row) {
+                row.body = row.body.filter(|body| body.bytes() <= LISTED_BODY_BYTES_MAX);
+                rows.push(row);
+            }
+        }
+        Ok(LaneList { rows, stopped_at })
+    }
+}
+
+/// Some conditions are about the body, so it has to be read, however large it is.
+fn wants_bodies(filter: &TaskFilter) -> bool {
+    filter.name.is_some()
+        || filter.parent.is_some()
+        || filter.schedule.is_some()
+        || !filter.metadata.is_empty()
+}
+
+/// A part of the list of one lane.
+struct LaneList {
+    rows: Vec<TaskRow>,
+    /// The last task looked at; `None` at the end of the lane.
+    stopped_at: Option<TaskCursor>,
+}
+
+/// One list out of those of the lanes. It goes back only as far as every lane was looked at.
+fn merge(pages: Vec<LaneList>, limit: usize) -> TaskPage {
+    let horizon = pages.iter().filter_map(|page| page.stopped_at).max();
+    let cursor = |row: &TaskRow| TaskCursor { created_at: row.state.created_at, id: row.id };
+    let mut tasks: Vec<TaskRow> = pages.into_iter().flat_map(|page| page.rows).collect();
+    tasks.retain(|row| horizon.is_none_or(|horizon| cursor(row) >= horizon));
+    tasks.sort_unstable_by_key(|row| std::cmp::Reverse(cursor(row)));
+    let next = if tasks.len() > limit {
+        tasks.truncate(limit);
+        tasks.last().map(cursor)
+    } else {
+        horizon
+    };
+    TaskPage { tasks, next }
+}

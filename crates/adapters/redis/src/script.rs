@@ -1,0 +1,74 @@
+//! The scripts, and how they are called: by their hash, or whole where a server does not know them yet.
+
+use std::sync::LazyLock;
+
+use redis::{Arg, Cmd};
+
+/// A script, ready to be called.
+#[derive(Debug)]
+pub(crate) struct Script {
+    code: &'static str,
+    hash: String,
+}
+
+impl Script {
+    fn new(code: &'static str) -> Self {
+        Self { code, hash: redis::Script::new(code).get_hash().to_owned() }
+    }
+
+    /// A call of this script; what follows are its arguments.
+    pub(crate) fn call<'a>(&self, keys: impl ExactSizeIterator<Item = &'a str>) -> Cmd {
+        let mut command = redis::cmd("EVALSHA");
+        command.arg(&self.hash).arg(keys.len());
+        for key in keys {
+            command.arg(key);
+        }
+        command
+    }
+
+    /// The same call for a server that does not know the script.
+    pub(crate) fn with_code(&self, call: &Cmd) -> Cmd {
+        let mut command = redis::cmd("EVAL");
+        command.arg(self.code);
+        for arg in call.args_iter().skip(2) {
+            if let Arg::Simple(bytes) = arg {
+                command.arg(bytes);
+            }
+        }
+        command
+    }
+}
+
+macro_rules! scripts {
+    ($($name:ident: $flags:literal $(+ $file:literal)+;)*) => {
+        /// All of them.
+        #[derive(Debug)]
+        pub(crate) struct Scripts {
+            $(pub(crate) $name: Script,)*
+        }
+
+        pub(crate) static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| Scripts {
+            $($name: Script::new(concat!(
+                "#!lua", $flags, "\n",
+                $(include_str!(concat!("scripts/", $file)),)+
+            )),)*
+        });
+    };
+}
+
+// With the first line a server checks before it starts a script: memory, role, and that all keys are of one slot.
+scripts! {
+    submit: "" + "writing.lua" + "submit.lua";
+    commit: "" + "writing.lua" + "commit.lua";
+    claim: "" + "claim.lua";
+    post: "" + "post.lua";
+    put_once: "" + "put_once.lua";
+    put_policy: "" + "put_policy.lua";
+    append_logs: "" + "append_logs.lua";
+    rows: " flags=no-writes" + "reading.lua" + "rows.lua";
+    arrivals: " flags=no-writes" + "reading.lua" + "arrivals.lua";
+    records: " flags=no-writes" + "reading.lua" + "records.lua";
+    view: " flags=no-writes" + "reading.lua" + "view.lua";
+    list: " flags=no-writes" + "reading.lua" + "list.lua";
+    policies: " flags=no-writes" + "reading.lua" + "policies.lua";
+}
