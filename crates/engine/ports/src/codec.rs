@@ -1,4 +1,4 @@
-//! How values are written to stores and buses: MessagePack with short field names, so that a field can be added
+//! How values are written to stores and buses: `MessagePack` with short field names, so that a field can be added
 //! without a migration and an unknown one is passed over.
 
 use serde::Serialize;

@@ -26,9 +26,11 @@ use crate::StoreError;
 /// 5. After a claim has returned, no commit of an earlier owner becomes visible, not even one under way.
 /// 6. A commit applies only for the stored epoch and owner and only as number last + 1.
 /// 7. A repeated commit (the last number again) changes nothing and answers the outcomes of the first.
-/// 8. A group whose insert or expectation fails is skipped whole, alone, and reported; the rest of the commit applies.
+/// 8. Groups apply in their order, each seeing what those before it wrote. A group whose insert or expectation fails is
+///    skipped whole, alone, and reported; the rest of the commit applies.
 /// 9. A path that the status table does not allow is never written; final states never change.
 /// 10. Arrivals are read in the order in which they become visible: once one was seen, nothing before it appears later.
+///     Tasks of one batch are numbered in its order.
 /// 11. A posted command is durable when `post` returns, and is gone exactly when a group that names it has applied.
 /// 12. Every page is bounded; following pages to the end gives everything that was there throughout, once.
 /// 13. A policy changes by compare-and-set of its version; a queue's binding is what the first one put there.

@@ -1,1 +1,31 @@
-//! One suite for each port; see the module of each.
+//! One suite for each port, to be run by every adapter against the real system.
+//!
+//! A case is a plain function that takes an environment; a macro makes one named test of each. An adapter's test file
+//! is a factory and a macro call for each port that it serves:
+//! ```ignore
+//! async fn env() -> Option<MyStoreEnv> { /* a fresh, empty place; `None` where no server is there */ }
+//!
+//! tasklane_ports::store_conformance!(env);
+//! tasklane_ports::logs_conformance!(env);
+//!
+//! #[test]
+//! fn behaves_like_the_reference() {
+//!     let plan = Plan::from_environment();
+//!     conformance::run("model", async { model::run(&env().await?, &reference, plan).await; Some(()) });
+//! }
+//! ```
+//! The test runs print those that were skipped because the factory gave nothing.
+
+#![expect(clippy::unwrap_used, reason = "cases are tests: they fail by panicking")]
+
+pub mod bus;
+pub mod coordinator;
+mod env;
+pub mod fixture;
+pub mod logs;
+mod macros;
+pub mod pages;
+pub mod store;
+
+pub use env::{BusEnv, CoordinatorEnv, LogsEnv, StalledCommit, StoreEnv};
+pub use macros::{run, run_alone};

@@ -1,0 +1,288 @@
+//! The suite of the [`Bus`](crate::Bus). Numbers in the cases' docs are those of its promises.
+//!
+//! A bus may lose, repeat and reorder, so cases publish again until what they wait for has come, and never assert that
+//! something came exactly once.
+
+/// One test for each case of the bus's suite. Takes an `async fn` that gives an `Option` of a
+/// [`BusEnv`](crate::conformance::BusEnv) with a bus that nobody else uses.
+#[macro_export]
+macro_rules! bus_conformance {
+    ($factory:expr) => {
+        $crate::conformance_cases!(bus, run, $factory, {
+            deliver: [
+                a_message_reaches_a_subscription_unchanged,
+                every_kind_of_message_is_carried,
+                a_large_message_is_carried,
+                every_subscription_gets_every_message,
+                addresses_are_kept_apart,
+                a_batch_may_be_received_as_one,
+                a_subscription_that_was_dropped_is_no_burden,
+                publishing_to_nobody_is_no_error,
+                receiving_can_be_cancelled,
+            ],
+            bounds: [
+                a_slow_subscriber_slows_nobody_down,
+                a_message_that_is_too_large_is_refused_with_its_batch,
+            ],
+        });
+    };
+}
+
+mod talk {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use tasklane_core::id::{AttemptNo, DispatchNo, Epoch, LaneId};
+    use tasklane_core::message::{AttemptId, Dispatch, Message, OwnerBatch, ToWorker};
+
+    use crate::conformance::fixture::{LANE, session_id, task};
+    use crate::{Address, Bus, Subscription};
+
+    /// Between two tries to get a message through.
+    const PATIENCE: Duration = Duration::from_millis(500);
+    const TRIES: usize = 40;
+
+    pub(super) fn hint(lane: u16) -> Message {
+        Message::Hint { lane: LaneId(lane) }
+    }
+
+    pub(super) fn attempt(number: u64) -> AttemptId {
+        AttemptId { task: task(number).id(), number: AttemptNo(1) }
+    }
+
+    /// A dispatch of a task with a payload of this size.
+    pub(super) fn dispatch(number: u64, payload_bytes: usize) -> Message {
+        let new = task(number).payload_bytes(payload_bytes).build();
+        let dispatch = Dispatch {
+            k: DispatchNo(number),
+            attempt: attempt(number),
+            head: Arc::clone(&new.spec.head),
+            body: Some(Arc::clone(&new.spec.body)),
+        };
+        Message::ToWorker(OwnerBatch {
+            lane: LANE,
+            epoch: Epoch(7),
+            session: session_id(1),
+            messages: vec![ToWorker::Dispatch(dispatch)],
+        })
+    }
+
+    /// Publishes until all of the messages have come. Answers everything that came.
+    pub(super) async fn deliver(
+        bus: &dyn Bus,
+        address: Address,
+        messages: &[Message],
+        ears: &mut [&mut Box<dyn Subscription>],
+    ) -> Vec<Vec<Message>> {
+        let mut came = vec![Vec::new(); ears.len()];
+        for _ in 0..TRIES {
+            bus.publish(address, messages.to_vec()).await.unwrap();
+            for (ear, came) in ears.iter_mut().zip(&mut came) {
+                while !messages.iter().all(|message| came.contains(message)) {
+                    match tokio::time::timeout(PATIENCE, ear.receive()).await {
+                        Ok(received) => came.extend(received.expect("the bus is open")),
+                        Err(_) => break,
+                    }
+                }
+            }
+            if came.iter().all(|came| messages.iter().all(|message| came.contains(message))) {
+                return came;
+            }
+        }
+        panic!("{messages:?} did not come through, only {came:?}");
+    }
+}
+
+/// What reaches whom.
+pub mod deliver {
+    use std::time::Duration;
+
+    use tasklane_core::id::{DispatchNo, Epoch, LaneId};
+    use tasklane_core::message::{
+        Ending, Finish, FinishedEvent, Heartbeat, Held, HeldState, Message, OwnerBatch, Report, RetryAdvice,
+        ToLane, ToWorker, Verdict, WorkerBatch,
+    };
+    use tasklane_core::status::Status;
+    use tasklane_core::task::TaskError;
+
+    use super::talk::{attempt, deliver, dispatch, hint};
+    use crate::Address;
+    use crate::conformance::BusEnv;
+    use crate::conformance::fixture::{LANE, OTHER_LANE, result, session_id, task};
+
+    const TO_LANE: Address = Address::Lane(LANE);
+
+    /// 1: from one handle to another.
+    pub async fn a_message_reaches_a_subscription_unchanged(env: &dyn BusEnv) {
+        let mut ear = env.second().await.subscribe(TO_LANE).await.unwrap();
+        let came = deliver(&*env.bus(), TO_LANE, &[hint(3)], &mut [&mut ear]).await;
+        assert!(came[0].iter().all(|message| *message == hint(3)), "{came:?}");
+    }
+
+    /// 1: with every field.
+    pub async fn every_kind_of_message_is_carried(env: &dyn BusEnv) {
+        let to_worker = Message::ToWorker(OwnerBatch {
+            lane: LaneId(u16::MAX),
+            epoch: Epoch(u64::MAX),
+            session: session_id(1),
+            messages: vec![
+                ToWorker::Skip { first: DispatchNo(1), last: DispatchNo(u64::MAX) },
+                ToWorker::Recall { k: DispatchNo(2), attempt: attempt(1) },
+                ToWorker::Stop { attempt: attempt(2) },
+                ToWorker::Ack { attempt: attempt(3), verdict: Verdict::Committed },
+                ToWorker::Ack { attempt: attempt(3), verdict: Verdict::Stale },
+                ToWorker::Demand { wanted: 17 },
+            ],
+        });
+        let finish = |ending| {
+            let finish = Finish { ran: Duration::from_micros(1), ending, result: *result(-1, 100) };
+            ToLane::Report { attempt: attempt(1), report: Report::Finished(Box::new(finish)) }
+        };
+        let error = || TaskError::new("exit_code", "“no” 漢字");
+        let report = |report| ToLane::Report { attempt: attempt(1), report };
+        let held = [HeldState::Queued, HeldState::Running(Duration::from_secs(1)), HeldState::Ended];
+        let to_lane = Message::ToLane(WorkerBatch {
+            lane: LANE,
+            session: session_id(2),
+            messages: vec![
+                report(Report::Accepted),
+                report(Report::Started { ago: Duration::from_millis(3) }),
+                report(Report::HandedBack { reason: "draining".to_owned() }),
+                finish(Ending::Success),
+                finish(Ending::Failed { error: error(), retry: RetryAdvice::Policy }),
+                finish(Ending::Failed { error: error(), retry: RetryAdvice::After(Duration::from_secs(9)) }),
+                finish(Ending::Failed { error: error(), retry: RetryAdvice::Never }),
+                finish(Ending::TimedOut { error: error() }),
+                finish(Ending::Cancelled),
+                ToLane::Heartbeat(Heartbeat {
+                    beat: 1,
+                    epoch: Epoch(2),
+                    credit: DispatchNo(3),
+                    held: held.map(|state| Held { attempt: attempt(4), state }).to_vec(),
+                    load: 5,
+                    wanted_back: true,
+                }),
+            ],
+        });
+        let finished = Message::Finished(FinishedEvent { task: task(1).id(), status: Status::Cancelled });
+        let mut ear = env.second().await.subscribe(Address::Events).await.unwrap();
+        let messages = [to_worker, to_lane, finished, hint(0), dispatch(1, 10)];
+        deliver(&*env.bus(), Address::Events, &messages, &mut [&mut ear]).await;
+    }
+
+    /// 1: a body of 1 MiB, or of what the bus takes.
+    pub async fn a_large_message_is_carried(env: &dyn BusEnv) {
+        let bus = env.bus();
+        let bytes = (1 << 20).min(bus.capabilities().message_bytes_max - 4_096);
+        let to = Address::Session(session_id(1));
+        let mut ear = env.second().await.subscribe(to).await.unwrap();
+        deliver(&*bus, to, &[dispatch(1, bytes)], &mut [&mut ear]).await;
+    }
+
+    /// 2: whichever handle they were opened over.
+    pub async fn every_subscription_gets_every_message(env: &dyn BusEnv) {
+        let (bus, second) = (env.bus(), env.second().await);
+        let mut first = bus.subscribe(TO_LANE).await.unwrap();
+        let mut other = bus.subscribe(TO_LANE).await.unwrap();
+        let mut third = second.subscribe(TO_LANE).await.unwrap();
+        let messages: Vec<_> = (0..20).map(hint).collect();
+        deliver(&*second, TO_LANE, &messages, &mut [&mut first, &mut other, &mut third]).await;
+    }
+
+    /// 3: lanes, sessions and events.
+    pub async fn addresses_are_kept_apart(env: &dyn BusEnv) {
+        let bus = env.bus();
+        let addresses = [
+            TO_LANE,
+            Address::Lane(OTHER_LANE),
+            Address::Lane(LaneId(33)),
+            Address::Session(session_id(1)),
+            Address::Session(session_id(2)),
+            Address::Events,
+        ];
+        let mut ears = Vec::new();
+        for address in addresses {
+            ears.push(env.second().await.subscribe(address).await.unwrap());
+        }
+        for (number, address) in (0..).zip(addresses) {
+            bus.publish(address, vec![hint(number)]).await.unwrap();
+        }
+        for ((number, address), ear) in (0..).zip(addresses).zip(&mut ears) {
+            let came = deliver(&*bus, address, &[hint(number)], &mut [ear]).await;
+            assert!(came[0].iter().all(|message| *message == hint(number)), "{address:?}: {came:?}");
+        }
+    }
+
+    /// 1: what waits is given together, in bounded portions.
+    pub async fn a_batch_may_be_received_as_one(env: &dyn BusEnv) {
+        let mut ear = env.second().await.subscribe(TO_LANE).await.unwrap();
+        let messages: Vec<_> = (0..500).map(hint).collect();
+        deliver(&*env.bus(), TO_LANE, &messages, &mut [&mut ear]).await;
+    }
+
+    /// 4: nobody waits for those that are gone.
+    pub async fn a_subscription_that_was_dropped_is_no_burden(env: &dyn BusEnv) {
+        let bus = env.bus();
+        for _ in 0..10 {
+            drop(bus.subscribe(TO_LANE).await.unwrap());
+        }
+        let mut ear = bus.subscribe(TO_LANE).await.unwrap();
+        deliver(&*bus, TO_LANE, &[hint(1)], &mut [&mut ear]).await;
+    }
+
+    /// 1: a hint that nobody hears is lost, and that is all.
+    pub async fn publishing_to_nobody_is_no_error(env: &dyn BusEnv) {
+        env.bus().publish(Address::Session(session_id(99)), vec![hint(1)]).await.unwrap();
+        env.bus().publish(TO_LANE, Vec::new()).await.unwrap();
+    }
+
+    /// 1: a `receive` that was given up loses nothing.
+    pub async fn receiving_can_be_cancelled(env: &dyn BusEnv) {
+        let bus = env.bus();
+        let mut ear = bus.subscribe(TO_LANE).await.unwrap();
+        for number in 0..5 {
+            let nothing = tokio::time::timeout(Duration::from_millis(20), ear.receive()).await;
+            // A message that was published twice may still come.
+            assert!(nothing.is_err() || number > 0, "{nothing:?}");
+            deliver(&*bus, TO_LANE, &[hint(number)], &mut [&mut ear]).await;
+        }
+    }
+}
+
+/// What is bounded.
+pub mod bounds {
+    use std::time::Duration;
+
+    use super::talk::{deliver, dispatch, hint};
+    use crate::conformance::BusEnv;
+    use crate::conformance::fixture::{LANE, session_id};
+    use crate::{Address, BusError};
+
+    /// 4: far more than any queue holds is published while one subscriber sleeps.
+    pub async fn a_slow_subscriber_slows_nobody_down(env: &dyn BusEnv) {
+        let bus = env.bus();
+        let to = Address::Lane(LANE);
+        let mut slow = env.second().await.subscribe(to).await.unwrap();
+        let mut quick = env.second().await.subscribe(to).await.unwrap();
+        for round in 0..100_u16 {
+            let batch = (0..200).map(|_| hint(round)).collect();
+            let published = tokio::time::timeout(Duration::from_secs(10), bus.publish(to, batch)).await;
+            published.expect("publishing does not wait for subscribers").unwrap();
+        }
+        deliver(&*bus, to, &[hint(1_000)], &mut [&mut quick]).await;
+        // The slow one has lost some, and goes on.
+        deliver(&*bus, to, &[hint(1_001)], &mut [&mut slow]).await;
+    }
+
+    /// 5: nothing of the batch is sent.
+    pub async fn a_message_that_is_too_large_is_refused_with_its_batch(env: &dyn BusEnv) {
+        let bus = env.bus();
+        let max = bus.capabilities().message_bytes_max;
+        let to = Address::Session(session_id(1));
+        let mut ear = bus.subscribe(to).await.unwrap();
+        let refused = bus.publish(to, vec![hint(1), dispatch(1, max + 1)]).await;
+        assert!(matches!(refused, Err(BusError::TooLarge { max: m, .. }) if m == max), "{refused:?}");
+        let came = deliver(&*bus, to, &[hint(2)], &mut [&mut ear]).await;
+        assert!(!came[0].contains(&hint(1)), "{came:?}");
+    }
+}

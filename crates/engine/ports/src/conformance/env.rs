@@ -1,0 +1,108 @@
+//! What a suite needs to know of the system under test.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures::future::BoxFuture;
+use tasklane_core::commit::{Commit, GroupOutcome};
+
+use crate::{Bus, Coordinator, Logs, Store, StoreError};
+
+/// A store in a fresh, empty place.
+#[async_trait]
+pub trait StoreEnv: Send + Sync {
+    /// The handle that most of a case uses.
+    fn store(&self) -> Arc<dyn Store>;
+
+    /// Another handle on the same data: over another connection, where the system has such a thing.
+    async fn second(&self) -> Arc<dyn Store> {
+        self.store()
+    }
+
+    /// Opens the data as after a crash of the process: what was open before is not closed in order. Handles given
+    /// before are not used any more.
+    async fn reopen(&self) -> Arc<dyn Store>;
+
+    /// Starts a commit over a handle of its own and stops it as late as this adapter can before it is applied.
+    async fn stalled_commit(&self, commit: Commit) -> StalledCommit {
+        let store = self.second().await;
+        StalledCommit::new(async move { store.commit(&commit).await })
+    }
+}
+
+type CommitAnswer = Result<Vec<GroupOutcome>, StoreError>;
+
+/// A commit that was stopped on its way.
+pub struct StalledCommit(BoxFuture<'static, CommitAnswer>);
+
+impl StalledCommit {
+    /// `rest` is what remains to be done.
+    pub fn new(rest: impl Future<Output = CommitAnswer> + Send + 'static) -> Self {
+        Self(Box::pin(rest))
+    }
+
+    /// Lets it go on and waits for its answer.
+    pub async fn release(self) -> CommitAnswer {
+        self.0.await
+    }
+}
+
+impl fmt::Debug for StalledCommit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StalledCommit").finish_non_exhaustive()
+    }
+}
+
+/// Logs in a fresh, empty place.
+#[async_trait]
+pub trait LogsEnv: Send + Sync {
+    /// The handle that a case uses.
+    fn logs(&self) -> Arc<dyn Logs>;
+
+    /// Opens the data as after a crash of the process.
+    async fn reopen_logs(&self) -> Arc<dyn Logs>;
+}
+
+/// A bus that nobody else uses.
+#[async_trait]
+pub trait BusEnv: Send + Sync {
+    /// The handle that most of a case uses.
+    fn bus(&self) -> Arc<dyn Bus>;
+
+    /// Another handle on the same bus: as of another process, where the system has such a thing.
+    async fn second(&self) -> Arc<dyn Bus> {
+        self.bus()
+    }
+}
+
+/// A coordinator that nobody else uses. Its cases run on a runtime of one thread, so that a factory may pause time.
+#[async_trait]
+pub trait CoordinatorEnv: Send + Sync {
+    /// The handle that most of a case uses.
+    fn coordinator(&self) -> Arc<dyn Coordinator>;
+
+    /// Another handle on the same coordinator: as of another process, where the system has such a thing.
+    async fn second(&self) -> Arc<dyn Coordinator> {
+        self.coordinator()
+    }
+
+    /// The TTL that cases use: short, yet long enough that a slow machine does not lose a session by chance.
+    fn ttl(&self) -> Duration;
+
+    /// How much later than its TTL a session may be seen to end.
+    fn slack(&self) -> Duration {
+        self.ttl()
+    }
+
+    /// Lets time pass.
+    async fn pass(&self, time: Duration) {
+        tokio::time::sleep(time).await;
+    }
+
+    /// Moves the wall clock that the system sees. Answers whether it could.
+    async fn jump_wall_clock(&self, _ahead: Duration) -> bool {
+        false
+    }
+}
