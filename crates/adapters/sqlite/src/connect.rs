@@ -198,3 +198,25 @@ fn set_synchronous(conn: &Connection, durability: Durability) -> Result<(), Stor
 fn failed(error: rusqlite::Error) -> StoreError {
     read_failed(&Failure::from(error))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durability_is_what_was_asked_for() {
+        let folder = tempfile::tempdir().unwrap();
+        for (durability, expected) in [(Durability::Full, 2), (Durability::Relaxed, 1)] {
+            let options = Options { durability, ..Options::new(folder.path().join("tasklane.db")) };
+            for open in [open_first, open_writer, open_checkpointer] {
+                let conn = open(&options).unwrap();
+                let set =
+                    |name: &str| conn.pragma_query_value(None, name, |row| row.get::<_, i64>(0)).unwrap();
+                assert_eq!(set("synchronous"), expected, "{durability:?}");
+            }
+            let conn = open_writer(&options).unwrap();
+            let automatic = conn.pragma_query_value(None, "wal_autocheckpoint", |row| row.get::<_, i64>(0));
+            assert_eq!(automatic, Ok(0));
+        }
+    }
+}
