@@ -82,7 +82,12 @@ async fn coordinator() -> Option<Paused> {
     Some(Paused(LocalCoordinator::new(SessionsOptions::default())))
 }
 
+fn reference() -> Arc<dyn Store> {
+    Arc::new(MemoryStore::new(MemoryOptions::default()))
+}
+
 tasklane_ports::store_conformance!(memory);
+tasklane_ports::store_model!(strict_memory, reference);
 tasklane_ports::logs_conformance!(memory);
 tasklane_ports::bus_conformance!(bus);
 tasklane_ports::coordinator_conformance!(coordinator);

@@ -25,7 +25,10 @@ pub trait StoreEnv: Send + Sync {
     /// before are not used any more.
     async fn reopen(&self) -> Arc<dyn Store>;
 
-    /// Starts a commit over a handle of its own and stops it as late as this adapter can before it is applied.
+    /// Starts a commit over a handle of its own and stops it as late as this adapter can before it is applied. By
+    /// default it is stopped before it reaches the store at all, which is as late as there is where a commit is one
+    /// step under a lock. An adapter whose commit is a transaction must hold it open just before its end instead, or
+    /// promise 5 is hardly tested.
     async fn stalled_commit(&self, commit: Commit) -> StalledCommit {
         let store = self.second().await;
         StalledCommit::new(async move { store.commit(&commit).await })

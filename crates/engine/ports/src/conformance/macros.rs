@@ -6,24 +6,35 @@ use tokio::runtime::Builder;
 
 /// A case that takes longer is stuck.
 const CASE_MAX: Duration = Duration::from_mins(2);
+const LONG_CASE_MAX: Duration = Duration::from_hours(1);
 
 /// Runs a case on a runtime with two threads, so that races are real. `None` means that it was skipped.
 pub fn run(name: &str, case: impl Future<Output = Option<()>>) {
-    finish(name, case, Builder::new_multi_thread().worker_threads(2));
+    finish(name, case, CASE_MAX, Builder::new_multi_thread().worker_threads(2));
+}
+
+/// Like [`run`], for one that tries many things.
+pub fn run_long(name: &str, case: impl Future<Output = Option<()>>) {
+    finish(name, case, LONG_CASE_MAX, Builder::new_multi_thread().worker_threads(2));
 }
 
 /// Runs a case on a runtime with one thread, so that time can be paused.
 pub fn run_alone(name: &str, case: impl Future<Output = Option<()>>) {
-    finish(name, case, &mut Builder::new_current_thread());
+    finish(name, case, CASE_MAX, &mut Builder::new_current_thread());
 }
 
+/// Says that a case was skipped, and why.
 #[expect(clippy::print_stderr, reason = "a case is skipped aloud, never silently")]
-fn finish(name: &str, case: impl Future<Output = Option<()>>, builder: &mut Builder) {
+pub fn skipped(name: &str, why: &str) {
+    eprintln!("SKIPPED {name}: {why}");
+}
+
+fn finish(name: &str, case: impl Future<Output = Option<()>>, case_max: Duration, builder: &mut Builder) {
     let runtime = builder.enable_all().build().unwrap();
-    let ended = runtime.block_on(async { tokio::time::timeout(CASE_MAX, case).await });
+    let ended = runtime.block_on(async { tokio::time::timeout(case_max, case).await });
     match ended {
         Ok(Some(())) => {}
-        Ok(None) => eprintln!("SKIPPED {name}: the system under test is not there"),
+        Ok(None) => skipped(name, "the system under test is not there"),
         Err(tokio::time::error::Elapsed { .. }) => panic!("{name} is stuck"),
     }
 }

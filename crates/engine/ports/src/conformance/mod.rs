@@ -6,13 +6,8 @@
 //! async fn env() -> Option<MyStoreEnv> { /* a fresh, empty place; `None` where no server is there */ }
 //!
 //! tasklane_ports::store_conformance!(env);
+//! tasklane_ports::store_model!(env, || Arc::new(MemoryStore::new(MemoryOptions::default())));
 //! tasklane_ports::logs_conformance!(env);
-//!
-//! #[test]
-//! fn behaves_like_the_reference() {
-//!     let plan = Plan::from_environment();
-//!     conformance::run("model", async { model::run(&env().await?, &reference, plan).await; Some(()) });
-//! }
 //! ```
 //! The test runs print those that were skipped because the factory gave nothing.
 
@@ -24,8 +19,9 @@ mod env;
 pub mod fixture;
 pub mod logs;
 mod macros;
+pub mod model;
 pub mod pages;
 pub mod store;
 
 pub use env::{BusEnv, CoordinatorEnv, LogsEnv, StalledCommit, StoreEnv};
-pub use macros::{run, run_alone};
+pub use macros::{run, run_alone, run_long, skipped};

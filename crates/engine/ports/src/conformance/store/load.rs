@@ -336,6 +336,7 @@ pub async fn arrivals_under_concurrent_writers_appear_in_order(env: &dyn StoreEn
                     let first = (writer * ROUNDS + round) * 10;
                     submit(&*store, tasks(first..=first + writer)).await;
                     store.post(LANE, &[cancel(task(first).id())]).await.unwrap();
+                    tokio::task::yield_now().await;
                 }
             })
         })
@@ -343,6 +344,7 @@ pub async fn arrivals_under_concurrent_writers_appear_in_order(env: &dyn StoreEn
     let committing = tokio::spawn(async move {
         for round in 0..ROUNDS {
             owner.commit([inserting(task(100_000 + round).build())]).await;
+            tokio::task::yield_now().await;
         }
     });
     let done = Arc::new(AtomicBool::new(false));

@@ -55,7 +55,7 @@ macro_rules! store_conformance {
             group: [
                 a_group_with_another_expectation_is_skipped_alone,
                 a_change_of_an_unknown_task_is_skipped,
-                a_task_of_another_lane_is_not_touched,
+                the_same_request_in_another_lane_is_another_task,
                 a_path_outside_the_table_is_never_written,
                 a_state_that_is_not_the_end_of_its_path_is_never_written,
                 final_states_never_change,

@@ -1,0 +1,240 @@
+//! One of the two stores, and what its own arrival numbers stand for.
+//!
+//! Stores may leave numbers out, so the numbers themselves cannot be compared. A side knows each of its numbers by
+//! what has it, checks that they rise, and takes them out of answers.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tasklane_core::command::Command;
+use tasklane_core::commit::{Commit, GroupOutcome, RecordKey, SubmitOutcome};
+use tasklane_core::id::{CommitNo, Epoch, LaneId, QueueKey, Seq, TaskId};
+use tasklane_core::policy::{QueueBinding, VersionedPolicy};
+use tasklane_core::read::{Arrival, LaneRead};
+use tasklane_core::task::{AttemptRecord, NewTask, TaskRow};
+
+use crate::conformance::pages;
+use crate::{ClaimLane, LaneHead, PutPolicy, QueueCounts, Store, StoreError, Submit, TaskFilter, TaskView};
+
+/// What a store answered, without what may differ.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Answer {
+    Submitted(Vec<SubmitOutcome>),
+    Claimed(Result<Epoch, Refusal>),
+    Committed(Result<Vec<GroupOutcome>, Refusal>),
+    Posted(usize),
+    Head(LaneHead),
+    Rows(Vec<TaskRow>),
+    Inbox(Vec<(usize, Command)>),
+    Records(Vec<(RecordKey, Vec<u8>)>),
+    Arrivals(Vec<Arrived>),
+    Views(Vec<Option<TaskView>>),
+    Attempts(Vec<AttemptRecord>),
+    Counts(Vec<QueueCounts>),
+    Version(Result<u64, Refusal>),
+    Policy(VersionedPolicy),
+    Binding(QueueBinding),
+    Policies(Vec<(QueueKey, VersionedPolicy)>),
+}
+
+/// A refusal that both stores must agree on. Any other error ends the comparison.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Refusal {
+    Fenced { held: Epoch, current: Epoch },
+    OutOfOrder { number: CommitNo, last: CommitNo },
+    ClaimLost { current: Epoch },
+    PolicyConflict { expected: u64, current: u64 },
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Arrived {
+    Task(Box<TaskRow>),
+    Command(usize, Command),
+}
+
+/// A store under comparison.
+pub(super) struct Side {
+    handles: Vec<Arc<dyn Store>>,
+    turn: usize,
+    tasks: BTreeMap<TaskId, Seq>,
+    /// By lane: each command that was ever posted, in order.
+    commands: BTreeMap<LaneId, Vec<Seq>>,
+    highest: BTreeMap<LaneId, Seq>,
+}
+
+impl Side {
+    pub(super) fn new(handles: Vec<Arc<dyn Store>>) -> Self {
+        Self { handles, turn: 0, tasks: [].into(), commands: [].into(), highest: [].into() }
+    }
+
+    /// Another handle for each operation.
+    fn store(&mut self) -> Arc<dyn Store> {
+        self.turn += 1;
+        Arc::clone(&self.handles[self.turn % self.handles.len()])
+    }
+
+    /// The number of a command, by its place among all that were posted.
+    pub(super) fn command(&self, lane: LaneId, place: usize) -> Option<Seq> {
+        self.commands.get(&lane)?.get(place).copied()
+    }
+
+    /// The number of a task.
+    pub(super) fn task(&self, id: TaskId) -> Option<Seq> {
+        self.tasks.get(&id).copied()
+    }
+
+    pub(super) async fn submit(&mut self, lane: LaneId, tasks: &[NewTask]) -> Answer {
+        let submit = Submit { lane, tasks: tasks.into() };
+        let mut outcomes = self.store().submit(submit).await.unwrap();
+        for (outcome, task) in outcomes.iter_mut().zip(tasks) {
+            if let SubmitOutcome::Created { seq } = outcome {
+                self.learn(task.id, *seq);
+                *seq = Seq(0);
+            }
+        }
+        Answer::Submitted(outcomes)
+    }
+
+    pub(super) async fn claim(&mut self, claim: ClaimLane) -> Answer {
+        Answer::Claimed(self.store().claim_lane(claim).await.map_err(|error| refusal(&error)))
+    }
+
+    pub(super) async fn commit(&mut self, commit: &Commit, repeated: bool) -> Answer {
+        let mut answer = self.store().commit(commit).await.map_err(|error| refusal(&error));
+        if let Ok(outcomes) = &mut answer {
+            for (outcome, group) in outcomes.iter_mut().zip(commit.groups.iter()) {
+                if let GroupOutcome::Applied { seq: Some(seq) } = outcome {
+                    let task = group.insert.as_ref().expect("only an insert is numbered").id;
+                    if repeated && self.tasks.contains_key(&task) {
+                        assert_eq!(self.tasks[&task], *seq, "a repeated commit numbers {task} anew");
+                    } else {
+                        self.learn(task, *seq);
+                    }
+                    *seq = Seq(0);
+                }
+            }
+        }
+        Answer::Committed(answer)
+    }
+
+    pub(super) async fn post(&mut self, lane: LaneId, commands: &[Command]) -> Answer {
+        let store = self.store();
+        store.post(lane, commands).await.unwrap();
+        let highest = self.highest.entry(lane).or_default();
+        let known = self.commands.entry(lane).or_default();
+        let rows = pages::all_inbox(&*store, lane, 1_000).await;
+        let new: Vec<_> = rows.iter().map(|row| row.seq).filter(|seq| !known.contains(seq)).collect();
+        assert!(new.iter().all(|seq| *seq > *highest), "commands {new:?} appear below {highest}");
+        *highest = new.last().copied().unwrap_or(*highest);
+        known.extend(&new);
+        Answer::Posted(new.len())
+    }
+
+    pub(super) async fn head(&mut self, lane: LaneId) -> Answer {
+        Answer::Head(self.store().lane_head(lane).await.unwrap())
+    }
+
+    pub(super) async fn rows(&mut self, lane: LaneId, read: LaneRead, limit: usize) -> Answer {
+        let rows = pages::all_tasks(&*self.store(), lane, read, limit).await;
+        Answer::Rows(rows.into_iter().map(|row| self.unnumbered(row)).collect())
+    }
+
+    pub(super) async fn inbox(&mut self, lane: LaneId, limit: usize) -> Answer {
+        let rows = pages::all_inbox(&*self.store(), lane, limit).await;
+        Answer::Inbox(rows.into_iter().map(|row| (self.place(lane, row.seq), row.command)).collect())
+    }
+
+    pub(super) async fn records(&mut self, lane: LaneId, limit: usize) -> Answer {
+        Answer::Records(pages::all_records(&*self.store(), lane, limit).await)
+    }
+
+    pub(super) async fn arrivals(&mut self, lane: LaneId, after: Seq, limit: usize) -> Answer {
+        let store = self.store();
+        let (rows, next) =
+            pages::all_arrivals(&*store, lane, after, limit).await.expect("nothing was trimmed");
+        let highest = self.highest.get(&lane).copied().unwrap_or_default();
+        assert!(next >= highest, "arrivals end at {next}, before {highest}");
+        assert!(pages::cursor(&*store, lane).await >= highest);
+        let arrived = |row| match row {
+            Arrival::Task(row) => Arrived::Task(Box::new(self.unnumbered(row))),
+            Arrival::Command(row) => Arrived::Command(self.place(lane, row.seq), row.command),
+        };
+        Answer::Arrivals(rows.into_iter().map(arrived).collect())
+    }
+
+    pub(super) async fn views(&mut self, ids: &[TaskId]) -> Answer {
+        let mut views = self.store().tasks(ids).await.unwrap();
+        for view in views.iter_mut().flatten() {
+            view.row = self.unnumbered(view.row.clone());
+        }
+        Answer::Views(views)
+    }
+
+    pub(super) async fn attempts(&mut self, task: TaskId) -> Answer {
+        Answer::Attempts(self.store().attempts(task).await.unwrap())
+    }
+
+    pub(super) async fn list(&mut self, filter: TaskFilter, limit: usize) -> Answer {
+        let rows = pages::all_listed(&*self.store(), filter, limit).await;
+        Answer::Rows(rows.into_iter().map(|row| self.unnumbered(row)).collect())
+    }
+
+    /// Counts of some queues; other sequences have theirs in the same store.
+    pub(super) async fn counts(&mut self, queues: &[QueueKey]) -> Answer {
+        let mut counts = self.store().counts().await.unwrap();
+        counts.retain(|counts| queues.contains(&counts.queue) && counts.by_status != [0; 8]);
+        counts.sort_by(|a, b| a.queue.cmp(&b.queue));
+        Answer::Counts(counts)
+    }
+
+    pub(super) async fn put_policy(&mut self, put: PutPolicy) -> Answer {
+        Answer::Version(self.store().put_policy(put).await.map_err(|error| refusal(&error)))
+    }
+
+    pub(super) async fn policy(&mut self, queue: &QueueKey) -> Answer {
+        Answer::Policy(self.store().policy(queue).await.unwrap())
+    }
+
+    pub(super) async fn bind(&mut self, queue: &QueueKey, binding: &QueueBinding) -> Answer {
+        Answer::Binding(self.store().bind_queue(queue, binding).await.unwrap())
+    }
+
+    /// Policies of some queues, and the revision up to which all were read.
+    pub(super) async fn policies(&mut self, lane: LaneId, since: u64, queues: &[QueueKey]) -> (Answer, u64) {
+        let (mut rows, revision) = pages::all_policies(&*self.store(), lane, since, 1_000).await;
+        rows.retain(|(queue, _)| queues.contains(queue));
+        (Answer::Policies(rows), revision)
+    }
+
+    fn learn(&mut self, task: TaskId, seq: Seq) {
+        let highest = self.highest.entry(task.lane()).or_default();
+        assert!(seq > *highest, "task {task} is numbered {seq}, after {highest}");
+        *highest = seq;
+        let before = self.tasks.insert(task, seq);
+        assert_eq!(before, None, "task {task} was created twice");
+    }
+
+    fn unnumbered(&self, row: TaskRow) -> TaskRow {
+        assert_eq!(Some(&row.seq), self.tasks.get(&row.id), "number of task {}", row.id);
+        TaskRow { seq: Seq(0), ..row }
+    }
+
+    fn place(&self, lane: LaneId, seq: Seq) -> usize {
+        let place = self.commands.get(&lane).and_then(|known| known.iter().position(|known| *known == seq));
+        place.unwrap_or_else(|| panic!("nobody posted command {seq}"))
+    }
+}
+
+fn refusal(error: &StoreError) -> Refusal {
+    match *error {
+        StoreError::Fenced { held, current, .. } => Refusal::Fenced { held, current },
+        StoreError::OutOfOrder { number, last, .. } => Refusal::OutOfOrder { number, last },
+        StoreError::ClaimLost { current, .. } => Refusal::ClaimLost { current },
+        StoreError::PolicyConflict { expected, current, .. } => Refusal::PolicyConflict { expected, current },
+        StoreError::TooLarge { .. }
+        | StoreError::Full { .. }
+        | StoreError::Unavailable { .. }
+        | StoreError::Refused { .. }
+        | StoreError::Corrupt { .. } => panic!("{error}"),
+    }
+}
