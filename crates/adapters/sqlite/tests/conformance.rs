@@ -9,7 +9,9 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use tasklane_core::commit::Commit;
-use tasklane_ports::conformance::{LogsEnv, StalledCommit, StoreEnv};
+use tasklane_local::{MemoryOptions, MemoryStore};
+use tasklane_ports::conformance::model::{self, Plan};
+use tasklane_ports::conformance::{self, LogsEnv, StalledCommit, StoreEnv};
 use tasklane_ports::{Logs, Store};
 use tasklane_sqlite::{Durability, Options, Signals, Sqlite};
 use tempfile::TempDir;
@@ -112,6 +114,23 @@ async fn file() -> Option<File> {
 
 async fn relaxed_file() -> Option<File> {
     Some(File::new(Durability::Relaxed).await)
+}
+
+fn reference() -> Arc<dyn Store> {
+    Arc::new(MemoryStore::new(MemoryOptions::default()))
+}
+
+/// The default store gets ten times the usual number of sequences.
+#[test]
+fn behaves_like_the_reference() {
+    conformance::run_long("behaves_like_the_reference", async {
+        let mut plan = Plan::from_environment();
+        if std::env::var_os("TASKLANE_MODEL_SEQUENCES").is_none() {
+            plan.sequences = 1000;
+        }
+        model::run(&file().await?, &reference, plan).await;
+        Some(())
+    });
 }
 
 tasklane_ports::store_conformance!(file);
