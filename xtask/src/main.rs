@@ -1,1 +1,47 @@
-fn main() {}
+//! `cargo xtask …`: the project's checks and helpers. `cargo xtask verify` is what CI runs.
+
+#![expect(clippy::print_stdout, reason = "a command-line tool talks on standard output")]
+
+mod cargo;
+mod directions;
+mod licences;
+mod paths;
+mod servers;
+mod sim;
+mod verify;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", about = "Checks and helpers of the project")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Runs every check that CI runs, or only the steps named
+    Verify(verify::Options),
+    /// Runs the simulator
+    Sim(sim::Options),
+    /// Installs the servers that tests need, where they are missing
+    Servers,
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Verify(options) => verify::run(&options),
+        Command::Sim(options) => sim::run_command(&options),
+        Command::Servers => servers::ensure(),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            println!("\nerror: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

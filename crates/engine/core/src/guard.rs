@@ -22,14 +22,10 @@ macro_rules! guards {
 guards! {
     /// Store: a commit names the claim's random owner id.
     OwnerId,
-    /// Store: a commit names the epoch of the current claim.
-    CommitEpoch,
     /// Store: a commit is numbered one after the last.
     CommitNumber,
     /// Store: a repeated commit is answered with the outcomes of the first, not applied again.
     CommitRepeat,
-    /// Store: a change names the stored status and attempt.
-    ChangeExpected,
     /// Store: the request id is the primary key of a task.
     RequestIdKey,
     /// Store: arrival numbers become visible in their order.
@@ -42,8 +38,6 @@ guards! {
     InsertOutcome,
     /// Lane: reports must name the current attempt.
     AttemptMatch,
-    /// Lane: reports must come from the session that has the attempt.
-    SessionMatch,
     /// Lane: every assignment takes a new attempt number, also after a recall.
     NewAttemptAfterRecall,
     /// Lane: an assignment is committed before it is sent.
@@ -66,8 +60,6 @@ guards! {
     LostLimit,
     /// Lane: an attempt is given up only when its session has ended.
     LostNeedsSessionEnd,
-    /// Lane: rows read before a change of the task was committed are dropped.
-    StalePageDropped,
     /// Worker: a dispatch number is taken once.
     DispatchNumber,
     /// Worker: messages of an earlier owner are ignored.

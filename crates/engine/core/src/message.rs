@@ -228,6 +228,9 @@ pub struct Heartbeat {
     pub epoch: Epoch,
     /// The highest number that this owner may use for a dispatch. Only rises.
     pub credit: DispatchNo,
+    /// All numbers up to here are used up: dispatched, recalled or skipped. What the owner has skipped above it is
+    /// said again.
+    pub used: DispatchNo,
     /// Every attempt of this lane that the worker holds or whose last report is unacknowledged.
     pub held: Vec<Held>,
     /// Attempts held for all lanes, for the least-load strategy.

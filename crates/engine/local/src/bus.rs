@@ -192,7 +192,9 @@ fn to_worker_parts(message: &ToWorker) -> usize {
 fn to_lane_parts(message: &ToLane) -> usize {
     match message {
         ToLane::Report { report: Report::Finished(finish), .. } => finish.result.bytes(),
-        ToLane::Report { report: Report::Accepted | Report::Started { .. }, .. } | ToLane::Heartbeat(_) => 0,
+        ToLane::Report { report: Report::Accepted | Report::Started { .. }, .. }
+        | ToLane::Heartbeat(_)
+        | ToLane::Credit { .. } => 0,
         ToLane::Report { report: Report::HandedBack { reason }, .. } => reason.len(),
     }
 }

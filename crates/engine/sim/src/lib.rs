@@ -1,1 +1,17 @@
 #![doc = include_str!("../README.md")]
+
+pub mod checker;
+mod client;
+mod coordinator;
+mod nemesis;
+mod network;
+mod report;
+mod scenario;
+mod server;
+mod store;
+mod worker;
+mod world;
+
+pub use report::{Report, Totals};
+pub use scenario::Scenario;
+pub use world::run;

@@ -104,6 +104,7 @@ impl Lane {
         entry.state.session = Some(session);
         entry.state.worker = name;
         entry.spot = Spot::Worker;
+        entry.pending.assigned = self.uses;
         entry.enter(Status::Scheduled, now);
         entry.flight = Some(Flight {
             worker,
@@ -253,7 +254,8 @@ impl Lane {
     /// Whether there is a ready line that the worker could serve.
     pub(super) fn has_work_for(&self, worker: Handle) -> bool {
         let w = &self.workers[worker];
-        !w.unsent.is_empty() || w.classes.iter().any(|&class| !self.classes[class].queues.is_empty())
+        let goes = |&queue: &Handle| self.queues[queue].may_assign();
+        !w.unsent.is_empty() || w.classes.iter().any(|&class| self.classes[class].queues.iter().any(goes))
     }
 }
 

@@ -11,6 +11,11 @@ macro_rules! counters {
             pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$((stringify!($name), self.$name),)*].into_iter()
             }
+
+            /// Adds the counts of another lane, or of an earlier owner of this one.
+            pub fn add(&mut self, other: &Self) {
+                $(self.$name += other.$name;)*
+            }
         }
     };
 }

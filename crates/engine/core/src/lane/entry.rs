@@ -74,6 +74,8 @@ pub(super) struct Pending {
     /// What the store will hold once the commit under way is applied.
     pub(super) expected: Option<Version>,
     pub(super) path: Path,
+    /// Order of the assignment that the path holds; 0 for none.
+    pub(super) assigned: u64,
     /// State fields changed without a step.
     pub(super) touched: bool,
     pub(super) insert: Option<Box<NewTask>>,

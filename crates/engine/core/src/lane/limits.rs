@@ -35,6 +35,8 @@ pub(super) struct LimitState {
     pub(super) lines: BTreeSet<Handle>,
     /// Some of the lines are parked at it.
     pub(super) parked: bool,
+    /// Its queue's policy has it as a limit over the whole queue.
+    pub(super) bound: bool,
 }
 
 /// All limits of a lane.
@@ -50,8 +52,14 @@ impl Limits {
         if let Some(&handle) = self.by_key.get(key) {
             return handle;
         }
-        let state =
-            LimitState { key: key.clone(), running: 0, rate: None, lines: BTreeSet::new(), parked: false };
+        let state = LimitState {
+            key: key.clone(),
+            running: 0,
+            rate: None,
+            lines: BTreeSet::new(),
+            parked: false,
+            bound: false,
+        };
         let handle = self.states.insert(state);
         self.by_key.insert(key.clone(), handle);
         handle
@@ -72,7 +80,7 @@ impl Limits {
     /// Forgets a key that nothing refers to any more.
     pub(super) fn drop_if_idle(&mut self, handle: Handle) {
         let state = &self.states[handle];
-        if state.running == 0 && state.lines.is_empty() && state.rate.is_none() {
+        if state.running == 0 && state.lines.is_empty() && state.rate.is_none() && !state.bound {
             self.by_key.remove(&state.key);
             self.states.remove(handle);
         }

@@ -9,6 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use smallvec::SmallVec;
 
@@ -61,8 +62,9 @@ pub(super) struct Line {
     pub(super) bound: Option<OrderKey>,
     /// The store may hold more, after the bound.
     pub(super) more: bool,
-    /// Something arrived behind the bound while a page was being read: what the page says of the end is not true.
-    pub(super) missed: bool,
+    /// The first position behind the bound at which something was left to the store, or dropped, while a page was being
+    /// read: the page may not have it.
+    pub(super) missed: Option<OrderKey>,
     pub(super) reading: bool,
     pub(super) turn: u64,
     pub(super) limits: SmallVec<[Handle; 2]>,
@@ -74,6 +76,30 @@ pub(super) struct Line {
     pub(super) ready: Option<ReadyKey>,
     /// Entries in memory that belong to it.
     pub(super) entries: usize,
+}
+
+impl Queue {
+    /// Neither paused nor at a limit or rate of the whole queue.
+    pub(super) fn may_assign(&self) -> bool {
+        !self.policy.policy.paused && !self.full && self.rate_until.is_none()
+    }
+}
+
+impl Line {
+    /// Something is left to the store that a page under way may not have.
+    pub(super) fn miss(&mut self, order: OrderKey) {
+        if self.reading {
+            let order = settled(order);
+            self.missed = Some(self.missed.map_or(order, |missed| missed.min(order)));
+        }
+    }
+
+    /// The next page should be read: the window is short, or what is in it lies behind what was not read yet.
+    pub(super) fn needs_refill(&self, window: usize) -> bool {
+        let first = self.window.first_key_value().map(|(&order, _)| order);
+        let behind = first.is_some_and(|first| self.bound.is_none_or(|bound| first > bound));
+        self.more && !self.reading && (self.window.len() <= window / 4 || behind)
+    }
 }
 
 /// What a worker must offer. Lines of one class are blocked together while no such worker has room.
@@ -98,6 +124,23 @@ pub(super) struct Class {
     /// Lines that need it.
     pub(super) lines: usize,
 }
+
+/// The arrival number of a task that is not committed is provisional, above all real ones. A bound made from it would
+/// promise too much; one before all tasks with the same due time does not.
+pub(super) fn settled(order: OrderKey) -> OrderKey {
+    if order.seq.0 >= PROVISIONAL_SEQ { OrderKey { seq: Seq(0), ..order } } else { order }
+}
+
+/// The last position before this one.
+pub(super) fn before(order: OrderKey) -> OrderKey {
+    match order.seq.0 {
+        0 => OrderKey { due: order.due - Duration::from_micros(1), seq: Seq(u64::MAX), ..order },
+        seq => OrderKey { seq: Seq(seq - 1), ..order },
+    }
+}
+
+/// Provisional arrival numbers begin here.
+pub(super) const PROVISIONAL_SEQ: u64 = 1 << 62;
 
 /// Steps of the stride scheduler for weight 1.
 const STRIDE: u64 = 1 << 20;
@@ -132,8 +175,18 @@ impl Lane {
         let scoped = |l: &&crate::policy::Limit| l.scope == LimitScope::Queue;
         let names: Vec<Name> =
             self.queues[queue].policy.policy.limits.iter().filter(scoped).map(|l| l.name.clone()).collect();
-        let states = names.into_iter().map(|limit| self.limits.intern(&LimitKey { queue, limit, key: None }));
-        self.queues[queue].limits = states.collect();
+        let states: SmallVec<[Handle; 1]> = names
+            .into_iter()
+            .map(|limit| self.limits.intern(&LimitKey { queue, limit, key: None }))
+            .collect();
+        let before = std::mem::replace(&mut self.queues[queue].limits, states.clone());
+        for &state in &states {
+            self.limits.get_mut(state).bound = true;
+        }
+        for state in before.into_iter().filter(|state| !states.contains(state)) {
+            self.limits.get_mut(state).bound = false;
+            self.limits.drop_if_idle(state);
+        }
     }
 
     /// The line of such a task, made if it is new. `None` when there are too many lines in memory and `must` is false:
@@ -146,6 +199,7 @@ impl Lane {
         if !must && self.lines.len() >= self.options.lines_max {
             self.counters.line_left_in_store += 1;
             self.lines_more = true;
+            self.lines_missed = true;
             return None;
         }
         let queue = self.intern_queue(&head.queue);
@@ -167,7 +221,7 @@ impl Lane {
             window: BTreeMap::new(),
             bound: None,
             more: false,
-            missed: false,
+            missed: None,
             reading: false,
             turn,
             limits: limits.clone(),
@@ -182,6 +236,7 @@ impl Lane {
         // Tasks of an unknown line may have been left in the store before.
         self.lines[handle].more = self.lines_more || !self.lines_loaded;
         self.line_by_key.insert(key, handle);
+        self.want_refill(handle);
         Some(handle)
     }
 
@@ -276,6 +331,7 @@ impl Lane {
             self.evict(line);
         }
         self.refresh_line(line);
+        self.want_refill(line);
     }
 
     fn evict(&mut self, line: Handle) {
@@ -288,8 +344,9 @@ impl Lane {
             self.entries[entry].spot = Spot::Nowhere;
             self.counters.window_evicted += 1;
             self.lines[line].more = true;
+            self.lines[line].miss(order);
             self.forget_entry(entry);
-            let last = self.lines[line].window.last_key_value().map(|(&order, _)| order);
+            let last = self.lines[line].window.last_key_value().map(|(&order, _)| settled(order));
             let bound = self.lines[line].bound;
             self.lines[line].bound = match (bound, last) {
                 (Some(bound), Some(last)) => Some(bound.min(last)),
@@ -310,8 +367,7 @@ impl Lane {
 
     /// Remembers that a line's window is getting short.
     pub(super) fn want_refill(&mut self, handle: Handle) {
-        let line = &self.lines[handle];
-        if line.more && !line.reading && line.window.len() <= self.options.window / 4 {
+        if self.lines[handle].needs_refill(self.options.window) {
             self.refill.insert(handle);
         }
     }
@@ -378,7 +434,7 @@ impl Lane {
     /// Brings the set of active queues into step with one queue.
     pub(super) fn refresh_active(&mut self, handle: Handle) {
         let q = &mut self.queues[handle];
-        let wanted = !q.open.is_empty() && !q.policy.policy.paused && !q.full && q.rate_until.is_none();
+        let wanted = !q.open.is_empty() && q.may_assign();
         if wanted == q.active {
             return;
         }

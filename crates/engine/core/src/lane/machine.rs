@@ -20,7 +20,7 @@ use super::counters::Counters;
 use super::entry::{Entry, Handle};
 use super::input::{Effect, Input, SubmitToken};
 use super::limits::Limits;
-use super::lines::{Class, ClassKey, Line, Queue};
+use super::lines::{Class, ClassKey, Line, PROVISIONAL_SEQ, Queue};
 use super::on_page::Loading;
 use super::on_submit::Submission;
 use super::workers::Worker;
@@ -120,6 +120,8 @@ pub struct Lane {
     /// The store may hold lines that are not in memory.
     pub(super) lines_more: bool,
     pub(super) lines_reading: bool,
+    /// Lines were left in the store, or dropped, that the pass under way may have gone by.
+    pub(super) lines_missed: bool,
 
     pub(super) classes: Slab<Class>,
     pub(super) class_by_key: BTreeMap<ClassKey, Handle>,
@@ -136,7 +138,7 @@ pub struct Lane {
     pub(super) delayed: BTreeMap<(Timestamp, Seq), Handle>,
     pub(super) delayed_bound: Option<(Timestamp, Seq)>,
     pub(super) delayed_more: bool,
-    pub(super) delayed_missed: bool,
+    pub(super) delayed_missed: Option<(Timestamp, Seq)>,
     pub(super) delayed_reading: bool,
 
     pub(super) timers: BTreeSet<(Timestamp, Timer)>,
@@ -217,6 +219,7 @@ impl Lane {
             lines_loaded: false,
             lines_more: false,
             lines_reading: false,
+            lines_missed: false,
             classes: Slab::new(),
             class_by_key: BTreeMap::new(),
             limits: Limits::default(),
@@ -228,7 +231,7 @@ impl Lane {
             delayed: BTreeMap::new(),
             delayed_bound: None,
             delayed_more: true,
-            delayed_missed: false,
+            delayed_missed: None,
             delayed_reading: false,
             timers: BTreeSet::new(),
             expiring_reading: false,
@@ -238,7 +241,7 @@ impl Lane {
             lazy_since: None,
             batch: None,
             submissions: BTreeMap::new(),
-            provisional_seq: 1 << 62,
+            provisional_seq: PROVISIONAL_SEQ,
             bare_inserts: Vec::new(),
             reads: BTreeMap::new(),
             next_read: 0,

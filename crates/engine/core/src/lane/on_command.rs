@@ -49,7 +49,10 @@ impl Lane {
         let entry = &self.entries[handle];
         let status = entry.state.status;
         if status.is_final() || entry.state.cancel_requested {
-            return self.dismiss(seq);
+            // What makes the command needless may not be written yet, so it goes with that.
+            self.counters.cancel_too_late += 1;
+            self.entries[handle].pending.inbox_done.push(seq);
+            return self.mark(handle, true);
         }
         if status.is_in_flight() {
             if !self.options.guards.on(Guard::CancelRequestedKept) {

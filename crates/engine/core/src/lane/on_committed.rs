@@ -37,7 +37,12 @@ impl Lane {
                         self.judge_again(id, &inbox_done);
                     }
                 }
-                BatchItem::Bare { submit } => self.answer(submit, &outcome, effects),
+                BatchItem::Bare { submit, head, due, delayed } => {
+                    self.answer(submit, &outcome, effects);
+                    if let GroupOutcome::Applied { seq: Some(seq) } = outcome {
+                        self.left_in_store(&head, due, seq, delayed);
+                    }
+                }
                 BatchItem::Loose { inbox_done } => {
                     for seq in inbox_done {
                         self.inbox_known.remove(&seq);
@@ -102,7 +107,10 @@ impl Lane {
                     }
                 }
                 if self.options.guards.on(Guard::InsertOutcome) {
+                    // The one that was stored before may have been passed over, because this one stood in its place.
+                    let id = self.entries[handle].id;
                     self.abandon(handle);
+                    self.reread.insert(id);
                 } else {
                     self.on_entry_applied(handle, attempt);
                 }
@@ -166,11 +174,11 @@ impl Lane {
     /// Drops all that was decided about a task: the store has it otherwise, or not at all.
     fn abandon(&mut self, handle: Handle) {
         if let Some(flight) = self.entries[handle].flight.as_ref() {
-            let (worker, k, unsent) = (flight.worker, flight.k, flight.sent_at.is_none());
+            let (worker, k) = (flight.worker, flight.k);
             self.end_flight(handle);
-            if unsent && k.0 > 0 {
+            if k.0 > 0 {
                 self.counters.dispatch_number_skipped += 1;
-                self.tell(worker, ToWorker::Skip { first: k, last: k });
+                self.skip(worker, k, k);
             }
         }
         match self.entries[handle].spot {

@@ -29,10 +29,6 @@ impl Lane {
                 }
             }
         }
-        if !self.loading.is_complete() {
-            // Workers known only from attempts in the store are judged when loading is complete.
-            return;
-        }
         let gone: Vec<Handle> = self
             .workers
             .iter()
@@ -40,7 +36,13 @@ impl Lane {
             .map(|(handle, _)| handle)
             .collect();
         for worker in gone {
-            self.end_worker(worker);
+            if self.loading.is_complete() {
+                self.end_worker(worker);
+            } else {
+                // What they had is not all known yet: judged when loading is complete.
+                self.workers[worker].descriptor = None;
+                self.reserve_worker(worker);
+            }
         }
     }
 

@@ -4,16 +4,20 @@
 //! Then it may act; lines and delayed tasks are paged in while it does, and arrivals are followed from the number
 //! read first, so that nothing submitted meanwhile is missed.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use crate::commit::{RecordKey, RecordKind};
 use crate::guard::Guard;
 use crate::id::Seq;
 use crate::read::{Arrival, LanePage, LaneRead};
-use crate::task::{Place, TaskRow};
+use crate::task::{OrderKey, Place, TaskHead, TaskRow};
 use crate::time::Timestamp;
 
 use super::entry::{Entry, Flight, Handle, Spot};
 use super::input::Effect;
 use super::limits::{LimitKey, parse_rate_record};
+use super::lines::{PROVISIONAL_SEQ, before};
 use super::machine::Lane;
 
 /// How far loading has come.
@@ -25,6 +29,16 @@ pub(super) enum Loading {
     Must,
     /// The lane may act.
     Complete,
+}
+
+/// As [`settled`](super::lines::settled), for delayed tasks.
+pub(super) fn settled_delayed((due, seq): (Timestamp, Seq)) -> (Timestamp, Seq) {
+    if seq.0 >= PROVISIONAL_SEQ { (due, Seq(0)) } else { (due, seq) }
+}
+
+/// The last position before this one.
+fn before_delayed((due, seq): (Timestamp, Seq)) -> (Timestamp, Seq) {
+    if seq.0 == 0 { (due - Duration::from_micros(1), Seq(u64::MAX)) } else { (due, Seq(seq.0 - 1)) }
 }
 
 impl Loading {
@@ -190,7 +204,7 @@ impl Lane {
         if self.by_id.contains_key(&row.id) {
             return;
         }
-        if self.options.guards.on(Guard::StalePageDropped) && self.tombstones.contains_key(&row.id) {
+        if self.tombstones.contains_key(&row.id) {
             self.counters.stale_row_dropped += 1;
             return;
         }
@@ -236,7 +250,7 @@ impl Lane {
             self.place_in_line(entry);
         } else {
             self.counters.arrival_left_in_store += 1;
-            self.lines[line].missed |= self.lines[line].reading;
+            self.lines[line].miss(order);
             self.want_refill(line);
         }
     }
@@ -245,7 +259,7 @@ impl Lane {
         let key = (row.state.due, row.seq);
         if self.delayed_more && self.delayed_bound.is_none_or(|bound| key > bound) {
             self.counters.arrival_left_in_store += 1;
-            self.delayed_missed |= self.delayed_reading;
+            self.miss_delayed(key);
             return;
         }
         let entry = self.insert_row(row);
@@ -268,14 +282,47 @@ impl Lane {
             self.delayed.remove(&key);
             self.entries[entry].spot = Spot::Nowhere;
             self.counters.window_evicted += 1;
+            self.miss_delayed(key);
             self.forget_entry(entry);
             self.delayed_more = true;
-            let last = self.delayed.last_key_value().map(|(&key, _)| key);
+            let last = self.delayed.last_key_value().map(|(&key, _)| settled_delayed(key));
             self.delayed_bound = match (self.delayed_bound, last) {
                 (Some(bound), Some(last)) => Some(bound.min(last)),
                 (_, last) => last,
             };
         }
+    }
+
+    /// A delayed task is left to the store, and a page under way may not have it.
+    pub(super) fn miss_delayed(&mut self, key: (Timestamp, Seq)) {
+        if self.delayed_reading {
+            let key = settled_delayed(key);
+            self.delayed_missed = Some(self.delayed_missed.map_or(key, |missed| missed.min(key)));
+        }
+    }
+
+    /// A task is in the store that was never in memory: whoever thought to know all of its line does not any more.
+    pub(super) fn left_in_store(&mut self, head: &Arc<TaskHead>, due: Timestamp, seq: Seq, delayed: bool) {
+        if delayed {
+            self.miss_delayed((due, seq));
+            let before = before_delayed((due, seq));
+            self.delayed_bound = if self.delayed_more {
+                self.delayed_bound.map(|bound| bound.min(before))
+            } else {
+                Some(before)
+            };
+            self.delayed_more = true;
+            return;
+        }
+        let Some(handle) = self.intern_line(head, false) else { return };
+        let order = OrderKey { rank: head.priority.rank(), due, seq };
+        let line = &mut self.lines[handle];
+        line.miss(order);
+        line.bound =
+            if line.more { line.bound.map(|bound| bound.min(before(order))) } else { Some(before(order)) };
+        line.more = true;
+        self.refresh_line(handle);
+        self.want_refill(handle);
     }
 
     fn adopt_in_flight(&mut self, row: TaskRow) {
@@ -325,23 +372,27 @@ impl Lane {
             self.lines_loaded = true;
         } else if !more {
             self.lines_loaded = true;
-            self.lines_more = false;
+            self.lines_more = std::mem::take(&mut self.lines_missed);
             self.lines_cursor = None;
         }
     }
 
     fn on_line(&mut self, line: Handle, rows: Vec<TaskRow>, more: bool) {
         self.lines[line].reading = false;
-        let missed = std::mem::take(&mut self.lines[line].missed);
+        let missed = self.lines[line].missed.take();
         if let Some(last) = rows.last() {
             self.lines[line].bound = Some(last.order());
         }
-        self.lines[line].more = more || missed;
+        self.lines[line].more = more || missed.is_some();
+        if let Some(missed) = missed {
+            let bound = self.lines[line].bound;
+            self.lines[line].bound = Some(bound.map_or(before(missed), |bound| bound.min(before(missed))));
+        }
         for row in rows {
             if self.by_id.contains_key(&row.id) {
                 continue;
             }
-            if self.options.guards.on(Guard::StalePageDropped) && self.tombstones.contains_key(&row.id) {
+            if self.tombstones.contains_key(&row.id) {
                 self.counters.stale_row_dropped += 1;
                 continue;
             }
@@ -355,11 +406,15 @@ impl Lane {
 
     fn on_delayed(&mut self, rows: Vec<TaskRow>, more: bool) {
         self.delayed_reading = false;
-        let missed = std::mem::take(&mut self.delayed_missed);
+        let missed = self.delayed_missed.take();
         if let Some(last) = rows.last() {
             self.delayed_bound = Some((last.state.due, last.seq));
         }
-        self.delayed_more = more || missed;
+        self.delayed_more = more || missed.is_some();
+        if let Some(missed) = missed {
+            let before = before_delayed(missed);
+            self.delayed_bound = Some(self.delayed_bound.map_or(before, |bound| bound.min(before)));
+        }
         for row in rows {
             let known = self.by_id.contains_key(&row.id) || self.tombstones.contains_key(&row.id);
             if !known {
@@ -396,7 +451,7 @@ impl Lane {
         for _ in under_way..self.options.line_reads {
             let Some(handle) = self.refill.pop_first() else { break };
             let Some(line) = self.lines.get_mut(handle) else { continue };
-            if !line.more || line.reading || line.window.len() > self.options.window / 4 {
+            if !line.needs_refill(self.options.window) {
                 continue;
             }
             line.reading = true;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::guard::Guard;
-use crate::id::SessionId;
+use crate::id::{Epoch, SessionId};
 use crate::message::{
     AttemptId, Dispatch, Ending, Finish, Heartbeat, HeldState, Report, RetryAdvice, ToLane, ToWorker,
     Verdict, WorkerBatch,
@@ -59,7 +59,7 @@ impl Lane {
         let entry = &self.entries[handle];
         let guards = self.options.guards;
         let attempt_matches = entry.state.attempt == attempt.number || !guards.on(Guard::AttemptMatch);
-        let session_matches = entry.state.session == Some(session) || !guards.on(Guard::SessionMatch);
+        let session_matches = entry.state.session == Some(session);
         let in_flight = entry.flight.is_some();
         if attempt_matches && session_matches && in_flight {
             return self.apply_report(handle, session, attempt, report);
@@ -310,14 +310,19 @@ impl Lane {
         if heartbeat.epoch == self.epoch {
             w.confirmed = true;
             w.credit = w.credit.max(heartbeat.credit);
+            w.skipped.retain(|&(_, last)| last > heartbeat.used);
+            for (first, last) in w.skipped.clone() {
+                self.tell(worker, ToWorker::Skip { first, last });
+            }
         }
+        let w = &self.workers[worker];
         let session = w.session;
         let mut held: BTreeMap<AttemptId, HeldState> =
             heartbeat.held.iter().map(|h| (h.attempt, h.state)).collect();
         let holds: Vec<Handle> = w.holds.iter().copied().collect();
         for handle in holds {
             let state = held.remove(&self.entries[handle].attempt());
-            self.compare(worker, handle, state);
+            self.compare(worker, handle, state, heartbeat.epoch);
         }
         // What is left is none of this lane's attempts. One that waits or runs there must end.
         for (attempt, state) in held {
@@ -335,7 +340,7 @@ impl Lane {
             let (first, last) = (w.last_k.next(), w.credit);
             w.last_k = last;
             self.counters.credit_returned += 1;
-            self.tell(worker, ToWorker::Skip { first, last });
+            self.skip(worker, first, last);
             self.refresh_worker(worker);
         } else if heartbeat.epoch < self.epoch || (!idle && w.room() == 0) {
             // Tells the epoch to a worker that does not know it, and the need to one that has given nothing.
@@ -347,12 +352,12 @@ impl Lane {
     }
 
     /// Compares one attempt with what its worker says of it, and does something about a difference.
-    fn compare(&mut self, worker: Handle, handle: Handle, state: Option<HeldState>) {
+    fn compare(&mut self, worker: Handle, handle: Handle, state: Option<HeldState>, epoch: Epoch) {
         match state {
             Some(HeldState::Queued) => self.note_accepted(handle),
             Some(HeldState::Running(ago)) => self.note_started(handle, ago),
             Some(HeldState::Ended) => self.note_accepted(handle),
-            None => self.on_missing(worker, handle),
+            None => self.on_missing(worker, handle, epoch),
         }
         let entry = &self.entries[handle];
         let Some(flight) = &entry.flight else { return };
@@ -370,13 +375,19 @@ impl Lane {
     }
 
     /// A heartbeat did not know an attempt that the worker should have.
-    fn on_missing(&mut self, worker: Handle, handle: Handle) {
+    fn on_missing(&mut self, worker: Handle, handle: Handle, epoch: Epoch) {
         let (now, resend_after) = (self.now, self.options.resend_after);
         let max = self.options.beats_missing_max;
         let scheduled = self.entries[handle].state.status == Status::Scheduled;
         let Some(flight) = &mut self.entries[handle].flight else { return };
         let Some(sent_at) = flight.sent_at else { return };
         if scheduled && flight.k.0 == 0 {
+            // Taken over and perhaps never sent. Only a worker that had heard of this owner when it spoke can say so:
+            // from then on it ignores what an earlier owner has sent, and it still names what it has not got
+            // acknowledged.
+            if epoch < self.epoch {
+                return;
+            }
             if !self.workers[worker].unsent.contains(&handle) {
                 self.workers[worker].unsent.push_back(handle);
                 self.refresh_worker(worker);

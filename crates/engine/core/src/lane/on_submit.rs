@@ -2,11 +2,14 @@
 
 use crate::commit::SubmitOutcome;
 use crate::id::Seq;
-use crate::task::NewTask;
+use crate::task::{NewTask, OrderKey};
+use crate::time::Timestamp;
 
-use super::entry::Entry;
+use super::entry::{Entry, Handle};
 use super::input::SubmitToken;
+use super::lines::settled;
 use super::machine::Lane;
+use super::on_page::settled_delayed;
 
 /// A submission whose answer is not complete.
 #[derive(Debug)]
@@ -36,34 +39,22 @@ impl Lane {
     fn submit_one(&mut self, task: NewTask, submit: (SubmitToken, usize)) {
         let known = self.by_id.contains_key(&task.id);
         let line = if known { None } else { self.intern_line(&task.spec.head, false) };
+        self.provisional_seq += 1;
+        let seq = Seq(self.provisional_seq);
         let delayed = task.due > self.now;
-        // A task behind the bound of its line is left to the store, like one that somebody else has submitted.
         let keep = line.filter(|&line| {
             if delayed {
-                !self.delayed_more && self.delayed.len() < 2 * self.options.delayed_window
+                self.keeps_delayed((task.due, seq))
             } else {
-                let line = &self.lines[line];
-                !line.more && line.window.len() < 2 * self.options.window
+                let rank = task.spec.head.priority.rank();
+                self.keeps_in_line(line, OrderKey { rank, due: task.due, seq })
             }
         });
         let Some(line) = keep else {
-            if let Some(line) = line {
-                if delayed {
-                    self.delayed_missed |= self.delayed_reading;
-                    self.delayed_more = true;
-                } else {
-                    self.lines[line].missed |= self.lines[line].reading;
-                    self.lines[line].more = true;
-                    self.lines[line].bound =
-                        self.lines[line].window.last_key_value().map(|(&order, _)| order);
-                    self.want_refill(line);
-                }
-            }
             self.bare_inserts.push(BareInsert { task: Box::new(task), submit });
             return;
         };
-        self.provisional_seq += 1;
-        let entry = self.insert_entry(Entry::from_new(task, Seq(self.provisional_seq), line, submit));
+        let entry = self.insert_entry(Entry::from_new(task, seq, line, submit));
         self.mark(entry, true);
         let e = &mut self.entries[entry];
         if e.state.delayed && !delayed {
@@ -75,5 +66,34 @@ impl Lane {
         } else {
             self.place_in_line(entry);
         }
+    }
+
+    /// Whether a new task is within the window of its line. One behind it is left to the store, like one that somebody
+    /// else has submitted.
+    fn keeps_in_line(&mut self, handle: Handle, order: OrderKey) -> bool {
+        let full = 2 * self.options.window;
+        let line = &mut self.lines[handle];
+        if !line.more && line.window.len() >= full {
+            line.more = true;
+            line.bound = line.window.last_key_value().map(|(&last, _)| settled(last));
+        }
+        let keep = !line.more || line.bound.is_some_and(|bound| order <= bound);
+        if !keep {
+            line.miss(order);
+            self.want_refill(handle);
+        }
+        keep
+    }
+
+    fn keeps_delayed(&mut self, key: (Timestamp, Seq)) -> bool {
+        if !self.delayed_more && self.delayed.len() >= 2 * self.options.delayed_window {
+            self.delayed_more = true;
+            self.delayed_bound = self.delayed.last_key_value().map(|(&last, _)| settled_delayed(last));
+        }
+        let keep = !self.delayed_more || self.delayed_bound.is_some_and(|bound| key <= bound);
+        if !keep {
+            self.miss_delayed(key);
+        }
+        keep
     }
 }

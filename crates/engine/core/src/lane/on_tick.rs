@@ -114,7 +114,7 @@ impl Lane {
         self.forget_full_rates();
         self.find_overruns();
         if self.lines_more {
-            self.rotate_lines();
+            self.look_for_lines();
         }
         if !self.options.guards.on(Guard::LostNeedsSessionEnd) {
             let silent: Vec<Handle> =
@@ -162,8 +162,15 @@ impl Lane {
         }
     }
 
-    /// There are more lines than memory may hold: makes room for others, at the cost of those that cannot run.
-    fn rotate_lines(&mut self) {
+    /// The store holds lines that are not in memory. Where memory is full of lines, those that cannot run make room.
+    fn look_for_lines(&mut self) {
+        self.lines_loaded = false;
+        if self.lines.len() >= self.options.lines_max {
+            self.drop_blocked_lines();
+        }
+    }
+
+    fn drop_blocked_lines(&mut self) {
         let clean = |line: &super::lines::Line| {
             line.ready.is_none_or(|_| self.classes[line.class].free.is_empty())
                 && !line.reading
@@ -173,6 +180,7 @@ impl Lane {
         let blocked: Vec<Handle> =
             self.lines.iter().filter(|(_, line)| clean(line)).map(|(h, _)| h).collect();
         let room = self.options.lines_max - self.options.lines_max / 2;
+        self.lines_missed |= !blocked.is_empty();
         for line in blocked.into_iter().take(room) {
             // Keeps the line until all of its entries are gone.
             self.lines[line].more = true;
@@ -186,6 +194,5 @@ impl Lane {
             self.refill.remove(&line);
             self.forget_line(line);
         }
-        self.lines_loaded = false;
     }
 }

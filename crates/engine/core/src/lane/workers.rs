@@ -26,6 +26,8 @@ pub(super) struct Worker {
     pub(super) last_k: DispatchNo,
     /// The highest one that may be used.
     pub(super) credit: DispatchNo,
+    /// Numbers that were skipped, and that the worker has not said it knows of.
+    pub(super) skipped: Vec<(DispatchNo, DispatchNo)>,
     /// Attempts it holds for all lanes, as it said last.
     pub(super) load: u32,
     /// Attempts of this lane that it has, or will be sent.
@@ -58,6 +60,7 @@ impl Worker {
             confirmed: false,
             last_k: DispatchNo(0),
             credit: DispatchNo(0),
+            skipped: Vec::new(),
             load: 0,
             holds: IndexSet::default(),
             classes: BTreeSet::new(),
@@ -121,6 +124,12 @@ impl Lane {
             self.talkative.push(worker);
         }
         self.workers[worker].outbox.push(message);
+    }
+
+    /// Gives dispatch numbers back unused; said again until the worker knows.
+    pub(super) fn skip(&mut self, worker: Handle, first: DispatchNo, last: DispatchNo) {
+        self.workers[worker].skipped.push((first, last));
+        self.tell(worker, ToWorker::Skip { first, last });
     }
 
     /// Brings the free lists of a worker's classes into step with the room it has.

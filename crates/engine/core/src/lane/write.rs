@@ -1,12 +1,16 @@
 //! What is decided becomes a commit. Changes gather while one is under way; a task that changed several times is
 //! written once. There are no timers but one: changes that nobody waits for wait a moment for company.
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 
 use crate::commit::{Group, TaskChange};
 use crate::id::{AttemptNo, Seq, SessionId};
 use crate::message::AttemptId;
 use crate::status::Version;
+use crate::task::TaskHead;
+use crate::time::Timestamp;
 
 use super::entry::{Handle, Pending};
 use super::input::{Effect, SubmitToken};
@@ -31,7 +35,7 @@ pub(super) enum BatchItem {
         inbox_done: SmallVec<[Seq; 1]>,
     },
     /// A new task that is not kept in memory.
-    Bare { submit: (SubmitToken, usize) },
+    Bare { submit: (SubmitToken, usize), head: Arc<TaskHead>, due: Timestamp, delayed: bool },
     /// Records, or inbox rows without effect.
     Loose { inbox_done: Vec<Seq> },
 }
@@ -73,12 +77,19 @@ impl Lane {
         }
         let bare = self.bare_inserts.len().min(self.options.batch);
         for insert in self.bare_inserts.drain(..bare) {
-            items.push(BatchItem::Bare { submit: insert.submit });
+            let (head, due) = (insert.task.spec.head.clone(), insert.task.due);
+            let delayed = insert.task.state().delayed;
+            items.push(BatchItem::Bare { submit: insert.submit, head, due, delayed });
             groups.push(Group { insert: Some(insert.task), ..Group::default() });
         }
+        // Ends first, then assignments in the order in which they were decided: so that whatever part of it all becomes
+        // durable, no limit or rate looks exceeded to the next owner.
+        self.unwritten
+            .sort_by_key(|&entry| self.entries.get(entry).map_or(0, |entry| entry.pending.assigned));
         let room = self.options.batch.saturating_sub(groups.len()).min(self.unwritten.len());
         let rest = self.unwritten.split_off(room);
-        for entry in std::mem::replace(&mut self.unwritten, rest) {
+        let written = std::mem::replace(&mut self.unwritten, rest);
+        for entry in written {
             self.write_entry(entry, &mut groups, &mut items);
         }
         let left = !self.unwritten.is_empty() || !self.bare_inserts.is_empty();

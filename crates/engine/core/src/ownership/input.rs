@@ -7,6 +7,7 @@ use crate::member::Member;
 use crate::message::{FinishedEvent, OwnerBatch, WorkerBatch};
 use crate::read::{LanePage, LaneRead};
 use crate::task::NewTask;
+use crate::time::Timestamp;
 
 /// Something happened.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,6 +31,9 @@ pub enum Input {
         members: Vec<Member>,
         /// It answers the request, and so was read after it.
         requested: bool,
+        /// What the wall clock shows. The lane's own clock starts from the one that comes with the requested view and
+        /// runs with the steady clock from there.
+        wall: Timestamp,
     },
     /// Tasks from the API of the same process.
     Submit {

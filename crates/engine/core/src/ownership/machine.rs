@@ -66,6 +66,10 @@ pub struct Ownership {
     tokens: BTreeSet<lane::SubmitToken>,
     /// Those whose lane was lost: the store is given the same tasks.
     orphans: BTreeSet<lane::SubmitToken>,
+    /// Of lane machines that are gone.
+    counters: lane::Counters,
+    /// The newest view that came while another one was being read.
+    heard: Option<(u64, Vec<Member>)>,
 }
 
 #[derive(Debug)]
@@ -98,6 +102,7 @@ enum State {
 #[derive(Debug)]
 struct Owning {
     machine: Lane,
+    clock: LaneClock,
     epoch: Epoch,
     owner: OwnerId,
     /// Number of the last settled commit.
@@ -111,6 +116,23 @@ struct Owning {
     under_way: Option<u64>,
     reads: BTreeMap<u64, (u64, LaneRead, usize)>,
     releasing: bool,
+}
+
+/// Turns the steady clock into the lane's own: the wall time at which it was claimed, plus what has passed since.
+/// Later jumps of the wall clock do not move it.
+#[derive(Clone, Copy, Debug)]
+struct LaneClock {
+    ahead: i64,
+}
+
+impl LaneClock {
+    fn wall(self, steady: Timestamp) -> Timestamp {
+        Timestamp::from_micros(steady.as_micros().saturating_add(self.ahead))
+    }
+
+    fn steady(self, wall: Timestamp) -> Timestamp {
+        Timestamp::from_micros(wall.as_micros().saturating_sub(self.ahead))
+    }
 }
 
 impl Ownership {
@@ -130,6 +152,8 @@ impl Ownership {
             lane_effects: Vec::new(),
             tokens: BTreeSet::new(),
             orphans: BTreeSet::new(),
+            counters: lane::Counters::default(),
+            heard: None,
         }
     }
 
@@ -140,7 +164,8 @@ impl Ownership {
             Input::Wanted(wanted) => self.wanted = wanted,
             Input::Granted(granted) => self.on_granted(granted),
             Input::Reply { call, reply } => self.on_reply(call, reply, effects),
-            Input::Members { revision, members, requested } => {
+            Input::Members { revision, members, requested, wall } => {
+                let requested = requested.then_some(wall);
                 self.on_members(revision, members, requested, effects);
             }
             Input::Submit { token, tasks } => match &mut self.state {
@@ -162,7 +187,7 @@ impl Ownership {
     pub fn next_deadline(&self) -> Option<Timestamp> {
         let retry = self.retries.first_key_value().map(|(&(at, _), _)| at);
         let state = match &self.state {
-            State::Owning(owning) => owning.machine.next_deadline(),
+            State::Owning(owning) => owning.machine.next_deadline().map(|at| owning.clock.steady(at)),
             State::Parked { until } => Some(*until),
             State::Acquiring { again_at } => Some(*again_at),
             State::Idle | State::Heading { .. } | State::Claiming { .. } | State::Viewing { .. } => None,
@@ -176,6 +201,15 @@ impl Ownership {
             State::Owning(owning) => Some(&owning.machine),
             _ => None,
         }
+    }
+
+    /// How often rare things happened on this lane while this server owned it.
+    pub fn counters(&self) -> lane::Counters {
+        let mut counters = self.counters;
+        if let Some(machine) = self.machine() {
+            counters.add(machine.counters());
+        }
+        counters
     }
 
     /// The epoch under which this server owns the lane.
@@ -201,6 +235,9 @@ impl Ownership {
     }
 
     fn drop_lane(&mut self) {
+        if let State::Owning(owning) = &self.state {
+            self.counters.add(owning.machine.counters());
+        }
         self.state = State::Idle;
         self.retries.clear();
         self.orphans.append(&mut self.tokens);
@@ -244,7 +281,8 @@ impl Ownership {
                 self.state = State::Idle;
                 self.advance(effects);
             }
-            State::Owning(owning) if !self.wanted => {
+            // A release that has begun is completed, also when the lane is wanted again meanwhile.
+            State::Owning(owning) if !self.wanted || owning.releasing => {
                 if !owning.releasing {
                     owning.releasing = true;
                     self.drive(lane::Input::Release, effects);
@@ -345,6 +383,7 @@ impl Ownership {
             return;
         }
         self.state = State::Viewing { owner: claim.owner, epoch };
+        self.heard = None;
         effects.push(Effect::ReadMembers);
     }
 
@@ -352,16 +391,17 @@ impl Ownership {
         &mut self,
         revision: u64,
         members: Vec<Member>,
-        requested: bool,
+        requested: Option<Timestamp>,
         effects: &mut Vec<Effect>,
     ) {
-        match &self.state {
-            State::Viewing { owner, epoch } if requested => {
+        match (&self.state, requested) {
+            (State::Viewing { owner, epoch }, Some(wall)) => {
                 let (owner, epoch) = (*owner, *epoch);
                 let seed = self.rng.next_u64();
-                let machine = Lane::new(self.options.lane.clone(), self.lane, epoch, seed, self.now);
+                let machine = Lane::new(self.options.lane.clone(), self.lane, epoch, seed, wall);
                 self.state = State::Owning(Box::new(Owning {
                     machine,
+                    clock: LaneClock { ahead: wall.as_micros() - self.now.as_micros() },
                     epoch,
                     owner,
                     number: CommitNo(0),
@@ -374,15 +414,26 @@ impl Ownership {
                     releasing: false,
                 }));
                 self.drive(lane::Input::Members { revision, members }, effects);
+                // A change may have been heard of while the answer was on its way.
+                if let Some((revision, members)) = self.heard.take() {
+                    self.drive(lane::Input::Members { revision, members }, effects);
+                }
                 self.drive(lane::Input::Start, effects);
             }
-            State::Owning(_) => self.drive(lane::Input::Members { revision, members }, effects),
-            State::Idle
-            | State::Acquiring { .. }
-            | State::Heading { .. }
-            | State::Claiming { .. }
-            | State::Viewing { .. }
-            | State::Parked { .. } => {}
+            (State::Owning(_), _) => self.drive(lane::Input::Members { revision, members }, effects),
+            (State::Viewing { .. }, None) => {
+                if self.heard.as_ref().is_none_or(|(heard, _)| *heard < revision) {
+                    self.heard = Some((revision, members));
+                }
+            }
+            (
+                State::Idle
+                | State::Acquiring { .. }
+                | State::Heading { .. }
+                | State::Claiming { .. }
+                | State::Parked { .. },
+                _,
+            ) => {}
         }
     }
 
@@ -390,7 +441,7 @@ impl Ownership {
     fn drive(&mut self, input: lane::Input, effects: &mut Vec<Effect>) {
         let State::Owning(owning) = &mut self.state else { return };
         let mut lane_effects = std::mem::take(&mut self.lane_effects);
-        owning.machine.step(input, self.now, &mut lane_effects);
+        owning.machine.step(input, owning.clock.wall(self.now), &mut lane_effects);
         for effect in lane_effects.drain(..) {
             self.carry_out(effect, effects);
         }

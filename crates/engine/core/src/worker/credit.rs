@@ -16,7 +16,7 @@ pub(super) struct Link {
     pub(super) used: Used,
     /// The highest number that may be used.
     pub(super) credit: DispatchNo,
-    /// The lane has said that it has work for this worker.
+    /// The lane has said that it has work for this worker, and has got nothing since.
     pub(super) demand: bool,
     /// It was asked to give back what it does not need.
     pub(super) asked_back: bool,
@@ -50,6 +50,11 @@ impl Used {
         true
     }
 
+    /// All numbers up to here are taken.
+    pub(super) fn floor(&self) -> DispatchNo {
+        DispatchNo(self.floor)
+    }
+
     fn count(&self) -> u64 {
         self.floor + self.above.len() as u64
     }
@@ -74,6 +79,8 @@ impl WorkerSession {
                 if give > 0 {
                     spare -= give;
                     link.credit.0 += give;
+                    // A lane that needs more says so again.
+                    link.demand = false;
                     link.outbox.push(ToLane::Credit { epoch: link.epoch, credit: link.credit, load });
                 }
             }
@@ -101,7 +108,7 @@ impl WorkerSession {
     }
 
     fn ask_back(&mut self) {
-        let idle = |link: &Link| !link.demand && link.promised() > 0 && !link.asked_back;
+        let idle = |link: &Link| link.promised() > 0 && !link.asked_back;
         let lanes: Vec<_> = self.links.iter().filter(|(_, link)| idle(link)).map(|(&lane, _)| lane).collect();
         for lane in lanes {
             if let Some(link) = self.links.get_mut(&lane) {

@@ -183,6 +183,11 @@ impl WorkerSession {
         self.running + u32::try_from(self.queued.len()).unwrap_or(u32::MAX)
     }
 
+    /// A report on this attempt is being repeated.
+    pub fn awaits_ack(&self, attempt: AttemptId) -> bool {
+        self.attempts.get(&attempt).is_some_and(|a| matches!(a.state, AttemptState::Ended(_)))
+    }
+
     fn check_lease(&mut self, effects: &mut Vec<Effect>) {
         if !self.fenced && self.now >= self.fence_at() {
             self.fenced = true;
@@ -235,8 +240,8 @@ impl WorkerSession {
         if !wanted_back {
             link.asked_back = false;
         }
-        let (epoch, credit) = (link.epoch, link.credit);
-        link.outbox.push(ToLane::Heartbeat(Heartbeat { beat, epoch, credit, held, load, wanted_back }));
+        let (epoch, credit, used) = (link.epoch, link.credit, link.used.floor());
+        link.outbox.push(ToLane::Heartbeat(Heartbeat { beat, epoch, credit, used, held, load, wanted_back }));
     }
 
     fn repeat_reports(&mut self) {

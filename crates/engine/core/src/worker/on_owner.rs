@@ -43,7 +43,7 @@ impl WorkerSession {
                 }
                 ToWorker::Demand { wanted } => {
                     if let Some(link) = self.links.get_mut(&lane) {
-                        link.demand = wanted > 0;
+                        link.demand = wanted > 0 && link.promised() == 0;
                     }
                 }
             }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use tasklane_core::command::Command;
 use tasklane_core::commit::{Commit, Group, GroupOutcome, TaskChange};
 use tasklane_core::guard::Guard;
 use tasklane_core::id::LaneId;
@@ -21,14 +22,14 @@ impl MemoryState {
         let unclaimed = Lane::default();
         let lane = self.lanes.get(&commit.lane).unwrap_or(&unclaimed);
         let guards = self.options.guards;
-        let fenced = (guards.on(Guard::CommitEpoch) && lane.epoch != commit.epoch)
-            || (guards.on(Guard::OwnerId) && lane.owner != Some(commit.owner));
+        let fenced =
+            lane.epoch != commit.epoch || (guards.on(Guard::OwnerId) && lane.owner != Some(commit.owner));
         if fenced {
             return Err(StoreError::Fenced { lane: commit.lane, held: commit.epoch, current: lane.epoch });
         }
         let last = lane.commit;
         let repeated = last.0 > 0 && commit.number == last;
-        if repeated && guards.on(Guard::CommitRepeat) {
+        if repeated && guards.on(Guard::CommitRepeat) && guards.on(Guard::CommitNumber) {
             return Ok(lane.outcomes.clone());
         }
         if !repeated && commit.number != last.next() && guards.on(Guard::CommitNumber) {
@@ -69,8 +70,12 @@ impl MemoryState {
         }
         let in_group = self.options.guards.on(Guard::InboxDoneInGroup);
         let lane = self.lanes.entry(commit.lane).or_default();
+        let mut removed = Vec::new();
         for done in group.inbox_done.iter().filter(|_| in_group) {
-            keys += usize::from(lane.inbox.remove(done).is_some());
+            if let Some(Command::Cancel { task }) = lane.inbox.remove(done) {
+                keys += 1;
+                removed.push(HistoryEvent::InboxDone { task, seq: *done, lane: commit.lane });
+            }
         }
         for record in &group.records {
             keys += 1;
@@ -78,6 +83,9 @@ impl MemoryState {
                 Some(value) => lane.records.insert(record.key.clone(), value.clone()),
                 None => lane.records.remove(&record.key),
             };
+        }
+        for event in removed {
+            self.record(|| event);
         }
         let promised = group.ops();
         assert!(
@@ -90,8 +98,7 @@ impl MemoryState {
     fn may_change(&self, commit: &Commit, group: &Group, change: &TaskChange) -> bool {
         let inserted = group.insert.as_ref().is_some_and(|new| new.id == change.task);
         let stored = if inserted { Some(Version::NEW) } else { self.version_in(commit.lane, change) };
-        let checked = self.options.guards.on(Guard::ChangeExpected);
-        stored.is_some_and(|stored| !checked || change.fits(stored))
+        stored.is_some_and(|stored| change.fits(stored))
     }
 
     /// What is stored of the changed task; nothing if it belongs to another lane, which is not this owner's to touch.

@@ -39,6 +39,15 @@ pub enum HistoryEvent {
         /// What is stored now.
         to: StateSummary,
     },
+    /// A command was removed from the inbox, by a group that applied.
+    InboxDone {
+        /// Its task.
+        task: TaskId,
+        /// Its place in the order of arrival.
+        seq: Seq,
+        /// Its lane.
+        lane: LaneId,
+    },
     /// A lane got a new owner. Not recorded again when the claim is repeated.
     Claimed {
         /// Which lane.
@@ -59,11 +68,21 @@ pub struct StateSummary {
     pub attempt: AttemptNo,
     /// Who has or had that attempt.
     pub session: Option<SessionId>,
+    /// A cancel was accepted.
+    pub cancel_requested: bool,
+    /// Attempts lost with their workers.
+    pub lost: u32,
 }
 
 impl StateSummary {
     /// Of a state.
     pub fn of(state: &TaskState) -> Self {
-        Self { status: state.status, attempt: state.attempt, session: state.session }
+        Self {
+            status: state.status,
+            attempt: state.attempt,
+            session: state.session,
+            cancel_requested: state.cancel_requested,
+            lost: state.lost,
+        }
     }
 }

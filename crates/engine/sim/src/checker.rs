@@ -1,0 +1,335 @@
+//! The invariants, stated once. Whoever runs Tasklane, simulated or for real, tells the checker what it observed, in
+//! the order in which it happened, and asks at the end.
+//!
+//! 1. No acknowledged task is lost: each reaches a final state.
+//! 2. A final state is written once and never changes.
+//! 3. No two attempts of a task are alive at the same time.
+//! 4. An attempt is started once, and only after its assignment was committed.
+//! 5. An assignment takes a new attempt number; an attempt has one session.
+//! 6. Nobody but the current owner of a lane writes to it.
+//! 7. Limits and rates are never exceeded.
+//! 8. A task is created once; a request that was never sent before is not called a duplicate.
+//! 9. A command is removed only when it has taken effect; a cancelled task is not started again.
+//! 10. A report is acknowledged only when what it led to is durable.
+//! 11. Tasks whose attempts keep getting lost are stopped.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tasklane_core::id::{AttemptNo, Epoch, LaneId, OwnerId, SessionId, TaskId};
+use tasklane_core::message::AttemptId;
+use tasklane_core::policy::Rate;
+use tasklane_core::status::Status;
+use tasklane_core::time::Timestamp;
+
+/// Something that was observed.
+#[derive(Clone, Debug)]
+pub enum Observation {
+    /// A client was told that its task is stored.
+    Acknowledged {
+        /// The task.
+        task: TaskId,
+        /// It was called a duplicate, though its id had never been sent before.
+        wrongly_duplicate: bool,
+    },
+    /// The store has a new task.
+    Created {
+        /// The task.
+        task: TaskId,
+    },
+    /// A lane got a new owner.
+    Claimed {
+        /// The lane.
+        lane: LaneId,
+        /// Its epoch.
+        epoch: Epoch,
+        /// Its owner.
+        owner: OwnerId,
+    },
+    /// A task was changed in the store.
+    Changed(Change),
+    /// A command for a task was removed from the inbox.
+    CommandRemoved {
+        /// The task.
+        task: TaskId,
+    },
+    /// A worker began to execute an attempt.
+    Started {
+        /// Names the execution.
+        execution: u64,
+        /// Which attempt.
+        attempt: AttemptId,
+        /// By whom.
+        session: SessionId,
+        /// Limits that count it: key, and how many may be alive.
+        limits: Vec<(String, u32)>,
+    },
+    /// Nothing of an execution is left.
+    Ended {
+        /// Which one.
+        execution: u64,
+    },
+    /// A worker was told that its report needs no repetition.
+    ReportAcknowledged {
+        /// About which attempt.
+        attempt: AttemptId,
+        /// Whose.
+        session: SessionId,
+    },
+}
+
+/// A change of a task in the store.
+#[derive(Clone, Debug)]
+pub struct Change {
+    /// The task.
+    pub task: TaskId,
+    /// Its lane.
+    pub lane: LaneId,
+    /// Who wrote it: epoch …
+    pub epoch: Epoch,
+    /// … and identity.
+    pub owner: OwnerId,
+    /// The statuses it entered, with the time.
+    pub path: Vec<(Status, Timestamp)>,
+    /// Where it stands now.
+    pub status: Status,
+    /// Its attempt.
+    pub attempt: AttemptNo,
+    /// Who has that attempt.
+    pub session: Option<SessionId>,
+    /// A cancel was accepted.
+    pub cancel_requested: bool,
+    /// Attempts lost with their workers.
+    pub lost: u32,
+    /// Rates that count its assignment, by key.
+    pub rates: Vec<(String, Rate)>,
+}
+
+/// An invariant that did not hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// When it was noticed.
+    pub at: Timestamp,
+    /// What happened.
+    pub what: String,
+}
+
+/// Watches. See the [module](self).
+#[derive(Debug)]
+pub struct Checker {
+    lost_max: u32,
+    violations: Vec<Violation>,
+    tasks: BTreeMap<TaskId, Task>,
+    acknowledged: BTreeSet<TaskId>,
+    owners: BTreeMap<LaneId, (Epoch, OwnerId)>,
+    executions: BTreeMap<u64, (AttemptId, Vec<String>)>,
+    alive: BTreeMap<TaskId, u64>,
+    alive_by_limit: BTreeMap<String, u32>,
+    sessions: BTreeMap<AttemptId, SessionId>,
+    started: BTreeSet<AttemptId>,
+    rates: BTreeMap<String, Timestamp>,
+}
+
+#[derive(Debug, Default)]
+struct Task {
+    status: Option<Status>,
+    attempt: AttemptNo,
+    session: Option<SessionId>,
+    cancel_requested: bool,
+}
+
+/// Violations kept: the first ones say what went wrong.
+const VIOLATIONS_MAX: usize = 20;
+
+impl Checker {
+    /// `lost_max`: how many attempts of a task may be lost before it is stopped.
+    pub fn new(lost_max: u32) -> Self {
+        Self {
+            lost_max,
+            violations: Vec::new(),
+            tasks: BTreeMap::new(),
+            acknowledged: BTreeSet::new(),
+            owners: BTreeMap::new(),
+            executions: BTreeMap::new(),
+            alive: BTreeMap::new(),
+            alive_by_limit: BTreeMap::new(),
+            sessions: BTreeMap::new(),
+            started: BTreeSet::new(),
+            rates: BTreeMap::new(),
+        }
+    }
+
+    /// What did not hold so far.
+    pub fn violations(&self) -> &[Violation] {
+        &self.violations
+    }
+
+    /// Notes a violation that the caller has found by itself.
+    pub fn fail(&mut self, at: Timestamp, what: String) {
+        if self.violations.len() < VIOLATIONS_MAX {
+            self.violations.push(Violation { at, what });
+        }
+    }
+
+    /// Takes an observation.
+    pub fn observe(&mut self, at: Timestamp, observation: Observation) {
+        match observation {
+            Observation::Acknowledged { task, wrongly_duplicate } => {
+                self.acknowledged.insert(task);
+                if wrongly_duplicate {
+                    self.fail(
+                        at,
+                        format!("task {task} was called a duplicate of a request that nobody had sent"),
+                    );
+                }
+                if !self.tasks.contains_key(&task) {
+                    self.fail(at, format!("task {task} was acknowledged, but it is not stored"));
+                }
+            }
+            Observation::Created { task } => {
+                let fresh = Task { status: Some(Status::Pending), ..Task::default() };
+                if self.tasks.insert(task, fresh).is_some() {
+                    self.fail(at, format!("task {task} was created twice"));
+                }
+            }
+            Observation::Claimed { lane, epoch, owner } => {
+                let before = self.owners.insert(lane, (epoch, owner));
+                if before.is_some_and(|(last, _)| epoch <= last) {
+                    self.fail(at, format!("lane {lane} was claimed under epoch {epoch} again"));
+                }
+            }
+            Observation::Changed(change) => self.on_changed(at, &change),
+            Observation::CommandRemoved { task } => {
+                let settled = self
+                    .tasks
+                    .get(&task)
+                    .is_none_or(|task| task.cancel_requested || task.status.is_some_and(Status::is_final));
+                if !settled {
+                    self.fail(at, format!("the cancel of task {task} was removed without effect"));
+                }
+            }
+            Observation::Started { execution, attempt, session, limits } => {
+                self.on_started(at, execution, attempt, session, limits);
+            }
+            Observation::Ended { execution } => {
+                let Some((attempt, limits)) = self.executions.remove(&execution) else { return };
+                if self.alive.get(&attempt.task) == Some(&execution) {
+                    self.alive.remove(&attempt.task);
+                }
+                for limit in limits {
+                    *self.alive_by_limit.entry(limit).or_default() -= 1;
+                }
+            }
+            Observation::ReportAcknowledged { attempt, session } => {
+                let Some(task) = self.tasks.get(&attempt.task) else { return };
+                let in_flight = task.status.is_some_and(Status::is_in_flight);
+                if in_flight && task.attempt == attempt.number && task.session == Some(session) {
+                    let AttemptId { task, number } = attempt;
+                    self.fail(
+                        at,
+                        format!("the report on attempt {number} of task {task} was acknowledged too early"),
+                    );
+                }
+            }
+        }
+    }
+
+    fn on_changed(&mut self, at: Timestamp, change: &Change) {
+        let id = change.task;
+        if self.owners.get(&change.lane) != Some(&(change.epoch, change.owner)) {
+            self.fail(at, format!("task {id} was written by an owner of lane {} that is none", change.lane));
+        }
+        let task = self.tasks.entry(id).or_default();
+        let was_final = task.status.is_some_and(Status::is_final);
+        let was_cancelled = task.cancel_requested;
+        task.status = Some(change.status);
+        task.attempt = change.attempt;
+        task.session = change.session;
+        task.cancel_requested = change.cancel_requested;
+        let assigned = change.path.iter().any(|(status, _)| *status == Status::Scheduled);
+        if was_final && !change.path.is_empty() {
+            self.fail(at, format!("task {id} was final and became {}", change.status));
+        }
+        if was_cancelled && (!change.cancel_requested || assigned) {
+            self.fail(at, format!("task {id} was to be cancelled and that was forgotten"));
+        }
+        if change.lost > self.lost_max + 1 {
+            self.fail(at, format!("task {id} went on after {} lost attempts", change.lost));
+        }
+        if change.status.is_in_flight()
+            && let Some(session) = change.session
+        {
+            let attempt = AttemptId { task: id, number: change.attempt };
+            let before = self.sessions.insert(attempt, session);
+            if before.is_some_and(|before| before != session) {
+                self.fail(at, format!("attempt {} of task {id} was given to two sessions", change.attempt));
+            }
+        }
+        for (key, rate) in &change.rates {
+            // Assignments before the last one of a path were given up before they were written, and sent to nobody.
+            let assigned = change.path.iter().rev().find(|(status, _)| *status == Status::Scheduled);
+            if let Some((_, time)) = assigned {
+                self.on_rated(at, id, key, *rate, *time);
+            }
+        }
+    }
+
+    fn on_rated(&mut self, at: Timestamp, task: TaskId, key: &str, rate: Rate, time: Timestamp) {
+        let stored = self.rates.get(key).copied();
+        if let Some(stored) = stored {
+            let next_at = rate.next_at(rate.settle(stored, time));
+            if next_at > time {
+                self.fail(
+                    at,
+                    format!("task {task} was assigned at {time}; the rate of {key} allows it at {next_at}"),
+                );
+            }
+        }
+        let stored = stored.map_or(time, |stored| rate.settle(stored, time));
+        self.rates.insert(key.to_owned(), rate.after(stored, time));
+    }
+
+    fn on_started(
+        &mut self,
+        at: Timestamp,
+        execution: u64,
+        attempt: AttemptId,
+        session: SessionId,
+        limits: Vec<(String, u32)>,
+    ) {
+        let AttemptId { task, number } = attempt;
+        if self.sessions.get(&attempt) != Some(&session) {
+            self.fail(at, format!("attempt {number} of task {task} was started before it was assigned"));
+        }
+        if !self.started.insert(attempt) {
+            self.fail(at, format!("attempt {number} of task {task} was started twice"));
+        }
+        if let Some(other) = self.alive.insert(task, execution) {
+            let other = self.executions.get(&other).map_or(AttemptNo(0), |(attempt, _)| attempt.number);
+            self.fail(at, format!("attempts {other} and {number} of task {task} are alive at the same time"));
+        }
+        for (key, max) in &limits {
+            let alive = self.alive_by_limit.entry(key.clone()).or_default();
+            *alive += 1;
+            if *alive > *max {
+                let text = format!("{alive} attempts of {key} are alive, {max} may be");
+                self.fail(at, text);
+            }
+        }
+        self.executions.insert(execution, (attempt, limits.into_iter().map(|(key, _)| key).collect()));
+    }
+
+    /// Everything has come to rest: what should have finished must have.
+    pub fn conclude(&mut self, at: Timestamp) {
+        let lost: Vec<TaskId> =
+            self.acknowledged.iter().copied().filter(|task| !self.tasks.contains_key(task)).collect();
+        for task in lost {
+            self.fail(at, format!("task {task} was acknowledged and is lost"));
+        }
+        let open = self.tasks.iter().filter(|(_, task)| !task.status.is_some_and(Status::is_final));
+        let open: Vec<(TaskId, String)> =
+            open.map(|(&id, task)| (id, task.status.map_or("", Status::as_str).to_owned())).collect();
+        for (task, status) in open {
+            self.fail(at, format!("task {task} is stuck in {status}"));
+        }
+    }
+}

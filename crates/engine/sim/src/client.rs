@@ -1,0 +1,350 @@
+//! Clients: submit, submit again, cancel, change policies; and never give up before they are answered.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tasklane_core::command::Command;
+use tasklane_core::commit::SubmitOutcome;
+use tasklane_core::id::{LaneId, QueueKey, TaskId};
+use tasklane_core::policy::{Limit, LimitScope, QueuePolicy, Rate, Strategy, WhenFull};
+use tasklane_core::retry::RetryPolicy;
+use tasklane_core::task::{Fingerprint, FlowKey, NewTask, Payload, Priority, TaskBody, TaskHead, TaskSpec};
+
+use tasklane_ports::{PutPolicy, Submit};
+
+use crate::checker::Observation;
+use crate::server::ServerInput;
+use crate::store::{ReplyTo, StoreRequest};
+use crate::worker::{TYPES, name};
+use crate::world::{Event, World};
+
+/// Everything that clients want.
+#[derive(Debug, Default)]
+pub(crate) struct Client {
+    operations: Vec<Operation>,
+    open: usize,
+    /// Limits of each queue, with the most that any version of its policy allows.
+    pub(crate) limits: BTreeMap<QueueKey, Vec<(Limit, u32)>>,
+    /// How often each task was sent.
+    sent: BTreeMap<TaskId, u32>,
+}
+
+#[derive(Debug)]
+struct Operation {
+    kind: Kind,
+    done: bool,
+    tries: u32,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Submit { lane: LaneId, tasks: Arc<[NewTask]> },
+    Cancel { task: TaskId },
+}
+
+/// What happens to a client.
+#[derive(Debug)]
+pub(crate) enum ClientEvent {
+    /// Time to send.
+    Send { operation: usize },
+    /// A server has answered; `None` when it does not know.
+    Answer { operation: usize, outcomes: Option<Vec<SubmitOutcome>> },
+    /// No answer came.
+    Timeout { operation: usize, tries: u32 },
+    /// An operator changes a policy.
+    Policy { queue: QueueKey, policy: Box<QueuePolicy> },
+}
+
+/// How long a client waits for an answer.
+const PATIENCE: Duration = Duration::from_secs(8);
+
+impl Client {
+    /// Everything was answered.
+    pub(crate) fn is_done(&self) -> bool {
+        self.open == 0
+    }
+
+    /// The lane to hint at when an operation is stored.
+    pub(crate) fn lane_of(&self, operation: usize) -> Option<LaneId> {
+        match &self.operations.get(operation)?.kind {
+            Kind::Submit { lane, .. } => Some(*lane),
+            Kind::Cancel { task } => Some(task.lane()),
+        }
+    }
+
+    pub(crate) fn submit_of(&self, operation: usize) -> Option<(LaneId, Vec<NewTask>)> {
+        match &self.operations[operation].kind {
+            Kind::Submit { lane, tasks } => Some((*lane, tasks.to_vec())),
+            Kind::Cancel { .. } => None,
+        }
+    }
+
+    pub(crate) fn request_of(&self, operation: usize) -> StoreRequest {
+        match &self.operations[operation].kind {
+            Kind::Submit { lane, tasks } => {
+                StoreRequest::Submit(Submit { lane: *lane, tasks: tasks.clone() })
+            }
+            Kind::Cancel { task } => {
+                StoreRequest::Post { lane: task.lane(), command: Command::Cancel { task: *task } }
+            }
+        }
+    }
+}
+
+impl World {
+    fn queue(&self, index: usize) -> QueueKey {
+        QueueKey::new(name("default"), name(&format!("q{index}")))
+    }
+
+    pub(crate) fn plan_client(&mut self) {
+        for (index, policy) in policies().into_iter().enumerate() {
+            let queue = self.queue(index);
+            let maxima = policy.limits.iter().filter_map(|l| l.concurrency.map(|max| (l.clone(), max)));
+            self.client.limits.insert(queue.clone(), maxima.collect());
+            let put = PutPolicy { queue: queue.clone(), expected: 0, policy: policy.clone() };
+            self.store.put_policy(put).expect("the first policy of its queue");
+            // Some are changed in the middle of it all: paused for a while, or with a lower limit.
+            if self.rng.chance(40) {
+                let at = self.between(10_000_000, 40_000_000);
+                let mut changed = policy.clone();
+                changed.paused = true;
+                let changed = Box::new(changed);
+                self.after(at, Event::Client(ClientEvent::Policy { queue: queue.clone(), policy: changed }));
+                let back = at + self.between(2_000_000, 20_000_000);
+                self.after(back, Event::Client(ClientEvent::Policy { queue, policy: Box::new(policy) }));
+            }
+        }
+        let mut left = self.scenario.tasks;
+        let mut number = 0;
+        while left > 0 {
+            let batch = (1 + self.rng.index(6)).min(left);
+            left -= batch;
+            let at = self.between(1_000_000, 45_000_000);
+            let (lane, tasks) = self.make_tasks(batch, &mut number, at);
+            self.plan_twins(&tasks, lane, at);
+            self.plan_operation(Kind::Submit { lane, tasks: tasks.into() }, at);
+        }
+    }
+
+    /// The same request again from somewhere else, and sometimes another one under the same id.
+    fn plan_twins(&mut self, tasks: &[NewTask], lane: LaneId, at: Duration) {
+        let named = tasks.iter().any(|task| task.spec.body.request_id.is_some());
+        if !named || !self.rng.chance(40) {
+            return;
+        }
+        let mut again: Vec<NewTask> = tasks.to_vec();
+        if self.rng.chance(25) {
+            for task in &mut again {
+                task.fingerprint.hash ^= 1;
+            }
+        }
+        let longest = if self.rng.chance(50) { 5_000 } else { 20_000_000 };
+        let soon = self.between(0, longest);
+        self.plan_operation(Kind::Submit { lane, tasks: again.into() }, at + soon);
+    }
+
+    fn plan_operation(&mut self, kind: Kind, at: Duration) {
+        let operation = self.client.operations.len();
+        self.client.operations.push(Operation { kind, done: false, tries: 0 });
+        self.client.open += 1;
+        self.after(at, Event::Client(ClientEvent::Send { operation }));
+    }
+
+    fn make_tasks(&mut self, batch: usize, number: &mut u64, at: Duration) -> (LaneId, Vec<NewTask>) {
+        let index = self.rng.index(policies().len());
+        let queue = self.queue(index);
+        let lane = queue.default_lane(self.scenario.lanes);
+        let named = self.rng.chance(40);
+        let tasks = (0..batch).map(|_| self.make_task(index, &queue, lane, named, number, at)).collect();
+        (lane, tasks)
+    }
+
+    fn make_task(
+        &mut self,
+        index: usize,
+        queue: &QueueKey,
+        lane: LaneId,
+        named: bool,
+        number: &mut u64,
+        at: Duration,
+    ) -> NewTask {
+        *number += 1;
+        let created_at = self.now + at;
+        let request_id = named.then(|| format!("request-{number}"));
+        let id = match &request_id {
+            Some(request) => TaskId::from_request(lane, queue, None, request),
+            None => TaskId::from_time(lane, created_at, self.rng.next_u64()),
+        };
+        let rng = &mut self.rng;
+        let ghost = rng.chance(3);
+        let kind = if ghost { 3 } else { rng.index(3) };
+        let special = match rng.below(100) {
+            0 | 1 => "poison",
+            2..=4 => "endless",
+            _ => "plain",
+        };
+        let flow = if index == 3 {
+            vec![FlowKey { limit: name("tenant"), key: format!("t{}", rng.below(3)) }]
+        } else {
+            Vec::new()
+        };
+        let labels = if rng.chance(10) {
+            BTreeMap::from([("zone".to_owned(), "b".to_owned())])
+        } else {
+            BTreeMap::new()
+        };
+        let start_timeout = (ghost || rng.chance(10)).then(|| Duration::from_secs(5 + rng.below(40)));
+        let head = TaskHead {
+            queue: queue.clone(),
+            // Zone b has workers of every type; labels and a narrow type together might have none.
+            task_type: name(TYPES[if labels.is_empty() { kind } else { 1 }]),
+            priority: Priority::new(u8::try_from(rng.below(10)).unwrap_or(5)).unwrap_or_default(),
+            labels,
+            flow,
+            hash_bucket: (index == 4).then(|| TaskHead::bucket_of(&format!("key-{}", rng.below(5)))),
+            execution_timeout: Duration::from_secs(40),
+            start_timeout,
+            progress_timeout: None,
+            retry: RetryPolicy {
+                max_retries: u32::try_from(rng.below(4)).unwrap_or(0),
+                delay: Duration::from_millis(200 + rng.below(5_000)),
+                backoff_percent: 200,
+                delay_max: Duration::from_secs(20),
+                jitter_percent: 10,
+            },
+        };
+        let due =
+            if rng.chance(15) { created_at + Duration::from_millis(rng.below(30_000)) } else { created_at };
+        let body = TaskBody {
+            name: special.to_owned(),
+            payload: Payload::Text("x".to_owned()),
+            request_id,
+            ..TaskBody::default()
+        };
+        NewTask {
+            id,
+            spec: TaskSpec { head: Arc::new(head), body: Arc::new(body) },
+            created_at,
+            due,
+            fingerprint: Fingerprint { version: 1, hash: *number },
+            queue_len_max: (index == 5).then_some(25),
+        }
+    }
+
+    pub(crate) fn client_event(&mut self, event: ClientEvent) {
+        match event {
+            ClientEvent::Send { operation } => self.send_operation(operation),
+            ClientEvent::Timeout { operation, tries } => {
+                let open = &self.client.operations[operation];
+                if !open.done && open.tries == tries {
+                    self.send_operation(operation);
+                }
+            }
+            ClientEvent::Answer { operation, outcomes } => match outcomes {
+                Some(outcomes) => self.on_answer(operation, &outcomes),
+                None => {
+                    let delay = self.between(100_000, 2_000_000);
+                    let tries = self.client.operations[operation].tries;
+                    self.after(delay, Event::Client(ClientEvent::Timeout { operation, tries }));
+                }
+            },
+            ClientEvent::Policy { queue, policy } => {
+                let expected = self.store.policy(&queue).version;
+                let put = PutPolicy { queue, expected, policy: *policy };
+                self.call_store(StoreRequest::PutPolicy(put), ReplyTo::Nobody);
+            }
+        }
+    }
+
+    /// The last word on every queue: nothing stays paused.
+    pub(crate) fn settle_policies(&mut self) {
+        for (index, policy) in policies().into_iter().enumerate() {
+            let queue = self.queue(index);
+            let expected = self.store.policy(&queue).version;
+            self.store.put_policy(PutPolicy { queue, expected, policy }).expect("nobody else writes now");
+        }
+    }
+
+    fn send_operation(&mut self, operation: usize) {
+        let tries = self.client.operations[operation].tries + 1;
+        self.client.operations[operation].tries = tries;
+        self.sent_again(operation);
+        self.after(PATIENCE, Event::Client(ClientEvent::Timeout { operation, tries }));
+        let index = self.rng.index(self.servers.len());
+        let incarnation = self.servers[index].incarnation;
+        let delay = self.between(50, 500);
+        self.after(delay, Event::Server { index, incarnation, input: ServerInput::Operation { operation } });
+    }
+
+    fn on_answer(&mut self, operation: usize, outcomes: &[SubmitOutcome]) {
+        if std::mem::replace(&mut self.client.operations[operation].done, true) {
+            return;
+        }
+        self.client.open -= 1;
+        let Kind::Submit { tasks, .. } = &self.client.operations[operation].kind else { return };
+        let tasks = tasks.clone();
+        for (task, outcome) in tasks.iter().zip(outcomes) {
+            let once = self.client.sent.get(&task.id) == Some(&1);
+            match outcome {
+                SubmitOutcome::Created { .. } => self.acknowledged(task.id, false),
+                SubmitOutcome::Duplicate => self.acknowledged(task.id, once),
+                SubmitOutcome::RequestIdReused if once => {
+                    let what = format!("task {} was refused as reused, though it was sent once", task.id);
+                    self.checker.fail(self.now, what);
+                }
+                SubmitOutcome::RequestIdReused => self.report.fault("request id reused"),
+                SubmitOutcome::QueueFull => self.report.fault("queue full"),
+            }
+        }
+    }
+
+    fn acknowledged(&mut self, task: TaskId, wrongly_duplicate: bool) {
+        self.checker.observe(self.now, Observation::Acknowledged { task, wrongly_duplicate });
+        // Some tasks are cancelled, at once or later, once or twice.
+        for _ in 0..2 {
+            if self.rng.chance(10) {
+                let longest = if self.rng.chance(40) { 3_000_000 } else { 40_000_000 };
+                let later = self.between(0, longest);
+                self.plan_operation(Kind::Cancel { task }, later);
+            }
+        }
+    }
+
+    /// A server gives the same tasks to the store that it had given to a lane.
+    pub(crate) fn sent_again(&mut self, operation: usize) {
+        if let Kind::Submit { tasks, .. } = &self.client.operations[operation].kind {
+            for task in tasks.iter() {
+                *self.client.sent.entry(task.id).or_default() += 1;
+            }
+        }
+    }
+}
+
+/// One queue of each kind.
+fn policies() -> Vec<QueuePolicy> {
+    let limit = |scope, concurrency, rate| Limit {
+        name: name(if scope == LimitScope::Key { "tenant" } else { "all" }),
+        scope,
+        concurrency,
+        rate,
+    };
+    let plain = QueuePolicy::default;
+    let rate = Rate { limit: 4, per: Duration::from_secs(1), burst: 2 };
+    vec![
+        plain(),
+        QueuePolicy { limits: vec![limit(LimitScope::Queue, Some(3), None)], ..plain() },
+        QueuePolicy {
+            limits: vec![limit(LimitScope::Queue, None, Some(rate))],
+            strategy: Strategy::RoundRobin,
+            ..plain()
+        },
+        QueuePolicy { limits: vec![limit(LimitScope::Key, Some(1), Some(rate))], ..plain() },
+        QueuePolicy {
+            strategy: Strategy::ConsistentHash { when_full: WhenFull::Wait },
+            weight: 3,
+            ..plain()
+        },
+        QueuePolicy { strategy: Strategy::Weighted, len_max: Some(25), ..plain() },
+    ]
+}

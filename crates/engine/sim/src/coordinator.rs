@@ -1,0 +1,148 @@
+//! The coordinator behind a network.
+
+use tasklane_core::id::LaneId;
+use tasklane_core::time::Timestamp;
+use tasklane_ports::{OpenSession, SessionToken};
+
+use crate::server::ServerInput;
+use crate::worker::WorkerInput;
+use crate::world::{Event, World};
+
+/// Who calls.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Caller {
+    pub(crate) is_server: bool,
+    pub(crate) index: usize,
+    pub(crate) incarnation: u32,
+}
+
+/// A call on its way to the coordinator.
+#[derive(Clone, Debug)]
+pub(crate) enum CoordinatorCall {
+    Open { caller: Caller, open: OpenSession, asked_at: Timestamp },
+    Renew { caller: Caller, token: SessionToken, asked_at: Timestamp },
+    Close { token: SessionToken },
+    Revoke { session: tasklane_core::id::SessionId },
+    Acquire { caller: Caller, token: SessionToken, lane: LaneId },
+    Release { token: SessionToken, lane: LaneId },
+    View { caller: Caller, lane: LaneId },
+}
+
+impl World {
+    /// Sends a call.
+    pub(crate) fn call_coordinator(&mut self, call: CoordinatorCall) {
+        if !self.weather.healed && self.rng.chance(2) {
+            self.report.fault("coordinator call slow");
+            let delay = self.between(100_000, 4_000_000);
+            return self.after(delay, Event::Coordinator(call));
+        }
+        let delay = self.between(100, 2_000);
+        self.after(delay, Event::Coordinator(call));
+    }
+
+    fn reply_delay(&mut self) -> std::time::Duration {
+        let slow = !self.weather.healed && self.rng.chance(3);
+        if slow { self.between(100_000, 9_000_000) } else { self.between(100, 2_000) }
+    }
+
+    /// A call has arrived.
+    pub(crate) fn coordinator_call(&mut self, call: CoordinatorCall) {
+        if self.weather.coordinator_down {
+            // Nobody is told; whoever needs an answer asks again.
+            self.report.fault("coordinator call while down");
+            let repeated = matches!(call, CoordinatorCall::Open { .. } | CoordinatorCall::View { .. });
+            if repeated || matches!(call, CoordinatorCall::Close { .. } | CoordinatorCall::Release { .. }) {
+                self.after(std::time::Duration::from_secs(1), Event::Coordinator(call));
+            }
+            return;
+        }
+        let before = self.sessions.changes();
+        let delay = self.reply_delay();
+        match call {
+            CoordinatorCall::Open { caller, open, asked_at } => {
+                let secret = self.rng.next_u128();
+                if let Ok(token) = self.sessions.open(open, secret, self.now) {
+                    let event = if caller.is_server {
+                        let input = ServerInput::Opened { token, asked_at };
+                        Event::Server { index: caller.index, incarnation: caller.incarnation, input }
+                    } else {
+                        let input = WorkerInput::Opened { token, asked_at };
+                        Event::Worker { index: caller.index, incarnation: caller.incarnation, input }
+                    };
+                    self.after(delay, event);
+                }
+            }
+            CoordinatorCall::Renew { caller, token, asked_at } => {
+                let renewed = self.sessions.renew(&token, self.now).is_ok();
+                let event = if caller.is_server {
+                    let input = ServerInput::Renewed { session: token.session, asked_at, renewed };
+                    Event::Server { index: caller.index, incarnation: caller.incarnation, input }
+                } else {
+                    let input = WorkerInput::Renewed { session: token.session, asked_at, renewed };
+                    Event::Worker { index: caller.index, incarnation: caller.incarnation, input }
+                };
+                self.after(delay, event);
+            }
+            CoordinatorCall::Close { token } => {
+                self.sessions.close(&token);
+            }
+            CoordinatorCall::Revoke { session } => {
+                self.report.fault("session revoked");
+                self.sessions.revoke(session);
+            }
+            CoordinatorCall::Acquire { caller, token, lane } => {
+                let granted = self.sessions.acquire(&token, lane, self.now).unwrap_or(false);
+                let input = ServerInput::Granted { lane, granted };
+                self.after(
+                    delay,
+                    Event::Server { index: caller.index, incarnation: caller.incarnation, input },
+                );
+            }
+            CoordinatorCall::Release { token, lane } => {
+                let _ = self.sessions.release(&token, lane, self.now);
+            }
+            CoordinatorCall::View { caller, lane } => {
+                let input = ServerInput::View {
+                    revision: self.sessions.changes(),
+                    view: self.sessions.view(),
+                    requested_by: Some(lane),
+                };
+                self.after(
+                    delay,
+                    Event::Server { index: caller.index, incarnation: caller.incarnation, input },
+                );
+            }
+        }
+        self.after_change(before);
+    }
+
+    /// The judge looks at the sessions.
+    pub(crate) fn judge(&mut self) {
+        self.judged_at = None;
+        let before = self.sessions.changes();
+        let ended = self.sessions.tick(self.now);
+        for session in ended {
+            self.count_loss(session);
+        }
+        self.after_change(before);
+    }
+
+    fn after_change(&mut self, before: u64) {
+        if let Some(at) = self.sessions.next_deadline()
+            && self.judged_at.is_none_or(|judged| at < judged)
+        {
+            self.judged_at = Some(at);
+            self.at(at, Event::Judge);
+        }
+        if self.sessions.changes() == before {
+            return;
+        }
+        let revision = self.sessions.changes();
+        for index in 0..self.servers.len() {
+            let incarnation = self.servers[index].incarnation;
+            let delay = self.reply_delay();
+            let input = ServerInput::View { revision, view: self.sessions.view(), requested_by: None };
+            self.after(delay, Event::Server { index, incarnation, input });
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! What a seed stands for: how many of everything, and how bad the weather is.
+
+use std::time::Duration;
+
+use tasklane_core::guard::Guards;
+use tasklane_core::id::TaskId;
+use tasklane_core::lane::LaneOptions;
+use tasklane_core::ownership::{OwnershipOptions, PackLimits};
+use tasklane_core::rng::Rng;
+use tasklane_core::worker::WorkerOptions;
+
+/// One simulated run.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// Decides everything.
+    pub seed: u64,
+    /// Which guards are on.
+    pub guards: Guards,
+    /// Servers, each an API and a scheduler.
+    pub servers: usize,
+    /// Workers.
+    pub workers: usize,
+    /// Lanes.
+    pub lanes: u16,
+    /// Tasks that clients submit.
+    pub tasks: usize,
+    /// Wall clocks jump. Rates are stored as wall times, so they are not checked then.
+    pub clock_jumps: bool,
+    /// Chance of losing a message, in percent.
+    pub loss: u64,
+    /// Chance of repeating one.
+    pub repeat: u64,
+    /// Chance of delaying one for up to a minute (and a few of them for an hour).
+    pub late: u64,
+    /// Chance that a commit's outcome is unknown.
+    pub unknown: u64,
+    /// Small windows, so that everything is paged.
+    pub tiny_windows: bool,
+    /// Tells the story of this task in the report.
+    pub trace: Option<TaskId>,
+}
+
+impl Scenario {
+    /// The scenario of a seed.
+    pub fn new(seed: u64, guards: Guards) -> Self {
+        let mut rng = Rng::new(seed ^ 0x7a5c_1a9e);
+        let between = |rng: &mut Rng, low: u64, high: u64| low + rng.below(high - low + 1);
+        let count = |rng: &mut Rng, low, high| usize::try_from(between(rng, low, high)).unwrap_or(0);
+        Self {
+            seed,
+            guards,
+            servers: count(&mut rng, 2, 3),
+            workers: count(&mut rng, 3, 5),
+            lanes: u16::try_from(between(&mut rng, 1, 3)).unwrap_or(1),
+            tasks: count(&mut rng, 100, 130),
+            clock_jumps: rng.chance(40),
+            loss: [0, 1, 5, 15][rng.index(4)],
+            repeat: [0, 2, 10, 20][rng.index(4)],
+            late: [0, 1, 3, 8][rng.index(4)],
+            unknown: [1, 3, 8][rng.index(3)],
+            tiny_windows: rng.chance(40),
+            trace: None,
+        }
+    }
+
+    /// How long a worker session lives without renewal.
+    pub const WORKER_TTL: Duration = Duration::from_secs(15);
+    /// How long a server session lives without renewal.
+    pub const SERVER_TTL: Duration = Duration::from_secs(5);
+    /// How many attempts of a task may be lost.
+    pub const LOST_MAX: u32 = 3;
+
+    /// Options of the scheduler.
+    pub fn ownership(&self) -> OwnershipOptions {
+        let mut lane = LaneOptions {
+            lost_max: Self::LOST_MAX,
+            resend_after: Duration::from_millis(1500),
+            guards: self.guards,
+            ..LaneOptions::default()
+        };
+        if self.tiny_windows {
+            lane.window = 4;
+            lane.delayed_window = 4;
+            lane.page = 3;
+            lane.lines_max = 6;
+            lane.line_reads = 2;
+            lane.batch = 16;
+        }
+        OwnershipOptions {
+            lane,
+            pack: PackLimits { ops_max: 128, bytes_max: 5 << 18 },
+            commit_tries_max: 20,
+            ..OwnershipOptions::default()
+        }
+    }
+
+    /// Options of a worker.
+    pub fn worker(&self, capacity: u32) -> WorkerOptions {
+        WorkerOptions {
+            capacity,
+            prefetch: 2,
+            lanes: self.lanes,
+            ttl: Self::WORKER_TTL,
+            fence_margin: Duration::from_secs(3),
+            renew_every: Duration::from_secs(3),
+            heartbeat_every: Duration::from_secs(2),
+            guards: self.guards,
+            ..WorkerOptions::default()
+        }
+    }
+}

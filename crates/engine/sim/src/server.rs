@@ -1,0 +1,345 @@
+//! A server: the ownership machines of all lanes, and an API that clients submit to.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tasklane_core::commit::SubmitOutcome;
+use tasklane_core::id::{LaneId, SessionId};
+use tasklane_core::lane::SubmitToken;
+use tasklane_core::member::Role;
+use tasklane_core::message::WorkerBatch;
+use tasklane_core::ownership::{CallError, Effect, Input, Ownership, Reply, fair_share};
+use tasklane_core::time::Timestamp;
+use tasklane_ports::{OpenSession, SessionToken, View};
+
+use crate::coordinator::{Caller, CoordinatorCall};
+use crate::scenario::Scenario;
+use crate::store::{ReplyTo, StoreRequest};
+use crate::world::{Event, World};
+
+/// A server process.
+#[derive(Debug)]
+pub(crate) struct Server {
+    session: SessionId,
+    token: Option<SessionToken>,
+    lease_from: Timestamp,
+    next_renew: Timestamp,
+    pub(crate) lanes: Vec<Ownership>,
+    view_revision: u64,
+    submits: BTreeMap<SubmitToken, usize>,
+    next_token: u64,
+}
+
+/// What comes to a server.
+#[derive(Debug)]
+pub(crate) enum ServerInput {
+    Opened {
+        token: SessionToken,
+        asked_at: Timestamp,
+    },
+    Renewed {
+        session: SessionId,
+        asked_at: Timestamp,
+        renewed: bool,
+    },
+    Granted {
+        lane: LaneId,
+        granted: bool,
+    },
+    View {
+        revision: u64,
+        view: View,
+        requested_by: Option<LaneId>,
+    },
+    Reply {
+        lane: LaneId,
+        call: u64,
+        reply: Box<Result<Reply, CallError>>,
+    },
+    Worker(WorkerBatch),
+    Hint(LaneId),
+    /// A client's operation.
+    Operation {
+        operation: usize,
+    },
+    /// The store has answered a client's operation.
+    Stored {
+        operation: usize,
+        outcomes: Result<Vec<SubmitOutcome>, ()>,
+    },
+    Tick,
+}
+
+/// A server stops owning this long before its session can have ended.
+const MARGIN: Duration = Duration::from_secs(1);
+const RENEW_EVERY: Duration = Duration::from_secs(1);
+
+impl World {
+    pub(crate) fn start_server(&mut self, index: usize) {
+        if self.servers[index].process.is_some() {
+            return;
+        }
+        let lanes = (0..self.scenario.lanes).map(|lane| {
+            let seed = self.rng.next_u64();
+            Ownership::new(self.scenario.ownership(), LaneId(lane), seed, self.now)
+        });
+        let lanes = lanes.collect();
+        let server = Server {
+            session: SessionId::from_random(0),
+            token: None,
+            lease_from: self.now,
+            next_renew: Timestamp::MAX,
+            lanes,
+            view_revision: 0,
+            submits: BTreeMap::new(),
+            next_token: 0,
+        };
+        let host = &mut self.servers[index];
+        host.incarnation += 1;
+        host.paused = false;
+        host.deferred.clear();
+        host.tick_at = None;
+        host.process = Some(server);
+        self.open_server_session(index);
+    }
+
+    fn open_server_session(&mut self, index: usize) {
+        let session = SessionId::from_random(self.rng.next_u128());
+        let incarnation = self.servers[index].incarnation;
+        let Some(server) = &mut self.servers[index].process else { return };
+        server.session = session;
+        server.token = None;
+        server.next_renew = Timestamp::MAX;
+        let role = Role::Server { address: format!("server-{index}") };
+        let open = OpenSession { session, ttl: Scenario::SERVER_TTL, role };
+        let caller = Caller { is_server: true, index, incarnation };
+        self.call_coordinator(CoordinatorCall::Open { caller, open, asked_at: self.now });
+    }
+
+    /// Keeps what a server's lanes have counted.
+    pub(crate) fn keep_counters(&mut self, index: usize) {
+        let Some(server) = &self.servers[index].process else { return };
+        for lane in &server.lanes {
+            for (name, count) in lane.counters().iter() {
+                *self.report.counters.entry(name).or_default() += count;
+            }
+        }
+    }
+
+    pub(crate) fn kill_server(&mut self, index: usize) {
+        self.keep_counters(index);
+        let host = &mut self.servers[index];
+        host.process = None;
+        host.paused = false;
+        host.deferred.clear();
+        host.incarnation += 1;
+    }
+
+    pub(crate) fn resume_server(&mut self, index: usize) {
+        if !std::mem::take(&mut self.servers[index].paused) {
+            return;
+        }
+        let incarnation = self.servers[index].incarnation;
+        let deferred = std::mem::take(&mut self.servers[index].deferred);
+        self.servers[index].tick_at = None;
+        for input in deferred {
+            self.server_input(index, incarnation, input);
+        }
+        self.server_input(index, incarnation, ServerInput::Tick);
+    }
+
+    pub(crate) fn server_input(&mut self, index: usize, incarnation: u32, input: ServerInput) {
+        let host = &mut self.servers[index];
+        if host.incarnation != incarnation || host.process.is_none() {
+            return;
+        }
+        if host.paused {
+            return host.deferred.push(input);
+        }
+        self.check_server_lease(index);
+        self.server_step(index, input);
+        self.wake_server(index);
+    }
+
+    fn server(&mut self, index: usize) -> &mut Server {
+        self.servers[index].process.as_mut().expect("the server is running")
+    }
+
+    /// A server whose session may have ended owns nothing.
+    fn check_server_lease(&mut self, index: usize) {
+        let now = self.now;
+        let server = self.server(index);
+        if server.token.is_none() || now < server.lease_from + Scenario::SERVER_TTL - MARGIN {
+            return;
+        }
+        for lane in 0..self.scenario.lanes {
+            self.drive_lane(index, LaneId(lane), Input::Wanted(false));
+            self.drive_lane(index, LaneId(lane), Input::Granted(false));
+        }
+        self.open_server_session(index);
+    }
+
+    fn server_step(&mut self, index: usize, input: ServerInput) {
+        match input {
+            ServerInput::Opened { token, asked_at } => {
+                let server = self.server(index);
+                if token.session == server.session {
+                    server.token = Some(token);
+                    server.lease_from = asked_at;
+                    server.next_renew = asked_at + RENEW_EVERY;
+                }
+            }
+            ServerInput::Renewed { session, asked_at, renewed } => {
+                let server = self.server(index);
+                if renewed && session == server.session {
+                    server.lease_from = server.lease_from.max(asked_at);
+                }
+            }
+            ServerInput::Granted { lane, granted } => self.drive_lane(index, lane, Input::Granted(granted)),
+            ServerInput::View { revision, view, requested_by } => {
+                self.server_view(index, revision, &view, requested_by)
+            }
+            ServerInput::Reply { lane, call, reply } => {
+                self.drive_lane(index, lane, Input::Reply { call, reply: *reply });
+            }
+            ServerInput::Worker(batch) => self.drive_lane(index, batch.lane, Input::Worker(batch)),
+            ServerInput::Hint(lane) => self.drive_lane(index, lane, Input::Hint),
+            ServerInput::Operation { operation } => self.serve(index, operation),
+            ServerInput::Stored { operation, outcomes } => {
+                if let (Ok(_), Some(lane)) = (&outcomes, self.client.lane_of(operation)) {
+                    self.send_hint(lane);
+                }
+                self.tell_client(operation, outcomes.ok());
+            }
+            ServerInput::Tick => {
+                self.servers[index].tick_at = None;
+                for lane in 0..self.scenario.lanes {
+                    self.drive_lane(index, LaneId(lane), Input::Tick);
+                }
+            }
+        }
+        let now = self.now;
+        let incarnation = self.servers[index].incarnation;
+        let server = self.server(index);
+        if now >= server.next_renew {
+            server.next_renew = now + RENEW_EVERY;
+            if let Some(token) = server.token.clone() {
+                let caller = Caller { is_server: true, index, incarnation };
+                self.call_coordinator(CoordinatorCall::Renew { caller, token, asked_at: now });
+            }
+        }
+    }
+
+    fn server_view(&mut self, index: usize, revision: u64, view: &View, requested_by: Option<LaneId>) {
+        let wall = Timestamp::from_micros(self.now.as_micros() + self.servers[index].wall_ahead);
+        let server = self.server(index);
+        let (session, has_token) = (server.session, server.token.is_some());
+        let newest = revision >= server.view_revision;
+        server.view_revision = server.view_revision.max(revision);
+        let members: Vec<_> = view.members.values().cloned().collect();
+        let servers =
+            || view.members.values().filter(|m| matches!(m.role, Role::Server { .. })).map(|m| m.session);
+        for lane in (0..self.scenario.lanes).map(LaneId) {
+            let requested = requested_by == Some(lane);
+            let input = Input::Members { revision, members: members.clone(), requested, wall };
+            self.drive_lane(index, lane, input);
+            if newest && has_token {
+                let wanted = fair_share(lane, servers()) == Some(session);
+                self.drive_lane(index, lane, Input::Wanted(wanted));
+                if view.grants.get(&lane) != Some(&session) && view.members.contains_key(&session) {
+                    self.lose_grant(index, lane, revision);
+                }
+            }
+        }
+    }
+
+    /// The view shows somebody else, or nobody, as the holder of a grant that this server may believe to have.
+    fn lose_grant(&mut self, index: usize, lane: LaneId, revision: u64) {
+        // A grant that was given after the view was made is not in it.
+        if revision < self.server(index).view_revision {
+            return;
+        }
+        if self.server(index).lanes[usize::from(lane.0)].epoch().is_some() {
+            self.drive_lane(index, lane, Input::Granted(false));
+        }
+    }
+
+    /// Gives a lane's machine an input and carries out what it says.
+    pub(crate) fn drive_lane(&mut self, index: usize, lane: LaneId, input: Input) {
+        let now = self.now;
+        let incarnation = self.servers[index].incarnation;
+        let mut effects = Vec::new();
+        let server = self.server(index);
+        server.lanes[usize::from(lane.0)].step(input, now, &mut effects);
+        let token = server.token.clone();
+        let caller = Caller { is_server: true, index, incarnation };
+        for effect in effects {
+            match effect {
+                Effect::Acquire => {
+                    if let Some(token) = token.clone() {
+                        self.call_coordinator(CoordinatorCall::Acquire { caller, token, lane });
+                    }
+                }
+                Effect::Release => {
+                    if let Some(token) = token.clone() {
+                        self.call_coordinator(CoordinatorCall::Release { token, lane });
+                    }
+                }
+                Effect::ReadMembers => self.call_coordinator(CoordinatorCall::View { caller, lane }),
+                Effect::Call { call, request } => {
+                    let reply_to = ReplyTo::Lane { index, incarnation, lane, call };
+                    self.call_store(StoreRequest::Lane { lane, request }, reply_to);
+                }
+                Effect::Send(batch) => self.send_to_session(batch),
+                Effect::Submitted { token, outcomes } => {
+                    let Some(operation) = self.server(index).submits.remove(&token) else { continue };
+                    match outcomes {
+                        Some(outcomes) => self.tell_client(operation, Some(outcomes)),
+                        None => {
+                            self.sent_again(operation);
+                            self.store_operation(index, operation);
+                        }
+                    }
+                }
+                Effect::Revoke { session } => self.call_coordinator(CoordinatorCall::Revoke { session }),
+                Effect::Finished(_) => {}
+                Effect::Parked { .. } => self.report.fault("lane parked"),
+            }
+        }
+    }
+
+    /// The API takes a client's operation.
+    fn serve(&mut self, index: usize, operation: usize) {
+        let Some((lane, tasks)) = self.client.submit_of(operation) else {
+            return self.store_operation(index, operation);
+        };
+        let server = self.server(index);
+        server.next_token += 1;
+        let token = SubmitToken(server.next_token);
+        server.submits.insert(token, operation);
+        self.drive_lane(index, lane, Input::Submit { token, tasks });
+    }
+
+    /// The API gives a client's operation to the store.
+    fn store_operation(&mut self, index: usize, operation: usize) {
+        let incarnation = self.servers[index].incarnation;
+        let reply_to = ReplyTo::Api { index, incarnation, operation };
+        let request = self.client.request_of(operation);
+        self.call_store(request, reply_to);
+    }
+
+    fn wake_server(&mut self, index: usize) {
+        let incarnation = self.servers[index].incarnation;
+        let now = self.now;
+        let server = self.server(index);
+        let lanes = server.lanes.iter().filter_map(Ownership::next_deadline).min();
+        let renew = Some(server.next_renew).filter(|at| *at < Timestamp::MAX);
+        let lease = server.token.as_ref().map(|_| server.lease_from + Scenario::SERVER_TTL - MARGIN);
+        let Some(at) = [lanes, renew, lease].into_iter().flatten().min() else { return };
+        let at = at.max(now + Duration::from_micros(1));
+        if self.servers[index].tick_at.is_none_or(|tick| at < tick) {
+            self.servers[index].tick_at = Some(at);
+            self.at(at, Event::Server { index, incarnation, input: ServerInput::Tick });
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! The store behind a network: slow, down, or silent about what it did.
+
+use std::time::Duration;
+
+use tasklane_core::command::Command;
+use tasklane_core::commit::SubmitOutcome;
+use tasklane_core::id::LaneId;
+use tasklane_core::ownership::{CallError, Reply, Request};
+use tasklane_core::policy::{LimitScope, Rate};
+use tasklane_core::status::Status;
+use tasklane_core::task::TaskHead;
+use tasklane_local::memory::HistoryEvent;
+use tasklane_ports::{Load, Outcome, PutPolicy, StoreError, Submit};
+
+use crate::checker::{Change, Observation};
+use crate::client::ClientEvent;
+use crate::server::ServerInput;
+use crate::world::{Event, World};
+
+/// A call on its way to the store.
+#[derive(Clone, Debug)]
+pub(crate) struct StoreCall {
+    pub(crate) request: StoreRequest,
+    pub(crate) reply_to: ReplyTo,
+    /// The answer is lost.
+    pub(crate) silent: bool,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum StoreRequest {
+    Lane { lane: LaneId, request: Request },
+    Submit(Submit),
+    Post { lane: LaneId, command: Command },
+    PutPolicy(PutPolicy),
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum ReplyTo {
+    /// The scheduler of a server.
+    Lane {
+        index: usize,
+        incarnation: u32,
+        lane: LaneId,
+        call: u64,
+    },
+    /// The API of a server, for a client's operation.
+    Api {
+        index: usize,
+        incarnation: u32,
+        operation: usize,
+    },
+    Nobody,
+}
+
+/// After this time a caller gives up.
+const TIMEOUT: Duration = Duration::from_secs(2);
+
+impl World {
+    /// Sends a call, and decides what becomes of it.
+    pub(crate) fn call_store(&mut self, request: StoreRequest, reply_to: ReplyTo) {
+        let is_commit = matches!(request, StoreRequest::Lane { request: Request::Commit(_), .. });
+        let slow = if self.weather.slow_store { 1_500_000 } else { 1_500 };
+        let delay = self.between(150, slow);
+        let mut call = StoreCall { request, reply_to, silent: false };
+        let force = is_commit && std::mem::take(&mut self.weather.force_unknown);
+        let chance = if is_commit { self.scenario.unknown } else { self.scenario.unknown / 2 };
+        if force || (!self.weather.healed && self.rng.chance(chance)) {
+            self.report.unknown_commits += u64::from(is_commit);
+            call.silent = true;
+            self.answer(call.reply_to.clone(), Err(CallError::Unknown), TIMEOUT);
+            match self.rng.below(4) {
+                0 => {
+                    self.report.fault("store request lost");
+                    return;
+                }
+                1 => {
+                    self.report.fault("store request applied late");
+                    let late = self.between(2_000_000, 30_000_000);
+                    return self.after(late, Event::Store(Box::new(call)));
+                }
+                _ => self.report.fault("store answer lost"),
+            }
+        }
+        self.after(delay, Event::Store(Box::new(call)));
+    }
+
+    /// A call has arrived.
+    pub(crate) fn store_call(&mut self, call: StoreCall) {
+        let StoreCall { request, reply_to, silent } = call;
+        if self.weather.store_down {
+            self.report.fault("store call while down");
+            if !silent {
+                let unknown = self.rng.chance(30);
+                let error = if unknown { CallError::Unknown } else { CallError::NotApplied };
+                let delay = if unknown { TIMEOUT } else { self.between(1_000, 10_000) };
+                self.answer(reply_to, Err(error), delay);
+            }
+            return;
+        }
+        let delay = self.between(100, 1_000);
+        match request {
+            StoreRequest::Lane { lane, request } => {
+                let reply = self.apply_request(lane, request);
+                if !silent {
+                    self.answer(reply_to, reply, delay);
+                }
+            }
+            StoreRequest::Submit(submit) => {
+                let outcomes = self.store.submit(&submit).expect("a submit of the simulator fits");
+                self.observe_store();
+                if !silent && let ReplyTo::Api { index, incarnation, operation } = reply_to {
+                    let input = ServerInput::Stored { operation, outcomes: Ok(outcomes) };
+                    self.after(delay, Event::Server { index, incarnation, input });
+                }
+            }
+            StoreRequest::Post { lane, command } => {
+                self.store.post(lane, &[command]);
+                if !silent && let ReplyTo::Api { index, incarnation, operation } = reply_to {
+                    let input = ServerInput::Stored { operation, outcomes: Ok(Vec::new()) };
+                    self.after(delay, Event::Server { index, incarnation, input });
+                }
+            }
+            StoreRequest::PutPolicy(put) => {
+                // A conflict means that an earlier try was applied.
+                let _ = self.store.put_policy(put);
+            }
+        }
+    }
+
+    fn apply_request(&mut self, lane: LaneId, request: Request) -> Result<Reply, CallError> {
+        let reply = match request {
+            Request::Head => Ok(Reply::Head(self.store.lane_head(lane))),
+            Request::Claim(claim) => self.store.claim_lane(claim).map(Reply::Claimed),
+            Request::Commit(commit) => self.store.commit(&commit).map(Reply::Committed),
+            Request::Load { read, limit } => {
+                Ok(Reply::Page(self.store.load(&Load { lane, read, limit, body_bytes_max: 4096 })))
+            }
+        };
+        reply.map_err(|error| match (&error, error.outcome()) {
+            (StoreError::Fenced { .. } | StoreError::ClaimLost { .. }, _) => CallError::Fenced,
+            (_, Outcome::Unknown) => CallError::Unknown,
+            (_, Outcome::NotApplied) if error.is_retryable() => CallError::NotApplied,
+            (_, Outcome::NotApplied) => CallError::Fatal,
+        })
+    }
+
+    fn answer(&mut self, reply_to: ReplyTo, reply: Result<Reply, CallError>, delay: Duration) {
+        match reply_to {
+            ReplyTo::Lane { index, incarnation, lane, call } => {
+                let input = ServerInput::Reply { lane, call, reply: Box::new(reply) };
+                self.after(delay, Event::Server { index, incarnation, input });
+            }
+            ReplyTo::Api { index, incarnation, operation } => {
+                let input = ServerInput::Stored { operation, outcomes: Err(()) };
+                self.after(delay, Event::Server { index, incarnation, input });
+            }
+            ReplyTo::Nobody => {}
+        }
+    }
+
+    /// Tells the checker what was written.
+    pub(crate) fn observe_store(&mut self) {
+        for event in self.store.take_history() {
+            let observation = match event {
+                HistoryEvent::Created { task, .. } => {
+                    self.report.tasks += 1;
+                    Observation::Created { task }
+                }
+                HistoryEvent::InboxDone { task, .. } => Observation::CommandRemoved { task },
+                HistoryEvent::Claimed { lane, epoch, owner } => {
+                    self.report.takeovers += u64::from(epoch.0 > 1);
+                    Observation::Claimed { lane, epoch, owner }
+                }
+                HistoryEvent::Changed { task, lane, epoch, owner, from, path, to, .. } => {
+                    self.tell(task, || format!("stored by epoch {epoch}: from {from} by {path:?} to {to:?}"));
+                    let mut at = from.status;
+                    for step in &path {
+                        self.report.transitions.insert((at, step.status));
+                        at = step.status;
+                    }
+                    let assigned = path.iter().any(|step| step.status == Status::Scheduled);
+                    let rates =
+                        if assigned && !self.scenario.clock_jumps { self.rates_of(task) } else { Vec::new() };
+                    Observation::Changed(Change {
+                        task,
+                        lane,
+                        epoch,
+                        owner,
+                        path: path.iter().map(|step| (step.status, step.at)).collect(),
+                        status: to.status,
+                        attempt: to.attempt,
+                        session: to.session,
+                        cancel_requested: to.cancel_requested,
+                        lost: to.lost,
+                        rates,
+                    })
+                }
+            };
+            self.checker.observe(self.now, observation);
+        }
+    }
+
+    fn rates_of(&self, task: tasklane_core::id::TaskId) -> Vec<(String, Rate)> {
+        let Some(task) = self.store.task(task) else { return Vec::new() };
+        let policy = self.store.policy(&task.head.queue);
+        let rated = policy.policy.limits.iter().filter_map(|limit| limit.rate.map(|rate| (limit, rate)));
+        rated.filter_map(|(limit, rate)| Some((limit_key(&task.head, limit)?, rate))).collect()
+    }
+
+    /// Limits that count an attempt: the most that any version of the policy has allowed.
+    pub(crate) fn limits_of(&self, head: &TaskHead) -> Vec<(String, u32)> {
+        let limits = self.client.limits.get(&head.queue);
+        let limited =
+            limits.into_iter().flatten().filter_map(|(limit, max)| Some((limit_key(head, limit)?, *max)));
+        limited.collect()
+    }
+
+    pub(crate) fn tell_client(&mut self, operation: usize, outcomes: Option<Vec<SubmitOutcome>>) {
+        let delay = self.between(100, 1_000);
+        self.after(delay, Event::Client(ClientEvent::Answer { operation, outcomes }));
+    }
+}
+
+/// What a limit counts a task under.
+fn limit_key(head: &TaskHead, limit: &tasklane_core::policy::Limit) -> Option<String> {
+    match limit.scope {
+        LimitScope::Queue => Some(format!("{}/{}", head.queue, limit.name)),
+        LimitScope::Key => {
+            let flow = head.flow.iter().find(|flow| flow.limit == limit.name)?;
+            Some(format!("{}/{}/{}", head.queue, limit.name, flow.key))
+        }
+    }
+}

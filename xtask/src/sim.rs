@@ -1,0 +1,188 @@
+//! `cargo xtask sim`: runs the simulator over many seeds and says what it saw.
+
+use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use tasklane_core::guard::{Guard, Guards};
+use tasklane_sim::{Report, Scenario, Totals, run};
+
+/// What to run.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    /// How long to try new seeds
+    #[arg(long, default_value_t = 60)]
+    seconds: u64,
+    /// Replays one seed instead
+    #[arg(long)]
+    seed: Option<u64>,
+    /// The first seed
+    #[arg(long, default_value_t = 1)]
+    from: u64,
+    /// How many seeds at most
+    #[arg(long, default_value_t = u64::MAX)]
+    seeds: u64,
+    /// With --seed: tells the story of this task
+    #[arg(long)]
+    trace: Option<String>,
+    /// Switches a guard off, to see that it is missed
+    #[arg(long)]
+    without: Option<String>,
+    /// Tries every guard: switches it off and looks for a seed that notices
+    #[arg(long)]
+    guards: bool,
+}
+
+/// Seeds within which a missing guard must be noticed.
+const GUARD_SEEDS_MAX: u64 = 10_000;
+/// One in so many seeds is run twice and compared.
+const COMPARE_EVERY: u64 = 20;
+
+pub(crate) fn run_command(options: &Options) -> anyhow::Result<()> {
+    if options.guards {
+        return try_guards(options.from);
+    }
+    let guards = match &options.without {
+        Some(name) => Guards::without(guard(name)?),
+        None => Guards::ALL_ON,
+    };
+    if let Some(seed) = options.seed {
+        let trace =
+            options.trace.as_deref().map(str::parse).transpose().context("--trace takes a task id")?;
+        return replay(&Scenario { trace, ..Scenario::new(seed, guards) });
+    }
+    let started = Instant::now();
+    let until = started + Duration::from_secs(options.seconds);
+    let last = options.from.saturating_add(options.seeds);
+    let totals = run_seeds(options.from, last, guards, || Instant::now() < until, options.without.is_some());
+    print_totals(&totals, started.elapsed());
+    match totals.failures.first() {
+        Some((seed, what)) => bail!("seed {seed}: {what}\n  replay it with: cargo xtask sim --seed {seed}"),
+        None => Ok(()),
+    }
+}
+
+fn guard(name: &str) -> anyhow::Result<Guard> {
+    let found = Guard::ALL.iter().find(|guard| guard.as_str().eq_ignore_ascii_case(name));
+    let names = || Guard::ALL.iter().map(|guard| guard.as_str()).collect::<Vec<_>>().join(", ");
+    found.copied().with_context(|| format!("there is no guard {name}; there are {}", names()))
+}
+
+/// Runs seeds on all cores until told to stop, or until the first failure.
+fn run_seeds(
+    from: u64,
+    last: u64,
+    guards: Guards,
+    go_on: impl Fn() -> bool + Sync,
+    stop_at_failure: bool,
+) -> Totals {
+    let next = AtomicU64::new(from);
+    let failed = AtomicBool::new(false);
+    let threads = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    let one_thread = || {
+        let mut totals = Totals::default();
+        while go_on() && !(stop_at_failure && failed.load(Ordering::Relaxed)) {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= last {
+                break;
+            }
+            let report = run_once(seed, guards);
+            if !report.violations.is_empty() {
+                failed.store(true, Ordering::Relaxed);
+            }
+            totals.add(seed, &report);
+        }
+        totals
+    };
+    let mut totals = std::thread::scope(|scope| {
+        let handles: Vec<_> = (0..threads).map(|_| scope.spawn(one_thread)).collect();
+        let mut totals = Totals::default();
+        for handle in handles {
+            totals.merge(handle.join().expect("a violation is not a panic of the thread"));
+        }
+        totals
+    });
+    totals.failures.sort();
+    totals
+}
+
+fn run_once(seed: u64, guards: Guards) -> Report {
+    let scenario = Scenario::new(seed, guards);
+    let mut report = run(&scenario);
+    if seed.is_multiple_of(COMPARE_EVERY) && report.violations.is_empty() {
+        let again = run(&scenario);
+        if (again.digest, again.steps) != (report.digest, report.steps) {
+            let what = "the same seed went another way the second time".to_owned();
+            report.violations.push(tasklane_sim::checker::Violation { at: Default::default(), what });
+        }
+    }
+    report
+}
+
+fn replay(scenario: &Scenario) -> anyhow::Result<()> {
+    let seed = scenario.seed;
+    let report = run(scenario);
+    println!("{scenario:#?}");
+    for line in &report.trace {
+        println!("{line}");
+    }
+    println!("{} tasks, {} steps, digest {:016x}", report.tasks, report.steps, report.digest);
+    println!("faults {:#?}", report.faults);
+    for violation in &report.violations {
+        println!("{} {}", violation.at, violation.what);
+    }
+    if report.violations.is_empty() { Ok(()) } else { bail!("seed {seed} violates an invariant") }
+}
+
+/// Looks, for every guard, for a seed that notices when it is off.
+fn try_guards(from: u64) -> anyhow::Result<()> {
+    let mut missed = Vec::new();
+    for &guard in Guard::ALL {
+        let started = Instant::now();
+        let totals = run_seeds(from, from + GUARD_SEEDS_MAX, Guards::without(guard), || true, true);
+        match totals.failures.first() {
+            Some((seed, what)) => println!(
+                "{:24} caught by seed {seed} after {} runs, {:.1} s: {what}",
+                guard.as_str(),
+                totals.runs,
+                started.elapsed().as_secs_f64()
+            ),
+            None => {
+                println!("{:24} NOT caught in {} runs", guard.as_str(), totals.runs);
+                missed.push(guard.as_str());
+            }
+        }
+    }
+    if missed.is_empty() { Ok(()) } else { bail!("guards that nobody missed: {}", missed.join(", ")) }
+}
+
+fn print_totals(totals: &Totals, time: Duration) {
+    let sum = &totals.sum;
+    println!(
+        "{} schedules in {:.1} s ({} with at least 100 tasks, 2 takeovers, 2 worker losses and an unknown commit)",
+        totals.runs,
+        time.as_secs_f64(),
+        totals.full_runs
+    );
+    println!(
+        "{} tasks, {} takeovers, {} worker losses, {} unknown commits, {} steps",
+        sum.tasks, sum.takeovers, sum.worker_losses, sum.unknown_commits, sum.steps
+    );
+    println!("faults:");
+    for (kind, count) in &sum.faults {
+        println!("  {count:>9}  {kind}");
+    }
+    let steps: Vec<String> =
+        totals.unreached_transitions().iter().map(|(from, to)| format!("{from} to {to}")).collect();
+    println!("transitions that no seed took: {}", none_or(&steps));
+    println!("rare paths that no seed took: {}", none_or(&totals.unreached_paths()));
+    println!("violations: {}", totals.failures.len());
+}
+
+fn none_or<T: AsRef<str>>(items: &[T]) -> String {
+    if items.is_empty() {
+        return "none".to_owned();
+    }
+    items.iter().map(AsRef::as_ref).collect::<Vec<_>>().join(", ")
+}
