@@ -158,6 +158,7 @@ pub mod deliver {
                     beat: 1,
                     epoch: Epoch(2),
                     credit: DispatchNo(3),
+                    used: DispatchNo(2),
                     held: held.map(|state| Held { attempt: attempt(4), state }).to_vec(),
                     load: 5,
                     wanted_back: true,
