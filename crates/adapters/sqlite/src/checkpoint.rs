@@ -118,3 +118,63 @@ impl Copier {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs::metadata;
+
+    use super::*;
+    use crate::connect::{Options, open_checkpointer, open_first, open_reader, open_writer};
+
+    /// As many pages as it takes for the log to grow by this many frames.
+    fn grow(conn: &Connection, frames: u32) {
+        let sql = "INSERT INTO log VALUES (randomblob(16), 1, 1, 1, 1, zeroblob(4000 * ?1))";
+        conn.execute(sql, [frames]).unwrap();
+    }
+
+    #[test]
+    fn log_starts_anew_under_steady_load() {
+        let folder = tempfile::tempdir().unwrap();
+        let options = Options::new(folder.path().join("tasklane.db"));
+        let mut writer = open_first(&options).unwrap();
+        let copier_conn = open_checkpointer(&options).unwrap();
+        let (checkpoints, copier) = checkpoints();
+        checkpoints.watch(&mut writer).unwrap();
+        let copying = std::thread::spawn(move || copier.run(&copier_conn));
+        let (mut largest, mut written) = (0, 0);
+        while written < 20 * STEP_FRAMES {
+            grow(&writer, 100);
+            written += 100;
+            checkpoints.on_commit(&writer);
+            largest = largest.max(checkpoints.shared.frames.load(Ordering::Relaxed));
+        }
+        assert!(largest < 10 * STEP_FRAMES, "{largest} frames");
+        drop(checkpoints);
+        copying.join().unwrap();
+    }
+
+    #[test]
+    fn very_long_log_is_cut_off_when_readers_let_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let options = Options::new(folder.path().join("tasklane.db"));
+        let writer = open_first(&options).unwrap();
+        let log = || metadata(folder.path().join("tasklane.db-wal")).unwrap().len();
+        let reader = open_reader(&options).unwrap();
+        let count = |conn: &Connection| {
+            conn.query_row("SELECT count(*) FROM log", [], |row| row.get::<_, i64>(0)).unwrap()
+        };
+        let snapshot = reader.unchecked_transaction().unwrap();
+        assert_eq!(count(&snapshot), 0);
+        grow(&writer, 1000);
+        cut(&writer);
+        assert!(log() > 4_000_000);
+        assert_eq!(count(&snapshot), 0);
+        drop(snapshot);
+        cut(&writer);
+        assert_eq!(log(), 0);
+        assert_eq!(count(&reader), 1);
+        let patience =
+            |conn: &Connection| conn.query_row("PRAGMA busy_timeout", [], |row| row.get::<_, i64>(0));
+        assert_eq!(patience(&writer), patience(&open_writer(&options).unwrap()));
+    }
+}

@@ -82,11 +82,10 @@ pub(crate) fn run(
 ) {
     let mut conn = Some(first);
     loop {
-        match conn.take().map_or_else(|| open_writer(options), Ok) {
-            Ok(mut conn) => match Writer::run(&mut conn, options, &mut messages, checkpoints) {
-                Exit::Closed => return,
-                Exit::Broken => {}
-            },
+        let opened = conn.take().map_or_else(|| open_writer(options), Ok);
+        match opened.and_then(|conn| Writer::run(conn, options, &mut messages, checkpoints)) {
+            Ok(Exit::Closed) => return,
+            Ok(Exit::Broken) => {}
             // The file cannot be opened now: say so to the next who asks, then try again.
             Err(error) => match messages.blocking_recv() {
                 Some(Message::Write(job)) => job.settle(Err(error)),
@@ -99,7 +98,7 @@ pub(crate) fn run(
 enum Exit {
     /// Nothing more to do.
     Closed,
-    /// The connection is in no state to go on.
+    /// A transaction could not be ended: the connection is in no state to go on.
     Broken,
 }
 
@@ -116,17 +115,15 @@ struct Writer<'c> {
 
 impl Writer<'_> {
     fn run(
-        conn: &mut Connection,
+        mut conn: Connection,
         options: &Options,
         messages: &mut mpsc::Receiver<Message>,
         checkpoints: &Checkpoints,
-    ) -> Exit {
-        if checkpoints.watch(conn).is_err() {
-            return Exit::Broken;
-        }
-        let conn = &*conn;
-        let Ok(tables) = Tables::new(conn) else { return Exit::Broken };
-        let mut writer = Writer { conn, tables };
+    ) -> Result<Exit, StoreError> {
+        let failed = |error: rusqlite::Error| Failure::from(error).answer(Outcome::NotApplied);
+        checkpoints.watch(&mut conn).map_err(failed)?;
+        let conn = &conn;
+        let mut writer = Writer { conn, tables: Tables::new(conn).map_err(failed)? };
         let mut batch = Vec::new();
         loop {
             let closing = take_waiting(messages, &mut batch);
@@ -137,10 +134,10 @@ impl Writer<'_> {
             }
             if closing {
                 refuse_rest(messages);
-                return Exit::Closed;
+                return Ok(Exit::Closed);
             }
             if !conn.is_autocommit() {
-                return Exit::Broken;
+                return Ok(Exit::Broken);
             }
         }
     }
@@ -171,7 +168,8 @@ impl Writer<'_> {
             let failure = Failure::from(error);
             self.undo();
             // "Full" comes from a frame that could not be written, and the one that completes a transaction is last.
-            let undone = failure.trouble() == Trouble::Full || self.settle_log().is_ok();
+            let undone = self.conn.is_autocommit()
+                && (failure.trouble() == Trouble::Full || self.settle_log().is_ok());
             let outcome = if undone { Outcome::NotApplied } else { Outcome::Unknown };
             Failed { failure, outcome }
         })
@@ -247,5 +245,91 @@ fn refuse_rest(messages: &mut mpsc::Receiver<Message>) {
         if let Message::Write(job) = message {
             job.settle(Err(closed()));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::migrate::migrate;
+    use crate::requests::PostRows;
+    use tasklane_core::id::LaneId;
+
+    /// A request with a fault of its own.
+    enum Faulty {
+        Panics,
+        Unreadable,
+        Constraint,
+    }
+
+    impl Request for Faulty {
+        type Answer = ();
+
+        fn size(&self) -> Size {
+            Size::default()
+        }
+
+        fn apply(&self, tables: &mut Tables<'_>) -> Result<Result<(), StoreError>, Failure> {
+            tables.add_command(LaneId(1), b"half of what it wanted")?;
+            match self {
+                Self::Panics => panic!("a request that panics"),
+                Self::Unreadable => Err(StoreError::corrupt("a row that cannot be read").into()),
+                Self::Constraint => {
+                    tables.put_policy(1, 1, b"")?;
+                    tables.lane_mut(LaneId(1))?.seq.0 = 0;
+                    tables.add_command(LaneId(1), b"under a number that is taken").map(Ok)
+                }
+            }
+        }
+    }
+
+    type Answer<R> = oneshot::Receiver<Result<<R as Request>::Answer, StoreError>>;
+
+    fn job<R: Request>(request: R) -> (Box<dyn Job>, Answer<R>) {
+        let (reply, answer) = oneshot::channel();
+        let Message::Write(job) = Message::of(request, reply) else { unreachable!() };
+        (job, answer)
+    }
+
+    #[test]
+    fn request_that_fails_takes_no_other_with_it() {
+        let conn = Connection::open_in_memory().unwrap();
+        migrate(&conn).unwrap();
+        let mut writer = Writer { conn: &conn, tables: Tables::new(&conn).unwrap() };
+        let post = || job(PostRows { lane: LaneId(1), commands: vec![b"command".to_vec()] });
+        for fault in [Faulty::Panics, Faulty::Unreadable, Faulty::Constraint] {
+            let (before, mut before_answer) = post();
+            let (faulty, mut faulty_answer) = job(fault);
+            let (after, mut after_answer) = post();
+            writer.write(&mut vec![before, faulty, after]);
+            before_answer.try_recv().unwrap().unwrap();
+            let error = faulty_answer.try_recv().unwrap().unwrap_err();
+            assert!(matches!(error, StoreError::Corrupt { .. }), "{error}");
+            after_answer.try_recv().unwrap().unwrap();
+        }
+        let commands: i64 = conn.query_row("SELECT count(*) FROM inbox", [], |row| row.get(0)).unwrap();
+        let last: i64 = conn.query_row("SELECT seq FROM lane", [], |row| row.get(0)).unwrap();
+        assert_eq!((commands, last), (6, 6));
+    }
+
+    #[test]
+    fn all_that_waits_is_taken_up_to_a_bound() {
+        let (send, mut messages) = mpsc::channel(16);
+        let send_bytes = |bytes: usize| {
+            let (reply, _) = oneshot::channel();
+            let post = PostRows { lane: LaneId(1), commands: vec![vec![0; bytes]] };
+            assert!(send.try_send(Message::of(post, reply)).is_ok());
+        };
+        for bytes in [10, 10, TRANSACTION_MAX.bytes, 10] {
+            send_bytes(bytes);
+        }
+        let mut batch = Vec::new();
+        assert!(!take_waiting(&mut messages, &mut batch));
+        assert_eq!(batch.len(), 3);
+        batch.clear();
+        assert!(!take_waiting(&mut messages, &mut batch));
+        assert_eq!(batch.len(), 1);
+        drop(send);
+        assert!(take_waiting(&mut messages, &mut batch));
     }
 }
