@@ -18,11 +18,13 @@ use crate::error::Failure;
 use crate::load::{Heads, queue_key, task_columns, task_id};
 use crate::tables::counts_of;
 
-/// Most tasks looked at for one page, by their index entry …
-const LIST_SCAN_MAX: usize = 50_000;
-/// … and by their row,
-const LIST_ROWS_MAX: usize = 5_000;
-/// … and about how many bytes of bodies read for it, where the filter asks for what is in them.
+/// How much is done for one page, at most; some tens of milliseconds. An index entry costs 1, …
+const LIST_WORK_MAX: usize = 50_000;
+/// … a look at a task's status
+const STATUS_WORK: usize = 2;
+/// … and reading all of a task.
+const TASK_WORK: usize = 10;
+/// About how many bytes of bodies are read for one page, where the filter asks for what is in them.
 const LIST_BYTES_MAX: usize = 32 << 20;
 /// Larger bodies are left out of lists.
 const LIST_BODY_MAX: i64 = 4 << 10;
@@ -121,28 +123,28 @@ pub(crate) fn list(conn: &Connection, list: &TaskList) -> Result<TaskPage, Failu
         conn.prepare_cached(task_columns!("task t CROSS JOIN spec s ON s.key = t.key WHERE t.key = ?2"))?;
     let mut status = conn.prepare_cached("SELECT status FROM task WHERE key = ?1")?;
     let (mut tasks, mut heads) = (Vec::new(), Heads::default());
-    let (mut scanned, mut looked_at, mut bytes, mut last) = (0, 0, 0, None);
+    let (mut work, mut bytes, mut last) = (0, 0, None);
     let mut entries = entries(conn, list)?;
     let mut entries = entries.raw_query();
     while let Some(entry) = entries.next()? {
-        let enough = scanned == LIST_SCAN_MAX || looked_at == LIST_ROWS_MAX || bytes >= LIST_BYTES_MAX;
-        if tasks.len() == limit || enough {
+        if tasks.len() == limit || work >= LIST_WORK_MAX || bytes >= LIST_BYTES_MAX {
             return Ok(TaskPage { tasks, next: last });
         }
-        scanned += 1;
+        work += 1;
         let key: i64 = entry.get(0)?;
         last = Some(TaskCursor { created_at: Timestamp::from_micros(entry.get(1)?), id: task_id(entry, 2)? });
         if queues.as_ref().is_some_and(|wanted| entry.get(3).is_ok_and(|queue: i64| !wanted.contains(&queue)))
         {
             continue;
         }
-        looked_at += 1;
         if !filter.statuses.is_empty() {
+            work += STATUS_WORK;
             let code = status.query_row([key], |row| row.get::<_, u8>(0))?;
             if !filter.statuses.iter().any(|status| status.code() == code) {
                 continue;
             }
         }
+        work += TASK_WORK;
         let mut found = task.query(params![bodies, key])?;
         while let Some(row) = found.next()? {
             let mut task = heads.task_row(row)?;
