@@ -2,6 +2,7 @@
 
 #![expect(clippy::print_stdout, reason = "a command-line tool talks on standard output")]
 
+mod bench_lane;
 mod cargo;
 mod directions;
 mod licences;
@@ -25,6 +26,8 @@ struct Cli {
 enum Command {
     /// Runs every check that CI runs, or only the steps named
     Verify(verify::Options),
+    /// Measures the lane machine alone
+    BenchLane(bench_lane::Options),
     /// Runs the simulator
     Sim(sim::Options),
     /// Installs the servers that tests need, where they are missing
@@ -34,6 +37,7 @@ enum Command {
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Verify(options) => verify::run(&options),
+        Command::BenchLane(options) => bench_lane::run(&options),
         Command::Sim(options) => sim::run_command(&options),
         Command::Servers => servers::ensure(),
     };

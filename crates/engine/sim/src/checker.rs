@@ -9,7 +9,7 @@
 //! 6. Nobody but the current owner of a lane writes to it.
 //! 7. Limits and rates are never exceeded.
 //! 8. A task is created once; a request that was never sent before is not called a duplicate.
-//! 9. A command is removed only when it has taken effect; a cancelled task is not started again.
+//! 9. An acknowledged command is not lost, and is removed only when it has taken effect; a cancelled task is not started again.
 //! 10. A report is acknowledged only when what it led to is durable.
 //! 11. Tasks whose attempts keep getting lost are stopped.
 
@@ -47,6 +47,11 @@ pub enum Observation {
     },
     /// A task was changed in the store.
     Changed(Change),
+    /// A client was told that its cancel is stored.
+    CancelAcknowledged {
+        /// The task.
+        task: TaskId,
+    },
     /// A command for a task was removed from the inbox.
     CommandRemoved {
         /// The task.
@@ -120,7 +125,11 @@ pub struct Checker {
     violations: Vec<Violation>,
     tasks: BTreeMap<TaskId, Task>,
     acknowledged: BTreeSet<TaskId>,
+    /// Tasks with an acknowledged cancel that nobody has dealt with yet.
+    cancels: BTreeSet<TaskId>,
     owners: BTreeMap<LaneId, (Epoch, OwnerId)>,
+    /// Tasks whose command was dealt with; its acknowledgement may come later than that.
+    removed: BTreeSet<TaskId>,
     executions: BTreeMap<u64, (AttemptId, Vec<String>)>,
     alive: BTreeMap<TaskId, u64>,
     alive_by_limit: BTreeMap<String, u32>,
@@ -148,7 +157,9 @@ impl Checker {
             violations: Vec::new(),
             tasks: BTreeMap::new(),
             acknowledged: BTreeSet::new(),
+            cancels: BTreeSet::new(),
             owners: BTreeMap::new(),
+            removed: BTreeSet::new(),
             executions: BTreeMap::new(),
             alive: BTreeMap::new(),
             alive_by_limit: BTreeMap::new(),
@@ -198,7 +209,14 @@ impl Checker {
                 }
             }
             Observation::Changed(change) => self.on_changed(at, &change),
+            Observation::CancelAcknowledged { task } => {
+                if !self.removed.contains(&task) {
+                    self.cancels.insert(task);
+                }
+            }
             Observation::CommandRemoved { task } => {
+                self.cancels.remove(&task);
+                self.removed.insert(task);
                 let settled = self
                     .tasks
                     .get(&task)
@@ -324,6 +342,9 @@ impl Checker {
             self.acknowledged.iter().copied().filter(|task| !self.tasks.contains_key(task)).collect();
         for task in lost {
             self.fail(at, format!("task {task} was acknowledged and is lost"));
+        }
+        for task in std::mem::take(&mut self.cancels) {
+            self.fail(at, format!("the cancel of task {task} was acknowledged and is lost"));
         }
         let open = self.tasks.iter().filter(|(_, task)| !task.status.is_some_and(Status::is_final));
         let open: Vec<(TaskId, String)> =

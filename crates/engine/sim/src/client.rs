@@ -282,8 +282,13 @@ impl World {
             return;
         }
         self.client.open -= 1;
-        let Kind::Submit { tasks, .. } = &self.client.operations[operation].kind else { return };
-        let tasks = tasks.clone();
+        let tasks = match &self.client.operations[operation].kind {
+            Kind::Submit { tasks, .. } => tasks.clone(),
+            Kind::Cancel { task } => {
+                let task = *task;
+                return self.checker.observe(self.now, Observation::CancelAcknowledged { task });
+            }
+        };
         for (task, outcome) in tasks.iter().zip(outcomes) {
             let once = self.client.sent.get(&task.id) == Some(&1);
             match outcome {

@@ -26,6 +26,7 @@ pub(crate) struct Server {
     next_renew: Timestamp,
     pub(crate) lanes: Vec<Ownership>,
     view_revision: u64,
+    view: View,
     submits: BTreeMap<SubmitToken, usize>,
     next_token: u64,
 }
@@ -91,6 +92,7 @@ impl World {
             next_renew: Timestamp::MAX,
             lanes,
             view_revision: 0,
+            view: View::default(),
             submits: BTreeMap::new(),
             next_token: 0,
         };
@@ -187,6 +189,9 @@ impl World {
                     server.token = Some(token);
                     server.lease_from = asked_at;
                     server.next_renew = asked_at + RENEW_EVERY;
+                    // What was seen before is judged anew, now that there is a session to own lanes with.
+                    let (revision, view) = (server.view_revision, server.view.clone());
+                    self.server_view(index, revision, &view, None);
                 }
             }
             ServerInput::Renewed { session, asked_at, renewed } => {
@@ -236,6 +241,9 @@ impl World {
         let (session, has_token) = (server.session, server.token.is_some());
         let newest = revision >= server.view_revision;
         server.view_revision = server.view_revision.max(revision);
+        if newest {
+            server.view = view.clone();
+        }
         let members: Vec<_> = view.members.values().cloned().collect();
         let servers =
             || view.members.values().filter(|m| matches!(m.role, Role::Server { .. })).map(|m| m.session);
@@ -246,7 +254,10 @@ impl World {
             if newest && has_token {
                 let wanted = fair_share(lane, servers()) == Some(session);
                 self.drive_lane(index, lane, Input::Wanted(wanted));
-                if view.grants.get(&lane) != Some(&session) && view.members.contains_key(&session) {
+                if view.grants.get(&lane) == Some(&session) {
+                    // The answer that said so may have been lost, or overtaken by an older one.
+                    self.drive_lane(index, lane, Input::Granted(true));
+                } else if view.members.contains_key(&session) {
                     self.lose_grant(index, lane, revision);
                 }
             }

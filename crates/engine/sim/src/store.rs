@@ -164,6 +164,7 @@ impl World {
             let observation = match event {
                 HistoryEvent::Created { task, .. } => {
                     self.report.tasks += 1;
+                    self.tell(task, || "created".to_owned());
                     Observation::Created { task }
                 }
                 HistoryEvent::InboxDone { task, .. } => Observation::CommandRemoved { task },

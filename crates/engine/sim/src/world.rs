@@ -311,10 +311,17 @@ impl World {
             for server in self.servers.iter().filter_map(|host| host.process.as_ref()) {
                 let machine = server.lanes[usize::from(id.lane().0)].machine();
                 let said = machine.map(|machine| machine.explain(id));
-                self.checker.fail(self.now, format!("task {id} is stuck: {said:?}"));
+                let phase = server.lanes[usize::from(id.lane().0)].phase();
+                self.checker.fail(self.now, format!("task {id} is stuck: {phase}, {said:?}"));
             }
             self.checker.fail(self.now, format!("  stored: {state}"));
         }
+        let servers: Vec<String> = self.servers.iter().map(|host| format!("{:?}", host.process)).collect();
+        for server in servers {
+            self.checker.fail(self.now, format!("  server: {}", &server[..200.min(server.len())]));
+        }
+        let grants = format!("  grants: {:?}", self.sessions.view().grants);
+        self.checker.fail(self.now, grants);
         let workers: Vec<String> = self.workers.iter().map(|host| format!("{:?}", host.process)).collect();
         for worker in workers {
             self.checker.fail(self.now, format!("  worker: {worker}"));

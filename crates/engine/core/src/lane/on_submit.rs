@@ -41,7 +41,8 @@ impl Lane {
         let line = if known { None } else { self.intern_line(&task.spec.head, false) };
         self.provisional_seq += 1;
         let seq = Seq(self.provisional_seq);
-        let delayed = task.due > self.now;
+        // As the store sees it, whatever this owner's clock says: one that has come due already is released at once.
+        let delayed = task.state().delayed;
         let keep = line.filter(|&line| {
             if delayed {
                 self.keeps_delayed((task.due, seq))
@@ -56,11 +57,6 @@ impl Lane {
         };
         let entry = self.insert_entry(Entry::from_new(task, seq, line, submit));
         self.mark(entry, true);
-        let e = &mut self.entries[entry];
-        if e.state.delayed && !delayed {
-            e.state.delayed = false;
-            e.pending.touched = true;
-        }
         if delayed {
             self.place_in_delayed(entry);
         } else {

@@ -203,6 +203,21 @@ impl Ownership {
         }
     }
 
+    /// Where this server stands with the lane, for people.
+    pub fn phase(&self) -> &'static str {
+        match &self.state {
+            State::Idle => "idle",
+            State::Acquiring { .. } => "acquiring",
+            State::Heading { .. } => "asking who owns it",
+            State::Claiming { .. } => "claiming",
+            State::Viewing { .. } => "asking who is alive",
+            State::Owning(owning) if owning.releasing => "releasing",
+            State::Owning(owning) if !owning.machine.is_loaded() => "loading",
+            State::Owning(_) => "owning",
+            State::Parked { .. } => "parked",
+        }
+    }
+
     /// How often rare things happened on this lane while this server owned it.
     pub fn counters(&self) -> lane::Counters {
         let mut counters = self.counters;
