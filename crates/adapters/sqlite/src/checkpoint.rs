@@ -1,0 +1,180 @@
+//! Copying the log into the database file, off the writer's path.
+//!
+//! SQLite would do it inside every so many commits, which is where latencies of tens of milliseconds come from. Here a
+//! thread of its own does it, with a connection of its own, while the writer goes on writing.
+//!
+//! The log starts anew only when all of it has been copied and the next transaction finds it so. Under steady load the
+//! copier is always a little behind, and the log would grow for ever. So when it has nearly caught up it says so, and
+//! the writer copies the small rest itself between two transactions. Should readers keep an old part of the log in
+//! use until it has become very large, the writer waits a moment for them, and cuts the log off.
+
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::Duration;
+
+use rusqlite::Connection;
+use rusqlite::hooks::Wal;
+use rusqlite::wal::CheckpointMode;
+
+/// The copier starts when the log has grown by this many frames of 4 KiB since it last did.
+const STEP_FRAMES: u32 = 4 << 10;
+/// With a log longer than this the writer waits for readers and cuts it off.
+const CUT_FRAMES: u32 = 64 << 10;
+/// … but no longer than this.
+const CUT_WAIT: Duration = Duration::from_millis(200);
+/// How often the copier starts over while the writer is ahead of it.
+const ROUNDS_MAX: usize = 4;
+/// A rest that the writer copies in about a millisecond.
+const REST_FRAMES: u32 = 512;
+
+/// The writer's side.
+#[derive(Debug)]
+pub(crate) struct Checkpoints {
+    wake: SyncSender<()>,
+    shared: Arc<Shared>,
+    /// Length of the log at which to wake the copier.
+    wake_at: Cell<u32>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    /// Length of the log after the last transaction.
+    frames: AtomicU32,
+    /// The copier is so close behind that the writer can do the rest.
+    nearly_done: AtomicBool,
+}
+
+/// The copier's side.
+#[derive(Debug)]
+pub(crate) struct Copier {
+    wake: Receiver<()>,
+    shared: Arc<Shared>,
+}
+
+pub(crate) fn checkpoints() -> (Checkpoints, Copier) {
+    let (send, wake) = sync_channel(1);
+    let shared = Arc::new(Shared::default());
+    let copier = Copier { wake, shared: Arc::clone(&shared) };
+    (Checkpoints { wake: send, shared, wake_at: Cell::new(STEP_FRAMES) }, copier)
+}
+
+impl Checkpoints {
+    /// Has SQLite tell the length of the log after each transaction.
+    pub(crate) fn watch(&self, conn: &mut Connection) -> rusqlite::Result<()> {
+        let shared = Arc::clone(&self.shared);
+        conn.wal_hook(Some(move |_: &mut Wal, frames: i32| {
+            shared.frames.store(u32::try_from(frames).unwrap_or(0), Ordering::Relaxed);
+            Ok(())
+        }))
+    }
+
+    /// After a transaction. A checkpoint that fails is tried again at the next step.
+    pub(crate) fn on_commit(&self, conn: &Connection) {
+        let frames = self.shared.frames.load(Ordering::Relaxed);
+        let wake_at = self.wake_at.get();
+        let grown = frames >= wake_at;
+        if grown {
+            // One wake-up is enough, however often it is sent.
+            let _ = self.wake.try_send(());
+            self.wake_at.set(frames + STEP_FRAMES);
+        } else if frames + STEP_FRAMES < wake_at {
+            // The log has started anew.
+            self.wake_at.set(STEP_FRAMES);
+        }
+        if grown && frames > CUT_FRAMES {
+            cut(conn);
+        } else if self.shared.nearly_done.swap(false, Ordering::Relaxed) {
+            let _ = conn.wal_checkpoint_v2(None::<&str>, CheckpointMode::PASSIVE);
+        }
+    }
+}
+
+/// Waits for readers, copies everything and cuts the log off.
+fn cut(conn: &Connection) {
+    let patience = conn.query_row("PRAGMA busy_timeout", [], |row| row.get::<_, i64>(0));
+    let _ = conn.busy_timeout(CUT_WAIT);
+    let _ = conn.wal_checkpoint_v2(None::<&str>, CheckpointMode::TRUNCATE);
+    if let Ok(patience) = patience {
+        let _ = conn.busy_timeout(Duration::from_millis(patience.cast_unsigned()));
+    }
+}
+
+impl Copier {
+    /// Runs until the writer is gone.
+    pub(crate) fn run(&self, conn: &Connection) {
+        while self.wake.recv().is_ok() {
+            for _ in 0..ROUNDS_MAX {
+                let Ok((_, copied)) = conn.wal_checkpoint_v2(None::<&str>, CheckpointMode::PASSIVE) else {
+                    break;
+                };
+                let frames = self.shared.frames.load(Ordering::Relaxed);
+                if frames.saturating_sub(u32::try_from(copied).unwrap_or(0)) <= REST_FRAMES {
+                    self.shared.nearly_done.store(true, Ordering::Relaxed);
+                    break;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::metadata;
+
+    use super::*;
+    use crate::connect::{Options, open_checkpointer, open_first, open_reader, open_writer};
+
+    /// As many pages as it takes for the log to grow by this many frames.
+    fn grow(conn: &Connection, frames: u32) {
+        let sql = "INSERT INTO log VALUES (randomblob(16), 1, 1, 1, 1, zeroblob(4000 * ?1))";
+        conn.execute(sql, [frames]).unwrap();
+    }
+
+    #[test]
+    fn log_starts_anew_under_steady_load() {
+        let folder = tempfile::tempdir().unwrap();
+        let options = Options::new(folder.path().join("tasklane.db"));
+        let mut writer = open_first(&options).unwrap();
+        let copier_conn = open_checkpointer(&options).unwrap();
+        let (checkpoints, copier) = checkpoints();
+        checkpoints.watch(&mut writer).unwrap();
+        let copying = std::thread::spawn(move || copier.run(&copier_conn));
+        let (mut largest, mut written) = (0, 0);
+        while written < 20 * STEP_FRAMES {
+            grow(&writer, 100);
+            written += 100;
+            checkpoints.on_commit(&writer);
+            largest = largest.max(checkpoints.shared.frames.load(Ordering::Relaxed));
+        }
+        assert!(largest < 10 * STEP_FRAMES, "{largest} frames");
+        drop(checkpoints);
+        copying.join().unwrap();
+    }
+
+    #[test]
+    fn very_long_log_is_cut_off_when_readers_let_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let options = Options::new(folder.path().join("tasklane.db"));
+        let writer = open_first(&options).unwrap();
+        let log = || metadata(folder.path().join("tasklane.db-wal")).unwrap().len();
+        let reader = open_reader(&options).unwrap();
+        let count = |conn: &Connection| {
+            conn.query_row("SELECT count(*) FROM log", [], |row| row.get::<_, i64>(0)).unwrap()
+        };
+        let snapshot = reader.unchecked_transaction().unwrap();
+        assert_eq!(count(&snapshot), 0);
+        grow(&writer, 1000);
+        cut(&writer);
+        assert!(log() > 4_000_000);
+        assert_eq!(count(&snapshot), 0);
+        drop(snapshot);
+        cut(&writer);
+        assert_eq!(log(), 0);
+        assert_eq!(count(&reader), 1);
+        let patience =
+            |conn: &Connection| conn.query_row("PRAGMA busy_timeout", [], |row| row.get::<_, i64>(0));
+        assert_eq!(patience(&writer), patience(&open_writer(&options).unwrap()));
+    }
+}

@@ -1,0 +1,122 @@
+//! What SQLite says, and what it means for those who asked.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use rusqlite::{ErrorCode, ffi};
+use tasklane_ports::{Outcome, StoreError};
+
+/// Why a transaction was undone or a read gave nothing. Everything in a transaction shares its fate, so it can be
+/// cloned.
+#[derive(Clone, Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    #[error(transparent)]
+    Sqlite(Arc<rusqlite::Error>),
+    /// A stored value that cannot be read.
+    #[error(transparent)]
+    Unreadable(Arc<StoreError>),
+    #[error("a request made the store panic: {0}")]
+    Panic(String),
+}
+
+impl From<rusqlite::Error> for Failure {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::Sqlite(Arc::new(error))
+    }
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Self {
+        Self::Unreadable(Arc::new(error))
+    }
+}
+
+/// What kind of trouble it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Trouble {
+    /// No room; perhaps there is for a smaller request.
+    Full,
+    /// The file cannot be read or written now, whoever asks.
+    Unavailable,
+    /// What is stored, or what was asked, is not understood.
+    NotUnderstood,
+}
+
+impl Failure {
+    pub(crate) fn from_panic(panic: &(dyn Any + Send)) -> Self {
+        let text = panic
+            .downcast_ref::<&str>()
+            .map(|text| (*text).to_owned())
+            .or_else(|| panic.downcast_ref::<String>().cloned());
+        Self::Panic(text.unwrap_or_else(|| "no message".to_owned()))
+    }
+
+    pub(crate) fn trouble(&self) -> Trouble {
+        let Self::Sqlite(error) = self else { return Trouble::NotUnderstood };
+        let Some(error) = error.sqlite_error() else { return Trouble::NotUnderstood };
+        match error.code {
+            ErrorCode::DiskFull => Trouble::Full,
+            // The wal-index is extended by writing to it; when that fails, there is no room.
+            ErrorCode::SystemIoFailure if error.extended_code == ffi::SQLITE_IOERR_SHMSIZE => Trouble::Full,
+            ErrorCode::SystemIoFailure
+            | ErrorCode::DatabaseBusy
+            | ErrorCode::DatabaseLocked
+            | ErrorCode::FileLockingProtocolFailed
+            | ErrorCode::CannotOpen
+            | ErrorCode::ReadOnly
+            | ErrorCode::PermissionDenied
+            | ErrorCode::OutOfMemory
+            | ErrorCode::OperationInterrupted => Trouble::Unavailable,
+            _ => Trouble::NotUnderstood,
+        }
+    }
+
+    /// The answer to one request of a transaction that failed.
+    pub(crate) fn answer(&self, outcome: Outcome) -> StoreError {
+        match (self.trouble(), outcome) {
+            (Trouble::Full, Outcome::NotApplied) => StoreError::Full { source: Box::new(self.clone()) },
+            (Trouble::Full | Trouble::Unavailable, outcome) => {
+                StoreError::Unavailable { outcome, source: Box::new(self.clone()) }
+            }
+            (Trouble::NotUnderstood, _) => StoreError::corrupt(self.clone()),
+        }
+    }
+}
+
+/// For reads, which change nothing.
+pub(crate) fn read_failed(failure: &Failure) -> StoreError {
+    failure.answer(Outcome::NotApplied)
+}
+
+/// The answer after `close`.
+pub(crate) fn closed() -> StoreError {
+    StoreError::unavailable("the store was closed")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sqlite(code: i32) -> Failure {
+        rusqlite::Error::SqliteFailure(ffi::Error::new(code), None).into()
+    }
+
+    #[test]
+    fn no_room_is_told_apart_from_a_bad_disk_and_from_damage() {
+        assert_eq!(sqlite(ffi::SQLITE_FULL).trouble(), Trouble::Full);
+        assert_eq!(sqlite(ffi::SQLITE_IOERR_SHMSIZE).trouble(), Trouble::Full);
+        assert_eq!(sqlite(ffi::SQLITE_IOERR_FSYNC).trouble(), Trouble::Unavailable);
+        assert_eq!(sqlite(ffi::SQLITE_BUSY).trouble(), Trouble::Unavailable);
+        assert_eq!(sqlite(ffi::SQLITE_CORRUPT).trouble(), Trouble::NotUnderstood);
+        assert_eq!(sqlite(ffi::SQLITE_CONSTRAINT_UNIQUE).trouble(), Trouble::NotUnderstood);
+    }
+
+    #[test]
+    fn full_means_not_applied_and_is_never_said_of_an_unknown_outcome() {
+        let full = sqlite(ffi::SQLITE_FULL);
+        assert!(matches!(full.answer(Outcome::NotApplied), StoreError::Full { .. }));
+        assert_eq!(full.answer(Outcome::NotApplied).outcome(), Outcome::NotApplied);
+        assert_eq!(full.answer(Outcome::Unknown).outcome(), Outcome::Unknown);
+        assert!(full.answer(Outcome::Unknown).is_retryable());
+    }
+}

@@ -1,0 +1,25 @@
+#![doc = include_str!("../README.md")]
+#![warn(missing_docs)]
+#![allow(clippy::similar_names, reason = "lane and line, key and keys are the words of the design")]
+
+mod checkpoint;
+mod connect;
+mod error;
+mod keys;
+mod load;
+mod logs;
+mod migrate;
+mod outcomes;
+mod query;
+mod readers;
+mod requests;
+mod rows;
+mod signals;
+mod store;
+mod tables;
+mod writer;
+
+pub use connect::{Durability, Options};
+#[doc(hidden)]
+pub use signals::{Held, Signals};
+pub use store::Sqlite;

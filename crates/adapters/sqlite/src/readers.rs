@@ -1,0 +1,57 @@
+//! A few threads, each with a connection that only reads. SQLite lets them go on while the writer writes; each question
+//! is answered from one snapshot.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rusqlite::Connection;
+use tasklane_ports::StoreError;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::error::{Failure, read_failed};
+
+/// Most questions that wait; further callers wait for room.
+pub(crate) const WAITING_MAX: usize = 256;
+
+/// What a reader is sent.
+pub(crate) enum Question {
+    Read(Box<dyn FnOnce(&Connection) + Send>),
+    Close,
+}
+
+impl Question {
+    /// A question, and where its answer goes.
+    pub(crate) fn of<T: Send + 'static>(
+        read: impl FnOnce(&Connection) -> Result<T, Failure> + Send + 'static,
+        reply: oneshot::Sender<Result<T, StoreError>>,
+    ) -> Self {
+        Self::Read(Box::new(move |conn| {
+            let answer = catch_unwind(AssertUnwindSafe(|| {
+                let snapshot = conn.unchecked_transaction()?;
+                read(&snapshot)
+            }));
+            let answer = answer.unwrap_or_else(|panic| Err(Failure::from_panic(&*panic)));
+            // Whoever asked may be gone.
+            let _ = reply.send(answer.map_err(|failure| read_failed(&failure)));
+        }))
+    }
+}
+
+/// Runs until it is told to close or nobody can ask any more. All readers share one line of questions.
+pub(crate) fn run(conn: &Connection, questions: &Arc<Mutex<mpsc::Receiver<Question>>>) {
+    loop {
+        let next = {
+            let mut questions = questions.lock().unwrap_or_else(PoisonError::into_inner);
+            let next = questions.blocking_recv();
+            if matches!(next, Some(Question::Close)) {
+                // The other readers answer what is left, and then hear of it.
+                questions.close();
+            }
+            next
+        };
+        match next {
+            Some(Question::Read(read)) => read(conn),
+            Some(Question::Close) | None => return,
+        }
+    }
+}

@@ -1,0 +1,349 @@
+//! What each kind of write does within the writer's transaction.
+//!
+//! A request looks first and writes only when it is sure to go through, so that a refusal leaves nothing behind and
+//! needs no savepoint. What goes wrong after that is SQLite's (no room, a bad disk) and undoes the transaction.
+
+use tasklane_core::commit::{Group, GroupOutcome, SubmitOutcome};
+use tasklane_core::id::{Epoch, LaneId, QueueKey};
+use tasklane_core::policy::QueueBinding;
+use tasklane_core::status::Version;
+use tasklane_ports::codec::{decode, encode};
+use tasklane_ports::{ClaimLane, LogChunk, PutPolicy, StoreError};
+
+use crate::error::Failure;
+use crate::keys::seq_of;
+use crate::outcomes;
+use crate::rows::{ChangeRow, CommitRows, InsertRow, NewRow, StateRow};
+use crate::tables::{Found, LaneRow, Tables};
+
+/// A write.
+pub(crate) trait Request: Send + 'static {
+    type Answer: Send + 'static;
+
+    /// About how many rows and bytes it writes.
+    fn size(&self) -> Size;
+
+    /// Does it. The inner error is the answer of a request that was refused and wrote nothing; the outer one undoes
+    /// the transaction.
+    fn apply(&self, tables: &mut Tables<'_>) -> Result<Result<Self::Answer, StoreError>, Failure>;
+}
+
+/// How much a request writes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Size {
+    pub(crate) ops: usize,
+    pub(crate) bytes: usize,
+}
+
+/// `Store::submit`.
+pub(crate) struct SubmitRows {
+    pub(crate) lane: LaneId,
+    pub(crate) tasks: Vec<(NewRow, StateRow)>,
+    pub(crate) size: Size,
+}
+
+impl Request for SubmitRows {
+    type Answer = Vec<SubmitOutcome>;
+
+    fn size(&self) -> Size {
+        self.size
+    }
+
+    fn apply(&self, tables: &mut Tables<'_>) -> Result<Result<Self::Answer, StoreError>, Failure> {
+        let mut outcomes = Vec::with_capacity(self.tasks.len());
+        for (task, state) in &self.tasks {
+            outcomes.push(match create(tables, self.lane, task, state)? {
+                Ok(created) => SubmitOutcome::Created { seq: seq_of(created.key) },
+                Err(outcome) => outcome,
+            });
+        }
+        Ok(Ok(outcomes))
+    }
+}
+
+/// Creates a task, or says why not.
+fn create(
+    tables: &mut Tables<'_>,
+    lane: LaneId,
+    task: &NewRow,
+    state: &StateRow,
+) -> Result<Result<Found, SubmitOutcome>, Failure> {
+    if let Some(refused) = refusal(tables, task)? {
+        return Ok(Err(refused));
+    }
+    match tables.add_task(lane, task, state)? {
+        Some(created) => Ok(Ok(created)),
+        None => Ok(Err(existing(tables, task)?.expect("only an id that is taken is not added"))),
+    }
+}
+
+/// Why a task cannot be created, as far as that can be said without trying: trying is cheaper than looking for an id
+/// that is hardly ever there.
+fn refusal(tables: &mut Tables<'_>, task: &NewRow) -> Result<Option<SubmitOutcome>, Failure> {
+    let Some(max) = task.queue_len_max else { return Ok(None) };
+    let queue = tables.queue(&task.queue)?;
+    if tables.waiting(queue)? < u64::from(max) {
+        return Ok(None);
+    }
+    // A repeated request is told so even if there is no room for another.
+    Ok(Some(existing(tables, task)?.unwrap_or(SubmitOutcome::QueueFull)))
+}
+
+/// The same, with a look for the id.
+fn could_create(tables: &mut Tables<'_>, task: &NewRow) -> Result<Option<SubmitOutcome>, Failure> {
+    match refusal(tables, task)? {
+        Some(refused) => Ok(Some(refused)),
+        None => existing(tables, task),
+    }
+}
+
+/// What to say of a task whose id is taken.
+fn existing(tables: &mut Tables<'_>, task: &NewRow) -> Result<Option<SubmitOutcome>, Failure> {
+    let Some(found) = tables.task(task.id)? else { return Ok(None) };
+    let same = tables.fingerprint(found.key)?.agrees(task.fingerprint);
+    Ok(Some(if same { SubmitOutcome::Duplicate } else { SubmitOutcome::RequestIdReused }))
+}
+
+impl Request for CommitRows {
+    type Answer = Vec<GroupOutcome>;
+
+    fn size(&self) -> Size {
+        Size {
+            ops: self.commit.groups.iter().map(Group::ops).sum(),
+            bytes: self.commit.groups.iter().map(Group::bytes).sum(),
+        }
+    }
+
+    fn apply(&self, tables: &mut Tables<'_>) -> Result<Result<Self::Answer, StoreError>, Failure> {
+        let commit = &self.commit;
+        let lane = commit.lane;
+        let LaneRow { epoch, owner, commit: last, outcomes: stored, .. } = tables.lane(lane)?;
+        if *epoch != commit.epoch || *owner != Some(commit.owner) {
+            return Ok(Err(StoreError::Fenced { lane, held: commit.epoch, current: *epoch }));
+        }
+        if commit.number == *last && last.0 > 0 {
+            return Ok(Ok(outcomes::unpack(&decode::<outcomes::Packed>(stored)?)));
+        }
+        if commit.number != last.next() {
+            return Ok(Err(StoreError::OutOfOrder { lane, number: commit.number, last: *last }));
+        }
+        let mut outcomes = Vec::with_capacity(self.groups.len());
+        for (rows, group) in self.groups.iter().zip(commit.groups.iter()) {
+            let outcome = write_group(tables, lane, rows.insert.as_ref(), rows.change.as_ref())?;
+            if matches!(outcome, GroupOutcome::Applied { .. }) {
+                for seq in &group.inbox_done {
+                    tables.drop_command(lane, *seq)?;
+                }
+                for record in &group.records {
+                    let (kind, key) = (record.key.kind.code(), &record.key.key);
+                    match &record.value {
+                        Some(value) => tables.put_record(lane, kind, key, value)?,
+                        None => tables.drop_record(lane, kind, key)?,
+                    }
+                }
+            }
+            outcomes.push(outcome);
+        }
+        let row = tables.lane_mut(lane)?;
+        row.commit = commit.number;
+        row.outcomes = encode(&outcomes::pack(&outcomes));
+        Ok(Ok(outcomes))
+    }
+}
+
+/// Writes the tasks of a group, or nothing.
+fn write_group(
+    tables: &mut Tables<'_>,
+    lane: LaneId,
+    insert: Option<&InsertRow>,
+    change: Option<&ChangeRow>,
+) -> Result<GroupOutcome, Failure> {
+    let Some(InsertRow { task, state }) = insert else {
+        let Some(change) = change else { return Ok(GroupOutcome::Applied { seq: None }) };
+        return match changeable(tables, lane, change)? {
+            Ok(found) => {
+                write_change(tables, lane, change, found)?;
+                Ok(GroupOutcome::Applied { seq: None })
+            }
+            Err(found) => Ok(GroupOutcome::Mismatch { found }),
+        };
+    };
+    let created = match (state, change) {
+        (Some(state), None) => create(tables, lane, task, state)?,
+        // Created in the state that the change leads to, so that no trace of the one before it is written.
+        (None, Some(change)) if change.fits(Version::NEW) => {
+            let created = create(tables, lane, task, &change.state)?;
+            if let Ok(created) = &created {
+                write_rest(tables, created.key, change)?;
+            }
+            created
+        }
+        (None, _) => {
+            let refused = could_create(tables, task)?;
+            return Ok(refused.map_or(GroupOutcome::Mismatch { found: None }, GroupOutcome::NotCreated));
+        }
+        // Not what groups are for, but they can say it: another task is changed beside the new one.
+        (Some(state), Some(change)) => {
+            if let Some(refused) = could_create(tables, task)? {
+                return Ok(GroupOutcome::NotCreated(refused));
+            }
+            match changeable(tables, lane, change)? {
+                Ok(found) => write_change(tables, lane, change, found)?,
+                Err(found) => return Ok(GroupOutcome::Mismatch { found }),
+            }
+            create(tables, lane, task, state)?
+        }
+    };
+    Ok(match created {
+        Ok(created) => GroupOutcome::Applied { seq: Some(seq_of(created.key)) },
+        Err(outcome) => GroupOutcome::NotCreated(outcome),
+    })
+}
+
+/// The task that a change may be written to, or what is stored instead. A task of another lane is not this owner's to
+/// touch.
+fn changeable(
+    tables: &mut Tables<'_>,
+    lane: LaneId,
+    change: &ChangeRow,
+) -> Result<Result<Found, Option<Version>>, Failure> {
+    let found = if change.task.lane() == lane { tables.task(change.task)? } else { None };
+    Ok(match found {
+        Some(found) if change.fits(found.version) => Ok(found),
+        other => Err(other.map(|found| found.version)),
+    })
+}
+
+fn write_change(
+    tables: &mut Tables<'_>,
+    lane: LaneId,
+    change: &ChangeRow,
+    found: Found,
+) -> Result<(), Failure> {
+    tables.change(lane, change.task, found, &change.state)?;
+    write_rest(tables, found.key, change)
+}
+
+/// What a change brings besides the state.
+fn write_rest(tables: &mut Tables<'_>, key: i64, change: &ChangeRow) -> Result<(), Failure> {
+    for (number, record) in &change.ended {
+        tables.put_attempt(key, *number, record)?;
+    }
+    if let Some(result) = &change.result {
+        tables.put_result(key, result)?;
+    }
+    Ok(())
+}
+
+impl Request for ClaimLane {
+    type Answer = Epoch;
+
+    fn size(&self) -> Size {
+        Size { ops: 1, bytes: 0 }
+    }
+
+    fn apply(&self, tables: &mut Tables<'_>) -> Result<Result<Self::Answer, StoreError>, Failure> {
+        let row = tables.lane(self.lane)?;
+        let next = self.seen.next();
+        if row.epoch == next && row.owner == Some(self.owner) && row.commit.0 == 0 {
+            return Ok(Ok(next));
+        }
+        if row.epoch != self.seen {
+            return Ok(Err(StoreError::ClaimLost { lane: self.lane, current: row.epoch }));
+        }
+        let seq = row.seq;
+        *tables.lane_mut(self.lane)? = LaneRow {
+            epoch: next,
+            owner: Some(self.owner),
+            failures: self.failures,
+            seq,
+            ..LaneRow::default()
+        };
+        Ok(Ok(next))
+    }
+}
+
+/// `Store::post`.
+pub(crate) struct PostRows {
+    pub(crate) lane: LaneId,
+    pub(crate) commands: Vec<Vec<u8>>,
+}
+
+impl Request for PostRows {
+    type Answer = ();
+
+    fn size(&self) -> Size {
+        Size { ops: self.commands.len(), bytes: self.commands.iter().map(Vec::len).sum() }
+    }
+
+    fn apply(&self, tables: &mut Tables<'_>) -> Result<Result<Self::Answer, StoreError>, Failure> {
+        for command in &self.commands {
+            tables.add_command(self.lane, command)?;
+        }
+        Ok(Ok(()))
+    }
+}
+
+/// `Store::bind_queue`.
+pub(crate) struct BindQueue {
+    pub(crate) queue: QueueKey,
+    pub(crate) binding: QueueBinding,
+}
+
+impl Request for BindQueue {
+    type Answer = QueueBinding;
+
+    fn size(&self) -> Size {
+        Size { ops: 1, bytes: 0 }
+    }
+
+    fn apply(&self, tables: &mut Tables<'_>) -> Result<Result<Self::Answer, StoreError>, Failure> {
+        let queue = tables.queue(&self.queue)?;
+        if let Some(binding) = tables.binding(queue)? {
+            return Ok(Ok(decode(&binding)?));
+        }
+        tables.bind(queue, &encode(&self.binding))?;
+        Ok(Ok(self.binding.clone()))
+    }
+}
+
+impl Request for PutPolicy {
+    type Answer = u64;
+
+    fn size(&self) -> Size {
+        Size { ops: 1, bytes: 0 }
+    }
+
+    fn apply(&self, tables: &mut Tables<'_>) -> Result<Result<Self::Answer, StoreError>, Failure> {
+        let queue = tables.queue(&self.queue)?;
+        let current = tables.policy_version(queue)?;
+        if current != self.expected {
+            return Ok(Err(StoreError::PolicyConflict {
+                queue: self.queue.clone(),
+                expected: self.expected,
+                current,
+            }));
+        }
+        let version = current + 1;
+        tables.put_policy(queue, version, &encode(&self.policy))?;
+        Ok(Ok(version))
+    }
+}
+
+/// `Logs::append`.
+pub(crate) struct AppendLogs(pub(crate) Vec<LogChunk>);
+
+impl Request for AppendLogs {
+    type Answer = ();
+
+    fn size(&self) -> Size {
+        Size { ops: self.0.len(), bytes: self.0.iter().map(|chunk| chunk.bytes.len()).sum() }
+    }
+
+    fn apply(&self, tables: &mut Tables<'_>) -> Result<Result<Self::Answer, StoreError>, Failure> {
+        for chunk in &self.0 {
+            tables.add_log(chunk)?;
+        }
+        Ok(Ok(()))
+    }
+}

@@ -1,0 +1,135 @@
+//! Tasks and states as they are stored. Made by whoever asks for the write, so that the writer's thread only writes.
+
+use tasklane_core::commit::{Commit, Group, TaskChange};
+use tasklane_core::id::{AttemptNo, LineKey, QueueKey, TaskId};
+use tasklane_core::status::Version;
+use tasklane_core::task::{Fingerprint, NewTask, Place, TaskState};
+use tasklane_core::time::Timestamp;
+use tasklane_ports::codec::encode;
+
+/// The immutable part of a new task.
+pub(crate) struct NewRow {
+    pub(crate) id: TaskId,
+    pub(crate) queue: QueueKey,
+    pub(crate) created_at: Timestamp,
+    pub(crate) fingerprint: Fingerprint,
+    pub(crate) queue_len_max: Option<u32>,
+    pub(crate) line: LineKey,
+    pub(crate) rank: u8,
+    pub(crate) parent: Option<TaskId>,
+    pub(crate) schedule: Option<String>,
+    pub(crate) head: Vec<u8>,
+    pub(crate) body: Vec<u8>,
+    /// As `Load::body_bytes_max` counts them.
+    pub(crate) body_bytes: i64,
+}
+
+impl NewRow {
+    pub(crate) fn of(task: &NewTask) -> Self {
+        let (head, body) = (&task.spec.head, &task.spec.body);
+        Self {
+            id: task.id,
+            queue: head.queue.clone(),
+            created_at: task.created_at,
+            fingerprint: task.fingerprint,
+            queue_len_max: task.queue_len_max,
+            line: head.line(),
+            rank: head.priority.rank(),
+            parent: body.parent,
+            schedule: body.schedule.clone(),
+            head: encode(&**head),
+            body: encode(&**body),
+            body_bytes: i64::try_from(body.bytes()).unwrap_or(i64::MAX),
+        }
+    }
+}
+
+/// A state, and what of it is a column.
+pub(crate) struct StateRow {
+    pub(crate) version: Version,
+    pub(crate) place: Place,
+    pub(crate) due: Timestamp,
+    /// Only while it waits: then it has to be found by it.
+    pub(crate) start_by: Option<Timestamp>,
+    pub(crate) bytes: Vec<u8>,
+}
+
+impl StateRow {
+    pub(crate) fn of(state: &TaskState) -> Self {
+        Self {
+            version: state.version(),
+            place: state.place(),
+            due: state.due,
+            start_by: state.start_by.filter(|_| state.status.is_waiting()),
+            bytes: encode(state),
+        }
+    }
+}
+
+/// A commit, ready to be written.
+pub(crate) struct CommitRows {
+    /// Inbox rows and records are taken from here.
+    pub(crate) commit: Commit,
+    /// In the order of its groups.
+    pub(crate) groups: Vec<GroupRows>,
+}
+
+impl CommitRows {
+    pub(crate) fn of(commit: &Commit) -> Self {
+        Self { commit: commit.clone(), groups: commit.groups.iter().map(GroupRows::of).collect() }
+    }
+}
+
+/// A group, but for what is written as it is.
+pub(crate) struct GroupRows {
+    pub(crate) insert: Option<InsertRow>,
+    pub(crate) change: Option<ChangeRow>,
+}
+
+/// A task to create.
+pub(crate) struct InsertRow {
+    pub(crate) task: NewRow,
+    /// `None` where its own change in the same group says in which state it is to be.
+    pub(crate) state: Option<StateRow>,
+}
+
+/// A change of a task.
+pub(crate) struct ChangeRow {
+    pub(crate) task: TaskId,
+    expected: Version,
+    /// The change fits a task that is as expected.
+    legal: bool,
+    pub(crate) state: StateRow,
+    pub(crate) ended: Vec<(AttemptNo, Vec<u8>)>,
+    pub(crate) result: Option<Vec<u8>>,
+}
+
+impl GroupRows {
+    fn of(group: &Group) -> Self {
+        let change = group.change.as_ref().map(ChangeRow::of);
+        let insert = group.insert.as_ref().map(|task| {
+            let changed = change.as_ref().is_some_and(|change| change.task == task.id);
+            let state = (!changed).then(|| StateRow::of(&task.state()));
+            InsertRow { task: NewRow::of(task), state }
+        });
+        Self { insert, change }
+    }
+}
+
+impl ChangeRow {
+    /// As `TaskChange::fits`.
+    pub(crate) fn fits(&self, stored: Version) -> bool {
+        self.legal && self.expected == stored
+    }
+
+    fn of(change: &TaskChange) -> Self {
+        Self {
+            task: change.task,
+            expected: change.expected,
+            legal: change.fits(change.expected),
+            state: StateRow::of(&change.state),
+            ended: change.ended.iter().map(|attempt| (attempt.number, encode(attempt))).collect(),
+            result: change.result.as_ref().map(|result| encode(&**result)),
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! Places where a test can hold the store. In production nobody listens, and each costs a look at an empty option.
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+
+/// What a test hears, and may delay by not returning.
+#[derive(Clone, Default)]
+pub struct Signals {
+    /// A write is ready, and about to be sent to the writer. Heard only of the handle that has it.
+    pub before_send: Option<Arc<dyn Fn() -> Held + Send + Sync>>,
+    /// The writer has taken this many waiting requests and is about to begin their transaction. Heard only if it is
+    /// among the options.
+    pub before_transaction: Option<Arc<dyn Fn(usize) + Send + Sync>>,
+}
+
+/// Held until it is done.
+pub type Held = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+impl Signals {
+    pub(crate) async fn before_send(&self) {
+        if let Some(signal) = &self.before_send {
+            signal().await;
+        }
+    }
+
+    pub(crate) fn before_transaction(&self, requests: usize) {
+        if let Some(signal) = &self.before_transaction {
+            signal(requests);
+        }
+    }
+}
+
+impl fmt::Debug for Signals {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Signals").finish_non_exhaustive()
+    }
+}

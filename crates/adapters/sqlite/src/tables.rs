@@ -1,0 +1,459 @@
+//! The tables as the writer sees them: prepared statements, and in memory what every transaction looks at.
+//!
+//! There is one writer, so what it remembers of the lanes and of the counts is what is stored. Changes of them are
+//! gathered and written once at the end of a transaction. After a rollback, or when another program has written to the
+//! file, everything remembered is dropped and read anew.
+
+use rusqlite::{Connection, OptionalExtension, Statement, params};
+use rustc_hash::FxHashMap;
+use tasklane_core::id::{AttemptNo, CommitNo, Epoch, LaneId, OwnerId, QueueKey, Seq, TaskId};
+use tasklane_core::status::{Status, Version};
+use tasklane_core::task::{Fingerprint, Place, TaskHead};
+use tasklane_ports::{StoreError, codec};
+
+use crate::error::Failure;
+use crate::keys::{self, IndexKey};
+use crate::rows::{NewRow, StateRow};
+
+/// Most queues remembered from one transaction to the next.
+const QUEUES_REMEMBERED: usize = 16 << 10;
+
+macro_rules! statements {
+    ($($name:ident: $sql:expr;)*) => {
+        struct Statements<'c> {
+            $($name: Statement<'c>,)*
+        }
+
+        impl<'c> Statements<'c> {
+            fn new(conn: &'c Connection) -> rusqlite::Result<Self> {
+                Ok(Self { $($name: conn.prepare($sql)?,)* })
+            }
+        }
+    };
+}
+
+statements! {
+    data_version: "PRAGMA data_version";
+
+    lane: "SELECT epoch, owner, commit_no, failures, seq, outcomes FROM lane WHERE lane = ?1";
+    put_lane: "INSERT INTO lane (lane, epoch, owner, commit_no, failures, seq, outcomes)
+               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+               ON CONFLICT (lane) DO UPDATE SET epoch = excluded.epoch, owner = excluded.owner,
+                   commit_no = excluded.commit_no, failures = excluded.failures, seq = excluded.seq,
+                   outcomes = excluded.outcomes";
+
+    queue: "SELECT queue FROM queue WHERE namespace = ?1 AND name = ?2";
+    add_queue: "INSERT INTO queue (namespace, name) VALUES (?1, ?2)";
+    binding: "SELECT binding FROM queue WHERE queue = ?1";
+    bind: "UPDATE queue SET binding = ?2 WHERE queue = ?1";
+    policy_version: "SELECT version FROM policy WHERE queue = ?1";
+    put_policy: "INSERT INTO policy (queue, version, revision, policy)
+                 VALUES (?1, ?2, (SELECT coalesce(max(revision), 0) + 1 FROM policy), ?3)
+                 ON CONFLICT (queue) DO UPDATE SET version = excluded.version, revision = excluded.revision,
+                     policy = excluded.policy";
+
+    counts: "SELECT s0, s1, s2, s3, s4, s5, s6, s7 FROM counts WHERE queue = ?1";
+    put_counts: "INSERT INTO counts (queue, s0, s1, s2, s3, s4, s5, s6, s7)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
+                 ON CONFLICT (queue) DO UPDATE SET s0 = excluded.s0, s1 = excluded.s1, s2 = excluded.s2,
+                     s3 = excluded.s3, s4 = excluded.s4, s5 = excluded.s5, s6 = excluded.s6, s7 = excluded.s7";
+
+    task: "SELECT key, queue, status, attempt FROM task WHERE id = ?1";
+    fingerprint: "SELECT fingerprint_version, fingerprint_hash FROM spec WHERE key = ?1";
+    head: "SELECT head FROM spec WHERE key = ?1";
+    add_task: "INSERT INTO task (key, id, queue, created_at, status, attempt, place, expiry, state)
+               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9) ON CONFLICT (id) DO NOTHING";
+    add_spec: "INSERT INTO spec (key, fingerprint_version, fingerprint_hash, body_bytes, head, body)
+               VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+    add_child: "INSERT INTO child (parent, created_at, id, key) VALUES (?1, ?2, ?3, ?4)";
+    add_fired: "INSERT INTO fired (schedule, created_at, id, key) VALUES (?1, ?2, ?3, ?4)";
+    // Names no indexed column, so no index is touched.
+    change_in_place: "UPDATE task SET status = ?2, attempt = ?3, state = ?4 WHERE key = ?1";
+    change: "UPDATE task SET status = ?2, attempt = ?3, state = ?4, place = ?5, expiry = ?6 WHERE key = ?1";
+    put_attempt: "INSERT OR REPLACE INTO attempt (key, number, record) VALUES (?1, ?2, ?3)";
+    put_result: "INSERT OR REPLACE INTO result (key, result) VALUES (?1, ?2)";
+
+    add_command: "INSERT INTO inbox (key, command) VALUES (?1, ?2)";
+    drop_command: "DELETE FROM inbox WHERE key = ?1";
+    put_record: "INSERT OR REPLACE INTO record (lane, kind, key, value) VALUES (?1, ?2, ?3, ?4)";
+    drop_record: "DELETE FROM record WHERE lane = ?1 AND kind = ?2 AND key = ?3";
+    add_log: "INSERT OR IGNORE INTO log (task, attempt, number, stream, at, bytes)
+              VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+}
+
+/// Everything that a transaction reads and writes.
+pub(crate) struct Tables<'c> {
+    sql: Statements<'c>,
+    data_version: i64,
+    lanes: FxHashMap<LaneId, Kept<LaneRow>>,
+    queues: FxHashMap<QueueKey, i64>,
+    counts: FxHashMap<i64, Kept<[u64; 8]>>,
+    lanes_changed: Vec<LaneId>,
+    counts_changed: Vec<i64>,
+}
+
+/// A row in memory.
+struct Kept<T> {
+    row: T,
+    changed: bool,
+}
+
+/// A lane's row.
+#[derive(Default)]
+pub(crate) struct LaneRow {
+    pub(crate) epoch: Epoch,
+    pub(crate) owner: Option<OwnerId>,
+    pub(crate) commit: CommitNo,
+    pub(crate) failures: u32,
+    /// The last number given out.
+    pub(crate) seq: Seq,
+    pub(crate) outcomes: Vec<u8>,
+}
+
+/// What a change must know of a task.
+#[derive(Clone, Copy)]
+pub(crate) struct Found {
+    pub(crate) key: i64,
+    pub(crate) queue: i64,
+    pub(crate) version: Version,
+}
+
+impl<'c> Tables<'c> {
+    pub(crate) fn new(conn: &'c Connection) -> rusqlite::Result<Self> {
+        Ok(Self {
+            sql: Statements::new(conn)?,
+            data_version: -1,
+            lanes: FxHashMap::default(),
+            queues: FxHashMap::default(),
+            counts: FxHashMap::default(),
+            lanes_changed: Vec::new(),
+            counts_changed: Vec::new(),
+        })
+    }
+
+    /// After `BEGIN`.
+    pub(crate) fn on_begin(&mut self) -> Result<(), Failure> {
+        let data_version = self.sql.data_version.query_row([], |row| row.get(0))?;
+        if data_version != self.data_version || self.queues.len().max(self.counts.len()) > QUEUES_REMEMBERED {
+            self.forget();
+            self.data_version = data_version;
+        }
+        Ok(())
+    }
+
+    /// Before `COMMIT`: writes what was gathered.
+    pub(crate) fn on_commit(&mut self) -> Result<(), Failure> {
+        for lane in self.lanes_changed.drain(..) {
+            let kept = self.lanes.get_mut(&lane).expect("a changed lane is remembered");
+            kept.changed = false;
+            let row = &kept.row;
+            self.sql.put_lane.execute(params![
+                lane.0,
+                row.epoch.0.cast_signed(),
+                row.owner.map(|owner| *owner.0.as_bytes()),
+                row.commit.0.cast_signed(),
+                row.failures,
+                row.seq.0.cast_signed(),
+                row.outcomes,
+            ])?;
+        }
+        for queue in self.counts_changed.drain(..) {
+            let kept = self.counts.get_mut(&queue).expect("changed counts are remembered");
+            kept.changed = false;
+            let [s0, s1, s2, s3, s4, s5, s6, s7] = kept.row.map(u64::cast_signed);
+            self.sql.put_counts.execute(params![queue, s0, s1, s2, s3, s4, s5, s6, s7])?;
+        }
+        Ok(())
+    }
+
+    /// After a rollback: what was remembered may never have been.
+    pub(crate) fn forget(&mut self) {
+        self.lanes.clear();
+        self.queues.clear();
+        self.counts.clear();
+        self.lanes_changed.clear();
+        self.counts_changed.clear();
+    }
+
+    pub(crate) fn lane(&mut self, lane: LaneId) -> Result<&LaneRow, Failure> {
+        self.kept_lane(lane).map(|kept| &kept.row)
+    }
+
+    /// For changing it.
+    pub(crate) fn lane_mut(&mut self, lane: LaneId) -> Result<&mut LaneRow, Failure> {
+        self.kept_lane(lane)?;
+        let kept = self.lanes.get_mut(&lane).expect("just looked at");
+        if !kept.changed {
+            kept.changed = true;
+            self.lanes_changed.push(lane);
+        }
+        Ok(&mut kept.row)
+    }
+
+    fn kept_lane(&mut self, lane: LaneId) -> Result<&mut Kept<LaneRow>, Failure> {
+        use std::collections::hash_map::Entry;
+        match self.lanes.entry(lane) {
+            Entry::Occupied(entry) => Ok(entry.into_mut()),
+            Entry::Vacant(entry) => {
+                let row = self.sql.lane.query_row([lane.0], |row| {
+                    Ok(LaneRow {
+                        epoch: Epoch(row.get::<_, i64>(0)?.cast_unsigned()),
+                        owner: row
+                            .get::<_, Option<[u8; 16]>>(1)?
+                            .map(|id| OwnerId(uuid::Uuid::from_bytes(id))),
+                        commit: CommitNo(row.get::<_, i64>(2)?.cast_unsigned()),
+                        failures: row.get(3)?,
+                        seq: Seq(row.get::<_, i64>(4)?.cast_unsigned()),
+                        outcomes: row.get(5)?,
+                    })
+                });
+                let row = row.optional()?.unwrap_or_default();
+                Ok(entry.insert(Kept { row, changed: false }))
+            }
+        }
+    }
+
+    /// The number of a queue, which is made if it is not there.
+    pub(crate) fn queue(&mut self, queue: &QueueKey) -> Result<i64, Failure> {
+        if let Some(number) = self.queues.get(queue) {
+            return Ok(*number);
+        }
+        let name = [queue.namespace.as_str(), queue.queue.as_str()];
+        let number = match self.sql.queue.query_row(name, |row| row.get(0)).optional()? {
+            Some(number) => number,
+            None => self.sql.add_queue.insert(name)?,
+        };
+        self.queues.insert(queue.clone(), number);
+        Ok(number)
+    }
+
+    pub(crate) fn binding(&mut self, queue: i64) -> Result<Option<Vec<u8>>, Failure> {
+        Ok(self.sql.binding.query_row([queue], |row| row.get(0))?)
+    }
+
+    pub(crate) fn bind(&mut self, queue: i64, binding: &[u8]) -> Result<(), Failure> {
+        self.sql.bind.execute(params![queue, binding])?;
+        Ok(())
+    }
+
+    pub(crate) fn policy_version(&mut self, queue: i64) -> Result<u64, Failure> {
+        let version = self.sql.policy_version.query_row([queue], |row| row.get::<_, i64>(0)).optional()?;
+        Ok(version.map_or(0, i64::cast_unsigned))
+    }
+
+    pub(crate) fn put_policy(&mut self, queue: i64, version: u64, policy: &[u8]) -> Result<(), Failure> {
+        self.sql.put_policy.execute(params![queue, version.cast_signed(), policy])?;
+        Ok(())
+    }
+
+    /// How many tasks of a queue wait.
+    pub(crate) fn waiting(&mut self, queue: i64) -> Result<u64, Failure> {
+        let counts = &self.kept_counts(queue)?.row;
+        Ok(Status::ALL.iter().filter(|s| s.is_waiting()).map(|s| counts[usize::from(s.code())]).sum())
+    }
+
+    /// A task was created in a state, or went from one to another.
+    fn count(&mut self, queue: i64, from: Option<Status>, to: Status) -> Result<(), Failure> {
+        if from == Some(to) {
+            return Ok(());
+        }
+        let kept = self.kept_counts(queue)?;
+        if let Some(from) = from {
+            // A count that is off must not stop the store: it would not start again either.
+            let count = &mut kept.row[usize::from(from.code())];
+            *count = count.saturating_sub(1);
+        }
+        kept.row[usize::from(to.code())] += 1;
+        if !kept.changed {
+            kept.changed = true;
+            self.counts_changed.push(queue);
+        }
+        Ok(())
+    }
+
+    fn kept_counts(&mut self, queue: i64) -> Result<&mut Kept<[u64; 8]>, Failure> {
+        use std::collections::hash_map::Entry;
+        match self.counts.entry(queue) {
+            Entry::Occupied(entry) => Ok(entry.into_mut()),
+            Entry::Vacant(entry) => {
+                let row = self.sql.counts.query_row([queue], counts_of).optional()?;
+                Ok(entry.insert(Kept { row: row.unwrap_or_default(), changed: false }))
+            }
+        }
+    }
+
+    pub(crate) fn task(&mut self, id: TaskId) -> Result<Option<Found>, Failure> {
+        let found = self.sql.task.query_row([id.0.as_bytes()], |row| {
+            Ok((row.get(0)?, row.get(1)?, row.get::<_, u8>(2)?, row.get(3)?))
+        });
+        let Some((key, queue, status, attempt)) = found.optional()? else { return Ok(None) };
+        let status = Status::from_code(status)
+            .ok_or_else(|| StoreError::corrupt(format!("task {id} has status {status}")))?;
+        Ok(Some(Found { key, queue, version: Version { status, attempt: AttemptNo(attempt) } }))
+    }
+
+    pub(crate) fn fingerprint(&mut self, key: i64) -> Result<Fingerprint, Failure> {
+        Ok(self.sql.fingerprint.query_row([key], |row| {
+            Ok(Fingerprint { version: row.get(0)?, hash: row.get::<_, i64>(1)?.cast_unsigned() })
+        })?)
+    }
+
+    /// Creates a task with the next number of its lane, or answers `None` if the id is taken.
+    pub(crate) fn add_task(
+        &mut self,
+        lane: LaneId,
+        task: &NewRow,
+        state: &StateRow,
+    ) -> Result<Option<Found>, Failure> {
+        let seq = self.lane(lane)?.seq.next();
+        let key = keys::row_key(lane, seq);
+        let queue = self.queue(&task.queue)?;
+        let place = state.place(lane, seq, task.id, || Ok((task.line, task.rank)))?;
+        let expiry = state.start_by.map(|start_by| keys::expiry(lane, start_by, seq));
+        let added = self.sql.add_task.execute(params![
+            key,
+            task.id.0.as_bytes(),
+            queue,
+            task.created_at.as_micros(),
+            state.version.status.code(),
+            state.version.attempt.0,
+            place.as_deref(),
+            expiry.as_deref(),
+            state.bytes,
+        ])?;
+        if added == 0 {
+            return Ok(None);
+        }
+        self.sql.add_spec.execute(params![
+            key,
+            task.fingerprint.version,
+            task.fingerprint.hash.cast_signed(),
+            task.body_bytes,
+            task.head,
+            task.body,
+        ])?;
+        let (id, created_at) = (task.id.0.as_bytes(), task.created_at.as_micros());
+        if let Some(parent) = task.parent {
+            self.sql.add_child.execute(params![parent.0.as_bytes(), created_at, id, key])?;
+        }
+        if let Some(schedule) = &task.schedule {
+            self.sql.add_fired.execute(params![schedule, created_at, id, key])?;
+        }
+        self.count(queue, None, state.version.status)?;
+        self.lane_mut(lane)?.seq = seq;
+        Ok(Some(Found { key, queue, version: state.version }))
+    }
+
+    /// Writes a task's new state.
+    pub(crate) fn change(
+        &mut self,
+        lane: LaneId,
+        id: TaskId,
+        found: Found,
+        state: &StateRow,
+    ) -> Result<(), Failure> {
+        let (key, from, to) = (found.key, found.version.status, state.version);
+        if from.is_in_flight() && to.status.is_in_flight() {
+            self.sql.change_in_place.execute(params![key, to.status.code(), to.attempt.0, state.bytes])?;
+        } else {
+            let seq = keys::seq_of(key);
+            let head = &mut self.sql.head;
+            let place = state.place(lane, seq, id, || {
+                let head: TaskHead = codec::decode(&head.query_row([key], |row| row.get::<_, Vec<u8>>(0))?)?;
+                Ok((head.line(), head.priority.rank()))
+            })?;
+            let expiry = state.start_by.map(|start_by| keys::expiry(lane, start_by, seq));
+            self.sql.change.execute(params![
+                key,
+                to.status.code(),
+                to.attempt.0,
+                state.bytes,
+                place.as_deref(),
+                expiry.as_deref(),
+            ])?;
+        }
+        self.count(found.queue, Some(from), to.status)
+    }
+
+    pub(crate) fn put_attempt(&mut self, key: i64, number: AttemptNo, record: &[u8]) -> Result<(), Failure> {
+        self.sql.put_attempt.execute(params![key, number.0, record])?;
+        Ok(())
+    }
+
+    pub(crate) fn put_result(&mut self, key: i64, result: &[u8]) -> Result<(), Failure> {
+        self.sql.put_result.execute(params![key, result])?;
+        Ok(())
+    }
+
+    /// Puts a command under the next number of its lane.
+    pub(crate) fn add_command(&mut self, lane: LaneId, command: &[u8]) -> Result<(), Failure> {
+        let row = self.lane_mut(lane)?;
+        row.seq = row.seq.next();
+        let key = keys::row_key(lane, row.seq);
+        self.sql.add_command.execute(params![key, command])?;
+        Ok(())
+    }
+
+    pub(crate) fn drop_command(&mut self, lane: LaneId, seq: Seq) -> Result<(), Failure> {
+        self.sql.drop_command.execute([keys::row_key(lane, seq)])?;
+        Ok(())
+    }
+
+    pub(crate) fn put_record(
+        &mut self,
+        lane: LaneId,
+        kind: u8,
+        key: &str,
+        value: &[u8],
+    ) -> Result<(), Failure> {
+        self.sql.put_record.execute(params![lane.0, kind, key, value])?;
+        Ok(())
+    }
+
+    pub(crate) fn drop_record(&mut self, lane: LaneId, kind: u8, key: &str) -> Result<(), Failure> {
+        self.sql.drop_record.execute(params![lane.0, kind, key])?;
+        Ok(())
+    }
+
+    pub(crate) fn add_log(&mut self, chunk: &tasklane_ports::LogChunk) -> Result<(), Failure> {
+        self.sql.add_log.execute(params![
+            chunk.task.0.as_bytes(),
+            chunk.position.attempt.0,
+            chunk.position.number,
+            chunk.stream.code(),
+            chunk.at.as_micros(),
+            chunk.bytes,
+        ])?;
+        Ok(())
+    }
+}
+
+/// Counts by status, from eight columns.
+pub(crate) fn counts_of(row: &rusqlite::Row<'_>) -> rusqlite::Result<[u64; 8]> {
+    let mut counts = [0; 8];
+    for (column, count) in counts.iter_mut().enumerate() {
+        *count = row.get::<_, i64>(column)?.cast_unsigned();
+    }
+    Ok(counts)
+}
+
+impl StateRow {
+    /// Where a task in this state is found. Line and rank are asked for only if it is in its line.
+    fn place(
+        &self,
+        lane: LaneId,
+        seq: Seq,
+        id: TaskId,
+        line: impl FnOnce() -> Result<(tasklane_core::id::LineKey, u8), Failure>,
+    ) -> Result<Option<IndexKey>, Failure> {
+        Ok(match self.place {
+            Place::Ready => {
+                let (line, rank) = line()?;
+                Some(keys::ready(lane, line, tasklane_core::task::OrderKey { rank, due: self.due, seq }))
+            }
+            Place::Delayed => Some(keys::delayed(lane, self.due, seq)),
+            Place::InFlight => Some(keys::in_flight(lane, id)),
+            Place::Done => None,
+        })
+    }
+}

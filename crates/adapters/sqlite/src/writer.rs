@@ -1,0 +1,335 @@
+//! The one thread that writes.
+//!
+//! It takes whatever is waiting, puts all of it into one transaction, and answers all of it after `COMMIT`: one write
+//! to the disk for as many requests as came while the last one was under way. No timer, no waiting for company.
+//!
+//! When a transaction fails, nothing of it is there. The requests in it are then tried one by one, so that one that is
+//! too large for the room that is left, or stumbles over a damaged row, does not fail the others.
+//!
+//! A failed `COMMIT` needs care. SQLite has then rolled back, but the frames of the transaction may lie complete in the
+//! log, where a recovery after a crash would find them. The next commit writes over them. So before anyone is told
+//! that a write has not happened, a commit that changes nothing is made; if that fails too, the outcome is unknown.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use rusqlite::Connection;
+use tasklane_ports::{Outcome, StoreError};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::checkpoint::Checkpoints;
+use crate::connect::{Options, open_writer};
+use crate::error::{Failure, Trouble, closed};
+use crate::requests::{Request, Size};
+use crate::tables::Tables;
+
+/// Most requests that wait; further callers wait for room.
+pub(crate) const WAITING_MAX: usize = 1024;
+/// A transaction takes no further request once it has this much.
+const TRANSACTION_MAX: Size = Size { ops: 32 << 10, bytes: 16 << 20 };
+
+/// What the writer is sent.
+pub(crate) enum Message {
+    Write(Box<dyn Job>),
+    Close,
+}
+
+impl Message {
+    /// A request, and where its answer goes.
+    pub(crate) fn of<R: Request>(request: R, reply: oneshot::Sender<Result<R::Answer, StoreError>>) -> Self {
+        Self::Write(Box::new(Call { request, reply, answer: None }))
+    }
+}
+
+/// A request with its answer.
+pub(crate) trait Job: Send {
+    fn size(&self) -> Size;
+    /// Does it and keeps the answer.
+    fn apply(&mut self, tables: &mut Tables<'_>) -> Result<(), Failure>;
+    /// Gives the answer that was kept, or the reason why there is none.
+    fn settle(self: Box<Self>, end: Result<(), StoreError>);
+}
+
+struct Call<R: Request> {
+    request: R,
+    reply: oneshot::Sender<Result<R::Answer, StoreError>>,
+    answer: Option<Result<R::Answer, StoreError>>,
+}
+
+impl<R: Request> Job for Call<R> {
+    fn size(&self) -> Size {
+        self.request.size()
+    }
+
+    fn apply(&mut self, tables: &mut Tables<'_>) -> Result<(), Failure> {
+        self.answer = Some(self.request.apply(tables)?);
+        Ok(())
+    }
+
+    fn settle(self: Box<Self>, end: Result<(), StoreError>) {
+        let Self { reply, answer, .. } = *self;
+        let answer = end.and_then(|()| answer.expect("what was committed was applied"));
+        // Whoever asked may be gone.
+        let _ = reply.send(answer);
+    }
+}
+
+/// Runs until it is told to close or nobody can send any more.
+pub(crate) fn run(
+    first: Connection,
+    options: &Options,
+    mut messages: mpsc::Receiver<Message>,
+    checkpoints: &Checkpoints,
+) {
+    let mut conn = Some(first);
+    loop {
+        let opened = conn.take().map_or_else(|| open_writer(options), Ok);
+        match opened.and_then(|conn| Writer::run(conn, options, &mut messages, checkpoints)) {
+            Ok(Exit::Closed) => return,
+            Ok(Exit::Broken) => {}
+            // The file cannot be opened now: say so to the next who asks, then try again.
+            Err(error) => match messages.blocking_recv() {
+                Some(Message::Write(job)) => job.settle(Err(error)),
+                Some(Message::Close) | None => return refuse_rest(&mut messages),
+            },
+        }
+    }
+}
+
+enum Exit {
+    /// Nothing more to do.
+    Closed,
+    /// A transaction could not be ended: the connection is in no state to go on.
+    Broken,
+}
+
+/// How a transaction failed.
+struct Failed {
+    failure: Failure,
+    outcome: Outcome,
+}
+
+struct Writer<'c> {
+    conn: &'c Connection,
+    tables: Tables<'c>,
+}
+
+impl Writer<'_> {
+    fn run(
+        mut conn: Connection,
+        options: &Options,
+        messages: &mut mpsc::Receiver<Message>,
+        checkpoints: &Checkpoints,
+    ) -> Result<Exit, StoreError> {
+        let failed = |error: rusqlite::Error| Failure::from(error).answer(Outcome::NotApplied);
+        checkpoints.watch(&mut conn).map_err(failed)?;
+        let conn = &conn;
+        let mut writer = Writer { conn, tables: Tables::new(conn).map_err(failed)? };
+        let mut batch = Vec::new();
+        loop {
+            let closing = take_waiting(messages, &mut batch);
+            if !batch.is_empty() {
+                options.signals.before_transaction(batch.len());
+                writer.write(&mut batch);
+                checkpoints.on_commit(conn);
+            }
+            if closing {
+                refuse_rest(messages);
+                return Ok(Exit::Closed);
+            }
+            if !conn.is_autocommit() {
+                return Ok(Exit::Broken);
+            }
+        }
+    }
+
+    /// Writes and answers everything in `batch`.
+    fn write(&mut self, batch: &mut Vec<Box<dyn Job>>) {
+        match self.transaction(batch) {
+            Ok(()) => batch.drain(..).for_each(|job| job.settle(Ok(()))),
+            Err(failed) if batch.len() > 1 && failed.may_concern_one() => {
+                for mut job in batch.drain(..) {
+                    let end = self.transaction(std::slice::from_mut(&mut job));
+                    job.settle(end.map_err(|failed| failed.answer()));
+                }
+            }
+            Err(failed) => batch.drain(..).for_each(|job| job.settle(Err(failed.answer()))),
+        }
+    }
+
+    fn transaction(&mut self, jobs: &mut [Box<dyn Job>]) -> Result<(), Failed> {
+        // Nothing is half-done after a panic: the transaction is undone, and what was remembered is forgotten.
+        let applied = catch_unwind(AssertUnwindSafe(|| self.apply(jobs)))
+            .unwrap_or_else(|panic| Err(Failure::from_panic(&*panic)));
+        if let Err(failure) = applied {
+            self.undo();
+            return Err(Failed { failure, outcome: Outcome::NotApplied });
+        }
+        self.conn.execute_batch("COMMIT").map_err(|error| {
+            let failure = Failure::from(error);
+            self.undo();
+            // "Full" comes from a frame that could not be written, and the one that completes a transaction is last.
+            let undone = self.conn.is_autocommit()
+                && (failure.trouble() == Trouble::Full || self.settle_log().is_ok());
+            let outcome = if undone { Outcome::NotApplied } else { Outcome::Unknown };
+            Failed { failure, outcome }
+        })
+    }
+
+    fn apply(&mut self, jobs: &mut [Box<dyn Job>]) -> Result<(), Failure> {
+        self.conn.execute_batch("BEGIN IMMEDIATE")?;
+        self.tables.on_begin()?;
+        for job in jobs {
+            job.apply(&mut self.tables)?;
+        }
+        self.tables.on_commit()
+    }
+
+    fn undo(&mut self) {
+        self.tables.forget();
+        if !self.conn.is_autocommit() {
+            // If this fails too, the connection is given up: see `run`.
+            let _ = self.conn.execute_batch("ROLLBACK");
+        }
+    }
+
+    /// A commit that changes nothing, over whatever an earlier one has left in the log.
+    fn settle_log(&self) -> rusqlite::Result<()> {
+        let version: i64 = self.conn.query_row("PRAGMA user_version", [], |row| row.get(0))?;
+        self.conn.pragma_update(None, "user_version", version)
+    }
+}
+
+impl Failed {
+    /// Another request of the same transaction might go through.
+    fn may_concern_one(&self) -> bool {
+        match self.failure.trouble() {
+            Trouble::Full | Trouble::NotUnderstood => self.outcome == Outcome::NotApplied,
+            Trouble::Unavailable => false,
+        }
+    }
+
+    fn answer(&self) -> StoreError {
+        self.failure.answer(self.outcome)
+    }
+}
+
+/// Waits for a request and takes those that wait behind it. Answers whether to close afterwards.
+fn take_waiting(messages: &mut mpsc::Receiver<Message>, batch: &mut Vec<Box<dyn Job>>) -> bool {
+    let mut total = Size::default();
+    let mut next = messages.blocking_recv();
+    loop {
+        match next {
+            Some(Message::Write(job)) => {
+                let size = job.size();
+                total.ops += size.ops;
+                total.bytes += size.bytes;
+                batch.push(job);
+            }
+            Some(Message::Close) | None => return true,
+        }
+        if total.ops >= TRANSACTION_MAX.ops || total.bytes >= TRANSACTION_MAX.bytes {
+            return false;
+        }
+        match messages.try_recv() {
+            Ok(message) => next = Some(message),
+            // If nobody can send any more, the next call hears of it.
+            Err(_) => return false,
+        }
+    }
+}
+
+/// Tells whoever came too late.
+fn refuse_rest(messages: &mut mpsc::Receiver<Message>) {
+    messages.close();
+    while let Some(message) = messages.blocking_recv() {
+        if let Message::Write(job) = message {
+            job.settle(Err(closed()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::migrate::migrate;
+    use crate::requests::PostRows;
+    use tasklane_core::id::LaneId;
+
+    /// A request with a fault of its own.
+    enum Faulty {
+        Panics,
+        Unreadable,
+        Constraint,
+    }
+
+    impl Request for Faulty {
+        type Answer = ();
+
+        fn size(&self) -> Size {
+            Size::default()
+        }
+
+        fn apply(&self, tables: &mut Tables<'_>) -> Result<Result<(), StoreError>, Failure> {
+            tables.add_command(LaneId(1), b"half of what it wanted")?;
+            match self {
+                Self::Panics => panic!("a request that panics"),
+                Self::Unreadable => Err(StoreError::corrupt("a row that cannot be read").into()),
+                Self::Constraint => {
+                    tables.put_policy(1, 1, b"")?;
+                    tables.lane_mut(LaneId(1))?.seq.0 = 0;
+                    tables.add_command(LaneId(1), b"under a number that is taken").map(Ok)
+                }
+            }
+        }
+    }
+
+    type Answer<R> = oneshot::Receiver<Result<<R as Request>::Answer, StoreError>>;
+
+    fn job<R: Request>(request: R) -> (Box<dyn Job>, Answer<R>) {
+        let (reply, answer) = oneshot::channel();
+        let Message::Write(job) = Message::of(request, reply) else { unreachable!() };
+        (job, answer)
+    }
+
+    #[test]
+    fn request_that_fails_takes_no_other_with_it() {
+        let conn = Connection::open_in_memory().unwrap();
+        migrate(&conn).unwrap();
+        let mut writer = Writer { conn: &conn, tables: Tables::new(&conn).unwrap() };
+        let post = || job(PostRows { lane: LaneId(1), commands: vec![b"command".to_vec()] });
+        for fault in [Faulty::Panics, Faulty::Unreadable, Faulty::Constraint] {
+            let (before, mut before_answer) = post();
+            let (faulty, mut faulty_answer) = job(fault);
+            let (after, mut after_answer) = post();
+            writer.write(&mut vec![before, faulty, after]);
+            before_answer.try_recv().unwrap().unwrap();
+            let error = faulty_answer.try_recv().unwrap().unwrap_err();
+            assert!(matches!(error, StoreError::Corrupt { .. }), "{error}");
+            after_answer.try_recv().unwrap().unwrap();
+        }
+        let commands: i64 = conn.query_row("SELECT count(*) FROM inbox", [], |row| row.get(0)).unwrap();
+        let last: i64 = conn.query_row("SELECT seq FROM lane", [], |row| row.get(0)).unwrap();
+        assert_eq!((commands, last), (6, 6));
+    }
+
+    #[test]
+    fn all_that_waits_is_taken_up_to_a_bound() {
+        let (send, mut messages) = mpsc::channel(16);
+        let send_bytes = |bytes: usize| {
+            let (reply, _) = oneshot::channel();
+            let post = PostRows { lane: LaneId(1), commands: vec![vec![0; bytes]] };
+            assert!(send.try_send(Message::of(post, reply)).is_ok());
+        };
+        for bytes in [10, 10, TRANSACTION_MAX.bytes, 10] {
+            send_bytes(bytes);
+        }
+        let mut batch = Vec::new();
+        assert!(!take_waiting(&mut messages, &mut batch));
+        assert_eq!(batch.len(), 3);
+        batch.clear();
+        assert!(!take_waiting(&mut messages, &mut batch));
+        assert_eq!(batch.len(), 1);
+        drop(send);
+        assert!(take_waiting(&mut messages, &mut batch));
+    }
+}

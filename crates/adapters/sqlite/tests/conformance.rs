@@ -1,0 +1,144 @@
+//! The SQLite store under the suites of its ports.
+
+#![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
+
+mod support;
+
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use tasklane_core::commit::Commit;
+use tasklane_local::{MemoryOptions, MemoryStore};
+use tasklane_ports::conformance::model::{self, Plan};
+use tasklane_ports::conformance::{self, LogsEnv, StalledCommit, StoreEnv};
+use tasklane_ports::{Logs, Store};
+use tasklane_sqlite::{Durability, Options, Signals, Sqlite};
+use tempfile::TempDir;
+use tokio::sync::Notify;
+
+/// A file in a folder of its own.
+struct File {
+    // Held for as long as the folder is needed.
+    folder: TempDir,
+    durability: Durability,
+    /// The last one is in use; those before it have crashed.
+    opened: Mutex<Vec<Sqlite>>,
+}
+
+impl File {
+    async fn new(durability: Durability) -> Self {
+        let file = Self { folder: support::folder(), durability, opened: Mutex::default() };
+        file.open(&file.folder.path().join("0.db")).await;
+        file
+    }
+
+    async fn open(&self, path: &Path) {
+        let options = Options { durability: self.durability, ..Options::new(path) };
+        let store = Sqlite::connect(options).await.unwrap();
+        self.opened.lock().unwrap().push(store);
+    }
+
+    fn current(&self) -> Sqlite {
+        self.opened.lock().unwrap().last().unwrap().clone()
+    }
+
+    /// Opens the file and its log as they lie on the disk at this moment, which is what a crash would leave.
+    async fn crash(&self) {
+        let number = self.opened.lock().unwrap().len();
+        let path = |number: usize, end: &str| self.folder.path().join(format!("{number}.db{end}"));
+        std::fs::copy(path(number - 1, ""), path(number, "")).unwrap();
+        // A store that was closed leaves no log.
+        if let Err(error) = std::fs::copy(path(number - 1, "-wal"), path(number, "-wal")) {
+            assert_eq!(error.kind(), std::io::ErrorKind::NotFound);
+        }
+        self.open(&path(number, "")).await;
+    }
+}
+
+#[async_trait]
+impl StoreEnv for File {
+    fn store(&self) -> Arc<dyn Store> {
+        Arc::new(self.current())
+    }
+
+    /// A second process is refused, so there is only one store to have handles on.
+    async fn second(&self) -> Arc<dyn Store> {
+        Arc::new(self.current())
+    }
+
+    async fn reopen(&self) -> Arc<dyn Store> {
+        self.crash().await;
+        self.store()
+    }
+
+    /// What the writer has taken is before any claim that follows, so the latest moment is the one before it is sent.
+    async fn stalled_commit(&self, commit: Commit) -> StalledCommit {
+        let (ready, go_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+        let signal = {
+            let (ready, go_on) = (Arc::clone(&ready), Arc::clone(&go_on));
+            move || -> tasklane_sqlite::Held {
+                let (ready, go_on) = (Arc::clone(&ready), Arc::clone(&go_on));
+                Box::pin(async move {
+                    ready.notify_one();
+                    go_on.notified().await;
+                })
+            }
+        };
+        let signals = Signals { before_send: Some(Arc::new(signal)), ..Signals::default() };
+        let store = self.current().with_signals(signals);
+        let answer = tokio::spawn(async move { store.commit(&commit).await });
+        ready.notified().await;
+        StalledCommit::new(async move {
+            go_on.notify_one();
+            answer.await.unwrap()
+        })
+    }
+}
+
+#[async_trait]
+impl LogsEnv for File {
+    fn logs(&self) -> Arc<dyn Logs> {
+        Arc::new(self.current())
+    }
+
+    async fn reopen_logs(&self) -> Arc<dyn Logs> {
+        self.crash().await;
+        self.logs()
+    }
+}
+
+async fn file() -> Option<File> {
+    Some(File::new(Durability::Full).await)
+}
+
+async fn relaxed_file() -> Option<File> {
+    Some(File::new(Durability::Relaxed).await)
+}
+
+fn reference() -> Arc<dyn Store> {
+    Arc::new(MemoryStore::new(MemoryOptions::default()))
+}
+
+/// The default store gets ten times the usual number of sequences.
+#[test]
+fn behaves_like_the_reference() {
+    conformance::run_long("behaves_like_the_reference", async {
+        let mut plan = Plan::from_environment();
+        if std::env::var_os("TASKLANE_MODEL_SEQUENCES").is_none() {
+            plan.sequences = 1000;
+        }
+        model::run(&file().await?, &reference, plan).await;
+        Some(())
+    });
+}
+
+tasklane_ports::store_conformance!(file);
+tasklane_ports::logs_conformance!(file);
+
+mod relaxed {
+    use super::relaxed_file;
+
+    tasklane_ports::store_conformance!(relaxed_file);
+    tasklane_ports::logs_conformance!(relaxed_file);
+}

@@ -1,0 +1,122 @@
+//! Opening and releasing the file.
+
+mod support;
+
+use std::sync::Arc;
+
+use rusqlite::Connection;
+use tasklane_ports::conformance::fixture::{LANE, create, submit, task, tasks};
+use tasklane_ports::{Store, StoreError};
+use tasklane_sqlite::{Options, Sqlite};
+
+async fn refusal(options: Options) -> String {
+    match Sqlite::connect(options).await {
+        Err(StoreError::Refused { reason }) => reason,
+        other => panic!("not refused: {other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn file_and_folder_are_made() {
+    let folder = support::folder();
+    let path = folder.path().join("a/b/tasklane.db");
+    let store = Sqlite::connect(Options::new(&path)).await.unwrap();
+    create(&store, tasks(1..=3)).await;
+    assert!(path.exists());
+}
+
+#[tokio::test]
+async fn file_can_be_opened_again_as_soon_as_it_is_dropped_or_closed() {
+    let folder = support::folder();
+    let path = folder.path().join("tasklane.db");
+    for round in 0..5 {
+        let store = Sqlite::connect(Options::new(&path)).await.unwrap();
+        create(&store, [task(round).build()]).await;
+        let other = store.clone();
+        if round % 2 == 0 {
+            store.close().await.unwrap();
+            other.close().await.unwrap();
+            assert!(matches!(other.counts().await, Err(StoreError::Unavailable { .. })));
+        }
+    }
+    // In order, so that the file is all there is.
+    assert!(!folder.path().join("tasklane.db-wal").exists());
+}
+
+#[tokio::test]
+async fn requests_that_were_sent_are_written_before_it_is_dropped() {
+    let folder = support::folder();
+    let path = folder.path().join("tasklane.db");
+    let store = Sqlite::connect(Options::new(&path)).await.unwrap();
+    // Polled once, which sends it, and never again.
+    for number in 0..100 {
+        let submit =
+            store.submit(tasklane_ports::Submit { lane: LANE, tasks: [task(number).build()].into() });
+        let _ = tokio::time::timeout(std::time::Duration::ZERO, submit).await;
+    }
+    drop(store);
+    let store = Sqlite::connect(Options::new(&path)).await.unwrap();
+    assert_eq!(store.counts().await.unwrap()[0].by_status[0], 100);
+}
+
+#[tokio::test]
+async fn second_store_on_the_same_file_is_refused_by_any_name() {
+    let folder = support::folder();
+    let path = folder.path().join("tasklane.db");
+    let store = Sqlite::connect(Options::new(&path)).await.unwrap();
+    let other_name = folder.path().join("link.db");
+    std::os::unix::fs::symlink(&path, &other_name).unwrap();
+    for name in [&path, &other_name] {
+        let reason = refusal(Options::new(name)).await;
+        let holder = format!("in use by process {}", std::process::id());
+        assert!(reason.contains(&holder) && reason.contains("Stop that one"), "{reason}");
+    }
+    // The attempt has done no harm.
+    create(&store, tasks(1..=3)).await;
+}
+
+#[tokio::test]
+async fn newer_schema_is_refused_and_left_as_it_is() {
+    let folder = support::folder();
+    let path = folder.path().join("tasklane.db");
+    drop(Sqlite::connect(Options::new(&path)).await.unwrap());
+    Connection::open(&path).unwrap().pragma_update(None, "user_version", 1000).unwrap();
+    let before = std::fs::read(&path).unwrap();
+    let reason = refusal(Options::new(&path)).await;
+    assert!(reason.contains("tasklane.db: its schema is version 1000"), "{reason}");
+    assert_eq!(std::fs::read(&path).unwrap(), before);
+}
+
+#[tokio::test]
+async fn file_of_another_kind_is_refused_and_left_as_it_is() {
+    let folder = support::folder();
+    let text = folder.path().join("notes.txt");
+    let notes = "not a database ".repeat(1000);
+    std::fs::write(&text, &notes).unwrap();
+    assert!(refusal(Options::new(&text)).await.contains("not a Tasklane database"));
+    assert_eq!(std::fs::read_to_string(&text).unwrap(), notes);
+
+    let theirs = folder.path().join("theirs.db");
+    Connection::open(&theirs).unwrap().execute_batch("CREATE TABLE theirs (x)").unwrap();
+    assert!(refusal(Options::new(&theirs)).await.contains("not a Tasklane database"));
+    assert!(refusal(Options::new(folder.path())).await.contains("cannot"));
+}
+
+/// Somebody may look at the file, and even write to it, with the `sqlite3` shell: what the store remembers of it is
+/// then read anew.
+#[tokio::test]
+async fn changes_by_another_program_are_noticed() {
+    let folder = support::folder();
+    let path = folder.path().join("tasklane.db");
+    let store: Arc<dyn Store> = Arc::new(Sqlite::connect(Options::new(&path)).await.unwrap());
+    create(&*store, tasks(1..=3)).await;
+    let shell = Connection::open(&path).unwrap();
+    shell.execute_batch("DELETE FROM task; DELETE FROM spec; DELETE FROM counts").unwrap();
+    let again: Vec<_> = tasks(1..=3)
+        .into_iter()
+        .map(|t| tasklane_core::task::NewTask { queue_len_max: Some(3), ..t })
+        .collect();
+    create(&*store, again).await;
+    assert_eq!(store.counts().await.unwrap()[0].by_status[0], 3);
+    assert_eq!(submit(&*store, [task(4).len_max(3).build()]).await.len(), 1);
+}
