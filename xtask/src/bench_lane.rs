@@ -51,7 +51,10 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
             bench.step(Input::Submit { token: SubmitToken(submitted), tasks });
         }
         bench.carry_out();
-        anyhow::ensure!(submitted < options.tasks || bench.finished == submitted, "some tasks did not finish");
+        anyhow::ensure!(
+            submitted < options.tasks || bench.finished == submitted,
+            "some tasks did not finish"
+        );
     }
     let (whole, machine) = (started.elapsed(), bench.machine);
     println!(

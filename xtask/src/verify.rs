@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use clap::builder::PossibleValuesParser;
 
 use crate::cargo::{cargo, run as run_program};
-use crate::{directions, licences, paths, servers};
+use crate::{directions, licences, paths, servers, sim};
 
 type Check = fn() -> Result<()>;
 
@@ -23,6 +23,7 @@ const STEPS: &[(&str, Check)] = &[
     ("docs", docs),
     ("servers", servers::ensure),
     ("tests", tests),
+    ("sim", sim::check),
 ];
 
 #[derive(Debug, clap::Args)]
@@ -83,5 +84,5 @@ fn docs() -> Result<()> {
 fn tests() -> Result<()> {
     let args = ["test", "--workspace", "--all-features", "--profile=ci", "--no-fail-fast"];
     // A server that is missing is an error here, not a reason to skip.
-    run_program(cargo(&args).env("TASKLANE_REQUIRE_SERVERS", "1"))
+    run_program(cargo(&args).env("TASKLANE_REQUIRE_SERVERS", "1").env("TASKLANE_MODEL_SEQUENCES", "1000"))
 }

@@ -80,12 +80,12 @@ pub(super) struct Pending {
     pub(super) touched: bool,
     pub(super) insert: Option<Box<NewTask>>,
     pub(super) submit: Option<(SubmitToken, usize)>,
-    pub(super) ended: SmallVec<[AttemptRecord; 1]>,
+    pub(super) ended: Vec<AttemptRecord>,
     pub(super) result: Option<Box<TaskResult>>,
-    pub(super) inbox_done: SmallVec<[Seq; 1]>,
+    pub(super) inbox_done: Vec<Seq>,
     pub(super) records: Vec<RecordChange>,
     /// A report to acknowledge once this is written.
-    pub(super) ack: SmallVec<[(SessionId, AttemptId); 1]>,
+    pub(super) ack: Vec<(SessionId, AttemptId)>,
 }
 
 impl Entry {

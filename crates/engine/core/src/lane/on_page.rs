@@ -235,9 +235,14 @@ impl Lane {
         self.insert_entry(Entry::from_row(row, line))
     }
 
-    pub(super) fn insert_entry(&mut self, entry: Entry) -> Handle {
+    pub(super) fn insert_entry(&mut self, mut entry: Entry) -> Handle {
         let id = entry.id;
-        self.lines[entry.line].entries += 1;
+        let line = &mut self.lines[entry.line];
+        line.entries += 1;
+        // Most tasks of a line have the same head; memory keeps it once.
+        if !Arc::ptr_eq(&entry.head, &line.head) && entry.head == line.head {
+            entry.head = line.head.clone();
+        }
         let handle = self.entries.insert(entry);
         self.by_id.insert(id, handle);
         handle

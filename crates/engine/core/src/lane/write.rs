@@ -3,8 +3,6 @@
 
 use std::sync::Arc;
 
-use smallvec::SmallVec;
-
 use crate::commit::{Group, TaskChange};
 use crate::id::{AttemptNo, Seq, SessionId};
 use crate::message::AttemptId;
@@ -31,8 +29,8 @@ pub(super) enum BatchItem {
         /// The attempt as of this group.
         attempt: AttemptNo,
         submit: Option<(SubmitToken, usize)>,
-        acks: SmallVec<[(SessionId, AttemptId); 1]>,
-        inbox_done: SmallVec<[Seq; 1]>,
+        acks: Vec<(SessionId, AttemptId)>,
+        inbox_done: Vec<Seq>,
     },
     /// A new task that is not kept in memory.
     Bare { submit: (SubmitToken, usize), head: Arc<TaskHead>, due: Timestamp, delayed: bool },
@@ -117,11 +115,11 @@ impl Lane {
                 expected: pending.expected.unwrap_or(Version::NEW),
                 path: pending.path,
                 state: entry.state.clone(),
-                ended: pending.ended.into_vec(),
+                ended: pending.ended,
                 result: pending.result,
             }),
             insert: pending.insert,
-            inbox_done: pending.inbox_done.to_vec(),
+            inbox_done: pending.inbox_done.clone(),
             records: pending.records,
         };
         if group.change.as_ref().is_some_and(|change| change.path.len() > 1) {
