@@ -104,7 +104,7 @@ impl Lane {
         entry.state.session = Some(session);
         entry.state.worker = name;
         entry.spot = Spot::Worker;
-        entry.pending.assigned = self.uses;
+        entry.change().assigned = self.uses;
         entry.enter(Status::Scheduled, now);
         entry.flight = Some(Flight {
             worker,
@@ -116,6 +116,7 @@ impl Lane {
             running_since: None,
         });
         self.workers[worker].holds.insert(handle);
+        self.refresh_load(worker);
         self.mark(handle, true);
         if !self.options.guards.on(Guard::WriteAhead) {
             self.dispatch(handle);
@@ -231,7 +232,7 @@ impl Lane {
             let moved = moved_rate(rate, self.limits.get(state).rate, now);
             self.limits.get_mut(state).rate = Some(moved);
             let value = Some(moved.as_micros().to_le_bytes().to_vec());
-            self.entries[handle].pending.records.push(RecordChange { key: record, value });
+            self.entries[handle].change().records.push(RecordChange { key: record, value });
         }
     }
 

@@ -30,7 +30,12 @@ pub(super) struct Entry {
     pub(super) line: Handle,
     /// Where its attempt is, while it is in flight.
     pub(super) flight: Option<Flight>,
-    pub(super) pending: Pending,
+    /// What the store holds once the commit under way is applied: what the next change must name.
+    pub(super) expected: Version,
+    /// What is not yet handed to a commit. Apart, because most tasks in memory wait and have nothing to write.
+    pub(super) pending: Option<Box<Pending>>,
+    /// In the machine's list of entries to write.
+    pub(super) listed: bool,
     /// Part of the commit under way.
     pub(super) writing: bool,
 }
@@ -69,10 +74,6 @@ pub(super) struct Flight {
 /// What of an entry is not yet handed to a commit.
 #[derive(Debug, Default)]
 pub(super) struct Pending {
-    /// In the machine's list of entries to write.
-    pub(super) listed: bool,
-    /// What the store will hold once the commit under way is applied.
-    pub(super) expected: Option<Version>,
     pub(super) path: Path,
     /// Order of the assignment that the path holds; 0 for none.
     pub(super) assigned: u64,
@@ -91,7 +92,7 @@ pub(super) struct Pending {
 impl Entry {
     /// From a row of the store.
     pub(super) fn from_row(row: TaskRow, line: Handle) -> Self {
-        let expected = Some(row.state.version());
+        let expected = row.state.version();
         Self {
             id: row.id,
             seq: row.seq,
@@ -101,14 +102,15 @@ impl Entry {
             spot: Spot::Nowhere,
             line,
             flight: None,
-            pending: Pending { expected, ..Pending::default() },
+            expected,
+            pending: None,
+            listed: false,
             writing: false,
         }
     }
 
     /// From a submission; not in the store yet.
     pub(super) fn from_new(task: NewTask, seq: Seq, line: Handle, submit: (SubmitToken, usize)) -> Self {
-        let pending = Pending { expected: Some(Version::NEW), submit: Some(submit), ..Pending::default() };
         let mut entry = Self {
             id: task.id,
             seq,
@@ -118,10 +120,14 @@ impl Entry {
             spot: Spot::Nowhere,
             line,
             flight: None,
-            pending,
+            expected: Version::NEW,
+            pending: None,
+            listed: false,
             writing: false,
         };
-        entry.pending.insert = Some(Box::new(task));
+        let pending = entry.change();
+        pending.submit = Some(submit);
+        pending.insert = Some(Box::new(task));
         entry
     }
 
@@ -140,9 +146,14 @@ impl Entry {
         AttemptId { task: self.id, number: self.state.attempt }
     }
 
+    /// What is to be written of it next.
+    pub(super) fn change(&mut self) -> &mut Pending {
+        self.pending.get_or_insert_default()
+    }
+
     /// Everything decided about it is durable.
     pub(super) fn is_clean(&self) -> bool {
-        !self.writing && !self.pending.listed
+        !self.writing && !self.listed
     }
 
     /// Takes a step along the status table, and keeps the times that go with it.
@@ -167,6 +178,16 @@ impl Entry {
             Status::Pending | Status::Retrying => {}
         }
         self.state.status = status;
-        self.pending.path.push(Step { status, at });
+        self.change().path.push(Step { status, at });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_waiting_task_is_small() {
+        assert!(size_of::<Entry>() <= 384, "{} bytes for each task in memory", size_of::<Entry>());
     }
 }

@@ -23,7 +23,7 @@ use super::limits::Limits;
 use super::lines::{Class, ClassKey, Line, PROVISIONAL_SEQ, Queue};
 use super::on_page::Loading;
 use super::on_submit::Submission;
-use super::workers::Worker;
+use super::workers::{Load, Worker};
 use super::write::Batch;
 
 /// Numbers that bound and pace a lane.
@@ -134,6 +134,8 @@ pub struct Lane {
     pub(super) worker_by_session: BTreeMap<SessionId, Handle>,
     pub(super) members_revision: Option<u64>,
     pub(super) uses: u64,
+    /// Load and last use of each worker, by handle: close together, because every assignment looks at many.
+    pub(super) loads: Vec<Load>,
     /// Workers with messages of this step.
     pub(super) talkative: Vec<Handle>,
 
@@ -229,6 +231,7 @@ impl Lane {
             worker_by_session: BTreeMap::new(),
             members_revision: None,
             uses: 0,
+            loads: Vec::new(),
             talkative: Vec::new(),
             delayed: BTreeMap::new(),
             delayed_bound: None,

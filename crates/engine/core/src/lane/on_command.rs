@@ -52,7 +52,7 @@ impl Lane {
         if status.is_final() || entry.state.cancel_requested {
             // What makes the command needless may not be written yet, so it goes with that.
             self.counters.cancel_too_late += 1;
-            self.entries[handle].pending.inbox_done.push(seq);
+            self.entries[handle].change().inbox_done.push(seq);
             return self.mark(handle, true);
         }
         if status.is_in_flight() {
@@ -65,8 +65,8 @@ impl Lane {
             }
             let entry = &mut self.entries[handle];
             entry.state.cancel_requested = true;
-            entry.pending.touched = true;
-            entry.pending.inbox_done.push(seq);
+            entry.change().touched = true;
+            entry.change().inbox_done.push(seq);
             return self.mark(handle, true);
         }
         if status == Status::Retrying {
@@ -76,7 +76,7 @@ impl Lane {
             }
         }
         self.leave_spot(handle);
-        self.entries[handle].pending.inbox_done.push(seq);
+        self.entries[handle].change().inbox_done.push(seq);
         self.finish(handle, Status::Cancelled, None);
     }
 

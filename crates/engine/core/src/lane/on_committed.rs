@@ -190,9 +190,9 @@ impl Lane {
             Spot::Worker | Spot::Nowhere => {}
         }
         let entry = &mut self.entries[handle];
-        let inbox = std::mem::take(&mut entry.pending.inbox_done);
+        let inbox = entry.pending.take().map(|pending| pending.inbox_done).unwrap_or_default();
         let id = entry.id;
-        entry.pending.listed = false;
+        entry.listed = false;
         self.forget_entry(handle);
         self.judge_again(id, &inbox);
     }

@@ -43,6 +43,7 @@ impl Lane {
                         w.confirmed = true;
                         w.credit = w.credit.max(credit);
                         w.load = load;
+                        self.refresh_load(worker);
                         self.on_room(worker);
                     }
                 }
@@ -93,7 +94,7 @@ impl Lane {
         }
         if is_final {
             if self.options.guards.on(Guard::AckAfterCommit) {
-                self.entries[handle].pending.ack.push((session, attempt));
+                self.entries[handle].change().ack.push((session, attempt));
             } else {
                 self.ack(session, attempt, Verdict::Committed);
             }
@@ -132,7 +133,7 @@ impl Lane {
         self.end_flight(handle);
         let Finish { ending, result, .. } = finish;
         if !result.is_empty() {
-            self.entries[handle].pending.result = Some(Box::new(result));
+            self.entries[handle].change().result = Some(Box::new(result));
         }
         let cancelled = self.entries[handle].state.cancel_requested;
         match ending {
@@ -173,7 +174,7 @@ impl Lane {
         let now = self.now;
         let entry = &mut self.entries[handle];
         let record = ended(entry, outcome, Some(error.clone()), now);
-        entry.pending.ended.push(record);
+        entry.change().ended.push(record);
         entry.state.retries += 1;
         entry.state.error = Some(error);
         entry.state.due = now + wait;
@@ -205,7 +206,7 @@ impl Lane {
         }
         let error = TaskError::new("handed_back", reason);
         let record = ended(entry, AttemptOutcome::HandedBack, Some(error), now);
-        entry.pending.ended.push(record);
+        entry.change().ended.push(record);
         entry.enter(Status::Pending, now);
         self.mark(handle, true);
         self.place_in_line(handle);
@@ -222,7 +223,7 @@ impl Lane {
         let session = self.workers[other].session;
         let entry = &mut self.entries[handle];
         entry.state.session = Some(session);
-        entry.pending.touched = true;
+        entry.change().touched = true;
         if let Some(flight) = &mut entry.flight {
             flight.worker = other;
             flight.recalls = 0;
@@ -251,7 +252,7 @@ impl Lane {
             return self.finish(handle, Status::Failed, Some(TaskError::new("lost_limit", message)));
         }
         let record = ended(entry, AttemptOutcome::Lost, Some(error), now);
-        entry.pending.ended.push(record);
+        entry.change().ended.push(record);
         if started {
             entry.state.start_by = entry.head.start_timeout.map(|timeout| now + timeout);
         }
@@ -285,8 +286,9 @@ impl Lane {
         entry.spot = Spot::Nowhere;
         let Some(Flight { worker, limits, .. }) = entry.flight.take() else { return };
         let queue = self.lines[entry.line].queue;
-        if let Some(worker) = self.workers.get_mut(worker) {
-            worker.holds.swap_remove(&handle);
+        if self.workers.contains(worker) {
+            self.workers[worker].holds.swap_remove(&handle);
+            self.refresh_load(worker);
         }
         for limit in limits {
             self.limits.get_mut(limit).running -= 1;
@@ -315,6 +317,7 @@ impl Lane {
                 self.tell(worker, ToWorker::Skip { first, last });
             }
         }
+        self.refresh_load(worker);
         let w = &self.workers[worker];
         let session = w.session;
         let mut held: BTreeMap<AttemptId, HeldState> =
@@ -364,7 +367,7 @@ impl Lane {
             self.counters.attempt_adopted += 1;
         }
         let (attempt, recalling) = (entry.attempt(), flight.recalls > 0);
-        if entry.state.cancel_requested && !entry.pending.touched && flight.sent_at.is_some() {
+        if entry.state.cancel_requested && entry.is_clean() && flight.sent_at.is_some() {
             self.counters.stop_resent += 1;
             self.tell(worker, ToWorker::Stop { attempt });
         }

@@ -58,7 +58,7 @@ impl Lane {
             if entry.state.status == Status::Retrying {
                 entry.enter(Status::Pending, now);
             } else {
-                entry.pending.touched = true;
+                entry.change().touched = true;
             }
             self.mark(handle, false);
             self.place_in_line(handle);

@@ -14,6 +14,29 @@ use crate::policy::{Strategy, WhenFull};
 use super::entry::Handle;
 use super::machine::Lane;
 
+/// What choosing a worker looks at, in one number, because every assignment compares many: the share of its capacity in
+/// use, and below that the order of last use, so that equals take turns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Load(u64);
+
+impl Load {
+    const USED_BITS: u32 = 40;
+    const USED: u64 = (1 << Self::USED_BITS) - 1;
+
+    fn with_share(self, share: u64) -> Self {
+        let share = share.min((1 << (64 - Self::USED_BITS)) - 1);
+        Self((share << Self::USED_BITS) | (self.0 & Self::USED))
+    }
+
+    fn with_used(self, used: u64) -> Self {
+        Self((self.0 & !Self::USED) | (used & Self::USED))
+    }
+
+    fn used(self) -> u64 {
+        self.0 & Self::USED
+    }
+}
+
 /// A worker session.
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
@@ -47,8 +70,6 @@ pub(super) struct Worker {
     pub(super) beat: u64,
     /// Attempts taken over that it must be sent again when it has room.
     pub(super) unsent: VecDeque<Handle>,
-    /// Order of last use, for taking turns.
-    pub(super) used: u64,
     /// Messages of this step.
     pub(super) outbox: Vec<ToWorker>,
 }
@@ -71,7 +92,6 @@ impl Worker {
             demanded: false,
             beat: 0,
             unsent: VecDeque::new(),
-            used: 0,
             outbox: Vec::new(),
         }
     }
@@ -94,7 +114,7 @@ impl Worker {
     fn load_share(&self) -> u64 {
         let capacity = self.descriptor.as_ref().map_or(1, |d| d.capacity.max(1));
         let mine = self.holds.len() as u64;
-        u64::from(self.load).max(mine) * 1_000_000 / u64::from(capacity)
+        u64::from(self.load).max(mine) * 10_000 / u64::from(capacity)
     }
 
     fn weight(&self) -> u64 {
@@ -115,8 +135,17 @@ impl Lane {
             return handle;
         }
         let handle = self.workers.insert(Worker::new(session));
+        if self.loads.len() <= handle {
+            self.loads.resize(handle + 1, Load::default());
+        }
+        self.loads[handle] = Load::default();
         self.worker_by_session.insert(session, handle);
         handle
+    }
+
+    /// Brings the load of a worker into step with what it holds.
+    pub(super) fn refresh_load(&mut self, handle: Handle) {
+        self.loads[handle] = self.loads[handle].with_share(self.workers[handle].load_share());
     }
 
     /// Puts a message into the batch that a worker gets at the end of the step.
@@ -200,7 +229,7 @@ impl Lane {
         let workers = &self.workers;
         let chosen = match (strategy, bucket) {
             (Strategy::Random, _) => free.get(self.rng.index(free.len())).copied(),
-            (Strategy::RoundRobin, _) => free.iter().copied().min_by_key(|&w| workers[w].used),
+            (Strategy::RoundRobin, _) => free.iter().copied().min_by_key(|&w| self.loads[w].used()),
             (Strategy::Weighted, _) => {
                 let total: u64 = free.iter().map(|&w| workers[w].weight()).sum();
                 let mut at = self.rng.below(total);
@@ -216,10 +245,10 @@ impl Lane {
             }
             (Strategy::LeastLoad | Strategy::ConsistentHash { .. }, _) => None,
         };
-        let least = || free.iter().copied().min_by_key(|&w| (workers[w].load_share(), workers[w].used));
+        let least = || free.iter().copied().min_by_key(|&w| self.loads[w]);
         let chosen = chosen.or_else(least).expect("a class is open only while a worker has room");
         self.uses += 1;
-        self.workers[chosen].used = self.uses;
+        self.loads[chosen] = self.loads[chosen].with_used(self.uses);
         chosen
     }
 }

@@ -6,11 +6,10 @@ use std::sync::Arc;
 use crate::commit::{Group, TaskChange};
 use crate::id::{AttemptNo, Seq, SessionId};
 use crate::message::AttemptId;
-use crate::status::Version;
 use crate::task::TaskHead;
 use crate::time::Timestamp;
 
-use super::entry::{Handle, Pending};
+use super::entry::Handle;
 use super::input::{Effect, SubmitToken};
 use super::machine::Lane;
 
@@ -41,8 +40,8 @@ pub(super) enum BatchItem {
 impl Lane {
     /// Notes that an entry has something to write. Urgent: somebody waits for it.
     pub(super) fn mark(&mut self, entry: Handle, urgent: bool) {
-        if !self.entries[entry].pending.listed {
-            self.entries[entry].pending.listed = true;
+        if !self.entries[entry].listed {
+            self.entries[entry].listed = true;
             self.unwritten.push(entry);
         }
         if urgent {
@@ -82,8 +81,9 @@ impl Lane {
         }
         // Ends first, then assignments in the order in which they were decided: so that whatever part of it all becomes
         // durable, no limit or rate looks exceeded to the next owner.
-        self.unwritten
-            .sort_by_key(|&entry| self.entries.get(entry).map_or(0, |entry| entry.pending.assigned));
+        let mut unwritten = std::mem::take(&mut self.unwritten);
+        unwritten.sort_by_key(|&entry| self.assigned_order(entry));
+        self.unwritten = unwritten;
         let room = self.options.batch.saturating_sub(groups.len()).min(self.unwritten.len());
         let rest = self.unwritten.split_off(room);
         let written = std::mem::replace(&mut self.unwritten, rest);
@@ -100,19 +100,24 @@ impl Lane {
         effects.push(Effect::Commit { groups, cursor: self.cursor });
     }
 
+    /// Order of the assignment that is to be written; 0 for none.
+    fn assigned_order(&self, entry: Handle) -> u64 {
+        let pending = self.entries.get(entry).and_then(|entry| entry.pending.as_ref());
+        pending.map_or(0, |pending| pending.assigned)
+    }
+
     fn write_entry(&mut self, handle: Handle, groups: &mut Vec<Group>, items: &mut Vec<BatchItem>) {
         let Some(entry) = self.entries.get_mut(handle) else { return };
-        if !entry.pending.listed {
+        if !std::mem::take(&mut entry.listed) {
             return;
         }
         let after = entry.state.version();
-        let fresh = Pending { expected: Some(after), ..Pending::default() };
-        let pending = std::mem::replace(&mut entry.pending, fresh);
+        let pending = *entry.pending.take().unwrap_or_default();
         let changes = !pending.path.is_empty() || pending.touched;
         let group = Group {
             change: changes.then(|| TaskChange {
                 task: entry.id,
-                expected: pending.expected.unwrap_or(Version::NEW),
+                expected: std::mem::replace(&mut entry.expected, after),
                 path: pending.path,
                 state: entry.state.clone(),
                 ended: pending.ended,
