@@ -121,6 +121,16 @@ impl TaskHead {
     /// lines.
     pub const HASH_BUCKETS: u16 = 1024;
 
+    /// About how many bytes it takes, beyond what every head does. A line's key holds most of it once more.
+    pub fn bytes(&self) -> usize {
+        let names = self.queue.namespace.as_str().len()
+            + self.queue.queue.as_str().len()
+            + self.task_type.as_str().len();
+        let labels: usize = self.labels.iter().map(|(k, v)| k.len() + v.len() + 8).sum();
+        let flow: usize = self.flow.iter().map(|flow| flow.limit.as_str().len() + flow.key.len() + 8).sum();
+        names + labels + flow
+    }
+
     /// The bucket of a hash key.
     pub fn bucket_of(hash_key: &str) -> u16 {
         let bucket = xxh3_64(hash_key.as_bytes()) % u64::from(Self::HASH_BUCKETS);
@@ -214,7 +224,9 @@ impl TaskBody {
     /// About how many bytes it takes.
     pub fn bytes(&self) -> usize {
         let metadata: usize = self.metadata.iter().map(|(k, v)| k.len() + v.len() + 8).sum();
-        self.name.len() + self.payload.as_str().len() + metadata + 64
+        let request_id = self.request_id.as_ref().map_or(0, String::len);
+        let schedule = self.schedule.as_ref().map_or(0, String::len);
+        self.name.len() + self.payload.as_str().len() + metadata + request_id + schedule + 64
     }
 }
 
@@ -245,7 +257,7 @@ impl NewTask {
 
     /// An upper bound of the bytes a store writes for it, but for the fixed size of rows.
     pub fn bytes(&self) -> usize {
-        512 + self.spec.body_bytes()
+        512 + self.spec.head.bytes() + self.spec.body_bytes()
     }
 
     /// The state it starts in.

@@ -187,7 +187,7 @@ impl Sessions {
     pub fn view(&self) -> View {
         let members = self.living.iter();
         let members = members.map(|(id, s)| (*id, Member { session: *id, role: s.role.clone() })).collect();
-        View { members, grants: self.grants.clone() }
+        View { revision: self.changes, members, grants: self.grants.clone() }
     }
 
     /// Whether a session has not ended.

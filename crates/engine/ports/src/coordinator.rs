@@ -18,8 +18,9 @@ use crate::CoordinatorError;
 /// 3. An ended session cannot be renewed, and its identity is never used again.
 /// 4. Closing ends a session at once. Revoking only refuses further renewals.
 /// 5. A grant of a lane has one holder at a time; it is released by its holder or ends with its session.
-/// 6. A watch first shows everything, then every change that lasts, in an order that all watchers can rely on: a
-///    lane's new holder is never shown before the end of the old one.
+/// 6. A watch first shows everything, as it is at a moment not before the call; then every change that lasts, in an
+///    order that all watchers can rely on: a lane's new holder is never shown before the end of the old one. A new
+///    owner of a lane rests on this: a session that the first view does not show has ended.
 /// 7. Jumps of the wall clock move no lease.
 #[async_trait]
 pub trait Coordinator: Send + Sync + std::fmt::Debug {
@@ -82,6 +83,8 @@ pub struct SessionToken {
 /// Everything a coordinator knows, at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct View {
+    /// Rises with every change, whoever looks: of two views the one with the higher revision is newer.
+    pub revision: u64,
     /// Who is alive.
     pub members: BTreeMap<SessionId, Member>,
     /// Who should own which lane.

@@ -62,7 +62,8 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// Puts a queue's binding, unless there is one, and answers the one that counts.
     async fn bind_queue(&self, queue: &QueueKey, binding: &QueueBinding) -> Result<QueueBinding, StoreError>;
 
-    /// Changes a queue's policy and answers its new version.
+    /// Changes a queue's policy and answers its new version. After an unknown outcome the policy is read: a repeat of a
+    /// change that was made is a conflict.
     async fn put_policy(&self, put: PutPolicy) -> Result<u64, StoreError>;
 
     /// A queue's policy; the default one, version 0, where none was put.

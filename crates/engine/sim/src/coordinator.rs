@@ -102,11 +102,7 @@ impl World {
                 let _ = self.sessions.release(&token, lane, self.now);
             }
             CoordinatorCall::View { caller, lane } => {
-                let input = ServerInput::View {
-                    revision: self.sessions.changes(),
-                    view: self.sessions.view(),
-                    requested_by: Some(lane),
-                };
+                let input = ServerInput::View { view: self.sessions.view(), requested_by: Some(lane) };
                 self.after(
                     delay,
                     Event::Server { index: caller.index, incarnation: caller.incarnation, input },
@@ -137,11 +133,10 @@ impl World {
         if self.sessions.changes() == before {
             return;
         }
-        let revision = self.sessions.changes();
         for index in 0..self.servers.len() {
             let incarnation = self.servers[index].incarnation;
             let delay = self.reply_delay();
-            let input = ServerInput::View { revision, view: self.sessions.view(), requested_by: None };
+            let input = ServerInput::View { view: self.sessions.view(), requested_by: None };
             self.after(delay, Event::Server { index, incarnation, input });
         }
     }

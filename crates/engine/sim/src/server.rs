@@ -25,7 +25,6 @@ pub(crate) struct Server {
     lease_from: Timestamp,
     next_renew: Timestamp,
     pub(crate) lanes: Vec<Ownership>,
-    view_revision: u64,
     view: View,
     submits: BTreeMap<SubmitToken, usize>,
     next_token: u64,
@@ -48,7 +47,6 @@ pub(crate) enum ServerInput {
         granted: bool,
     },
     View {
-        revision: u64,
         view: View,
         requested_by: Option<LaneId>,
     },
@@ -91,7 +89,6 @@ impl World {
             lease_from: self.now,
             next_renew: Timestamp::MAX,
             lanes,
-            view_revision: 0,
             view: View::default(),
             submits: BTreeMap::new(),
             next_token: 0,
@@ -190,8 +187,8 @@ impl World {
                     server.lease_from = asked_at;
                     server.next_renew = asked_at + RENEW_EVERY;
                     // What was seen before is judged anew, now that there is a session to own lanes with.
-                    let (revision, view) = (server.view_revision, server.view.clone());
-                    self.server_view(index, revision, &view, None);
+                    let view = server.view.clone();
+                    self.server_view(index, &view, None);
                 }
             }
             ServerInput::Renewed { session, asked_at, renewed } => {
@@ -201,9 +198,7 @@ impl World {
                 }
             }
             ServerInput::Granted { lane, granted } => self.drive_lane(index, lane, Input::Granted(granted)),
-            ServerInput::View { revision, view, requested_by } => {
-                self.server_view(index, revision, &view, requested_by);
-            }
+            ServerInput::View { view, requested_by } => self.server_view(index, &view, requested_by),
             ServerInput::Reply { lane, call, reply } => {
                 self.drive_lane(index, lane, Input::Reply { call, reply: *reply });
             }
@@ -235,12 +230,12 @@ impl World {
         }
     }
 
-    fn server_view(&mut self, index: usize, revision: u64, view: &View, requested_by: Option<LaneId>) {
+    fn server_view(&mut self, index: usize, view: &View, requested_by: Option<LaneId>) {
         let wall = Timestamp::from_micros(self.now.as_micros() + self.servers[index].wall_ahead);
         let server = self.server(index);
         let (session, has_token) = (server.session, server.token.is_some());
-        let newest = revision >= server.view_revision;
-        server.view_revision = server.view_revision.max(revision);
+        let revision = view.revision;
+        let newest = revision >= server.view.revision;
         if newest {
             server.view = view.clone();
         }
@@ -258,20 +253,9 @@ impl World {
                     // The answer that said so may have been lost, or overtaken by an older one.
                     self.drive_lane(index, lane, Input::Granted(true));
                 } else if view.members.contains_key(&session) {
-                    self.lose_grant(index, lane, revision);
+                    self.drive_lane(index, lane, Input::Granted(false));
                 }
             }
-        }
-    }
-
-    /// The view shows somebody else, or nobody, as the holder of a grant that this server may believe to have.
-    fn lose_grant(&mut self, index: usize, lane: LaneId, revision: u64) {
-        // A grant that was given after the view was made is not in it.
-        if revision < self.server(index).view_revision {
-            return;
-        }
-        if self.server(index).lanes[usize::from(lane.0)].epoch().is_some() {
-            self.drive_lane(index, lane, Input::Granted(false));
         }
     }
 
