@@ -12,6 +12,7 @@ use smallvec::SmallVec;
 use crate::commit::{RecordKey, RecordKind};
 use crate::guard::Guard;
 use crate::id::Seq;
+use crate::message::ToWorker;
 use crate::read::{Arrival, LanePage, LaneRead};
 use crate::task::{OrderKey, Place, TaskHead, TaskRow};
 use crate::time::Timestamp;
@@ -193,6 +194,11 @@ impl Lane {
             self.workers.iter().filter(|(_, w)| w.descriptor.is_none()).map(|(handle, _)| handle).collect();
         for worker in gone {
             self.end_worker(worker);
+        }
+        // Makes the epoch known, so that credit comes without waiting for a heartbeat.
+        let workers: Vec<Handle> = self.workers.iter().map(|(handle, _)| handle).collect();
+        for worker in workers {
+            self.tell(worker, ToWorker::Demand { wanted: 0 });
         }
         let entries: Vec<Handle> = self.by_id.values().copied().collect();
         for entry in entries {
