@@ -274,11 +274,16 @@ impl Lane {
         self.place_in_delayed(entry);
     }
 
-    /// Puts an entry among the delayed tasks, and drops the end of them when there are too many.
+    /// Puts an entry among the delayed tasks.
     pub(super) fn place_in_delayed(&mut self, entry: Handle) {
         let key = self.entries[entry].delayed_key();
         self.entries[entry].spot = Spot::Delayed;
         self.delayed.insert(key, entry);
+        self.evict_delayed();
+    }
+
+    /// Drops the end of the delayed tasks when there are too many; what is not written yet stays until it is.
+    pub(super) fn evict_delayed(&mut self) {
         if self.delayed.len() <= 2 * self.options.delayed_window {
             return;
         }
