@@ -10,6 +10,7 @@ use slab::Slab;
 
 use crate::commit::{RecordKey, RecordKind};
 use crate::id::{Name, QueueKey};
+use crate::policy::{Limit, LimitScope};
 use crate::time::Timestamp;
 
 use super::entry::Handle;
@@ -83,6 +84,20 @@ impl Limits {
         if state.running == 0 && state.lines.is_empty() && state.rate.is_none() && !state.bound {
             self.by_key.remove(&state.key);
             self.states.remove(handle);
+        }
+    }
+
+    /// The rates of a queue were read or changed: stored times that cannot be right under them are cut, counted from
+    /// now on.
+    pub(super) fn settle_rates(&mut self, queue: Handle, limits: &[Limit], now: Timestamp) {
+        for (_, LimitState { key, rate, .. }) in self.states.iter_mut().filter(|(_, s)| s.key.queue == queue)
+        {
+            let named =
+                |l: &&Limit| l.name == key.limit && (l.scope == LimitScope::Queue) == key.key.is_none();
+            let limit = limits.iter().find(named).and_then(|limit| limit.rate);
+            if let (Some(stored), Some(limit)) = (rate.as_mut(), limit) {
+                *stored = limit.settle(*stored, now);
+            }
         }
     }
 

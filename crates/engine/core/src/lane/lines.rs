@@ -320,21 +320,23 @@ impl Lane {
         }
     }
 
-    /// Puts a waiting entry into the window of its line, and drops the end of the window when it is too long.
+    /// Puts a waiting entry into the window of its line.
     pub(super) fn place_in_line(&mut self, entry: Handle) {
         let order = self.entries[entry].order();
         let line = self.entries[entry].line;
         self.entries[entry].spot = Spot::Window;
         self.lines[line].window.insert(order, entry);
         self.arm_start_by(entry);
-        if self.lines[line].window.len() > 2 * self.options.window {
-            self.evict(line);
-        }
+        self.evict(line);
         self.refresh_line(line);
         self.want_refill(line);
     }
 
-    fn evict(&mut self, line: Handle) {
+    /// Drops the end of a window that is too long; what is not written yet stays until it is.
+    pub(super) fn evict(&mut self, line: Handle) {
+        if self.lines[line].window.len() <= 2 * self.options.window {
+            return;
+        }
         while self.lines[line].window.len() > self.options.window {
             let (&order, &entry) = self.lines[line].window.last_key_value().expect("the window is not empty");
             if !self.entries[entry].is_clean() || self.entries[entry].state.delayed {
@@ -353,6 +355,8 @@ impl Lane {
                 (_, last) => last,
             };
         }
+        self.refresh_line(line);
+        self.want_refill(line);
     }
 
     /// Takes an entry out of the window of its line.

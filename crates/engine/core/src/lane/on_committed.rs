@@ -134,6 +134,11 @@ impl Lane {
             }
             return;
         }
+        match entry.spot {
+            Spot::Window => return self.evict(entry.line),
+            Spot::Delayed => return self.evict_delayed(),
+            Spot::Worker | Spot::Nowhere => {}
+        }
         if state.attempt != attempt {
             return;
         }

@@ -12,6 +12,7 @@ use smallvec::SmallVec;
 use crate::commit::{RecordKey, RecordKind};
 use crate::guard::Guard;
 use crate::id::Seq;
+use crate::message::ToWorker;
 use crate::read::{Arrival, LanePage, LaneRead};
 use crate::task::{OrderKey, Place, TaskHead, TaskRow};
 use crate::time::Timestamp;
@@ -194,6 +195,11 @@ impl Lane {
         for worker in gone {
             self.end_worker(worker);
         }
+        // Makes the epoch known, so that credit comes without waiting for a heartbeat.
+        let workers: Vec<Handle> = self.workers.iter().map(|(handle, _)| handle).collect();
+        for worker in workers {
+            self.tell(worker, ToWorker::Demand { wanted: 0 });
+        }
         let entries: Vec<Handle> = self.by_id.values().copied().collect();
         for entry in entries {
             self.arm_start_by(entry);
@@ -273,11 +279,16 @@ impl Lane {
         self.place_in_delayed(entry);
     }
 
-    /// Puts an entry among the delayed tasks, and drops the end of them when there are too many.
+    /// Puts an entry among the delayed tasks.
     pub(super) fn place_in_delayed(&mut self, entry: Handle) {
         let key = self.entries[entry].delayed_key();
         self.entries[entry].spot = Spot::Delayed;
         self.delayed.insert(key, entry);
+        self.evict_delayed();
+    }
+
+    /// Drops the end of the delayed tasks when there are too many; what is not written yet stays until it is.
+    pub(super) fn evict_delayed(&mut self) {
         if self.delayed.len() <= 2 * self.options.delayed_window {
             return;
         }

@@ -36,6 +36,7 @@ impl Lane {
             if let Some(at) = q.rate_until.take() {
                 self.timers.remove(&(at, Timer::QueueRate(queue)));
             }
+            self.limits.settle_rates(queue, &policy.policy.limits, self.now);
             self.bind_queue_limits(queue);
             self.recount_queue_limits(queue);
             if strategy_changed {

@@ -356,6 +356,8 @@ impl Lane {
 
     /// Compares one attempt with what its worker says of it, and does something about a difference.
     fn compare(&mut self, worker: Handle, handle: Handle, state: Option<HeldState>, epoch: Epoch) {
+        let recalling = |entry: &Entry| entry.flight.as_ref().is_some_and(|flight| flight.recalls > 0);
+        let recalled_before = recalling(&self.entries[handle]);
         match state {
             Some(HeldState::Queued | HeldState::Ended) => self.note_accepted(handle),
             Some(HeldState::Running(ago)) => self.note_started(handle, ago),
@@ -366,12 +368,12 @@ impl Lane {
         if state.is_some() && flight.k.0 == 0 && flight.beats_missing == 0 {
             self.counters.attempt_adopted += 1;
         }
-        let (attempt, recalling) = (entry.attempt(), flight.recalls > 0);
+        let (attempt, recall_again) = (entry.attempt(), recalled_before && recalling(entry));
         if entry.state.cancel_requested && entry.is_clean() && flight.sent_at.is_some() {
             self.counters.stop_resent += 1;
             self.tell(worker, ToWorker::Stop { attempt });
         }
-        if recalling {
+        if recall_again {
             self.recall(handle);
         }
     }

@@ -72,23 +72,26 @@ impl Lane {
             items.push(BatchItem::Loose { inbox_done: group.inbox_done.clone() });
             groups.push(group);
         }
-        let bare = self.bare_inserts.len().min(self.options.batch);
+        // Ends first, then assignments in the order in which they were decided: so that whatever part of it all becomes
+        // durable, no limit or rate looks exceeded to the next owner. New tasks that were not assigned come after those
+        // that were, and those behind the window last: arrival numbers are given in this order.
+        let mut unwritten = std::mem::take(&mut self.unwritten);
+        unwritten.sort_by_key(|&entry| self.write_order(entry));
+        self.unwritten = unwritten;
+        let batch = self.options.batch;
+        let bare = self.bare_inserts.len().min(batch / 4);
+        let room = batch.saturating_sub(groups.len() + bare).min(self.unwritten.len());
+        let rest = self.unwritten.split_off(room);
+        let written = std::mem::replace(&mut self.unwritten, rest);
+        for entry in written {
+            self.write_entry(entry, &mut groups, &mut items);
+        }
+        let bare = batch.saturating_sub(groups.len()).max(bare).min(self.bare_inserts.len());
         for insert in self.bare_inserts.drain(..bare) {
             let (head, due) = (insert.task.spec.head.clone(), insert.task.due);
             let delayed = insert.task.state().delayed;
             items.push(BatchItem::Bare { submit: insert.submit, head, due, delayed });
             groups.push(Group { insert: Some(insert.task), ..Group::default() });
-        }
-        // Ends first, then assignments in the order in which they were decided: so that whatever part of it all becomes
-        // durable, no limit or rate looks exceeded to the next owner.
-        let mut unwritten = std::mem::take(&mut self.unwritten);
-        unwritten.sort_by_key(|&entry| self.assigned_order(entry));
-        self.unwritten = unwritten;
-        let room = self.options.batch.saturating_sub(groups.len()).min(self.unwritten.len());
-        let rest = self.unwritten.split_off(room);
-        let written = std::mem::replace(&mut self.unwritten, rest);
-        for entry in written {
-            self.write_entry(entry, &mut groups, &mut items);
         }
         let left = !self.unwritten.is_empty() || !self.bare_inserts.is_empty();
         self.urgent = left;
@@ -100,10 +103,12 @@ impl Lane {
         effects.push(Effect::Commit { groups, cursor: self.cursor });
     }
 
-    /// Order of the assignment that is to be written; 0 for none.
-    fn assigned_order(&self, entry: Handle) -> u64 {
-        let pending = self.entries.get(entry).and_then(|entry| entry.pending.as_ref());
-        pending.map_or(0, |pending| pending.assigned)
+    fn write_order(&self, entry: Handle) -> u64 {
+        match self.entries.get(entry).and_then(|entry| entry.pending.as_ref()) {
+            Some(pending) if pending.assigned > 0 => pending.assigned,
+            Some(pending) if pending.insert.is_some() => u64::MAX,
+            _ => 0,
+        }
     }
 
     fn write_entry(&mut self, handle: Handle, groups: &mut Vec<Group>, items: &mut Vec<BatchItem>) {

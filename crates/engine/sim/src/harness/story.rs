@@ -1,0 +1,553 @@
+//! The lane of a story, its store and its time.
+
+use std::cell::{Ref, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tasklane_core::command::Command;
+use tasklane_core::commit::{ClaimLane, Commit, GroupOutcome, SubmitOutcome};
+use tasklane_core::id::{CommitNo, Epoch, LaneId, OwnerId, SessionId, TaskId};
+use tasklane_core::lane::{Counters, Effect, Explanation, Input, Lane, LaneOptions, Reason, SubmitToken};
+use tasklane_core::member::WorkerDescriptor;
+use tasklane_core::message::WorkerBatch;
+use tasklane_core::policy::QueuePolicy;
+use tasklane_core::read::{LanePage, LaneRead};
+use tasklane_core::status::Status;
+use tasklane_core::task::{AttemptOutcome, NewTask, TaskRow, TaskState};
+use tasklane_core::time::Timestamp;
+use tasklane_local::memory::{HistoryEvent, MemoryOptions, MemoryState};
+use tasklane_ports::{Load, PutPolicy, Submit};
+
+use super::task::{Make, name, queue};
+use super::worker::{Worker, WorkerState};
+
+/// The lane of every story.
+pub(super) const LANE: LaneId = LaneId(3);
+
+/// When every story begins.
+const BEGIN: Timestamp = Timestamp::from_millis(1_000_000_000);
+
+/// Ticks in a row that may move nothing before time is said to stand still.
+const IDLE_TICKS_MAX: u32 = 10_000;
+
+/// A lane with its owner. Clones are the same lane.
+#[derive(Clone, Debug)]
+pub struct Story {
+    inner: Rc<RefCell<Inner>>,
+}
+
+/// Everything of a story.
+#[derive(Debug)]
+pub(super) struct Inner {
+    now: Timestamp,
+    store: MemoryState,
+    options: LaneOptions,
+    machine: Lane,
+    epoch: Epoch,
+    number: CommitNo,
+    pub(super) workers: Vec<WorkerState>,
+    revision: u64,
+    inputs: VecDeque<Input>,
+    hold_commits: bool,
+    held_commits: VecDeque<Vec<GroupOutcome>>,
+    hold_reads: bool,
+    held_reads: VecDeque<(u64, LanePage)>,
+    lose_messages: bool,
+    next_random: u64,
+    next_token: u64,
+    answers: BTreeMap<SubmitToken, Vec<SubmitOutcome>>,
+    finished: Vec<TaskId>,
+    revoked: Vec<SessionId>,
+    history: Vec<HistoryEvent>,
+    steps: u64,
+    reads: u64,
+    commits: u64,
+}
+
+impl Inner {
+    fn new(options: LaneOptions, history: bool) -> Self {
+        let store = MemoryState::new(MemoryOptions { history, ..MemoryOptions::default() });
+        let machine = Lane::new(options.clone(), LANE, Epoch(0), 0, BEGIN);
+        let mut inner = Self {
+            now: BEGIN,
+            store,
+            options,
+            machine,
+            epoch: Epoch(0),
+            number: CommitNo(0),
+            workers: Vec::new(),
+            revision: 0,
+            inputs: VecDeque::new(),
+            hold_commits: false,
+            held_commits: VecDeque::new(),
+            hold_reads: false,
+            held_reads: VecDeque::new(),
+            lose_messages: false,
+            next_random: 0,
+            next_token: 0,
+            answers: BTreeMap::new(),
+            finished: Vec::new(),
+            revoked: Vec::new(),
+            history: Vec::new(),
+            steps: 0,
+            reads: 0,
+            commits: 0,
+        };
+        inner.takeover();
+        inner
+    }
+
+    fn owner(&self) -> OwnerId {
+        OwnerId::from_random(u128::from(self.epoch.0))
+    }
+
+    fn takeover(&mut self) {
+        let seen = self.store.lane_head(LANE).epoch;
+        self.epoch = seen.next();
+        self.number = CommitNo(0);
+        let claim = ClaimLane { lane: LANE, owner: self.owner(), seen, failures: 0 };
+        self.store.claim_lane(claim).expect("nobody else claims the lane");
+        self.machine = Lane::new(self.options.clone(), LANE, self.epoch, self.epoch.0, self.now);
+        self.inputs.clear();
+        self.held_commits.clear();
+        self.held_reads.clear();
+        self.announce_members();
+        self.step(Input::Start);
+    }
+
+    pub(super) fn announce_members(&mut self) {
+        self.revision += 1;
+        let members = self.workers.iter().filter_map(WorkerState::member).collect();
+        self.step(Input::Members { revision: self.revision, members });
+    }
+
+    pub(super) fn add_worker(&mut self, descriptor: WorkerDescriptor) -> usize {
+        let index = self.workers.len();
+        let session = SessionId::from_random(1000 + index as u128);
+        self.workers.push(WorkerState::new(session, descriptor));
+        self.announce_members();
+        index
+    }
+
+    /// Gives the machine an input, and everything that comes of it.
+    pub(super) fn step(&mut self, input: Input) {
+        self.inputs.push_back(input);
+        let mut effects = Vec::new();
+        while let Some(input) = self.inputs.pop_front() {
+            self.steps += 1;
+            self.machine.step(input, self.now, &mut effects);
+            for effect in effects.drain(..) {
+                self.carry_out(effect);
+            }
+        }
+    }
+
+    fn carry_out(&mut self, effect: Effect) {
+        match effect {
+            Effect::Read { read, what, limit } => {
+                self.reads += 1;
+                let page = self.load(what, limit);
+                if self.hold_reads {
+                    self.held_reads.push_back((read, page));
+                } else {
+                    self.inputs.push_back(Input::Page { read, page });
+                }
+            }
+            Effect::Commit { groups, cursor } => {
+                self.commits += 1;
+                self.number = self.number.next();
+                let (epoch, owner, number) = (self.epoch, self.owner(), self.number);
+                let commit = Commit { lane: LANE, epoch, owner, number, groups: groups.into(), cursor };
+                let outcomes = self.store.commit(&commit).expect("the owner's commits are taken");
+                self.history.extend(self.store.take_history());
+                if self.hold_commits {
+                    self.held_commits.push_back(outcomes);
+                } else {
+                    self.inputs.push_back(Input::Committed { outcomes });
+                }
+            }
+            Effect::Send(batch) => {
+                let session = batch.session;
+                let worker = self.workers.iter_mut().find(|w| w.session == session);
+                if let Some(worker) = worker.filter(|_| !self.lose_messages) {
+                    let messages = worker.hear(batch);
+                    if !messages.is_empty() {
+                        self.inputs.push_back(Input::Worker(WorkerBatch { lane: LANE, session, messages }));
+                    }
+                }
+            }
+            Effect::Submitted { token, outcomes } => {
+                self.answers.insert(token, outcomes);
+            }
+            Effect::Revoke { session } => self.revoked.push(session),
+            Effect::Finished(events) => self.finished.extend(events.into_iter().map(|event| event.task)),
+            Effect::Reload => self.takeover(),
+        }
+    }
+
+    fn load(&mut self, read: LaneRead, limit: usize) -> LanePage {
+        self.store.load(&Load { lane: LANE, read, limit, body_bytes_max: 1 << 16 })
+    }
+
+    fn row(&mut self, task: TaskId) -> TaskRow {
+        match self.load(LaneRead::Tasks { ids: vec![task] }, 1) {
+            LanePage::Tasks { mut rows, .. } => rows.pop().expect("the task is stored"),
+            page => unreachable!("the store answered with {page:?}"),
+        }
+    }
+
+    fn make(&mut self, make: &Make) -> NewTask {
+        self.next_random += 1;
+        make.make(LANE, self.now, self.next_random)
+    }
+}
+
+impl Story {
+    /// A lane that is loaded and empty.
+    #[expect(clippy::new_without_default, reason = "a story begins, it is not a value")]
+    pub fn new() -> Self {
+        Self::with(|_| {})
+    }
+
+    /// The same with other numbers.
+    pub fn with(change: impl FnOnce(&mut LaneOptions)) -> Self {
+        let mut options = LaneOptions::default();
+        change(&mut options);
+        Self { inner: Rc::new(RefCell::new(Inner::new(options, true))) }
+    }
+
+    /// A lane for many tasks: the store keeps no history.
+    pub fn large() -> Self {
+        Self { inner: Rc::new(RefCell::new(Inner::new(LaneOptions::default(), false))) }
+    }
+
+    /// A worker that runs tasks of type `job`.
+    pub fn worker(&self, text: &str, capacity: u32) -> Worker {
+        self.worker_with(text, capacity, |_| {})
+    }
+
+    /// A worker that offers something else.
+    pub fn worker_with(
+        &self,
+        text: &str,
+        capacity: u32,
+        change: impl FnOnce(&mut WorkerDescriptor),
+    ) -> Worker {
+        let mut descriptor = WorkerDescriptor {
+            name: name(text),
+            capacity,
+            weight: 1,
+            labels: BTreeMap::new(),
+            task_types: [name("job")].into(),
+            draining: false,
+        };
+        change(&mut descriptor);
+        let index = self.inner.borrow_mut().add_worker(descriptor);
+        Worker { inner: Rc::clone(&self.inner), index }
+    }
+
+    /// Now.
+    pub fn now(&self) -> Timestamp {
+        self.inner.borrow().now
+    }
+
+    /// So many seconds after now.
+    pub fn in_secs(&self, secs: u64) -> Timestamp {
+        self.now() + Duration::from_secs(secs)
+    }
+
+    /// Submits a task through the lane's owner.
+    pub fn submit(&self, make: Make) -> TaskId {
+        self.submit_all([make])[0]
+    }
+
+    /// Submits tasks through the lane's owner, together.
+    pub fn submit_all(&self, makes: impl IntoIterator<Item = Make>) -> Vec<TaskId> {
+        let mut inner = self.inner.borrow_mut();
+        let tasks: Vec<NewTask> = makes.into_iter().map(|make| inner.make(&make)).collect();
+        drop(inner);
+        let ids = tasks.iter().map(|task| task.id).collect();
+        self.submit_made(tasks);
+        ids
+    }
+
+    /// The same with tasks that are made already.
+    pub fn submit_made(&self, tasks: Vec<NewTask>) {
+        let mut inner = self.inner.borrow_mut();
+        inner.next_token += 1;
+        let token = SubmitToken(inner.next_token);
+        inner.step(Input::Submit { token, tasks });
+    }
+
+    /// What the last submission through the owner was answered; `None` while it is not.
+    pub fn answer(&self) -> Option<Vec<SubmitOutcome>> {
+        let inner = self.inner.borrow();
+        inner.answers.get(&SubmitToken(inner.next_token)).cloned()
+    }
+
+    /// Submits a task to the store, as another server does, and hints.
+    pub fn arrive(&self, make: Make) -> TaskId {
+        let id = self.store_only(make);
+        self.hint();
+        id
+    }
+
+    /// The same, but the hint is lost.
+    pub fn store_only(&self, make: Make) -> TaskId {
+        self.store_all([make])[0]
+    }
+
+    /// Submits tasks to the store, together; the hint is lost.
+    pub fn store_all(&self, makes: impl IntoIterator<Item = Make>) -> Vec<TaskId> {
+        let mut inner = self.inner.borrow_mut();
+        let tasks: Vec<NewTask> = makes.into_iter().map(|make| inner.make(&make)).collect();
+        drop(inner);
+        let ids = tasks.iter().map(|task| task.id).collect();
+        self.store_made(tasks);
+        ids
+    }
+
+    /// Submits tasks to the store that are made already, without a hint.
+    pub fn store_made(&self, tasks: Vec<NewTask>) -> Vec<SubmitOutcome> {
+        let submit = Submit { lane: LANE, tasks: Arc::from(tasks) };
+        let mut inner = self.inner.borrow_mut();
+        let outcomes = inner.store.submit(&submit).expect("a submit fits");
+        let history = inner.store.take_history();
+        inner.history.extend(history);
+        outcomes
+    }
+
+    /// Tells the owner that there is something new in the store.
+    pub fn hint(&self) {
+        self.inner.borrow_mut().step(Input::Hint);
+    }
+
+    /// Puts a cancel into the inbox, and hints.
+    pub fn cancel(&self, task: TaskId) {
+        self.post_cancel(task);
+        self.hint();
+    }
+
+    /// The same, but the hint is lost.
+    pub fn post_cancel(&self, task: TaskId) {
+        self.inner.borrow_mut().store.post(LANE, &[Command::Cancel { task }]);
+    }
+
+    /// Changes the policy of queue `q`; the owner hears of it at once.
+    pub fn policy(&self, change: impl FnOnce(&mut QueuePolicy)) {
+        self.policy_of("q", change);
+    }
+
+    /// Changes the policy of a queue.
+    pub fn policy_of(&self, text: &str, change: impl FnOnce(&mut QueuePolicy)) {
+        let queue = queue(text);
+        let mut inner = self.inner.borrow_mut();
+        let mut policy = inner.store.policy(&queue);
+        change(&mut policy.policy);
+        let put = PutPolicy { queue: queue.clone(), expected: policy.version, policy: policy.policy.clone() };
+        policy.version = inner.store.put_policy(put).expect("nobody else changes policies");
+        inner.step(Input::Policy { queue, policy });
+    }
+
+    /// Lets time pass; the machine is woken whenever it wants to be.
+    pub fn advance(&self, secs: u64) {
+        self.advance_millis(secs * 1000);
+    }
+
+    /// The same in milliseconds.
+    pub fn advance_millis(&self, millis: u64) {
+        let mut inner = self.inner.borrow_mut();
+        let until = inner.now + Duration::from_millis(millis);
+        let mut idle = 0;
+        while let Some(at) = inner.machine.next_deadline().filter(|at| *at <= until) {
+            idle = if at > inner.now { 0 } else { idle + 1 };
+            assert!(idle < IDLE_TICKS_MAX, "time stands still at {at}");
+            inner.now = inner.now.max(at);
+            inner.step(Input::Tick);
+        }
+        inner.now = until;
+        inner.step(Input::Tick);
+    }
+
+    /// Lets changes that nobody waits for be written.
+    pub fn settle(&self) {
+        self.advance_millis(200);
+    }
+
+    /// Where a task stands in the store.
+    pub fn status(&self, task: TaskId) -> Status {
+        self.stored(task).status
+    }
+
+    /// The state of a task in the store.
+    pub fn stored(&self, task: TaskId) -> TaskState {
+        self.inner.borrow().store.task(task).expect("the task is stored").state.clone()
+    }
+
+    /// The code of the error that a task ended with.
+    pub fn error(&self, task: TaskId) -> Option<String> {
+        self.stored(task).error.map(|error| error.code)
+    }
+
+    /// How the attempts of a task ended that were not the last.
+    pub fn earlier_attempts(&self, task: TaskId) -> Vec<AttemptOutcome> {
+        let inner = self.inner.borrow();
+        let stored = inner.store.task(task).expect("the task is stored");
+        stored.attempts.values().filter_map(|attempt| attempt.outcome).collect()
+    }
+
+    /// The paths that were written for a task, one for each write.
+    pub fn written(&self, task: TaskId) -> Vec<Vec<Status>> {
+        let inner = self.inner.borrow();
+        let path = |event: &HistoryEvent| match event {
+            HistoryEvent::Changed { task: changed, path, .. } if *changed == task => {
+                Some(path.iter().map(|step| step.status).collect())
+            }
+            _ => None,
+        };
+        inner.history.iter().filter_map(path).collect()
+    }
+
+    /// What stands in the way of a task, wherever it is.
+    pub fn explain(&self, task: TaskId) -> Vec<Reason> {
+        let mut inner = self.inner.borrow_mut();
+        if let Some(Explanation { reasons, .. }) = inner.machine.explain(task) {
+            return reasons;
+        }
+        let row = inner.row(task);
+        inner.machine.explain_paged(&row).reasons
+    }
+
+    /// Where a task stands as the machine has decided; `None` if it is not in memory.
+    pub fn decided(&self, task: TaskId) -> Option<Status> {
+        self.inner.borrow().machine.explain(task).map(|explanation| explanation.status)
+    }
+
+    /// Commands in the inbox.
+    pub fn inbox_len(&self) -> usize {
+        self.inner.borrow().store.inbox(LANE).count()
+    }
+
+    /// Records of the lane, by kind and key.
+    pub fn record_keys(&self) -> Vec<String> {
+        self.inner
+            .borrow()
+            .store
+            .records(LANE)
+            .map(|(key, _)| format!("{:?} {}", key.kind, key.key))
+            .collect()
+    }
+
+    /// The machine forgets everything; a new owner claims the lane and loads it.
+    pub fn takeover(&self) {
+        self.inner.borrow_mut().takeover();
+    }
+
+    /// The same by an owner whose clock is so many seconds behind.
+    pub fn takeover_behind(&self, secs: u64) {
+        let mut inner = self.inner.borrow_mut();
+        inner.now = inner.now - Duration::from_secs(secs);
+        inner.takeover();
+    }
+
+    /// The owner is about to give the lane up.
+    pub fn release(&self) {
+        self.inner.borrow_mut().step(Input::Release);
+    }
+
+    /// Whether everything is loaded that must be.
+    pub fn is_loaded(&self) -> bool {
+        self.inner.borrow().machine.is_loaded()
+    }
+
+    /// From now on commits are applied and not answered.
+    pub fn hold_commits(&self) {
+        self.inner.borrow_mut().hold_commits = true;
+    }
+
+    /// Commits are answered again, beginning with those that were not.
+    pub fn release_commits(&self) {
+        let mut inner = self.inner.borrow_mut();
+        inner.hold_commits = false;
+        while let Some(outcomes) = inner.held_commits.pop_front() {
+            inner.step(Input::Committed { outcomes });
+        }
+    }
+
+    /// From now on reads are made and not answered.
+    pub fn hold_reads(&self) {
+        self.inner.borrow_mut().hold_reads = true;
+    }
+
+    /// Answers the oldest read that was not; false if there is none.
+    pub fn answer_read(&self) -> bool {
+        let mut inner = self.inner.borrow_mut();
+        let Some((read, page)) = inner.held_reads.pop_front() else { return false };
+        inner.step(Input::Page { read, page });
+        true
+    }
+
+    /// Reads are answered again, beginning with those that were not.
+    pub fn release_reads(&self) {
+        self.inner.borrow_mut().hold_reads = false;
+        while self.answer_read() {}
+    }
+
+    /// Whether all messages to workers are lost.
+    pub fn lose_messages(&self, lose: bool) {
+        self.inner.borrow_mut().lose_messages = lose;
+    }
+
+    /// Changes a task in the store behind the owner's back, which nobody may do.
+    pub fn meddle(&self, task: TaskId, path: &[Status]) {
+        let mut inner = self.inner.borrow_mut();
+        let now = inner.now;
+        let mut state = inner.store.task(task).expect("the task is stored").state.clone();
+        let expected = state.version();
+        for &status in path {
+            if status == Status::Scheduled {
+                state.attempt = state.attempt.next();
+            }
+            state.status = status;
+        }
+        let path = path.iter().map(|&status| tasklane_core::status::Step { status, at: now }).collect();
+        let change =
+            tasklane_core::commit::TaskChange { task, expected, path, state, ended: vec![], result: None };
+        let group = tasklane_core::commit::Group { change: Some(change), ..Default::default() };
+        inner.number = inner.number.next();
+        let (epoch, owner, number) = (inner.epoch, inner.owner(), inner.number);
+        let groups = [group].into();
+        let cursor = tasklane_core::id::Seq(0);
+        let outcomes = inner.store.commit(&Commit { lane: LANE, epoch, owner, number, groups, cursor });
+        let outcomes = outcomes.expect("the owner's commits are taken");
+        assert!(matches!(outcomes[..], [GroupOutcome::Applied { .. }]), "the change does not fit");
+    }
+
+    /// How often rare things happened under this owner.
+    pub fn counters(&self) -> Counters {
+        *self.inner.borrow().machine.counters()
+    }
+
+    /// The machine itself.
+    pub fn machine(&self) -> Ref<'_, Lane> {
+        Ref::map(self.inner.borrow(), |inner| &inner.machine)
+    }
+
+    /// Tasks that were said to be final.
+    pub fn finished(&self) -> Vec<TaskId> {
+        self.inner.borrow().finished.clone()
+    }
+
+    /// Sessions that were revoked.
+    pub fn revoked(&self) -> Vec<SessionId> {
+        self.inner.borrow().revoked.clone()
+    }
+
+    /// Steps of the machine, reads and commits so far.
+    pub fn effort(&self) -> (u64, u64, u64) {
+        let inner = self.inner.borrow();
+        (inner.steps, inner.reads, inner.commits)
+    }
+}

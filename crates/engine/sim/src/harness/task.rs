@@ -1,0 +1,159 @@
+//! Tasks, said shortly.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tasklane_core::id::{LaneId, Name, QueueKey, TaskId};
+use tasklane_core::retry::RetryPolicy;
+use tasklane_core::task::{Fingerprint, FlowKey, NewTask, Priority, TaskBody, TaskHead, TaskSpec};
+use tasklane_core::time::Timestamp;
+
+/// A valid name.
+pub fn name(text: &str) -> Name {
+    Name::new(text).expect("names in stories are valid")
+}
+
+/// A queue of the default namespace.
+pub fn queue(text: &str) -> QueueKey {
+    QueueKey::new(name("default"), name(text))
+}
+
+/// A plain task: queue `q`, type `job`, due at once, up to three retries after 10, 20 and 40 seconds.
+pub fn task() -> Make {
+    Make {
+        head: TaskHead {
+            queue: queue("q"),
+            task_type: name("job"),
+            priority: Priority::default(),
+            labels: BTreeMap::new(),
+            flow: Vec::new(),
+            hash_bucket: None,
+            execution_timeout: Duration::from_mins(5),
+            start_timeout: None,
+            progress_timeout: None,
+            retry: RetryPolicy { jitter_percent: 0, ..RetryPolicy::default() },
+        },
+        body: TaskBody::default(),
+        delay: Duration::ZERO,
+        fingerprint: 0,
+        queue_len_max: None,
+    }
+}
+
+/// A task in the making.
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct Make {
+    pub(super) head: TaskHead,
+    body: TaskBody,
+    delay: Duration,
+    fingerprint: u64,
+    queue_len_max: Option<u32>,
+}
+
+impl Make {
+    /// Of another queue.
+    pub fn queue(mut self, text: &str) -> Self {
+        self.head.queue = queue(text);
+        self
+    }
+
+    /// Of another type.
+    pub fn of_type(mut self, text: &str) -> Self {
+        self.head.task_type = name(text);
+        self
+    }
+
+    /// 0 to 9.
+    pub fn priority(mut self, priority: u8) -> Self {
+        self.head.priority = Priority::new(priority).expect("a priority is at most 9");
+        self
+    }
+
+    /// Only for workers with this label.
+    pub fn label(mut self, key: &str, value: &str) -> Self {
+        self.head.labels.insert(key.to_owned(), value.to_owned());
+        self
+    }
+
+    /// Counted by a limit of the queue under this key.
+    pub fn flow(mut self, limit: &str, key: &str) -> Self {
+        self.head.flow.push(FlowKey { limit: name(limit), key: key.to_owned() });
+        self
+    }
+
+    /// For the consistent-hash strategy.
+    pub fn hash_key(mut self, key: &str) -> Self {
+        self.head.hash_bucket = Some(TaskHead::bucket_of(key));
+        self
+    }
+
+    /// Due so many seconds after it is submitted.
+    pub fn after(mut self, secs: u64) -> Self {
+        self.delay = Duration::from_secs(secs);
+        self
+    }
+
+    /// Fails if it has not started so many seconds after it was due.
+    pub fn start_timeout(mut self, secs: u64) -> Self {
+        self.head.start_timeout = Some(Duration::from_secs(secs));
+        self
+    }
+
+    /// May run for so many seconds.
+    pub fn timeout(mut self, secs: u64) -> Self {
+        self.head.execution_timeout = Duration::from_secs(secs);
+        self
+    }
+
+    /// May be tried again so often.
+    pub fn retries(mut self, max: u32) -> Self {
+        self.head.retry.max_retries = max;
+        self
+    }
+
+    /// The client's name for the request.
+    pub fn request_id(mut self, id: &str) -> Self {
+        self.body.request_id = Some(id.to_owned());
+        self
+    }
+
+    /// What the request said, as far as it matters: two requests with different numbers are different.
+    pub fn fingerprint(mut self, hash: u64) -> Self {
+        self.fingerprint = hash;
+        self
+    }
+
+    /// Refused if so many wait already.
+    pub fn queue_len_max(mut self, max: u32) -> Self {
+        self.queue_len_max = Some(max);
+        self
+    }
+
+    /// The same task `count` times, as they are submitted to a store. They share what is the same in all.
+    pub fn many(&self, lane: LaneId, now: Timestamp, ids: std::ops::Range<u64>) -> Vec<NewTask> {
+        let spec = TaskSpec { head: Arc::new(self.head.clone()), body: Arc::new(self.body.clone()) };
+        ids.map(|random| self.new_task(spec.clone(), TaskId::from_time(lane, now, random), now)).collect()
+    }
+
+    pub(super) fn make(&self, lane: LaneId, now: Timestamp, random: u64) -> NewTask {
+        let spec = TaskSpec { head: Arc::new(self.head.clone()), body: Arc::new(self.body.clone()) };
+        let id = match &self.body.request_id {
+            Some(request) => TaskId::from_request(lane, &self.head.queue, None, request),
+            None => TaskId::from_time(lane, now, random),
+        };
+        self.new_task(spec, id, now)
+    }
+
+    fn new_task(&self, spec: TaskSpec, id: TaskId, now: Timestamp) -> NewTask {
+        NewTask {
+            id,
+            spec,
+            created_at: now,
+            due: now + self.delay,
+            fingerprint: Fingerprint { version: 1, hash: self.fingerprint },
+            queue_len_max: self.queue_len_max,
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! Limits, rates and pauses.
+
+use tasklane_core::commit::SubmitOutcome;
+use tasklane_core::status::Status;
+use tasklane_sim::harness::{Story, task};
+
+use crate::{at_once, at_once_by_user, per_second, per_second_by_user};
+
+#[test]
+fn no_more_run_at_once_than_the_queue_allows() {
+    let lane = Story::new();
+    lane.policy(|p| p.limits = vec![at_once(2)]);
+    let w1 = lane.worker("w1", 10);
+    let ids = lane.submit_all((0..5).map(|_| task()));
+    let other = lane.submit(task().queue("other"));
+    assert_eq!(w1.runs(), [ids[0], ids[1], other]);
+    w1.finishes(ids[0]);
+    assert_eq!(w1.runs(), [ids[2]]);
+    w1.fails(ids[1]);
+    assert_eq!(w1.runs(), [ids[3]]);
+    w1.hands_back(ids[2]);
+    w1.beats();
+    assert_eq!(w1.takes(), [ids[2]], "what was given back counts no more, and goes first");
+    w1.finishes(ids[3]);
+    assert_eq!(w1.takes(), [ids[4]]);
+}
+
+#[test]
+fn a_key_at_its_limit_hides_no_other_key() {
+    let lane = Story::new();
+    lane.policy(|p| p.limits = vec![at_once_by_user(1)]);
+    let w1 = lane.worker("w1", 10);
+    let alice = lane.submit_all((0..3).map(|_| task().flow("user", "alice").priority(9)));
+    let bob = lane.submit(task().flow("user", "bob").priority(0));
+    let nobody = lane.submit(task().priority(0));
+    let taken = w1.runs();
+    assert_eq!(taken.len(), 3);
+    assert!([alice[0], bob, nobody].iter().all(|id| taken.contains(id)));
+    w1.finishes(bob);
+    assert!(w1.takes().is_empty());
+    w1.finishes(alice[0]);
+    assert_eq!(w1.takes(), [alice[1]]);
+}
+
+#[test]
+fn lines_of_one_key_share_its_limit() {
+    let lane = Story::new();
+    lane.policy(|p| p.limits = vec![at_once_by_user(1)]);
+    let w1 = lane.worker_with("w1", 10, |d| {
+        d.labels.insert("zone".to_owned(), "a".to_owned());
+    });
+    let first = lane.submit(task().flow("user", "alice"));
+    let second = lane.submit(task().flow("user", "alice").label("zone", "a"));
+    assert_eq!(w1.runs(), [first]);
+    w1.finishes(first);
+    assert_eq!(w1.runs(), [second]);
+}
+
+#[test]
+fn a_task_obeys_all_of_its_limits() {
+    let lane = Story::new();
+    lane.policy(|p| p.limits = vec![at_once(3), at_once_by_user(2)]);
+    let w1 = lane.worker("w1", 10);
+    let alice = lane.submit_all((0..3).map(|_| task().flow("user", "alice")));
+    let bob = lane.submit_all((0..3).map(|_| task().flow("user", "bob")));
+    let taken = w1.runs();
+    assert_eq!(taken.len(), 3);
+    assert!(!taken.contains(&alice[2]) && !taken.contains(&bob[2]));
+    for id in taken {
+        w1.finishes(id);
+        w1.runs();
+    }
+    let running = alice.iter().chain(&bob).filter(|id| lane.status(**id) != Status::Success);
+    assert_eq!(running.count(), 3);
+}
+
+#[test]
+fn starts_follow_the_rate_exactly() {
+    let lane = Story::new();
+    lane.policy(|p| p.limits = vec![per_second(2, 2)]);
+    let w1 = lane.worker("w1", 100);
+    let ids = lane.submit_all((0..6).map(|_| task()));
+    assert_eq!(w1.takes(), ids[..2]);
+    lane.advance_millis(499);
+    assert!(w1.takes().is_empty());
+    lane.advance_millis(1);
+    assert_eq!(w1.takes(), [ids[2]]);
+    lane.advance(1);
+    assert_eq!(w1.takes(), ids[3..5]);
+    lane.advance(100);
+    assert_eq!(w1.takes(), [ids[5]]);
+    let burst = lane.submit_all((0..4).map(|_| task()));
+    assert_eq!(w1.takes(), burst[..2], "a quiet time saves up no more than the burst");
+}
+
+#[test]
+fn rates_by_key_are_kept_apart() {
+    let lane = Story::new();
+    lane.policy(|p| p.limits = vec![per_second_by_user(1, 1)]);
+    let w1 = lane.worker("w1", 100);
+    let alice = lane.submit_all((0..3).map(|_| task().flow("user", "alice")));
+    let bob = lane.submit_all((0..1).map(|_| task().flow("user", "bob")));
+    assert_eq!(w1.takes(), [alice[0], bob[0]]);
+    lane.advance(1);
+    assert_eq!(w1.takes(), [alice[1]]);
+    lane.advance(1);
+    assert_eq!(w1.takes(), [alice[2]]);
+}
+
+#[test]
+fn rate_state_is_forgotten_when_it_says_nothing_any_more() {
+    let lane = Story::new();
+    lane.policy(|p| p.limits = vec![per_second_by_user(1, 1)]);
+    let w1 = lane.worker("w1", 1);
+    lane.submit(task().flow("user", "alice"));
+    assert!(lane.record_keys().contains(&"Rate default/q/user/=alice".to_owned()));
+    w1.works_off();
+    lane.advance(10);
+    assert_eq!(lane.record_keys(), ["AppliedPolicy default/q"]);
+    assert_eq!(lane.machine().lines_in_memory(), (0, 0));
+}
+
+#[test]
+fn a_raised_limit_lets_waiting_tasks_go_at_once() {
+    let lane = Story::new();
+    lane.policy(|p| p.limits = vec![at_once(1)]);
+    let w1 = lane.worker("w1", 10);
+    let ids = lane.submit_all((0..5).map(|_| task()));
+    assert_eq!(w1.runs(), ids[..1]);
+    lane.policy(|p| p.limits = vec![at_once(3)]);
+    assert_eq!(w1.runs(), ids[1..3]);
+    lane.policy(|p| p.limits.clear());
+    assert_eq!(w1.runs(), ids[3..]);
+}
+
+#[test]
+fn a_lowered_limit_stops_nothing_that_runs() {
+    let lane = Story::new();
+    lane.policy(|p| p.limits = vec![at_once(3)]);
+    let w1 = lane.worker("w1", 10);
+    let ids = lane.submit_all((0..4).map(|_| task()));
+    w1.runs();
+    lane.policy(|p| p.limits = vec![at_once(1)]);
+    w1.finishes(ids[0]);
+    w1.finishes(ids[1]);
+    assert!(w1.takes().is_empty() && w1.stops().is_empty());
+    w1.finishes(ids[2]);
+    assert_eq!(w1.takes(), [ids[3]]);
+}
+
+#[test]
+fn a_new_limit_counts_what_runs_already() {
+    let lane = Story::new();
+    let w1 = lane.worker("w1", 10);
+    let ids = lane.submit_all((0..2).map(|_| task().flow("user", "alice")));
+    w1.runs();
+    lane.policy(|p| p.limits = vec![at_once(2), at_once_by_user(1)]);
+    let third = lane.submit(task().flow("user", "alice"));
+    w1.finishes(ids[0]);
+    assert!(w1.takes().is_empty(), "alice still has one");
+    w1.finishes(ids[1]);
+    assert_eq!(w1.takes(), [third]);
+}
+
+#[test]
+fn a_changed_rate_applies_to_waiting_tasks() {
+    let lane = Story::new();
+    lane.policy(|p| {
+        p.limits = vec![per_second(1, 1)];
+        p.limits[0].rate.as_mut().unwrap().per = std::time::Duration::from_hours(1);
+    });
+    let w1 = lane.worker("w1", 10);
+    let ids = lane.submit_all((0..2).map(|_| task()));
+    assert_eq!(w1.takes(), [ids[0]]);
+    lane.advance(60);
+    assert!(w1.takes().is_empty());
+    lane.policy(|p| p.limits = vec![per_second(1, 1)]);
+    lane.advance(1);
+    assert_eq!(w1.takes(), [ids[1]]);
+}
+
+#[test]
+fn a_paused_queue_assigns_nothing_and_disturbs_nothing() {
+    let lane = Story::new();
+    let w1 = lane.worker("w1", 2);
+    let running = lane.submit(task());
+    w1.runs();
+    lane.policy(|p| p.paused = true);
+    let waiting = lane.submit(task());
+    let elsewhere = lane.submit(task().queue("other"));
+    assert_eq!(w1.takes(), [elsewhere]);
+    w1.finishes(running);
+    assert_eq!(lane.status(running), Status::Success);
+    assert!(w1.takes().is_empty());
+    lane.policy(|p| p.paused = false);
+    assert_eq!(w1.takes(), [waiting]);
+}
+
+#[test]
+fn a_policy_that_nobody_told_is_found_by_the_sweep() {
+    let lane = Story::new();
+    let w1 = lane.worker("w1", 2);
+    let w2_only_policy = task();
+    lane.policy(|p| p.paused = true);
+    lane.submit(w2_only_policy);
+    lane.takeover();
+    w1.beats();
+    assert!(w1.takes().is_empty(), "the new owner has read the policy");
+}
+
+#[test]
+fn a_full_queue_refuses() {
+    let lane = Story::new();
+    lane.submit_all((0..3).map(|_| task().queue_len_max(2)));
+    let answer = lane.answer().unwrap();
+    assert!(matches!(answer[..2], [SubmitOutcome::Created { .. }, SubmitOutcome::Created { .. }]));
+    assert_eq!(answer[2], SubmitOutcome::QueueFull);
+    assert_eq!(lane.counters().insert_refused, 1);
+    let w1 = lane.worker("w1", 9);
+    assert_eq!(w1.works_off().len(), 2);
+}
