@@ -133,8 +133,9 @@ fn what_happened_while_a_commit_was_under_way_is_written_once() {
     w1.runs();
     w1.finishes(id);
     lane.release_commits();
-    use Status::{Dispatched, Running, Scheduled, Success};
-    assert_eq!(lane.written(id), [vec![Scheduled], vec![Dispatched, Running, Success]]);
+    let (scheduled, rest) =
+        (vec![Status::Scheduled], vec![Status::Dispatched, Status::Running, Status::Success]);
+    assert_eq!(lane.written(id), [scheduled, rest]);
     assert_eq!(lane.counters().path_coalesced, 1);
 }
 
