@@ -173,7 +173,7 @@ fn dispatch(k: u64, attempt: AttemptId) -> ToWorker {
         labels: BTreeMap::new(),
         flow: Vec::new(),
         hash_bucket: None,
-        execution_timeout: Duration::from_secs(60),
+        execution_timeout: Duration::from_mins(1),
         start_timeout: None,
         progress_timeout: None,
         retry: RetryPolicy::default(),

@@ -10,7 +10,7 @@ use tasklane_sim::harness::{Make, Story, Worker, name, task};
 /// Tasks that wait.
 const WAITING: u64 = 1_000_000;
 /// Tasks submitted together.
-const BATCH: u64 = 2_000;
+const BATCH: usize = 2_000;
 /// Ids of these begin here; the harness counts its own from 1.
 const MANY: u64 = 1 << 32;
 /// Tasks in memory while all of these wait: twice the window for each of a few lines.
@@ -20,8 +20,8 @@ const EFFORT_MAX: u64 = 30;
 
 /// Fills the lane with `count` tasks, half of them through the store and half through the owner.
 fn fill(lane: &Story, make: &Make, first: u64, count: u64) {
-    for (batch, from) in (first..first + count).step_by(usize::try_from(BATCH).unwrap()).enumerate() {
-        let tasks = make.many(LaneId(3), lane.now(), from..(from + BATCH).min(first + count));
+    for (batch, from) in (first..first + count).step_by(BATCH).enumerate() {
+        let tasks = make.many(LaneId(3), lane.now(), from..(from + BATCH as u64).min(first + count));
         if batch % 2 == 0 {
             lane.store_made(tasks);
             lane.hint();
@@ -47,6 +47,10 @@ fn expect_at_once(lane: &Story, worker: &Worker, make: &Make) {
         let id = submit(lane, make.clone());
         assert_eq!(worker.works_off(), [id]);
         let spent = effort(lane) - before;
+        println!(
+            "a task: {spent} steps, reads and commits, {} tasks in memory",
+            lane.machine().tasks_in_memory()
+        );
         assert!(spent <= EFFORT_MAX, "{spent} steps, reads and commits for one task");
         assert_eq!(lane.now(), now);
         let held = lane.machine().tasks_in_memory();
@@ -75,6 +79,10 @@ fn nobody_runs_the_type() {
     lane.takeover();
     assert_eq!(worker.works_off(), [behind]);
     let spent = effort(&lane) - before;
+    println!(
+        "a takeover: {spent} steps, reads and commits, {} tasks in memory",
+        lane.machine().tasks_in_memory()
+    );
     assert!(spent < 100, "{spent} steps, reads and commits for a takeover");
     expect_at_once(&lane, &worker, &task());
     // And when somebody runs the type after all, they go in their order.

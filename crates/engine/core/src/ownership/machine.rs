@@ -48,6 +48,7 @@ impl Default for OwnershipOptions {
 
 /// The ownership of one lane by one server. See the [module](super).
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct Ownership {
     options: OwnershipOptions,
     lane: LaneId,

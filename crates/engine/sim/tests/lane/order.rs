@@ -185,9 +185,9 @@ fn a_queue_that_was_idle_does_not_get_the_turns_it_missed() {
     w1.works_off();
     w1.offers(|d| d.draining = true);
     lane.submit_all((0..40).map(|_| task()));
-    let late = lane.submit_all((0..40).map(|_| task().queue("late")));
+    let newcomers = lane.submit_all((0..40).map(|_| task().queue("new")));
     w1.offers(|d| d.draining = false);
-    let got = w1.takes().iter().filter(|id| late.contains(id)).count();
+    let got = w1.takes().iter().filter(|id| newcomers.contains(id)).count();
     assert_eq!(got, 5);
 }
 

@@ -194,6 +194,26 @@ fn a_request_that_the_store_has_already_runs_once() {
 }
 
 #[test]
+fn a_request_that_arrives_while_it_is_submitted_runs_once() {
+    let lane = Story::new();
+    let w1 = lane.worker("w1", 2);
+    lane.hold_reads();
+    let id = lane.arrive(task().request_id("r"));
+    lane.submit(task().request_id("r"));
+    assert_eq!(lane.answer(), Some(vec![SubmitOutcome::Duplicate]));
+    lane.release_reads();
+    assert_eq!(w1.works_off(), [id]);
+
+    lane.hold_commits();
+    let id = lane.submit(task().request_id("s"));
+    lane.arrive(task().request_id("s"));
+    lane.release_commits();
+    assert!(matches!(lane.answer().as_deref(), Some([SubmitOutcome::Created { .. }])));
+    assert_eq!(w1.works_off(), [id]);
+    assert_eq!(lane.stored(id).attempt.0, 1);
+}
+
+#[test]
 fn another_request_under_the_same_id_is_refused() {
     let lane = Story::new();
     let w1 = lane.worker("w1", 2);
