@@ -48,6 +48,7 @@ impl Default for OwnershipOptions {
 
 /// The ownership of one lane by one server. See the [module](super).
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct Ownership {
     options: OwnershipOptions,
     lane: LaneId,
@@ -61,6 +62,8 @@ pub struct Ownership {
     retries: BTreeMap<(Timestamp, u64), Request>,
     /// The last failure of this lane was this server's own.
     failed: bool,
+    /// This server has left the lane alone for long enough: its next claim is a try, whoever failed before.
+    rested: bool,
     lane_effects: Vec<lane::Effect>,
     /// Local submissions that are not answered.
     tokens: BTreeSet<lane::SubmitToken>,
@@ -149,6 +152,7 @@ impl Ownership {
             next_call: 0,
             retries: BTreeMap::new(),
             failed: false,
+            rested: false,
             lane_effects: Vec::new(),
             tokens: BTreeSet::new(),
             orphans: BTreeSet::new(),
@@ -293,6 +297,7 @@ impl Ownership {
             }
             State::Parked { until } if *until <= self.now => {
                 self.failed = false;
+                self.rested = true;
                 self.state = State::Idle;
                 self.advance(effects);
             }
@@ -391,7 +396,8 @@ impl Ownership {
 
     fn on_claimed(&mut self, claim: ClaimLane, epoch: Epoch, effects: &mut Vec<Effect>) {
         self.failed = false;
-        if claim.failures > self.options.failures_max {
+        let rested = std::mem::take(&mut self.rested);
+        if claim.failures > self.options.failures_max && !rested {
             self.state = State::Parked { until: self.now + self.options.park_for };
             effects.push(Effect::Parked { failures: claim.failures });
             return;

@@ -12,7 +12,7 @@ use tasklane_core::id::{CommitNo, Epoch, LaneId, OwnerId, SessionId, TaskId};
 use tasklane_core::lane::{Counters, Effect, Explanation, Input, Lane, LaneOptions, Reason, SubmitToken};
 use tasklane_core::member::WorkerDescriptor;
 use tasklane_core::message::WorkerBatch;
-use tasklane_core::policy::QueuePolicy;
+use tasklane_core::policy::{QueuePolicy, VersionedPolicy};
 use tasklane_core::read::{LanePage, LaneRead};
 use tasklane_core::status::Status;
 use tasklane_core::task::{AttemptOutcome, NewTask, TaskRow, TaskState};
@@ -342,13 +342,20 @@ impl Story {
 
     /// Changes the policy of a queue.
     pub fn policy_of(&self, text: &str, change: impl FnOnce(&mut QueuePolicy)) {
+        self.store_policy(text, change);
         let queue = queue(text);
         let mut inner = self.inner.borrow_mut();
-        let mut policy = inner.store.policy(&queue);
-        change(&mut policy.policy);
-        let put = PutPolicy { queue: queue.clone(), expected: policy.version, policy: policy.policy.clone() };
-        policy.version = inner.store.put_policy(put).expect("nobody else changes policies");
+        let policy = inner.store.policy(&queue);
         inner.step(Input::Policy { queue, policy });
+    }
+
+    /// The same, but nobody tells the owner.
+    pub fn store_policy(&self, text: &str, change: impl FnOnce(&mut QueuePolicy)) {
+        let queue = queue(text);
+        let mut inner = self.inner.borrow_mut();
+        let VersionedPolicy { version: expected, mut policy } = inner.store.policy(&queue);
+        change(&mut policy);
+        inner.store.put_policy(PutPolicy { queue, expected, policy }).expect("nobody else changes policies");
     }
 
     /// Lets time pass; the machine is woken whenever it wants to be.

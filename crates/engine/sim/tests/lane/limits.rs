@@ -199,13 +199,15 @@ fn a_paused_queue_assigns_nothing_and_disturbs_nothing() {
 #[test]
 fn a_policy_that_nobody_told_is_found_by_the_sweep() {
     let lane = Story::new();
-    let w1 = lane.worker("w1", 2);
-    let w2_only_policy = task();
-    lane.policy(|p| p.paused = true);
-    lane.submit(w2_only_policy);
-    lane.takeover();
-    w1.beats();
-    assert!(w1.takes().is_empty(), "the new owner has read the policy");
+    let w1 = lane.worker("w1", 9);
+    lane.store_policy("q", |p| p.paused = true);
+    let before = lane.submit(task());
+    assert_eq!(w1.takes(), [before]);
+    assert!(lane.record_keys().is_empty(), "it does not bind before the lane has applied it");
+    lane.advance(5);
+    lane.submit(task());
+    assert!(w1.takes().is_empty());
+    assert_eq!(lane.record_keys(), ["AppliedPolicy default/q"]);
 }
 
 #[test]

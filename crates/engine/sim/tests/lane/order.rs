@@ -185,10 +185,10 @@ fn a_queue_that_was_idle_does_not_get_the_turns_it_missed() {
     w1.works_off();
     w1.offers(|d| d.draining = true);
     lane.submit_all((0..40).map(|_| task()));
-    let late = lane.submit_all((0..40).map(|_| task().queue("late")));
+    let newcomers = lane.submit_all((0..40).map(|_| task().queue("new")));
     w1.offers(|d| d.draining = false);
-    let of_late = w1.takes().iter().filter(|id| late.contains(id)).count();
-    assert_eq!(of_late, 5);
+    let got = w1.takes().iter().filter(|id| newcomers.contains(id)).count();
+    assert_eq!(got, 5);
 }
 
 #[test]

@@ -1,0 +1,601 @@
+//! Stories about the worker-session machine: what it accepts, what it repeats, and when it stops everything.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tasklane_core::id::{AttemptNo, DispatchNo, Epoch, LaneId, Name, QueueKey, SessionId, TaskId};
+use tasklane_core::message::{
+    AttemptId, Dispatch, Ending, Finish, Heartbeat, HeldState, OwnerBatch, Report, RetryAdvice, ToLane,
+    ToWorker, Verdict,
+};
+use tasklane_core::retry::RetryPolicy;
+use tasklane_core::task::{Priority, TaskError, TaskHead, TaskResult};
+use tasklane_core::time::Timestamp;
+use tasklane_core::worker::{Effect, Input, StopReason, WorkerOptions, WorkerSession};
+
+const SESSION: SessionId = SessionId::from_random(7);
+const A: AttemptId = attempt(1);
+const B: AttemptId = attempt(2);
+const C: AttemptId = attempt(3);
+
+const fn attempt(task: u128) -> AttemptId {
+    AttemptId { task: TaskId::from_random(task), number: AttemptNo(1) }
+}
+
+/// A session that began at time zero, and all that it did.
+struct Stage {
+    machine: WorkerSession,
+    now: Timestamp,
+    said: Vec<(LaneId, ToLane)>,
+    started: Vec<AttemptId>,
+    stopped: Vec<(AttemptId, StopReason)>,
+    renewals: u32,
+    fenced_at: Option<Timestamp>,
+    drained: bool,
+}
+
+impl Stage {
+    /// One lane, room to run one attempt and to keep another waiting.
+    fn new() -> Self {
+        Self::with(|_| {})
+    }
+
+    fn with(change: impl FnOnce(&mut WorkerOptions)) -> Self {
+        let mut options = WorkerOptions { capacity: 1, prefetch: 1, ..WorkerOptions::default() };
+        change(&mut options);
+        let mut stage = Self {
+            machine: WorkerSession::new(options, SESSION, Timestamp::ZERO),
+            now: Timestamp::ZERO,
+            said: Vec::new(),
+            started: Vec::new(),
+            stopped: Vec::new(),
+            renewals: 0,
+            fenced_at: None,
+            drained: false,
+        };
+        stage.step(Input::Tick);
+        stage
+    }
+
+    fn step(&mut self, input: Input) {
+        let mut effects = Vec::new();
+        self.machine.step(input, self.now, &mut effects);
+        for effect in effects {
+            match effect {
+                Effect::Start(dispatch) => self.started.push(dispatch.attempt),
+                Effect::Stop { attempt, reason } => self.stopped.push((attempt, reason)),
+                Effect::Fence => self.fenced_at = Some(self.now),
+                Effect::Send(batch) => {
+                    self.said.extend(batch.messages.into_iter().map(|message| (batch.lane, message)));
+                }
+                Effect::Renew => self.renewals += 1,
+                Effect::Drained => self.drained = true,
+            }
+        }
+    }
+
+    /// The owner of lane 0 speaks.
+    fn hears(&mut self, epoch: u64, messages: impl Into<Vec<ToWorker>>) {
+        self.hears_of(0, epoch, messages);
+    }
+
+    fn hears_of(&mut self, lane: u16, epoch: u64, messages: impl Into<Vec<ToWorker>>) {
+        let (lane, epoch, messages) = (LaneId(lane), Epoch(epoch), messages.into());
+        self.step(Input::Owner(OwnerBatch { lane, epoch, session: SESSION, messages }));
+    }
+
+    /// Lets time pass up to so many seconds after the beginning.
+    fn until(&mut self, secs: i64) {
+        let until = Timestamp::from_millis(secs * 1000);
+        while let Some(at) = self.machine.next_deadline().filter(|at| *at <= until) {
+            self.now = self.now.max(at);
+            self.step(Input::Tick);
+        }
+        self.now = until;
+        self.step(Input::Tick);
+    }
+
+    /// An attempt ends by itself.
+    fn ends(&mut self, attempt: AttemptId, ending: Ending) {
+        let finish = Finish { ran: Duration::ZERO, ending, result: TaskResult::default() };
+        self.step(Input::Ended { attempt, finish: Box::new(finish) });
+    }
+
+    fn succeeds(&mut self, attempt: AttemptId) {
+        self.ends(attempt, Ending::Success);
+    }
+
+    fn fails(&mut self, attempt: AttemptId) {
+        self.ends(
+            attempt,
+            Ending::Failed { error: TaskError::new("exit_code", "1"), retry: RetryAdvice::Policy },
+        );
+    }
+
+    fn is_acked(&mut self, attempt: AttemptId) {
+        self.hears(1, [ToWorker::Ack { attempt, verdict: Verdict::Committed }]);
+    }
+
+    /// What was reported since the last time, in words; anything else that was said is forgotten.
+    fn reports(&mut self) -> Vec<(AttemptId, &'static str)> {
+        let word = |report: &Report| match report {
+            Report::Accepted => "accepted",
+            Report::Started { .. } => "started",
+            Report::HandedBack { .. } => "handed back",
+            Report::Finished(finish) => match finish.ending {
+                Ending::Success => "success",
+                Ending::Failed { .. } => "failed",
+                Ending::TimedOut { .. } => "timed out",
+                Ending::Cancelled => "cancelled",
+            },
+        };
+        let report = |(_, message)| match message {
+            ToLane::Report { attempt, report } => Some((attempt, word(&report))),
+            _ => None,
+        };
+        std::mem::take(&mut self.said).into_iter().filter_map(report).collect()
+    }
+
+    /// The last heartbeat to a lane; anything that was said is forgotten.
+    fn heartbeat(&mut self, lane: u16) -> Option<Heartbeat> {
+        let heartbeat = |(to, message)| match message {
+            ToLane::Heartbeat(heartbeat) if to == LaneId(lane) => Some(heartbeat),
+            _ => None,
+        };
+        std::mem::take(&mut self.said).into_iter().filter_map(heartbeat).next_back()
+    }
+
+    /// The highest credit that a lane was given since the last time; anything that was said is forgotten.
+    fn credit(&mut self, lane: u16) -> Option<u64> {
+        let credit = |(to, message)| match message {
+            ToLane::Credit { credit, .. } if to == LaneId(lane) => Some(credit.0),
+            _ => None,
+        };
+        std::mem::take(&mut self.said).into_iter().filter_map(credit).max()
+    }
+
+    fn started(&mut self) -> Vec<AttemptId> {
+        std::mem::take(&mut self.started)
+    }
+
+    fn stopped(&mut self) -> Vec<(AttemptId, StopReason)> {
+        std::mem::take(&mut self.stopped)
+    }
+}
+
+fn dispatch(k: u64, attempt: AttemptId) -> ToWorker {
+    let name = |text| Name::new(text).expect("a valid name");
+    let head = TaskHead {
+        queue: QueueKey::new(name("default"), name("q")),
+        task_type: name("job"),
+        priority: Priority::default(),
+        labels: BTreeMap::new(),
+        flow: Vec::new(),
+        hash_bucket: None,
+        execution_timeout: Duration::from_mins(1),
+        start_timeout: None,
+        progress_timeout: None,
+        retry: RetryPolicy::default(),
+    };
+    ToWorker::Dispatch(Dispatch { k: DispatchNo(k), attempt, head: Arc::new(head), body: None })
+}
+
+fn recall(k: u64, attempt: AttemptId) -> ToWorker {
+    ToWorker::Recall { k: DispatchNo(k), attempt }
+}
+
+fn demand() -> ToWorker {
+    ToWorker::Demand { wanted: 1 }
+}
+
+fn skip(first: u64, last: u64) -> ToWorker {
+    ToWorker::Skip { first: DispatchNo(first), last: DispatchNo(last) }
+}
+
+#[test]
+fn a_dispatch_is_accepted_and_started() {
+    let mut worker = Stage::new();
+    worker.hears(1, [dispatch(1, A)]);
+    assert_eq!(worker.started(), [A]);
+    assert_eq!(worker.reports(), [(A, "accepted"), (A, "started")]);
+}
+
+#[test]
+fn a_repeated_dispatch_is_answered_and_not_started_again() {
+    let mut worker = Stage::new();
+    worker.hears(1, [dispatch(1, A), dispatch(2, B)]);
+    worker.started();
+    worker.reports();
+    worker.hears(1, [dispatch(1, A), dispatch(2, B)]);
+    assert!(worker.started().is_empty());
+    assert_eq!(worker.reports(), [(A, "started"), (B, "accepted")]);
+    worker.succeeds(A);
+    assert_eq!(worker.started(), [B]);
+    worker.reports();
+    worker.hears(1, [dispatch(1, A)]);
+    assert_eq!(worker.reports(), [(A, "success")]);
+}
+
+#[test]
+fn a_dispatch_number_is_taken_once() {
+    let mut worker = Stage::new();
+    worker.hears(1, [dispatch(1, A)]);
+    worker.succeeds(A);
+    worker.is_acked(A);
+    worker.started();
+    worker.reports();
+    worker.hears(1, [dispatch(1, A)]);
+    assert!(worker.started().is_empty() && worker.reports().is_empty(), "it came too late");
+}
+
+#[test]
+fn an_attempt_that_a_new_owner_sends_again_goes_on() {
+    let mut worker = Stage::new();
+    worker.hears(1, [dispatch(5, A)]);
+    worker.started();
+    worker.reports();
+    worker.hears(2, [dispatch(1, A)]);
+    assert!(worker.started().is_empty());
+    assert_eq!(worker.reports(), [(A, "started")]);
+}
+
+#[test]
+fn an_earlier_owner_is_not_heard() {
+    let mut worker = Stage::new();
+    worker.hears(2, [ToWorker::Demand { wanted: 0 }]);
+    worker.reports();
+    worker.hears(1, [dispatch(1, A), recall(2, B)]);
+    assert!(worker.started().is_empty() && worker.reports().is_empty());
+    worker.hears(2, [dispatch(1, A)]);
+    worker.hears(1, [ToWorker::Stop { attempt: A }]);
+    assert!(worker.stopped().is_empty());
+}
+
+#[test]
+fn what_was_meant_for_an_earlier_session_is_not_heard() {
+    let mut worker = Stage::new();
+    let session = SessionId::from_random(6);
+    let messages = vec![dispatch(1, A)];
+    worker.step(Input::Owner(OwnerBatch { lane: LaneId(0), epoch: Epoch(1), session, messages }));
+    assert!(worker.started().is_empty() && worker.reports().is_empty());
+}
+
+#[test]
+fn a_new_owner_is_told_everything_at_once_and_counts_from_the_start() {
+    let mut worker = Stage::with(|o| o.capacity = 3);
+    worker.hears(1, [dispatch(1, A), dispatch(2, B)]);
+    worker.succeeds(B);
+    worker.heartbeat(0);
+    worker.hears(4, [ToWorker::Demand { wanted: 0 }]);
+    let credit = worker.said.iter().find_map(|(_, message)| match message {
+        ToLane::Credit { epoch, credit, .. } => Some((*epoch, *credit)),
+        _ => None,
+    });
+    assert_eq!(credit, Some((Epoch(4), DispatchNo(3))));
+    let heartbeat = worker.heartbeat(0).unwrap();
+    assert_eq!((heartbeat.epoch, heartbeat.used, heartbeat.load), (Epoch(4), DispatchNo(0), 1));
+    let held: Vec<_> = heartbeat.held.iter().map(|held| (held.attempt, held.state)).collect();
+    assert_eq!(held, [(A, HeldState::Running(Duration::ZERO)), (B, HeldState::Ended)]);
+}
+
+#[test]
+fn a_last_report_is_repeated_until_it_is_acknowledged() {
+    for verdict in [Verdict::Committed, Verdict::Stale] {
+        let mut worker = Stage::new();
+        worker.hears(1, [dispatch(1, A)]);
+        worker.succeeds(A);
+        worker.reports();
+        for secs in [2, 4, 6] {
+            worker.until(secs);
+            assert_eq!(worker.reports(), [(A, "success")]);
+            assert!(worker.machine.awaits_ack(A));
+        }
+        worker.hears(1, [ToWorker::Ack { attempt: A, verdict }]);
+        worker.until(8);
+        assert!(worker.reports().is_empty() && !worker.machine.awaits_ack(A));
+    }
+}
+
+#[test]
+fn an_acknowledgement_ends_nothing_that_runs() {
+    let mut worker = Stage::new();
+    worker.hears(1, [dispatch(1, A)]);
+    worker.is_acked(A);
+    worker.succeeds(A);
+    assert!(worker.machine.awaits_ack(A));
+}
+
+#[test]
+fn heartbeats_list_what_is_held() {
+    let mut worker = Stage::new();
+    worker.hears(1, [dispatch(1, A), dispatch(2, B), recall(4, C)]);
+    worker.until(2);
+    let heartbeat = worker.heartbeat(0).unwrap();
+    let held: Vec<_> = heartbeat.held.iter().map(|held| (held.attempt, held.state)).collect();
+    assert_eq!(
+        held,
+        [(A, HeldState::Running(Duration::from_secs(2))), (B, HeldState::Queued), (C, HeldState::Ended)]
+    );
+    assert_eq!((heartbeat.used, heartbeat.load), (DispatchNo(2), 2), "3 has not come yet");
+    let beat = heartbeat.beat;
+    worker.until(4);
+    assert!(worker.heartbeat(0).unwrap().beat > beat);
+}
+
+#[test]
+fn a_recall_that_overtakes_its_dispatch_uses_it_up() {
+    let mut worker = Stage::new();
+    worker.hears(1, [recall(1, A)]);
+    assert_eq!(worker.reports(), [(A, "handed back")]);
+    worker.hears(1, [dispatch(1, A)]);
+    assert_eq!(worker.reports(), [(A, "handed back")]);
+    worker.is_acked(A);
+    worker.hears(1, [dispatch(1, A)]);
+    assert!(worker.reports().is_empty() && worker.started().is_empty());
+}
+
+#[test]
+fn a_recalled_attempt_in_the_queue_never_starts() {
+    let mut worker = Stage::new();
+    worker.hears(1, [dispatch(1, A), dispatch(2, B)]);
+    worker.reports();
+    worker.hears(1, [recall(2, B)]);
+    assert_eq!(worker.reports(), [(B, "handed back")]);
+    worker.succeeds(A);
+    assert_eq!(worker.started(), [A]);
+    worker.reports();
+    worker.hears(1, [recall(2, B)]);
+    assert_eq!(worker.reports(), [(B, "handed back")], "asked again, answered again");
+}
+
+#[test]
+fn a_recalled_attempt_that_has_started_goes_on() {
+    let mut worker = Stage::new();
+    worker.hears(1, [dispatch(1, A)]);
+    worker.reports();
+    worker.hears(1, [recall(1, A)]);
+    assert_eq!(worker.reports(), [(A, "started")]);
+    assert!(worker.stopped().is_empty());
+    worker.succeeds(A);
+    worker.reports();
+    worker.hears(1, [recall(1, A)]);
+    assert_eq!(worker.reports(), [(A, "success")]);
+}
+
+#[test]
+fn an_attempt_stopped_in_the_queue_is_handed_back() {
+    let mut worker = Stage::new();
+    worker.hears(1, [dispatch(1, A), dispatch(2, B)]);
+    worker.reports();
+    worker.hears(1, [ToWorker::Stop { attempt: B }]);
+    assert_eq!(worker.reports(), [(B, "handed back")]);
+    worker.succeeds(A);
+    assert_eq!(worker.started(), [A]);
+}
+
+#[test]
+fn a_running_attempt_is_stopped_once_and_ends_as_cancelled() {
+    let mut worker = Stage::new();
+    worker.hears(1, [dispatch(1, A)]);
+    for _ in 0..3 {
+        worker.hears(1, [ToWorker::Stop { attempt: A }]);
+    }
+    assert_eq!(worker.stopped(), [(A, StopReason::Cancelled)]);
+    worker.reports();
+    worker.fails(A);
+    assert_eq!(worker.reports(), [(A, "cancelled")]);
+}
+
+#[test]
+fn a_success_stays_one_though_it_was_stopped() {
+    let mut worker = Stage::new();
+    worker.hears(1, [dispatch(1, A), ToWorker::Stop { attempt: B }]);
+    worker.hears(1, [ToWorker::Stop { attempt: A }]);
+    worker.reports();
+    worker.succeeds(A);
+    assert_eq!(worker.reports(), [(A, "success")]);
+}
+
+#[test]
+fn an_attempt_past_its_timeout_is_stopped_and_ends_as_timed_out() {
+    let mut worker = Stage::with(|o| o.ttl = Duration::from_hours(1));
+    worker.until(5);
+    worker.hears(1, [dispatch(1, A)]);
+    worker.until(64);
+    assert!(worker.stopped().is_empty());
+    worker.until(65);
+    assert_eq!(worker.stopped(), [(A, StopReason::TimedOut)]);
+    worker.reports();
+    worker.fails(A);
+    assert_eq!(worker.reports(), [(A, "timed out")]);
+}
+
+#[test]
+fn draining_gives_back_what_waits_and_ends_when_all_is_acknowledged() {
+    let mut worker = Stage::new();
+    worker.hears(1, [dispatch(1, A), dispatch(2, B)]);
+    worker.reports();
+    worker.step(Input::Drain);
+    assert_eq!(worker.reports(), [(B, "handed back")]);
+    worker.hears(1, [dispatch(3, C)]);
+    assert_eq!(worker.reports(), [(C, "handed back")]);
+    worker.succeeds(A);
+    assert_eq!(worker.credit(0), None, "there is no room any more");
+    worker.is_acked(A);
+    worker.is_acked(B);
+    assert!(!worker.drained);
+    worker.is_acked(C);
+    assert!(worker.drained);
+    assert_eq!(worker.started(), [A]);
+}
+
+#[test]
+fn an_idle_worker_is_drained_at_once() {
+    let mut worker = Stage::new();
+    worker.step(Input::Drain);
+    assert!(worker.drained);
+}
+
+#[test]
+fn everything_stops_before_the_session_can_have_ended() {
+    let mut worker = Stage::new();
+    worker.hears(1, [dispatch(1, A)]);
+    worker.until(10);
+    assert_eq!(worker.fenced_at, None);
+    worker.until(20);
+    assert_eq!(worker.fenced_at, Some(Timestamp::from_millis(11_000)), "TTL less the margin");
+    assert!(worker.machine.is_fenced());
+    assert_eq!(worker.machine.next_deadline(), None);
+    worker.reports();
+    worker.hears(1, [dispatch(2, B)]);
+    worker.succeeds(A);
+    assert!(worker.reports().is_empty(), "a session that is over says nothing more");
+    worker.started();
+    worker.step(Input::Renewed { asked_at: Timestamp::from_millis(19_000) });
+    worker.hears(1, [dispatch(3, C)]);
+    assert!(worker.started().is_empty(), "nor does it begin anew");
+}
+
+#[test]
+fn a_renewal_counts_from_before_it_was_asked() {
+    let mut worker = Stage::new();
+    worker.until(10);
+    worker.step(Input::Renewed { asked_at: Timestamp::from_millis(3_000) });
+    assert_eq!(worker.machine.fence_at(), Timestamp::from_millis(14_000));
+    worker.step(Input::Renewed { asked_at: Timestamp::from_millis(1_000) });
+    assert_eq!(
+        worker.machine.fence_at(),
+        Timestamp::from_millis(14_000),
+        "an older answer takes nothing back"
+    );
+    worker.until(14);
+    assert_eq!(worker.fenced_at, Some(Timestamp::from_millis(14_000)));
+}
+
+#[test]
+fn a_renewal_that_is_answered_too_late_does_not_help() {
+    let mut worker = Stage::new();
+    worker.now = Timestamp::from_millis(11_000);
+    worker.step(Input::Renewed { asked_at: Timestamp::from_millis(9_000) });
+    assert!(worker.machine.is_fenced());
+}
+
+#[test]
+fn the_session_is_renewed_in_time() {
+    let mut worker = Stage::new();
+    for asked in [3, 6, 9, 12, 15, 18] {
+        worker.until(asked);
+        worker.step(Input::Renewed { asked_at: worker.now });
+    }
+    assert_eq!((worker.renewals, worker.fenced_at), (6, None));
+}
+
+#[test]
+fn after_a_refused_renewal_what_waits_goes_elsewhere_and_what_runs_goes_on() {
+    let mut worker = Stage::new();
+    worker.hears(1, [dispatch(1, A), dispatch(2, B)]);
+    worker.reports();
+    worker.step(Input::Refused);
+    assert_eq!(worker.reports(), [(B, "handed back")]);
+    assert!(worker.stopped().is_empty());
+    worker.until(10);
+    assert_eq!(worker.renewals, 0);
+    worker.succeeds(A);
+    assert!(worker.reports().contains(&(A, "success")));
+    worker.until(11);
+    assert!(worker.fenced_at.is_some());
+}
+
+#[test]
+fn more_capacity_starts_what_waits_and_less_stops_nothing() {
+    let mut worker = Stage::with(|o| o.prefetch = 4);
+    worker.hears(1, [dispatch(1, A), dispatch(2, B), dispatch(3, C)]);
+    assert_eq!(worker.started(), [A]);
+    worker.step(Input::Capacity(2));
+    assert_eq!(worker.started(), [B]);
+    worker.step(Input::Capacity(1));
+    assert!(worker.stopped().is_empty());
+    worker.succeeds(A);
+    assert!(worker.started().is_empty());
+    worker.succeeds(B);
+    assert_eq!(worker.started(), [C]);
+}
+
+#[test]
+fn a_lane_gets_credit_for_all_room_and_more_as_room_returns() {
+    let mut worker = Stage::new();
+    worker.hears(1, [demand()]);
+    assert_eq!(worker.credit(0), Some(2));
+    worker.hears(1, [dispatch(1, A), dispatch(2, B)]);
+    assert_eq!(worker.credit(0), None);
+    worker.succeeds(A);
+    assert_eq!(worker.credit(0), Some(3));
+    worker.succeeds(B);
+    assert_eq!(worker.credit(0), Some(4));
+}
+
+#[test]
+fn lanes_without_work_share_the_room() {
+    let mut worker = Stage::with(|o| (o.capacity, o.prefetch, o.lanes) = (3, 1, 2));
+    worker.hears_of(0, 1, [ToWorker::Demand { wanted: 0 }]);
+    assert_eq!(worker.credit(0), Some(2));
+    worker.hears_of(1, 1, [ToWorker::Demand { wanted: 0 }]);
+    assert_eq!(worker.credit(1), Some(2));
+}
+
+#[test]
+fn room_that_one_lane_does_not_need_is_asked_back_for_another() {
+    let mut worker = Stage::with(|o| (o.capacity, o.prefetch, o.lanes) = (3, 1, 2));
+    worker.hears_of(0, 1, [demand()]);
+    assert_eq!(worker.credit(0), Some(4), "nobody else wanted it");
+    worker.hears_of(1, 1, [demand()]);
+    assert!(worker.heartbeat(0).unwrap().wanted_back);
+    worker.hears_of(1, 1, [demand()]);
+    assert!(worker.heartbeat(0).is_none(), "asked once");
+    worker.hears_of(0, 1, [skip(2, 4)]);
+    assert_eq!(worker.credit(1), Some(3), "what was given back");
+    worker.hears_of(0, 1, [dispatch(1, A), dispatch(2, B)]);
+    assert_eq!(worker.started(), [A], "a number that was given back is used up");
+}
+
+#[test]
+fn demand_of_several_lanes_is_shared_evenly() {
+    let mut worker = Stage::with(|o| (o.capacity, o.prefetch, o.lanes) = (4, 0, 3));
+    worker.hears_of(0, 1, [demand()]);
+    worker.said.clear();
+    worker.hears_of(1, 1, [demand()]);
+    worker.hears_of(2, 1, [demand()]);
+    worker.said.clear();
+    worker.hears_of(0, 1, [skip(1, 4)]);
+    let given: Vec<(u16, u64)> = worker
+        .said
+        .iter()
+        .filter_map(|(lane, message)| match message {
+            ToLane::Credit { credit, .. } => Some((lane.0, credit.0)),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(given, [(1, 2), (2, 2)]);
+}
+
+#[test]
+fn unacknowledged_reports_take_room() {
+    let mut worker = Stage::with(|o| (o.prefetch, o.unacked_max) = (0, 0));
+    worker.hears(1, [demand()]);
+    assert_eq!(worker.credit(0), Some(1));
+    worker.hears(1, [dispatch(1, A)]);
+    worker.succeeds(A);
+    assert_eq!(worker.credit(0), None);
+    worker.is_acked(A);
+    assert_eq!(worker.credit(0), Some(2));
+}
+
+#[test]
+fn a_dispatch_beyond_the_credit_is_not_refused() {
+    // Credit may have been raised by a message that was lost on its way; the worker has room for what comes.
+    let mut worker = Stage::new();
+    worker.hears(1, [dispatch(1, A), dispatch(2, B), dispatch(3, C)]);
+    assert_eq!(worker.started(), [A]);
+    assert_eq!(worker.machine.load(), 3);
+}

@@ -1,0 +1,116 @@
+//! The bars of a lane: what cannot run does not delay what can, and memory stays bounded, however much waits.
+//! Time is simulated; "at once" means that no time passes at all and that the machine does a bounded number of things.
+//!
+//! One test, because each part fills a store with a million tasks.
+
+use tasklane_core::id::{LaneId, TaskId};
+use tasklane_core::policy::{Limit, LimitScope};
+use tasklane_sim::harness::{Make, Story, Worker, name, task};
+
+/// Tasks that wait.
+const WAITING: u64 = 1_000_000;
+/// Tasks submitted together.
+const BATCH: usize = 2_000;
+/// Ids of these begin here; the harness counts its own from 1.
+const MANY: u64 = 1 << 32;
+/// Tasks in memory while all of these wait: twice the window for each of a few lines.
+const IN_MEMORY_MAX: usize = 1_100;
+/// Steps, reads and commits that a task may take from its submission to its end.
+const EFFORT_MAX: u64 = 15;
+
+/// Fills the lane with `count` tasks, half of them through the store and half through the owner.
+fn fill(lane: &Story, make: &Make, first: u64, count: u64) {
+    for (batch, from) in (first..first + count).step_by(BATCH).enumerate() {
+        let tasks = make.many(LaneId(3), lane.now(), from..(from + BATCH as u64).min(first + count));
+        if batch % 2 == 0 {
+            lane.store_made(tasks);
+            lane.hint();
+        } else {
+            lane.submit_made(tasks);
+        }
+        let held = lane.machine().tasks_in_memory();
+        assert!(held < IN_MEMORY_MAX, "{held} tasks in memory after {from}");
+    }
+}
+
+/// Everything that the machine did.
+fn effort(lane: &Story) -> u64 {
+    let (steps, reads, commits) = lane.effort();
+    steps + reads + commits
+}
+
+/// A task, submitted either way, starts and ends at once.
+fn expect_at_once(lane: &Story, worker: &Worker, make: &Make) {
+    let ways: [fn(&Story, Make) -> TaskId; 2] = [Story::submit, Story::arrive];
+    for submit in ways {
+        let (before, now) = (effort(lane), lane.now());
+        let id = submit(lane, make.clone());
+        assert_eq!(worker.works_off(), [id]);
+        let spent = effort(lane) - before;
+        assert!(spent <= EFFORT_MAX, "{spent} steps, reads and commits for one task");
+        assert_eq!(lane.now(), now);
+        let held = lane.machine().tasks_in_memory();
+        assert!(held < IN_MEMORY_MAX, "{held} tasks in memory");
+    }
+}
+
+#[test]
+fn what_cannot_run_delays_nothing_and_takes_no_memory() {
+    nobody_runs_the_type();
+    one_key_has_nearly_all();
+}
+
+/// A million tasks of a type that no worker runs.
+fn nobody_runs_the_type() {
+    let lane = Story::large();
+    let worker = lane.worker("w1", 4);
+    fill(&lane, &task().of_type("nobody").priority(9), MANY, WAITING);
+    for round in 0..10 {
+        expect_at_once(&lane, &worker, &task().priority(round));
+        lane.advance(5);
+    }
+    // A new owner finds it as fast: it reads a few pages, not a million tasks.
+    let behind = lane.store_only(task().priority(0));
+    let before = effort(&lane);
+    lane.takeover();
+    assert_eq!(worker.works_off(), [behind]);
+    let spent = effort(&lane) - before;
+    assert!(spent < 50, "{spent} steps, reads and commits for a takeover");
+    expect_at_once(&lane, &worker, &task());
+    // And when somebody runs the type after all, they go.
+    worker.offers(|d| d.task_types = [name("nobody")].into());
+    assert_eq!(worker.runs().len(), 4);
+}
+
+/// A million tasks, nine of ten under one key whose limit is reached.
+fn one_key_has_nearly_all() {
+    let lane = Story::large();
+    let by_user = Limit { name: name("user"), scope: LimitScope::Key, concurrency: Some(1), rate: None };
+    lane.policy(|p| p.limits = vec![by_user]);
+    let worker = lane.worker("w1", 4);
+    let (greedy, modest) = (task().flow("user", "greedy").priority(9), task().flow("user", "modest"));
+    fill(&lane, &greedy, MANY, WAITING * 9 / 10);
+    let running = worker.runs();
+    assert_eq!(running.len(), 1, "the key is at its limit");
+    fill(&lane, &modest, MANY + WAITING, WAITING / 10);
+    // The other key's tasks run one after the other while the first one is stuck.
+    for _ in 0..1_000 {
+        let ids = worker.runs();
+        assert_eq!(ids.len(), 1);
+        worker.finishes(ids[0]);
+    }
+    let second = worker.runs();
+    for round in 0..10 {
+        expect_at_once(&lane, &worker, &task().flow("user", &format!("user-{round}")));
+        expect_at_once(&lane, &worker, &task());
+        lane.advance(5);
+    }
+    lane.takeover();
+    expect_at_once(&lane, &worker, &task().flow("user", "somebody"));
+    // The keys themselves go on too, one at a time.
+    worker.finishes(running[0]);
+    worker.finishes(second[0]);
+    assert_eq!(worker.runs().len(), 2);
+    let held = lane.machine().tasks_in_memory();
+    assert!(held < IN_MEMORY_MAX, "{held} tasks in memory");
+}
