@@ -56,7 +56,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
             "some tasks did not finish"
         );
     }
-    let (whole, machine) = (cpu_time() - started, bench.machine);
+    let (whole, machine) = (cpu_time().saturating_sub(started), bench.machine);
     println!(
         "{} tasks over {} workers: {:.0} tasks/s in the machine ({:.2} s), {:.0} tasks/s with the harness ({:.2} s)",
         options.tasks,
@@ -166,7 +166,7 @@ impl Bench {
         self.now = self.now + Duration::from_micros(10);
         let started = cpu_time();
         self.lane.step(input, self.now, &mut self.effects);
-        self.machine += cpu_time() - started;
+        self.machine += cpu_time().saturating_sub(started);
     }
 
     /// Does what the machine asks for until it asks for nothing more.

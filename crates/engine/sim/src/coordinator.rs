@@ -91,7 +91,12 @@ impl World {
                 self.sessions.revoke(session);
             }
             CoordinatorCall::Acquire { caller, token, lane } => {
-                let granted = self.sessions.acquire(&token, lane, self.now).unwrap_or(false);
+                let mut granted = self.sessions.acquire(&token, lane, self.now).unwrap_or(false);
+                // A grant only says who should try: nothing may rest on there being one holder.
+                if !granted && !self.weather.healed && self.rng.chance(2) {
+                    self.report.fault("grant given twice");
+                    granted = true;
+                }
                 let input = ServerInput::Granted { lane, granted };
                 self.after(
                     delay,
