@@ -147,7 +147,7 @@ struct Task {
 }
 
 /// Violations kept: the first ones say what went wrong.
-const VIOLATIONS_MAX: usize = 20;
+const VIOLATIONS_MAX: usize = 200;
 
 impl Checker {
     /// `lost_max`: how many attempts of a task may be lost before it is stopped.

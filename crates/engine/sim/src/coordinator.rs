@@ -97,11 +97,13 @@ impl World {
                     self.report.fault("grant given twice");
                     granted = true;
                 }
-                let input = ServerInput::Granted { lane, granted };
-                self.after(
-                    delay,
-                    Event::Server { index: caller.index, incarnation: caller.incarnation, input },
-                );
+                if granted {
+                    let input = ServerInput::Granted { lane };
+                    self.after(
+                        delay,
+                        Event::Server { index: caller.index, incarnation: caller.incarnation, input },
+                    );
+                }
             }
             CoordinatorCall::Release { token, lane } => {
                 let _ = self.sessions.release(&token, lane, self.now);

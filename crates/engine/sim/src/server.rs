@@ -44,7 +44,6 @@ pub(crate) enum ServerInput {
     },
     Granted {
         lane: LaneId,
-        granted: bool,
     },
     View {
         view: View,
@@ -197,7 +196,7 @@ impl World {
                     server.lease_from = server.lease_from.max(asked_at);
                 }
             }
-            ServerInput::Granted { lane, granted } => self.drive_lane(index, lane, Input::Granted(granted)),
+            ServerInput::Granted { lane } => self.drive_lane(index, lane, Input::Granted(true)),
             ServerInput::View { view, requested_by } => self.server_view(index, &view, requested_by),
             ServerInput::Reply { lane, call, reply } => {
                 self.drive_lane(index, lane, Input::Reply { call, reply: *reply });

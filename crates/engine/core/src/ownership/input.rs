@@ -14,7 +14,8 @@ use crate::time::Timestamp;
 pub enum Input {
     /// Whether this server should own the lane.
     Wanted(bool),
-    /// Whether the coordinator grants it, now or no longer.
+    /// Whether the coordinator grants it, now or no longer. `false` is for a view that shows somebody else, or nobody;
+    /// an [`Effect::Acquire`] that was refused needs no answer, and one that comes late would hide a later grant.
     Granted(bool),
     /// The answer to [`Effect::Call`].
     Reply {

@@ -554,8 +554,12 @@ impl Ownership {
                 });
                 self.call_again(call, request);
             }
-            // Fenced, or it cannot be settled: memory is not repaired but made anew.
-            _ => self.drop_lane(),
+            // Fenced, or it cannot be settled: memory is not repaired but made anew. Who is fenced may have lost the grant
+            // without hearing of it, and asks again, so that two servers do not take the lane from each other in turns.
+            _ => {
+                self.granted = false;
+                self.drop_lane();
+            }
         }
     }
 }
