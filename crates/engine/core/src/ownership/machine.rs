@@ -56,6 +56,8 @@ pub struct Ownership {
     now: Timestamp,
     wanted: bool,
     granted: bool,
+    /// The grant may be lost: ask before the lane is claimed again.
+    doubtful: bool,
     state: State,
     next_call: u64,
     /// Calls to make again, when it is time.
@@ -148,6 +150,7 @@ impl Ownership {
             now,
             wanted: false,
             granted: false,
+            doubtful: false,
             state: State::Idle,
             next_call: 0,
             retries: BTreeMap::new(),
@@ -280,13 +283,16 @@ impl Ownership {
             effects.push(Effect::Call { call, request });
         }
         match &mut self.state {
-            State::Idle if self.wanted && self.granted => self.head(effects),
+            State::Idle if self.wanted && self.granted && !self.doubtful => self.head(effects),
             State::Idle if self.wanted => {
+                self.granted = false;
+                self.doubtful = false;
                 self.state = State::Acquiring { again_at: self.now + self.options.retry_after };
                 effects.push(Effect::Acquire);
             }
             State::Idle if self.granted => {
                 self.granted = false;
+                self.doubtful = false;
                 effects.push(Effect::Release);
             }
             State::Acquiring { .. } if !self.wanted => self.state = State::Idle,
@@ -557,7 +563,7 @@ impl Ownership {
             // Fenced, or it cannot be settled: memory is not repaired but made anew. Who is fenced may have lost the grant
             // without hearing of it, and asks again, so that two servers do not take the lane from each other in turns.
             _ => {
-                self.granted = false;
+                self.doubtful = true;
                 self.drop_lane();
             }
         }
