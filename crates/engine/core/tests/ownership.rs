@@ -436,6 +436,8 @@ fn a_fenced_owner_drops_everything_and_looks_who_owns_the_lane() {
     server.commit_fails(CallError::Fenced);
     server.expect_not_owned(token);
     assert!(server.machine.machine().is_none());
+    assert_eq!(server.machine.phase(), "acquiring", "the grant may be lost, too");
+    server.step(Input::Granted(true));
     assert_eq!(server.machine.phase(), "asking who owns it");
     server.epoch = 12;
     server.becomes_owner();
@@ -455,6 +457,7 @@ fn a_commit_that_cannot_be_settled_leads_to_a_new_claim() {
     }
     server.commit_fails(CallError::Unknown);
     server.expect_not_owned(token);
+    server.step(Input::Granted(true));
     server.becomes_owner();
     assert_eq!(server.machine.epoch(), Some(Epoch(8)));
 }
@@ -465,7 +468,9 @@ fn a_commit_that_will_never_succeed_leads_to_a_new_claim() {
     let token = server.submits(1);
     server.commit_fails(CallError::Fatal);
     server.expect_not_owned(token);
-    assert_eq!(server.machine.phase(), "asking who owns it");
+    server.step(Input::Granted(true));
+    server.head_is(1, 5);
+    assert_eq!(server.claim().1.failures, 2, "a lane that cannot be written to is parked in the end");
 }
 
 #[test]

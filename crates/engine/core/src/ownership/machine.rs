@@ -562,7 +562,9 @@ impl Ownership {
             }
             // Fenced, or it cannot be settled: memory is not repaired but made anew. Who is fenced may have lost the grant
             // without hearing of it, and asks again, so that two servers do not take the lane from each other in turns.
-            _ => {
+            other => {
+                // What will never succeed would not succeed under the next owner either: it counts as a failure.
+                self.failed |= other == Err(CallError::Fatal);
                 self.doubtful = true;
                 self.drop_lane();
             }

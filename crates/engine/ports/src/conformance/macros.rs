@@ -1,5 +1,6 @@
 //! Makes named tests of cases.
 
+use std::pin::Pin;
 use std::time::Duration;
 
 use tokio::runtime::Builder;
@@ -10,17 +11,17 @@ const LONG_CASE_MAX: Duration = Duration::from_hours(1);
 
 /// Runs a case on a runtime with two threads, so that races are real. `None` means that it was skipped.
 pub fn run(name: &str, case: impl Future<Output = Option<()>>) {
-    finish(name, case, CASE_MAX, Builder::new_multi_thread().worker_threads(2));
+    finish(name, Box::pin(case), CASE_MAX, Builder::new_multi_thread().worker_threads(2));
 }
 
 /// Like [`run`], for one that tries many things.
 pub fn run_long(name: &str, case: impl Future<Output = Option<()>>) {
-    finish(name, case, LONG_CASE_MAX, Builder::new_multi_thread().worker_threads(2));
+    finish(name, Box::pin(case), LONG_CASE_MAX, Builder::new_multi_thread().worker_threads(2));
 }
 
 /// Runs a case on a runtime with one thread, so that time can be paused.
 pub fn run_alone(name: &str, case: impl Future<Output = Option<()>>) {
-    finish(name, case, CASE_MAX, &mut Builder::new_current_thread());
+    finish(name, Box::pin(case), CASE_MAX, &mut Builder::new_current_thread());
 }
 
 /// Says that a case was skipped, and why.
@@ -29,7 +30,10 @@ pub fn skipped(name: &str, why: &str) {
     eprintln!("SKIPPED {name}: {why}");
 }
 
-fn finish(name: &str, case: impl Future<Output = Option<()>>, case_max: Duration, builder: &mut Builder) {
+/// Boxed, so that all of this is compiled once and not for each of hundreds of cases.
+type Case<'a> = Pin<Box<dyn Future<Output = Option<()>> + 'a>>;
+
+fn finish(name: &str, case: Case<'_>, case_max: Duration, builder: &mut Builder) {
     let runtime = builder.enable_all().build().unwrap();
     let ended = runtime.block_on(async { tokio::time::timeout(case_max, case).await });
     match ended {
