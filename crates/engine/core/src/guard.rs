@@ -38,6 +38,8 @@ guards! {
     InsertOutcome,
     /// Lane: reports must name the current attempt.
     AttemptMatch,
+    /// Lane: reports must come from the session that has the attempt.
+    SessionMatch,
     /// Lane: every assignment takes a new attempt number, also after a recall.
     NewAttemptAfterRecall,
     /// Lane: an assignment is committed before it is sent.

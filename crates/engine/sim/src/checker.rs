@@ -4,7 +4,7 @@
 //! 1. No acknowledged task is lost: each reaches a final state.
 //! 2. A final state is written once and never changes.
 //! 3. No two attempts of a task are alive at the same time.
-//! 4. An attempt is started once, and only after its assignment was committed.
+//! 4. An attempt is started once, after its assignment was committed, and while it is the current one.
 //! 5. An assignment takes a new attempt number; an attempt has one session.
 //! 6. Nobody but the current owner of a lane writes to it.
 //! 7. Limits and rates are never exceeded.
@@ -317,6 +317,11 @@ impl Checker {
         let AttemptId { task, number } = attempt;
         if self.sessions.get(&attempt) != Some(&session) {
             self.fail(at, format!("attempt {number} of task {task} was started before it was assigned"));
+        }
+        let current = self.tasks.get(&task);
+        let counts = |task: &Task| task.status.is_some_and(Status::is_in_flight) && task.attempt == number;
+        if !current.is_some_and(counts) {
+            self.fail(at, format!("attempt {number} of task {task} was started when it was over"));
         }
         if !self.started.insert(attempt) {
             self.fail(at, format!("attempt {number} of task {task} was started twice"));

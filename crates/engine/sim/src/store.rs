@@ -97,7 +97,9 @@ impl World {
             }
             return;
         }
-        let delay = self.between(100, 1_000);
+        // Answers are slow too, so that what they say is old when it arrives.
+        let slow = !self.weather.healed && (self.weather.slow_store || self.rng.chance(3));
+        let delay = self.between(100, if slow { 1_500_000 } else { 1_000 });
         match request {
             StoreRequest::Lane { lane, request } => {
                 let reply = self.apply_request(lane, request);

@@ -277,7 +277,7 @@ impl Lane {
             Input::Start => self.on_start(effects),
             Input::Page { read, page } => self.on_page(read, page, effects),
             Input::Committed { outcomes } => self.on_committed(outcomes, effects),
-            Input::Submit { token, tasks } => self.on_submit(token, tasks),
+            Input::Submit { token, tasks } => self.on_submit(token, tasks, effects),
             Input::Worker(batch) => self.on_worker(batch),
             Input::Members { revision, members } => self.on_members(revision, members),
             Input::Policy { queue, policy } => self.on_policy(&queue, policy),

@@ -143,6 +143,12 @@ impl Lane {
                 self.arrivals_reading = false;
                 for row in rows {
                     match row {
+                        // Read before its attempt ended, perhaps, and dropped from memory since: looked at again.
+                        Arrival::Task(row) if row.state.status.is_in_flight() => {
+                            if !self.by_id.contains_key(&row.id) && !self.tombstones.contains_key(&row.id) {
+                                self.reread.insert(row.id);
+                            }
+                        }
                         Arrival::Task(row) => self.adopt(row),
                         Arrival::Command(row) => self.on_command(&row),
                     }
@@ -367,6 +373,10 @@ impl Lane {
         self.workers[worker].holds.insert(entry);
         if self.loading.is_complete() {
             self.arm_start_by(entry);
+            // Every session that is alive is known by now.
+            if self.workers[worker].descriptor.is_none() {
+                self.end_worker(worker);
+            }
         }
     }
 

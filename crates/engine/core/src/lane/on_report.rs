@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::guard::Guard;
-use crate::id::{Epoch, SessionId};
+use crate::id::{Epoch, SessionId, TaskId};
 use crate::message::{
     AttemptId, Dispatch, Ending, Finish, Heartbeat, HeldState, Report, RetryAdvice, ToLane, ToWorker,
     Verdict, WorkerBatch,
 };
+use crate::read::LaneRead;
 use crate::status::Status;
 use crate::task::{AttemptOutcome, AttemptRecord, TaskError};
 use crate::time::Timestamp;
@@ -55,12 +56,15 @@ impl Lane {
     fn on_report(&mut self, session: SessionId, attempt: AttemptId, report: Report) {
         let Some(&handle) = self.by_id.get(&attempt.task) else {
             self.counters.report_of_idle_task += 1;
-            return self.call_stale(session, attempt, &report);
+            if !self.is_being_read(attempt.task) {
+                self.call_stale(session, attempt, &report);
+            }
+            return;
         };
         let entry = &self.entries[handle];
         let guards = self.options.guards;
         let attempt_matches = entry.state.attempt == attempt.number || !guards.on(Guard::AttemptMatch);
-        let session_matches = entry.state.session == Some(session);
+        let session_matches = entry.state.session == Some(session) || !guards.on(Guard::SessionMatch);
         let in_flight = entry.flight.is_some();
         if attempt_matches && session_matches && in_flight {
             return self.apply_report(handle, session, attempt, report);
@@ -76,6 +80,12 @@ impl Lane {
         if entry.is_clean() || !guards.on(Guard::AckAfterCommit) {
             self.call_stale(session, attempt, &report);
         }
+    }
+
+    /// Memory does not know the task, because it is being read again: nothing can be said of it yet.
+    fn is_being_read(&self, task: TaskId) -> bool {
+        let under_way = |read: &LaneRead| matches!(read, LaneRead::Tasks { ids } if ids.contains(&task));
+        self.reread.contains(&task) || self.reads.values().any(under_way)
     }
 
     fn call_stale(&mut self, session: SessionId, attempt: AttemptId, report: &Report) {
@@ -332,7 +342,7 @@ impl Lane {
             let known = self.by_id.get(&attempt.task).map(|&handle| &self.entries[handle]);
             let settled = known
                 .is_none_or(|e| e.is_clean() && (e.attempt() != attempt || e.state.session != Some(session)));
-            if settled && state != HeldState::Ended {
+            if settled && state != HeldState::Ended && !self.is_being_read(attempt.task) {
                 self.tell(worker, ToWorker::Stop { attempt });
             }
         }
@@ -441,6 +451,10 @@ impl Lane {
         while self.workers[worker].confirmed && self.workers[worker].room() > 0 {
             let Some(handle) = self.workers[worker].unsent.pop_front() else { break };
             if !self.workers[worker].holds.contains(&handle) {
+                continue;
+            }
+            // One that is being recalled is not sent: the recall would not use up its number.
+            if self.entries[handle].flight.as_ref().is_some_and(|flight| flight.recalls > 0) {
                 continue;
             }
             let k = self.take_number(worker);

@@ -6,7 +6,7 @@ use crate::task::{NewTask, OrderKey};
 use crate::time::Timestamp;
 
 use super::entry::{Entry, Handle};
-use super::input::SubmitToken;
+use super::input::{Effect, SubmitToken};
 use super::lines::settled;
 use super::machine::Lane;
 use super::on_page::settled_delayed;
@@ -26,11 +26,14 @@ pub(super) struct BareInsert {
 }
 
 impl Lane {
-    pub(super) fn on_submit(&mut self, token: SubmitToken, tasks: Vec<NewTask>) {
+    pub(super) fn on_submit(&mut self, token: SubmitToken, tasks: Vec<NewTask>, effects: &mut Vec<Effect>) {
         assert!(self.loading.is_complete(), "tasks are submitted to a loaded lane only");
+        if tasks.is_empty() {
+            return effects.push(Effect::Submitted { token, outcomes: Vec::new() });
+        }
         let submission = Submission { outcomes: vec![None; tasks.len()], missing: tasks.len() };
         self.submissions.insert(token, submission);
-        self.urgent |= !tasks.is_empty();
+        self.urgent = true;
         for (item, task) in tasks.into_iter().enumerate() {
             self.submit_one(task, (token, item));
             // What can run at once never gets as far as the end of a window.
@@ -42,7 +45,11 @@ impl Lane {
 
     fn submit_one(&mut self, task: NewTask, submit: (SubmitToken, usize)) {
         let known = self.by_id.contains_key(&task.id);
-        let line = if known { None } else { self.intern_line(&task.spec.head, false) };
+        let line = if known || !self.options.insert_and_assign {
+            None
+        } else {
+            self.intern_line(&task.spec.head, false)
+        };
         self.provisional_seq += 1;
         let seq = Seq(self.provisional_seq);
         // As the store sees it, whatever this owner's clock says: one that has come due already is released at once.

@@ -8,7 +8,7 @@ use crate::id::{LaneId, SessionId};
 use crate::message::{
     AttemptId, Dispatch, Ending, Finish, Heartbeat, Held, HeldState, Report, ToLane, WorkerBatch,
 };
-use crate::task::{TaskError, TaskResult};
+use crate::task::TaskError;
 use crate::time::Timestamp;
 
 use super::credit::Link;
@@ -337,12 +337,5 @@ impl WorkerSession {
                 effects.push(Effect::Send(WorkerBatch { lane, session: self.session, messages }));
             }
         }
-    }
-
-    /// A finish for an attempt that never got to its executor.
-    pub fn failed_early(error: TaskError) -> Finish {
-        let result = TaskResult::default();
-        let ending = Ending::Failed { error, retry: crate::message::RetryAdvice::Never };
-        Finish { ran: Duration::ZERO, ending, result }
     }
 }

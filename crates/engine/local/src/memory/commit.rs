@@ -29,7 +29,7 @@ impl MemoryState {
         }
         let last = lane.commit;
         let repeated = last.0 > 0 && commit.number == last;
-        if repeated && guards.on(Guard::CommitRepeat) && guards.on(Guard::CommitNumber) {
+        if repeated && guards.on(Guard::CommitRepeat) {
             return Ok(lane.outcomes.clone());
         }
         if !repeated && commit.number != last.next() && guards.on(Guard::CommitNumber) {
