@@ -534,10 +534,11 @@ impl Ownership {
                 }
             }
             Err(CallError::Unknown) if !self.options.lane.guards.on(Guard::ReclaimAfterUnknown) => {
-                // What must not happen: taking an unknown outcome for a failure and going on with the next number.
+                // What must not happen: taking an unknown outcome for a success and going on with the next number.
                 let groups = owning.commits.pop_front().map_or(0, |groups| groups.len());
                 let applied = GroupOutcome::Applied { seq: None };
                 owning.outcomes.extend(std::iter::repeat_n(applied, groups));
+                owning.number = owning.number.next();
                 owning.under_way = None;
                 if owning.commits.is_empty() {
                     let outcomes = std::mem::take(&mut owning.outcomes);
