@@ -15,7 +15,7 @@ const SEEDS: &[(Guard, u64)] = &[
     (Guard::RequestIdKey, 1),
     (Guard::ArrivalsOrder, 6),
     (Guard::InboxDoneInGroup, 1),
-    (Guard::ReclaimAfterUnknown, 1),
+    (Guard::ReclaimAfterUnknown, 2),
     (Guard::InsertOutcome, 3),
     (Guard::AttemptMatch, 25),
     (Guard::SessionMatch, 8414),
