@@ -3,6 +3,7 @@
 use crate::id::{AttemptNo, Name, SessionId, TaskId};
 use crate::policy::{Limit, LimitScope};
 use crate::status::Status;
+use crate::task::{TaskHead, TaskRow};
 use crate::time::Timestamp;
 
 use super::assign::Verdict;
@@ -123,50 +124,72 @@ impl Lane {
         Some(Explanation { status: entry.state.status, reasons })
     }
 
-    /// The same for a ready task that the store has and memory does not.
-    pub fn explain_paged(&self, row: &crate::task::TaskRow) -> Explanation {
+    /// The same for a waiting task that the store has and memory does not.
+    pub fn explain_paged(&self, row: &TaskRow) -> Explanation {
         let mut reasons = Vec::new();
+        if !self.loading.is_complete() {
+            reasons.push(Reason::Loading);
+        }
         match row.state.status {
             Status::Pending if row.state.delayed => reasons.push(Reason::DelayedUntil(row.state.due)),
             Status::Retrying => reasons.push(Reason::RetryingAt(row.state.due)),
-            _ => match self.line_by_key.get(&row.head.line()) {
-                Some(&line) => self.explain_line(line, None, &mut reasons),
-                None => reasons.push(Reason::MoreThan(0)),
-            },
+            _ => {
+                if let Some(&line) = self.line_by_key.get(&row.head.line()) {
+                    self.explain_line(line, None, &mut reasons);
+                } else {
+                    self.explain_queue(&row.head, &mut reasons);
+                    let able = self.workers.iter().filter(|(_, w)| w.takes_work() && w.can_run(&row.head));
+                    let (able, free) =
+                        able.fold((0, 0), |(able, free), (_, w)| (able + 1, free + usize::from(w.free)));
+                    reasons.extend(self.explain_workers(&row.head.task_type, able, free));
+                    reasons.push(Reason::MoreThan(0));
+                }
+            }
         }
         Explanation { status: row.state.status, reasons }
     }
 
     fn explain_line(&self, line: usize, entry: Option<&Entry>, reasons: &mut Vec<Reason>) {
         let line = &self.lines[line];
-        let queue = &self.queues[line.queue];
-        if queue.policy.policy.paused {
-            reasons.push(Reason::Paused);
-        }
-        for limit in &queue.policy.policy.limits {
-            let key = match limit.scope {
-                LimitScope::Queue => None,
-                LimitScope::Key => match line.head.flow.iter().find(|flow| flow.limit == limit.name) {
-                    Some(flow) => Some(flow.key.clone()),
-                    None => continue,
-                },
-            };
-            let key = LimitKey { queue: line.queue, limit: limit.name.clone(), key };
-            if let Some(state) = self.limits.find(&key) {
-                reasons.extend(self.explain_limit(limit, state));
-            }
-        }
+        self.explain_queue(&line.head, reasons);
         let class = &self.classes[line.class];
-        if class.serving.is_empty() {
-            let task_type = class.key.task_type.clone();
-            reasons.push(Reason::NoCapableWorker { task_type, workers: self.workers.len() });
-        } else if class.free.is_empty() {
-            reasons.push(Reason::AllFull { workers: class.serving.len() });
-        }
+        reasons.extend(self.explain_workers(&class.key.task_type, class.serving.len(), class.free.len()));
         reasons.push(match entry {
             Some(entry) => Reason::Position(line.window.range(..entry.order()).count()),
             None => Reason::MoreThan(line.window.len()),
         });
+    }
+
+    /// What the policy of its queue puts in the way of a task.
+    fn explain_queue(&self, head: &TaskHead, reasons: &mut Vec<Reason>) {
+        let Some(policy) = self.policies.get(&head.queue).map(|versioned| &versioned.policy) else { return };
+        if policy.paused {
+            reasons.push(Reason::Paused);
+        }
+        let Some(&queue) = self.queue_by_key.get(&head.queue) else { return };
+        for limit in &policy.limits {
+            let key = match limit.scope {
+                LimitScope::Queue => None,
+                LimitScope::Key => match head.flow.iter().find(|flow| flow.limit == limit.name) {
+                    Some(flow) => Some(flow.key.clone()),
+                    None => continue,
+                },
+            };
+            let key = LimitKey { queue, limit: limit.name.clone(), key };
+            if let Some(state) = self.limits.find(&key) {
+                reasons.extend(self.explain_limit(limit, state));
+            }
+        }
+    }
+
+    fn explain_workers(&self, task_type: &Name, able: usize, free: usize) -> Option<Reason> {
+        match (able, free) {
+            (0, _) => {
+                Some(Reason::NoCapableWorker { task_type: task_type.clone(), workers: self.workers.len() })
+            }
+            (workers, 0) => Some(Reason::AllFull { workers }),
+            _ => None,
+        }
     }
 
     fn explain_limit(&self, limit: &Limit, state: &LimitState) -> Option<Reason> {

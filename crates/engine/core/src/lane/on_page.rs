@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 
 use crate::commit::{RecordKey, RecordKind};
 use crate::guard::Guard;
-use crate::id::Seq;
+use crate::id::{Seq, TaskId};
 use crate::message::ToWorker;
 use crate::read::{Arrival, LanePage, LaneRead};
 use crate::task::{OrderKey, Place, TaskHead, TaskRow};
@@ -143,12 +143,7 @@ impl Lane {
                 self.arrivals_reading = false;
                 for row in rows {
                     match row {
-                        // Read before its attempt ended, perhaps, and dropped from memory since: looked at again.
-                        Arrival::Task(row) if row.state.status.is_in_flight() => {
-                            if !self.by_id.contains_key(&row.id) && !self.tombstones.contains_key(&row.id) {
-                                self.reread.insert(row.id);
-                            }
-                        }
+                        Arrival::Task(row) if row.state.status.is_in_flight() => self.look_again(row.id),
                         Arrival::Task(row) => self.adopt(row),
                         Arrival::Command(row) => self.on_command(&row),
                     }
@@ -211,6 +206,16 @@ impl Lane {
             self.arm_start_by(entry);
         }
         self.apply_policies();
+    }
+
+    /// A row that shows an attempt memory does not know was read before the attempt ended, and the task dropped from
+    /// memory since.
+    fn look_again(&mut self, task: TaskId) {
+        if self.tombstones.contains_key(&task) {
+            self.counters.stale_row_dropped += 1;
+        } else if !self.by_id.contains_key(&task) {
+            self.reread.insert(task);
+        }
     }
 
     /// Takes a row of the store into memory, unless memory knows better.

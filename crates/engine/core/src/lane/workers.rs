@@ -10,6 +10,7 @@ use crate::id::{DispatchNo, SessionId};
 use crate::member::WorkerDescriptor;
 use crate::message::ToWorker;
 use crate::policy::{Strategy, WhenFull};
+use crate::task::TaskHead;
 
 use super::entry::Handle;
 use super::machine::Lane;
@@ -104,6 +105,11 @@ impl Worker {
     /// May be given tasks at all.
     pub(super) fn takes_work(&self) -> bool {
         self.descriptor.as_ref().is_some_and(|d| !d.draining) && !self.revoked
+    }
+
+    /// Offers the type and has the labels.
+    pub(super) fn can_run(&self, head: &TaskHead) -> bool {
+        self.descriptor.as_ref().is_some_and(|d| d.can_run(head))
     }
 
     fn has_room(&self) -> bool {

@@ -104,6 +104,16 @@ fn more_than_so_many_are_before_it() {
 }
 
 #[test]
+fn a_line_that_is_not_in_memory_is_explained_too() {
+    let lane = Story::with(|o| o.lines_max = 1);
+    lane.submit(task().of_type("train"));
+    let id = lane.submit(task().of_type("test"));
+    assert_eq!(lane.decided(id), None);
+    let none = Reason::NoCapableWorker { task_type: name("test"), workers: 0 };
+    assert_eq!(lane.explain(id), [none, Reason::MoreThan(0)]);
+}
+
+#[test]
 fn sent_and_then_queued_at_its_worker() {
     let lane = Story::new();
     let w1 = lane.worker("w1", 1);
