@@ -518,34 +518,33 @@ impl Ownership {
         effects.push(Effect::Call { call: self.next_call, request });
     }
 
+    /// What became of the commit under way is known: the next one follows, or the machine is told.
+    fn on_settled(&mut self, effects: &mut Vec<Effect>) {
+        let State::Owning(owning) = &mut self.state else { return };
+        owning.commits.pop_front();
+        owning.number = owning.number.next();
+        owning.under_way = None;
+        if owning.commits.is_empty() {
+            let outcomes = std::mem::take(&mut owning.outcomes);
+            self.drive(lane::Input::Committed { outcomes }, effects);
+        } else {
+            self.send_commit(effects);
+        }
+    }
+
     fn on_commit_reply(&mut self, call: u64, reply: Result<Reply, CallError>, effects: &mut Vec<Effect>) {
         let State::Owning(owning) = &mut self.state else { return };
         match reply {
             Ok(Reply::Committed(outcomes)) => {
                 owning.outcomes.extend(outcomes);
-                owning.commits.pop_front();
-                owning.number = owning.number.next();
-                owning.under_way = None;
-                if owning.commits.is_empty() {
-                    let outcomes = std::mem::take(&mut owning.outcomes);
-                    self.drive(lane::Input::Committed { outcomes }, effects);
-                } else {
-                    self.send_commit(effects);
-                }
+                self.on_settled(effects);
             }
             Err(CallError::Unknown) if !self.options.lane.guards.on(Guard::ReclaimAfterUnknown) => {
                 // What must not happen: taking an unknown outcome for a success and going on with the next number.
-                let groups = owning.commits.pop_front().map_or(0, |groups| groups.len());
+                let groups = owning.commits.front().map_or(0, |groups| groups.len());
                 let applied = GroupOutcome::Applied { seq: None };
                 owning.outcomes.extend(std::iter::repeat_n(applied, groups));
-                owning.number = owning.number.next();
-                owning.under_way = None;
-                if owning.commits.is_empty() {
-                    let outcomes = std::mem::take(&mut owning.outcomes);
-                    self.drive(lane::Input::Committed { outcomes }, effects);
-                } else {
-                    self.send_commit(effects);
-                }
+                self.on_settled(effects);
             }
             Err(CallError::NotApplied | CallError::Unknown)
                 if owning.tries < self.options.commit_tries_max =>
