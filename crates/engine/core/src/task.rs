@@ -507,6 +507,22 @@ impl TaskResult {
     }
 }
 
+/// How far an attempt is, in its own words.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Progress {
+    /// Of the whole, 0 to 100.
+    #[serde(rename = "p", default, skip_serializing_if = "Option::is_none")]
+    pub percent: Option<u8>,
+    /// For people.
+    #[serde(rename = "m", default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
+}
+
+impl Progress {
+    /// The longest message that is kept, in bytes.
+    pub const MESSAGE_BYTES_MAX: usize = 1024;
+}
+
 /// A task as a store gives it to the owner of its lane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaskRow {

@@ -20,7 +20,7 @@ pub use coordinator::{Coordinator, CoordinatorCapabilities, OpenSession, Session
 pub use error::{
     ArchiveError, BusError, CoordinatorError, ExecutorError, IntakeError, Outcome, Source, StoreError,
 };
-pub use executor::{Execution, Executor};
+pub use executor::{Attempt, Execution, Executor, Stop};
 pub use intake::{Intake, IntakeMessage};
 pub use logs::{LogChunk, LogPosition, LogStream, Logs};
 pub use store::{

@@ -1,0 +1,3 @@
+//! The `tasklane` binary.
+
+fn main() {}
