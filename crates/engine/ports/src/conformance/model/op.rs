@@ -29,7 +29,7 @@ pub(super) enum Op {
     Read { lane: usize, read: ReadOp, limit: usize },
     Tasks { lane: usize, tasks: Vec<TaskRef> },
     List { filter: FilterOp, limit: usize },
-    Counts,
+    Counts { limit: usize },
     PutPolicy { queue: usize, expected: VersionHow, weight: u32 },
     Policy { queue: usize },
     Bind { queue: usize, lane: u16 },
@@ -246,7 +246,7 @@ impl ReferenceStateMachine for Sequences {
             | Op::Read { .. }
             | Op::Tasks { .. }
             | Op::List { .. }
-            | Op::Counts
+            | Op::Counts { .. }
             | Op::PutPolicy { .. }
             | Op::Policy { .. }
             | Op::Bind { .. } => {}
@@ -261,7 +261,7 @@ fn op(posted: usize) -> BoxedStrategy<Op> {
         18 => (lane(), read(), limit()).prop_map(|(lane, read, limit)| Op::Read { lane, read, limit }),
         3 => (lane(), vec(task(), 1..=5)).prop_map(|(lane, tasks)| Op::Tasks { lane, tasks }),
         4 => (filter(), limit()).prop_map(|(filter, limit)| Op::List { filter, limit }),
-        1 => Just(Op::Counts),
+        1 => limit().prop_map(|limit| Op::Counts { limit }),
         1 => queue().prop_map(|queue| Op::Policy { queue }),
         1 => (queue(), 0..2_u16).prop_map(|(queue, lane)| Op::Bind { queue, lane }),
         2 => (queue(), version(), 0..10_u32)

@@ -200,8 +200,8 @@ impl Side {
         Answer::Views(views)
     }
 
-    pub(super) async fn attempts(&mut self, task: TaskId) -> Answer {
-        Answer::Attempts(self.store().attempts(task).await.unwrap())
+    pub(super) async fn attempts(&mut self, task: TaskId, limit: usize) -> Answer {
+        Answer::Attempts(pages::all_attempts(&*self.store(), task, limit).await)
     }
 
     pub(super) async fn list(&mut self, filter: TaskFilter, limit: usize) -> Answer {
@@ -209,12 +209,11 @@ impl Side {
         Answer::Rows(rows.into_iter().map(|row| self.unnumbered(row)).collect())
     }
 
-    /// Counts of some queues; other sequences have theirs in the same store.
-    pub(super) async fn counts(&mut self, queues: &[QueueKey]) -> Answer {
-        let mut counts = self.store().counts().await.unwrap();
-        counts.retain(|counts| queues.contains(&counts.queue) && counts.by_status != [0; 8]);
-        counts.sort_by(|a, b| a.queue.cmp(&b.queue));
-        Answer::Counts(counts)
+    /// Counts of the queues of a namespace; other sequences have theirs in the same store.
+    pub(super) async fn counts(&mut self, before_first: &QueueKey, limit: usize) -> Answer {
+        let of_namespace = |queue: &QueueKey| queue.namespace == before_first.namespace;
+        let after = Some(before_first.clone());
+        Answer::Counts(pages::counts_while(&*self.store(), after, limit, of_namespace).await)
     }
 
     pub(super) async fn put_policy(&mut self, put: PutPolicy) -> Answer {

@@ -153,9 +153,9 @@ impl World {
                 let filter = self.filter(*filter);
                 both!(self, |side| side.list(filter.clone(), *limit))?;
             }
-            Op::Counts => {
-                let queues = self.queues.clone();
-                both!(self, |side| side.counts(&queues))?;
+            Op::Counts { limit } => {
+                let first = self.before_queues();
+                both!(self, |side| side.counts(&first, *limit))?;
             }
             Op::PutPolicy { queue, expected, weight } => {
                 let queue = self.queues[*queue].clone();
@@ -204,12 +204,13 @@ impl World {
             let ids = self.all_ids(lane);
             both!(self, |side| side.views(&ids))?;
             for id in ids {
-                both!(self, |side| side.attempts(id))?;
+                both!(self, |side| side.attempts(id, 2))?;
             }
         }
         let (queues, all) = (self.queues.clone(), self.filter(FilterOp::All));
         both!(self, |side| side.list(all.clone(), 7))?;
-        both!(self, |side| side.counts(&queues))?;
+        let first = self.before_queues();
+        both!(self, |side| side.counts(&first, 2))?;
         for queue in &queues {
             both!(self, |side| side.policy(queue))?;
         }
@@ -333,6 +334,11 @@ impl World {
     fn queue(&self, lane: LaneId, queue: usize) -> QueueKey {
         let of_lane = if lane == self.lanes[0] { 1 } else { 2 };
         self.queues[if queue == SPREAD { SPREAD } else { of_lane }].clone()
+    }
+
+    /// Sorts before the queues of this world, and behind those of others.
+    fn before_queues(&self) -> QueueKey {
+        QueueKey::new(self.queues[SPREAD].namespace.clone(), name("a"))
     }
 
     fn all_ids(&self, lane: LaneId) -> Vec<TaskId> {

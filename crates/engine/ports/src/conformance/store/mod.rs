@@ -112,6 +112,7 @@ macro_rules! store_conformance {
                 large_bodies_are_not_listed,
                 counts_agree_with_the_tasks,
                 counts_agree_after_racing_submits,
+                counts_are_paged_by_queue,
                 attempts_of_an_unknown_task_are_none,
             ],
             policy: [
