@@ -62,8 +62,13 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// Puts a queue's binding, unless there is one, and answers the one that counts.
     async fn bind_queue(&self, queue: &QueueKey, binding: &QueueBinding) -> Result<QueueBinding, StoreError>;
 
-    /// Changes a queue's policy and answers its new version. After an unknown outcome the policy is read: a repeat of a
-    /// change that was made is a conflict.
+    /// Changes a queue's policy and answers its new version.
+    ///
+    /// A change that was made is not made again: repeating it is a conflict. So an unknown outcome is settled by
+    /// repeating the change and, on a conflict, reading the policy. At version `expected + 1` its content tells: as
+    /// sent, the change was made (or the same one by somebody else, which is as good); otherwise somebody else's was,
+    /// and this one never will be. At a later version it may have been made and replaced since: what counts is the
+    /// policy that was read, and a further change starts from it.
     async fn put_policy(&self, put: PutPolicy) -> Result<u64, StoreError>;
 
     /// A queue's policy; the default one, version 0, where none was put.

@@ -119,6 +119,7 @@ macro_rules! store_conformance {
                 a_queue_without_a_policy_has_the_default_one,
                 a_policy_changes_by_compare_and_set,
                 of_racing_changes_one_wins,
+                a_change_of_unknown_outcome_is_settled_by_reading,
                 all_fields_of_a_policy_are_kept,
                 changed_policies_are_read_after_a_revision,
                 the_first_binding_counts,
