@@ -7,7 +7,10 @@ use futures::stream::{self, StreamExt, TryStreamExt};
 use redis::Value;
 use tasklane_core::id::{LaneId, QueueKey, TaskId};
 use tasklane_core::task::{AttemptRecord, TaskRow};
-use tasklane_ports::{QueueCounts, StoreError, TaskCursor, TaskFilter, TaskList, TaskPage, TaskView, codec};
+use tasklane_ports::{
+    AttemptList, CountList, QueueCounts, StoreError, TaskCursor, TaskFilter, TaskList, TaskPage, TaskView,
+    codec,
+};
 
 use crate::connect::Traffic;
 use crate::error::unexpected;
@@ -68,14 +71,13 @@ impl RedisStore {
         Ok(views)
     }
 
-    pub(crate) async fn attempts_of(&self, task: TaskId) -> Result<Vec<AttemptRecord>, StoreError> {
-        let lane = self.lane(task.lane());
-        let mut command = redis::cmd("HGET");
-        command.arg(lane.key(LaneKey::Attempts)).arg(id_arg(&task));
-        match self.send(lane.slot(), Traffic::Query, &command).await? {
-            Value::Nil => Ok(Vec::new()),
+    pub(crate) async fn attempts_of(&self, list: AttemptList) -> Result<Vec<AttemptRecord>, StoreError> {
+        let lane = self.lane(list.task.lane());
+        let mut call = SCRIPTS.attempts.call([lane.key(LaneKey::Attempts)].into_iter());
+        call.arg(id_arg(&list.task)).arg(list.after.0).arg(list.limit);
+        match self.run(&SCRIPTS.attempts, lane.slot(), Traffic::Query, call).await? {
             Value::BulkString(packed) => layout::attempts_of(&packed),
-            _ => Err(unexpected("neither attempts nor nothing")),
+            _ => Err(unexpected("no attempts")),
         }
     }
 
@@ -89,30 +91,39 @@ impl RedisStore {
         Ok(lanes.into_iter().map(LaneId).collect())
     }
 
-    pub(crate) async fn queue_counts(&self) -> Result<Vec<QueueCounts>, StoreError> {
+    /// The first queues of each lane, put together: none of the first ones of all is missing.
+    pub(crate) async fn queue_counts(&self, list: &CountList) -> Result<Vec<QueueCounts>, StoreError> {
         let lanes = self.all_lanes().await?;
-        let asked = lanes.into_iter().map(|lane| self.counts_of(lane));
+        let asked = lanes.into_iter().map(|lane| self.counts_of(lane, list));
         let counts: Vec<_> = stream::iter(asked).buffered(LANES_AT_ONCE).try_collect().await?;
         let mut all = BTreeMap::<QueueKey, [u64; 8]>::new();
-        for (queue, status, count) in counts.into_iter().flatten() {
+        for (queue, counts) in counts.into_iter().flatten() {
             let by_status = all.entry(queue).or_default();
-            let of_status = by_status.get_mut(status).ok_or_else(|| unexpected("an unknown status"))?;
-            *of_status += count;
+            by_status.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
         }
-        Ok(all.into_iter().map(|(queue, by_status)| QueueCounts { queue, by_status }).collect())
+        let counts = all.into_iter().take(list.limit);
+        Ok(counts.map(|(queue, by_status)| QueueCounts { queue, by_status }).collect())
     }
 
-    async fn counts_of(&self, lane: LaneId) -> Result<Vec<(QueueKey, usize, u64)>, StoreError> {
+    async fn counts_of(
+        &self,
+        lane: LaneId,
+        list: &CountList,
+    ) -> Result<Vec<(QueueKey, [u64; 8])>, StoreError> {
         let lane = self.lane(lane);
-        let mut command = redis::cmd("HGETALL");
-        command.arg(lane.key(LaneKey::Counts));
-        let answer = self.send(lane.slot(), Traffic::Query, &command).await?;
-        let fields: Vec<(Vec<u8>, u64)> = redis::from_redis_value(answer).map_err(StoreError::corrupt)?;
-        let count = |(field, count): (Vec<u8>, u64)| {
-            let (status, queue) = field.split_last().ok_or_else(|| unexpected("a count of nothing"))?;
-            Ok((layout::queue_of(queue)?, usize::from(*status), count))
-        };
-        fields.into_iter().map(count).collect()
+        let mut call = SCRIPTS.counts.call([lane.key(LaneKey::Counts)].into_iter());
+        call.arg(list.after.as_ref().map(layout::queue_key).unwrap_or_default()).arg(list.limit);
+        let mut answer = Answer::new(self.run(&SCRIPTS.counts, lane.slot(), Traffic::Query, call).await?)?;
+        let mut counts = Vec::with_capacity(answer.len() / 9);
+        while !answer.is_empty() {
+            let queue = layout::queue_of(&answer.bytes()?)?;
+            let mut by_status = [0; 8];
+            for count in &mut by_status {
+                *count = answer.number()?;
+            }
+            counts.push((queue, by_status));
+        }
+        Ok(counts)
     }
 
     pub(crate) async fn page(&self, list: TaskList) -> Result<TaskPage, StoreError> {

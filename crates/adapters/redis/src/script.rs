@@ -70,5 +70,7 @@ scripts! {
     records: " flags=no-writes" + "reading.lua" + "records.lua";
     view: " flags=no-writes" + "reading.lua" + "view.lua";
     list: " flags=no-writes" + "reading.lua" + "list.lua";
+    attempts: " flags=no-writes" + "attempts.lua";
+    counts: " flags=no-writes" + "counts.lua";
     policies: " flags=no-writes" + "reading.lua" + "policies.lua";
 }

@@ -14,8 +14,8 @@ use tasklane_core::read::LanePage;
 use tasklane_core::status::Version;
 use tasklane_core::task::{AttemptRecord, NewTask, TaskState};
 use tasklane_ports::{
-    ClaimLane, LaneHead, Load, Outcome, PutPolicy, QueueCounts, Store, StoreCapabilities, StoreError, Submit,
-    TaskList, TaskPage, TaskView, codec,
+    AttemptList, ClaimLane, CountList, LaneHead, Load, Outcome, PutPolicy, QueueCounts, Store,
+    StoreCapabilities, StoreError, Submit, TaskList, TaskPage, TaskView, codec,
 };
 use uuid::Uuid;
 
@@ -278,16 +278,16 @@ impl Store for RedisStore {
         self.views(ids).await
     }
 
-    async fn attempts(&self, task: TaskId) -> Result<Vec<AttemptRecord>, StoreError> {
-        self.attempts_of(task).await
+    async fn attempts(&self, list: AttemptList) -> Result<Vec<AttemptRecord>, StoreError> {
+        self.attempts_of(list).await
     }
 
     async fn list(&self, list: TaskList) -> Result<TaskPage, StoreError> {
         self.page(list).await
     }
 
-    async fn counts(&self) -> Result<Vec<QueueCounts>, StoreError> {
-        self.queue_counts().await
+    async fn counts(&self, list: CountList) -> Result<Vec<QueueCounts>, StoreError> {
+        self.queue_counts(&list).await
     }
 
     async fn close(&self) -> Result<(), StoreError> {

@@ -77,6 +77,10 @@ impl LogsEnv for RedisEnv {
     }
 }
 
+fn reference() -> Arc<dyn Store> {
+    Arc::new(MemoryStore::new(MemoryOptions::default()))
+}
+
 /// Compares with the reference by random calls. A few sequences share a place and go on at once; each of them has lanes
 /// of its own, and questions about all lanes should not be about thousands.
 fn compare_with_the_reference<F: Future<Output = Option<RedisEnv>>>(env: impl Fn() -> F) {
@@ -89,8 +93,7 @@ fn compare_with_the_reference<F: Future<Output = Option<RedisEnv>>>(env: impl Fn
         for first in (0..plan.sequences).step_by(IN_ONE_PLACE) {
             let sequences = IN_ONE_PLACE.min(plan.sequences - first);
             let part = Plan { sequences, seed: plan.seed + first as u64, ..plan };
-            let reference = || Arc::new(MemoryStore::new(MemoryOptions::default())) as Arc<dyn Store>;
-            model::run(&env().await?, &reference, part).await;
+            model::run(&env().await?, reference, part).await;
         }
         Some(())
     });

@@ -1,7 +1,5 @@
 //! Reads for people: tasks by id, lists, counts, policies, output.
 
-use std::collections::BTreeMap;
-
 use rusqlite::types::ToSql;
 use rusqlite::{CachedStatement, Connection, OptionalExtension, params};
 use rustc_hash::FxHashSet;
@@ -10,8 +8,8 @@ use tasklane_core::policy::VersionedPolicy;
 use tasklane_core::task::AttemptRecord;
 use tasklane_core::time::Timestamp;
 use tasklane_ports::{
-    LaneHead, LogChunk, LogPosition, LogStream, QueueCounts, StoreError, TaskCursor, TaskFilter, TaskList,
-    TaskPage, TaskView, codec,
+    AttemptList, CountList, LaneHead, LogChunk, LogPosition, LogStream, QueueCounts, StoreError, TaskCursor,
+    TaskFilter, TaskList, TaskPage, TaskView, codec,
 };
 
 use crate::error::Failure;
@@ -80,11 +78,13 @@ pub(crate) fn tasks(conn: &Connection, ids: &[TaskId]) -> Result<Vec<Option<Task
     Ok(views)
 }
 
-pub(crate) fn attempts(conn: &Connection, task: TaskId) -> Result<Vec<AttemptRecord>, Failure> {
+pub(crate) fn attempts(conn: &Connection, list: AttemptList) -> Result<Vec<AttemptRecord>, Failure> {
     let mut statement = conn.prepare_cached(
-        "SELECT a.record FROM task t CROSS JOIN attempt a ON a.key = t.key WHERE t.id = ?1 ORDER BY a.number",
+        "SELECT a.record FROM task t CROSS JOIN attempt a ON a.key = t.key
+         WHERE t.id = ?1 AND a.number > ?2 ORDER BY a.number LIMIT ?3",
     )?;
-    let mut found = statement.query([task.0.as_bytes()])?;
+    let limit = i64::try_from(list.limit).unwrap_or(i64::MAX);
+    let mut found = statement.query(params![list.task.0.as_bytes(), list.after.0, limit])?;
     let mut attempts = Vec::new();
     while let Some(row) = found.next()? {
         attempts.push(codec::decode(row.get_ref(0)?.as_blob().map_err(rusqlite::Error::from)?)?);
@@ -92,20 +92,23 @@ pub(crate) fn attempts(conn: &Connection, task: TaskId) -> Result<Vec<AttemptRec
     Ok(attempts)
 }
 
-pub(crate) fn counts(conn: &Connection) -> Result<Vec<QueueCounts>, Failure> {
+pub(crate) fn counts(conn: &Connection, list: &CountList) -> Result<Vec<QueueCounts>, Failure> {
     let mut statement = conn.prepare_cached(
         "SELECT s0, s1, s2, s3, s4, s5, s6, s7, q.namespace, q.name
-         FROM counts c CROSS JOIN queue q ON q.queue = c.queue",
+         FROM queue q CROSS JOIN counts c ON c.queue = q.queue
+         WHERE (q.namespace, q.name) > (?1, ?2) AND s0 + s1 + s2 + s3 + s4 + s5 + s6 + s7 > 0
+         ORDER BY q.namespace, q.name LIMIT ?3",
     )?;
-    let mut found = statement.query([])?;
-    let mut counts = BTreeMap::new();
+    // No name is empty.
+    let (namespace, name) =
+        list.after.as_ref().map_or(("", ""), |after| (after.namespace.as_str(), after.queue.as_str()));
+    let limit = i64::try_from(list.limit).unwrap_or(i64::MAX);
+    let mut found = statement.query(params![namespace, name, limit])?;
+    let mut counts = Vec::new();
     while let Some(row) = found.next()? {
-        let by_status = counts_of(row)?;
-        if by_status != [0; 8] {
-            counts.insert(queue_key(row, 8)?, by_status);
-        }
+        counts.push(QueueCounts { queue: queue_key(row, 8)?, by_status: counts_of(row)? });
     }
-    Ok(counts.into_iter().map(|(queue, by_status)| QueueCounts { queue, by_status }).collect())
+    Ok(counts)
 }
 
 /// Tasks newest first. Parents and schedules have their index, queues are told by the index entry alone, the rest is

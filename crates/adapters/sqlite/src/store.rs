@@ -13,8 +13,8 @@ use tasklane_core::read::LanePage;
 use tasklane_core::task::{AttemptRecord, NewTask};
 use tasklane_ports::codec::encode;
 use tasklane_ports::{
-    ClaimLane, LaneHead, Load, PutPolicy, QueueCounts, Store, StoreCapabilities, StoreError, Submit,
-    TaskList, TaskPage, TaskView,
+    AttemptList, ClaimLane, CountList, LaneHead, Load, PutPolicy, QueueCounts, Store, StoreCapabilities,
+    StoreError, Submit, TaskList, TaskPage, TaskView,
 };
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -254,16 +254,16 @@ impl Store for Sqlite {
         self.read(move |conn| query::tasks(conn, &ids)).await
     }
 
-    async fn attempts(&self, task: TaskId) -> Result<Vec<AttemptRecord>, StoreError> {
-        self.read(move |conn| query::attempts(conn, task)).await
+    async fn attempts(&self, list: AttemptList) -> Result<Vec<AttemptRecord>, StoreError> {
+        self.read(move |conn| query::attempts(conn, list)).await
     }
 
     async fn list(&self, list: TaskList) -> Result<TaskPage, StoreError> {
         self.read(move |conn| query::list(conn, &list)).await
     }
 
-    async fn counts(&self) -> Result<Vec<QueueCounts>, StoreError> {
-        self.read(query::counts).await
+    async fn counts(&self, list: CountList) -> Result<Vec<QueueCounts>, StoreError> {
+        self.read(move |conn| query::counts(conn, &list)).await
     }
 
     async fn close(&self) -> Result<(), StoreError> {

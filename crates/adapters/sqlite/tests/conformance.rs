@@ -128,7 +128,7 @@ fn behaves_like_the_reference() {
         if std::env::var_os("TASKLANE_MODEL_SEQUENCES").is_none() {
             plan.sequences = 1000;
         }
-        model::run(&file().await?, &reference, plan).await;
+        model::run(&file().await?, reference, plan).await;
         Some(())
     });
 }

@@ -50,7 +50,7 @@ fn the_model_finds_every_missing_guard() {
         for guard in store_guards {
             let env = Unguarded::without(guard);
             let plan = Plan { sequences: 50, ..Plan::default() };
-            let difference = find_difference(&env, &reference, plan).await;
+            let difference = find_difference(&env, reference, plan).await;
             let difference = difference.unwrap_or_else(|| panic!("nothing shows that {guard:?} is off"));
             println!("{guard:?}: {difference}\n");
         }

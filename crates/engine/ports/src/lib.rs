@@ -24,7 +24,7 @@ pub use executor::{Attempt, Execution, Executor, Stop};
 pub use intake::{Intake, IntakeMessage};
 pub use logs::{LogChunk, LogPosition, LogStream, Logs};
 pub use store::{
-    Load, PutPolicy, QueueCounts, Store, StoreCapabilities, Submit, TaskCursor, TaskFilter, TaskList,
-    TaskPage, TaskView,
+    AttemptList, CountList, Load, PutPolicy, QueueCounts, Store, StoreCapabilities, Submit, TaskCursor,
+    TaskFilter, TaskList, TaskPage, TaskView,
 };
 pub use tasklane_core::commit::{ClaimLane, LaneHead};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use tasklane_core::command::Command;
 use tasklane_core::commit::{ClaimLane, Commit, GroupOutcome, LaneHead, SubmitOutcome};
-use tasklane_core::id::{Epoch, LaneId, Name, QueueKey, TaskId};
+use tasklane_core::id::{AttemptNo, Epoch, LaneId, Name, QueueKey, TaskId};
 use tasklane_core::policy::{QueueBinding, QueuePolicy, VersionedPolicy};
 use tasklane_core::read::{LanePage, LaneRead};
 use tasklane_core::status::Status;
@@ -62,8 +62,13 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// Puts a queue's binding, unless there is one, and answers the one that counts.
     async fn bind_queue(&self, queue: &QueueKey, binding: &QueueBinding) -> Result<QueueBinding, StoreError>;
 
-    /// Changes a queue's policy and answers its new version. After an unknown outcome the policy is read: a repeat of a
-    /// change that was made is a conflict.
+    /// Changes a queue's policy and answers its new version.
+    ///
+    /// A change that was made is not made again: repeating it is a conflict. So an unknown outcome is settled by
+    /// repeating the change and, on a conflict, reading the policy. At version `expected + 1` its content tells: as
+    /// sent, the change was made (or the same one by somebody else, which is as good); otherwise somebody else's was,
+    /// and this one never will be. At a later version it may have been made and replaced since: what counts is the
+    /// policy that was read, and a further change starts from it.
     async fn put_policy(&self, put: PutPolicy) -> Result<u64, StoreError>;
 
     /// A queue's policy; the default one, version 0, where none was put.
@@ -73,14 +78,15 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     async fn tasks(&self, ids: &[TaskId]) -> Result<Vec<Option<TaskView>>, StoreError>;
 
     /// The ended attempts of a task that have a row of their own, by number. The current or last one is part of the
-    /// task: see `TaskState::last_attempt`.
-    async fn attempts(&self, task: TaskId) -> Result<Vec<AttemptRecord>, StoreError>;
+    /// task: see `TaskState::last_attempt`. A page with fewer than the limit is the last.
+    async fn attempts(&self, list: AttemptList) -> Result<Vec<AttemptRecord>, StoreError>;
 
     /// Tasks newest first, by (creation time, id). A page may be short, even empty, and still have a cursor.
     async fn list(&self, list: TaskList) -> Result<TaskPage, StoreError>;
 
-    /// How many tasks are in which state, by queue.
-    async fn counts(&self) -> Result<Vec<QueueCounts>, StoreError>;
+    /// How many tasks are in which state, by queue, for queues that have any. A page with fewer than the limit is the
+    /// last.
+    async fn counts(&self, list: CountList) -> Result<Vec<QueueCounts>, StoreError>;
 
     /// Ends what runs in the background and releases what is held. The store answers nothing afterwards.
     async fn close(&self) -> Result<(), StoreError>;
@@ -185,6 +191,26 @@ impl TaskFilter {
             && self.created_from.is_none_or(|from| row.state.created_at >= from)
             && self.created_before.is_none_or(|before| row.state.created_at < before)
     }
+}
+
+/// A question for the ended attempts of a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AttemptList {
+    /// The task.
+    pub task: TaskId,
+    /// Only attempts with a higher number; they begin at 1.
+    pub after: AttemptNo,
+    /// Most attempts in the answer.
+    pub limit: usize,
+}
+
+/// A question for counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CountList {
+    /// Only queues behind this one, in the order of their keys.
+    pub after: Option<QueueKey>,
+    /// Most queues in the answer.
+    pub limit: usize,
 }
 
 /// A question for tasks.

@@ -2,10 +2,12 @@
 
 use std::ops::Bound::{Excluded, Included, Unbounded};
 
-use tasklane_core::id::TaskId;
+use tasklane_core::id::{QueueKey, TaskId};
 use tasklane_core::task::AttemptRecord;
 use tasklane_core::time::Timestamp;
-use tasklane_ports::{LogChunk, LogPosition, QueueCounts, TaskCursor, TaskList, TaskPage, TaskView};
+use tasklane_ports::{
+    AttemptList, CountList, LogChunk, LogPosition, QueueCounts, TaskCursor, TaskList, TaskPage, TaskView,
+};
 
 use super::state::MemoryState;
 
@@ -26,8 +28,10 @@ impl MemoryState {
     }
 
     /// See [`Store::attempts`](tasklane_ports::Store::attempts).
-    pub fn attempts(&self, task: TaskId) -> Vec<AttemptRecord> {
-        self.tasks.get(&task).map(|task| task.attempts.values().cloned().collect()).unwrap_or_default()
+    pub fn attempts(&self, list: AttemptList) -> Vec<AttemptRecord> {
+        let Some(task) = self.tasks.get(&list.task) else { return Vec::new() };
+        let behind = task.attempts.range((Excluded(list.after), Unbounded));
+        behind.take(list.limit).map(|(_, attempt)| attempt.clone()).collect()
     }
 
     /// See [`Store::list`](tasklane_ports::Store::list).
@@ -58,8 +62,10 @@ impl MemoryState {
     }
 
     /// See [`Store::counts`](tasklane_ports::Store::counts).
-    pub fn counts(&self) -> Vec<QueueCounts> {
-        let counts = self.counts.iter();
+    pub fn counts(&self, list: &CountList) -> Vec<QueueCounts> {
+        let behind = (list.after.as_ref().map_or(Unbounded, Excluded), Unbounded);
+        let counts = self.counts.range::<QueueKey, _>(behind).filter(|(_, by_status)| **by_status != [0; 8]);
+        let counts = counts.take(list.limit);
         counts.map(|(queue, by_status)| QueueCounts { queue: queue.clone(), by_status: *by_status }).collect()
     }
 

@@ -11,8 +11,8 @@ use tasklane_core::policy::{QueueBinding, VersionedPolicy};
 use tasklane_core::read::LanePage;
 use tasklane_core::task::AttemptRecord;
 use tasklane_ports::{
-    ClaimLane, LaneHead, Load, LogChunk, LogPosition, Logs, PutPolicy, QueueCounts, Store, StoreCapabilities,
-    StoreError, Submit, TaskList, TaskPage, TaskView,
+    AttemptList, ClaimLane, CountList, LaneHead, Load, LogChunk, LogPosition, Logs, PutPolicy, QueueCounts,
+    Store, StoreCapabilities, StoreError, Submit, TaskList, TaskPage, TaskView,
 };
 
 use super::state::{MemoryOptions, MemoryState};
@@ -96,16 +96,16 @@ impl Store for MemoryStore {
         Ok(self.lock()?.tasks(ids))
     }
 
-    async fn attempts(&self, task: TaskId) -> Result<Vec<AttemptRecord>, StoreError> {
-        Ok(self.lock()?.attempts(task))
+    async fn attempts(&self, list: AttemptList) -> Result<Vec<AttemptRecord>, StoreError> {
+        Ok(self.lock()?.attempts(list))
     }
 
     async fn list(&self, list: TaskList) -> Result<TaskPage, StoreError> {
         Ok(self.lock()?.list(&list))
     }
 
-    async fn counts(&self) -> Result<Vec<QueueCounts>, StoreError> {
-        Ok(self.lock()?.counts())
+    async fn counts(&self, list: CountList) -> Result<Vec<QueueCounts>, StoreError> {
+        Ok(self.lock()?.counts(&list))
     }
 
     async fn close(&self) -> Result<(), StoreError> {

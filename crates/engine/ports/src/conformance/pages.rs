@@ -2,13 +2,13 @@
 
 use tasklane_core::command::InboxRow;
 use tasklane_core::commit::RecordKey;
-use tasklane_core::id::{LaneId, LineKey, QueueKey, Seq};
+use tasklane_core::id::{AttemptNo, LaneId, LineKey, QueueKey, Seq, TaskId};
 use tasklane_core::policy::VersionedPolicy;
 use tasklane_core::read::{Arrival, LanePage, LaneRead};
-use tasklane_core::task::TaskRow;
+use tasklane_core::task::{AttemptRecord, TaskRow};
 use tasklane_core::time::Timestamp;
 
-use crate::{Load, Store, TaskFilter, TaskList};
+use crate::{AttemptList, CountList, Load, QueueCounts, Store, TaskFilter, TaskList};
 
 /// More pages than any case has: one that goes on is stuck.
 const PAGES_MAX: usize = 10_000;
@@ -192,6 +192,56 @@ pub async fn cursor(store: &dyn Store, lane: LaneId) -> Seq {
         LanePage::Cursor(seq) => seq,
         other => panic!("not a cursor: {other:?}"),
     }
+}
+
+/// The ended attempts of a task, page by page.
+pub async fn all_attempts(store: &dyn Store, task: TaskId, limit: usize) -> Vec<AttemptRecord> {
+    let mut all: Vec<AttemptRecord> = Vec::new();
+    for _ in 0..PAGES_MAX {
+        let after = all.last().map_or(AttemptNo(0), |attempt| attempt.number);
+        let page = store.attempts(AttemptList { task, after, limit }).await.unwrap();
+        assert!(page.len() <= limit, "a page of {} attempts, at most {limit}", page.len());
+        let more = page.len() == limit;
+        all.extend(page);
+        assert!(all.is_sorted_by(|a, b| a.number < b.number), "not in order: {all:?}");
+        if !more {
+            return all;
+        }
+    }
+    panic!("pages without end");
+}
+
+/// Counts of all queues behind one, page by page, as long as they are wanted.
+pub async fn counts_while(
+    store: &dyn Store,
+    mut after: Option<QueueKey>,
+    limit: usize,
+    wanted: impl Fn(&QueueKey) -> bool,
+) -> Vec<QueueCounts> {
+    let mut all: Vec<QueueCounts> = Vec::new();
+    for _ in 0..PAGES_MAX {
+        let page = store.counts(CountList { after: after.clone(), limit }).await.unwrap();
+        assert!(page.len() <= limit, "a page of {} counts, at most {limit}", page.len());
+        let more = page.len() == limit;
+        for counts in page {
+            assert!(after.is_none_or(|after| after < counts.queue), "{counts:?} is not in order");
+            assert_ne!(counts.by_status, [0; 8], "{} has no tasks", counts.queue);
+            after = Some(counts.queue.clone());
+            if !wanted(&counts.queue) {
+                return all;
+            }
+            all.push(counts);
+        }
+        if !more {
+            return all;
+        }
+    }
+    panic!("pages without end");
+}
+
+/// Counts of all queues, page by page.
+pub async fn all_counts(store: &dyn Store, limit: usize) -> Vec<QueueCounts> {
+    counts_while(store, None, limit, |_| true).await
 }
 
 /// All tasks that a filter wants, page by page.

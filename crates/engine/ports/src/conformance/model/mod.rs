@@ -5,21 +5,23 @@
 //! one that shows a difference is cut down to the operations that it takes.
 //!
 //! All sequences of a run share one store. Each has lanes, a namespace and a span of time of its own, so that many go
-//! on at once, and a slow store is kept busy.
+//! on at once, each in a thread, and a slow store is kept busy.
 
-mod difference;
 mod op;
 mod side;
 mod world;
 
-use std::sync::Arc;
+use std::cell::RefCell;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread;
 
-use futures::stream::{self, StreamExt};
-use tasklane_core::rng::Rng;
+use futures::future::join_all;
+use proptest::test_runner::{Config, RngAlgorithm, TestError, TestRng, TestRunner};
+use proptest_state_machine::{ReferenceStateMachine, StateMachineTest};
+use tokio::runtime::Handle;
 
-use self::difference::{Difference, caught};
-use self::op::Op;
+use self::op::{Op, Sequences, Told};
 use self::world::World;
 use crate::Store;
 use crate::conformance::StoreEnv;
@@ -61,10 +63,10 @@ impl Plan {
 }
 
 /// Gives a fresh, empty reference store.
-pub type Reference<'a> = &'a (dyn Fn() -> Arc<dyn Store> + Sync);
+pub type Reference = fn() -> Arc<dyn Store>;
 
 /// One test that compares a store with the reference. Takes the factory of
-/// [`store_conformance`](crate::store_conformance) and a closure that gives an empty reference store.
+/// [`store_conformance`](crate::store_conformance) and a function that gives an empty reference store.
 #[macro_export]
 macro_rules! store_model {
     ($factory:expr, $reference:expr) => {
@@ -73,7 +75,7 @@ macro_rules! store_model {
             $crate::conformance::run_long("behaves_like_the_reference", async {
                 let env = ($factory)().await?;
                 let plan = $crate::conformance::model::Plan::from_environment();
-                $crate::conformance::model::run(&env, &|| $reference(), plan).await;
+                $crate::conformance::model::run(&env, $reference, plan).await;
                 Some(())
             });
         }
@@ -81,36 +83,71 @@ macro_rules! store_model {
 }
 
 /// Compares a store with the reference and panics with the shortest sequence that shows a difference.
-pub async fn run(env: &dyn StoreEnv, reference: Reference<'_>, plan: Plan) {
+pub async fn run(env: &dyn StoreEnv, reference: Reference, plan: Plan) {
     if let Some(difference) = find_difference(env, reference, plan).await {
         panic!("{difference}");
     }
 }
 
-/// Compares a store with the reference and describes the first difference.
-pub async fn find_difference(env: &dyn StoreEnv, reference: Reference<'_>, plan: Plan) -> Option<String> {
-    let arena = Arena {
+/// Compares a store with the reference and describes a difference. Must be called within a runtime of several threads.
+pub async fn find_difference(env: &dyn StoreEnv, reference: Reference, plan: Plan) -> Option<String> {
+    let arena = Arc::new(Arena {
+        runtime: Handle::current(),
         handles: vec![env.store(), env.second().await],
         reference,
+        next_sequence: AtomicU64::new(0),
         next_world: AtomicU16::new(0),
         policies_seen: AtomicU64::new(0),
-    };
-    let sequences = stream::iter(0..plan.sequences as u64).map(|number| {
-        let ops =
-            op::sequence(&mut Rng::new(plan.seed.wrapping_mul(1_000_003).wrapping_add(number)), plan.ops);
-        let arena = &arena;
-        async move {
-            let difference = arena.try_out(&ops).await.err()?;
-            let (ops, difference) = arena.cut_down(ops, difference).await;
-            Some(describe(plan.seed, number, &ops, &difference))
-        }
+        failed: OnceLock::new(),
     });
-    let mut differences =
-        sequences.buffer_unordered(plan.parallel).filter_map(std::future::ready).boxed_local();
-    differences.next().await
+    let threads = (0..plan.parallel.clamp(1, plan.sequences.max(1))).map(|_| {
+        let arena = Arc::clone(&arena);
+        tokio::task::spawn_blocking(move || try_sequences(&arena, plan))
+    });
+    let differences = join_all(threads).await;
+    differences.into_iter().find_map(|difference| difference.expect("a sequence's panics are caught"))
 }
 
-fn describe(seed: u64, number: u64, ops: &[Op], difference: &Difference) -> String {
+/// Tries sequences until all were taken or one has failed.
+fn try_sequences(arena: &Arc<Arena>, plan: Plan) -> Option<String> {
+    ARENA.set(Some(Arc::clone(arena)));
+    let config =
+        Config { cases: 1, failure_persistence: None, max_shrink_iters: SHRINKS_MAX, ..Config::default() };
+    let difference = loop {
+        let number = arena.next_sequence.fetch_add(1, Ordering::Relaxed);
+        if number >= plan.sequences as u64 {
+            break None;
+        }
+        let mut seed = [0; 32];
+        seed[..8].copy_from_slice(&plan.seed.to_le_bytes());
+        seed[8..16].copy_from_slice(&number.to_le_bytes());
+        // A runner for each, so that a sequence depends on nothing but the seed and its number.
+        let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &seed);
+        let mut runner = TestRunner::new_with_rng(config.clone(), rng);
+        let tried = runner.run(&Sequences::sequential_strategy(plan.ops), |(told, ops, seen)| {
+            if arena.failed.get().is_none_or(|failed| *failed == number) {
+                let _noted = NoteFailure { arena, number };
+                Comparison::test_sequential(config.clone(), told, ops, seen);
+            }
+            Ok(())
+        });
+        match tried {
+            Ok(()) => {}
+            Err(TestError::Abort(reason)) => break Some(reason.to_string()),
+            Err(TestError::Fail(reason, (_, ops, _))) => {
+                break (arena.failed.get() == Some(&number))
+                    .then(|| describe(plan.seed, number, &ops, &reason.to_string()));
+            }
+        }
+    };
+    ARENA.set(None);
+    difference
+}
+
+/// Tries to cut a sequence down by this many runs, then it is short enough.
+const SHRINKS_MAX: u32 = 2_000;
+
+fn describe(seed: u64, number: u64, ops: &[Op], difference: &str) -> String {
     use std::fmt::Write;
     let mut text = format!("sequence {number} of seed {seed}, cut down to {} operations:\n", ops.len());
     for (index, op) in ops.iter().enumerate() {
@@ -121,67 +158,71 @@ fn describe(seed: u64, number: u64, ops: &[Op], difference: &Difference) -> Stri
 }
 
 /// Where sequences are tried out.
-struct Arena<'a> {
+struct Arena {
+    runtime: Handle,
     handles: Vec<Arc<dyn Store>>,
-    reference: Reference<'a>,
+    reference: Reference,
+    next_sequence: AtomicU64,
     next_world: AtomicU16,
     /// Policies up to this revision belong to sequences that are over.
     policies_seen: AtomicU64,
+    /// The sequence that is cut down. The others need not go on.
+    failed: OnceLock<u64>,
 }
 
-/// Tries to cut a sequence down by this many runs, then it is short enough.
-const CUTS_MAX: usize = 400;
+thread_local! {
+    /// A state machine test makes its system under test out of nothing, so this is where it finds what it needs.
+    static ARENA: RefCell<Option<Arc<Arena>>> = const { RefCell::new(None) };
+}
 
-impl Arena<'_> {
-    async fn try_out(&self, ops: &[Op]) -> Result<(), Difference> {
-        let number = self.next_world.fetch_add(1, Ordering::Relaxed);
-        assert!(number < u16::MAX / World::LANES, "too many sequences for one store");
-        let since = self.policies_seen.load(Ordering::Relaxed);
-        let mut world = World::new(number, (self.reference)(), self.handles.clone(), since);
-        for (index, op) in ops.iter().enumerate() {
-            caught(world.apply(index, op)).await.map_err(|what| Difference::at(index, what))?;
+/// Notes the first sequence that fails.
+struct NoteFailure<'a> {
+    arena: &'a Arena,
+    number: u64,
+}
+
+impl Drop for NoteFailure<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            let _ = self.arena.failed.set(self.number);
         }
-        let seen = caught(world.compare_all()).await.map_err(Difference::at_end)?;
-        self.policies_seen.fetch_max(seen, Ordering::Relaxed);
-        Ok(())
+    }
+}
+
+/// The store and the reference, side by side.
+struct Comparison {
+    arena: Arc<Arena>,
+    world: World,
+    /// Operations so far.
+    done: usize,
+}
+
+impl StateMachineTest for Comparison {
+    type SystemUnderTest = Self;
+    type Reference = Sequences;
+
+    fn init_test(_: &Told) -> Self {
+        let arena = ARENA.with_borrow(|arena| arena.clone().expect("set before sequences are tried"));
+        let number = arena.next_world.fetch_add(1, Ordering::Relaxed);
+        assert!(number < World::NUMBER_MAX, "too many sequences for one store");
+        let since = arena.policies_seen.load(Ordering::Relaxed);
+        let world = World::new(number, (arena.reference)(), arena.handles.clone(), since);
+        Self { arena, world, done: 0 }
     }
 
-    /// Leaves out what the difference does not need: ever smaller parts of the sequence, then parts of operations.
-    async fn cut_down(&self, mut ops: Vec<Op>, mut difference: Difference) -> (Vec<Op>, Difference) {
-        difference.truncate(&mut ops);
-        let mut cuts = 0;
-        let mut part = ops.len().div_ceil(2);
-        while part > 0 && cuts < CUTS_MAX {
-            let mut start = 0;
-            while start < ops.len() && cuts < CUTS_MAX {
-                let mut fewer = ops.clone();
-                fewer.drain(start..(start + part).min(ops.len()));
-                cuts += 1;
-                match self.try_out(&fewer).await {
-                    Err(found) => {
-                        (ops, difference) = (fewer, found);
-                        difference.truncate(&mut ops);
-                    }
-                    Ok(()) => start += part,
-                }
-            }
-            part /= 2;
+    fn apply(mut this: Self, _: &Told, op: Op) -> Self {
+        let applied = this.arena.runtime.block_on(this.world.apply(this.done, &op));
+        if let Err(what) = applied {
+            panic!("at operation {}: {what}", this.done);
         }
-        for index in 0..ops.len() {
-            let mut smaller = ops[index].smaller();
-            while let Some(op) = smaller.pop() {
-                if cuts >= CUTS_MAX {
-                    break;
-                }
-                cuts += 1;
-                let mut changed = ops.clone();
-                changed[index] = op;
-                if let Err(found) = self.try_out(&changed).await {
-                    (ops, difference) = (changed, found);
-                    smaller = ops[index].smaller();
-                }
-            }
-        }
-        (ops, difference)
+        this.done += 1;
+        this
+    }
+
+    fn teardown(mut this: Self, _: Told) {
+        match this.arena.runtime.block_on(this.world.compare_all()) {
+            Ok(seen) => this.arena.policies_seen.fetch_max(seen, Ordering::Relaxed),
+            Err(what) => panic!("at the end: {what}"),
+        };
     }
 }

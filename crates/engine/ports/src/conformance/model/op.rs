@@ -1,8 +1,17 @@
 //! Operations in the abstract: what they mean depends on the state in which they meet the stores.
 
-use tasklane_core::rng::Rng;
+use proptest::bool::weighted as chance;
+use proptest::collection::vec;
+use proptest::option::weighted as maybe;
+use proptest::prelude::{Just, Strategy, any};
+use proptest::prop_oneof;
+use proptest::sample::select;
+use proptest::strategy::BoxedStrategy;
+use proptest_state_machine::ReferenceStateMachine;
 use tasklane_core::status::Status;
 
+/// Lanes of a sequence.
+pub(super) const LANES: usize = 2;
 /// Number of owners that fight for a lane.
 pub(super) const ACTORS: usize = 3;
 /// Request ids in each queue.
@@ -15,15 +24,27 @@ pub(super) const QUEUES: usize = 2;
 pub(super) enum Op {
     Submit { lane: usize, tasks: Vec<NewOp> },
     Claim { lane: usize, actor: usize, how: ClaimHow },
-    Commit { lane: usize, actor: Option<usize>, number: NumberHow, fence: FenceHow, groups: Vec<GroupOp> },
+    Commit(CommitOp),
     Post { lane: usize, tasks: Vec<TaskRef> },
     Read { lane: usize, read: ReadOp, limit: usize },
     Tasks { lane: usize, tasks: Vec<TaskRef> },
     List { filter: FilterOp, limit: usize },
-    Counts,
+    Counts { limit: usize },
     PutPolicy { queue: usize, expected: VersionHow, weight: u32 },
     Policy { queue: usize },
     Bind { queue: usize, lane: u16 },
+}
+
+/// A commit.
+#[derive(Clone, Debug)]
+pub(super) struct CommitOp {
+    pub(super) lane: usize,
+    /// Who commits; the one who claimed the lane last unless said otherwise.
+    pub(super) actor: Option<usize>,
+    pub(super) number: NumberHow,
+    pub(super) fence: FenceHow,
+    pub(super) cursor: CursorHow,
+    pub(super) groups: Vec<GroupOp>,
 }
 
 /// A task of the small world.
@@ -76,6 +97,15 @@ pub(super) enum FenceHow {
     Own,
     OtherEpoch,
     OtherOwner,
+}
+
+/// Which cursor a commit names. What arrived up to it may be trimmed.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum CursorHow {
+    /// That of somebody who has read nothing.
+    Start,
+    /// So many arrivals behind the last one.
+    Behind(usize),
 }
 
 /// A group of a commit.
@@ -150,7 +180,10 @@ pub(super) enum ReadOp {
     },
     Inbox,
     Records,
+    /// Arrivals from the very first on, which may be trimmed.
     Arrivals,
+    /// Arrivals after the furthest cursor of a commit: what an owner follows.
+    ArrivalsAfterCommitted,
     /// Arrivals after the number of a task, if it is known.
     ArrivalsAfter {
         task: TaskRef,
@@ -176,225 +209,211 @@ pub(super) enum VersionHow {
     Off { ahead: bool },
 }
 
-impl Op {
-    /// The same with one part less, each way.
-    pub(super) fn smaller(&self) -> Vec<Self> {
-        fn without<T: Clone>(all: &[T]) -> impl Iterator<Item = Vec<T>> {
-            (0..all.len()).map(|index| {
-                let mut fewer = all.to_vec();
-                fewer.remove(index);
-                fewer
-            })
+/// What has to be known of a sequence so far to go on with it in a sensible way.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Told {
+    /// Lanes that were claimed. Each is claimed once before all else, so that few sequences are dull.
+    claimed: [bool; LANES],
+    /// How many commands were posted to each lane.
+    posted: [usize; LANES],
+}
+
+/// Draws sequences and cuts them down.
+#[derive(Debug)]
+pub(super) struct Sequences;
+
+impl ReferenceStateMachine for Sequences {
+    type State = Told;
+    type Transition = Op;
+
+    fn init_state() -> BoxedStrategy<Told> {
+        Just(Told::default()).boxed()
+    }
+
+    fn transitions(told: &Told) -> BoxedStrategy<Op> {
+        match told.claimed.iter().position(|claimed| !claimed) {
+            Some(lane) => Just(Op::Claim { lane, actor: 0, how: ClaimHow::Fresh }).boxed(),
+            None => op(told.posted.into_iter().max().unwrap_or_default()),
         }
-        match self {
-            Self::Submit { lane, tasks } => {
-                without(tasks).map(|tasks| Self::Submit { lane: *lane, tasks }).collect()
-            }
-            Self::Post { lane, tasks } => {
-                without(tasks).map(|tasks| Self::Post { lane: *lane, tasks }).collect()
-            }
-            Self::Commit { lane, actor, number, fence, groups } => {
-                let commit = |groups| Self::Commit {
-                    lane: *lane,
-                    actor: *actor,
-                    number: *number,
-                    fence: *fence,
-                    groups,
-                };
-                let mut smaller: Vec<_> = without(groups).map(commit).collect();
-                for (index, group) in groups.iter().enumerate() {
-                    for part in group.smaller() {
-                        let mut groups = groups.clone();
-                        groups[index] = part;
-                        smaller.push(commit(groups));
-                    }
-                }
-                smaller
-            }
-            Self::Claim { .. }
-            | Self::Read { .. }
-            | Self::Tasks { .. }
-            | Self::List { .. }
-            | Self::Counts
-            | Self::PutPolicy { .. }
-            | Self::Policy { .. }
-            | Self::Bind { .. } => Vec::new(),
+    }
+
+    fn apply(mut told: Told, op: &Op) -> Told {
+        match op {
+            Op::Claim { lane, .. } => told.claimed[*lane] = true,
+            Op::Post { lane, tasks } => told.posted[*lane] += tasks.len(),
+            Op::Submit { .. }
+            | Op::Commit(_)
+            | Op::Read { .. }
+            | Op::Tasks { .. }
+            | Op::List { .. }
+            | Op::Counts { .. }
+            | Op::PutPolicy { .. }
+            | Op::Policy { .. }
+            | Op::Bind { .. } => {}
         }
+        told
     }
 }
 
-impl GroupOp {
-    fn smaller(&self) -> Vec<Self> {
-        let mut smaller = Vec::new();
-        if self.insert.is_some() {
-            smaller.push(Self { insert: None, ..self.clone() });
-        }
-        if self.change.is_some() {
-            smaller.push(Self { change: None, ..self.clone() });
-        }
-        if !self.done.is_empty() {
-            smaller.push(Self { done: Vec::new(), ..self.clone() });
-        }
-        if !self.records.is_empty() {
-            smaller.push(Self { records: Vec::new(), ..self.clone() });
-        }
-        smaller
-    }
+/// Where there is a choice, the simplest comes first: that is where cutting down leads.
+fn op(posted: usize) -> BoxedStrategy<Op> {
+    prop_oneof![
+        18 => (lane(), read(), limit()).prop_map(|(lane, read, limit)| Op::Read { lane, read, limit }),
+        3 => (lane(), vec(task(), 1..=5)).prop_map(|(lane, tasks)| Op::Tasks { lane, tasks }),
+        4 => (filter(), limit()).prop_map(|(filter, limit)| Op::List { filter, limit }),
+        1 => limit().prop_map(|limit| Op::Counts { limit }),
+        1 => queue().prop_map(|queue| Op::Policy { queue }),
+        1 => (queue(), 0..2_u16).prop_map(|(queue, lane)| Op::Bind { queue, lane }),
+        2 => (queue(), version(), 0..10_u32)
+            .prop_map(|(queue, expected, weight)| Op::PutPolicy { queue, expected, weight }),
+        6 => (lane(), vec(task(), 1..=3)).prop_map(|(lane, tasks)| Op::Post { lane, tasks }),
+        6 => (lane(), 0..ACTORS, claim()).prop_map(|(lane, actor, how)| Op::Claim { lane, actor, how }),
+        18 => (lane(), vec(new_task(), 1..=4)).prop_map(|(lane, tasks)| Op::Submit { lane, tasks }),
+        40 => commit(posted).prop_map(Op::Commit),
+    ]
+    .boxed()
 }
 
-/// A random sequence. Its first operations give the lanes owners, so that few sequences are dull.
-pub(super) fn sequence(rng: &mut Rng, len: usize) -> Vec<Op> {
-    let begin = (0..2).map(|lane| Op::Claim { lane, actor: 0, how: ClaimHow::Fresh });
-    begin.chain(std::iter::from_fn(|| Some(op(rng)))).take(len).collect()
+/// Most of the life is in one lane; the other one shows what leaks.
+fn lane() -> impl Strategy<Value = usize> {
+    chance(0.15).prop_map(usize::from)
 }
 
-fn op(rng: &mut Rng) -> Op {
-    // Most of the life is in one lane; the other one shows what leaks.
-    let lane = usize::from(rng.chance(15));
-    match rng.below(100) {
-        0..18 => Op::Submit { lane, tasks: several(rng, 4, new_task) },
-        18..24 => {
-            let how = match rng.below(10) {
-                0..5 => ClaimHow::Fresh,
-                5..7 => ClaimHow::Again,
-                7..9 => ClaimHow::Steal,
-                _ => ClaimHow::Wrong { ahead: rng.chance(50) },
-            };
-            Op::Claim { lane, actor: rng.index(ACTORS), how }
-        }
-        24..64 => {
-            let number = match rng.below(20) {
-                0..16 => NumberHow::Next,
-                16..18 => NumberHow::Again,
-                18 => NumberHow::Stale,
-                _ => NumberHow::Skipping,
-            };
-            let fence = match rng.below(30) {
-                0 => FenceHow::OtherEpoch,
-                1 => FenceHow::OtherOwner,
-                _ => FenceHow::Own,
-            };
-            Op::Commit { lane, actor: committer(rng), number, fence, groups: several(rng, 5, group) }
-        }
-        64..70 => Op::Post { lane, tasks: several(rng, 3, task) },
-        70..88 => Op::Read { lane, read: read(rng), limit: limit(rng) },
-        88..91 => Op::Tasks { lane, tasks: several(rng, 5, task) },
-        91..95 => Op::List { filter: filter(rng), limit: limit(rng) },
-        95 => Op::Counts,
-        96..98 => {
-            let expected =
-                if rng.chance(70) { VersionHow::Stored } else { VersionHow::Off { ahead: rng.chance(50) } };
-            Op::PutPolicy { queue: rng.index(QUEUES), expected, weight: number(rng, 10) }
-        }
-        98 => Op::Policy { queue: rng.index(QUEUES) },
-        _ => Op::Bind { queue: rng.index(QUEUES), lane: u16::from(rng.chance(50)) },
-    }
+fn queue() -> impl Strategy<Value = usize> {
+    0..QUEUES
 }
 
-fn several<T>(rng: &mut Rng, max: usize, one: impl Fn(&mut Rng) -> T) -> Vec<T> {
-    (0..=rng.index(max)).map(|_| one(rng)).collect()
+fn limit() -> impl Strategy<Value = usize> {
+    select(&[100, 5, 3, 2, 1, 1][..])
 }
 
-fn number(rng: &mut Rng, bound: u32) -> u32 {
-    u32::try_from(rng.below(u64::from(bound))).unwrap()
+fn status() -> impl Strategy<Value = Status> {
+    select(&Status::ALL[..])
 }
 
-fn pick<T: Copy>(rng: &mut Rng, from: &[T]) -> T {
-    from[rng.index(from.len())]
+fn task() -> impl Strategy<Value = TaskRef> {
+    (0..REQUESTS, queue()).prop_map(|(request, queue)| TaskRef { request, queue })
 }
 
-/// The one who claimed the lane last, most of the time.
-fn committer(rng: &mut Rng) -> Option<usize> {
-    rng.chance(15).then(|| rng.index(ACTORS))
+fn new_task() -> impl Strategy<Value = NewOp> {
+    let waits = (select(&[0, 0, 0, 50, 50, 100_000][..]), select(&[None, None, Some(100), Some(10_000)][..]));
+    let large = chance(0.05).prop_map(|large| if large { 10_000 } else { 10 });
+    let rest = (chance(0.1), 0..2_usize, select(&[5, 5, 0, 9][..]), maybe(0.25, 0..6_u32), large);
+    (task(), waits, rest).prop_map(|(task, (delay, start_timeout), rest)| {
+        let (other, kind, priority, len_max, payload_bytes) = rest;
+        let fingerprint = u64::from(other);
+        NewOp { task, fingerprint, kind, priority, delay, start_timeout, len_max, payload_bytes }
+    })
 }
 
-fn limit(rng: &mut Rng) -> usize {
-    pick(rng, &[1, 1, 2, 3, 5, 100])
+fn claim() -> impl Strategy<Value = ClaimHow> {
+    prop_oneof![
+        5 => Just(ClaimHow::Fresh),
+        2 => Just(ClaimHow::Again),
+        2 => Just(ClaimHow::Steal),
+        1 => any::<bool>().prop_map(|ahead| ClaimHow::Wrong { ahead }),
+    ]
 }
 
-fn task(rng: &mut Rng) -> TaskRef {
-    TaskRef { request: rng.below(REQUESTS), queue: rng.index(QUEUES) }
-}
-
-fn new_task(rng: &mut Rng) -> NewOp {
-    NewOp {
-        task: task(rng),
-        fingerprint: u64::from(rng.chance(10)),
-        kind: rng.index(2),
-        priority: pick(rng, &[0, 5, 5, 9]),
-        delay: pick(rng, &[0, 0, 0, 50, 50, 100_000]),
-        start_timeout: pick(rng, &[None, None, Some(100), Some(10_000)]),
-        len_max: rng.chance(25).then(|| number(rng, 6)),
-        payload_bytes: if rng.chance(5) { 10_000 } else { 10 },
-    }
-}
-
-fn group(rng: &mut Rng) -> GroupOp {
-    let insert = rng.chance(25).then(|| new_task(rng));
-    let change = match &insert {
-        // Its first assignment, usually.
-        Some(new) => rng.chance(60).then(|| ChangeOp { task: new.task, ..change(rng) }),
-        None => rng.chance(95).then(|| change(rng)),
-    };
-    GroupOp {
-        insert,
-        change,
-        done: if rng.chance(20) { several(rng, 2, |rng| rng.index(12)) } else { Vec::new() },
-        records: if rng.chance(20) {
-            several(rng, 2, |rng| {
-                (rng.index(4), rng.chance(70).then(|| u8::try_from(rng.below(256)).unwrap()))
-            })
-        } else {
-            Vec::new()
+fn commit(posted: usize) -> impl Strategy<Value = CommitOp> {
+    let number = prop_oneof![
+        16 => Just(NumberHow::Next),
+        2 => Just(NumberHow::Again),
+        1 => Just(NumberHow::Stale),
+        1 => Just(NumberHow::Skipping),
+    ];
+    let fence = prop_oneof![
+        28 => Just(FenceHow::Own),
+        1 => Just(FenceHow::OtherEpoch),
+        1 => Just(FenceHow::OtherOwner),
+    ];
+    // Few enough that several sequences keep their first arrivals for long.
+    let cursor = prop_oneof![
+        5 => Just(CursorHow::Start),
+        1 => (0..8_usize).prop_map(CursorHow::Behind),
+    ];
+    let groups = vec(group(posted), 1..=5);
+    (lane(), maybe(0.15, 0..ACTORS), number, fence, cursor, groups).prop_map(
+        |(lane, actor, number, fence, cursor, groups)| CommitOp {
+            lane,
+            actor,
+            number,
+            fence,
+            cursor,
+            groups,
         },
-    }
+    )
 }
 
-fn change(rng: &mut Rng) -> ChangeOp {
-    let expected = match rng.below(20) {
-        0 => ExpectedHow::OtherAttempt,
-        1 => ExpectedHow::Status(pick(rng, &Status::ALL)),
-        _ => ExpectedHow::Stored,
-    };
-    let way = match rng.below(20) {
-        0..13 => Way::Walk(several(rng, 4, |rng| {
-            let which = pick(rng, &[0, 0, 0, 1, 2, 3]);
-            if rng.chance(85) { Pick::On(which) } else { Pick::Any(which) }
-        })),
-        13 => Way::Leap(pick(rng, &Status::ALL)),
-        14..16 => Way::Ready,
-        16 => Way::Due(rng.below(200)),
-        17 => Way::StartBy(rng.chance(70).then(|| rng.below(2_000))),
-        18 => Way::CancelRequested,
-        _ => Way::Astray,
-    };
-    let result_bytes = rng.chance(30).then(|| rng.index(50));
-    ChangeOp { task: task(rng), expected, way, result_bytes, ended: rng.chance(20) }
+fn group(posted: usize) -> impl Strategy<Value = GroupOp> {
+    let insert = maybe(0.25, new_task());
+    // Of a task that is inserted it is its first assignment, usually.
+    let change = (maybe(0.95, change()), chance(0.63));
+    let done = prop_oneof![4 => Just(Vec::new()), 1 => vec(0..=posted, 1..=2)];
+    let record = (0..4_usize, maybe(0.7, any::<u8>()));
+    let records = prop_oneof![4 => Just(Vec::new()), 1 => vec(record, 1..=2)];
+    (insert, change, done, records).prop_map(|(insert, (change, assigned), done, records)| {
+        let change = match &insert {
+            Some(new) => change.filter(|_| assigned).map(|change| ChangeOp { task: new.task, ..change }),
+            None => change,
+        };
+        GroupOp { insert, change, done, records }
+    })
 }
 
-fn read(rng: &mut Rng) -> ReadOp {
-    match rng.below(13) {
-        0 => ReadOp::Head,
-        1 => ReadOp::Lines,
-        2..4 => ReadOp::Line { queue: rng.index(QUEUES), kind: rng.index(2) },
-        4..6 => ReadOp::Delayed,
-        6 => ReadOp::InFlight,
-        7 => ReadOp::Expiring { until: rng.below(12_000) },
-        8 => ReadOp::Inbox,
-        9 => ReadOp::Records,
-        10..12 => ReadOp::Arrivals,
-        _ => ReadOp::ArrivalsAfter { task: task(rng) },
-    }
+fn change() -> impl Strategy<Value = ChangeOp> {
+    let expected = prop_oneof![
+        18 => Just(ExpectedHow::Stored),
+        1 => Just(ExpectedHow::OtherAttempt),
+        1 => status().prop_map(ExpectedHow::Status),
+    ];
+    let pick = (select(&[0, 0, 0, 1, 2, 3][..]), chance(0.15))
+        .prop_map(|(which, any)| if any { Pick::Any(which) } else { Pick::On(which) });
+    let way = prop_oneof![
+        13 => vec(pick, 1..=4).prop_map(Way::Walk),
+        2 => Just(Way::Ready),
+        1 => (0..200_u64).prop_map(Way::Due),
+        1 => maybe(0.7, 0..2_000_u64).prop_map(Way::StartBy),
+        1 => Just(Way::CancelRequested),
+        1 => status().prop_map(Way::Leap),
+        1 => Just(Way::Astray),
+    ];
+    (task(), expected, way, maybe(0.3, 0..50_usize), chance(0.2)).prop_map(
+        |(task, expected, way, result_bytes, ended)| ChangeOp { task, expected, way, result_bytes, ended },
+    )
 }
 
-fn filter(rng: &mut Rng) -> FilterOp {
-    match rng.below(7) {
-        0 => FilterOp::All,
-        1 => FilterOp::Queue(rng.index(QUEUES)),
-        2 => FilterOp::Status(pick(rng, &Status::ALL)),
-        3 => FilterOp::QueueStatus(rng.index(QUEUES), pick(rng, &Status::ALL)),
-        4 => FilterOp::Kind(rng.index(2)),
-        5 => FilterOp::Name(rng.below(REQUESTS)),
-        _ => FilterOp::Worker,
-    }
+fn read() -> impl Strategy<Value = ReadOp> {
+    prop_oneof![
+        1 => Just(ReadOp::Head),
+        1 => Just(ReadOp::Lines),
+        2 => (queue(), 0..2_usize).prop_map(|(queue, kind)| ReadOp::Line { queue, kind }),
+        2 => Just(ReadOp::Delayed),
+        1 => Just(ReadOp::InFlight),
+        1 => (0..12_000_u64).prop_map(|until| ReadOp::Expiring { until }),
+        1 => Just(ReadOp::Inbox),
+        1 => Just(ReadOp::Records),
+        2 => Just(ReadOp::Arrivals),
+        2 => Just(ReadOp::ArrivalsAfterCommitted),
+        2 => task().prop_map(|task| ReadOp::ArrivalsAfter { task }),
+    ]
+}
+
+fn filter() -> impl Strategy<Value = FilterOp> {
+    prop_oneof![
+        Just(FilterOp::All),
+        queue().prop_map(FilterOp::Queue),
+        status().prop_map(FilterOp::Status),
+        (queue(), status()).prop_map(|(queue, status)| FilterOp::QueueStatus(queue, status)),
+        (0..2_usize).prop_map(FilterOp::Kind),
+        (0..REQUESTS).prop_map(FilterOp::Name),
+        Just(FilterOp::Worker),
+    ]
+}
+
+fn version() -> impl Strategy<Value = VersionHow> {
+    prop_oneof![
+        7 => Just(VersionHow::Stored),
+        3 => any::<bool>().prop_map(|ahead| VersionHow::Off { ahead }),
+    ]
 }

@@ -27,7 +27,8 @@ pub(super) enum Answer {
     Rows(Vec<TaskRow>),
     Inbox(Vec<(usize, Command)>),
     Records(Vec<(RecordKey, Vec<u8>)>),
-    Arrivals(Vec<Arrived>),
+    /// Nothing where the store answers that it does not reach back so far.
+    Arrivals(Option<Vec<Arrived>>),
     Views(Vec<Option<TaskView>>),
     Attempts(Vec<AttemptRecord>),
     Counts(Vec<QueueCounts>),
@@ -59,12 +60,13 @@ pub(super) struct Side {
     tasks: BTreeMap<TaskId, Seq>,
     /// By lane: each command that was ever posted, in order.
     commands: BTreeMap<LaneId, Vec<Seq>>,
-    highest: BTreeMap<LaneId, Seq>,
+    /// By lane: tasks and commands in the order in which they came.
+    arrived: BTreeMap<LaneId, Vec<Seq>>,
 }
 
 impl Side {
     pub(super) fn new(handles: Vec<Arc<dyn Store>>) -> Self {
-        Self { handles, turn: 0, tasks: [].into(), commands: [].into(), highest: [].into() }
+        Self { handles, turn: 0, tasks: [].into(), commands: [].into(), arrived: [].into() }
     }
 
     /// Another handle for each operation.
@@ -78,9 +80,24 @@ impl Side {
         self.commands.get(&lane)?.get(place).copied()
     }
 
-    /// The number of a task.
-    pub(super) fn task(&self, id: TaskId) -> Option<Seq> {
-        self.tasks.get(&id).copied()
+    /// How many had arrived when a task did.
+    pub(super) fn arrived_with(&self, task: TaskId) -> Option<usize> {
+        let seq = self.tasks.get(&task)?;
+        self.arrived.get(&task.lane())?.iter().position(|arrived| arrived == seq).map(|place| place + 1)
+    }
+
+    /// How many tasks and commands have arrived.
+    pub(super) fn arrivals_len(&self, lane: LaneId) -> usize {
+        self.arrived.get(&lane).map_or(0, Vec::len)
+    }
+
+    /// The number of the last of so many arrivals.
+    pub(super) fn cursor(&self, lane: LaneId, arrivals: usize) -> Seq {
+        arrivals.checked_sub(1).map_or(Seq(0), |last| self.arrived[&lane][last])
+    }
+
+    fn highest(&self, lane: LaneId) -> Seq {
+        self.cursor(lane, self.arrivals_len(lane))
     }
 
     pub(super) async fn submit(&mut self, lane: LaneId, tasks: &[NewTask]) -> Answer {
@@ -120,13 +137,13 @@ impl Side {
     pub(super) async fn post(&mut self, lane: LaneId, commands: &[Command]) -> Answer {
         let store = self.store();
         store.post(lane, commands).await.unwrap();
-        let highest = self.highest.entry(lane).or_default();
+        let highest = self.highest(lane);
         let known = self.commands.entry(lane).or_default();
         let rows = pages::all_inbox(&*store, lane, 1_000).await;
         let new: Vec<_> = rows.iter().map(|row| row.seq).filter(|seq| !known.contains(seq)).collect();
-        assert!(new.iter().all(|seq| *seq > *highest), "commands {new:?} appear below {highest}");
-        *highest = new.last().copied().unwrap_or(*highest);
+        assert!(new.iter().all(|seq| *seq > highest), "commands {new:?} appear below {highest}");
         known.extend(&new);
+        self.arrived.entry(lane).or_default().extend(&new);
         Answer::Posted(new.len())
     }
 
@@ -148,18 +165,31 @@ impl Side {
         Answer::Records(pages::all_records(&*self.store(), lane, limit).await)
     }
 
-    pub(super) async fn arrivals(&mut self, lane: LaneId, after: Seq, limit: usize) -> Answer {
+    /// What came after so many arrivals, of which `trimmed` need not be kept.
+    pub(super) async fn arrivals(
+        &mut self,
+        lane: LaneId,
+        after: usize,
+        trimmed: usize,
+        limit: usize,
+    ) -> Answer {
         let store = self.store();
-        let (rows, next) =
-            pages::all_arrivals(&*store, lane, after, limit).await.expect("nothing was trimmed");
-        let highest = self.highest.get(&lane).copied().unwrap_or_default();
-        assert!(next >= highest, "arrivals end at {next}, before {highest}");
+        let (highest, after_seq) = (self.highest(lane), self.cursor(lane, after));
         assert!(pages::cursor(&*store, lane).await >= highest);
+        let Some((rows, next)) = pages::all_arrivals(&*store, lane, after_seq, limit).await else {
+            assert!(after < trimmed, "a gap after {after_seq}, where nothing was trimmed");
+            return Answer::Arrivals(None);
+        };
+        assert!(next >= highest, "arrivals end at {next}, before {highest}");
         let arrived = |row| match row {
             Arrival::Task(row) => Arrived::Task(Box::new(self.unnumbered(row))),
             Arrival::Command(row) => Arrived::Command(self.place(lane, row.seq), row.command),
         };
-        Answer::Arrivals(rows.into_iter().map(arrived).collect())
+        let rows: Vec<_> = rows.into_iter().map(arrived).collect();
+        let came = self.tasks.iter().filter(|(id, seq)| id.lane() == lane && **seq > after_seq).count();
+        let shown = rows.iter().filter(|row| matches!(row, Arrived::Task(_))).count();
+        assert_eq!(shown, came, "tasks after {after_seq}");
+        Answer::Arrivals(Some(rows))
     }
 
     pub(super) async fn views(&mut self, ids: &[TaskId]) -> Answer {
@@ -170,8 +200,8 @@ impl Side {
         Answer::Views(views)
     }
 
-    pub(super) async fn attempts(&mut self, task: TaskId) -> Answer {
-        Answer::Attempts(self.store().attempts(task).await.unwrap())
+    pub(super) async fn attempts(&mut self, task: TaskId, limit: usize) -> Answer {
+        Answer::Attempts(pages::all_attempts(&*self.store(), task, limit).await)
     }
 
     pub(super) async fn list(&mut self, filter: TaskFilter, limit: usize) -> Answer {
@@ -179,12 +209,11 @@ impl Side {
         Answer::Rows(rows.into_iter().map(|row| self.unnumbered(row)).collect())
     }
 
-    /// Counts of some queues; other sequences have theirs in the same store.
-    pub(super) async fn counts(&mut self, queues: &[QueueKey]) -> Answer {
-        let mut counts = self.store().counts().await.unwrap();
-        counts.retain(|counts| queues.contains(&counts.queue) && counts.by_status != [0; 8]);
-        counts.sort_by(|a, b| a.queue.cmp(&b.queue));
-        Answer::Counts(counts)
+    /// Counts of the queues of a namespace; other sequences have theirs in the same store.
+    pub(super) async fn counts(&mut self, before_first: &QueueKey, limit: usize) -> Answer {
+        let of_namespace = |queue: &QueueKey| queue.namespace == before_first.namespace;
+        let after = Some(before_first.clone());
+        Answer::Counts(pages::counts_while(&*self.store(), after, limit, of_namespace).await)
     }
 
     pub(super) async fn put_policy(&mut self, put: PutPolicy) -> Answer {
@@ -207,9 +236,9 @@ impl Side {
     }
 
     fn learn(&mut self, task: TaskId, seq: Seq) {
-        let highest = self.highest.entry(task.lane()).or_default();
-        assert!(seq > *highest, "task {task} is numbered {seq}, after {highest}");
-        *highest = seq;
+        let highest = self.highest(task.lane());
+        assert!(seq > highest, "task {task} is numbered {seq}, after {highest}");
+        self.arrived.entry(task.lane()).or_default().push(seq);
         let before = self.tasks.insert(task, seq);
         assert_eq!(before, None, "task {task} was created twice");
     }

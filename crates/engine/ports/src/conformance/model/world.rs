@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tasklane_core::commit::{Commit, Group, RecordChange, RecordKind, TaskChange};
-use tasklane_core::id::{AttemptNo, CommitNo, Epoch, LaneId, OwnerId, QueueKey, Seq, TaskId};
+use tasklane_core::id::{AttemptNo, CommitNo, Epoch, LaneId, OwnerId, QueueKey, TaskId};
 use tasklane_core::policy::{QueueBinding, QueuePolicy};
 use tasklane_core::read::LaneRead;
 use tasklane_core::status::{Status, Version};
@@ -13,8 +13,8 @@ use tasklane_core::task::{AttemptOutcome, NewTask, TaskState};
 use tasklane_core::time::Timestamp;
 
 use super::op::{
-    ACTORS, ChangeOp, ClaimHow, ExpectedHow, FenceHow, FilterOp, GroupOp, NewOp, NumberHow, Op, Pick, QUEUES,
-    REQUESTS, ReadOp, TaskRef, VersionHow, Way,
+    ACTORS, ChangeOp, ClaimHow, CommitOp, CursorHow, ExpectedHow, FenceHow, FilterOp, GroupOp, LANES, NewOp,
+    NumberHow, Op, Pick, QUEUES, REQUESTS, ReadOp, TaskRef, VersionHow, Way,
 };
 use super::side::{Answer, Side};
 use crate::conformance::fixture::{
@@ -30,7 +30,7 @@ const SPAN_MILLIS: i64 = 1_000_000;
 pub(super) struct World {
     number: u16,
     base: Timestamp,
-    lanes: [LaneId; 2],
+    lanes: [LaneId; LANES],
     /// One that is spread over both lanes, and one of each lane alone.
     queues: Vec<QueueKey>,
     reference: Side,
@@ -39,7 +39,9 @@ pub(super) struct World {
     truth: Arc<dyn Store>,
     actors: Vec<[Actor; ACTORS]>,
     /// By lane: who claimed it last.
-    holders: [usize; 2],
+    holders: [usize; LANES],
+    /// By lane: how many arrivals the furthest cursor of a commit covers.
+    trimmed: BTreeMap<LaneId, usize>,
     owners: u128,
     policies_since: u64,
 }
@@ -50,8 +52,16 @@ struct Actor {
     owner: OwnerId,
     seen: Epoch,
     number: u64,
-    /// The groups of its last commit, for its repetition.
-    last: Vec<Drawn>,
+    /// Its last commit, for its repetition.
+    last: Sent,
+}
+
+/// What a commit carries besides its number.
+#[derive(Clone, Debug, Default)]
+struct Sent {
+    groups: Vec<Drawn>,
+    /// How many arrivals its cursor covers.
+    cursor: usize,
 }
 
 /// A group as it goes to both sides, but for the numbers of commands, which each side has of its own.
@@ -84,8 +94,8 @@ fn compare(expected: Answer, found: &Answer) -> Result<Answer, String> {
 }
 
 impl World {
-    /// Lanes that each sequence has.
-    pub(super) const LANES: u16 = 2;
+    /// More would share lanes.
+    pub(super) const NUMBER_MAX: u16 = u16::MAX / 2 - 1;
 
     pub(super) fn new(
         number: u16,
@@ -93,10 +103,11 @@ impl World {
         subject: Vec<Arc<dyn Store>>,
         policies_since: u64,
     ) -> Self {
-        let first = number * Self::LANES;
+        let first = number * 2;
         let namespace = name(&format!("model-{number}"));
         let queues = ["q", "q-0", "q-1"].map(|text| QueueKey::new(namespace.clone(), name(text))).into();
-        let nobody = Actor { owner: owner_id(u128::MAX >> 64), seen: Epoch(0), number: 0, last: Vec::new() };
+        let nobody =
+            Actor { owner: owner_id(u128::MAX >> 64), seen: Epoch(0), number: 0, last: Sent::default() };
         let nobodies: [Actor; ACTORS] = std::array::from_fn(|_| nobody.clone());
         Self {
             number,
@@ -107,7 +118,8 @@ impl World {
             subject: Side::new(subject),
             truth: reference,
             actors: vec![nobodies.clone(), nobodies],
-            holders: [0; 2],
+            holders: [0; LANES],
+            trimmed: BTreeMap::new(),
             owners: 0,
             policies_since,
         }
@@ -124,10 +136,7 @@ impl World {
                 both!(self, |side| side.submit(lane, &tasks))?;
             }
             Op::Claim { lane, actor, how } => self.claim(*lane, *actor, *how).await?,
-            Op::Commit { lane, actor, number, fence, groups } => {
-                let actor = actor.unwrap_or(self.holders[*lane]);
-                self.commit(*lane, actor, (*number, *fence), groups, now).await?;
-            }
+            Op::Commit(commit) => self.commit(commit, now).await?,
             Op::Post { lane, tasks } => {
                 let lane = self.lanes[*lane];
                 let commands: Vec<_> = tasks.iter().map(|task| cancel(self.id(lane, *task))).collect();
@@ -144,9 +153,9 @@ impl World {
                 let filter = self.filter(*filter);
                 both!(self, |side| side.list(filter.clone(), *limit))?;
             }
-            Op::Counts => {
-                let queues = self.queues.clone();
-                both!(self, |side| side.counts(&queues))?;
+            Op::Counts { limit } => {
+                let first = self.before_queues();
+                both!(self, |side| side.counts(&first, *limit))?;
             }
             Op::PutPolicy { queue, expected, weight } => {
                 let queue = self.queues[*queue].clone();
@@ -183,6 +192,7 @@ impl World {
             ReadOp::Inbox,
             ReadOp::Records,
             ReadOp::Arrivals,
+            ReadOp::ArrivalsAfterCommitted,
         ];
         for lane in self.lanes {
             for read in whole {
@@ -194,12 +204,13 @@ impl World {
             let ids = self.all_ids(lane);
             both!(self, |side| side.views(&ids))?;
             for id in ids {
-                both!(self, |side| side.attempts(id))?;
+                both!(self, |side| side.attempts(id, 2))?;
             }
         }
         let (queues, all) = (self.queues.clone(), self.filter(FilterOp::All));
         both!(self, |side| side.list(all.clone(), 7))?;
-        both!(self, |side| side.counts(&queues))?;
+        let first = self.before_queues();
+        both!(self, |side| side.counts(&first, 2))?;
         for queue in &queues {
             both!(self, |side| side.policy(queue))?;
         }
@@ -224,51 +235,65 @@ impl World {
         let failures = u32::try_from(seen.0 % 3).unwrap();
         let answer = both!(self, |side| side.claim(ClaimLane { lane, owner, seen, failures }))?;
         if let Answer::Claimed(Ok(_)) = answer {
-            self.actors[lane_index][actor] = Actor { owner, seen, number: 0, last: Vec::new() };
+            self.actors[lane_index][actor] = Actor { owner, seen, number: 0, last: Sent::default() };
             self.holders[lane_index] = actor;
         }
         Ok(())
     }
 
-    async fn commit(
-        &mut self,
-        lane_index: usize,
-        actor_index: usize,
-        (number, fence): (NumberHow, FenceHow),
-        groups: &[GroupOp],
-        now: Timestamp,
-    ) -> Result<(), String> {
-        let lane = self.lanes[lane_index];
-        let actor = self.actors[lane_index][actor_index].clone();
-        let mut states = self.states(lane).await;
-        let mut drawn: Vec<_> = groups.iter().map(|group| self.draw(lane, group, &mut states, now)).collect();
-        let repeated = matches!(number, NumberHow::Again);
-        let number = match number {
+    async fn commit(&mut self, op: &CommitOp, now: Timestamp) -> Result<(), String> {
+        let lane = self.lanes[op.lane];
+        let actor_index = op.actor.unwrap_or(self.holders[op.lane]);
+        let actor = self.actors[op.lane][actor_index].clone();
+        let repeated = matches!(op.number, NumberHow::Again);
+        let sent = if repeated {
+            actor.last
+        } else {
+            let mut states = self.states(lane).await;
+            let groups = op.groups.iter().map(|group| self.draw(lane, group, &mut states, now)).collect();
+            let cursor = match op.cursor {
+                CursorHow::Start => 0,
+                CursorHow::Behind(behind) => self.reference.arrivals_len(lane).saturating_sub(behind),
+            };
+            Sent { groups, cursor }
+        };
+        let number = match op.number {
             NumberHow::Next => actor.number + 1,
-            NumberHow::Again => {
-                drawn.clone_from(&actor.last);
-                actor.number
-            }
+            NumberHow::Again => actor.number,
             NumberHow::Stale => actor.number.saturating_sub(1),
             NumberHow::Skipping => actor.number + 2,
         };
-        let (epoch, owner) = match fence {
+        let (epoch, owner) = match op.fence {
             FenceHow::Own => (actor.seen.next(), actor.owner),
             FenceHow::OtherEpoch => (actor.seen.next().next(), actor.owner),
             FenceHow::OtherOwner => (actor.seen.next(), owner_id(u128::from(u64::MAX) << 32)),
         };
         let for_side = |side: &Side| {
-            let groups = drawn.iter().map(|drawn| drawn.for_side(lane, side)).collect();
-            Commit { lane, epoch, owner, number: CommitNo(number), groups, cursor: Seq(0) }
+            let groups = sent.groups.iter().map(|drawn| drawn.for_side(lane, side)).collect();
+            let cursor = side.cursor(lane, sent.cursor);
+            Commit { lane, epoch, owner, number: CommitNo(number), groups, cursor }
         };
         let (to_reference, to_subject) = (for_side(&self.reference), for_side(&self.subject));
         let expected = self.reference.commit(&to_reference, repeated).await;
         let found = self.subject.commit(&to_subject, repeated).await;
         if let Answer::Committed(Ok(_)) = compare(expected, &found)? {
-            let actor = &mut self.actors[lane_index][actor_index];
-            (actor.number, actor.last) = (number, drawn);
+            let trimmed = self.trimmed.entry(lane).or_default();
+            *trimmed = sent.cursor.max(*trimmed);
+            let actor = &mut self.actors[op.lane][actor_index];
+            (actor.number, actor.last) = (number, sent);
         }
         Ok(())
+    }
+
+    /// Compares what came after so many arrivals, unless one of the stores need not know it any more and does not.
+    async fn arrivals(&mut self, lane: LaneId, after: usize, limit: usize) -> Result<Answer, String> {
+        let trimmed = self.trimmed.get(&lane).copied().unwrap_or_default();
+        let expected = self.reference.arrivals(lane, after, trimmed, limit).await;
+        let found = self.subject.arrivals(lane, after, trimmed, limit).await;
+        match (&expected, &found) {
+            (Answer::Arrivals(None), _) | (_, Answer::Arrivals(None)) => Ok(found),
+            _ => compare(expected, &found),
+        }
     }
 
     async fn read(&mut self, lane: LaneId, read: ReadOp, limit: usize) -> Result<(), String> {
@@ -288,10 +313,14 @@ impl World {
             }
             ReadOp::Inbox => both!(self, |side| side.inbox(lane, limit)),
             ReadOp::Records => both!(self, |side| side.records(lane, limit)),
-            ReadOp::Arrivals => both!(self, |side| side.arrivals(lane, Seq(0), limit)),
+            ReadOp::Arrivals => self.arrivals(lane, 0, limit).await,
+            ReadOp::ArrivalsAfterCommitted => {
+                let after = self.trimmed.get(&lane).copied().unwrap_or_default();
+                self.arrivals(lane, after, limit).await
+            }
             ReadOp::ArrivalsAfter { task } => {
-                let id = self.id(lane, task);
-                both!(self, |side| side.arrivals(lane, side.task(id).unwrap_or_default(), limit))
+                let after = self.reference.arrived_with(self.id(lane, task)).unwrap_or_default();
+                self.arrivals(lane, after, limit).await
             }
         }?;
         Ok(())
@@ -305,6 +334,11 @@ impl World {
     fn queue(&self, lane: LaneId, queue: usize) -> QueueKey {
         let of_lane = if lane == self.lanes[0] { 1 } else { 2 };
         self.queues[if queue == SPREAD { SPREAD } else { of_lane }].clone()
+    }
+
+    /// Sorts before the queues of this world, and behind those of others.
+    fn before_queues(&self) -> QueueKey {
+        QueueKey::new(self.queues[SPREAD].namespace.clone(), name("a"))
     }
 
     fn all_ids(&self, lane: LaneId) -> Vec<TaskId> {

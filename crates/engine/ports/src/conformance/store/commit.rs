@@ -153,11 +153,11 @@ pub async fn a_repeated_commit_changes_nothing(env: &dyn StoreEnv) {
     store.post(LANE, &[cancel(ids[1])]).await.unwrap();
     let before = store.tasks(&ids).await.unwrap();
     let arrived = pages::all_arrivals(&*store, LANE, Seq(0), 100).await.unwrap();
-    let counts = store.counts().await.unwrap();
+    let counts = pages::all_counts(&*store, 10).await;
     owner.send(&commit).await.unwrap();
     assert_eq!(store.tasks(&ids).await.unwrap(), before);
     assert_eq!(pages::all_arrivals(&*store, LANE, Seq(0), 100).await.unwrap().0, arrived.0);
-    assert_eq!(store.counts().await.unwrap(), counts);
+    assert_eq!(pages::all_counts(&*store, 10).await, counts);
     assert_eq!(store.lane_head(LANE).await.unwrap().commit, CommitNo(1));
     assert_eq!(owner.commit([]).await, [], "and the next number follows");
 }

@@ -18,7 +18,7 @@ async fn everything(store: &dyn Store) -> String {
     let ids: Vec<_> = (0..20).map(|n| task(n).id()).collect();
     let mut attempts = Vec::new();
     for id in &ids {
-        attempts.push(store.attempts(*id).await.unwrap());
+        attempts.push(pages::all_attempts(store, *id, 10).await);
     }
     let mut pages_of_tasks = Vec::new();
     for read in [pages::LINES, pages::DELAYED, pages::IN_FLIGHT, pages::expiring(at(1_000_000))] {
@@ -33,7 +33,7 @@ async fn everything(store: &dyn Store) -> String {
         pages::all_policies(store, LANE, 0, 100).await,
         store.policy(&queue("q")).await.unwrap(),
         store.bind_queue(&queue("q"), &QueueBinding::Lane(LaneId(99))).await.unwrap(),
-        store.counts().await.unwrap(),
+        pages::all_counts(store, 10).await,
         pages::all_listed(store, TaskFilter::default(), 100).await,
     );
     format!("{all:#?}")

@@ -47,7 +47,7 @@ pub async fn a_change_of_an_unknown_task_is_skipped(env: &dyn StoreEnv) {
     group.change.as_mut().unwrap().ended = vec![ended(1, AttemptOutcome::Lost)];
     assert_eq!(owner.commit([group]).await, [GroupOutcome::Mismatch { found: None }]);
     assert_eq!(store.tasks(&[new.id]).await.unwrap(), [None]);
-    assert_eq!(store.attempts(new.id).await.unwrap(), []);
+    assert_eq!(pages::all_attempts(&*store, new.id, 10).await, []);
     assert_eq!(pages::all_tasks(&*store, LANE, pages::IN_FLIGHT, 10).await, []);
 }
 
@@ -232,7 +232,7 @@ pub async fn an_insert_with_a_wrong_change_leaves_nothing(env: &dyn StoreEnv) {
     assert_eq!(owner.commit([stale, illegal]).await, [skipped.clone(), skipped]);
     assert_eq!(store.tasks(&[new.id]).await.unwrap(), [None]);
     assert_eq!(pages::all_arrivals(&*store, LANE, Seq(0), 10).await.unwrap().0, []);
-    assert_eq!(store.counts().await.unwrap().iter().flat_map(|c| c.by_status).sum::<u64>(), 0);
+    assert_eq!(pages::all_counts(&*store, 10).await, []);
     create(&*store, [new]).await;
 }
 
@@ -374,13 +374,16 @@ pub async fn ended_attempts_have_rows_by_number(env: &dyn StoreEnv) {
     change.ended = vec![bare.clone(), ended(1, AttemptOutcome::Lost)];
     let after = change.state.clone();
     assert_eq!(owner.commit([group]).await, [APPLIED]);
-    assert_eq!(store.attempts(new.id).await.unwrap(), [ended(1, AttemptOutcome::Lost), bare.clone()]);
+    let found = pages::all_attempts(&*store, new.id, 10).await;
+    assert_eq!(found, [ended(1, AttemptOutcome::Lost), bare.clone()]);
     let mut group = changing(new.id, &after, &[Pending]);
     group.change.as_mut().unwrap().ended =
         vec![ended(1, AttemptOutcome::TimedOut), ended(3, AttemptOutcome::Failed)];
     assert_eq!(owner.commit([group]).await, [APPLIED]);
     let expected = [ended(1, AttemptOutcome::TimedOut), bare, ended(3, AttemptOutcome::Failed)];
-    assert_eq!(store.attempts(new.id).await.unwrap(), expected);
+    for limit in [1, 2, 3, 10] {
+        assert_eq!(pages::all_attempts(&*store, new.id, limit).await, expected, "{limit}");
+    }
 }
 
 /// 8: a change without a result leaves the one that is there.

@@ -46,6 +46,28 @@ pub async fn a_policy_changes_by_compare_and_set(env: &dyn StoreEnv) {
     assert_eq!(store.policy(&queue("other")).await.unwrap().version, 0);
 }
 
+/// 13: a change whose answer was lost is repeated; the policy that is there then tells what became of it.
+pub async fn a_change_of_unknown_outcome_is_settled_by_reading(env: &dyn StoreEnv) {
+    let (store, other) = (env.store(), env.second().await);
+    let key = queue("q");
+    // It was not made: the repetition makes it. It was made: the repetition is a conflict, and it is there as sent.
+    for repetition in [Ok(1), Err(1)] {
+        let answer = put(&*store, &key, 0, 10).await.map_err(|error| match error {
+            StoreError::PolicyConflict { expected: 0, current, .. } => current,
+            other => panic!("{other}"),
+        });
+        assert_eq!(answer, repetition);
+        let found = other.policy(&key).await.unwrap();
+        assert_eq!((found.version, found.policy), (1, QueuePolicy { weight: 10, ..QueuePolicy::default() }));
+    }
+    // Somebody else's was made instead: the version is the same, the content is not.
+    assert_eq!(put(&*other, &key, 1, 20).await.unwrap(), 2);
+    let lost = put(&*store, &key, 1, 30).await.unwrap_err();
+    assert!(matches!(lost, StoreError::PolicyConflict { expected: 1, current: 2, .. }), "{lost}");
+    let found = store.policy(&key).await.unwrap();
+    assert_eq!((found.version, found.policy.weight), (2, 20));
+}
+
 /// 13: of several that saw the same version, one changes it.
 pub async fn of_racing_changes_one_wins(env: &dyn StoreEnv) {
     let handles = [env.store(), env.second().await];

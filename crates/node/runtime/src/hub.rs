@@ -1,0 +1,242 @@
+//! Tells those who wait in this process what has happened: a task changed, output came, an event for the stream.
+//!
+//! It is a way to be quick, not to be right: whoever waits here also looks at the store now and then.
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::str::FromStr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tasklane_core::id::{SessionId, TaskId};
+use tasklane_core::message::TaskEvent;
+use tokio::sync::{Notify, watch};
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct Hub {
+    /// Names the events of this process, so that those of another are not taken for its own.
+    origin: SessionId,
+    state: Mutex<State>,
+    /// Number of the last event.
+    last: watch::Sender<u64>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Those who wait for a task.
+    followed: HashMap<TaskId, Followed>,
+    /// The last events; the first one has number `last - len + 1`.
+    ring: VecDeque<RingItem>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum RingItem {
+    Event(TaskEvent),
+    /// Something may be missing here.
+    Gap,
+}
+
+#[derive(Debug, Default)]
+struct Followed {
+    changed: Arc<Notify>,
+    followers: usize,
+}
+
+/// Events that are kept for those who come back.
+const RING_LEN_MAX: usize = 16_384;
+/// Events given at once.
+const BATCH: usize = 256;
+
+/// Place of an event in the stream of a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EventId {
+    origin: SessionId,
+    number: u64,
+}
+
+impl fmt::Display for EventId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.origin.0.simple(), self.number)
+    }
+}
+
+impl FromStr for EventId {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let wrong = "is not an event id of this API";
+        let (origin, number) = text.split_once('.').ok_or(wrong)?;
+        Ok(Self {
+            origin: origin.parse().map_err(|_| wrong)?,
+            number: number.parse().map_err(|_| wrong)?,
+        })
+    }
+}
+
+/// Something in the stream of events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StreamItem {
+    /// A task changed.
+    Event(EventId, TaskEvent),
+    /// Some events are missing here: look at what matters to you anew.
+    Gap(EventId),
+}
+
+impl Default for Hub {
+    fn default() -> Self {
+        Self {
+            origin: SessionId::from_random(rand::random()),
+            state: Mutex::default(),
+            last: watch::Sender::new(0),
+        }
+    }
+}
+
+impl Hub {
+    /// Tasks changed, durably.
+    pub fn changed(&self, events: &[TaskEvent]) {
+        let mut state = self.lock();
+        if !state.followed.is_empty() {
+            for event in events {
+                state.wake(event.task);
+            }
+        }
+        state.ring.extend(events.iter().map(|event| RingItem::Event(*event)));
+        self.published(state, events.len());
+    }
+
+    /// Events may have been missed: the owner of a lane changed in an unclean way.
+    pub fn gap(&self) {
+        let mut state = self.lock();
+        state.ring.push_back(RingItem::Gap);
+        self.published(state, 1);
+    }
+
+    fn published(&self, mut state: MutexGuard<'_, State>, count: usize) {
+        let surplus = state.ring.len().saturating_sub(RING_LEN_MAX);
+        state.ring.drain(..surplus);
+        self.last.send_modify(|last| *last += count as u64);
+    }
+
+    /// There may be more output of these tasks.
+    pub fn output(&self, tasks: impl Iterator<Item = TaskId>) {
+        let state = self.lock();
+        if !state.followed.is_empty() {
+            tasks.for_each(|task| state.wake(task));
+        }
+    }
+
+    /// Waits for changes of a task, from now on.
+    pub fn follow(self: &Arc<Self>, task: TaskId) -> Follow {
+        let mut state = self.lock();
+        let followed = state.followed.entry(task).or_default();
+        followed.followers += 1;
+        let changed = Arc::clone(&followed.changed);
+        drop(state);
+        Follow { hub: Arc::clone(self), task, changed }
+    }
+
+    /// Follows all events after one, or from now on.
+    pub fn events(self: &Arc<Self>, after: Option<EventId>) -> EventStream {
+        let last = self.last.subscribe();
+        let now = *last.borrow();
+        let (next, gap) = match after {
+            None => (now + 1, false),
+            Some(after) if after.origin == self.origin && after.number <= now => (after.number + 1, false),
+            Some(_) => (now + 1, true),
+        };
+        EventStream { hub: Arc::clone(self), last, next, gap, ready: VecDeque::new() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn wake(&self, task: TaskId) {
+        if let Some(followed) = self.followed.get(&task) {
+            // Kept for one who is not waiting at this moment.
+            followed.changed.notify_waiters();
+            followed.changed.notify_one();
+        }
+    }
+}
+
+/// Waits for changes of one task.
+#[derive(Debug)]
+pub struct Follow {
+    hub: Arc<Hub>,
+    task: TaskId,
+    changed: Arc<Notify>,
+}
+
+impl Follow {
+    /// Returns when there may be something new since the last call; now and then for nothing.
+    pub async fn changed(&mut self) {
+        // The fallback, should the news come from another process and be lost on the way.
+        let _ = tokio::time::timeout(LOOK_AGAIN, self.changed.notified()).await;
+    }
+}
+
+/// How often a follower looks by itself.
+const LOOK_AGAIN: std::time::Duration = std::time::Duration::from_secs(1);
+
+impl Drop for Follow {
+    fn drop(&mut self) {
+        let mut state = self.hub.lock();
+        if let Some(followed) = state.followed.get_mut(&self.task) {
+            followed.followers -= 1;
+            if followed.followers == 0 {
+                state.followed.remove(&self.task);
+            }
+        }
+    }
+}
+
+/// Follows all events.
+#[derive(Debug)]
+pub struct EventStream {
+    hub: Arc<Hub>,
+    last: watch::Receiver<u64>,
+    /// Number of the next event wanted.
+    next: u64,
+    gap: bool,
+    ready: VecDeque<StreamItem>,
+}
+
+impl EventStream {
+    /// The next event; `None` when the hub is gone. Safe to cancel.
+    pub async fn next(&mut self) -> Option<StreamItem> {
+        loop {
+            if let Some(item) = self.ready.pop_front() {
+                return Some(item);
+            }
+            let last = *self.last.borrow_and_update();
+            if self.next <= last || self.gap {
+                self.refill();
+                continue;
+            }
+            self.last.changed().await.ok()?;
+        }
+    }
+
+    fn refill(&mut self) {
+        let state = self.hub.lock();
+        let last = *self.last.borrow();
+        let first = last + 1 - state.ring.len() as u64;
+        let id = |number| EventId { origin: self.hub.origin, number };
+        if std::mem::take(&mut self.gap) || self.next < first {
+            self.next = self.next.max(first);
+            self.ready.push_back(StreamItem::Gap(id(self.next - 1)));
+        }
+        let from = usize::try_from(self.next - first).unwrap_or(usize::MAX);
+        for item in state.ring.iter().skip(from).take(BATCH) {
+            self.ready.push_back(match item {
+                RingItem::Event(event) => StreamItem::Event(id(self.next), *event),
+                RingItem::Gap => StreamItem::Gap(id(self.next)),
+            });
+            self.next += 1;
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! A node: what the API, the embedding program and the command line ask for, over the ports and the scheduler.
+//!
+//! Every question is answered from the store, which is the truth; the scheduler of this process is asked only for what
+//! it alone knows (why a task waits) or does faster (taking new tasks into a lane it owns).
+
+mod bulk;
+mod queues;
+mod retention;
+mod submit;
+mod tasks;
+mod workers;
+
+use std::sync::{Arc, Mutex};
+
+use tasklane_core::id::SessionId;
+use tasklane_core::message::{Message, WorkerStats};
+use tasklane_core::time::Timestamp;
+use tasklane_ports::{Address, Bus, Logs, Store, StoreError};
+use tokio_util::sync::CancellationToken;
+
+pub use self::bulk::{BULK_TYPE, BulkAction, BulkExecutor, BulkStatus};
+pub use self::queues::QueueInfo;
+pub use self::retention::RetentionOptions;
+pub use self::submit::{SubmitError, Submitted};
+pub use self::tasks::{Cancel, Retry};
+pub use self::workers::{WorkerError, WorkerInfo};
+pub use crate::hub::{EventId, EventStream, Follow, StreamItem};
+pub use crate::scheduler::LaneInfo;
+
+use crate::clock;
+use crate::hub::Hub;
+use crate::request::RequestLimits;
+use crate::scheduler::SchedulerHandle;
+
+/// Numbers of a node.
+#[derive(Clone, Debug)]
+pub struct NodeOptions {
+    /// How many lanes the deployment has.
+    pub lanes: u16,
+    /// What a task may hold.
+    pub limits: RequestLimits,
+    /// How long finished tasks are kept.
+    pub retention: RetentionOptions,
+}
+
+/// What a node works with.
+#[derive(Clone, Debug)]
+pub struct NodeParts {
+    /// The truth.
+    pub store: Arc<dyn Store>,
+    /// Output of attempts.
+    pub logs: Arc<dyn Logs>,
+    /// Carries messages to workers.
+    pub bus: Arc<dyn Bus>,
+    /// The scheduler of this process.
+    pub scheduler: SchedulerHandle,
+    /// Tells who waits here.
+    pub hub: Arc<Hub>,
+}
+
+/// Answers for a Tasklane server. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Node(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    options: NodeOptions,
+    parts: NodeParts,
+    started_at: Timestamp,
+    queues: submit::QueueCache,
+    stats: Mutex<std::collections::BTreeMap<SessionId, WorkerStats>>,
+}
+
+/// What a node counts.
+#[derive(Clone, Debug)]
+pub struct NodeStats {
+    /// Tasks by `Status::code`.
+    pub counts: [u64; 8],
+    /// Lanes of this server.
+    pub lanes: Vec<LaneInfo>,
+    /// Workers alive.
+    pub workers: usize,
+    /// Attempts that execute.
+    pub running: u64,
+    /// Attempts that could execute at once.
+    pub capacity: u64,
+    /// How often rare things happened in this server's lanes.
+    pub counters: Vec<(&'static str, u64)>,
+    /// When this server was started.
+    pub started_at: Timestamp,
+}
+
+/// Something that must be well before work can be done.
+#[derive(Clone, Debug)]
+pub struct Readiness {
+    /// What.
+    pub name: &'static str,
+    /// Whether it is.
+    pub ok: bool,
+    /// For people.
+    pub detail: String,
+}
+
+impl Node {
+    /// A node over these parts.
+    pub fn new(options: NodeOptions, parts: NodeParts) -> Self {
+        Self(Arc::new(Inner {
+            options,
+            parts,
+            started_at: clock::wall(),
+            queues: submit::QueueCache::default(),
+            stats: Mutex::default(),
+        }))
+    }
+
+    /// Listens to what workers tell of themselves, and removes what is too old, until it is told to stop.
+    pub async fn run(&self, shutdown: CancellationToken) {
+        let listening = async {
+            loop {
+                if let Ok(mut ear) = self.0.parts.bus.subscribe(Address::Events).await {
+                    while let Some(messages) = ear.receive().await {
+                        messages.into_iter().for_each(|message| self.on_message(message));
+                    }
+                }
+                tokio::time::sleep(LISTEN_AGAIN).await;
+            }
+        };
+        let sweeping = self.retain();
+        tokio::select! {
+            () = listening => {}
+            () = sweeping => {}
+            () = shutdown.cancelled() => {}
+        }
+    }
+
+    fn on_message(&self, message: Message) {
+        match message {
+            Message::Stats(stats) => self.keep_stats(stats),
+            Message::Changed(event) => self.0.parts.hub.changed(&[event]),
+            Message::ToWorker(_) | Message::ToLane(_) | Message::Hint { .. } | Message::Control(_) => {}
+        }
+    }
+
+    /// Follows all events after one, or from now on.
+    pub fn events(&self, after: Option<EventId>) -> EventStream {
+        self.0.parts.hub.events(after)
+    }
+
+    /// What is going on.
+    pub async fn stats(&self) -> Result<NodeStats, StoreError> {
+        let mut counts = [0; 8];
+        for queue in self.all_counts().await? {
+            for (sum, count) in counts.iter_mut().zip(queue.by_status) {
+                *sum += count;
+            }
+        }
+        let lanes = self.0.parts.scheduler.lanes().await;
+        let mut counters = std::collections::BTreeMap::<&'static str, u64>::new();
+        for lane in &lanes {
+            for (name, count) in lane.counters.iter() {
+                *counters.entry(name).or_default() += count;
+            }
+        }
+        let workers = self.workers();
+        Ok(NodeStats {
+            counts,
+            lanes,
+            workers: workers.len(),
+            running: workers.iter().filter_map(|w| w.stats.as_ref()).map(|s| u64::from(s.running)).sum(),
+            capacity: workers.iter().map(|w| u64::from(w.descriptor.capacity)).sum(),
+            counters: counters.into_iter().collect(),
+            started_at: self.0.started_at,
+        })
+    }
+
+    /// Whether this server can do its work.
+    pub async fn ready(&self) -> Vec<Readiness> {
+        let store = match self.0.parts.store.lane_head(tasklane_core::id::LaneId(0)).await {
+            Ok(_) => Readiness { name: "store", ok: true, detail: "answers".to_owned() },
+            Err(error) => Readiness { name: "store", ok: false, detail: error.to_string() },
+        };
+        let lanes = self.0.parts.scheduler.lanes().await;
+        let owned = lanes.iter().filter(|lane| lane.phase == "owning").count();
+        let elsewhere = self.0.parts.scheduler.view().grants.len();
+        // Lanes that other servers own are well too; one that nobody owns is not.
+        let all = usize::from(self.0.options.lanes);
+        let detail = format!("{owned} of {all} lanes owned here, {elsewhere} granted to a server");
+        let lanes = Readiness { name: "lanes", ok: elsewhere >= all && !lanes.is_empty(), detail };
+        vec![store, lanes]
+    }
+}
+
+/// Wait before the bus is listened to again.
+const LISTEN_AGAIN: std::time::Duration = std::time::Duration::from_secs(1);

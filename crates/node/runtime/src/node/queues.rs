@@ -1,0 +1,94 @@
+//! Queues and their policies.
+
+use std::collections::BTreeMap;
+
+use tasklane_core::id::{LaneId, Name, QueueKey};
+use tasklane_core::policy::VersionedPolicy;
+use tasklane_core::read::{LanePage, LaneRead};
+use tasklane_ports::{Load, PutPolicy, QueueCounts, StoreError};
+
+use super::Node;
+
+/// A queue as people see it.
+#[derive(Clone, Debug)]
+pub struct QueueInfo {
+    /// Which one.
+    pub queue: QueueKey,
+    /// Its policy.
+    pub policy: VersionedPolicy,
+    /// Its tasks by `Status::code`.
+    pub counts: [u64; 8],
+}
+
+/// Rows read at once.
+const PAGE: usize = 500;
+
+impl Node {
+    /// Queues of a namespace by name: those that have tasks, and those that have a policy.
+    pub async fn queues(
+        &self,
+        namespace: &Name,
+        after: Option<Name>,
+        limit: usize,
+    ) -> Result<Vec<QueueInfo>, StoreError> {
+        let mut queues = BTreeMap::<QueueKey, QueueInfo>::new();
+        let fresh = |queue: &QueueKey| QueueInfo {
+            queue: queue.clone(),
+            policy: VersionedPolicy::default(),
+            counts: [0; 8],
+        };
+        let wanted = |queue: &QueueKey| {
+            queue.namespace == *namespace && after.as_ref().is_none_or(|after| queue.queue > *after)
+        };
+        for counts in self.all_counts().await?.into_iter().filter(|counts| wanted(&counts.queue)) {
+            queues.entry(counts.queue.clone()).or_insert_with_key(fresh).counts = counts.by_status;
+        }
+        for (queue, policy) in self.all_policies().await?.into_iter().filter(|(queue, _)| wanted(queue)) {
+            queues.entry(queue).or_insert_with_key(fresh).policy = policy;
+        }
+        Ok(queues.into_values().take(limit).collect())
+    }
+
+    /// One queue. One that was never used has the default policy and no tasks.
+    pub async fn queue(&self, queue: &QueueKey) -> Result<QueueInfo, StoreError> {
+        let policy = self.0.parts.store.policy(queue).await?;
+        let counts = self.counts_of(queue).await?;
+        Ok(QueueInfo { queue: queue.clone(), policy, counts })
+    }
+
+    /// Changes a policy by compare-and-set of its version and answers the new one.
+    pub async fn put_policy(&self, put: PutPolicy) -> Result<u64, StoreError> {
+        let queue = put.queue.clone();
+        let version = self.0.parts.store.put_policy(put).await?;
+        self.0.queues.forget(&queue);
+        // Every lane that has tasks of the queue looks at changed policies when it is hinted at.
+        (0..self.0.options.lanes).map(LaneId).for_each(|lane| self.hint(lane));
+        Ok(version)
+    }
+
+    pub(super) async fn all_counts(&self) -> Result<Vec<QueueCounts>, StoreError> {
+        self.0.parts.store.counts().await
+    }
+
+    async fn counts_of(&self, queue: &QueueKey) -> Result<[u64; 8], StoreError> {
+        let counts = self.all_counts().await?;
+        Ok(counts.into_iter().find(|counts| counts.queue == *queue).map_or([0; 8], |found| found.by_status))
+    }
+
+    async fn all_policies(&self) -> Result<Vec<(QueueKey, VersionedPolicy)>, StoreError> {
+        let mut policies = Vec::new();
+        let mut after = 0;
+        loop {
+            let read = LaneRead::Policies { after };
+            let load = Load { lane: LaneId(0), read, limit: PAGE, body_bytes_max: 0 };
+            let LanePage::Policies { rows, revision, more } = self.0.parts.store.load(load).await? else {
+                return Err(StoreError::corrupt("policies were asked for and something else came"));
+            };
+            policies.extend(rows);
+            if !more {
+                return Ok(policies);
+            }
+            after = revision;
+        }
+    }
+}

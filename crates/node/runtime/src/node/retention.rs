@@ -1,0 +1,80 @@
+//! Removing what is too old, in small batches, so that nothing else has to wait.
+
+use std::time::Duration;
+
+use tasklane_core::id::TaskId;
+use tasklane_ports::{Retire, StoreError, TaskCursor};
+
+use crate::clock;
+
+use super::Node;
+
+/// How long things are kept.
+#[derive(Clone, Debug)]
+pub struct RetentionOptions {
+    /// Payload, result and output of finished tasks. Default: 7 days.
+    pub tasks: Duration,
+    /// The id of finished tasks, so that a repeated request finds it. At least as long as the tasks. Default: 7 days.
+    pub request_ids: Duration,
+    /// How often to look. Default: a minute.
+    pub every: Duration,
+    /// Tasks looked at in one go. Default: 500.
+    pub batch: usize,
+}
+
+impl Default for RetentionOptions {
+    fn default() -> Self {
+        let week = Duration::from_hours(7 * 24);
+        Self { tasks: week, request_ids: week, every: Duration::from_mins(1), batch: 500 }
+    }
+}
+
+/// Between two batches others get their turn.
+const PAUSE: Duration = Duration::from_millis(20);
+
+impl Node {
+    /// Looks again and again for what is too old.
+    pub(super) async fn retain(&self) {
+        let mut ticks = tokio::time::interval(self.0.options.retention.every);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            if let Err(error) = self.retire_once().await {
+                tracing::warn!(%error, "old tasks were not removed, trying again later");
+            }
+        }
+    }
+
+    /// Goes once over everything that is old enough. Answers how many tasks lost their data, and how many are gone.
+    pub async fn retire_once(&self) -> Result<(u64, u64), StoreError> {
+        let options = &self.0.options.retention;
+        let parts = &self.0.parts;
+        let now = clock::wall();
+        let (mut stripped, mut removed) = (0, 0);
+        let mut after: Option<TaskCursor> = None;
+        loop {
+            let expired = parts
+                .store
+                .expired(Retire {
+                    finished_before: now - options.tasks,
+                    forget_before: now - options.request_ids.max(options.tasks),
+                    after,
+                    limit: options.batch,
+                })
+                .await?;
+            let tasks: Vec<TaskId> = expired.strip.iter().chain(&expired.forget).copied().collect();
+            if !tasks.is_empty() {
+                // Output goes first: were the task gone, nobody would know that there is any.
+                parts.logs.remove(&tasks).await?;
+                parts.store.retire(&expired.strip, &expired.forget).await?;
+                stripped += expired.strip.len() as u64;
+                removed += expired.forget.len() as u64;
+            }
+            after = expired.next;
+            if after.is_none() {
+                return Ok((stripped, removed));
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! Taking tasks in.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tasklane_core::commit::SubmitOutcome;
+use tasklane_core::id::{LaneId, Name, QueueKey, TaskId};
+use tasklane_core::policy::{QueueBinding, QueuePolicy};
+use tasklane_core::task::NewTask;
+use tasklane_ports::{StoreError, Submit};
+use tokio::time::Instant;
+
+use crate::clock;
+use crate::request::{FieldError, Placement, TaskRequest};
+
+use super::Node;
+
+/// A task that was taken in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Submitted {
+    /// Its identity.
+    pub id: TaskId,
+    /// The same request was taken in before.
+    pub duplicate: bool,
+}
+
+/// Why a task was not taken in. Nothing has changed.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum SubmitError {
+    /// The request is not valid.
+    #[error(transparent)]
+    Invalid(#[from] FieldError),
+    /// The queue has as many waiting tasks as it may.
+    #[error("queue {queue} is full")]
+    QueueFull {
+        /// Which one.
+        queue: QueueKey,
+        /// When to try again.
+        retry_after: Duration,
+    },
+    /// The request id was used for something else.
+    #[error("request id {request_id} was used for another request")]
+    RequestIdReused {
+        /// Which one.
+        request_id: String,
+    },
+    /// The store could not take it, or did not answer. Repeating with the same request id is safe.
+    #[error(transparent)]
+    Store(Arc<StoreError>),
+}
+
+impl From<StoreError> for SubmitError {
+    fn from(error: StoreError) -> Self {
+        Self::Store(Arc::new(error))
+    }
+}
+
+/// When to try again to submit to a full queue.
+const FULL_RETRY_AFTER: Duration = Duration::from_secs(1);
+/// How long a policy that was read counts for what tasks get as defaults.
+const POLICY_FRESH: Duration = Duration::from_secs(1);
+/// Queues that are remembered.
+const QUEUES_MAX: usize = 10_000;
+
+/// What is known of queues: their lanes, which never change, and their policies, which seldom do.
+#[derive(Debug, Default)]
+pub(super) struct QueueCache(Mutex<HashMap<QueueKey, Known>>);
+
+#[derive(Clone, Debug)]
+struct Known {
+    lane: LaneId,
+    policy: Arc<QueuePolicy>,
+    read_at: Instant,
+}
+
+impl QueueCache {
+    pub(super) fn forget(&self, queue: &QueueKey) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(queue);
+    }
+}
+
+impl Node {
+    /// Takes tasks in, each for itself; the answers come in the order of the requests. Durable when it returns.
+    pub async fn submit(
+        &self,
+        namespace: &Name,
+        requests: Vec<TaskRequest>,
+    ) -> Vec<Result<Submitted, SubmitError>> {
+        let mut answers: Vec<Option<Result<Submitted, SubmitError>>> = Vec::new();
+        answers.resize_with(requests.len(), || None);
+        let mut lanes: BTreeMap<LaneId, Vec<(usize, NewTask)>> = BTreeMap::new();
+        for (at, request) in requests.into_iter().enumerate() {
+            match self.place(namespace, request).await {
+                Ok(task) => lanes.entry(task.id.lane()).or_default().push((at, task)),
+                Err(error) => answers[at] = Some(Err(error)),
+            }
+        }
+        for (lane, tasks) in lanes {
+            let (places, tasks): (Vec<usize>, Vec<NewTask>) = tasks.into_iter().unzip();
+            for (at, answer) in places.into_iter().zip(self.submit_to(lane, tasks).await) {
+                answers[at] = Some(answer);
+            }
+        }
+        answers.into_iter().map(|answer| answer.expect("every request was answered")).collect()
+    }
+
+    /// Turns a request into a task of its queue's lane.
+    async fn place(&self, namespace: &Name, request: TaskRequest) -> Result<NewTask, SubmitError> {
+        let queue = QueueKey::new(namespace.clone(), request.queue.clone());
+        let known = self.known(&queue).await?;
+        let placement = Placement {
+            namespace,
+            lane: known.lane,
+            policy: &known.policy,
+            now: clock::wall(),
+            random: rand::random(),
+            limits: &self.0.options.limits,
+        };
+        Ok(request.into_task(placement)?)
+    }
+
+    /// Gives tasks to the owner of their lane where it is in this process, else to the store.
+    pub(super) async fn submit_to(
+        &self,
+        lane: LaneId,
+        tasks: Vec<NewTask>,
+    ) -> Vec<Result<Submitted, SubmitError>> {
+        let parts = &self.0.parts;
+        let outcomes = match parts.scheduler.submit(lane, tasks.clone()).await {
+            Some(outcomes) => Ok(outcomes),
+            None => self.store(lane, &tasks).await,
+        };
+        match outcomes {
+            Ok(outcomes) => tasks.iter().zip(outcomes).map(|(task, outcome)| answer(task, &outcome)).collect(),
+            Err(error) => {
+                let error = Arc::new(error);
+                tasks.iter().map(|_| Err(SubmitError::Store(Arc::clone(&error)))).collect()
+            }
+        }
+    }
+
+    async fn store(&self, lane: LaneId, tasks: &[NewTask]) -> Result<Vec<SubmitOutcome>, StoreError> {
+        let parts = &self.0.parts;
+        let capabilities = parts.store.capabilities();
+        let mut outcomes = Vec::with_capacity(tasks.len());
+        let mut rest = tasks;
+        while !rest.is_empty() {
+            let (mut ops, mut bytes, mut count) = (0, 0, 0);
+            for task in rest {
+                ops += task.ops();
+                bytes += task.bytes();
+                if count > 0 && (ops > capabilities.ops_max || bytes > capabilities.bytes_max) {
+                    break;
+                }
+                count += 1;
+            }
+            let (now, later) = rest.split_at(count);
+            outcomes.extend(parts.store.submit(Submit { lane, tasks: now.into() }).await?);
+            rest = later;
+        }
+        self.hint(lane);
+        Ok(outcomes)
+    }
+
+    /// Lets the owner of a lane, wherever it is, look at the store.
+    pub(super) fn hint(&self, lane: LaneId) {
+        self.0.parts.scheduler.hint(lane);
+    }
+
+    /// The lane and policy of a queue. Its first use puts its lane into the store.
+    async fn known(&self, queue: &QueueKey) -> Result<Known, StoreError> {
+        let cache = || self.0.queues.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = cache().get(queue).cloned();
+        if let Some(known) = &found
+            && known.read_at.elapsed() < POLICY_FRESH
+        {
+            return Ok(known.clone());
+        }
+        let store = &self.0.parts.store;
+        let lane = match found {
+            Some(known) => known.lane,
+            None => {
+                let wanted = QueueBinding::Lane(queue.default_lane(self.0.options.lanes));
+                match store.bind_queue(queue, &wanted).await? {
+                    QueueBinding::Lane(lane) => lane,
+                    other => return Err(StoreError::corrupt(format!("queue {queue} is bound to {other:?}"))),
+                }
+            }
+        };
+        let policy = Arc::new(store.policy(queue).await?.policy);
+        let known = Known { lane, policy, read_at: Instant::now() };
+        let mut cache = cache();
+        if cache.len() >= QUEUES_MAX {
+            cache.clear();
+        }
+        cache.insert(queue.clone(), known.clone());
+        Ok(known)
+    }
+}
+
+fn answer(task: &NewTask, outcome: &SubmitOutcome) -> Result<Submitted, SubmitError> {
+    match outcome {
+        SubmitOutcome::Created { .. } => Ok(Submitted { id: task.id, duplicate: false }),
+        SubmitOutcome::Duplicate => Ok(Submitted { id: task.id, duplicate: true }),
+        SubmitOutcome::RequestIdReused => {
+            let request_id = task.spec.body.request_id.clone().unwrap_or_default();
+            Err(SubmitError::RequestIdReused { request_id })
+        }
+        SubmitOutcome::QueueFull => Err(SubmitError::QueueFull {
+            queue: task.spec.head.queue.clone(),
+            retry_after: FULL_RETRY_AFTER,
+        }),
+    }
+}

@@ -1,0 +1,167 @@
+//! Questions and commands about single tasks.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tasklane_core::command::Command;
+use tasklane_core::id::{AttemptNo, Name, TaskId};
+use tasklane_core::lane::{Explanation, Reason};
+use tasklane_core::status::Status;
+use tasklane_core::task::{AttemptRecord, Fingerprint, NewTask, TaskBody, TaskSpec};
+use tasklane_ports::{LogChunk, LogPosition, StoreError, TaskList, TaskPage, TaskView};
+use tokio::time::Instant;
+
+use crate::clock;
+use crate::hub::Follow;
+
+use super::{Node, SubmitError, Submitted};
+
+/// What became of a request to cancel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cancel {
+    /// There is no such task.
+    NotFound,
+    /// The command is durable; whoever owns the lane carries it out.
+    Accepted,
+    /// It was cancelled before.
+    AlreadyCancelled,
+    /// It has ended otherwise.
+    Finished(Status),
+}
+
+/// What became of a request to run a finished task again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Retry {
+    /// There is no such task.
+    NotFound,
+    /// It has not finished.
+    Unfinished(Status),
+    /// Its payload has been removed already.
+    Removed,
+    /// A new task with the same spec.
+    Created(Submitted),
+}
+
+/// The version of the fingerprints of retries: another kind of request than a submit, so never equal to one.
+const RETRY_FINGERPRINT: u8 = 255;
+
+impl Node {
+    /// All that is known of a task of a namespace.
+    pub async fn task(&self, namespace: &Name, id: TaskId) -> Result<Option<TaskView>, StoreError> {
+        let found = self.0.parts.store.tasks(&[id]).await?.pop().flatten();
+        Ok(found.filter(|view| view.row.head.queue.namespace == *namespace))
+    }
+
+    /// The attempts of a task after a number: those that have a row of their own.
+    pub async fn attempts(
+        &self,
+        id: TaskId,
+        after: AttemptNo,
+        limit: usize,
+    ) -> Result<Vec<AttemptRecord>, StoreError> {
+        self.0.parts.store.attempts(id, after, limit).await
+    }
+
+    /// Tasks by filter.
+    pub async fn list(&self, list: TaskList) -> Result<TaskPage, StoreError> {
+        self.0.parts.store.list(list).await
+    }
+
+    /// Waits until a task is final, or time is up; answers the task as it is then.
+    pub async fn wait(
+        &self,
+        namespace: &Name,
+        id: TaskId,
+        at_most: Duration,
+    ) -> Result<Option<TaskView>, StoreError> {
+        let deadline = Instant::now() + at_most;
+        // Follows before it reads, so that what happens between the two is not missed.
+        let mut follow = self.follow(id);
+        loop {
+            let found = self.task(namespace, id).await?;
+            let done = found.as_ref().is_none_or(|view| view.row.state.status.is_final());
+            if done || Instant::now() >= deadline {
+                return Ok(found);
+            }
+            let _ = tokio::time::timeout_at(deadline, follow.changed()).await;
+        }
+    }
+
+    /// Follows one task: its state and its output.
+    pub fn follow(&self, id: TaskId) -> Follow {
+        self.0.parts.hub.follow(id)
+    }
+
+    /// Asks for a task to be stopped. Durable when it answers [`Cancel::Accepted`].
+    pub async fn cancel(&self, namespace: &Name, id: TaskId) -> Result<Cancel, StoreError> {
+        let Some(view) = self.task(namespace, id).await? else { return Ok(Cancel::NotFound) };
+        match view.row.state.status {
+            Status::Cancelled => Ok(Cancel::AlreadyCancelled),
+            status if status.is_final() => Ok(Cancel::Finished(status)),
+            _ => {
+                let lane = id.lane();
+                self.0.parts.store.post(lane, &[Command::Cancel { task: id }]).await?;
+                self.hint(lane);
+                Ok(Cancel::Accepted)
+            }
+        }
+    }
+
+    /// Runs a finished task again, as a new one.
+    pub async fn retry(
+        &self,
+        namespace: &Name,
+        id: TaskId,
+        request_id: Option<String>,
+    ) -> Result<Retry, SubmitError> {
+        let Some(view) = self.task(namespace, id).await? else { return Ok(Retry::NotFound) };
+        if !view.row.state.status.is_final() {
+            return Ok(Retry::Unfinished(view.row.state.status));
+        }
+        let Some(body) = &view.row.body else { return Ok(Retry::Removed) };
+        let body = TaskBody { request_id, parent: Some(id), ..(**body).clone() };
+        let (head, now) = (view.row.head, clock::wall());
+        let lane = id.lane();
+        let new = match &body.request_id {
+            Some(request_id) => TaskId::from_request(lane, &head.queue, None, request_id),
+            None => TaskId::from_time(lane, now, rand::random()),
+        };
+        let (_, low) = id.0.as_u64_pair();
+        let task = NewTask {
+            id: new,
+            spec: TaskSpec { head, body: Arc::new(body) },
+            created_at: now,
+            due: now,
+            fingerprint: Fingerprint { version: RETRY_FINGERPRINT, hash: low },
+            queue_len_max: None,
+        };
+        let answer = self.submit_to(lane, vec![task]).await.pop().expect("one answer for one task");
+        answer.map(Retry::Created)
+    }
+
+    /// Why a task is not running. Without reasons if it runs, or has finished.
+    pub async fn explain(&self, namespace: &Name, id: TaskId) -> Result<Option<Explanation>, StoreError> {
+        let Some(view) = self.task(namespace, id).await? else { return Ok(None) };
+        let status = view.row.state.status;
+        if status.is_final() {
+            return Ok(Some(Explanation { status, reasons: Vec::new() }));
+        }
+        let explained = self.0.parts.scheduler.explain(view.row).await;
+        Ok(Some(explained.unwrap_or(Explanation { status, reasons: vec![Reason::Loading] })))
+    }
+
+    /// Output of a task after a position, or from the start.
+    pub async fn logs(
+        &self,
+        id: TaskId,
+        after: Option<LogPosition>,
+        limit: usize,
+    ) -> Result<Vec<LogChunk>, StoreError> {
+        self.0.parts.logs.read(id, after, limit).await
+    }
+
+    /// The last output of a task.
+    pub async fn log_tail(&self, id: TaskId, limit: usize) -> Result<Vec<LogChunk>, StoreError> {
+        self.0.parts.logs.tail(id, limit).await
+    }
+}

@@ -1,0 +1,118 @@
+//! Workers, as people see and steer them.
+
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use tasklane_core::id::SessionId;
+use tasklane_core::member::{Role, WorkerDescriptor};
+use tasklane_core::message::{Control, Message, WorkerStats};
+use tasklane_ports::{Address, View};
+
+use super::Node;
+
+/// A live worker.
+#[derive(Clone, Debug)]
+pub struct WorkerInfo {
+    /// Its session.
+    pub session: SessionId,
+    /// What it offers.
+    pub descriptor: WorkerDescriptor,
+    /// How it is doing, as it told last.
+    pub stats: Option<WorkerStats>,
+}
+
+/// Why a worker did not do what it was asked to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WorkerError {
+    /// No live worker has this name or session.
+    #[error("no live worker has this name or session")]
+    NotFound,
+    /// It was asked again and again and did not answer.
+    #[error("the worker did not answer in time")]
+    NoAnswer,
+}
+
+/// How long a worker may take to answer.
+const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+/// How long to wait before it is asked again: messages may be lost.
+const ASK_AGAIN: Duration = Duration::from_millis(500);
+
+impl Node {
+    /// All live workers, by name. Those that the server keeps for itself are not among them.
+    pub fn workers(&self) -> Vec<WorkerInfo> {
+        let view = self.0.parts.scheduler.view();
+        let stats = self.0.stats.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut workers: Vec<WorkerInfo> = descriptors(&view)
+            .filter(|(_, descriptor)| !descriptor.name.as_str().starts_with(SYSTEM_PREFIX))
+            .map(|(session, descriptor)| WorkerInfo {
+                session,
+                descriptor: descriptor.clone(),
+                stats: stats.get(&session).cloned(),
+            })
+            .collect();
+        drop(stats);
+        workers.sort_by(|a, b| (&a.descriptor.name, a.session).cmp(&(&b.descriptor.name, b.session)));
+        workers
+    }
+
+    /// Changes how many attempts a worker runs at once.
+    pub async fn set_capacity(&self, worker: &str, capacity: u32) -> Result<WorkerInfo, WorkerError> {
+        self.control(worker, Control::Capacity(capacity), |d| d.capacity == capacity).await
+    }
+
+    /// Lets a worker finish what it has, take nothing more, and leave.
+    pub async fn drain(&self, worker: &str) -> Result<WorkerInfo, WorkerError> {
+        self.control(worker, Control::Drain, |d| d.draining).await
+    }
+
+    /// Asks until the worker shows that it has understood.
+    async fn control(
+        &self,
+        worker: &str,
+        control: Control,
+        done: impl Fn(&WorkerDescriptor) -> bool,
+    ) -> Result<WorkerInfo, WorkerError> {
+        let named = |info: &WorkerInfo| {
+            info.descriptor.name.as_str() == worker || info.session.to_string() == worker
+        };
+        let found = self.workers().into_iter().find(named).ok_or(WorkerError::NotFound)?;
+        let mut views = self.0.parts.scheduler.views();
+        let asking = async {
+            loop {
+                let message = Message::Control(control);
+                let _ = self.0.parts.bus.publish(Address::Session(found.session), vec![message]).await;
+                let shown = views.wait_for(|view| {
+                    let descriptor = descriptors(view).find(|(session, _)| *session == found.session);
+                    // One that is gone has done all that could be asked of it.
+                    descriptor.is_none_or(|(_, descriptor)| done(descriptor))
+                });
+                if let Ok(shown) = tokio::time::timeout(ASK_AGAIN, shown).await {
+                    return shown.is_ok();
+                }
+            }
+        };
+        match tokio::time::timeout(ANSWER_WITHIN, asking).await {
+            Ok(true) => Ok(self.workers().into_iter().find(|w| w.session == found.session).unwrap_or(found)),
+            Ok(false) | Err(_) => Err(WorkerError::NoAnswer),
+        }
+    }
+
+    pub(super) fn keep_stats(&self, stats: WorkerStats) {
+        let view = self.0.parts.scheduler.view();
+        let mut all = self.0.stats.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|session, _| view.members.contains_key(session));
+        if view.members.contains_key(&stats.session) {
+            all.insert(stats.session, stats);
+        }
+    }
+}
+
+/// Names of workers that servers keep for themselves.
+pub const SYSTEM_PREFIX: &str = "tasklane.";
+
+fn descriptors(view: &View) -> impl Iterator<Item = (SessionId, &WorkerDescriptor)> {
+    view.members.values().filter_map(|member| match &member.role {
+        Role::Worker(descriptor) => Some((member.session, descriptor)),
+        Role::Server { .. } => None,
+    })
+}

@@ -1,0 +1,407 @@
+//! Drives the ownership machine of one lane: takes what has come, steps, carries out what the machine says.
+//!
+//! Nothing is awaited while the machine's state changes. Calls to the store and the coordinator are jobs whose answers
+//! come back as inputs; messages leave through the outbox. A panic in the machine is contained here: the lane is given
+//! up, claimed and loaded anew.
+
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use futures::StreamExt;
+use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
+use tasklane_core::commit::SubmitOutcome;
+use tasklane_core::id::{LaneId, SessionId, TaskId};
+use tasklane_core::lane::{Explanation, SubmitToken};
+use tasklane_core::member::Role;
+use tasklane_core::message::{Message, OwnerBatch, ToWorker};
+use tasklane_core::ownership::{CallError, Effect, Input, Ownership, Reply, Request, fair_share};
+use tasklane_core::task::{NewTask, TaskRow};
+use tasklane_ports::{
+    Address, Load, Outcome, SessionToken, Store, StoreError, Subscription, TaskView, View,
+};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::clock;
+
+use super::outbox::Outbox;
+use super::{LaneInfo, SchedulerOptions, SchedulerParts};
+
+/// What comes to the driver of a lane.
+#[derive(Debug)]
+pub(super) enum ToDriver {
+    /// The server's session was opened, or is over.
+    Session(Option<SessionToken>),
+    /// What the coordinator shows.
+    View(Arc<View>),
+    /// Tasks from the API of this process.
+    Submit { tasks: Vec<NewTask>, reply: oneshot::Sender<Option<Vec<SubmitOutcome>>> },
+    /// There may be something new in the store.
+    Hint,
+    /// Why is this task not running?
+    Explain { row: Box<TaskRow>, reply: oneshot::Sender<Option<Explanation>> },
+    /// Where does the lane stand?
+    Info { reply: oneshot::Sender<LaneInfo> },
+    /// Give the lane back and end. Everyone is done when the last `done` is dropped.
+    Stop { done: mpsc::Sender<()> },
+}
+
+/// A job's answer.
+#[derive(Debug)]
+enum Done {
+    Input(Input),
+    /// A dispatch whose bodies were read.
+    Send(OwnerBatch),
+    Nothing,
+}
+
+/// Inputs that are taken before timers and messages get their turn.
+const BATCH: usize = 256;
+/// Bodies up to this size are kept in memory with their task; larger ones are read when the task is sent.
+const BODY_BYTES_MAX: usize = 4 << 10;
+
+/// Drives one lane. See the [module](self).
+pub(super) struct LaneDriver {
+    lane: LaneId,
+    machine: Ownership,
+    parts: SchedulerParts,
+    outbox: Outbox,
+    token: Option<SessionToken>,
+    view: Arc<View>,
+    jobs: FuturesUnordered<BoxFuture<'static, Done>>,
+    submits: HashMap<SubmitToken, oneshot::Sender<Option<Vec<SubmitOutcome>>>>,
+    next_token: u64,
+    effects: Vec<Effect>,
+    stopping: Option<mpsc::Sender<()>>,
+}
+
+impl LaneDriver {
+    pub(super) fn new(lane: LaneId, options: &SchedulerOptions, parts: &SchedulerParts) -> Self {
+        let machine = Ownership::new(options.ownership.clone(), lane, rand::random(), clock::steady());
+        Self {
+            lane,
+            machine,
+            parts: parts.clone(),
+            outbox: Outbox::start(Arc::clone(&parts.bus)),
+            token: None,
+            view: Arc::default(),
+            jobs: FuturesUnordered::new(),
+            submits: HashMap::new(),
+            next_token: 0,
+            effects: Vec::new(),
+            stopping: None,
+        }
+    }
+
+    pub(super) async fn run(mut self, mut inputs: mpsc::Receiver<ToDriver>) {
+        let mut messages: Option<Box<dyn Subscription>> = None;
+        let timer = tokio::time::sleep(std::time::Duration::ZERO);
+        tokio::pin!(timer);
+        loop {
+            if messages.is_none() {
+                match self.parts.bus.subscribe(Address::Lane(self.lane)).await {
+                    Ok(subscription) => messages = Some(subscription),
+                    // The lane works without, by sweeps and heartbeats that find another way; it is tried again at
+                    // the next turn.
+                    Err(error) => tracing::warn!(lane = %self.lane, %error, "cannot listen to workers"),
+                }
+            }
+            let deadline = self.machine.next_deadline();
+            if let Some(deadline) = deadline {
+                timer.as_mut().reset(clock::instant(deadline));
+            }
+            tokio::select! {
+                input = inputs.recv() => {
+                    let Some(input) = input else { break };
+                    self.on_input(input);
+                    for _ in 0..BATCH {
+                        let Ok(input) = inputs.try_recv() else { break };
+                        self.on_input(input);
+                    }
+                }
+                Some(done) = self.jobs.next(), if !self.jobs.is_empty() => self.on_done(done),
+                heard = receive(&mut messages) => match heard {
+                    Some(heard) => self.on_messages(heard),
+                    None => messages = None,
+                },
+                () = timer.as_mut(), if deadline.is_some() => self.drive(Input::Tick),
+            }
+            if self.stopping.is_some() && self.machine.phase() == "idle" && self.jobs.is_empty() {
+                break;
+            }
+        }
+        for (_, reply) in self.submits {
+            let _ = reply.send(None);
+        }
+    }
+
+    fn on_input(&mut self, input: ToDriver) {
+        match input {
+            ToDriver::Session(token) => {
+                if token.is_none() {
+                    self.drive(Input::Wanted(false));
+                    self.drive(Input::Granted(false));
+                }
+                self.token = token;
+                // What was seen before is judged anew, now that there is a session to own lanes with.
+                self.on_view();
+            }
+            ToDriver::View(view) => {
+                if view.revision >= self.view.revision {
+                    self.view = view;
+                }
+                self.on_view();
+            }
+            ToDriver::Submit { tasks, reply } => {
+                self.next_token += 1;
+                let token = SubmitToken(self.next_token);
+                self.submits.insert(token, reply);
+                self.drive(Input::Submit { token, tasks });
+            }
+            ToDriver::Hint => self.drive(Input::Hint),
+            ToDriver::Explain { row, reply } => {
+                let machine = self.machine.machine();
+                let explained = machine
+                    .map(|machine| machine.explain(row.id).unwrap_or_else(|| machine.explain_paged(&row)));
+                let _ = reply.send(explained);
+            }
+            ToDriver::Info { reply } => {
+                let _ = reply.send(LaneInfo {
+                    lane: self.lane,
+                    phase: self.machine.phase(),
+                    epoch: self.machine.epoch(),
+                    counters: self.machine.counters(),
+                });
+            }
+            ToDriver::Stop { done } => {
+                self.stopping = Some(done);
+                self.drive(Input::Wanted(false));
+            }
+        }
+    }
+
+    /// Judges the last view: who is alive, who should own this lane, who does.
+    fn on_view(&mut self) {
+        let view = Arc::clone(&self.view);
+        self.drive(Input::Members {
+            revision: view.revision,
+            members: view.members.values().cloned().collect(),
+            requested: false,
+            wall: clock::wall(),
+        });
+        let Some(session) = self.token.as_ref().map(|token| token.session) else { return };
+        if self.stopping.is_none() {
+            self.drive(Input::Wanted(fair_share(self.lane, servers(&view)) == Some(session)));
+        }
+        if view.grants.get(&self.lane) == Some(&session) {
+            self.drive(Input::Granted(true));
+        } else if view.members.contains_key(&session) {
+            self.drive(Input::Granted(false));
+        }
+    }
+
+    fn on_messages(&mut self, messages: Vec<Message>) {
+        for message in messages {
+            match message {
+                Message::ToLane(batch) if batch.lane == self.lane => self.drive(Input::Worker(batch)),
+                Message::Hint { lane } if lane == self.lane => self.drive(Input::Hint),
+                _ => {}
+            }
+        }
+    }
+
+    fn on_done(&mut self, done: Done) {
+        match done {
+            Done::Input(input) => self.drive(input),
+            Done::Send(batch) => self.send(batch),
+            Done::Nothing => {}
+        }
+    }
+
+    /// Gives the machine an input and carries out what it says.
+    fn drive(&mut self, input: Input) {
+        let mut effects = std::mem::take(&mut self.effects);
+        let now = clock::steady();
+        let stepped = catch_unwind(AssertUnwindSafe(|| self.machine.step(input, now, &mut effects)));
+        if stepped.is_err() {
+            tracing::error!(lane = %self.lane, "the lane's code has failed; the lane is given up and loaded anew");
+            effects.clear();
+            self.machine.step(Input::Failed, now, &mut effects);
+        }
+        for effect in effects.drain(..) {
+            self.carry_out(effect);
+        }
+        self.effects = effects;
+    }
+
+    fn carry_out(&mut self, effect: Effect) {
+        let lane = self.lane;
+        match effect {
+            Effect::Acquire => {
+                let Some(token) = self.token.clone() else { return };
+                let coordinator = Arc::clone(&self.parts.coordinator);
+                self.job(async move {
+                    match coordinator.acquire(&token, lane).await {
+                        Ok(true) => Done::Input(Input::Granted(true)),
+                        // A refusal needs no answer: the view tells when it is free.
+                        Ok(false) => Done::Nothing,
+                        Err(error) => {
+                            tracing::warn!(%lane, %error, "the grant was not acquired");
+                            Done::Nothing
+                        }
+                    }
+                });
+            }
+            Effect::Release => {
+                let Some(token) = self.token.clone() else { return };
+                let coordinator = Arc::clone(&self.parts.coordinator);
+                self.job(async move {
+                    if let Err(error) = coordinator.release(&token, lane).await {
+                        tracing::warn!(%lane, %error, "the grant was not released and ends with the session");
+                    }
+                    Done::Nothing
+                });
+            }
+            Effect::ReadMembers => self.read_members(),
+            Effect::Call { call, request } => {
+                let store = Arc::clone(&self.parts.store);
+                self.job(async move {
+                    let reply = call_store(&*store, lane, request).await;
+                    Done::Input(Input::Reply { call, reply })
+                });
+            }
+            Effect::Send(batch) => self.complete(batch),
+            Effect::Submitted { token, outcomes } => {
+                if let Some(reply) = self.submits.remove(&token) {
+                    let _ = reply.send(outcomes);
+                }
+            }
+            Effect::Revoke { session } => self.revoke(session),
+            Effect::Finished(events) => self.parts.hub.finished(&events),
+            Effect::Parked { failures } => {
+                tracing::error!(%lane, failures, "the lane has failed under several owners and is left alone for a while");
+            }
+        }
+    }
+
+    fn read_members(&mut self) {
+        let coordinator = Arc::clone(&self.parts.coordinator);
+        self.job(async move {
+            // Only a view that was asked for now says that a session which it does not show has ended.
+            loop {
+                let view = match coordinator.watch().await {
+                    Ok(mut watch) => watch.next().await,
+                    Err(error) => {
+                        tracing::warn!(%error, "members cannot be read, trying again");
+                        None
+                    }
+                };
+                if let Some(view) = view {
+                    let members = view.members.into_values().collect();
+                    let revision = view.revision;
+                    let wall = clock::wall();
+                    return Done::Input(Input::Members { revision, members, requested: true, wall });
+                }
+                tokio::time::sleep(AGAIN_AFTER).await;
+            }
+        });
+    }
+
+    fn revoke(&mut self, session: SessionId) {
+        let coordinator = Arc::clone(&self.parts.coordinator);
+        tracing::warn!(lane = %self.lane, %session, "a worker does not do what it is asked to: its session is revoked");
+        self.job(async move {
+            if let Err(error) = coordinator.revoke(session).await {
+                tracing::warn!(%session, %error, "the session was not revoked");
+            }
+            Done::Nothing
+        });
+    }
+
+    /// Reads the bodies that were too large to keep, then sends.
+    fn complete(&mut self, batch: OwnerBatch) {
+        let missing: Vec<TaskId> = batch
+            .messages
+            .iter()
+            .filter_map(|message| match message {
+                ToWorker::Dispatch(dispatch) if dispatch.body.is_none() => Some(dispatch.attempt.task),
+                _ => None,
+            })
+            .collect();
+        if missing.is_empty() {
+            return self.send(batch);
+        }
+        let store = Arc::clone(&self.parts.store);
+        self.job(async move {
+            match store.tasks(&missing).await {
+                Ok(found) => Done::Send(with_bodies(batch, found)),
+                Err(error) => {
+                    // The dispatch is repeated until the worker is heard to have it.
+                    tracing::warn!(%error, "the spec of a task was not read, it is sent later");
+                    Done::Nothing
+                }
+            }
+        });
+    }
+
+    fn send(&self, batch: OwnerBatch) {
+        self.outbox.send(Address::Session(batch.session), vec![Message::ToWorker(batch)]);
+    }
+
+    fn job(&mut self, job: impl Future<Output = Done> + Send + 'static) {
+        self.jobs.push(Box::pin(job));
+    }
+}
+
+const AGAIN_AFTER: std::time::Duration = std::time::Duration::from_millis(500);
+
+async fn receive(messages: &mut Option<Box<dyn Subscription>>) -> Option<Vec<Message>> {
+    match messages {
+        Some(messages) => messages.receive().await,
+        None => std::future::pending().await,
+    }
+}
+
+fn servers(view: &View) -> impl Iterator<Item = SessionId> {
+    view.members.values().filter(|m| matches!(m.role, Role::Server { .. })).map(|m| m.session)
+}
+
+fn with_bodies(mut batch: OwnerBatch, found: Vec<Option<TaskView>>) -> OwnerBatch {
+    let mut bodies: HashMap<_, _> =
+        found.into_iter().flatten().filter_map(|view| Some((view.row.id, view.row.body?))).collect();
+    batch.messages.retain_mut(|message| match message {
+        ToWorker::Dispatch(dispatch) if dispatch.body.is_none() => {
+            dispatch.body = bodies.remove(&dispatch.attempt.task);
+            dispatch.body.is_some()
+        }
+        _ => true,
+    });
+    batch
+}
+
+async fn call_store(store: &dyn Store, lane: LaneId, request: Request) -> Result<Reply, CallError> {
+    let reply = match request {
+        Request::Head => store.lane_head(lane).await.map(Reply::Head),
+        Request::Claim(claim) => store.claim_lane(claim).await.map(Reply::Claimed),
+        Request::Commit(commit) => store.commit(&commit).await.map(Reply::Committed),
+        Request::Load { read, limit } => {
+            let load = Load { lane, read, limit, body_bytes_max: BODY_BYTES_MAX };
+            store.load(load).await.map(Reply::Page)
+        }
+    };
+    reply.map_err(|error| {
+        let kind = match &error {
+            StoreError::Fenced { .. } | StoreError::ClaimLost { .. } | StoreError::OutOfOrder { .. } => {
+                CallError::Fenced
+            }
+            error if !error.is_retryable() => CallError::Fatal,
+            error => match error.outcome() {
+                Outcome::NotApplied => CallError::NotApplied,
+                Outcome::Unknown => CallError::Unknown,
+            },
+        };
+        tracing::warn!(%lane, %error, "the store did not do what the lane asked for");
+        kind
+    })
+}

@@ -1,0 +1,188 @@
+//! The scheduler: one driver for each lane, and one for the session that they share.
+//!
+//! ```text
+//!   coordinator ──views──► session ──views, token──► lane drivers ──commits──► store
+//!                                                     ▲      │
+//!                                  API ──submits──────┘      └──dispatches──► bus ──► workers
+//! ```
+//! The drivers are dull on purpose: what is decided is decided by the ownership and lane machines of `core`.
+
+mod lane;
+mod outbox;
+mod session;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tasklane_core::commit::SubmitOutcome;
+use tasklane_core::id::{Epoch, LaneId};
+use tasklane_core::lane::{Counters, Explanation};
+use tasklane_core::ownership::{OwnershipOptions, PackLimits};
+use tasklane_core::task::{NewTask, TaskRow};
+use tasklane_ports::{Bus, Coordinator, Store, View};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio_util::sync::CancellationToken;
+
+use crate::hub::Hub;
+
+use self::lane::{LaneDriver, ToDriver};
+pub(crate) use self::outbox::Outbox;
+
+/// Numbers of a scheduler.
+#[derive(Clone, Debug)]
+pub struct SchedulerOptions {
+    /// How many lanes the deployment has.
+    pub lanes: u16,
+    /// How long the server's session lives without renewal. Default: 5 s.
+    pub ttl: Duration,
+    /// Where other members reach this server.
+    pub address: String,
+    /// Of the machines.
+    pub ownership: OwnershipOptions,
+}
+
+impl Default for SchedulerOptions {
+    fn default() -> Self {
+        Self {
+            lanes: 1,
+            ttl: Duration::from_secs(5),
+            address: String::new(),
+            ownership: OwnershipOptions::default(),
+        }
+    }
+}
+
+/// What a scheduler works with.
+#[derive(Clone, Debug)]
+pub struct SchedulerParts {
+    /// The truth.
+    pub store: Arc<dyn Store>,
+    /// Carries messages to workers and back.
+    pub bus: Arc<dyn Bus>,
+    /// Knows who is alive.
+    pub coordinator: Arc<dyn Coordinator>,
+    /// Is told what became final.
+    pub hub: Arc<Hub>,
+}
+
+/// Owns lanes. See the [module](self).
+#[derive(Debug)]
+pub struct Scheduler {
+    options: SchedulerOptions,
+    parts: SchedulerParts,
+    inputs: Vec<mpsc::Receiver<ToDriver>>,
+    lanes: Arc<[mpsc::Sender<ToDriver>]>,
+    view: watch::Sender<Arc<View>>,
+}
+
+/// Speaks to a scheduler.
+#[derive(Clone, Debug)]
+pub struct SchedulerHandle {
+    lanes: Arc<[mpsc::Sender<ToDriver>]>,
+    view: watch::Receiver<Arc<View>>,
+}
+
+/// Inputs that wait for one lane.
+const INPUTS_MAX: usize = 1024;
+
+impl Scheduler {
+    /// One that does not run yet.
+    pub fn new(mut options: SchedulerOptions, parts: SchedulerParts) -> Self {
+        let capabilities = parts.store.capabilities();
+        options.ownership.lane.insert_and_assign = capabilities.insert_and_assign;
+        options.ownership.pack =
+            PackLimits { ops_max: capabilities.ops_max, bytes_max: capabilities.bytes_max };
+        let (lanes, inputs): (Vec<_>, Vec<_>) =
+            (0..options.lanes).map(|_| mpsc::channel(INPUTS_MAX)).unzip();
+        let view = watch::Sender::new(Arc::default());
+        Self { options, parts, inputs, lanes: lanes.into(), view }
+    }
+
+    /// A handle, cheap to clone.
+    pub fn handle(&self) -> SchedulerHandle {
+        SchedulerHandle { lanes: Arc::clone(&self.lanes), view: self.view.subscribe() }
+    }
+
+    /// Runs until it is told to stop; then lets its lanes finish what they write and gives them back.
+    pub async fn run(self, shutdown: CancellationToken) {
+        let drivers = tokio_util::task::TaskTracker::new();
+        for (lane, inputs) in (0..self.options.lanes).map(LaneId).zip(self.inputs) {
+            let driver = LaneDriver::new(lane, &self.options, &self.parts);
+            drivers.spawn(driver.run(inputs));
+        }
+        drivers.close();
+        session::run(&self.options, &self.parts.coordinator, &self.lanes, &self.view, shutdown).await;
+        // Those that were told already are gone; without a session nobody has told them.
+        let (done, _) = mpsc::channel(1);
+        for lane in self.lanes.iter() {
+            let _ = lane.send(ToDriver::Stop { done: done.clone() }).await;
+        }
+        drivers.wait().await;
+    }
+}
+
+/// Where a lane of this server stands.
+#[derive(Clone, Debug)]
+pub struct LaneInfo {
+    /// Which lane.
+    pub lane: LaneId,
+    /// What the ownership machine is at.
+    pub phase: &'static str,
+    /// Under which epoch it is owned here.
+    pub epoch: Option<Epoch>,
+    /// How often rare things happened.
+    pub counters: Counters,
+}
+
+impl SchedulerHandle {
+    /// Everything the coordinator has told.
+    pub fn view(&self) -> Arc<View> {
+        Arc::clone(&self.view.borrow())
+    }
+
+    /// Follows what the coordinator tells.
+    pub fn views(&self) -> watch::Receiver<Arc<View>> {
+        self.view.clone()
+    }
+
+    /// Gives new tasks to their lane, if it is owned here; `None` if it is not, or no longer: then the store takes
+    /// the same tasks.
+    pub async fn submit(&self, lane: LaneId, tasks: Vec<NewTask>) -> Option<Vec<SubmitOutcome>> {
+        let (reply, answer) = oneshot::channel();
+        self.lane(lane)?.send(ToDriver::Submit { tasks, reply }).await.ok()?;
+        answer.await.ok()?
+    }
+
+    /// Lets the owner of a lane look at the store, if it is here.
+    pub fn hint(&self, lane: LaneId) {
+        if let Some(driver) = self.lane(lane) {
+            // A full queue of inputs means that it looks soon anyway; and there is the sweep.
+            let _ = driver.try_send(ToDriver::Hint);
+        }
+    }
+
+    /// Why a task is not running, if its lane is owned here.
+    pub async fn explain(&self, row: TaskRow) -> Option<Explanation> {
+        let (reply, answer) = oneshot::channel();
+        self.lane(row.id.lane())?.send(ToDriver::Explain { row: Box::new(row), reply }).await.ok()?;
+        answer.await.ok()?
+    }
+
+    /// Where the lanes of this server stand.
+    pub async fn lanes(&self) -> Vec<LaneInfo> {
+        let mut infos = Vec::with_capacity(self.lanes.len());
+        for driver in self.lanes.iter() {
+            let (reply, answer) = oneshot::channel();
+            if driver.send(ToDriver::Info { reply }).await.is_ok()
+                && let Ok(info) = answer.await
+            {
+                infos.push(info);
+            }
+        }
+        infos
+    }
+
+    fn lane(&self, lane: LaneId) -> Option<&mpsc::Sender<ToDriver>> {
+        self.lanes.get(usize::from(lane.0))
+    }
+}

@@ -1,0 +1,148 @@
+//! One attempt, from check to report.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures::FutureExt;
+use tasklane_core::message::{AttemptId, Dispatch, Ending, Finish, RetryAdvice};
+use tasklane_core::task::{Progress, TaskError, TaskResult};
+use tasklane_ports::{Attempt, Executor, ExecutorError, LogStream, Stop};
+use tokio::sync::{mpsc, watch};
+
+use super::output::Output;
+use super::session::News;
+
+/// An attempt that executes.
+#[derive(Debug)]
+pub(super) struct Running {
+    stop: watch::Sender<Option<Stop>>,
+}
+
+/// How much longer than its grace an attempt may take to end before it is dropped.
+const OVERRUN: Duration = Duration::from_secs(5);
+/// How long the report of an attempt waits for its output to be kept.
+const OUTPUT_WITHIN: Duration = Duration::from_secs(10);
+
+impl Running {
+    /// Begins to execute; the end is told by [`News::Ended`].
+    pub(super) fn start(
+        dispatch: Dispatch,
+        executor: Option<Arc<dyn Executor>>,
+        output: Arc<Output>,
+        news: mpsc::UnboundedSender<News>,
+    ) -> Self {
+        let stop = watch::Sender::new(None);
+        let stopped = stop.subscribe();
+        let attempt = dispatch.attempt;
+        let worker =
+            Arc::new(WorkerSide { attempt, output: Arc::clone(&output), stop: stopped, news: news.clone() });
+        tokio::spawn(async move {
+            let execution = AssertUnwindSafe(execute(&dispatch, executor, worker)).catch_unwind();
+            let finish = execution.await.unwrap_or_else(|_| {
+                failed("executor_panic", "the executor has failed".to_owned(), RetryAdvice::Policy)
+            });
+            output.close();
+            if tokio::time::timeout(OUTPUT_WITHIN, output.kept()).await.is_err() {
+                tracing::warn!(task = %attempt.task, attempt = %attempt.number, "output is not kept yet, the attempt is reported without");
+            }
+            let _ = news.send(News::Ended { attempt, finish: Box::new(finish) });
+        });
+        Self { stop }
+    }
+
+    /// Asks it to end; a shorter grace than before counts.
+    pub(super) fn stop(&self, stop: Stop) {
+        self.stop.send_if_modified(|current| {
+            let sooner = current.is_none_or(|current| stop.grace < current.grace);
+            if sooner {
+                *current = Some(Stop { reason: current.map_or(stop.reason, |c| c.reason), ..stop });
+            }
+            sooner
+        });
+    }
+}
+
+/// check → prepare → execute.
+async fn execute(
+    dispatch: &Dispatch,
+    executor: Option<Arc<dyn Executor>>,
+    worker: Arc<WorkerSide>,
+) -> Finish {
+    let Some(executor) = executor else {
+        let message = format!("this worker has no executor for {}", dispatch.head.task_type);
+        return failed("no_executor", message, RetryAdvice::Policy);
+    };
+    if let Err(error) = executor.check(dispatch) {
+        return refused(&error);
+    }
+    let execution = match executor.prepare(dispatch).await {
+        Ok(execution) => execution,
+        Err(error) => return refused(&error),
+    };
+    let stop = worker.stop.clone();
+    tokio::select! {
+        finish = execution.run(worker) => finish,
+        () = overrun(stop) => {
+            failed("not_stopped", "the attempt did not end when it was stopped and was dropped".to_owned(), RetryAdvice::Policy)
+        }
+    }
+}
+
+/// Returns when an attempt that was to end has not done so in time.
+async fn overrun(mut stop: watch::Receiver<Option<Stop>>) {
+    loop {
+        let grace = match stop.wait_for(Option::is_some).await {
+            Ok(stop) => stop.map_or(Duration::ZERO, |stop| stop.grace),
+            Err(_) => return std::future::pending().await,
+        };
+        stop.mark_unchanged();
+        tokio::select! {
+            () = tokio::time::sleep(grace + OVERRUN) => return,
+            changed = stop.changed() => if changed.is_err() { return tokio::time::sleep(OVERRUN).await },
+        }
+    }
+}
+
+fn refused(error: &ExecutorError) -> Finish {
+    let (code, advice) = match error {
+        ExecutorError::BadPayload { .. } => ("bad_payload", RetryAdvice::Never),
+        ExecutorError::Unavailable { .. } => ("executor_unavailable", RetryAdvice::Policy),
+    };
+    failed(code, error.to_string(), advice)
+}
+
+fn failed(code: &str, message: String, retry: RetryAdvice) -> Finish {
+    let ending = Ending::Failed { error: TaskError::new(code, message), retry };
+    Finish { ran: Duration::ZERO, ending, result: TaskResult::default() }
+}
+
+/// What the worker does for an attempt.
+#[derive(Debug)]
+struct WorkerSide {
+    attempt: AttemptId,
+    output: Arc<Output>,
+    stop: watch::Receiver<Option<Stop>>,
+    news: mpsc::UnboundedSender<News>,
+}
+
+#[async_trait]
+impl Attempt for WorkerSide {
+    fn output(&self, stream: LogStream, bytes: &[u8]) {
+        self.output.put(stream, bytes);
+    }
+
+    fn progress(&self, progress: Progress) {
+        let _ = self.news.send(News::Progress { attempt: self.attempt, progress });
+    }
+
+    async fn stopped(&self) -> Stop {
+        let mut stop = self.stop.clone();
+        match stop.wait_for(Option::is_some).await {
+            Ok(stop) => stop.expect("it was waited for"),
+            // The session is gone without a word: it was dropped, and with it this attempt soon is.
+            Err(_) => std::future::pending().await,
+        }
+    }
+}

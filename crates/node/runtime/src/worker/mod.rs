@@ -1,0 +1,125 @@
+//! The worker: keeps a session with the coordinator, takes attempts from the owners of lanes, executes them, reports.
+//!
+//! What may be done when is decided by the worker-session machine of `core`; this driver only carries inputs and
+//! effects. When a session is lost everything it ran is ended first, then a new session begins.
+
+mod attempt;
+mod output;
+mod session;
+mod stats;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tasklane_core::id::{Name, SessionId};
+use tasklane_core::member::WorkerDescriptor;
+use tasklane_core::time::Timestamp;
+use tasklane_core::worker;
+use tasklane_ports::{Bus, Coordinator, Executor, Logs};
+use tokio_util::sync::CancellationToken;
+
+use crate::hub::Hub;
+
+pub use self::output::OutputOptions;
+use self::output::Shipper;
+use self::session::{Ended, Session};
+
+/// Numbers and names of a worker.
+#[derive(Clone, Debug)]
+pub struct WorkerOptions {
+    /// What people call it. Stays the same over restarts.
+    pub name: Name,
+    /// Share under the weighted strategy.
+    pub weight: u32,
+    /// What selectors of tasks match against.
+    pub labels: BTreeMap<String, String>,
+    /// How long an attempt may take to end by itself once it is to be stopped.
+    pub stop_grace: Duration,
+    /// How long a worker that leaves lets its attempts run.
+    pub drain_grace: Duration,
+    /// Of the machine: capacity, lanes, TTL.
+    pub machine: worker::WorkerOptions,
+    /// What is kept of what attempts print.
+    pub output: OutputOptions,
+}
+
+/// What a worker works with.
+#[derive(Clone)]
+pub struct WorkerParts {
+    /// Carries messages from owners and back.
+    pub bus: Arc<dyn Bus>,
+    /// Knows who is alive.
+    pub coordinator: Arc<dyn Coordinator>,
+    /// Keeps what attempts print.
+    pub logs: Arc<dyn Logs>,
+    /// How task types are run.
+    pub executors: BTreeMap<Name, Arc<dyn Executor>>,
+    /// Is told when there is more output.
+    pub hub: Arc<Hub>,
+    /// Is told, by the steady clock, when everything that the worker started must be gone unless told anew.
+    pub on_lease: Arc<dyn Fn(Timestamp) + Send + Sync>,
+}
+
+impl fmt::Debug for WorkerParts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WorkerParts").field("executors", &self.executors).finish_non_exhaustive()
+    }
+}
+
+/// Executes tasks. See the [module](self).
+#[derive(Debug)]
+pub struct Worker {
+    options: WorkerOptions,
+    parts: WorkerParts,
+}
+
+/// Wait before an attempt to reach the coordinator is made again.
+const AGAIN_AFTER: Duration = Duration::from_millis(500);
+
+impl Worker {
+    /// One that does not run yet.
+    pub fn new(options: WorkerOptions, parts: WorkerParts) -> Self {
+        Self { options, parts }
+    }
+
+    /// Runs until it is told to stop, or drained by people; then lets what it runs finish for a while.
+    pub async fn run(mut self, shutdown: CancellationToken) {
+        let shipper = Shipper::start(
+            self.options.output.clone(),
+            Arc::clone(&self.parts.logs),
+            Arc::clone(&self.parts.hub),
+        );
+        while !shutdown.is_cancelled() {
+            let session = SessionId::from_random(rand::random());
+            let opened = Session::open(session, &self.options, &self.parts, &shipper).await;
+            match opened {
+                Ok(session) => match session.run(&shutdown).await {
+                    Ended::Drained => return,
+                    Ended::Lost { capacity } => self.options.machine.capacity = capacity,
+                },
+                Err(error) => {
+                    tracing::warn!(%error, "the worker has no session, trying again");
+                    tokio::select! {
+                        () = tokio::time::sleep(AGAIN_AFTER) => {}
+                        () = shutdown.cancelled() => {}
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl WorkerOptions {
+    fn descriptor(&self, parts: &WorkerParts) -> WorkerDescriptor {
+        WorkerDescriptor {
+            name: self.name.clone(),
+            capacity: self.machine.capacity,
+            weight: self.weight,
+            labels: self.labels.clone(),
+            task_types: parts.executors.keys().cloned().collect(),
+            draining: false,
+        }
+    }
+}

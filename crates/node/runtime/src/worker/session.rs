@@ -1,0 +1,302 @@
+//! One session of a worker, from its opening until it is drained or lost.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tasklane_core::id::SessionId;
+use tasklane_core::member::{Role, WorkerDescriptor};
+use tasklane_core::message::{AttemptId, Control, Dispatch, Finish, Message};
+use tasklane_core::task::Progress;
+use tasklane_core::time::Timestamp;
+use tasklane_core::worker::{Effect, Input, StopReason, WorkerSession};
+use tasklane_ports::{
+    Address, Bus, BusError, Coordinator, CoordinatorError, OpenSession, SessionToken, Stop, Subscription,
+};
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::clock;
+use crate::scheduler::Outbox;
+
+use super::attempt::Running;
+use super::output::Shipper;
+use super::stats::Meter;
+use super::{WorkerOptions, WorkerParts};
+
+/// How a session came to its end.
+pub(super) enum Ended {
+    /// The worker was asked to leave; nothing runs any more and the session is closed.
+    Drained,
+    /// The session was lost, and everything it ran is gone.
+    Lost {
+        /// What people have set meanwhile.
+        capacity: u32,
+    },
+}
+
+/// What attempts and calls tell the session.
+#[derive(Debug)]
+pub(super) enum News {
+    Ended { attempt: AttemptId, finish: Box<Finish> },
+    Progress { attempt: AttemptId, progress: Progress },
+    Renewed { asked_at: Timestamp, renewed: Result<(), CoordinatorError> },
+}
+
+/// An open session.
+pub(super) struct Session<'a> {
+    options: &'a WorkerOptions,
+    parts: &'a WorkerParts,
+    shipper: &'a Shipper,
+    token: SessionToken,
+    descriptor: WorkerDescriptor,
+    machine: WorkerSession,
+    ear: Box<dyn Subscription>,
+    outbox: Outbox,
+    running: HashMap<AttemptId, Running>,
+    news: mpsc::UnboundedSender<News>,
+    heard: mpsc::UnboundedReceiver<News>,
+    effects: Vec<Effect>,
+    /// The deadline that was told last.
+    lease: Timestamp,
+    meter: Meter,
+    /// When what still runs is ended, once the worker is leaving.
+    leave_at: Option<Instant>,
+    over: Option<End>,
+}
+
+#[derive(Clone, Copy)]
+enum End {
+    Drained,
+    Fenced,
+}
+
+/// After a lease has run out, attempts have this long to be gone; the guard has ended processes by then.
+const GONE_WITHIN: Duration = Duration::from_secs(10);
+/// Inputs that are taken before timers get their turn.
+const BATCH: usize = 256;
+
+impl<'a> Session<'a> {
+    pub(super) async fn open(
+        session: SessionId,
+        options: &'a WorkerOptions,
+        parts: &'a WorkerParts,
+        shipper: &'a Shipper,
+    ) -> Result<Session<'a>, OpenError> {
+        // Listens before anyone can know of the session, so that nothing is missed.
+        let ear = parts.bus.subscribe(Address::Session(session)).await?;
+        let descriptor = options.descriptor(parts);
+        let asked_at = clock::steady();
+        let role = Role::Worker(descriptor.clone());
+        let open = OpenSession { session, ttl: options.machine.ttl, role };
+        let token = parts.coordinator.open(open).await?;
+        let machine = WorkerSession::new(options.machine.clone(), session, asked_at);
+        let (news, heard) = mpsc::unbounded_channel();
+        tracing::info!(worker = %options.name, %session, capacity = options.machine.capacity, "worker is ready");
+        Ok(Session {
+            options,
+            parts,
+            shipper,
+            token,
+            descriptor,
+            machine,
+            ear,
+            outbox: Outbox::start(Arc::clone(&parts.bus)),
+            running: HashMap::new(),
+            news,
+            heard,
+            effects: Vec::new(),
+            lease: Timestamp::ZERO,
+            meter: Meter::new(session),
+            leave_at: None,
+            over: None,
+        })
+    }
+
+    pub(super) async fn run(mut self, shutdown: &CancellationToken) -> Ended {
+        self.drive(Input::Tick);
+        let mut stats = tokio::time::interval(self.options.machine.heartbeat_every);
+        stats.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let end = loop {
+            if let Some(end) = self.over {
+                break end;
+            }
+            let deadline = self.machine.next_deadline().unwrap_or(Timestamp::MAX);
+            tokio::select! {
+                messages = self.ear.receive() => match messages {
+                    Some(messages) => messages.into_iter().for_each(|message| self.on_message(message)),
+                    None => break End::Fenced,
+                },
+                Some(news) = self.heard.recv() => {
+                    self.on_news(news);
+                    for _ in 0..BATCH {
+                        let Ok(news) = self.heard.try_recv() else { break };
+                        self.on_news(news);
+                    }
+                }
+                () = tokio::time::sleep_until(clock::instant(deadline)) => self.drive(Input::Tick),
+                _ = stats.tick() => self.publish_stats(),
+                () = shutdown.cancelled(), if self.leave_at.is_none() => self.drain(),
+                () = sleep_until(self.leave_at) => break End::Drained,
+            }
+        };
+        self.finish(end).await
+    }
+
+    fn on_message(&mut self, message: Message) {
+        match message {
+            Message::ToWorker(batch) => self.drive(Input::Owner(batch)),
+            Message::Control(Control::Capacity(capacity)) => {
+                self.descriptor.capacity = capacity;
+                self.drive(Input::Capacity(capacity));
+                self.update();
+            }
+            Message::Control(Control::Drain) if self.leave_at.is_none() => self.drain(),
+            _ => {}
+        }
+    }
+
+    fn on_news(&mut self, news: News) {
+        match news {
+            News::Ended { attempt, finish } => {
+                self.running.remove(&attempt);
+                self.drive(Input::Ended { attempt, finish });
+            }
+            News::Progress { attempt, progress } => self.drive(Input::Progress { attempt, progress }),
+            News::Renewed { asked_at, renewed: Ok(()) } => self.drive(Input::Renewed { asked_at }),
+            News::Renewed { renewed: Err(error), .. } => {
+                tracing::warn!(%error, "the worker's session was not renewed");
+                if !error.is_retryable() {
+                    self.drive(Input::Refused);
+                }
+            }
+        }
+    }
+
+    /// Takes nothing more, gives back what has not started, and leaves when the rest is done or time is up.
+    fn drain(&mut self) {
+        tracing::info!(worker = %self.options.name, running = self.running.len(), "worker is leaving");
+        self.leave_at = Some(Instant::now() + self.options.drain_grace);
+        self.descriptor.draining = true;
+        self.update();
+        self.drive(Input::Drain);
+    }
+
+    /// Tells everyone what the worker offers now.
+    fn update(&self) {
+        let (coordinator, token) = (Arc::clone(&self.parts.coordinator), self.token.clone());
+        let role = Role::Worker(self.descriptor.clone());
+        tokio::spawn(async move {
+            if let Err(error) = coordinator.update(&token, role).await {
+                tracing::warn!(%error, "what the worker offers was not updated");
+            }
+        });
+    }
+
+    fn publish_stats(&mut self) {
+        let running = u32::try_from(self.running.len()).unwrap_or(u32::MAX);
+        let queued = self.machine.load().saturating_sub(running);
+        let stats = self.meter.measure(running, queued);
+        self.outbox.send(Address::Events, vec![Message::Stats(stats)]);
+    }
+
+    /// Gives the machine an input and carries out what it says.
+    fn drive(&mut self, input: Input) {
+        let mut effects = std::mem::take(&mut self.effects);
+        self.machine.step(input, clock::steady(), &mut effects);
+        for effect in effects.drain(..) {
+            self.carry_out(effect);
+        }
+        self.effects = effects;
+        let lease = self.machine.fence_at();
+        if lease != self.lease && !self.machine.is_fenced() {
+            self.lease = lease;
+            (self.parts.on_lease)(lease);
+        }
+    }
+
+    fn carry_out(&mut self, effect: Effect) {
+        match effect {
+            Effect::Start(dispatch) => self.start(dispatch),
+            Effect::Stop { attempt, reason } => self.stop(attempt, reason),
+            Effect::Fence => {
+                tracing::error!(worker = %self.options.name, "the lease has run out: everything is stopped");
+                self.over = Some(End::Fenced);
+            }
+            Effect::Send(batch) => {
+                self.outbox.send(Address::Lane(batch.lane), vec![Message::ToLane(batch)]);
+            }
+            Effect::Renew => {
+                let (coordinator, token) = (Arc::clone(&self.parts.coordinator), self.token.clone());
+                let news = self.news.clone();
+                let asked_at = clock::steady();
+                tokio::spawn(async move {
+                    let renewed = coordinator.renew(&token).await;
+                    let _ = news.send(News::Renewed { asked_at, renewed });
+                });
+            }
+            Effect::Drained => self.over = Some(End::Drained),
+        }
+    }
+
+    fn start(&mut self, dispatch: Dispatch) {
+        let executor = self.parts.executors.get(&dispatch.head.task_type).cloned();
+        let attempt = dispatch.attempt;
+        let output = self.shipper.attempt(attempt);
+        let running = Running::start(dispatch, executor, output, self.news.clone());
+        self.running.insert(attempt, running);
+    }
+
+    fn stop(&self, attempt: AttemptId, reason: StopReason) {
+        if let Some(running) = self.running.get(&attempt) {
+            running.stop(Stop { reason, grace: self.options.stop_grace });
+        }
+    }
+
+    /// Ends what still runs; closes the session only when nothing does, because its end is what allows others to run
+    /// the same tasks.
+    async fn finish(mut self, end: End) -> Ended {
+        let stop = Stop { reason: StopReason::Cancelled, grace: Duration::ZERO };
+        for running in self.running.values() {
+            running.stop(stop);
+        }
+        let gone = async {
+            while !self.running.is_empty() {
+                match self.heard.recv().await {
+                    Some(News::Ended { attempt, .. }) => _ = self.running.remove(&attempt),
+                    Some(News::Progress { .. } | News::Renewed { .. }) => {}
+                    None => break,
+                }
+            }
+        };
+        let all_gone = tokio::time::timeout(GONE_WITHIN, gone).await.is_ok();
+        match end {
+            End::Fenced => Ended::Lost { capacity: self.descriptor.capacity },
+            End::Drained => {
+                if !all_gone {
+                    tracing::error!("some attempts did not end; the session is left to run out");
+                } else if let Err(error) = self.parts.coordinator.close(&self.token).await {
+                    tracing::warn!(%error, "the session was not closed and has to run out");
+                }
+                Ended::Drained
+            }
+        }
+    }
+}
+
+async fn sleep_until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Why a session was not opened.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum OpenError {
+    #[error(transparent)]
+    Bus(#[from] BusError),
+    #[error(transparent)]
+    Coordinator(#[from] CoordinatorError),
+}
