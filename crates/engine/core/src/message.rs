@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::id::{AttemptNo, DispatchNo, Epoch, LaneId, SessionId, TaskId};
+use crate::id::{AttemptNo, DispatchNo, Epoch, LaneId, QueueKey, SessionId, TaskId};
+use crate::status::Status;
 use crate::task::{TaskBody, TaskError, TaskHead, TaskResult};
+use crate::time::Timestamp;
 
 /// Everything that travels over the bus.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -21,17 +23,53 @@ pub enum Message {
         /// The lane to look at.
         lane: LaneId,
     },
-    /// To whoever follows events: a task became final.
-    Finished(FinishedEvent),
+    /// To whoever follows events: a task changed.
+    Changed(TaskEvent),
+    /// To whoever follows events: how a worker is doing.
+    Stats(WorkerStats),
+    /// To a worker session, from people.
+    Control(Control),
 }
 
-/// A task became final.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FinishedEvent {
+/// A task changed, durably.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskEvent {
     /// Which one.
     pub task: TaskId,
-    /// As what.
-    pub status: crate::status::Status,
+    /// Its queue.
+    pub queue: QueueKey,
+    /// What it is now.
+    pub status: Status,
+    /// Its current or last attempt.
+    pub attempt: AttemptNo,
+    /// When the owner decided so.
+    pub at: Timestamp,
+}
+
+/// How a worker is doing: for people and statistics, not for scheduling.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkerStats {
+    /// Whose.
+    pub session: SessionId,
+    /// CPU in use on its machine; 100 is one core.
+    pub cpu_percent: u32,
+    /// Memory in use on its machine.
+    pub memory_bytes: u64,
+    /// Attempts that execute.
+    pub running: u32,
+    /// Attempts that wait in its local queue.
+    pub queued: u32,
+    /// When it was measured.
+    pub at: Timestamp,
+}
+
+/// What people ask of a worker. It answers by changing what it says of itself to the coordinator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Control {
+    /// Run this many attempts at once.
+    Capacity(u32),
+    /// Take nothing more.
+    Drain,
 }
 
 /// One attempt of one task.

@@ -174,7 +174,7 @@ fn large_parts(message: &Message) -> usize {
     match message {
         Message::ToWorker(batch) => batch.messages.iter().map(to_worker_parts).sum(),
         Message::ToLane(batch) => batch.messages.iter().map(to_lane_parts).sum(),
-        Message::Hint { .. } | Message::Finished(_) => 0,
+        Message::Hint { .. } | Message::Changed(_) | Message::Stats(_) | Message::Control(_) => 0,
     }
 }
 

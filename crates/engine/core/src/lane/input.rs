@@ -3,7 +3,7 @@
 use crate::commit::{Group, GroupOutcome, SubmitOutcome};
 use crate::id::{QueueKey, Seq, SessionId};
 use crate::member::Member;
-use crate::message::{FinishedEvent, OwnerBatch, WorkerBatch};
+use crate::message::{TaskEvent, OwnerBatch, WorkerBatch};
 use crate::policy::VersionedPolicy;
 use crate::read::{LanePage, LaneRead};
 use crate::task::NewTask;
@@ -97,7 +97,7 @@ pub enum Effect {
         session: SessionId,
     },
     /// Tasks became final, durably.
-    Finished(Vec<FinishedEvent>),
+    Finished(Vec<TaskEvent>),
     /// The lane must be loaded anew: its view of the store has a gap.
     Reload,
 }

@@ -10,7 +10,7 @@ use slab::Slab;
 use crate::commit::Group;
 use crate::guard::Guards;
 use crate::id::{Epoch, LaneId, LineKey, QueueKey, Seq, SessionId, TaskId};
-use crate::message::{FinishedEvent, OwnerBatch};
+use crate::message::{TaskEvent, OwnerBatch};
 use crate::policy::VersionedPolicy;
 use crate::read::LaneRead;
 use crate::rng::Rng;
@@ -176,7 +176,7 @@ pub struct Lane {
     /// Inbox rows being dealt with.
     pub(super) inbox_known: BTreeSet<Seq>,
 
-    pub(super) finished: Vec<FinishedEvent>,
+    pub(super) finished: Vec<TaskEvent>,
     /// Sessions to revoke at the end of the step.
     pub(super) revocations: Vec<SessionId>,
     /// Classes with ready lines and no worker with room: their workers are told.

@@ -3,7 +3,7 @@
 use crate::commit::{GroupOutcome, SubmitOutcome};
 use crate::guard::Guard;
 use crate::id::{AttemptNo, Seq, SessionId, TaskId};
-use crate::message::{AttemptId, FinishedEvent, ToWorker, Verdict};
+use crate::message::{AttemptId, TaskEvent, ToWorker, Verdict};
 
 use super::entry::{Handle, Spot};
 use super::input::{Effect, SubmitToken};
@@ -129,7 +129,13 @@ impl Lane {
         let state = &entry.state;
         if state.status.is_final() {
             if entry.is_clean() {
-                self.finished.push(FinishedEvent { task: entry.id, status: state.status });
+                self.finished.push(TaskEvent {
+                    task: entry.id,
+                    queue: entry.head.queue.clone(),
+                    status: state.status,
+                    attempt: state.attempt,
+                    at: state.finished_at.unwrap_or(self.now),
+                });
                 self.bury(handle);
             }
             return;

@@ -4,7 +4,7 @@ use crate::commit::{ClaimLane, Commit, GroupOutcome, LaneHead};
 use crate::id::{Epoch, SessionId};
 use crate::lane;
 use crate::member::Member;
-use crate::message::{FinishedEvent, OwnerBatch, WorkerBatch};
+use crate::message::{TaskEvent, OwnerBatch, WorkerBatch};
 use crate::read::{LanePage, LaneRead};
 use crate::task::NewTask;
 use crate::time::Timestamp;
@@ -84,7 +84,7 @@ pub enum Effect {
         session: SessionId,
     },
     /// Tasks became final, durably.
-    Finished(Vec<FinishedEvent>),
+    Finished(Vec<TaskEvent>),
     /// The lane has failed under several owners in a row and is left alone for a while: tell people.
     Parked {
         /// How many owners.

@@ -97,13 +97,14 @@ mod talk {
 pub mod deliver {
     use std::time::Duration;
 
-    use tasklane_core::id::{DispatchNo, Epoch, LaneId};
+    use tasklane_core::id::{AttemptNo, DispatchNo, Epoch, LaneId, Name, QueueKey, SessionId};
     use tasklane_core::message::{
-        Ending, Finish, FinishedEvent, Heartbeat, Held, HeldState, Message, OwnerBatch, Report, RetryAdvice,
-        ToLane, ToWorker, Verdict, WorkerBatch,
+        Control, Ending, Finish, Heartbeat, Held, HeldState, Message, OwnerBatch, Report, RetryAdvice,
+        TaskEvent, ToLane, ToWorker, Verdict, WorkerBatch, WorkerStats,
     };
     use tasklane_core::status::Status;
     use tasklane_core::task::TaskError;
+    use tasklane_core::time::Timestamp;
 
     use super::talk::{attempt, deliver, dispatch, hint};
     use crate::Address;
@@ -165,9 +166,25 @@ pub mod deliver {
                 }),
             ],
         });
-        let finished = Message::Finished(FinishedEvent { task: task(1).id(), status: Status::Cancelled });
+        let name = |text: &str| Name::new(text).unwrap();
+        let changed = Message::Changed(TaskEvent {
+            task: task(1).id(),
+            queue: QueueKey::new(name("default"), name("q")),
+            status: Status::Cancelled,
+            attempt: AttemptNo(1),
+            at: Timestamp::from_millis(7),
+        });
+        let stats = Message::Stats(WorkerStats {
+            session: SessionId::from_random(9),
+            cpu_percent: 150,
+            memory_bytes: 1 << 30,
+            running: 3,
+            queued: 1,
+            at: Timestamp::from_millis(8),
+        });
+        let control = Message::Control(Control::Capacity(7));
         let mut ear = env.second().await.subscribe(Address::Events).await.unwrap();
-        let messages = [to_worker, to_lane, finished, hint(0), dispatch(1, 10)];
+        let messages = [to_worker, to_lane, changed, stats, control, hint(0), dispatch(1, 10)];
         deliver(&*env.bus(), Address::Events, &messages, &mut [&mut ear]).await;
     }
 
