@@ -1,1 +1,8 @@
 #![doc = include_str!("../README.md")]
+
+pub mod clock;
+pub mod hub;
+pub mod node;
+pub mod request;
+pub mod scheduler;
+pub mod worker;
