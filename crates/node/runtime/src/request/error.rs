@@ -1,0 +1,52 @@
+//! What is wrong with a request.
+
+/// A field, and the rule that it breaks.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: {message}")]
+pub struct FieldError {
+    /// Path of the field, as in `retryPolicy.maxRetries`; empty for the request as a whole.
+    pub field: String,
+    /// Stable, for programs: one of [`code`].
+    pub code: &'static str,
+    /// The rule, for people.
+    pub message: String,
+}
+
+/// The codes of [`FieldError`]. They are part of the API and never change.
+pub mod code {
+    /// Not JSON at all.
+    pub const INVALID_JSON: &str = "invalid_json";
+    /// A field that does not exist.
+    pub const UNKNOWN_FIELD: &str = "unknown_field";
+    /// A required field is not there.
+    pub const MISSING_FIELD: &str = "missing_field";
+    /// The same field twice.
+    pub const DUPLICATE_FIELD: &str = "duplicate_field";
+    /// A number where a text belongs, or the like.
+    pub const WRONG_TYPE: &str = "wrong_type";
+    /// The right type, and a value that the rule does not allow.
+    pub const INVALID_VALUE: &str = "invalid_value";
+    /// Two fields that exclude each other.
+    pub const CONFLICTING_FIELDS: &str = "conflicting_fields";
+    /// A payload above the limit of this deployment.
+    pub const PAYLOAD_TOO_LARGE: &str = "payload_too_large";
+
+    /// All of them.
+    pub const ALL: [&str; 8] = [
+        INVALID_JSON,
+        UNKNOWN_FIELD,
+        MISSING_FIELD,
+        DUPLICATE_FIELD,
+        WRONG_TYPE,
+        INVALID_VALUE,
+        CONFLICTING_FIELDS,
+        PAYLOAD_TOO_LARGE,
+    ];
+}
+
+impl FieldError {
+    /// A field whose value the rule does not allow.
+    pub fn invalid(field: impl Into<String>, rule: impl Into<String>) -> Self {
+        Self { field: field.into(), code: code::INVALID_VALUE, message: rule.into() }
+    }
+}

@@ -1,0 +1,79 @@
+//! The fingerprint of a request: tells whether a request id is used again for something else.
+//!
+//! It covers what the client sent, not what the queue's policy adds, so that a changed policy does not turn a repeat
+//! into a conflict. Namespace, queue and request id are left out: the task id is made of them, so they are equal
+//! whenever two fingerprints are compared.
+
+use std::time::Duration;
+
+use tasklane_core::task::{Fingerprint, Payload};
+use xxhash_rust::xxh3::Xxh3;
+
+use super::task::TaskRequest;
+
+/// Changes when other fields are hashed, or otherwise.
+const VERSION: u8 = 1;
+
+pub(super) fn of(request: &TaskRequest) -> Fingerprint {
+    let mut hash = Fields(Xxh3::new());
+    hash.text("taskName", &request.task_name);
+    hash.text("taskType", request.task_type.as_str());
+    match &request.payload {
+        Payload::Text(text) => hash.text("text", text),
+        Payload::Json(text) => hash.text("json", text),
+    }
+    hash.duration("executionTimeout", request.execution_timeout);
+    let retry = &request.retry;
+    hash.number("maxRetries", retry.max_retries.map(i128::from));
+    hash.duration("retryDelay", retry.delay);
+    hash.number("backoffRate", retry.backoff_percent.map(i128::from));
+    hash.duration("maxDelay", retry.delay_max);
+    hash.number("jitter", retry.jitter_percent.map(i128::from));
+    hash.number("priority", Some(i128::from(request.priority.get())));
+    hash.number("runAt", request.run_at.map(|at| i128::from(at.as_micros())));
+    hash.duration("delay", request.delay);
+    hash.pairs("metadata", &request.metadata);
+    hash.pairs("labels", &request.labels);
+    if let Some(key) = &request.hash_key {
+        hash.text("hashKey", key);
+    }
+    hash.duration("startTimeout", request.start_timeout);
+    hash.duration("progressTimeout", request.progress_timeout);
+    if let Some(parent) = request.parent {
+        hash.text("parent", &parent.to_string());
+    }
+    Fingerprint { version: VERSION, hash: hash.0.digest() }
+}
+
+/// Hashes names and values with their lengths, so that no two requests give the same bytes. What is absent is left out.
+struct Fields(Xxh3);
+
+impl Fields {
+    fn bytes(&mut self, bytes: &[u8]) {
+        self.0.update(&(bytes.len() as u64).to_le_bytes());
+        self.0.update(bytes);
+    }
+
+    fn text(&mut self, name: &str, value: &str) {
+        self.bytes(name.as_bytes());
+        self.bytes(value.as_bytes());
+    }
+
+    fn number(&mut self, name: &str, value: Option<i128>) {
+        if let Some(value) = value {
+            self.bytes(name.as_bytes());
+            self.bytes(&value.to_le_bytes());
+        }
+    }
+
+    fn duration(&mut self, name: &str, value: Option<Duration>) {
+        self.number(name, value.map(|value| i128::try_from(value.as_micros()).unwrap_or(i128::MAX)));
+    }
+
+    fn pairs(&mut self, name: &str, pairs: &std::collections::BTreeMap<String, String>) {
+        for (key, value) in pairs {
+            self.bytes(name.as_bytes());
+            self.text(key, value);
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! Requests as JSON.
+//!
+//! A good body is read once, straight into its types. Only a bad one is read again, to learn the path of the field
+//! that is wrong.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::de::{self, Deserialize, DeserializeOwned, Deserializer, Visitor};
+use serde_json::error::Category;
+use serde_json::value::RawValue;
+use tasklane_core::id::Name;
+use tasklane_core::task::{Payload, Priority};
+use tasklane_core::time::Timestamp;
+
+use super::duration::{Positive, Span};
+use super::error::{FieldError, code};
+use super::task::{RetryRequest, TaskRequest};
+
+/// Reads a body; an error names the field.
+pub fn read_json<T: DeserializeOwned>(body: &[u8]) -> Result<T, FieldError> {
+    serde_json::from_slice(body).map_err(|error| {
+        let again = &mut serde_json::Deserializer::from_slice(body);
+        match serde_path_to_error::deserialize::<_, T>(again) {
+            Ok(_) => field_error("", &error),
+            Err(error) => field_error(&error.path().to_string(), error.inner()),
+        }
+    })
+}
+
+pub(super) fn read_task(body: &[u8]) -> Result<TaskRequest, FieldError> {
+    let json: TaskJson = read_json(body)?;
+    json.into_request()
+}
+
+/// From serde's words to ours. Its texts are the only place where it says what kind of error it is.
+fn field_error(path: &str, error: &serde_json::Error) -> FieldError {
+    let path = if path == "." { "" } else { path };
+    let full = error.to_string();
+    if error.classify() != Category::Data {
+        return FieldError { field: String::new(), code: code::INVALID_JSON, message: full };
+    }
+    let position = full.rfind(" at line ").unwrap_or(full.len());
+    let message = full[..position].to_owned();
+    let named = |prefix: &str| message.strip_prefix(prefix)?.split('`').next().map(str::to_owned);
+    // The path of an unknown field may or may not end with its name already.
+    let below = |name: String| match path {
+        "" => name,
+        path if path == name || path.ends_with(&format!(".{name}")) => path.to_owned(),
+        path => format!("{path}.{name}"),
+    };
+    if let Some(name) = named("unknown field `") {
+        let field = below(name);
+        return FieldError { field, code: code::UNKNOWN_FIELD, message: "is not a known field".into() };
+    }
+    if let Some(name) = named("missing field `") {
+        return FieldError { field: below(name), code: code::MISSING_FIELD, message: "is required".into() };
+    }
+    if let Some(name) = named("duplicate field `") {
+        let field = below(name);
+        return FieldError { field, code: code::DUPLICATE_FIELD, message: "must be given once".into() };
+    }
+    let code = if message.starts_with("invalid type: ") { code::WRONG_TYPE } else { code::INVALID_VALUE };
+    FieldError { field: path.to_owned(), code, message }
+}
+
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase", expecting = "an object")]
+struct TaskJson {
+    task_name: String,
+    task_type: Name,
+    payload: Option<Box<RawValue>>,
+    execution_timeout: Option<Positive>,
+    retry_count: Option<Ranged<0, { RETRIES_MAX }>>,
+    retry_policy: Option<RetryJson>,
+    request_id: Option<String>,
+    queue: Option<Name>,
+    priority: Option<Ranged<0, 9>>,
+    run_at: Option<Moment>,
+    delay: Option<Span>,
+    metadata: Option<BTreeMap<String, String>>,
+    labels: Option<BTreeMap<String, String>>,
+    hash_key: Option<String>,
+    start_timeout: Option<Positive>,
+    progress_timeout: Option<Positive>,
+}
+
+/// The most retries that can be asked for.
+pub const RETRIES_MAX: u32 = 10_000;
+
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase", expecting = "an object")]
+struct RetryJson {
+    max_retries: Option<Ranged<0, { RETRIES_MAX }>>,
+    retry_delay: Option<Span>,
+    backoff_rate: Option<Percent<Backoff>>,
+    max_delay: Option<Span>,
+    jitter: Option<Percent<Jitter>>,
+}
+
+impl<'de> Deserialize<'de> for RetryRequest {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        RetryJson::deserialize(deserializer).map(RetryJson::into_request)
+    }
+}
+
+impl RetryJson {
+    fn into_request(self) -> RetryRequest {
+        RetryRequest {
+            max_retries: self.max_retries.map(|n| n.0),
+            delay: self.retry_delay.map(|span| span.0),
+            backoff_percent: self.backoff_rate.map(|share| share.percent),
+            delay_max: self.max_delay.map(|span| span.0),
+            jitter_percent: self.jitter.and_then(|share| u8::try_from(share.percent).ok()),
+        }
+    }
+}
+
+impl TaskJson {
+    fn into_request(self) -> Result<TaskRequest, FieldError> {
+        let retry = match (self.retry_count, self.retry_policy) {
+            (Some(_), Some(_)) => {
+                return Err(FieldError {
+                    field: "retryCount".into(),
+                    code: code::CONFLICTING_FIELDS,
+                    message: "must not be given together with retryPolicy".into(),
+                });
+            }
+            (Some(count), None) => RetryRequest { max_retries: Some(count.0), ..RetryRequest::default() },
+            (None, Some(policy)) => policy.into_request(),
+            (None, None) => RetryRequest::default(),
+        };
+        let payload = self.payload.map_or(Ok(Payload::default()), |raw| payload(&raw))?;
+        let new = TaskRequest::new(self.task_name, self.task_type, payload);
+        let priority = self.priority.and_then(|n| Priority::new(u8::try_from(n.0).ok()?));
+        Ok(TaskRequest {
+            execution_timeout: self.execution_timeout.map(|span| span.0),
+            retry,
+            request_id: self.request_id,
+            queue: self.queue.unwrap_or(new.queue),
+            priority: priority.unwrap_or_default(),
+            run_at: self.run_at.map(|moment| moment.0),
+            delay: self.delay.map(|span| span.0),
+            metadata: self.metadata.unwrap_or_default(),
+            labels: self.labels.unwrap_or_default(),
+            hash_key: self.hash_key,
+            start_timeout: self.start_timeout.map(|span| span.0),
+            progress_timeout: self.progress_timeout.map(|span| span.0),
+            ..new
+        })
+    }
+}
+
+/// A JSON text becomes the text itself; everything else is kept as it was written.
+fn payload(raw: &RawValue) -> Result<Payload, FieldError> {
+    if !raw.get().starts_with('"') {
+        return Ok(Payload::Json(raw.get().to_owned()));
+    }
+    serde_json::from_str(raw.get()).map(Payload::Text).map_err(|error| FieldError {
+        field: "payload".into(),
+        code: code::INVALID_JSON,
+        message: error.to_string(),
+    })
+}
+
+/// A whole number within bounds.
+struct Ranged<const MIN: u32, const MAX: u32>(u32);
+
+impl<'de, const MIN: u32, const MAX: u32> Deserialize<'de> for Ranged<MIN, MAX> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Bounds(u32, u32);
+        impl Visitor<'_> for Bounds {
+            type Value = u32;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "a whole number between {} and {}", self.0, self.1)
+            }
+            fn visit_u64<E: de::Error>(self, n: u64) -> Result<u32, E> {
+                let fits = u32::try_from(n).ok().filter(|n| (self.0..=self.1).contains(n));
+                fits.ok_or_else(|| out_of_bounds(self.0, self.1, n))
+            }
+            fn visit_i64<E: de::Error>(self, n: i64) -> Result<u32, E> {
+                match u64::try_from(n) {
+                    Ok(n) => self.visit_u64(n),
+                    Err(_) => Err(out_of_bounds(self.0, self.1, n)),
+                }
+            }
+        }
+        deserializer.deserialize_any(Bounds(MIN, MAX)).map(Self)
+    }
+}
+
+fn out_of_bounds<E: de::Error>(min: impl fmt::Display, max: impl fmt::Display, n: impl fmt::Display) -> E {
+    E::custom(format_args!("must be between {min} and {max}, not {n}"))
+}
+
+/// The bounds of a number that is kept in percent.
+trait Share {
+    const MIN: f64;
+    const MAX: f64;
+}
+
+struct Backoff;
+impl Share for Backoff {
+    const MIN: f64 = 1.0;
+    const MAX: f64 = 1000.0;
+}
+
+struct Jitter;
+impl Share for Jitter {
+    const MIN: f64 = 0.0;
+    const MAX: f64 = 1.0;
+}
+
+struct Percent<S> {
+    percent: u32,
+    share: PhantomData<S>,
+}
+
+impl<'de, S: Share> Deserialize<'de> for Percent<S> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let number = f64::deserialize(deserializer)?;
+        if !(S::MIN..=S::MAX).contains(&number) {
+            return Err(out_of_bounds(S::MIN, S::MAX, number));
+        }
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the bounds are small")]
+        let percent = (number * 100.0).round() as u32;
+        Ok(Self { percent, share: PhantomData })
+    }
+}
+
+/// A point in time, as RFC 3339 writes it.
+struct Moment(Timestamp);
+
+impl<'de> Deserialize<'de> for Moment {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        parse_time(&text).map(Self).map_err(de::Error::custom)
+    }
+}
+
+/// Reads a point in time; the error is the rule.
+pub fn parse_time(text: &str) -> Result<Timestamp, String> {
+    let time: Result<jiff::Timestamp, _> = text.parse();
+    time.map(|time| Timestamp::from_micros(time.as_microsecond())).map_err(|_| {
+        let shown: String = text.chars().take(40).collect();
+        format!("must be a time with its offset, as 2030-01-31T12:00:00Z, not {shown:?}")
+    })
+}

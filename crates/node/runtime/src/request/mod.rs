@@ -1,0 +1,18 @@
+//! Requests for tasks: what a client may say, checked while it is read, and turned into a task for the store.
+//!
+//! A request is read once, straight into its types. What is wrong with it is told as a [`FieldError`]: which field, a
+//! stable code, and the rule. The same rules hold for requests that a program builds itself: [`TaskRequest::into_task`]
+//! checks what the types cannot.
+
+mod duration;
+mod error;
+mod fingerprint;
+mod json;
+mod limits;
+mod task;
+
+pub use duration::{Positive, Span, parse_span};
+pub use error::{FieldError, code};
+pub use json::{RETRIES_MAX, parse_time, read_json};
+pub use limits::RequestLimits;
+pub use task::{Placement, RetryRequest, TaskRequest};

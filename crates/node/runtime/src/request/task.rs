@@ -1,0 +1,187 @@
+//! A request for a task, and the task that it becomes.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tasklane_core::id::{LaneId, Name, QueueKey, TaskId};
+use tasklane_core::policy::{LimitScope, QueuePolicy};
+use tasklane_core::retry::RetryPolicy;
+use tasklane_core::task::{Fingerprint, FlowKey, NewTask, Payload, Priority, TaskBody, TaskHead, TaskSpec};
+use tasklane_core::time::Timestamp;
+
+use super::error::FieldError;
+use super::limits::RequestLimits;
+use super::{fingerprint, json};
+
+/// What a client asks to be run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TaskRequest {
+    /// What people call it.
+    pub task_name: String,
+    /// Chooses the executor.
+    pub task_type: Name,
+    /// What the executor is given.
+    pub payload: Payload,
+    /// An attempt that runs longer is stopped; by default as the queue says.
+    pub execution_timeout: Option<Duration>,
+    /// What differs from the queue's retry policy.
+    pub retry: RetryRequest,
+    /// The client's name for the request: the same one twice is one task.
+    pub request_id: Option<String>,
+    /// Where it waits.
+    pub queue: Name,
+    /// Order within the queue.
+    pub priority: Priority,
+    /// Not before this time. Excludes `delay`.
+    pub run_at: Option<Timestamp>,
+    /// Not before this much time has passed. Excludes `run_at`.
+    pub delay: Option<Duration>,
+    /// The user's own key-value pairs.
+    pub metadata: BTreeMap<String, String>,
+    /// Labels that a worker must have.
+    pub labels: BTreeMap<String, String>,
+    /// Under the consistent-hash strategy: tasks with the same key go to the same worker.
+    pub hash_key: Option<String>,
+    /// A task not started this long after its due time fails.
+    pub start_timeout: Option<Duration>,
+    /// An attempt that reports no progress for this long is stopped.
+    pub progress_timeout: Option<Duration>,
+    /// The task that this one is a part or a retry of. Not a client's to say.
+    pub parent: Option<TaskId>,
+}
+
+/// A retry policy of which any part may be left to the queue.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RetryRequest {
+    /// How many attempts may follow the first one.
+    pub max_retries: Option<u32>,
+    /// Wait before the first of them.
+    pub delay: Option<Duration>,
+    /// Each further wait is this many percent of the one before.
+    pub backoff_percent: Option<u32>,
+    /// No wait is longer.
+    pub delay_max: Option<Duration>,
+    /// Up to this many percent of the wait are added or taken away at random.
+    pub jitter_percent: Option<u8>,
+}
+
+impl RetryRequest {
+    /// The whole policy: what is not said here is as in `rest`.
+    pub fn over(&self, rest: &RetryPolicy) -> RetryPolicy {
+        RetryPolicy {
+            max_retries: self.max_retries.unwrap_or(rest.max_retries),
+            delay: self.delay.unwrap_or(rest.delay),
+            backoff_percent: self.backoff_percent.unwrap_or(rest.backoff_percent),
+            delay_max: self.delay_max.unwrap_or(rest.delay_max),
+            jitter_percent: self.jitter_percent.unwrap_or(rest.jitter_percent),
+        }
+    }
+}
+
+/// What a request needs to become a task.
+#[derive(Clone, Copy, Debug)]
+pub struct Placement<'a> {
+    /// The namespace of the caller.
+    pub namespace: &'a Name,
+    /// The lane of the request's queue.
+    pub lane: LaneId,
+    /// The policy of that queue.
+    pub policy: &'a QueuePolicy,
+    /// The time of the submission.
+    pub now: Timestamp,
+    /// For the task id.
+    pub random: u64,
+    /// How large the request may be.
+    pub limits: &'a RequestLimits,
+}
+
+impl TaskRequest {
+    /// The queue of requests that name none.
+    pub const DEFAULT_QUEUE: &str = "default";
+
+    /// A request with nothing but what every request has; the fields are open.
+    pub fn new(name: impl Into<String>, task_type: Name, payload: Payload) -> Self {
+        Self {
+            task_name: name.into(),
+            task_type,
+            payload,
+            execution_timeout: None,
+            retry: RetryRequest::default(),
+            request_id: None,
+            queue: Name::new(Self::DEFAULT_QUEUE).expect("a valid name"),
+            priority: Priority::default(),
+            run_at: None,
+            delay: None,
+            metadata: BTreeMap::new(),
+            labels: BTreeMap::new(),
+            hash_key: None,
+            start_timeout: None,
+            progress_timeout: None,
+            parent: None,
+        }
+    }
+
+    /// Reads a request from JSON. Sizes are checked by [`into_task`](Self::into_task).
+    pub fn from_json(body: &[u8]) -> Result<Self, FieldError> {
+        json::read_task(body)
+    }
+
+    /// Tells this request from others with the same request id.
+    pub fn fingerprint(&self) -> Fingerprint {
+        fingerprint::of(self)
+    }
+
+    /// The task to store. The same request id in the same queue always gives the same task id.
+    pub fn into_task(self, place: Placement<'_>) -> Result<NewTask, FieldError> {
+        place.limits.check(&self)?;
+        let fingerprint = self.fingerprint();
+        let queue = QueueKey::new(place.namespace.clone(), self.queue);
+        let id = match &self.request_id {
+            Some(request_id) => TaskId::from_request(place.lane, &queue, None, request_id),
+            None => TaskId::from_time(place.lane, place.now, place.random),
+        };
+        let due = self.run_at.unwrap_or_else(|| place.now + self.delay.unwrap_or_default());
+        let head = TaskHead {
+            queue,
+            task_type: self.task_type,
+            priority: self.priority,
+            labels: self.labels,
+            flow: flow(place.policy, &self.metadata),
+            hash_bucket: self.hash_key.as_deref().map(TaskHead::bucket_of),
+            execution_timeout: self.execution_timeout.unwrap_or(place.policy.execution_timeout),
+            start_timeout: self.start_timeout,
+            progress_timeout: self.progress_timeout,
+            retry: self.retry.over(&place.policy.retry),
+        };
+        let body = TaskBody {
+            name: self.task_name,
+            payload: self.payload,
+            metadata: self.metadata,
+            request_id: self.request_id,
+            parent: self.parent,
+            schedule: None,
+            nominal_time: None,
+        };
+        Ok(NewTask {
+            id,
+            spec: TaskSpec { head: Arc::new(head), body: Arc::new(body) },
+            created_at: place.now,
+            due: due.max(place.now),
+            fingerprint,
+            queue_len_max: place.policy.len_max,
+        })
+    }
+}
+
+/// Keys under which the queue's limits count a task: a limit by key counts tasks with the same value of the metadata
+/// that is called as the limit.
+fn flow(policy: &QueuePolicy, metadata: &BTreeMap<String, String>) -> Vec<FlowKey> {
+    let by_key = policy.limits.iter().filter(|limit| limit.scope == LimitScope::Key);
+    by_key
+        .filter_map(|limit| {
+            let key = metadata.get(limit.name.as_str())?;
+            Some(FlowKey { limit: limit.name.clone(), key: key.clone() })
+        })
+        .collect()
+}

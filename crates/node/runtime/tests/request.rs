@@ -1,0 +1,196 @@
+//! What requests for tasks may say, and what they become.
+
+use std::time::Duration;
+
+use tasklane_core::id::{LaneId, Name, TaskId};
+use tasklane_core::policy::{Limit, LimitScope, QueuePolicy};
+use tasklane_core::task::{NewTask, Payload};
+use tasklane_core::time::Timestamp;
+use tasklane_runtime::request::{FieldError, Placement, RequestLimits, TaskRequest};
+
+const NOW: Timestamp = Timestamp::from_millis(1_800_000_000_000);
+
+fn read(json: &str) -> Result<TaskRequest, FieldError> {
+    TaskRequest::from_json(json.as_bytes())
+}
+
+/// A request with one more field.
+fn with(field: &str) -> String {
+    format!(r#"{{"taskName":"hi","taskType":"SHELL",{field}}}"#)
+}
+
+fn place(request: TaskRequest, policy: &QueuePolicy) -> Result<NewTask, FieldError> {
+    let namespace = Name::new("default").unwrap();
+    let limits = RequestLimits::default();
+    let place =
+        Placement { namespace: &namespace, lane: LaneId(3), policy, now: NOW, random: 7, limits: &limits };
+    request.into_task(place)
+}
+
+fn task(json: &str) -> Result<NewTask, FieldError> {
+    place(read(json)?, &QueuePolicy::default())
+}
+
+#[test]
+fn every_field_is_understood() {
+    let request = read(
+        r#"{"taskName":"hi","taskType":"PYTHON_SCRIPT","payload":"print(6*7)","executionTimeout":60,
+            "retryPolicy":{"maxRetries":4,"retryDelay":"5s","backoffRate":1.5,"maxDelay":"1m","jitter":0.25},
+            "requestId":"r-1","queue":"q","priority":9,"runAt":"2027-01-15T09:00:00+01:00",
+            "metadata":{"k":"v"},"labels":{"gpu":"yes"},"hashKey":"h","startTimeout":"1h","progressTimeout":30.5}"#,
+    )
+    .unwrap();
+    assert_eq!(request.task_name, "hi");
+    assert_eq!(request.payload, Payload::Text("print(6*7)".into()));
+    assert_eq!(request.execution_timeout, Some(Duration::from_secs(60)));
+    assert_eq!(request.retry.max_retries, Some(4));
+    assert_eq!(request.retry.delay, Some(Duration::from_secs(5)));
+    assert_eq!(request.retry.backoff_percent, Some(150));
+    assert_eq!(request.retry.delay_max, Some(Duration::from_mins(1)));
+    assert_eq!(request.retry.jitter_percent, Some(25));
+    assert_eq!(request.run_at, Some(Timestamp::from_millis(1_800_000_000_000)));
+    assert_eq!(request.priority.get(), 9);
+    assert_eq!(request.start_timeout, Some(Duration::from_hours(1)));
+    assert_eq!(request.progress_timeout, Some(Duration::from_millis(30_500)));
+    assert_eq!(request.metadata["k"], "v");
+    assert_eq!(request.labels["gpu"], "yes");
+    assert_eq!(request.hash_key.as_deref(), Some("h"));
+    assert_eq!(request.queue.as_str(), "q");
+}
+
+#[test]
+fn a_payload_that_is_not_text_is_kept_as_written() {
+    let big = r#"{"b": 1, "a":[12345678901234567890123, 1.0]}"#;
+    assert_eq!(read(&with(&format!(r#""payload":{big}"#))).unwrap().payload, Payload::Json(big.into()));
+    assert_eq!(read(&with(r#""payload":"a\n\u00e9""#)).unwrap().payload, Payload::Text("a\né".into()));
+    assert_eq!(read(&with(r#""payload":null"#)).unwrap().payload, Payload::default());
+}
+
+#[test]
+fn errors_name_the_field_and_a_stable_code() {
+    let cases = [
+        ("{", "", "invalid_json"),
+        (r#"{"taskName":"a","taskType":"b"} x"#, "", "invalid_json"),
+        ("[]", "", "wrong_type"),
+        (r#"{"taskName":"hi"}"#, "taskType", "missing_field"),
+        (&with(r#""colour":"red""#), "colour", "unknown_field"),
+        (&with(r#""retryPolicy":{"maxretries":1}"#), "retryPolicy.maxretries", "unknown_field"),
+        (&with(r#""queue":"a","queue":"b""#), "queue", "duplicate_field"),
+        (&with(r#""queue":"a b""#), "queue", "invalid_value"),
+        (&with(r#""queue":5"#), "queue", "wrong_type"),
+        (&with(r#""priority":"9""#), "priority", "wrong_type"),
+        (&with(r#""priority":10"#), "priority", "invalid_value"),
+        (&with(r#""priority":-1"#), "priority", "invalid_value"),
+        (&with(r#""priority":1.5"#), "priority", "wrong_type"),
+        (&with(r#""executionTimeout":0"#), "executionTimeout", "invalid_value"),
+        (&with(r#""executionTimeout":"soon""#), "executionTimeout", "invalid_value"),
+        (&with(r#""executionTimeout":[]"#), "executionTimeout", "wrong_type"),
+        (&with(r#""retryCount":-1"#), "retryCount", "invalid_value"),
+        (&with(r#""retryPolicy":{"backoffRate":0.5}"#), "retryPolicy.backoffRate", "invalid_value"),
+        (&with(r#""retryPolicy":{"jitter":1.5}"#), "retryPolicy.jitter", "invalid_value"),
+        (&with(r#""retryPolicy":{"jitter":"x"}"#), "retryPolicy.jitter", "wrong_type"),
+        (&with(r#""retryCount":1,"retryPolicy":{}"#), "retryCount", "conflicting_fields"),
+        (&with(r#""runAt":"tomorrow""#), "runAt", "invalid_value"),
+        (&with(r#""runAt":"2027-01-15T09:00:00""#), "runAt", "invalid_value"),
+        (&with(r#""metadata":{"k":1}"#), "metadata.k", "wrong_type"),
+    ];
+    for (json, field, code) in cases {
+        let error = read(json).unwrap_err();
+        assert_eq!((error.field.as_str(), error.code), (field, code), "{json}: {error}");
+        assert!(!error.message.is_empty());
+        assert!(code == "invalid_json" || !error.message.contains("line"), "{error}");
+    }
+}
+
+#[test]
+fn sizes_are_checked_before_a_task_is_made() {
+    let long = |n| "x".repeat(n);
+    let many: Vec<String> = (0..33).map(|n| format!(r#""k{n}":"""#)).collect();
+    let cases = [
+        (r#"{"taskName":"","taskType":"SHELL"}"#.into(), "taskName", "invalid_value"),
+        (with(&format!(r#""requestId":"{}""#, long(257))), "requestId", "invalid_value"),
+        (with(r#""hashKey":"""#), "hashKey", "invalid_value"),
+        (with(&format!(r#""payload":"{}""#, long((256 << 10) + 1))), "payload", "payload_too_large"),
+        (
+            with(&format!(r#""metadata":{{"{}":"v"}}"#, long(129))),
+            &*format!("metadata.{}", long(40)),
+            "invalid_value",
+        ),
+        (with(&format!(r#""metadata":{{"k":"{}"}}"#, long(1025))), "metadata.k", "invalid_value"),
+        (with(&format!(r#""metadata":{{{}}}"#, many.join(","))), "metadata", "invalid_value"),
+        (with(&format!(r#""labels":{{"k":"{}"}}"#, long(257))), "labels.k", "invalid_value"),
+        (with(r#""runAt":"2027-01-15T09:00:00Z","delay":5"#), "delay", "conflicting_fields"),
+    ];
+    for (json, field, code) in cases {
+        let error = task(&json).unwrap_err();
+        assert_eq!((error.field.as_str(), error.code), (field, code), "{error}");
+    }
+    task(&with(&format!(r#""payload":"{}""#, long(256 << 10)))).unwrap();
+}
+
+#[test]
+fn what_a_request_does_not_say_is_as_the_queue_says() {
+    let mut policy = QueuePolicy { len_max: Some(5), ..QueuePolicy::default() };
+    policy.execution_timeout = Duration::from_secs(9);
+    policy.retry.max_retries = 8;
+    let task = place(read(&with(r#""retryPolicy":{"retryDelay":1}"#)).unwrap(), &policy).unwrap();
+    let head = &task.spec.head;
+    assert_eq!(head.execution_timeout, Duration::from_secs(9));
+    assert_eq!((head.retry.max_retries, head.retry.delay), (8, Duration::from_secs(1)));
+    assert_eq!(head.retry.backoff_percent, policy.retry.backoff_percent);
+    assert_eq!(task.queue_len_max, Some(5));
+    let own = place(read(&with(r#""retryCount":0,"executionTimeout":"2s""#)).unwrap(), &policy).unwrap();
+    assert_eq!(own.spec.head.retry.max_retries, 0);
+    assert_eq!(own.spec.head.execution_timeout, Duration::from_secs(2));
+}
+
+#[test]
+fn a_task_is_due_when_asked_for_but_never_before_it_was_submitted() {
+    let due = |field: &str| task(&with(field)).unwrap().due;
+    assert_eq!(due(r#""delay":"90s""#), NOW + Duration::from_secs(90));
+    assert_eq!(due(r#""runAt":"2099-01-01T00:00:00Z""#), Timestamp::from_millis(4_070_908_800_000));
+    assert_eq!(due(r#""runAt":"1999-01-01T00:00:00Z""#), NOW);
+    assert_eq!(due(r#""priority":1"#), NOW);
+}
+
+#[test]
+fn the_same_request_id_gives_the_same_task_and_tells_other_requests_apart() {
+    let request = |field: &str| task(&with(&format!(r#""requestId":"r",{field}"#))).unwrap();
+    let first = request(r#""payload":"a""#);
+    assert_eq!(first.id.lane(), LaneId(3));
+    assert_eq!(first.id, request(r#""payload":"b""#).id);
+    let others = [
+        r#""payload":"b""#,
+        r#""payload":["a"]"#,
+        r#""payload":"a","priority":6"#,
+        r#""payload":"a","delay":1"#,
+        r#""payload":"a","retryCount":1"#,
+        r#""payload":"a","metadata":{"k":"v"}"#,
+        r#""payload":"a","labels":{"k":"v"}"#,
+        r#""payload":"a","startTimeout":1"#,
+        r#""payload":"a","progressTimeout":1"#,
+    ];
+    let mut seen = vec![first.fingerprint.hash];
+    for other in others {
+        let hash = request(other).fingerprint.hash;
+        assert!(!seen.contains(&hash), "{other}");
+        seen.push(hash);
+    }
+    assert_eq!(first.fingerprint, request(r#""payload":"a","priority":5"#).fingerprint);
+    let mut retry = read(&with(r#""requestId":"r","payload":"a""#)).unwrap();
+    retry.parent = Some(TaskId::from_random(1));
+    assert!(!seen.contains(&retry.fingerprint().hash));
+}
+
+#[test]
+fn a_limit_by_key_counts_by_the_metadata_of_its_name() {
+    let limit =
+        |name: &str, scope| Limit { name: Name::new(name).unwrap(), scope, concurrency: Some(1), rate: None };
+    let limits = vec![limit("tenant", LimitScope::Key), limit("all", LimitScope::Queue)];
+    let policy = QueuePolicy { limits, ..QueuePolicy::default() };
+    let request = read(&with(r#""metadata":{"tenant":"t1","all":"x"}"#)).unwrap();
+    let task = place(request, &policy).unwrap();
+    let flow: Vec<_> = task.spec.head.flow.iter().map(|f| (f.limit.as_str(), f.key.as_str())).collect();
+    assert_eq!(flow, [("tenant", "t1")]);
+    assert!(place(read(&with(r#""priority":1"#)).unwrap(), &policy).unwrap().spec.head.flow.is_empty());
+}
