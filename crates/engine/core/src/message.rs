@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::id::{AttemptNo, DispatchNo, Epoch, LaneId, QueueKey, SessionId, TaskId};
 use crate::status::Status;
-use crate::task::{TaskBody, TaskError, TaskHead, TaskResult};
+use crate::task::{Progress, TaskBody, TaskError, TaskHead, TaskResult};
 use crate::time::Timestamp;
 
 /// Everything that travels over the bus.
@@ -198,6 +198,8 @@ pub enum Report {
         /// How long ago, by the worker's steady clock.
         ago: Duration,
     },
+    /// How far it is. Not repeated: more will come.
+    Progress(Box<Progress>),
     /// It did not start and never will. Repeated until acknowledged.
     HandedBack {
         /// Why, for people.

@@ -279,6 +279,7 @@ impl NewTask {
             session: None,
             worker: None,
             error: None,
+            progress: None,
         }
     }
 }
@@ -353,6 +354,9 @@ pub struct TaskState {
     /// What went wrong last.
     #[serde(rename = "e", default, skip_serializing_if = "Option::is_none")]
     pub error: Option<TaskError>,
+    /// How far it is, as an attempt said last. Few tasks tell.
+    #[serde(rename = "pg", default, skip_serializing_if = "Option::is_none")]
+    pub progress: Option<Box<Progress>>,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
@@ -521,6 +525,16 @@ pub struct Progress {
 impl Progress {
     /// The longest message that is kept, in bytes.
     pub const MESSAGE_BYTES_MAX: usize = 1024;
+
+    /// Within its bounds, whatever was said.
+    #[must_use]
+    pub fn bounded(mut self) -> Self {
+        self.percent = self.percent.map(|percent| percent.min(100));
+        if self.message.len() > Self::MESSAGE_BYTES_MAX {
+            self.message.truncate(self.message.floor_char_boundary(Self::MESSAGE_BYTES_MAX));
+        }
+        self
+    }
 }
 
 /// A task as a store gives it to the owner of its lane.

@@ -196,6 +196,7 @@ fn to_lane_parts(message: &ToLane) -> usize {
         | ToLane::Heartbeat(_)
         | ToLane::Credit { .. } => 0,
         ToLane::Report { report: Report::HandedBack { reason }, .. } => reason.len(),
+        ToLane::Report { report: Report::Progress(progress), .. } => progress.message.len(),
     }
 }
 

@@ -29,7 +29,7 @@ struct State {
     ring: VecDeque<RingItem>,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 enum RingItem {
     Event(TaskEvent),
     /// Something may be missing here.
@@ -66,15 +66,12 @@ impl FromStr for EventId {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let wrong = "is not an event id of this API";
         let (origin, number) = text.split_once('.').ok_or(wrong)?;
-        Ok(Self {
-            origin: origin.parse().map_err(|_| wrong)?,
-            number: number.parse().map_err(|_| wrong)?,
-        })
+        Ok(Self { origin: origin.parse().map_err(|_| wrong)?, number: number.parse().map_err(|_| wrong)? })
     }
 }
 
 /// Something in the stream of events.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StreamItem {
     /// A task changed.
     Event(EventId, TaskEvent),
@@ -101,7 +98,7 @@ impl Hub {
                 state.wake(event.task);
             }
         }
-        state.ring.extend(events.iter().map(|event| RingItem::Event(*event)));
+        state.ring.extend(events.iter().map(|event| RingItem::Event(event.clone())));
         self.published(state, events.len());
     }
 
@@ -233,7 +230,7 @@ impl EventStream {
         let from = usize::try_from(self.next - first).unwrap_or(usize::MAX);
         for item in state.ring.iter().skip(from).take(BATCH) {
             self.ready.push_back(match item {
-                RingItem::Event(event) => StreamItem::Event(id(self.next), *event),
+                RingItem::Event(event) => StreamItem::Event(id(self.next), event.clone()),
                 RingItem::Gap => StreamItem::Gap(id(self.next)),
             });
             self.next += 1;

@@ -3,7 +3,7 @@
 use crate::commit::{Group, GroupOutcome, SubmitOutcome};
 use crate::id::{QueueKey, Seq, SessionId};
 use crate::member::Member;
-use crate::message::{TaskEvent, OwnerBatch, WorkerBatch};
+use crate::message::{OwnerBatch, TaskEvent, WorkerBatch};
 use crate::policy::VersionedPolicy;
 use crate::read::{LanePage, LaneRead};
 use crate::task::NewTask;

@@ -10,7 +10,7 @@ use slab::Slab;
 use crate::commit::Group;
 use crate::guard::Guards;
 use crate::id::{Epoch, LaneId, LineKey, QueueKey, Seq, SessionId, TaskId};
-use crate::message::{TaskEvent, OwnerBatch};
+use crate::message::{OwnerBatch, TaskEvent};
 use crate::policy::VersionedPolicy;
 use crate::read::LaneRead;
 use crate::rng::Rng;

@@ -11,7 +11,7 @@ use crate::message::{
 };
 use crate::read::LaneRead;
 use crate::status::Status;
-use crate::task::{AttemptOutcome, AttemptRecord, TaskError};
+use crate::task::{AttemptOutcome, AttemptRecord, Progress, TaskError};
 use crate::time::Timestamp;
 
 use super::entry::{Entry, Flight, Handle, Spot};
@@ -99,6 +99,7 @@ impl Lane {
         match report {
             Report::Accepted => self.note_accepted(handle),
             Report::Started { ago } => self.note_started(handle, ago),
+            Report::Progress(progress) => self.note_progress(handle, *progress),
             Report::HandedBack { reason } => self.on_handed_back(handle, &reason),
             Report::Finished(finish) => self.on_finished(handle, *finish),
         }
@@ -121,6 +122,13 @@ impl Lane {
             entry.enter(Status::Dispatched, now);
             self.mark(handle, false);
         }
+    }
+
+    fn note_progress(&mut self, handle: Handle, progress: Progress) {
+        let entry = &mut self.entries[handle];
+        entry.state.progress = Some(Box::new(progress.bounded()));
+        entry.change();
+        self.mark(handle, false);
     }
 
     fn note_started(&mut self, handle: Handle, ago: Duration) {

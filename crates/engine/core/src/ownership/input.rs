@@ -1,10 +1,11 @@
 //! What goes into the ownership machine and what comes out.
 
 use crate::commit::{ClaimLane, Commit, GroupOutcome, LaneHead};
-use crate::id::{Epoch, SessionId};
+use crate::id::{Epoch, QueueKey, SessionId};
 use crate::lane;
 use crate::member::Member;
-use crate::message::{TaskEvent, OwnerBatch, WorkerBatch};
+use crate::message::{OwnerBatch, TaskEvent, WorkerBatch};
+use crate::policy::VersionedPolicy;
 use crate::read::{LanePage, LaneRead};
 use crate::task::NewTask;
 use crate::time::Timestamp;
@@ -45,6 +46,13 @@ pub enum Input {
     },
     /// Messages of a worker.
     Worker(WorkerBatch),
+    /// A policy was changed.
+    Policy {
+        /// Whose.
+        queue: QueueKey,
+        /// What it says now.
+        policy: VersionedPolicy,
+    },
     /// There may be something new in the store.
     Hint,
     /// The lane's code failed: a panic was contained.

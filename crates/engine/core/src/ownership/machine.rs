@@ -183,6 +183,7 @@ impl Ownership {
                 _ => effects.push(Effect::Submitted { token, outcomes: None }),
             },
             Input::Worker(batch) => self.drive(lane::Input::Worker(batch), effects),
+            Input::Policy { queue, policy } => self.drive(lane::Input::Policy { queue, policy }, effects),
             Input::Hint => self.drive(lane::Input::Hint, effects),
             Input::Failed => self.on_failed(),
             Input::Tick => self.drive(lane::Input::Tick, effects),

@@ -1,6 +1,7 @@
 //! What goes into the worker-session machine and what comes out.
 
 use crate::message::{AttemptId, Dispatch, Finish, OwnerBatch, WorkerBatch};
+use crate::task::Progress;
 use crate::time::Timestamp;
 
 /// Something happened.
@@ -21,6 +22,13 @@ pub enum Input {
         attempt: AttemptId,
         /// What came of it.
         finish: Box<Finish>,
+    },
+    /// An attempt says how far it is.
+    Progress {
+        /// Which one.
+        attempt: AttemptId,
+        /// What it says.
+        progress: Progress,
     },
     /// How many attempts to run at once from now on.
     Capacity(u32),

@@ -8,7 +8,7 @@ use crate::id::{LaneId, SessionId};
 use crate::message::{
     AttemptId, Dispatch, Ending, Finish, Heartbeat, Held, HeldState, Report, ToLane, WorkerBatch,
 };
-use crate::task::TaskError;
+use crate::task::{Progress, TaskError};
 use crate::time::Timestamp;
 
 use super::credit::Link;
@@ -90,7 +90,16 @@ pub(super) enum AttemptState {
     /// Waits for its turn.
     Queued(Dispatch),
     /// Executes.
-    Running { since: Timestamp, timeout: Timestamp, stopping: Option<StopReason> },
+    Running {
+        since: Timestamp,
+        /// It may run until then, …
+        timeout: Timestamp,
+        /// … but not without a word for longer than this.
+        quiet_max: Option<Duration>,
+        /// The earlier of the two: when it is stopped unless it speaks.
+        stop_at: Timestamp,
+        stopping: Option<StopReason>,
+    },
     /// Over; the report is repeated until it is acknowledged.
     Ended(Report),
 }
@@ -139,6 +148,7 @@ impl WorkerSession {
             }
             Input::Owner(batch) => self.on_owner(batch, effects),
             Input::Ended { attempt, finish } => self.on_ended(attempt, *finish),
+            Input::Progress { attempt, progress } => self.on_progress(attempt, progress),
             Input::Capacity(capacity) => self.capacity = capacity,
             Input::Drain => self.drain(),
             Input::Tick => {}
@@ -276,9 +286,11 @@ impl WorkerSession {
             let AttemptState::Queued(dispatch) = &attempt.state else { continue };
             let dispatch = dispatch.clone();
             let timeout = now + dispatch.head.execution_timeout;
-            attempt.state = AttemptState::Running { since: now, timeout, stopping: None };
+            let quiet_max = dispatch.head.progress_timeout;
+            let stop_at = quiet_max.map_or(timeout, |quiet| timeout.min(now + quiet));
+            attempt.state = AttemptState::Running { since: now, timeout, quiet_max, stop_at, stopping: None };
             let lane = attempt.lane;
-            self.timeouts.insert((timeout, id));
+            self.timeouts.insert((stop_at, id));
             self.running += 1;
             self.report(lane, id, Report::Started { ago: Duration::ZERO });
             effects.push(Effect::Start(dispatch));
@@ -296,11 +308,30 @@ impl WorkerSession {
         }
     }
 
+    /// Passes on how far an attempt is; it has more time to say it again.
+    fn on_progress(&mut self, id: AttemptId, progress: Progress) {
+        let now = self.now;
+        let Some(attempt) = self.attempts.get_mut(&id) else { return };
+        let lane = attempt.lane;
+        let AttemptState::Running { timeout, quiet_max, stop_at, stopping: None, .. } = &mut attempt.state
+        else {
+            return;
+        };
+        if let Some(quiet) = *quiet_max {
+            self.timeouts.remove(&(*stop_at, id));
+            *stop_at = (*timeout).min(now + quiet);
+            self.timeouts.insert((*stop_at, id));
+        }
+        self.report(lane, id, Report::Progress(Box::new(progress.bounded())));
+    }
+
     fn on_ended(&mut self, id: AttemptId, mut finish: Finish) {
         let Some(attempt) = self.attempts.get(&id) else { return };
-        let AttemptState::Running { since, timeout, stopping } = attempt.state else { return };
+        let AttemptState::Running { since, timeout, quiet_max, stop_at, stopping } = attempt.state else {
+            return;
+        };
         let lane = attempt.lane;
-        self.timeouts.remove(&(timeout, id));
+        self.timeouts.remove(&(stop_at, id));
         self.running -= 1;
         finish.ran = self.now.since(since);
         // What stopped it explains its end better than how it took that. A success stays one.
@@ -308,8 +339,16 @@ impl WorkerSession {
             match stopping {
                 Some(StopReason::Cancelled) => finish.ending = Ending::Cancelled,
                 Some(StopReason::TimedOut) => {
-                    let limit = timeout.since(since);
-                    let error = TaskError::new("timeout", format!("the attempt ran longer than {limit:?}"));
+                    let error = match quiet_max {
+                        Some(quiet) if stop_at < timeout => {
+                            let message = format!("the attempt told of no progress for {quiet:?}");
+                            TaskError::new("progress_timeout", message)
+                        }
+                        _ => {
+                            let limit = timeout.since(since);
+                            TaskError::new("timeout", format!("the attempt ran longer than {limit:?}"))
+                        }
+                    };
                     finish.ending = Ending::TimedOut { error };
                 }
                 None => {}

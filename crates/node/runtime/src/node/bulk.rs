@@ -156,7 +156,8 @@ impl Node {
             return Ok(None);
         };
         let tally = view.result.as_ref().and_then(|result| serde_json::from_str(&result.data).ok());
-        let tally: Tally = tally.or_else(|| progress_of(view.row.state.progress.as_ref())).unwrap_or_default();
+        let tally: Tally =
+            tally.or_else(|| progress_of(view.row.state.progress.as_deref())).unwrap_or_default();
         let error = view.row.state.error.as_ref().map(|error| error.message.clone());
         Ok(Some(BulkStatus {
             id,
@@ -276,7 +277,7 @@ impl Operation {
     /// Where an earlier attempt of this operation stood.
     async fn resume(&self) -> Result<Tally, StoreError> {
         let view = self.node.task(&self.namespace, self.id).await?;
-        Ok(view.and_then(|view| progress_of(view.row.state.progress.as_ref())).unwrap_or_default())
+        Ok(view.and_then(|view| progress_of(view.row.state.progress.as_deref())).unwrap_or_default())
     }
 
     fn filter(&self) -> TaskFilter {

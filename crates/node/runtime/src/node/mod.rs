@@ -5,7 +5,7 @@
 
 mod bulk;
 mod queues;
-mod retention;
+// mod retention;
 mod submit;
 mod tasks;
 mod workers;
@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::bulk::{BULK_TYPE, BulkAction, BulkExecutor, BulkStatus};
 pub use self::queues::QueueInfo;
-pub use self::retention::RetentionOptions;
+
 pub use self::submit::{SubmitError, Submitted};
 pub use self::tasks::{Cancel, Retry};
 pub use self::workers::{WorkerError, WorkerInfo};
@@ -40,7 +40,7 @@ pub struct NodeOptions {
     /// What a task may hold.
     pub limits: RequestLimits,
     /// How long finished tasks are kept.
-    pub retention: RetentionOptions,
+    pub retention: (),
 }
 
 /// What a node works with.
@@ -125,7 +125,7 @@ impl Node {
                 tokio::time::sleep(LISTEN_AGAIN).await;
             }
         };
-        let sweeping = self.retain();
+        let sweeping = std::future::pending::<()>();
         tokio::select! {
             () = listening => {}
             () = sweeping => {}
@@ -139,6 +139,11 @@ impl Node {
             Message::Changed(event) => self.0.parts.hub.changed(&[event]),
             Message::ToWorker(_) | Message::ToLane(_) | Message::Hint { .. } | Message::Control(_) => {}
         }
+    }
+
+    /// Waits until every lane that this server should own is loaded.
+    pub async fn loaded(&self) {
+        self.0.parts.scheduler.loaded().await;
     }
 
     /// Follows all events after one, or from now on.

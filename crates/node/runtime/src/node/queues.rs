@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use tasklane_core::id::{LaneId, Name, QueueKey};
 use tasklane_core::policy::VersionedPolicy;
 use tasklane_core::read::{LanePage, LaneRead};
-use tasklane_ports::{Load, PutPolicy, QueueCounts, StoreError};
+use tasklane_ports::{CountList, Load, PutPolicy, QueueCounts, StoreError};
 
 use super::Node;
 
@@ -58,16 +58,24 @@ impl Node {
 
     /// Changes a policy by compare-and-set of its version and answers the new one.
     pub async fn put_policy(&self, put: PutPolicy) -> Result<u64, StoreError> {
-        let queue = put.queue.clone();
+        let (queue, policy) = (put.queue.clone(), put.policy.clone());
         let version = self.0.parts.store.put_policy(put).await?;
         self.0.queues.forget(&queue);
-        // Every lane that has tasks of the queue looks at changed policies when it is hinted at.
-        (0..self.0.options.lanes).map(LaneId).for_each(|lane| self.hint(lane));
+        self.0.parts.scheduler.policy_changed(&queue, &VersionedPolicy { version, policy }).await;
         Ok(version)
     }
 
     pub(super) async fn all_counts(&self) -> Result<Vec<QueueCounts>, StoreError> {
-        self.0.parts.store.counts().await
+        let mut all = Vec::new();
+        loop {
+            let after = all.last().map(|last: &QueueCounts| last.queue.clone());
+            let page = self.0.parts.store.counts(CountList { after, limit: PAGE }).await?;
+            let more = page.len() == PAGE;
+            all.extend(page);
+            if !more {
+                return Ok(all);
+            }
+        }
     }
 
     async fn counts_of(&self, queue: &QueueKey) -> Result<[u64; 8], StoreError> {

@@ -132,7 +132,9 @@ impl Node {
             None => self.store(lane, &tasks).await,
         };
         match outcomes {
-            Ok(outcomes) => tasks.iter().zip(outcomes).map(|(task, outcome)| answer(task, &outcome)).collect(),
+            Ok(outcomes) => {
+                tasks.iter().zip(outcomes).map(|(task, outcome)| answer(task, &outcome)).collect()
+            }
             Err(error) => {
                 let error = Arc::new(error);
                 tasks.iter().map(|_| Err(SubmitError::Store(Arc::clone(&error)))).collect()
@@ -207,9 +209,8 @@ fn answer(task: &NewTask, outcome: &SubmitOutcome) -> Result<Submitted, SubmitEr
             let request_id = task.spec.body.request_id.clone().unwrap_or_default();
             Err(SubmitError::RequestIdReused { request_id })
         }
-        SubmitOutcome::QueueFull => Err(SubmitError::QueueFull {
-            queue: task.spec.head.queue.clone(),
-            retry_after: FULL_RETRY_AFTER,
-        }),
+        SubmitOutcome::QueueFull => {
+            Err(SubmitError::QueueFull { queue: task.spec.head.queue.clone(), retry_after: FULL_RETRY_AFTER })
+        }
     }
 }

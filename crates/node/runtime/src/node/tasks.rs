@@ -8,7 +8,7 @@ use tasklane_core::id::{AttemptNo, Name, TaskId};
 use tasklane_core::lane::{Explanation, Reason};
 use tasklane_core::status::Status;
 use tasklane_core::task::{AttemptRecord, Fingerprint, NewTask, TaskBody, TaskSpec};
-use tasklane_ports::{LogChunk, LogPosition, StoreError, TaskList, TaskPage, TaskView};
+use tasklane_ports::{AttemptList, LogChunk, LogPosition, StoreError, TaskList, TaskPage, TaskView};
 use tokio::time::Instant;
 
 use crate::clock;
@@ -59,7 +59,7 @@ impl Node {
         after: AttemptNo,
         limit: usize,
     ) -> Result<Vec<AttemptRecord>, StoreError> {
-        self.0.parts.store.attempts(id, after, limit).await
+        self.0.parts.store.attempts(AttemptList { task: id, after, limit }).await
     }
 
     /// Tasks by filter.
@@ -162,6 +162,6 @@ impl Node {
 
     /// The last output of a task.
     pub async fn log_tail(&self, id: TaskId, limit: usize) -> Result<Vec<LogChunk>, StoreError> {
-        self.0.parts.logs.tail(id, limit).await
+        self.0.parts.logs.read(id, None, limit).await
     }
 }

@@ -72,9 +72,8 @@ impl Node {
         control: Control,
         done: impl Fn(&WorkerDescriptor) -> bool,
     ) -> Result<WorkerInfo, WorkerError> {
-        let named = |info: &WorkerInfo| {
-            info.descriptor.name.as_str() == worker || info.session.to_string() == worker
-        };
+        let named =
+            |info: &WorkerInfo| info.descriptor.name.as_str() == worker || info.session.to_string() == worker;
         let found = self.workers().into_iter().find(named).ok_or(WorkerError::NotFound)?;
         let mut views = self.0.parts.scheduler.views();
         let asking = async {
@@ -108,7 +107,7 @@ impl Node {
 }
 
 /// Names of workers that servers keep for themselves.
-pub const SYSTEM_PREFIX: &str = "tasklane.";
+pub(crate) const SYSTEM_PREFIX: &str = "tasklane.";
 
 fn descriptors(view: &View) -> impl Iterator<Item = (SessionId, &WorkerDescriptor)> {
     view.members.values().filter_map(|member| match &member.role {

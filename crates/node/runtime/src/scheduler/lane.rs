@@ -12,15 +12,14 @@ use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use tasklane_core::commit::SubmitOutcome;
-use tasklane_core::id::{LaneId, SessionId, TaskId};
+use tasklane_core::id::{LaneId, QueueKey, SessionId, TaskId};
 use tasklane_core::lane::{Explanation, SubmitToken};
 use tasklane_core::member::Role;
 use tasklane_core::message::{Message, OwnerBatch, ToWorker};
 use tasklane_core::ownership::{CallError, Effect, Input, Ownership, Reply, Request, fair_share};
+use tasklane_core::policy::VersionedPolicy;
 use tasklane_core::task::{NewTask, TaskRow};
-use tasklane_ports::{
-    Address, Load, Outcome, SessionToken, Store, StoreError, Subscription, TaskView, View,
-};
+use tasklane_ports::{Address, Load, Outcome, SessionToken, Store, StoreError, Subscription, TaskView, View};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::clock;
@@ -39,10 +38,14 @@ pub(super) enum ToDriver {
     Submit { tasks: Vec<NewTask>, reply: oneshot::Sender<Option<Vec<SubmitOutcome>>> },
     /// There may be something new in the store.
     Hint,
+    /// A policy was changed.
+    Policy { queue: QueueKey, policy: VersionedPolicy },
     /// Why is this task not running?
     Explain { row: Box<TaskRow>, reply: oneshot::Sender<Option<Explanation>> },
     /// Where does the lane stand?
     Info { reply: oneshot::Sender<LaneInfo> },
+    /// Answer when the lane is owned here and loaded.
+    Loaded { reply: oneshot::Sender<()> },
     /// Give the lane back and end. Everyone is done when the last `done` is dropped.
     Stop { done: mpsc::Sender<()> },
 }
@@ -74,6 +77,8 @@ pub(super) struct LaneDriver {
     next_token: u64,
     effects: Vec<Effect>,
     stopping: Option<mpsc::Sender<()>>,
+    /// Those who wait for the lane to be loaded.
+    awaiting: Vec<oneshot::Sender<()>>,
 }
 
 impl LaneDriver {
@@ -91,6 +96,7 @@ impl LaneDriver {
             next_token: 0,
             effects: Vec::new(),
             stopping: None,
+            awaiting: Vec::new(),
         }
     }
 
@@ -127,6 +133,9 @@ impl LaneDriver {
                 },
                 () = timer.as_mut(), if deadline.is_some() => self.drive(Input::Tick),
             }
+            if !self.awaiting.is_empty() && self.machine.phase() == "owning" {
+                self.awaiting.drain(..).for_each(|reply| _ = reply.send(()));
+            }
             if self.stopping.is_some() && self.machine.phase() == "idle" && self.jobs.is_empty() {
                 break;
             }
@@ -160,6 +169,7 @@ impl LaneDriver {
                 self.drive(Input::Submit { token, tasks });
             }
             ToDriver::Hint => self.drive(Input::Hint),
+            ToDriver::Policy { queue, policy } => self.drive(Input::Policy { queue, policy }),
             ToDriver::Explain { row, reply } => {
                 let machine = self.machine.machine();
                 let explained = machine
@@ -174,6 +184,7 @@ impl LaneDriver {
                     counters: self.machine.counters(),
                 });
             }
+            ToDriver::Loaded { reply } => self.awaiting.push(reply),
             ToDriver::Stop { done } => {
                 self.stopping = Some(done);
                 self.drive(Input::Wanted(false));
@@ -278,7 +289,7 @@ impl LaneDriver {
                 }
             }
             Effect::Revoke { session } => self.revoke(session),
-            Effect::Finished(events) => self.parts.hub.finished(&events),
+            Effect::Finished(events) => self.parts.hub.changed(&events),
             Effect::Parked { failures } => {
                 tracing::error!(%lane, failures, "the lane has failed under several owners and is left alone for a while");
             }

@@ -15,9 +15,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tasklane_core::commit::SubmitOutcome;
-use tasklane_core::id::{Epoch, LaneId};
+use tasklane_core::id::{Epoch, LaneId, QueueKey};
 use tasklane_core::lane::{Counters, Explanation};
 use tasklane_core::ownership::{OwnershipOptions, PackLimits};
+use tasklane_core::policy::VersionedPolicy;
 use tasklane_core::task::{NewTask, TaskRow};
 use tasklane_ports::{Bus, Coordinator, Store, View};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -92,8 +93,7 @@ impl Scheduler {
         options.ownership.lane.insert_and_assign = capabilities.insert_and_assign;
         options.ownership.pack =
             PackLimits { ops_max: capabilities.ops_max, bytes_max: capabilities.bytes_max };
-        let (lanes, inputs): (Vec<_>, Vec<_>) =
-            (0..options.lanes).map(|_| mpsc::channel(INPUTS_MAX)).unzip();
+        let (lanes, inputs): (Vec<_>, Vec<_>) = (0..options.lanes).map(|_| mpsc::channel(INPUTS_MAX)).unzip();
         let view = watch::Sender::new(Arc::default());
         Self { options, parts, inputs, lanes: lanes.into(), view }
     }
@@ -161,6 +161,14 @@ impl SchedulerHandle {
         }
     }
 
+    /// Tells the lanes that are owned here of a changed policy; others find it at their next sweep.
+    pub async fn policy_changed(&self, queue: &QueueKey, policy: &VersionedPolicy) {
+        for driver in self.lanes.iter() {
+            let (queue, policy) = (queue.clone(), policy.clone());
+            let _ = driver.send(ToDriver::Policy { queue, policy }).await;
+        }
+    }
+
     /// Why a task is not running, if its lane is owned here.
     pub async fn explain(&self, row: TaskRow) -> Option<Explanation> {
         let (reply, answer) = oneshot::channel();
@@ -180,6 +188,16 @@ impl SchedulerHandle {
             }
         }
         infos
+    }
+
+    /// Waits until every lane that this server should own is loaded, so that it decides at once.
+    pub async fn loaded(&self) {
+        for driver in self.lanes.iter() {
+            let (reply, answer) = oneshot::channel();
+            if driver.send(ToDriver::Loaded { reply }).await.is_ok() {
+                let _ = answer.await;
+            }
+        }
     }
 
     fn lane(&self, lane: LaneId) -> Option<&mpsc::Sender<ToDriver>> {

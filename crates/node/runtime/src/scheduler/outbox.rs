@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use tasklane_ports::{Address, Bus, BusError};
 use tasklane_core::message::Message;
+use tasklane_ports::{Address, Bus, BusError};
 use tokio::sync::mpsc;
 
 /// Batches that wait to be sent. More are dropped: the machines say again what matters.

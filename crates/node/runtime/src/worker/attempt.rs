@@ -93,16 +93,18 @@ async fn execute(
 /// Returns when an attempt that was to end has not done so in time.
 async fn overrun(mut stop: watch::Receiver<Option<Stop>>) {
     loop {
-        let grace = match stop.wait_for(Option::is_some).await {
-            Ok(stop) => stop.map_or(Duration::ZERO, |stop| stop.grace),
-            Err(_) => return std::future::pending().await,
-        };
+        let Some(Stop { grace, .. }) = told(&mut stop).await else { return std::future::pending().await };
         stop.mark_unchanged();
         tokio::select! {
             () = tokio::time::sleep(grace + OVERRUN) => return,
             changed = stop.changed() => if changed.is_err() { return tokio::time::sleep(OVERRUN).await },
         }
     }
+}
+
+/// Waits for the word to stop; `None` if it will never come.
+async fn told(stop: &mut watch::Receiver<Option<Stop>>) -> Option<Stop> {
+    stop.wait_for(Option::is_some).await.ok().and_then(|stop| *stop)
 }
 
 fn refused(error: &ExecutorError) -> Finish {
@@ -139,10 +141,10 @@ impl Attempt for WorkerSide {
 
     async fn stopped(&self) -> Stop {
         let mut stop = self.stop.clone();
-        match stop.wait_for(Option::is_some).await {
-            Ok(stop) => stop.expect("it was waited for"),
+        match told(&mut stop).await {
+            Some(stop) => stop,
             // The session is gone without a word: it was dropped, and with it this attempt soon is.
-            Err(_) => std::future::pending().await,
+            None => std::future::pending().await,
         }
     }
 }

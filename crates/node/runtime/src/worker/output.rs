@@ -142,7 +142,10 @@ impl Output {
         if !over.is_empty() {
             if state.over == 0 {
                 let limit = options.attempt_bytes_max;
-                self.remark(&mut state, format!("output limit of {limit} bytes reached, the rest is not kept"));
+                self.remark(
+                    &mut state,
+                    format!("output limit of {limit} bytes reached, the rest is not kept"),
+                );
             }
             state.over += over.len() as u64;
         }
@@ -199,7 +202,8 @@ impl Output {
 impl State {
     fn append(&mut self, stream: LogStream, mut bytes: &[u8]) {
         if let Some(last) = self.pieces.back_mut().filter(|last| last.stream == stream) {
-            let (fits, rest) = bytes.split_at(bytes.len().min(CHUNK_BYTES_MAX.saturating_sub(last.bytes.len())));
+            let (fits, rest) =
+                bytes.split_at(bytes.len().min(CHUNK_BYTES_MAX.saturating_sub(last.bytes.len())));
             last.bytes.extend_from_slice(fits);
             bytes = rest;
         }

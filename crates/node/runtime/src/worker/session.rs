@@ -10,10 +10,8 @@ use tasklane_core::message::{AttemptId, Control, Dispatch, Finish, Message};
 use tasklane_core::task::Progress;
 use tasklane_core::time::Timestamp;
 use tasklane_core::worker::{Effect, Input, StopReason, WorkerSession};
-use tasklane_ports::{
-    Address, Bus, BusError, Coordinator, CoordinatorError, OpenSession, SessionToken, Stop, Subscription,
-};
-use tokio::sync::{mpsc, watch};
+use tasklane_ports::{Address, BusError, CoordinatorError, OpenSession, SessionToken, Stop, Subscription};
+use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -64,6 +62,9 @@ pub(super) struct Session<'a> {
     /// When what still runs is ended, once the worker is leaving.
     leave_at: Option<Instant>,
     over: Option<End>,
+    /// What attempts said last of how far they are, and when it is passed on: an attempt may say it very often.
+    progress: HashMap<AttemptId, Progress>,
+    tell_progress_at: Option<Instant>,
 }
 
 #[derive(Clone, Copy)]
@@ -74,6 +75,8 @@ enum End {
 
 /// After a lease has run out, attempts have this long to be gone; the guard has ended processes by then.
 const GONE_WITHIN: Duration = Duration::from_secs(10);
+/// How often progress is passed on.
+const PROGRESS_EVERY: Duration = Duration::from_millis(250);
 /// Inputs that are taken before timers get their turn.
 const BATCH: usize = 256;
 
@@ -111,6 +114,8 @@ impl<'a> Session<'a> {
             meter: Meter::new(session),
             leave_at: None,
             over: None,
+            progress: HashMap::new(),
+            tell_progress_at: None,
         })
     }
 
@@ -139,6 +144,7 @@ impl<'a> Session<'a> {
                 _ = stats.tick() => self.publish_stats(),
                 () = shutdown.cancelled(), if self.leave_at.is_none() => self.drain(),
                 () = sleep_until(self.leave_at) => break End::Drained,
+                () = sleep_until(self.tell_progress_at) => self.tell_progress(),
             }
         };
         self.finish(end).await
@@ -161,9 +167,15 @@ impl<'a> Session<'a> {
         match news {
             News::Ended { attempt, finish } => {
                 self.running.remove(&attempt);
+                if let Some(progress) = self.progress.remove(&attempt) {
+                    self.drive(Input::Progress { attempt, progress });
+                }
                 self.drive(Input::Ended { attempt, finish });
             }
-            News::Progress { attempt, progress } => self.drive(Input::Progress { attempt, progress }),
+            News::Progress { attempt, progress } => {
+                self.progress.insert(attempt, progress);
+                self.tell_progress_at.get_or_insert_with(|| Instant::now() + PROGRESS_EVERY);
+            }
             News::Renewed { asked_at, renewed: Ok(()) } => self.drive(Input::Renewed { asked_at }),
             News::Renewed { renewed: Err(error), .. } => {
                 tracing::warn!(%error, "the worker's session was not renewed");
@@ -171,6 +183,13 @@ impl<'a> Session<'a> {
                     self.drive(Input::Refused);
                 }
             }
+        }
+    }
+
+    fn tell_progress(&mut self) {
+        self.tell_progress_at = None;
+        for (attempt, progress) in std::mem::take(&mut self.progress) {
+            self.drive(Input::Progress { attempt, progress });
         }
     }
 

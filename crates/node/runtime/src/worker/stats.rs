@@ -24,7 +24,12 @@ impl Meter {
         let cpu_percent = self.last.map_or(0, |(then, before)| {
             let seconds = now.since(then).as_secs_f64().max(0.001);
             let ticks = busy.saturating_sub(before);
-            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss, reason = "a percentage for people")]
+            #[expect(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                clippy::cast_precision_loss,
+                reason = "a percentage for people"
+            )]
             let percent = (ticks as f64 / TICKS_PER_SECOND / seconds * 100.0).round() as u32;
             percent
         });

@@ -1,0 +1,163 @@
+//! A node from submit to result, over the in-process systems.
+
+mod support;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use support::{Run, System, default_namespace, name, request, success};
+use tasklane_core::id::{AttemptNo, QueueKey};
+use tasklane_core::lane::Reason;
+use tasklane_core::message::{Ending, Finish, RetryAdvice};
+use tasklane_core::status::Status;
+use tasklane_core::task::{AttemptOutcome, Progress, TaskError};
+use tasklane_ports::{LogStream, PutPolicy, TaskFilter};
+use tasklane_runtime::node::{BulkAction, Cancel, Retry};
+use tokio::sync::Notify;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tasks_are_run_and_their_output_is_kept() {
+    let echo = Run(|_, attempt: Arc<dyn tasklane_ports::Attempt>| async move {
+        attempt.output(LogStream::Stdout, b"hello\n");
+        success()
+    });
+    let system = System::start(vec![("echo", Arc::new(echo))]).await;
+    let ids = system.submit((0..100).map(|_| request("echo")).collect()).await;
+    for &id in &ids {
+        let view = system.wait(id).await;
+        assert_eq!(view.row.state.status, Status::Success);
+        let logs = system.node.logs(id, None, 10).await.unwrap();
+        assert_eq!(logs.len(), 1);
+        assert_eq!(logs[0].bytes, b"hello\n");
+    }
+    let counts = system.node.stats().await.unwrap().counts;
+    assert_eq!(counts[usize::from(Status::Success.code())], 100);
+    system.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failed_attempt_is_retried_and_both_are_kept() {
+    let flaky = Run(|dispatch: tasklane_core::message::Dispatch, _| async move {
+        if dispatch.attempt.number == AttemptNo(1) {
+            let error = TaskError::new("exit_code", "exit code 1");
+            let ending = Ending::Failed { error, retry: RetryAdvice::After(Duration::ZERO) };
+            return Finish { ending, ..success() };
+        }
+        success()
+    });
+    let system = System::start(vec![("flaky", Arc::new(flaky))]).await;
+    let id = system.submit(vec![request("flaky")]).await[0];
+    let view = system.wait(id).await;
+    assert_eq!((view.row.state.status, view.row.state.attempt), (Status::Success, AttemptNo(2)));
+    let earlier = system.node.attempts(id, AttemptNo(0), 10).await.unwrap();
+    assert_eq!(earlier.len(), 1);
+    assert_eq!(earlier[0].outcome, Some(AttemptOutcome::Failed));
+    system.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_running_task_is_cancelled_and_a_finished_one_is_not() {
+    let started = Arc::new(Notify::new());
+    let signal = Arc::clone(&started);
+    let endless = Run(move |_, attempt: Arc<dyn tasklane_ports::Attempt>| {
+        let signal = Arc::clone(&signal);
+        async move {
+            signal.notify_one();
+            attempt.stopped().await;
+            let error = TaskError::new("signal", "killed");
+            Finish { ending: Ending::Failed { error, retry: RetryAdvice::Policy }, ..success() }
+        }
+    });
+    let system = System::start(vec![("endless", Arc::new(endless))]).await;
+    let id = system.submit(vec![request("endless")]).await[0];
+    started.notified().await;
+    let namespace = default_namespace();
+    assert_eq!(system.node.cancel(&namespace, id).await.unwrap(), Cancel::Accepted);
+    assert_eq!(system.wait(id).await.row.state.status, Status::Cancelled);
+    assert_eq!(system.node.cancel(&namespace, id).await.unwrap(), Cancel::AlreadyCancelled);
+    let Retry::Created(again) = system.node.retry(&namespace, id, None).await.unwrap() else { panic!() };
+    started.notified().await;
+    let view = system.node.task(&namespace, again.id).await.unwrap().unwrap();
+    assert_eq!(view.row.body.unwrap().parent, Some(id));
+    assert!(matches!(system.node.retry(&namespace, again.id, None).await.unwrap(), Retry::Unfinished(_)));
+    assert_eq!(system.node.cancel(&namespace, again.id).await.unwrap(), Cancel::Accepted);
+    system.wait(again.id).await;
+    system.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_waiting_task_is_explained_and_a_paused_queue_goes_on_when_resumed() {
+    let system = System::start(vec![("noop", Arc::new(Run(|_, _| async { success() })))]).await;
+    let namespace = default_namespace();
+    let nobody = system.submit(vec![request("unknown")]).await[0];
+    let explained = system.node.explain(&namespace, nobody).await.unwrap().unwrap();
+    assert!(matches!(explained.reasons[0], Reason::NoCapableWorker { .. }), "{explained:?}");
+
+    let queue = QueueKey::new(namespace.clone(), name("slow"));
+    let mut policy = system.node.queue(&queue).await.unwrap().policy;
+    policy.policy.paused = true;
+    let put = PutPolicy { queue: queue.clone(), expected: 0, policy: policy.policy.clone() };
+    assert_eq!(system.node.put_policy(put).await.unwrap(), 1);
+    let mut held = request("noop");
+    held.queue = name("slow");
+    let held = system.submit(vec![held]).await[0];
+    let explained = system.node.explain(&namespace, held).await.unwrap().unwrap();
+    assert!(explained.reasons.contains(&Reason::Paused), "{explained:?}");
+    policy.policy.paused = false;
+    system.node.put_policy(PutPolicy { queue, expected: 1, policy: policy.policy }).await.unwrap();
+    assert_eq!(system.wait(held).await.row.state.status, Status::Success);
+    system.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn progress_is_kept_and_its_lack_is_a_timeout() {
+    let told = Run(|_, attempt: Arc<dyn tasklane_ports::Attempt>| async move {
+        attempt.progress(Progress { percent: Some(40), message: "copying".to_owned() });
+        attempt.stopped().await;
+        let error = TaskError::new("signal", "killed");
+        Finish { ending: Ending::Failed { error, retry: RetryAdvice::Never }, ..success() }
+    });
+    let system = System::start(vec![("told", Arc::new(told))]).await;
+    let mut quiet = request("told");
+    quiet.progress_timeout = Some(Duration::from_millis(400));
+    let id = system.submit(vec![quiet]).await[0];
+    let namespace = default_namespace();
+    let mut follow = system.node.follow(id);
+    let view = loop {
+        let view = system.node.task(&namespace, id).await.unwrap().unwrap();
+        if view.row.state.status == Status::Retrying || view.row.state.status.is_final() {
+            break view;
+        }
+        follow.changed().await;
+    };
+    assert_eq!(view.row.state.progress.unwrap().percent, Some(40));
+    assert_eq!(view.row.state.error.unwrap().code, "progress_timeout");
+    system.node.cancel(&namespace, id).await.unwrap();
+    system.wait(id).await;
+    system.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn capacity_can_be_changed_while_the_worker_runs() {
+    let system = System::start(vec![("noop", Arc::new(Run(|_, _| async { success() })))]).await;
+    let id = system.submit(vec![request("noop")]).await[0];
+    system.wait(id).await;
+    let worker = system.node.set_capacity("w1", 9).await.unwrap();
+    assert_eq!(worker.descriptor.capacity, 9);
+    assert!(system.node.drain("w1").await.unwrap().descriptor.draining || system.node.workers().is_empty());
+    system.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_tasks_are_counted_before_they_are_cancelled() {
+    let system = System::start(vec![]).await;
+    let ids = system.submit((0..20).map(|_| request("unknown")).collect()).await;
+    let filter = TaskFilter { namespace: Some(default_namespace()), ..TaskFilter::default() };
+    assert_eq!(system.node.bulk_count(BulkAction::Cancel, &filter).await.unwrap(), 20);
+    assert_eq!(system.node.bulk_count(BulkAction::Retry, &filter).await.unwrap(), 0);
+    for id in ids {
+        system.node.cancel(&default_namespace(), id).await.unwrap();
+        assert_eq!(system.wait(id).await.row.state.status, Status::Cancelled);
+    }
+    system.close().await;
+}

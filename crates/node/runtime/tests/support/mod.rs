@@ -1,0 +1,168 @@
+//! A whole node in a test: memory store, in-process bus and coordinator, one worker.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tasklane_core::id::{Name, TaskId};
+use tasklane_core::message::{Dispatch, Ending, Finish};
+use tasklane_core::task::{Payload, TaskResult};
+use tasklane_core::worker;
+use tasklane_local::{LocalBus, LocalCoordinator, MemoryOptions, MemoryStore, SessionsOptions};
+use tasklane_ports::{Attempt, Execution, Executor, ExecutorError, TaskView};
+use tasklane_runtime::hub::Hub;
+use tasklane_runtime::node::{Node, NodeOptions, NodeParts};
+use tasklane_runtime::request::{RequestLimits, TaskRequest};
+use tasklane_runtime::scheduler::{Scheduler, SchedulerOptions, SchedulerParts};
+use tasklane_runtime::worker::{OutputOptions, Worker, WorkerOptions, WorkerParts};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+pub(crate) fn name(text: &str) -> Name {
+    Name::new(text).unwrap()
+}
+
+pub(crate) fn default_namespace() -> Name {
+    name("default")
+}
+
+/// Everything, in this process.
+pub(crate) struct System {
+    pub(crate) node: Node,
+    stop_worker: CancellationToken,
+    stop_rest: CancellationToken,
+    worker: JoinHandle<()>,
+    rest: Vec<JoinHandle<()>>,
+}
+
+impl System {
+    pub(crate) async fn start(executors: Vec<(&str, Arc<dyn Executor>)>) -> Self {
+        let store = Arc::new(MemoryStore::new(MemoryOptions::default()));
+        let bus = Arc::new(LocalBus::default());
+        let coordinator = Arc::new(LocalCoordinator::new(SessionsOptions::default()));
+        let hub = Arc::new(Hub::default());
+        let scheduler = Scheduler::new(
+            SchedulerOptions { lanes: 2, ..SchedulerOptions::default() },
+            SchedulerParts {
+                store: store.clone(),
+                bus: bus.clone(),
+                coordinator: coordinator.clone(),
+                hub: Arc::clone(&hub),
+            },
+        );
+        let node = Node::new(
+            NodeOptions { lanes: 2, limits: RequestLimits::default(), retention: () },
+            NodeParts {
+                store: store.clone(),
+                logs: store.clone(),
+                bus: bus.clone(),
+                scheduler: scheduler.handle(),
+                hub: Arc::clone(&hub),
+            },
+        );
+        let executors: BTreeMap<Name, Arc<dyn Executor>> =
+            executors.into_iter().map(|(task_type, executor)| (name(task_type), executor)).collect();
+        let worker = Worker::new(
+            WorkerOptions {
+                name: name("w1"),
+                weight: 1,
+                labels: BTreeMap::new(),
+                stop_grace: Duration::from_secs(1),
+                drain_grace: Duration::from_secs(5),
+                machine: worker::WorkerOptions { lanes: 2, ..worker::WorkerOptions::default() },
+                output: OutputOptions::default(),
+            },
+            WorkerParts { bus, coordinator, logs: store, executors, hub, on_lease: Arc::new(|_| {}) },
+        );
+        let (stop_worker, stop_rest) = (CancellationToken::new(), CancellationToken::new());
+        let background = node.clone();
+        let stop_node = stop_rest.clone();
+        let system = Self {
+            node,
+            worker: tokio::spawn(worker.run(stop_worker.clone())),
+            rest: vec![
+                tokio::spawn(scheduler.run(stop_rest.clone())),
+                tokio::spawn(async move { background.run(stop_node).await }),
+            ],
+            stop_worker,
+            stop_rest,
+        };
+        system.node.loaded().await;
+        system
+    }
+
+    pub(crate) async fn submit(&self, requests: Vec<TaskRequest>) -> Vec<TaskId> {
+        let answers = self.node.submit(&default_namespace(), requests).await;
+        answers.into_iter().map(|answer| answer.unwrap().id).collect()
+    }
+
+    pub(crate) async fn wait(&self, id: TaskId) -> TaskView {
+        self.node.wait(&default_namespace(), id, Duration::from_secs(60)).await.unwrap().unwrap()
+    }
+
+    /// Stops in an orderly way.
+    pub(crate) async fn close(self) {
+        self.stop_worker.cancel();
+        self.worker.await.unwrap();
+        self.stop_rest.cancel();
+        for part in self.rest {
+            part.await.unwrap();
+        }
+    }
+}
+
+pub(crate) fn request(task_type: &str) -> TaskRequest {
+    TaskRequest::new("test", name(task_type), Payload::Text("hello".to_owned()))
+}
+
+/// Runs a closure for each attempt.
+pub(crate) struct Run<F>(pub(crate) F);
+
+impl<F> fmt::Debug for Run<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Run")
+    }
+}
+
+#[async_trait]
+impl<F, R> Executor for Run<F>
+where
+    F: Fn(Dispatch, Arc<dyn Attempt>) -> R + Clone + Send + Sync + 'static,
+    R: Future<Output = Finish> + Send,
+{
+    fn check(&self, _: &Dispatch) -> Result<(), ExecutorError> {
+        Ok(())
+    }
+
+    async fn prepare(&self, dispatch: &Dispatch) -> Result<Box<dyn Execution>, ExecutorError> {
+        Ok(Box::new(Ready { run: self.0.clone(), dispatch: dispatch.clone() }))
+    }
+}
+
+struct Ready<F> {
+    run: F,
+    dispatch: Dispatch,
+}
+
+impl<F> fmt::Debug for Ready<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Ready")
+    }
+}
+
+#[async_trait]
+impl<F, R> Execution for Ready<F>
+where
+    F: Fn(Dispatch, Arc<dyn Attempt>) -> R + Send + Sync,
+    R: Future<Output = Finish> + Send,
+{
+    async fn run(self: Box<Self>, attempt: Arc<dyn Attempt>) -> Finish {
+        (self.run)(self.dispatch, attempt).await
+    }
+}
+
+pub(crate) fn success() -> Finish {
+    Finish { ran: Duration::ZERO, ending: Ending::Success, result: TaskResult::default() }
+}
