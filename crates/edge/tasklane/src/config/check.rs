@@ -1,0 +1,125 @@
+//! What one field alone cannot tell. All faults are reported together, each with its key and what would be right.
+
+use std::time::Duration;
+
+use super::fault::Fault;
+use super::tree::{Config, LimitsConfig};
+use super::units::{format_duration, format_size};
+
+/// A session shorter than this many renewals is lost by one slow answer.
+const RENEWALS_MIN: u32 = 3;
+
+/// The sum of grace times has to end before somebody sends SIGKILL to the process itself.
+const GRACE_MAX: Duration = Duration::from_hours(24);
+
+/// Everything that is wrong with a config whose fields are right one by one.
+pub(super) fn check(config: &Config) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    let mut fault = |key: &str, message: String| faults.push(Fault::new(key, message));
+
+    if let Some(listen) = config.listen
+        && !listen.ip().is_loopback()
+        && config.token.is_none()
+    {
+        fault(
+            "listen",
+            format!(
+                "{listen} can be reached from other machines, and no token is set. Set `token` (or TASKLANE_TOKEN), \
+                 or listen on 127.0.0.1:{}",
+                listen.port()
+            ),
+        );
+    }
+    if config.token.as_ref().is_some_and(|token| token.reveal().trim().is_empty()) {
+        fault("token", "must not be empty; leave it out for no token".to_owned());
+    }
+    if let Some(store) = &config.store
+        && !store.starts_with("sqlite://")
+    {
+        fault("store", format!("no store is known for {store:?}; use sqlite:///path/to/tasklane.db"));
+    }
+
+    let session = &config.session;
+    let pairs = [
+        ("session.server_ttl", session.server_ttl, "session.server_renew_every", session.server_renew_every),
+        ("session.worker_ttl", session.worker_ttl, "session.worker_renew_every", session.worker_renew_every),
+    ];
+    for (ttl_key, ttl, renew_key, renew) in pairs {
+        if renew.is_zero() {
+            fault(renew_key, "must be longer than nothing".to_owned());
+        } else if ttl < renew * RENEWALS_MIN {
+            fault(
+                ttl_key,
+                format!(
+                    "{} is less than three renewals: make it at least {}, or {renew_key} at most {}",
+                    format_duration(ttl),
+                    format_duration(renew * RENEWALS_MIN),
+                    format_duration(Duration::from_millis(
+                        u64::try_from((ttl / RENEWALS_MIN).as_millis()).unwrap_or(u64::MAX)
+                    )),
+                ),
+            );
+        }
+    }
+
+    if config.retention.request_ids < config.retention.tasks {
+        fault(
+            "retention.request_ids",
+            format!(
+                "{} is shorter than retention.tasks ({}): a request id is remembered at least as long as its task",
+                format_duration(config.retention.request_ids),
+                format_duration(config.retention.tasks)
+            ),
+        );
+    }
+
+    let limits = &config.limits;
+    let pieces = [
+        ("limits.payload_bytes_max", limits.payload_bytes_max),
+        ("limits.result_bytes_max", limits.result_bytes_max),
+    ];
+    for (key, bytes) in pieces {
+        if bytes > LimitsConfig::PIECE_BYTES_MAX {
+            fault(
+                key,
+                format!(
+                    "{} is more than every store can carry: at most {}",
+                    format_size(bytes),
+                    format_size(LimitsConfig::PIECE_BYTES_MAX)
+                ),
+            );
+        }
+    }
+    if limits.body_bytes_max < limits.payload_bytes_max {
+        fault(
+            "limits.body_bytes_max",
+            format!(
+                "{} is less than limits.payload_bytes_max ({}): such a payload could never be sent",
+                format_size(limits.body_bytes_max),
+                format_size(limits.payload_bytes_max)
+            ),
+        );
+    }
+
+    for (key, grace) in
+        [("worker.stop_grace", config.worker.stop_grace), ("worker.drain_grace", config.worker.drain_grace)]
+    {
+        if grace > GRACE_MAX {
+            fault(key, format!("{} is too long: at most 1d", format_duration(grace)));
+        }
+    }
+    if config.worker.python.trim().is_empty() {
+        fault("worker.python", "must name an interpreter, such as python3".to_owned());
+    }
+    for name in &config.worker.env {
+        if name.is_empty() || name.contains(['=', '\0']) {
+            fault("worker.env", format!("{name:?} is not the name of a variable"));
+        } else if name.starts_with("TASKLANE_") {
+            fault("worker.env", format!("{name} may hold the worker's own secrets and is never passed on"));
+        }
+    }
+    if config.log.level.trim().is_empty() {
+        fault("log.level", "must not be empty; use error, warn, info, debug or trace".to_owned());
+    }
+    faults
+}

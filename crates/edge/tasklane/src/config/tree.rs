@@ -1,0 +1,292 @@
+//! The tree of structs. Defaults live in the `Default` impls here and nowhere else; `docs/config.yaml` states them all
+//! with what each key is for, and a test compares the two.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::num::{NonZeroU16, NonZeroU32};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tasklane_core::id::Name;
+
+use super::units::{duration, size};
+
+/// Everything that can be set. See `docs/configuration.md`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Where the API listens; `None` for no API. A public address needs a token.
+    pub listen: Option<SocketAddr>,
+    /// Where data, locks and working folders of tasks are kept.
+    pub data_dir: PathBuf,
+    /// Where tasks are stored, as a URL; `None` for `SQLite` in the data folder.
+    pub store: Option<String>,
+    /// What a loss of power may take with it.
+    pub durability: Durability,
+    /// How many lanes new queues are spread over.
+    pub lanes: NonZeroU16,
+    /// What callers of the API have to show; `None` for no check, on loopback only.
+    pub token: Option<Secret>,
+    /// The namespace of requests that name none.
+    pub namespace: Name,
+    /// The worker in this process.
+    pub worker: WorkerConfig,
+    /// How the liveness of processes is judged.
+    pub session: SessionConfig,
+    /// How long finished tasks are kept.
+    pub retention: RetentionConfig,
+    /// How large things may be.
+    pub limits: LimitsConfig,
+    /// What is logged, and how.
+    pub log: LogConfig,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            listen: Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 7070))),
+            data_dir: PathBuf::from("./tasklane-data"),
+            store: None,
+            durability: Durability::Full,
+            lanes: NonZeroU16::MIN,
+            token: None,
+            namespace: Name::new("default").expect("a valid name"),
+            worker: WorkerConfig::default(),
+            session: SessionConfig::default(),
+            retention: RetentionConfig::default(),
+            limits: LimitsConfig::default(),
+            log: LogConfig::default(),
+        }
+    }
+}
+
+impl Config {
+    /// The URL of the store: the one given, or `SQLite` in the data folder.
+    pub fn store_url(&self) -> String {
+        let derived = || format!("sqlite://{}", self.data_dir.join("tasklane.db").display());
+        self.store.clone().unwrap_or_else(derived)
+    }
+}
+
+/// What a loss of power may take with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Durability {
+    /// Nothing that was acknowledged.
+    Full,
+    /// The last moments. A crash of the process alone still loses nothing.
+    Relaxed,
+}
+
+/// The worker in this process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct WorkerConfig {
+    /// What people call it; `None` for the name of the machine.
+    pub name: Option<Name>,
+    /// How many attempts it runs at once; `None` for four times the number of cores.
+    pub capacity: Option<NonZeroU32>,
+    /// Its share under the weighted strategy.
+    pub weight: NonZeroU32,
+    /// What label selectors of tasks match against.
+    pub labels: BTreeMap<String, String>,
+    /// The built-in task types it executes. Functions registered by an embedding program are always on.
+    pub task_types: BTreeSet<Name>,
+    /// The time between SIGTERM and SIGKILL when an attempt is stopped.
+    #[serde(with = "duration")]
+    pub stop_grace: Duration,
+    /// How long attempts may go on when the process is asked to end.
+    #[serde(with = "duration")]
+    pub drain_grace: Duration,
+    /// Output kept of one attempt; the rest is counted.
+    #[serde(with = "size")]
+    pub log_bytes_max: u64,
+    /// Variables of the worker's own environment that tasks see.
+    pub env: BTreeSet<String>,
+    /// The interpreter of `PYTHON_SCRIPT` tasks.
+    pub python: String,
+}
+
+impl Default for WorkerConfig {
+    fn default() -> Self {
+        let types = ["SHELL", "PYTHON_SCRIPT", "HTTP", "NOOP"];
+        let env = ["PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR"];
+        Self {
+            name: None,
+            capacity: None,
+            weight: NonZeroU32::MIN,
+            labels: BTreeMap::new(),
+            task_types: types.iter().map(|name| Name::new(name).expect("a valid name")).collect(),
+            stop_grace: Duration::from_secs(5),
+            drain_grace: Duration::from_secs(30),
+            log_bytes_max: 16 << 20,
+            env: env.iter().map(|&name| name.to_owned()).collect(),
+            python: "python3".to_owned(),
+        }
+    }
+}
+
+impl WorkerConfig {
+    /// The capacity: the one given, or four times the number of cores, since most tasks wait more than they compute.
+    pub fn capacity(&self) -> NonZeroU32 {
+        let cores = || std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get);
+        let derived = || NonZeroU32::new(u32::try_from(cores()).unwrap_or(1).saturating_mul(4));
+        self.capacity.or_else(derived).unwrap_or(NonZeroU32::MIN)
+    }
+}
+
+impl WorkerConfig {
+    /// The name: the one given, or that of the machine, with whatever names may not contain left out.
+    pub fn name(&self) -> Name {
+        let machine = || {
+            let name = std::fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
+            let name: String =
+                name.trim().chars().filter(|c| c.is_ascii_alphanumeric() || "-_.".contains(*c)).collect();
+            Name::new(&name).ok()
+        };
+        self.name.clone().or_else(machine).unwrap_or_else(|| Name::new("worker").expect("a valid name"))
+    }
+}
+
+/// How the liveness of processes is judged.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SessionConfig {
+    /// A server that has not renewed its session for this long is gone.
+    #[serde(with = "duration")]
+    pub server_ttl: Duration,
+    /// How often a server renews its session.
+    #[serde(with = "duration")]
+    pub server_renew_every: Duration,
+    /// A worker that has not renewed its session for this long is gone; its tasks go to others.
+    #[serde(with = "duration")]
+    pub worker_ttl: Duration,
+    /// How often a worker renews its session.
+    #[serde(with = "duration")]
+    pub worker_renew_every: Duration,
+}
+
+impl Default for SessionConfig {
+    fn default() -> Self {
+        Self {
+            server_ttl: Duration::from_secs(5),
+            server_renew_every: Duration::from_secs(1),
+            worker_ttl: Duration::from_secs(15),
+            worker_renew_every: Duration::from_secs(3),
+        }
+    }
+}
+
+/// How long finished tasks are kept.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RetentionConfig {
+    /// Payload, result and output of a finished task are removed after this time.
+    #[serde(with = "duration")]
+    pub tasks: Duration,
+    /// Request ids are remembered for this long; at least as long as the tasks.
+    #[serde(with = "duration")]
+    pub request_ids: Duration,
+    /// How many tasks are removed in one step.
+    pub batch: NonZeroU32,
+}
+
+impl Default for RetentionConfig {
+    fn default() -> Self {
+        let week = Duration::from_hours(7 * 24);
+        Self { tasks: week, request_ids: week, batch: NonZeroU32::new(200).expect("not zero") }
+    }
+}
+
+/// How large things may be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LimitsConfig {
+    /// The largest payload of a task.
+    #[serde(with = "size")]
+    pub payload_bytes_max: u64,
+    /// The largest result of a task.
+    #[serde(with = "size")]
+    pub result_bytes_max: u64,
+    /// The largest request body.
+    #[serde(with = "size")]
+    pub body_bytes_max: u64,
+    /// The most tasks in one batch.
+    pub batch_len_max: NonZeroU32,
+}
+
+impl LimitsConfig {
+    /// What every store and bus can carry in one piece.
+    pub const PIECE_BYTES_MAX: u64 = 1 << 20;
+}
+
+impl Default for LimitsConfig {
+    fn default() -> Self {
+        Self {
+            payload_bytes_max: 256 << 10,
+            result_bytes_max: 256 << 10,
+            body_bytes_max: 32 << 20,
+            batch_len_max: NonZeroU32::new(10_000).expect("not zero"),
+        }
+    }
+}
+
+/// What is logged, and how.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LogConfig {
+    /// Lines for people, or JSON for programs.
+    pub format: LogFormat,
+    /// The least level that is logged, or filters such as `info,tasklane_runtime=debug`.
+    pub level: String,
+}
+
+impl Default for LogConfig {
+    fn default() -> Self {
+        Self { format: LogFormat::Text, level: "info".to_owned() }
+    }
+}
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// Text that is never shown.
+#[derive(Clone, PartialEq, Eq, Deserialize)]
+#[serde(transparent)]
+pub struct Secret(String);
+
+impl Secret {
+    /// What is shown instead.
+    pub const HIDDEN: &str = "(hidden)";
+
+    /// Takes a secret.
+    pub fn new(secret: impl Into<String>) -> Self {
+        Self(secret.into())
+    }
+
+    /// The text itself, for whoever has to compare it.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(Self::HIDDEN)
+    }
+}
+
+impl Serialize for Secret {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(Self::HIDDEN)
+    }
+}
