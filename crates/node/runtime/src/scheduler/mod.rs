@@ -36,6 +36,8 @@ pub struct SchedulerOptions {
     pub lanes: u16,
     /// How long the server's session lives without renewal. Default: 5 s.
     pub ttl: Duration,
+    /// How often it is renewed: at least three times in a TTL. Default: 1 s.
+    pub renew_every: Duration,
     /// Where other members reach this server.
     pub address: String,
     /// Of the machines.
@@ -47,6 +49,7 @@ impl Default for SchedulerOptions {
         Self {
             lanes: 1,
             ttl: Duration::from_secs(5),
+            renew_every: Duration::from_secs(1),
             address: String::new(),
             ownership: OwnershipOptions::default(),
         }

@@ -18,8 +18,6 @@ use crate::clock;
 use super::SchedulerOptions;
 use super::lane::ToDriver;
 
-/// Renewals in one TTL.
-const RENEWALS: u32 = 5;
 /// Wait before an attempt to reach the coordinator is made again.
 const AGAIN_AFTER: Duration = Duration::from_millis(500);
 /// How long lanes may take to finish what they write when the server stops.
@@ -76,11 +74,12 @@ impl Held<'_> {
         shutdown: &CancellationToken,
     ) -> Result<(), CoordinatorError> {
         self.tell(|| ToDriver::Session(Some(self.token.clone()))).await;
-        let mut renewals = tokio::time::interval(self.options.ttl / RENEWALS);
+        let mut renewals = tokio::time::interval(self.options.renew_every);
         renewals.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         renewals.tick().await;
         let ended = loop {
-            let lease_ends = self.lease_from + (self.options.ttl - self.options.ttl / RENEWALS);
+            // Early rather than late.
+            let lease_ends = self.lease_from + (self.options.ttl - self.options.ttl / 5);
             tokio::select! {
                 view = watch.next() => {
                     let Some(view) = view else { break Ok(()) };
