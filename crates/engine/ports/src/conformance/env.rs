@@ -112,8 +112,8 @@ pub trait CoordinatorEnv: Send + Sync {
         tokio::time::sleep(time).await;
     }
 
-    /// Moves the wall clock that the system sees. Answers whether it could.
-    async fn jump_wall_clock(&self, _ahead: Duration) -> bool {
+    /// Moves the wall clock that the system sees, ahead or back. Answers whether it could.
+    async fn jump_wall_clock(&self, _by_millis: i64) -> bool {
         false
     }
 }
