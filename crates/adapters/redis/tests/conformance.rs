@@ -18,16 +18,15 @@ struct RedisEnv {
     url: String,
     options: RedisOptions,
     store: Arc<RedisStore>,
-    /// Where requests can be held back on their way: only in front of a plain server, because the nodes of a cluster
-    /// tell their own addresses.
-    proxied: Option<u16>,
+    /// Of the server, or of all nodes of the cluster.
+    ports: Vec<u16>,
 }
 
 impl RedisEnv {
-    async fn open(url: String, proxied: Option<u16>) -> Self {
+    async fn open(url: String, ports: Vec<u16>) -> Self {
         let options = support::fresh_options();
         let store = Arc::new(support::connect(&url, &options).await);
-        Self { url, options, store, proxied }
+        Self { url, options, store, ports }
     }
 
     async fn again(&self) -> Arc<RedisStore> {
@@ -49,12 +48,9 @@ impl StoreEnv for RedisEnv {
         self.again().await
     }
 
+    /// On the wire, whole and unread.
     async fn stalled_commit(&self, commit: Commit) -> StalledCommit {
-        let Some(port) = self.proxied else {
-            let store = self.again().await;
-            return StalledCommit::new(async move { store.commit(&commit).await });
-        };
-        let proxy = Proxy::start(port).await;
+        let proxy = Proxy::before(&self.ports).await;
         let store = support::connect(&proxy.url(), &self.options).await;
         proxy.set(Mode::HoldRequests);
         let committing = tokio::spawn(async move { store.commit(&commit).await });
@@ -105,7 +101,7 @@ mod plain {
     async fn env() -> Option<RedisEnv> {
         static SERVER: OnceLock<Option<RedisServer>> = OnceLock::new();
         let server = SERVER.get_or_init(RedisServer::start).as_ref()?;
-        Some(RedisEnv::open(server.url(), Some(server.port())).await)
+        Some(RedisEnv::open(server.url(), vec![server.port()]).await)
     }
 
     tasklane_ports::store_conformance!(env);
@@ -123,7 +119,7 @@ mod cluster {
     async fn env() -> Option<RedisEnv> {
         static CLUSTER: OnceLock<Option<Cluster>> = OnceLock::new();
         let cluster = CLUSTER.get_or_init(Cluster::start).as_ref()?;
-        Some(RedisEnv::open(cluster.url(), None).await)
+        Some(RedisEnv::open(cluster.url(), cluster.nodes.iter().map(RedisServer::port).collect()).await)
     }
 
     tasklane_ports::store_conformance!(env);

@@ -12,6 +12,8 @@ pub struct Signals {
     /// The writer has taken this many waiting requests and is about to begin their transaction. Heard only if it is
     /// among the options.
     pub before_transaction: Option<Arc<dyn Fn(usize) + Send + Sync>>,
+    /// Everything of a transaction is written, and its `COMMIT` comes next. Heard only if it is among the options.
+    pub before_commit: Option<Arc<dyn Fn() + Send + Sync>>,
 }
 
 /// Held until it is done.
@@ -27,6 +29,12 @@ impl Signals {
     pub(crate) fn before_transaction(&self, requests: usize) {
         if let Some(signal) = &self.before_transaction {
             signal(requests);
+        }
+    }
+
+    pub(crate) fn before_commit(&self) {
+        if let Some(signal) = &self.before_commit {
+            signal();
         }
     }
 }

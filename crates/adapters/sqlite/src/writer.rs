@@ -20,6 +20,7 @@ use crate::checkpoint::Checkpoints;
 use crate::connect::{Options, open_writer};
 use crate::error::{Failure, Trouble, closed};
 use crate::requests::{Request, Size};
+use crate::signals::Signals;
 use crate::tables::Tables;
 
 /// Most requests that wait; further callers wait for room.
@@ -111,6 +112,7 @@ struct Failed {
 struct Writer<'c> {
     conn: &'c Connection,
     tables: Tables<'c>,
+    signals: &'c Signals,
 }
 
 impl Writer<'_> {
@@ -123,7 +125,8 @@ impl Writer<'_> {
         let failed = |error: rusqlite::Error| Failure::from(error).answer(Outcome::NotApplied);
         checkpoints.watch(&mut conn).map_err(failed)?;
         let conn = &conn;
-        let mut writer = Writer { conn, tables: Tables::new(conn).map_err(failed)? };
+        let mut writer =
+            Writer { conn, tables: Tables::new(conn).map_err(failed)?, signals: &options.signals };
         let mut batch = Vec::new();
         loop {
             let closing = take_waiting(messages, &mut batch);
@@ -164,6 +167,7 @@ impl Writer<'_> {
             self.undo();
             return Err(Failed { failure, outcome: Outcome::NotApplied });
         }
+        self.signals.before_commit();
         self.conn.execute_batch("COMMIT").map_err(|error| {
             let failure = Failure::from(error);
             self.undo();
@@ -295,7 +299,8 @@ mod tests {
     fn request_that_fails_takes_no_other_with_it() {
         let conn = Connection::open_in_memory().unwrap();
         migrate(&conn).unwrap();
-        let mut writer = Writer { conn: &conn, tables: Tables::new(&conn).unwrap() };
+        let signals = Signals::default();
+        let mut writer = Writer { conn: &conn, tables: Tables::new(&conn).unwrap(), signals: &signals };
         let post = || job(PostRows { lane: LaneId(1), commands: vec![b"command".to_vec()] });
         for fault in [Faulty::Panics, Faulty::Unreadable, Faulty::Constraint] {
             let (before, mut before_answer) = post();

@@ -5,7 +5,7 @@
 mod support;
 
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 
 use async_trait::async_trait;
 use tasklane_core::commit::Commit;
@@ -15,7 +15,7 @@ use tasklane_ports::conformance::{self, LogsEnv, StalledCommit, StoreEnv};
 use tasklane_ports::{Logs, Store};
 use tasklane_sqlite::{Durability, Options, Signals, Sqlite};
 use tempfile::TempDir;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
 
 /// A file in a folder of its own.
 struct File {
@@ -24,17 +24,41 @@ struct File {
     durability: Durability,
     /// The last one is in use; those before it have crashed.
     opened: Mutex<Vec<Sqlite>>,
+    hold: Arc<Hold>,
+}
+
+/// Stops the writer before a `COMMIT`, once it is armed: it then says so and waits to be let go on.
+#[derive(Default)]
+struct Hold(Mutex<Option<(oneshot::Sender<()>, mpsc::Receiver<()>)>>);
+
+impl Hold {
+    fn arm(&self) -> (oneshot::Receiver<()>, mpsc::Sender<()>) {
+        let ((reached, hear), (go_on, wait)) = (oneshot::channel(), mpsc::channel());
+        *self.0.lock().unwrap() = Some((reached, wait));
+        (hear, go_on)
+    }
+
+    fn stop_here(&self) {
+        if let Some((reached, wait)) = self.0.lock().unwrap().take() {
+            reached.send(()).unwrap();
+            wait.recv().unwrap();
+        }
+    }
 }
 
 impl File {
     async fn new(durability: Durability) -> Self {
-        let file = Self { folder: support::folder(), durability, opened: Mutex::default() };
+        let (opened, hold) = (Mutex::default(), Arc::default());
+        let file = Self { folder: support::folder(), durability, opened, hold };
         file.open(&file.folder.path().join("0.db")).await;
         file
     }
 
     async fn open(&self, path: &Path) {
-        let options = Options { durability: self.durability, ..Options::new(path) };
+        let hold = Arc::clone(&self.hold);
+        let signals =
+            Signals { before_commit: Some(Arc::new(move || hold.stop_here())), ..Signals::default() };
+        let options = Options { durability: self.durability, signals, ..Options::new(path) };
         let store = Sqlite::connect(options).await.unwrap();
         self.opened.lock().unwrap().push(store);
     }
@@ -72,7 +96,8 @@ impl StoreEnv for File {
         self.store()
     }
 
-    /// What the writer has taken is before any claim that follows, so the latest moment is the one before it is sent.
+    /// What the writer has taken is before any claim that follows, so the latest moment at which it holds nobody up is
+    /// the one before it is sent.
     async fn stalled_commit(&self, commit: Commit) -> StalledCommit {
         let (ready, go_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
         let signal = {
@@ -93,6 +118,18 @@ impl StoreEnv for File {
             go_on.notify_one();
             answer.await.unwrap()
         })
+    }
+
+    /// All of it is written, and its transaction is open.
+    async fn held_commit(&self, commit: Commit) -> Option<StalledCommit> {
+        let (reached, go_on) = self.hold.arm();
+        let store = self.current();
+        let answer = tokio::spawn(async move { store.commit(&commit).await });
+        reached.await.unwrap();
+        Some(StalledCommit::new(async move {
+            go_on.send(()).unwrap();
+            answer.await.unwrap()
+        }))
     }
 }
 

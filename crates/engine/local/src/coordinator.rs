@@ -15,8 +15,8 @@ use tasklane_ports::{
 };
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
-use tokio::time::Instant;
 
+use crate::clock::{Clock, SystemClock};
 use crate::sessions::{Sessions, SessionsOptions};
 
 /// Keeps sessions within a process. Clones are the same coordinator; it ends with the last of them.
@@ -33,17 +33,22 @@ struct Shared {
     changed: watch::Sender<Option<u64>>,
     /// Wakes the judge when a session ends before the one it waits for.
     sooner: Notify,
-    started: Instant,
+    clock: Arc<dyn Clock>,
 }
 
 impl LocalCoordinator {
     /// Starts one. Must be called within a tokio runtime, for its timer.
     pub fn new(options: SessionsOptions) -> Self {
+        Self::with_clock(options, Arc::new(SystemClock))
+    }
+
+    /// Like [`new`](Self::new), with a clock of its own.
+    pub fn with_clock(options: SessionsOptions, clock: Arc<dyn Clock>) -> Self {
         let shared = Arc::new(Shared {
             sessions: Mutex::new(Sessions::new(options)),
             changed: watch::Sender::new(Some(0)),
             sooner: Notify::new(),
-            started: Instant::now(),
+            clock,
         });
         let timer = tokio::spawn(judge(Arc::clone(&shared)));
         let judge = Judge { timer, shared: Arc::clone(&shared) };
@@ -81,9 +86,8 @@ async fn judge(shared: Arc<Shared>) {
         let woken = shared.sooner.notified();
         match deadline {
             Some(deadline) => {
-                let deadline = shared.started + deadline.since(Timestamp::ZERO);
                 tokio::select! {
-                    () = tokio::time::sleep_until(deadline) => {}
+                    () = shared.clock.sleep_until(deadline) => {}
                     () = woken => {}
                 }
             }
@@ -97,7 +101,7 @@ impl Shared {
     fn change<T>(&self, change: impl FnOnce(&mut Sessions, Timestamp) -> T) -> T {
         let mut sessions = self.lock();
         // Read under the lock, so that it never goes backwards.
-        let now = Timestamp::ZERO + self.started.elapsed();
+        let now = self.clock.steady();
         let deadline = sessions.next_deadline();
         let done = change(&mut sessions, now);
         let changes = sessions.changes();

@@ -3,12 +3,15 @@
 #![expect(clippy::unused_async, reason = "factories of other adapters have to wait")]
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tasklane_local::{LocalBus, LocalCoordinator, MemoryOptions, MemoryStore, SessionsOptions};
+use tasklane_core::time::Timestamp;
+use tasklane_local::{Clock, LocalBus, LocalCoordinator, MemoryOptions, MemoryStore, SessionsOptions, Sleep};
 use tasklane_ports::conformance::{BusEnv, CoordinatorEnv, LogsEnv, StoreEnv};
 use tasklane_ports::{Bus, Coordinator, Logs, Store};
+use tokio::time::Instant;
 
 struct Memory(MemoryStore);
 
@@ -59,13 +62,37 @@ async fn bus() -> Option<InProcess> {
     Some(InProcess(LocalBus::default()))
 }
 
-/// With paused time, so that TTLs pass at once.
-struct Paused(LocalCoordinator);
+/// The runtime's time is paused, so that TTLs pass at once; the wall clock jumps when it is told to.
+#[derive(Debug)]
+struct PausedClock {
+    started: Instant,
+    jumped_millis: AtomicI64,
+}
+
+impl Clock for PausedClock {
+    fn steady(&self) -> Timestamp {
+        Timestamp::ZERO + self.started.elapsed()
+    }
+
+    fn wall(&self) -> Timestamp {
+        let millis = i64::try_from(self.started.elapsed().as_millis()).expect("a short test");
+        Timestamp::from_millis(1_700_000_000_000 + millis + self.jumped_millis.load(Ordering::Relaxed))
+    }
+
+    fn sleep_until(&self, steady: Timestamp) -> Sleep {
+        Box::pin(tokio::time::sleep(steady.since(self.steady())))
+    }
+}
+
+struct Paused {
+    coordinator: LocalCoordinator,
+    clock: Arc<PausedClock>,
+}
 
 #[async_trait]
 impl CoordinatorEnv for Paused {
     fn coordinator(&self) -> Arc<dyn Coordinator> {
-        Arc::new(self.0.clone())
+        Arc::new(self.coordinator.clone())
     }
 
     fn ttl(&self) -> Duration {
@@ -75,11 +102,18 @@ impl CoordinatorEnv for Paused {
     fn slack(&self) -> Duration {
         Duration::from_millis(2)
     }
+
+    async fn jump_wall_clock(&self, by_millis: i64) -> bool {
+        self.clock.jumped_millis.fetch_add(by_millis, Ordering::Relaxed);
+        true
+    }
 }
 
 async fn coordinator() -> Option<Paused> {
     tokio::time::pause();
-    Some(Paused(LocalCoordinator::new(SessionsOptions::default())))
+    let clock = Arc::new(PausedClock { started: Instant::now(), jumped_millis: AtomicI64::new(0) });
+    let as_clock: Arc<dyn Clock> = clock.clone();
+    Some(Paused { coordinator: LocalCoordinator::with_clock(SessionsOptions::default(), as_clock), clock })
 }
 
 fn reference() -> Arc<dyn Store> {

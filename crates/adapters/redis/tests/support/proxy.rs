@@ -1,5 +1,6 @@
 //! A TCP proxy that holds requests back or loses answers.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -21,46 +22,50 @@ pub(crate) enum Mode {
     Refuse,
 }
 
-/// A proxy in front of a server.
+/// A proxy in front of a server, or of all nodes of a cluster.
 #[derive(Debug)]
 pub(crate) struct Proxy {
-    port: u16,
+    ports: Vec<u16>,
     mode: watch::Sender<Mode>,
     held: Arc<Notify>,
-    listener: JoinHandle<()>,
+    listeners: Vec<JoinHandle<()>>,
 }
 
 impl Proxy {
     /// Starts one in front of a local port.
     pub(crate) async fn start(target: u16) -> Self {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
-        let port = listener.local_addr().unwrap().port();
+        Self::before(&[target]).await
+    }
+
+    /// Starts one in front of several local ports. The nodes of a cluster tell each other's addresses; on the way to
+    /// the client the proxy puts its own in their place.
+    pub(crate) async fn before(targets: &[u16]) -> Self {
+        let mut places = Vec::new();
+        for target in targets {
+            let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+            let port = listener.local_addr().unwrap().port();
+            places.push((listener, *target, port));
+        }
+        let told = |port: u16| format!(":{port}\r\n");
+        let names: Names = places.iter().map(|(_, target, port)| (told(*target), told(*port))).collect();
+        let ports = places.iter().map(|(_, _, port)| *port).collect();
         let (mode, seen) = watch::channel(Mode::Pass);
         let held = Arc::new(Notify::new());
-        let holding = Arc::clone(&held);
-        let listener = tokio::spawn(async move {
-            while let Ok((client, _)) = listener.accept().await {
-                if *seen.borrow() == Mode::Refuse {
-                    continue;
-                }
-                let Ok(server) = TcpStream::connect(("127.0.0.1", target)).await else { continue };
-                let (from_client, to_client) = client.into_split();
-                let (from_server, to_server) = server.into_split();
-                let (requests, answers) = (seen.clone(), seen.clone());
-                let held = Arc::clone(&holding);
-                tokio::spawn(async move {
-                    tokio::select! {
-                        () = pass_requests(from_client, to_server, requests, held) => {}
-                        () = pass_answers(from_server, to_client, answers) => {}
-                    }
-                });
-            }
-        });
-        Self { port, mode, held, listener }
+        let listen = |(listener, target, _)| {
+            tokio::spawn(accept(listener, target, seen.clone(), Arc::clone(&held), Arc::clone(&names)))
+        };
+        let listeners = places.into_iter().map(listen).collect();
+        Self { ports, mode, held, listeners }
     }
 
     pub(crate) fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}", self.port)
+        match self.ports.as_slice() {
+            [port] => format!("redis://127.0.0.1:{port}"),
+            ports => {
+                let nodes: Vec<_> = ports.iter().map(|port| format!("127.0.0.1:{port}")).collect();
+                format!("redis+cluster://{}", nodes.join(","))
+            }
+        }
     }
 
     pub(crate) fn set(&self, mode: Mode) {
@@ -75,7 +80,36 @@ impl Proxy {
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        self.listener.abort();
+        self.listeners.iter().for_each(JoinHandle::abort);
+    }
+}
+
+/// Ports as the servers tell them in `CLUSTER SLOTS`, each with what stands in its place. Those of tests are above all
+/// numbers of slots, so nothing else in such an answer looks like one.
+type Names = Arc<[(String, String)]>;
+
+async fn accept(
+    listener: TcpListener,
+    target: u16,
+    mode: watch::Receiver<Mode>,
+    held: Arc<Notify>,
+    names: Names,
+) {
+    while let Ok((client, _)) = listener.accept().await {
+        if *mode.borrow() == Mode::Refuse {
+            continue;
+        }
+        let Ok(server) = TcpStream::connect(("127.0.0.1", target)).await else { continue };
+        let (from_client, to_client) = client.into_split();
+        let (from_server, to_server) = server.into_split();
+        let (requests, answers) = (mode.clone(), mode.clone());
+        let (held, names) = (Arc::clone(&held), Arc::clone(&names));
+        tokio::spawn(async move {
+            tokio::select! {
+                () = pass_requests(from_client, to_server, requests, held) => {}
+                () = pass_answers(from_server, to_client, answers, names) => {}
+            }
+        });
     }
 }
 
@@ -99,12 +133,28 @@ async fn pass_requests(
     }
 }
 
-async fn pass_answers(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mode: watch::Receiver<Mode>) {
+async fn pass_answers(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    mode: watch::Receiver<Mode>,
+    names: Names,
+) {
     let mut buffer = vec![0; 1 << 16];
     while let Ok(n @ 1..) = from.read(&mut buffer).await {
+        let answer = renamed(&buffer[..n], &names);
         let lose = matches!(*mode.borrow(), Mode::LoseAnswers | Mode::Refuse);
-        if lose || to.write_all(&buffer[..n]).await.is_err() {
+        if lose || to.write_all(&answer).await.is_err() {
             return;
         }
+    }
+}
+
+fn renamed<'a>(answer: &'a [u8], names: &Names) -> Cow<'a, [u8]> {
+    match str::from_utf8(answer) {
+        Ok(text) if names.len() > 1 => {
+            let text = names.iter().fold(text.to_owned(), |text, (name, other)| text.replace(name, other));
+            Cow::Owned(text.into_bytes())
+        }
+        _ => Cow::Borrowed(answer),
     }
 }

@@ -25,13 +25,21 @@ pub trait StoreEnv: Send + Sync {
     /// before are not used any more.
     async fn reopen(&self) -> Arc<dyn Store>;
 
-    /// Starts a commit over a handle of its own and stops it as late as this adapter can before it is applied. By
-    /// default it is stopped before it reaches the store at all, which is as late as there is where a commit is one
-    /// step under a lock. An adapter whose commit is a transaction must hold it open just before its end instead, or
-    /// promise 5 is hardly tested.
+    /// Starts a commit over a handle of its own and stops it on its way to the store, as late as this adapter can: on
+    /// the wire, where there is one. Others must not be held up by it.
     async fn stalled_commit(&self, commit: Commit) -> StalledCommit {
         let store = self.second().await;
         StalledCommit::new(async move { store.commit(&commit).await })
+    }
+
+    /// Starts a commit and stops it inside the store, when all of it is written and nothing of it is visible yet. An
+    /// adapter whose commit is a transaction must be able to, or promise 5 is hardly tested.
+    ///
+    /// `None` where a commit is one step and there is no such moment: a script that a server runs alone, or a critical
+    /// section. To stop such a step in the middle is to stop whoever could look, so that nobody can tell it from a
+    /// commit that has not begun: what [`stalled_commit`](Self::stalled_commit) gives.
+    async fn held_commit(&self, _commit: Commit) -> Option<StalledCommit> {
+        None
     }
 }
 
@@ -104,8 +112,8 @@ pub trait CoordinatorEnv: Send + Sync {
         tokio::time::sleep(time).await;
     }
 
-    /// Moves the wall clock that the system sees. Answers whether it could.
-    async fn jump_wall_clock(&self, _ahead: Duration) -> bool {
+    /// Moves the wall clock that the system sees, ahead or back. Answers whether it could.
+    async fn jump_wall_clock(&self, _by_millis: i64) -> bool {
         false
     }
 }

@@ -1,16 +1,20 @@
 //! Claiming lanes.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::future::join_all;
+use tasklane_core::command::InboxRow;
+use tasklane_core::commit::{Group, RecordKey};
 use tasklane_core::id::{CommitNo, Epoch, LaneId};
 use tasklane_core::status::Status::Scheduled;
 
 use crate::conformance::fixture::{
-    APPLIED, LANE, OTHER_LANE, Owner, cancel, changing, create, owner_id, record, state, task, view,
+    APPLIED, LANE, OTHER_LANE, Owner, cancel, changing, create, inserting, owner_id, record, state, task,
+    view,
 };
-use crate::conformance::{StoreEnv, pages};
-use crate::{ClaimLane, LaneHead, StoreError};
+use crate::conformance::{StoreEnv, pages, skipped};
+use crate::{ClaimLane, LaneHead, StoreError, TaskView};
 
 fn claim(lane: LaneId, owner: u128, seen: u64) -> ClaimLane {
     ClaimLane { lane, owner: owner_id(owner), seen: Epoch(seen), failures: 0 }
@@ -99,7 +103,7 @@ pub async fn a_claim_fences_a_commit_under_way(env: &dyn StoreEnv) {
     let mut assign = changing(first.id, &first.state(), &[Scheduled]);
     assign.inbox_done = vec![inbox[0].seq];
     assign.records = vec![record("rate", Some(b"moved"))];
-    let insert = crate::conformance::fixture::inserting(second.clone());
+    let insert = inserting(second.clone());
     let stalled = env.stalled_commit(old.next([assign, insert])).await;
 
     let new = Owner::claim(&store, LANE).await;
@@ -121,6 +125,76 @@ pub async fn a_claim_fences_a_commit_under_way(env: &dyn StoreEnv) {
     let mut new = new;
     assert_eq!(new.commit([changing(first.id, &first.state(), &[Scheduled])]).await, [APPLIED]);
 }
+
+/// 5: a commit that was stopped in the middle of its writes is over, one way or the other, when the claim returns; what
+/// the old owner sends meanwhile is over too, or fenced.
+pub async fn a_claim_waits_for_a_commit_that_is_being_written(env: &dyn StoreEnv) {
+    let store = env.store();
+    let (first, second) = (task(1).build(), task(2).build());
+    create(&*store, [first.clone()]).await;
+    store.post(LANE, &[cancel(first.id)]).await.unwrap();
+    let inbox = pages::all_inbox(&*store, LANE, 10).await;
+    let mut old = Owner::claim(&store, LANE).await;
+    let mut assign = changing(first.id, &first.state(), &[Scheduled]);
+    assign.inbox_done = vec![inbox[0].seq];
+    assign.records = vec![record("rate", Some(b"moved"))];
+    let commit = old.next([assign, inserting(second.clone())]);
+    let late = old.next([Group { records: vec![record("late", Some(b"1"))], ..Group::default() }]);
+    let Some(held) = env.held_commit(commit).await else {
+        let why = "a commit is one step here, and cannot be stopped inside";
+        return skipped("a_claim_waits_for_a_commit_that_is_being_written", why);
+    };
+    let shown = async || {
+        let tasks = store.tasks(&[first.id, second.id]).await.unwrap();
+        let inbox = pages::all_inbox(&*store, LANE, 10).await;
+        (tasks, inbox, pages::all_records(&*store, LANE, 10).await, store.lane_head(LANE).await.unwrap())
+    };
+    let written = |shown: &(Vec<Option<TaskView>>, Vec<InboxRow>, Vec<_>, LaneHead)| {
+        let (tasks, inbox, records, _) = shown;
+        let parts = [
+            tasks[0].as_ref().unwrap().row.state != first.state(),
+            tasks[1].is_some(),
+            inbox.is_empty(),
+            records.iter().any(|(key, _): &(RecordKey, Vec<u8>)| key.key == "rate"),
+        ];
+        assert!(parts.iter().all(|part| *part == parts[0]), "half of a commit: {shown:?}");
+        parts[0]
+    };
+    assert!(!written(&shown().await), "what is not committed is not seen");
+
+    let mut claiming = tokio::spawn({
+        let store = Arc::clone(&store);
+        async move { Owner::claim(&store, LANE).await }
+    });
+    let waits = tokio::time::timeout(WHILE_HELD, &mut claiming).await;
+    assert!(waits.is_err(), "the claim returned, and the commit can still go on");
+    let sending_late = tokio::spawn({
+        let old = old.clone();
+        async move { old.send(&late).await }
+    });
+    tokio::time::sleep(WHILE_HELD).await;
+    let answer = held.release().await;
+    let mut new = claiming.await.unwrap();
+    let after = shown().await;
+    match answer {
+        Ok(outcomes) => {
+            assert_eq!(outcomes.len(), 2);
+            assert!(written(&after), "it was acknowledged");
+        }
+        Err(StoreError::Fenced { .. } | StoreError::Unavailable { .. }) => assert!(!written(&after)),
+        Err(other) => panic!("the old owner got {other}"),
+    }
+    let (epoch, owner) = (new.epoch, Some(new.owner));
+    assert_eq!(after.3, LaneHead { epoch, owner, commit: CommitNo(0), failures: 0 });
+    let late = sending_late.await.unwrap();
+    assert_eq!(late.is_ok(), after.2.iter().any(|(key, _)| key.key == "late"), "{late:?}");
+    assert_eq!(shown().await, after, "something became visible after the claim");
+    assert!(matches!(old.send(&old.numbered(3, [])).await, Err(StoreError::Fenced { .. })));
+    assert_eq!(new.commit([]).await, []);
+}
+
+/// Long enough for a claim that does not wait to have returned.
+const WHILE_HELD: Duration = Duration::from_millis(200);
 
 /// 4: a new owner finds everything, and counts its own commits.
 pub async fn a_claim_keeps_what_the_lane_holds(env: &dyn StoreEnv) {

@@ -36,6 +36,7 @@ macro_rules! store_conformance {
                 a_claim_that_has_seen_another_epoch_is_lost,
                 a_claim_is_repeated_while_its_owner_has_not_committed,
                 a_claim_fences_a_commit_under_way,
+                a_claim_waits_for_a_commit_that_is_being_written,
                 a_claim_keeps_what_the_lane_holds,
                 lanes_are_claimed_apart,
             ],
