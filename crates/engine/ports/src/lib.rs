@@ -9,6 +9,7 @@ mod error;
 mod executor;
 mod intake;
 mod logs;
+mod retire;
 mod store;
 
 #[cfg(feature = "conformance")]
@@ -23,6 +24,7 @@ pub use error::{
 pub use executor::{Attempt, Execution, Executor, Stop};
 pub use intake::{Intake, IntakeMessage};
 pub use logs::{LogChunk, LogPosition, LogStream, Logs};
+pub use retire::{Expired, Retire};
 pub use store::{
     AttemptList, CountList, Load, PutPolicy, QueueCounts, Store, StoreCapabilities, Submit, TaskCursor,
     TaskFilter, TaskList, TaskPage, TaskView,

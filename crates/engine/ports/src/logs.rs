@@ -13,6 +13,8 @@ use crate::StoreError;
 /// 2. They are read in the order of attempt and number.
 /// 3. A read goes on after a position, is bounded, and never shows a chunk before one that it has passed unless that
 ///    one came late.
+/// 4. The tail is what a reader of everything reads last, in the same order.
+/// 5. What was removed is not read any more; doing it again changes nothing. A chunk that comes later is kept.
 #[async_trait]
 pub trait Logs: Send + Sync + std::fmt::Debug {
     /// Keeps chunks, of any tasks.
@@ -25,6 +27,12 @@ pub trait Logs: Send + Sync + std::fmt::Debug {
         after: Option<LogPosition>,
         limit: usize,
     ) -> Result<Vec<LogChunk>, StoreError>;
+
+    /// The last chunks of a task, at most `limit`.
+    async fn tail(&self, task: TaskId, limit: usize) -> Result<Vec<LogChunk>, StoreError>;
+
+    /// Removes all output of some tasks. Any number of them; an error may leave some of it done: repeat it.
+    async fn remove(&self, tasks: &[TaskId]) -> Result<(), StoreError>;
 }
 
 /// A piece of output.

@@ -12,7 +12,7 @@ use tasklane_core::status::Status;
 use tasklane_core::task::{AttemptRecord, NewTask, TaskResult, TaskRow};
 use tasklane_core::time::Timestamp;
 
-use crate::StoreError;
+use crate::{Expired, Retire, StoreError};
 
 /// Keeps tasks, their states, policies and inboxes.
 ///
@@ -36,6 +36,13 @@ use crate::StoreError;
 /// 13. A policy changes by compare-and-set of its version; a queue's binding is what the first one put there.
 /// 14. What was acknowledged survives closing and reopening, and a crash of the process.
 /// 15. Counts by queue and status agree with the tasks.
+/// 16. `expired` changes nothing and looks at a bounded number of tasks, the oldest first. Followed to its end it names
+///     each finished task whose time is over once, and no other.
+/// 17. `retire` touches finished tasks alone, each of them whole or not at all; doing it again changes nothing.
+/// 18. A stripped task has neither body nor result nor ended attempts any more. All else stays, so the same request is
+///     still a duplicate and another one under the same id is still refused.
+/// 19. A forgotten task has never been there: not in lists, counts or arrivals, and its id can be taken anew. Readers
+///     of arrivals pass over it.
 #[async_trait]
 pub trait Store: Send + Sync + std::fmt::Debug {
     /// What this store can take.
@@ -88,6 +95,13 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// last.
     async fn counts(&self, list: CountList) -> Result<Vec<QueueCounts>, StoreError>;
 
+    /// One page of the tasks whose time is over, in ascending order of (creation time, id).
+    async fn expired(&self, retire: Retire) -> Result<Expired, StoreError>;
+
+    /// Takes their data from some tasks and forgets others. Any number of either; ids of tasks that are not finished or
+    /// not there are passed over. A large call is done in parts, so an error may leave some of it done: repeat it.
+    async fn retire(&self, strip: &[TaskId], forget: &[TaskId]) -> Result<(), StoreError>;
+
     /// Ends what runs in the background and releases what is held. The store answers nothing afterwards.
     async fn close(&self) -> Result<(), StoreError>;
 }
@@ -139,7 +153,7 @@ pub struct PutPolicy {
 /// All that is known of a task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaskView {
-    /// Spec and state; the body is there.
+    /// Spec and state; the body is there unless the task was stripped.
     pub row: TaskRow,
     /// What the executor answered.
     pub result: Option<TaskResult>,

@@ -19,8 +19,8 @@ pub struct StoredTask {
     pub seq: Seq,
     /// What scheduling looks at.
     pub head: Arc<TaskHead>,
-    /// The rest of the spec.
-    pub body: Arc<TaskBody>,
+    /// The rest of the spec, unless it was stripped.
+    pub body: Option<Arc<TaskBody>>,
     /// Hash of the request that created it.
     pub fingerprint: Fingerprint,
     /// What changes.
@@ -37,7 +37,7 @@ pub struct StoredTask {
 
 impl StoredTask {
     pub(super) fn row(&self, id: TaskId, body_bytes_max: usize) -> TaskRow {
-        let body = (self.body_bytes <= body_bytes_max).then(|| Arc::clone(&self.body));
+        let body = self.body.clone().filter(|_| self.body_bytes <= body_bytes_max);
         TaskRow { id, seq: self.seq, head: Arc::clone(&self.head), body, state: self.state.clone() }
     }
 

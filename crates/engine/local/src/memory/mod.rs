@@ -18,6 +18,7 @@ mod history;
 mod lane;
 mod load;
 mod query;
+mod retire;
 mod state;
 mod store;
 

@@ -1,8 +1,9 @@
 //! What readers ask for, and the output of attempts.
 
 use std::ops::Bound::{Excluded, Included, Unbounded};
+use std::ops::RangeInclusive;
 
-use tasklane_core::id::{QueueKey, TaskId};
+use tasklane_core::id::{AttemptNo, QueueKey, TaskId};
 use tasklane_core::task::AttemptRecord;
 use tasklane_core::time::Timestamp;
 use tasklane_ports::{
@@ -78,9 +79,22 @@ impl MemoryState {
 
     /// See [`Logs::read`](tasklane_ports::Logs::read).
     pub fn read_logs(&self, task: TaskId, after: Option<LogPosition>, limit: usize) -> Vec<LogChunk> {
-        let first = LogPosition { attempt: tasklane_core::id::AttemptNo(0), number: 0 };
-        let from = after.map_or(Included((task, first)), |after| Excluded((task, after)));
-        let chunks = self.logs.range((from, Unbounded)).take_while(|((of, _), _)| *of == task);
-        chunks.take(limit).map(|(_, chunk)| chunk.clone()).collect()
+        let (first, last) = logs_of(task).into_inner();
+        let from = after.map_or(Included(first), |after| Excluded((task, after)));
+        self.logs.range((from, Included(last))).take(limit).map(|(_, chunk)| chunk.clone()).collect()
     }
+
+    /// See [`Logs::tail`](tasklane_ports::Logs::tail).
+    pub fn tail_logs(&self, task: TaskId, limit: usize) -> Vec<LogChunk> {
+        let newest = self.logs.range(logs_of(task)).rev().take(limit);
+        let mut chunks: Vec<_> = newest.map(|(_, chunk)| chunk.clone()).collect();
+        chunks.reverse();
+        chunks
+    }
+}
+
+/// Where the output of a task is.
+pub(super) fn logs_of(task: TaskId) -> RangeInclusive<(TaskId, LogPosition)> {
+    let at = |number: u32| (task, LogPosition { attempt: AttemptNo(number), number });
+    at(0)..=at(u32::MAX)
 }

@@ -250,6 +250,7 @@ impl MemoryState {
 
     /// Stores a task that nothing speaks against. Answers its arrival number and how many keys that took.
     pub(super) fn insert(&mut self, new: &NewTask, filling: bool) -> (Seq, usize) {
+        // Only while `Guard::RequestIdKey` is off is there one whose place it takes.
         self.forget(new.id);
         let lane = self.lanes.entry(new.id.lane()).or_default();
         let hole = if filling { lane.holes.pop() } else { None };
@@ -257,7 +258,7 @@ impl MemoryState {
         let task = StoredTask {
             seq,
             head: Arc::clone(&new.spec.head),
-            body: Arc::clone(&new.spec.body),
+            body: Some(Arc::clone(&new.spec.body)),
             fingerprint: new.fingerprint,
             state: new.state(),
             result: None,
@@ -285,8 +286,8 @@ impl MemoryState {
         *count = count.checked_add_signed(change).expect("a task is counted before it is taken away");
     }
 
-    /// Makes room for a task that takes the place of another. Only while `Guard::RequestIdKey` is off is there one.
-    fn forget(&mut self, id: TaskId) {
+    /// Takes a task out of everything.
+    pub(super) fn forget(&mut self, id: TaskId) {
         let Some(old) = self.tasks.remove(&id) else { return };
         let lane = self.lanes.entry(id.lane()).or_default();
         lane.leave(old.place(id), old.deadline());

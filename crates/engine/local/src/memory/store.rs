@@ -11,8 +11,8 @@ use tasklane_core::policy::{QueueBinding, VersionedPolicy};
 use tasklane_core::read::LanePage;
 use tasklane_core::task::AttemptRecord;
 use tasklane_ports::{
-    AttemptList, ClaimLane, CountList, LaneHead, Load, LogChunk, LogPosition, Logs, PutPolicy, QueueCounts,
-    Store, StoreCapabilities, StoreError, Submit, TaskList, TaskPage, TaskView,
+    AttemptList, ClaimLane, CountList, Expired, LaneHead, Load, LogChunk, LogPosition, Logs, PutPolicy,
+    QueueCounts, Retire, Store, StoreCapabilities, StoreError, Submit, TaskList, TaskPage, TaskView,
 };
 
 use super::state::{MemoryOptions, MemoryState};
@@ -108,6 +108,15 @@ impl Store for MemoryStore {
         Ok(self.lock()?.counts(&list))
     }
 
+    async fn expired(&self, retire: Retire) -> Result<Expired, StoreError> {
+        Ok(self.lock()?.expired(&retire))
+    }
+
+    async fn retire(&self, strip: &[TaskId], forget: &[TaskId]) -> Result<(), StoreError> {
+        self.lock()?.retire(strip, forget);
+        Ok(())
+    }
+
     async fn close(&self) -> Result<(), StoreError> {
         self.closed.store(true, Ordering::Release);
         Ok(())
@@ -128,5 +137,14 @@ impl Logs for MemoryStore {
         limit: usize,
     ) -> Result<Vec<LogChunk>, StoreError> {
         Ok(self.lock()?.read_logs(task, after, limit))
+    }
+
+    async fn tail(&self, task: TaskId, limit: usize) -> Result<Vec<LogChunk>, StoreError> {
+        Ok(self.lock()?.tail_logs(task, limit))
+    }
+
+    async fn remove(&self, tasks: &[TaskId]) -> Result<(), StoreError> {
+        self.lock()?.remove_logs(tasks);
+        Ok(())
     }
 }

@@ -15,6 +15,10 @@ macro_rules! logs_conformance {
                 any_bytes_are_kept,
                 chunks_survive_a_crash,
                 many_may_append_at_once,
+                the_tail_is_the_end_in_reading_order,
+                removed_output_is_gone,
+                removed_output_stays_gone_after_a_crash,
+                much_output_is_removed_at_once,
             ],
         });
     };
@@ -28,7 +32,7 @@ pub mod chunks {
     use tasklane_core::id::{AttemptNo, TaskId};
 
     use crate::conformance::LogsEnv;
-    use crate::conformance::fixture::{at, task};
+    use crate::conformance::fixture::{OTHER_LANE, TaskBuilder, at, task};
     use crate::{LogChunk, LogPosition, LogStream, Logs};
 
     fn position(attempt: u32, number: u32) -> LogPosition {
@@ -41,7 +45,7 @@ pub mod chunks {
             task: task(of).id(),
             position: position(attempt, number),
             stream,
-            at: at(i64::from(attempt * 1_000 + number)),
+            at: at(i64::from(attempt) * 1_000 + i64::from(number)),
             bytes: format!("attempt {attempt} line {number}\n").into_bytes(),
         }
     }
@@ -156,5 +160,81 @@ pub mod chunks {
         }
         let expected: Vec<_> = (0..40).map(|n| chunk(1, 1 + n / 10, n % 10)).collect();
         assert_eq!(read(&*logs, task(1).id()).await, expected);
+    }
+
+    /// 4: over several attempts, and whatever the order in which chunks came.
+    pub async fn the_tail_is_the_end_in_reading_order(env: &dyn LogsEnv) {
+        let logs = env.logs();
+        let id = task(1).id();
+        assert_eq!(logs.tail(id, 5).await.unwrap(), []);
+        let chunks: Vec<_> = [(1, 0), (1, 1), (1, 300), (2, 0), (2, 1), (10, 0), (u32::MAX, u32::MAX)]
+            .map(|(a, n)| chunk(1, a, n))
+            .into();
+        let late_first: Vec<_> = chunks.iter().rev().cloned().collect();
+        logs.append(&late_first).await.unwrap();
+        logs.append(&[chunk(0, 7, 7), chunk(2, 7, 7)]).await.unwrap();
+        for limit in [1, 2, 3, 4, 6, 7, 100] {
+            let tail = logs.tail(id, limit).await.unwrap();
+            assert_eq!(tail, chunks[chunks.len().saturating_sub(limit)..], "{limit}");
+        }
+        assert_eq!(logs.tail(id, 0).await.unwrap(), []);
+        // Whoever reads on after the tail misses nothing.
+        let last = logs.tail(id, 1).await.unwrap()[0].position;
+        assert_eq!(logs.read(id, Some(last), 10).await.unwrap(), []);
+    }
+
+    /// 5: that of the tasks named, all of it, once and again; and what comes later is kept.
+    pub async fn removed_output_is_gone(env: &dyn LogsEnv) {
+        let logs = env.logs();
+        let chunks: Vec<_> =
+            (0..4).flat_map(|of| [(1, 0), (1, 1), (2, 0)].map(|(a, n)| chunk(of, a, n))).collect();
+        let elsewhere = LogChunk { task: TaskBuilder::new(OTHER_LANE, 1).id(), ..chunk(1, 1, 0) };
+        logs.append(&chunks).await.unwrap();
+        logs.append(std::slice::from_ref(&elsewhere)).await.unwrap();
+        logs.remove(&[]).await.unwrap();
+        for _ in 0..2 {
+            logs.remove(&[task(1).id(), task(99).id(), task(2).id(), task(1).id()]).await.unwrap();
+            for of in [1, 2] {
+                assert_eq!(read(&*logs, task(of).id()).await, []);
+                assert_eq!(logs.tail(task(of).id(), 5).await.unwrap(), []);
+            }
+            for of in [0, 3] {
+                let expected: Vec<_> =
+                    chunks.iter().filter(|chunk| chunk.task == task(of).id()).cloned().collect();
+                assert_eq!(read(&*logs, task(of).id()).await, expected);
+            }
+            assert_eq!(read(&*logs, elsewhere.task).await, [elsewhere.clone()]);
+        }
+        logs.remove(&[elsewhere.task, task(0).id()]).await.unwrap();
+        assert_eq!(read(&*logs, elsewhere.task).await, []);
+        let late = chunk(1, 1, 1);
+        logs.append(std::slice::from_ref(&late)).await.unwrap();
+        assert_eq!(read(&*logs, late.task).await, [late]);
+    }
+
+    /// 5: what `remove` has answered stays removed.
+    pub async fn removed_output_stays_gone_after_a_crash(env: &dyn LogsEnv) {
+        let logs = env.logs();
+        logs.append(&[chunk(1, 1, 0), chunk(2, 1, 0)]).await.unwrap();
+        logs.remove(&[task(1).id()]).await.unwrap();
+        drop(logs);
+        let logs = env.reopen_logs().await;
+        assert_eq!(read(&*logs, task(1).id()).await, []);
+        assert_eq!(read(&*logs, task(2).id()).await, [chunk(2, 1, 0)]);
+    }
+
+    /// 5: many tasks, and one that has printed a lot.
+    pub async fn much_output_is_removed_at_once(env: &dyn LogsEnv) {
+        let logs = env.logs();
+        let much: Vec<_> = (0..3_000).map(|n| chunk(0, 1 + n / 1_000, n % 1_000)).collect();
+        logs.append(&much).await.unwrap();
+        let many: Vec<_> = (0..2_000).map(|of| chunk(of, 9, 0)).collect();
+        logs.append(&many).await.unwrap();
+        let ids: Vec<TaskId> = (0..1_999).map(|of| task(of).id()).collect();
+        logs.remove(&ids).await.unwrap();
+        for of in [0, 1, 1_000, 1_998] {
+            assert_eq!(read(&*logs, task(of).id()).await, []);
+        }
+        assert_eq!(read(&*logs, task(1_999).id()).await.len(), 1);
     }
 }

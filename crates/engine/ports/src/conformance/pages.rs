@@ -8,7 +8,7 @@ use tasklane_core::read::{Arrival, LanePage, LaneRead};
 use tasklane_core::task::{AttemptRecord, TaskRow};
 use tasklane_core::time::Timestamp;
 
-use crate::{AttemptList, CountList, Load, QueueCounts, Store, TaskFilter, TaskList};
+use crate::{AttemptList, CountList, Load, QueueCounts, Retire, Store, TaskFilter, TaskList};
 
 /// More pages than any case has: one that goes on is stuck.
 const PAGES_MAX: usize = 10_000;
@@ -259,6 +259,22 @@ pub async fn all_listed(store: &dyn Store, filter: TaskFilter, limit: usize) -> 
                 after = Some(next);
             }
         }
+    }
+    panic!("pages without end");
+}
+
+/// All tasks whose time is over, page by page: those to strip and those to forget.
+pub async fn all_expired(store: &dyn Store, mut retire: Retire) -> (Vec<TaskId>, Vec<TaskId>) {
+    let (mut strip, mut forget) = (Vec::new(), Vec::new());
+    for _ in 0..PAGES_MAX {
+        let page = store.expired(retire).await.unwrap();
+        assert!(page.strip.len() + page.forget.len() <= retire.limit, "{page:?} of at most {}", retire.limit);
+        strip.extend(page.strip);
+        forget.extend(page.forget);
+        let Some(next) = page.next else { return (strip, forget) };
+        assert!(retire.after.is_none_or(|after| next > after), "the cursor does not lead on");
+        assert!(next.created_at < retire.end(), "{next:?} lies behind the end");
+        retire.after = Some(next);
     }
     panic!("pages without end");
 }

@@ -30,6 +30,8 @@ pub(super) enum Op {
     Tasks { lane: usize, tasks: Vec<TaskRef> },
     List { filter: FilterOp, limit: usize },
     Counts { limit: usize },
+    Expired { finished: u64, forget: u64, limit: usize },
+    Retire { lane: usize, strip: Vec<TaskRef>, forget: Vec<TaskRef> },
     PutPolicy { queue: usize, expected: VersionHow, weight: u32 },
     Policy { queue: usize },
     Bind { queue: usize, lane: u16 },
@@ -247,6 +249,8 @@ impl ReferenceStateMachine for Sequences {
             | Op::Tasks { .. }
             | Op::List { .. }
             | Op::Counts { .. }
+            | Op::Expired { .. }
+            | Op::Retire { .. }
             | Op::PutPolicy { .. }
             | Op::Policy { .. }
             | Op::Bind { .. } => {}
@@ -262,6 +266,8 @@ fn op(posted: usize) -> BoxedStrategy<Op> {
         3 => (lane(), vec(task(), 1..=5)).prop_map(|(lane, tasks)| Op::Tasks { lane, tasks }),
         4 => (filter(), limit()).prop_map(|(filter, limit)| Op::List { filter, limit }),
         1 => limit().prop_map(|limit| Op::Counts { limit }),
+        2 => (0..300_u64, 0..300_u64, limit())
+            .prop_map(|(finished, forget, limit)| Op::Expired { finished, forget, limit }),
         1 => queue().prop_map(|queue| Op::Policy { queue }),
         1 => (queue(), 0..2_u16).prop_map(|(queue, lane)| Op::Bind { queue, lane }),
         2 => (queue(), version(), 0..10_u32)
@@ -269,6 +275,9 @@ fn op(posted: usize) -> BoxedStrategy<Op> {
         6 => (lane(), vec(task(), 1..=3)).prop_map(|(lane, tasks)| Op::Post { lane, tasks }),
         6 => (lane(), 0..ACTORS, claim()).prop_map(|(lane, actor, how)| Op::Claim { lane, actor, how }),
         18 => (lane(), vec(new_task(), 1..=4)).prop_map(|(lane, tasks)| Op::Submit { lane, tasks }),
+        // Any tasks, finished or not: those that are not must be left alone.
+        5 => (lane(), vec(task(), 0..=4), vec(task(), 0..=4))
+            .prop_map(|(lane, strip, forget)| Op::Retire { lane, strip, forget }),
         40 => commit(posted).prop_map(Op::Commit),
     ]
     .boxed()

@@ -14,7 +14,9 @@ use tasklane_core::read::{Arrival, LaneRead};
 use tasklane_core::task::{AttemptRecord, NewTask, TaskRow};
 
 use crate::conformance::pages;
-use crate::{ClaimLane, LaneHead, PutPolicy, QueueCounts, Store, StoreError, Submit, TaskFilter, TaskView};
+use crate::{
+    ClaimLane, LaneHead, PutPolicy, QueueCounts, Retire, Store, StoreError, Submit, TaskFilter, TaskView,
+};
 
 /// What a store answered, without what may differ.
 #[derive(Clone, Debug, PartialEq)]
@@ -32,6 +34,8 @@ pub(super) enum Answer {
     Views(Vec<Option<TaskView>>),
     Attempts(Vec<AttemptRecord>),
     Counts(Vec<QueueCounts>),
+    /// To strip, and to forget.
+    Expired(Vec<TaskId>, Vec<TaskId>),
     Version(Result<u64, Refusal>),
     Policy(VersionedPolicy),
     Binding(QueueBinding),
@@ -122,9 +126,9 @@ impl Side {
             for (outcome, group) in outcomes.iter_mut().zip(commit.groups.iter()) {
                 if let GroupOutcome::Applied { seq: Some(seq) } = outcome {
                     let task = group.insert.as_ref().expect("only an insert is numbered").id;
-                    if repeated && self.tasks.contains_key(&task) {
-                        assert_eq!(self.tasks[&task], *seq, "a repeated commit numbers {task} anew");
-                    } else {
+                    // The task may be forgotten since, and even be there anew; the number is still known.
+                    let known = self.arrived.get(&task.lane()).is_some_and(|known| known.contains(seq));
+                    if !(repeated && known) {
                         self.learn(task, *seq);
                     }
                     *seq = Seq(0);
@@ -214,6 +218,23 @@ impl Side {
         let of_namespace = |queue: &QueueKey| queue.namespace == before_first.namespace;
         let after = Some(before_first.clone());
         Answer::Counts(pages::counts_while(&*self.store(), after, limit, of_namespace).await)
+    }
+
+    pub(super) async fn expired(&mut self, retire: Retire) -> Answer {
+        let (strip, forget) = pages::all_expired(&*self.store(), retire).await;
+        Answer::Expired(strip, forget)
+    }
+
+    /// Answers what is left of the tasks.
+    pub(super) async fn retire(&mut self, strip: &[TaskId], forget: &[TaskId]) -> Answer {
+        self.store().retire(strip, forget).await.unwrap();
+        let left = self.store().tasks(forget).await.unwrap();
+        for (id, left) in forget.iter().zip(left) {
+            if left.is_none() {
+                self.tasks.remove(id);
+            }
+        }
+        self.views(&[strip, forget].concat()).await
     }
 
     pub(super) async fn put_policy(&mut self, put: PutPolicy) -> Answer {

@@ -21,7 +21,7 @@ use crate::conformance::fixture::{
     TaskBuilder, advance, at, cancel, ended, name, owner_id, record_key, result,
 };
 use crate::conformance::pages;
-use crate::{ClaimLane, PutPolicy, Store, TaskFilter};
+use crate::{ClaimLane, PutPolicy, Retire, Store, TaskCursor, TaskFilter};
 
 /// The time that each sequence has for itself.
 const SPAN_MILLIS: i64 = 1_000_000;
@@ -157,6 +157,16 @@ impl World {
                 let first = self.before_queues();
                 both!(self, |side| side.counts(&first, *limit))?;
             }
+            Op::Expired { finished, forget, limit } => {
+                let retire = self.retirement(*finished, *forget, *limit);
+                both!(self, |side| side.expired(retire))?;
+            }
+            Op::Retire { lane, strip, forget } => {
+                let lane = self.lanes[*lane];
+                let ids = |tasks: &[TaskRef]| tasks.iter().map(|task| self.id(lane, *task)).collect();
+                let (strip, forget): (Vec<_>, Vec<_>) = (ids(strip), ids(forget));
+                both!(self, |side| side.retire(&strip, &forget))?;
+            }
             Op::PutPolicy { queue, expected, weight } => {
                 let queue = self.queues[*queue].clone();
                 let stored = self.truth.policy(&queue).await.unwrap().version;
@@ -211,6 +221,8 @@ impl World {
         both!(self, |side| side.list(all.clone(), 7))?;
         let first = self.before_queues();
         both!(self, |side| side.counts(&first, 2))?;
+        let retire = self.retirement(SPAN_MILLIS.unsigned_abs(), 100, 7);
+        both!(self, |side| side.expired(retire))?;
         for queue in &queues {
             both!(self, |side| side.policy(queue))?;
         }
@@ -455,6 +467,13 @@ impl World {
             ended: ended_attempt.into_iter().collect(),
             result: op.result_bytes.map(|bytes| result(1, bytes)),
         }
+    }
+
+    /// Within the time of this world: other sequences have tasks of theirs in the same store.
+    fn retirement(&self, finished: u64, forget: u64, limit: usize) -> Retire {
+        let later = |millis: u64| self.base + Duration::from_millis(millis);
+        let after = Some(TaskCursor { created_at: self.base, id: TaskId::from_random(0) });
+        Retire { finished_before: later(finished), forget_before: later(forget), after, limit }
     }
 
     fn filter(&self, op: FilterOp) -> TaskFilter {

@@ -8,6 +8,7 @@ pub mod load;
 pub mod paging;
 pub mod policy;
 pub mod query;
+pub mod retire;
 pub mod submit;
 
 /// One test for each case of the store's suite. Takes an `async fn` that gives an `Option` of a
@@ -115,6 +116,23 @@ macro_rules! store_conformance {
                 counts_agree_after_racing_submits,
                 counts_are_paged_by_queue,
                 attempts_of_an_unknown_task_are_none,
+            ],
+            retire: [
+                expired_tasks_are_told_by_when_they_finished,
+                expired_tasks_are_found_page_by_page,
+                expired_tasks_are_retired_page_by_page,
+                a_stripped_task_keeps_what_it_is,
+                a_request_is_known_after_its_task_was_stripped,
+                a_forgotten_task_is_gone,
+                a_request_is_new_after_its_task_was_forgotten,
+                unfinished_tasks_are_never_retired,
+                retiring_again_changes_nothing,
+                racing_retires_count_once,
+                counts_agree_after_tasks_were_forgotten,
+                arrivals_pass_over_forgotten_tasks,
+                retiring_does_not_disturb_an_owner,
+                many_tasks_are_retired_at_once,
+                what_was_retired_stays_so_after_a_crash,
             ],
             policy: [
                 a_queue_without_a_policy_has_the_default_one,

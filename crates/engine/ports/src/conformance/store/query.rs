@@ -208,7 +208,8 @@ pub async fn large_bodies_are_not_listed(env: &dyn StoreEnv) {
     assert_eq!(page.tasks.len(), 1);
 }
 
-async fn check_counts(store: &dyn Store, ids: &[TaskId]) {
+/// Counts are those of the tasks with these ids, and there are no others.
+pub(super) async fn check_counts(store: &dyn Store, ids: &[TaskId]) {
     let mut expected = std::collections::BTreeMap::<QueueKey, [u64; 8]>::new();
     for found in store.tasks(ids).await.unwrap().into_iter().flatten() {
         let status = usize::from(found.row.state.status.code());

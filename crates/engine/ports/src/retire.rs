@@ -1,0 +1,51 @@
+//! What becomes of tasks that finished long ago: first they lose their data, later they are forgotten.
+
+use tasklane_core::id::TaskId;
+use tasklane_core::task::TaskState;
+use tasklane_core::time::Timestamp;
+
+use crate::TaskCursor;
+
+/// A question for tasks whose time is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retire {
+    /// Tasks that finished before this time lose their data.
+    pub finished_before: Timestamp,
+    /// Tasks that finished before this time are forgotten altogether.
+    pub forget_before: Timestamp,
+    /// Where the page before ended.
+    pub after: Option<TaskCursor>,
+    /// Most tasks to look at.
+    pub limit: usize,
+}
+
+impl Retire {
+    /// Where the search ends: a task that was created at this time or later has not finished before either bound.
+    pub fn end(&self) -> Timestamp {
+        self.finished_before.max(self.forget_before)
+    }
+}
+
+/// A page of tasks whose time is over. None is in both lists.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Expired {
+    /// Those that are to lose their data and still have it.
+    pub strip: Vec<TaskId>,
+    /// Those that are to be forgotten.
+    pub forget: Vec<TaskId>,
+    /// Where to go on; `None` at the end.
+    pub next: Option<TaskCursor>,
+}
+
+impl Expired {
+    /// Enters a task that was looked at where it belongs, if its time is over. `has_data` says that it was not stripped
+    /// before.
+    pub fn judge(&mut self, retire: &Retire, id: TaskId, state: &TaskState, has_data: bool) {
+        let Some(finished_at) = state.finished_at.filter(|_| state.status.is_final()) else { return };
+        if finished_at < retire.forget_before {
+            self.forget.push(id);
+        } else if finished_at < retire.finished_before && has_data {
+            self.strip.push(id);
+        }
+    }
+}
