@@ -12,7 +12,7 @@ use tasklane_core::message::{Ending, Finish, RetryAdvice};
 use tasklane_core::status::Status;
 use tasklane_core::task::{AttemptOutcome, Progress, TaskError};
 use tasklane_ports::{LogStream, PutPolicy, TaskFilter};
-use tasklane_runtime::node::{BulkAction, Cancel, Retry};
+use tasklane_runtime::node::{BulkAction, Cancel, RetentionOptions, Retry};
 use tokio::sync::Notify;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -46,7 +46,9 @@ async fn a_failed_attempt_is_retried_and_both_are_kept() {
         success()
     });
     let system = System::start(vec![("flaky", Arc::new(flaky))]).await;
-    let id = system.submit(vec![request("flaky")]).await[0];
+    let mut soon = request("flaky");
+    soon.retry.delay = Some(Duration::from_millis(10));
+    let id = system.submit(vec![soon]).await[0];
     let view = system.wait(id).await;
     assert_eq!((view.row.state.status, view.row.state.attempt), (Status::Success, AttemptNo(2)));
     let earlier = system.node.attempts(id, AttemptNo(0), 10).await.unwrap();
@@ -159,5 +161,43 @@ async fn many_tasks_are_counted_before_they_are_cancelled() {
         system.node.cancel(&default_namespace(), id).await.unwrap();
         assert_eq!(system.wait(id).await.row.state.status, Status::Cancelled);
     }
+    system.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn old_tasks_lose_their_data_first_and_their_id_later() {
+    let echo = Run(|_, attempt: Arc<dyn tasklane_ports::Attempt>| async move {
+        attempt.output(LogStream::Stdout, b"hello\n");
+        success()
+    });
+    let retention = RetentionOptions {
+        tasks: Duration::ZERO,
+        request_ids: Duration::from_hours(1),
+        every: Duration::from_hours(1),
+        batch: 3,
+    };
+    let system = System::start_with(vec![("echo", Arc::new(echo))], retention).await;
+    let namespace = default_namespace();
+    let named = |number: u32| {
+        let mut request = request("echo");
+        request.request_id = Some(format!("r{number}"));
+        request
+    };
+    let ids = system.submit((0..10).map(named).collect()).await;
+    for &id in &ids {
+        system.wait(id).await;
+    }
+    let waiting = system.submit(vec![request("unknown")]).await[0];
+    assert_eq!(system.node.retire_once().await.unwrap(), (10, 0));
+    for &id in &ids {
+        let view = system.node.task(&namespace, id).await.unwrap().unwrap();
+        assert!(view.row.body.is_none() && view.result.is_none());
+        assert!(system.node.logs(id, None, 10).await.unwrap().is_empty());
+        assert_eq!(system.node.retry(&namespace, id, None).await.unwrap(), Retry::Removed);
+    }
+    assert!(system.node.task(&namespace, waiting).await.unwrap().unwrap().row.body.is_some());
+    let again = system.node.submit(&namespace, vec![named(3)]).await.pop().unwrap().unwrap();
+    assert!(again.duplicate, "the id outlives the data");
+    assert_eq!(system.node.retire_once().await.unwrap(), (0, 0));
     system.close().await;
 }

@@ -5,7 +5,7 @@
 
 mod bulk;
 mod queues;
-// mod retention;
+mod retention;
 mod submit;
 mod tasks;
 mod workers;
@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 pub use self::bulk::{BULK_TYPE, BulkAction, BulkExecutor, BulkStatus};
 pub use self::queues::QueueInfo;
 
+pub use self::retention::RetentionOptions;
 pub use self::submit::{SubmitError, Submitted};
 pub use self::tasks::{Cancel, Retry};
 pub use self::workers::{WorkerError, WorkerInfo};
@@ -40,7 +41,7 @@ pub struct NodeOptions {
     /// What a task may hold.
     pub limits: RequestLimits,
     /// How long finished tasks are kept.
-    pub retention: (),
+    pub retention: RetentionOptions,
 }
 
 /// What a node works with.
@@ -125,7 +126,7 @@ impl Node {
                 tokio::time::sleep(LISTEN_AGAIN).await;
             }
         };
-        let sweeping = std::future::pending::<()>();
+        let sweeping = self.retain();
         tokio::select! {
             () = listening => {}
             () = sweeping => {}

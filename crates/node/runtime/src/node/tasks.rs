@@ -162,6 +162,6 @@ impl Node {
 
     /// The last output of a task.
     pub async fn log_tail(&self, id: TaskId, limit: usize) -> Result<Vec<LogChunk>, StoreError> {
-        self.0.parts.logs.read(id, None, limit).await
+        self.0.parts.logs.tail(id, limit).await
     }
 }

@@ -13,7 +13,7 @@ use tasklane_core::worker;
 use tasklane_local::{LocalBus, LocalCoordinator, MemoryOptions, MemoryStore, SessionsOptions};
 use tasklane_ports::{Attempt, Execution, Executor, ExecutorError, TaskView};
 use tasklane_runtime::hub::Hub;
-use tasklane_runtime::node::{Node, NodeOptions, NodeParts};
+use tasklane_runtime::node::{Node, NodeOptions, NodeParts, RetentionOptions};
 use tasklane_runtime::request::{RequestLimits, TaskRequest};
 use tasklane_runtime::scheduler::{Scheduler, SchedulerOptions, SchedulerParts};
 use tasklane_runtime::worker::{OutputOptions, Worker, WorkerOptions, WorkerParts};
@@ -39,6 +39,13 @@ pub(crate) struct System {
 
 impl System {
     pub(crate) async fn start(executors: Vec<(&str, Arc<dyn Executor>)>) -> Self {
+        Self::start_with(executors, RetentionOptions::default()).await
+    }
+
+    pub(crate) async fn start_with(
+        executors: Vec<(&str, Arc<dyn Executor>)>,
+        retention: RetentionOptions,
+    ) -> Self {
         let store = Arc::new(MemoryStore::new(MemoryOptions::default()));
         let bus = Arc::new(LocalBus::default());
         let coordinator = Arc::new(LocalCoordinator::new(SessionsOptions::default()));
@@ -53,7 +60,7 @@ impl System {
             },
         );
         let node = Node::new(
-            NodeOptions { lanes: 2, limits: RequestLimits::default(), retention: () },
+            NodeOptions { lanes: 2, limits: RequestLimits::default(), retention },
             NodeParts {
                 store: store.clone(),
                 logs: store.clone(),
