@@ -201,6 +201,7 @@ impl Lane {
             return self.give_to_another(handle);
         }
         let now = self.now;
+        let started = self.entries[handle].state.status == Status::Running;
         if let Some(flight) = &self.entries[handle].flight {
             let worker = flight.worker;
             self.workers[worker].cooling = true;
@@ -210,6 +211,9 @@ impl Lane {
         let entry = &mut self.entries[handle];
         if entry.state.cancel_requested {
             return self.finish(handle, Status::Cancelled, None);
+        }
+        if started {
+            entry.state.start_by = entry.head.start_timeout.map(|timeout| now + timeout);
         }
         if entry.state.start_by.is_some_and(|at| at <= now) {
             return self.fail_to_start(handle);
