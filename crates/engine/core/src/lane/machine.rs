@@ -14,6 +14,7 @@ use crate::message::{FinishedEvent, OwnerBatch};
 use crate::policy::VersionedPolicy;
 use crate::read::LaneRead;
 use crate::rng::Rng;
+use crate::task::TaskResult;
 use crate::time::Timestamp;
 
 use super::counters::Counters;
@@ -55,6 +56,8 @@ pub struct LaneOptions {
     pub overrun_grace: Duration,
     /// A task is failed when more attempts than this were lost with their workers.
     pub lost_max: u32,
+    /// The most bytes of data that an attempt may answer with, up to [`TaskResult::DATA_BYTES_LIMIT`].
+    pub result_bytes_max: usize,
     /// An insert and its first assignment can be one group.
     pub insert_and_assign: bool,
     /// Which guards are on.
@@ -77,6 +80,7 @@ impl Default for LaneOptions {
             recalls_max: 3,
             overrun_grace: Duration::from_secs(30),
             lost_max: 5,
+            result_bytes_max: 256 << 10,
             insert_and_assign: true,
             guards: Guards::ALL_ON,
         }
@@ -197,6 +201,7 @@ pub(super) enum Timer {
 impl Lane {
     /// A lane that was just claimed under `epoch`. It does nothing before [`Input::Start`].
     pub fn new(options: LaneOptions, lane: LaneId, epoch: Epoch, seed: u64, now: Timestamp) -> Self {
+        assert!(options.result_bytes_max <= TaskResult::DATA_BYTES_LIMIT, "stores take no larger results");
         Self {
             next_sweep: now + options.sweep_every,
             options,

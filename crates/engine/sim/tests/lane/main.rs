@@ -5,6 +5,7 @@ mod explain;
 mod limits;
 mod order;
 mod paging;
+mod reports;
 mod strategies;
 mod takeover;
 mod timeouts;
