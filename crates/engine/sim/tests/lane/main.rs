@@ -6,6 +6,7 @@ mod limits;
 mod order;
 mod paging;
 mod reports;
+mod room;
 mod strategies;
 mod takeover;
 mod timeouts;
