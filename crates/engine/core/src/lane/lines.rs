@@ -399,12 +399,20 @@ impl Lane {
         if wanted == line.ready {
             return;
         }
-        self.unready(handle);
-        let Some(key) = wanted else { return };
-        let (queue, class) = (self.lines[handle].queue, self.lines[handle].class);
-        self.lines[handle].ready = Some(key);
-        self.queues[queue].ready.entry(class).or_default().insert(key);
-        self.classes[class].queues.insert(queue);
+        let Some(key) = wanted else { return self.unready(handle) };
+        let (queue, class) = (line.queue, line.class);
+        // Most lines go on with their next task: the sets around them stay as they are.
+        let before = self.lines[handle].ready.replace(key);
+        let lines = self.queues[queue].ready.entry(class).or_default();
+        lines.insert(key);
+        match before {
+            Some(before) => {
+                lines.remove(&before);
+            }
+            None => {
+                self.classes[class].queues.insert(queue);
+            }
+        }
         self.refresh_open(queue, class);
     }
 
