@@ -89,7 +89,7 @@ fn ratio(a: u64, b: u64) -> f64 {
 /// Memory of a window full of tasks that no worker runs.
 fn waiting_bytes() -> anyhow::Result<u64> {
     let window = usize::try_from(WAITING)?;
-    let mut bench = Bench::new(1, LaneOptions { window, ..LaneOptions::default() });
+    let mut bench = Bench::new(1, LaneOptions { window, tasks_max: 2 * window, ..LaneOptions::default() });
     let before = resident()?;
     for batch in 0..WAITING / 1000 {
         let tasks = (0..1000).map(|at| task(batch * 1000 + at, "ghost")).collect();

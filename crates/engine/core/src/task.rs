@@ -470,7 +470,7 @@ pub enum AttemptOutcome {
 /// What went wrong, with a stable code.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskError {
-    /// Stable, for programs: `exit_code`, `timeout`, `start_timeout`, `lost_limit` …
+    /// Stable, for programs: `exit_code`, `timeout`, `start_timeout`, `lost_limit`, `result_too_large` …
     #[serde(rename = "c")]
     pub code: String,
     /// For people.
@@ -479,9 +479,34 @@ pub struct TaskError {
 }
 
 impl TaskError {
+    /// The longest code kept, in bytes.
+    pub const CODE_BYTES_MAX: usize = 64;
+    /// The longest message kept, in bytes: of an error, and of a result.
+    pub const MESSAGE_BYTES_MAX: usize = 8 * 1024;
+
+    /// The same, with what is too long cut off: a worker may say anything, and the store takes only so much.
+    #[must_use]
+    pub fn bounded(mut self) -> Self {
+        cut(&mut self.code, Self::CODE_BYTES_MAX);
+        cut(&mut self.message, Self::MESSAGE_BYTES_MAX);
+        self
+    }
+
     /// An error with a stable code and a text for people.
     pub fn new(code: &str, message: impl Into<String>) -> Self {
         Self { code: code.to_owned(), message: message.into() }
+    }
+}
+
+/// What stands at the end of a text that was cut.
+const CUT_MARK: &str = " … (cut)";
+
+/// Cuts a text that is too long, between two characters, and says so at its end.
+fn cut(text: &mut String, bytes_max: usize) {
+    if text.len() > bytes_max {
+        text.truncate(text.floor_char_boundary(bytes_max - CUT_MARK.len()));
+        text.push_str(CUT_MARK);
+        text.shrink_to_fit();
     }
 }
 
@@ -500,6 +525,16 @@ pub struct TaskResult {
 }
 
 impl TaskResult {
+    /// The most bytes of data that a lane may be set to take: every store can carry them.
+    pub const DATA_BYTES_LIMIT: usize = 1 << 20;
+
+    /// The same, with a message that is too long cut off.
+    #[must_use]
+    pub fn bounded(mut self) -> Self {
+        cut(&mut self.message, TaskError::MESSAGE_BYTES_MAX);
+        self
+    }
+
     /// Nothing worth storing.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
@@ -609,6 +644,20 @@ mod tests {
         for (i, line) in others.iter().enumerate() {
             assert_ne!(*line, plain);
             assert!(!others[..i].contains(line));
+        }
+    }
+
+    #[test]
+    fn a_long_message_is_cut_between_characters_and_says_so() {
+        let max = TaskError::MESSAGE_BYTES_MAX;
+        for fill in ["x", "é", "€", "🦀"] {
+            let whole = TaskError::new("c", fill.repeat(max / fill.len()));
+            assert_eq!(whole.clone().bounded(), whole);
+            let cut = TaskError::new(&fill.repeat(max), fill.repeat(max + 1)).bounded();
+            for (text, max) in [(cut.code, TaskError::CODE_BYTES_MAX), (cut.message, max)] {
+                assert!(text.len() <= max && text.len() > max - 4, "{} bytes", text.len());
+                assert!(text.starts_with(fill) && text.ends_with(CUT_MARK));
+            }
         }
     }
 

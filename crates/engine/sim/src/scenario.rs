@@ -83,6 +83,7 @@ impl Scenario {
             lane.delayed_window = 4;
             lane.page = 3;
             lane.lines_max = 6;
+            lane.tasks_max = 16;
             lane.line_reads = 2;
             lane.batch = 16;
         }

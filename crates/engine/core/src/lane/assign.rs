@@ -88,6 +88,7 @@ impl Lane {
         let line = self.entries[handle].line;
         let order = self.entries[handle].order();
         self.lines[line].window.remove(&order);
+        self.waiting -= 1;
         let queue = self.lines[line].queue;
         if let Some(policy) = self.unrecorded_policy(queue) {
             let key = self.queues[queue].key.clone();

@@ -85,8 +85,8 @@ pub(super) struct Pending {
     pub(super) result: Option<Box<TaskResult>>,
     pub(super) inbox_done: Vec<Seq>,
     pub(super) records: Vec<RecordChange>,
-    /// A report to acknowledge once this is written.
-    pub(super) ack: Vec<(SessionId, AttemptId)>,
+    /// A report to acknowledge once this is written; hardly ever more than one.
+    pub(super) ack: SmallVec<[(SessionId, AttemptId); 1]>,
 }
 
 impl Entry {

@@ -107,6 +107,12 @@ impl Limits {
         full.take(max).map(|(handle, _)| handle).collect()
     }
 
+    /// Queues with a key that is counted, or whose rate is not full.
+    pub(super) fn queues_in_use(&self) -> impl Iterator<Item = Handle> {
+        let in_use = |s: &&LimitState| s.running > 0 || s.rate.is_some() || !s.lines.is_empty();
+        self.states.iter().map(|(_, state)| state).filter(in_use).map(|state| state.key.queue)
+    }
+
     pub(super) fn len(&self) -> usize {
         self.states.len()
     }

@@ -196,7 +196,7 @@ impl Lane {
         if let Some(&handle) = self.line_by_key.get(&key) {
             return Some(handle);
         }
-        if !must && self.lines.len() >= self.options.lines_max {
+        if !must && self.lines_are_full() {
             self.counters.line_left_in_store += 1;
             self.lines_more = true;
             self.lines_missed = true;
@@ -236,6 +236,7 @@ impl Lane {
         // Tasks of an unknown line may have been left in the store before.
         self.lines[handle].more = self.lines_more || !self.lines_loaded;
         self.line_by_key.insert(key, handle);
+        self.share_window();
         self.want_refill(handle);
         Some(handle)
     }
@@ -255,6 +256,7 @@ impl Lane {
         let line = self.lines.remove(handle);
         assert!(line.entries == 0 && !line.reading, "a line is forgotten only when nothing refers to it");
         self.line_by_key.swap_remove(&line.key);
+        self.share_window();
         if let Some(at) = line.rate_until {
             self.timers.remove(&(at, Timer::LineRate(handle)));
         }
@@ -326,6 +328,7 @@ impl Lane {
         let line = self.entries[entry].line;
         self.entries[entry].spot = Spot::Window;
         self.lines[line].window.insert(order, entry);
+        self.waiting += 1;
         self.arm_start_by(entry);
         self.evict(line);
         self.refresh_line(line);
@@ -334,15 +337,20 @@ impl Lane {
 
     /// Drops the end of a window that is too long; what is not written yet stays until it is.
     pub(super) fn evict(&mut self, line: Handle) {
-        if self.lines[line].window.len() <= 2 * self.options.window {
-            return;
+        if self.lines[line].window.len() > 2 * self.window {
+            self.cut_window(line);
         }
-        while self.lines[line].window.len() > self.options.window {
+    }
+
+    /// Cuts a window to its share.
+    pub(super) fn cut_window(&mut self, line: Handle) {
+        while self.lines[line].window.len() > self.window {
             let (&order, &entry) = self.lines[line].window.last_key_value().expect("the window is not empty");
             if !self.entries[entry].is_clean() || self.entries[entry].state.delayed {
                 break;
             }
             self.lines[line].window.remove(&order);
+            self.waiting -= 1;
             self.entries[entry].spot = Spot::Nowhere;
             self.counters.window_evicted += 1;
             self.lines[line].more = true;
@@ -364,6 +372,7 @@ impl Lane {
         let order = self.entries[entry].order();
         let line = self.entries[entry].line;
         self.lines[line].window.remove(&order);
+        self.waiting -= 1;
         self.entries[entry].spot = Spot::Nowhere;
         self.refresh_line(line);
         self.want_refill(line);
@@ -371,7 +380,7 @@ impl Lane {
 
     /// Remembers that a line's window is getting short.
     pub(super) fn want_refill(&mut self, handle: Handle) {
-        if self.lines[handle].needs_refill(self.options.window) {
+        if self.lines[handle].needs_refill(self.window) {
             self.refill.insert(handle);
         }
     }
@@ -390,12 +399,20 @@ impl Lane {
         if wanted == line.ready {
             return;
         }
-        self.unready(handle);
-        let Some(key) = wanted else { return };
-        let (queue, class) = (self.lines[handle].queue, self.lines[handle].class);
-        self.lines[handle].ready = Some(key);
-        self.queues[queue].ready.entry(class).or_default().insert(key);
-        self.classes[class].queues.insert(queue);
+        let Some(key) = wanted else { return self.unready(handle) };
+        let (queue, class) = (line.queue, line.class);
+        // Most lines go on with their next task: the sets around them stay as they are.
+        let before = self.lines[handle].ready.replace(key);
+        let lines = self.queues[queue].ready.entry(class).or_default();
+        lines.insert(key);
+        match before {
+            Some(before) => {
+                lines.remove(&before);
+            }
+            None => {
+                self.classes[class].queues.insert(queue);
+            }
+        }
         self.refresh_open(queue, class);
     }
 

@@ -14,6 +14,7 @@ use crate::message::{OwnerBatch, TaskEvent};
 use crate::policy::VersionedPolicy;
 use crate::read::LaneRead;
 use crate::rng::Rng;
+use crate::task::TaskResult;
 use crate::time::Timestamp;
 
 use super::counters::Counters;
@@ -31,6 +32,9 @@ use super::write::Batch;
 pub struct LaneOptions {
     /// Tasks of a line kept in memory; up to twice as many for a moment.
     pub window: usize,
+    /// Waiting tasks of all lines together kept in memory. Where there are many lines, their windows are shorter, but
+    /// every line has room for a few.
+    pub tasks_max: usize,
     /// Delayed tasks of the lane kept in memory.
     pub delayed_window: usize,
     /// Lines kept in memory.
@@ -55,6 +59,8 @@ pub struct LaneOptions {
     pub overrun_grace: Duration,
     /// A task is failed when more attempts than this were lost with their workers.
     pub lost_max: u32,
+    /// The most bytes of data that an attempt may answer with, up to [`TaskResult::DATA_BYTES_LIMIT`].
+    pub result_bytes_max: usize,
     /// An insert and its first assignment can be one group.
     pub insert_and_assign: bool,
     /// Which guards are on.
@@ -65,6 +71,7 @@ impl Default for LaneOptions {
     fn default() -> Self {
         Self {
             window: 256,
+            tasks_max: 100_000,
             delayed_window: 1024,
             lines_max: 1 << 17,
             page: 512,
@@ -77,6 +84,7 @@ impl Default for LaneOptions {
             recalls_max: 3,
             overrun_grace: Duration::from_secs(30),
             lost_max: 5,
+            result_bytes_max: 256 << 10,
             insert_and_assign: true,
             guards: Guards::ALL_ON,
         }
@@ -101,8 +109,11 @@ pub struct Lane {
     pub(super) entries: Slab<Entry>,
     pub(super) by_id: IndexMap<TaskId, Handle, FxBuildHasher>,
 
+    /// Queues in use, and some that were a moment ago.
     pub(super) queues: Slab<Queue>,
     pub(super) queue_by_key: BTreeMap<QueueKey, Handle>,
+    /// Queues that were left when idle ones were last looked for.
+    pub(super) queues_kept: usize,
     /// Queues that have something to assign, by their turn.
     pub(super) active: BTreeSet<(u64, Handle)>,
     pub(super) pass: u64,
@@ -114,6 +125,12 @@ pub struct Lane {
 
     pub(super) lines: Slab<Line>,
     pub(super) line_by_key: IndexMap<LineKey, Handle, FxBuildHasher>,
+    /// Tasks of a line kept in memory: [`LaneOptions::window`], or a fair share of the room where lines are many.
+    pub(super) window: usize,
+    /// Tasks in all windows together.
+    pub(super) waiting: usize,
+    /// Windows are cut to their share when there are more.
+    pub(super) squeeze_at: usize,
     /// Lines whose window is getting short.
     pub(super) refill: BTreeSet<Handle>,
     pub(super) lines_cursor: Option<LineKey>,
@@ -197,8 +214,11 @@ pub(super) enum Timer {
 impl Lane {
     /// A lane that was just claimed under `epoch`. It does nothing before [`Input::Start`].
     pub fn new(options: LaneOptions, lane: LaneId, epoch: Epoch, seed: u64, now: Timestamp) -> Self {
+        assert!(options.result_bytes_max <= TaskResult::DATA_BYTES_LIMIT, "stores take no larger results");
         Self {
             next_sweep: now + options.sweep_every,
+            window: options.window,
+            squeeze_at: options.tasks_max,
             options,
             lane,
             epoch,
@@ -211,6 +231,7 @@ impl Lane {
             by_id: IndexMap::default(),
             queues: Slab::new(),
             queue_by_key: BTreeMap::new(),
+            queues_kept: 0,
             active: BTreeSet::new(),
             pass: 0,
             policies: BTreeMap::new(),
@@ -218,6 +239,7 @@ impl Lane {
             applied: BTreeMap::new(),
             lines: Slab::new(),
             line_by_key: IndexMap::default(),
+            waiting: 0,
             refill: BTreeSet::new(),
             lines_cursor: None,
             lines_loaded: false,
@@ -294,6 +316,8 @@ impl Lane {
             self.on_tick(effects);
             self.assign();
             self.announce();
+            self.squeeze();
+            self.check_queues();
             self.ask(effects);
         }
         self.flush(effects);
@@ -354,6 +378,11 @@ impl Lane {
     /// Tasks in memory: windows, delayed ones, and what is in flight.
     pub fn tasks_in_memory(&self) -> usize {
         self.entries.len()
+    }
+
+    /// Queues in memory.
+    pub fn queues_in_memory(&self) -> usize {
+        self.queues.len()
     }
 
     /// Lines and limit keys in memory.

@@ -39,6 +39,7 @@ mod on_policy;
 mod on_report;
 mod on_submit;
 mod on_tick;
+mod room;
 mod workers;
 mod write;
 

@@ -61,7 +61,7 @@ impl Lane {
     pub(super) fn read(&mut self, what: LaneRead, effects: &mut Vec<Effect>) {
         self.next_read += 1;
         let limit = match what {
-            LaneRead::Line { .. } => self.options.window,
+            LaneRead::Line { .. } => self.window,
             LaneRead::Delayed { .. } => self.options.delayed_window,
             _ => self.options.page,
         };
@@ -465,7 +465,8 @@ impl Lane {
             self.arrivals_reading = true;
             self.read(LaneRead::Arrivals { after: self.cursor }, effects);
         }
-        if !self.lines_loaded && !self.lines_reading {
+        // Lines are not looked for faster than their windows are read, so that it is known how much room is left.
+        if !self.lines_loaded && !self.lines_reading && self.refill.len() < self.options.page {
             self.lines_reading = true;
             self.read(LaneRead::Lines { after: self.lines_cursor }, effects);
         }
@@ -485,7 +486,7 @@ impl Lane {
         for _ in under_way..self.options.line_reads {
             let Some(handle) = self.refill.pop_first() else { break };
             let Some(line) = self.lines.get_mut(handle) else { continue };
-            if !line.needs_refill(self.options.window) {
+            if !line.needs_refill(self.window) {
                 continue;
             }
             line.reading = true;

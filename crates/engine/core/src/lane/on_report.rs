@@ -11,7 +11,7 @@ use crate::message::{
 };
 use crate::read::LaneRead;
 use crate::status::Status;
-use crate::task::{AttemptOutcome, AttemptRecord, Progress, TaskError};
+use crate::task::{AttemptOutcome, AttemptRecord, Progress, TaskError, TaskResult};
 use crate::time::Timestamp;
 
 use super::entry::{Entry, Flight, Handle, Spot};
@@ -149,10 +149,8 @@ impl Lane {
     fn on_finished(&mut self, handle: Handle, finish: Finish) {
         self.note_started(handle, finish.ran);
         self.end_flight(handle);
-        let Finish { ending, result, .. } = finish;
-        if !result.is_empty() {
-            self.entries[handle].change().result = Some(Box::new(result));
-        }
+        let (ending, result) = bounded(finish, self.options.result_bytes_max);
+        self.entries[handle].change().result = result;
         let cancelled = self.entries[handle].state.cancel_requested;
         match ending {
             Ending::Success => {
@@ -209,6 +207,7 @@ impl Lane {
             return self.give_to_another(handle);
         }
         let now = self.now;
+        let started = self.entries[handle].state.status == Status::Running;
         if let Some(flight) = &self.entries[handle].flight {
             let worker = flight.worker;
             self.workers[worker].cooling = true;
@@ -219,10 +218,13 @@ impl Lane {
         if entry.state.cancel_requested {
             return self.finish(handle, Status::Cancelled, None);
         }
+        if started {
+            entry.state.start_by = entry.head.start_timeout.map(|timeout| now + timeout);
+        }
         if entry.state.start_by.is_some_and(|at| at <= now) {
             return self.fail_to_start(handle);
         }
-        let error = TaskError::new("handed_back", reason);
+        let error = TaskError::new("handed_back", reason).bounded();
         let record = ended(entry, AttemptOutcome::HandedBack, Some(error), now);
         entry.change().ended.push(record);
         entry.enter(Status::Pending, now);
@@ -487,6 +489,31 @@ impl Lane {
         let (worker, k) = (flight.worker, flight.k);
         let dispatch = Dispatch { k, attempt, head: entry.head.clone(), body: entry.body.clone() };
         self.tell(worker, ToWorker::Dispatch(dispatch));
+    }
+}
+
+/// What a worker said, cut to what every store takes: a commit that is too large would stop the lane.
+fn bounded(finish: Finish, data_max: usize) -> (Ending, Option<Box<TaskResult>>) {
+    let Finish { ending, result, .. } = finish;
+    let too_large = (result.data.len() > data_max).then(|| {
+        let message =
+            format!("the attempt answered with {} bytes, {data_max} are allowed", result.data.len());
+        TaskError::new("result_too_large", message)
+    });
+    let ending = match ending {
+        Ending::Failed { error, retry } => Ending::Failed { error: error.bounded(), retry },
+        Ending::TimedOut { error } => Ending::TimedOut { error: error.bounded() },
+        Ending::Success | Ending::Cancelled => ending,
+    };
+    match too_large {
+        // It would be as large the next time.
+        Some(error) if ending == Ending::Success => {
+            (Ending::Failed { error, retry: RetryAdvice::Never }, None)
+        }
+        // What went wrong first is worth more than what it answered.
+        Some(_) => (ending, None),
+        None if result.is_empty() => (ending, None),
+        None => (ending, Some(Box::new(result.bounded()))),
     }
 }
 

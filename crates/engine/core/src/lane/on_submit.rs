@@ -37,7 +37,7 @@ impl Lane {
         for (item, task) in tasks.into_iter().enumerate() {
             self.submit_one(task, (token, item));
             // What can run at once never gets as far as the end of a window.
-            if (item + 1).is_multiple_of(self.options.window) {
+            if (item + 1).is_multiple_of(self.window) {
                 self.assign();
             }
         }
@@ -78,7 +78,7 @@ impl Lane {
     /// Whether a new task is within the window of its line. One behind it is left to the store, like one that somebody
     /// else has submitted.
     fn keeps_in_line(&mut self, handle: Handle, order: OrderKey) -> bool {
-        let full = 2 * self.options.window;
+        let full = 2 * self.window;
         let line = &mut self.lines[handle];
         if !line.more && line.window.len() >= full {
             line.more = true;

@@ -112,6 +112,8 @@ impl Lane {
             self.read(LaneRead::Expiring { until: self.now, after: None }, effects);
         }
         self.forget_full_rates();
+        self.forget_idle_queues();
+        self.relax();
         self.find_overruns();
         if self.lines_more {
             self.look_for_lines();
@@ -165,27 +167,31 @@ impl Lane {
     /// The store holds lines that are not in memory. Where memory is full of lines, those that cannot run make room.
     fn look_for_lines(&mut self) {
         self.lines_loaded = false;
-        if self.lines.len() >= self.options.lines_max {
+        if self.lines_are_full() {
             self.drop_blocked_lines();
         }
     }
 
     fn drop_blocked_lines(&mut self) {
         let clean = |line: &super::lines::Line| {
-            line.ready.is_none_or(|_| self.classes[line.class].free.is_empty())
+            let may_run = line.ready.is_some()
+                && !self.classes[line.class].free.is_empty()
+                && self.queues[line.queue].may_assign();
+            !may_run
                 && !line.reading
                 && line.entries == line.window.len()
                 && line.window.values().all(|&entry| self.entries[entry].is_clean())
         };
         let blocked: Vec<Handle> =
             self.lines.iter().filter(|(_, line)| clean(line)).map(|(h, _)| h).collect();
-        let room = self.options.lines_max - self.options.lines_max / 2;
+        let room = self.lines.len().div_ceil(2);
         self.lines_missed |= !blocked.is_empty();
         for line in blocked.into_iter().take(room) {
             // Keeps the line until all of its entries are gone.
             self.lines[line].more = true;
             let entries: Vec<Handle> = self.lines[line].window.values().copied().collect();
             self.lines[line].window.clear();
+            self.waiting -= entries.len();
             self.refresh_line(line);
             for entry in entries {
                 self.entries[entry].spot = Spot::Nowhere;

@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use crate::commit::{Group, TaskChange};
 use crate::id::{AttemptNo, Seq, SessionId};
 use crate::message::AttemptId;
@@ -28,7 +30,7 @@ pub(super) enum BatchItem {
         /// The attempt as of this group.
         attempt: AttemptNo,
         submit: Option<(SubmitToken, usize)>,
-        acks: Vec<(SessionId, AttemptId)>,
+        acks: SmallVec<[(SessionId, AttemptId); 1]>,
         inbox_done: Vec<Seq>,
     },
     /// A new task that is not kept in memory.
@@ -66,8 +68,10 @@ impl Lane {
         if !(self.urgent || lazy_due) {
             return;
         }
-        let mut groups = Vec::new();
-        let mut items = Vec::new();
+        let waiting = self.loose.len() + self.unwritten.len() + self.bare_inserts.len();
+        let room = waiting.min(self.options.batch.max(self.loose.len()));
+        let mut groups = Vec::with_capacity(room);
+        let mut items = Vec::with_capacity(room);
         for group in self.loose.drain(..) {
             items.push(BatchItem::Loose { inbox_done: group.inbox_done.clone() });
             groups.push(group);

@@ -15,7 +15,7 @@ use tasklane_core::message::WorkerBatch;
 use tasklane_core::policy::{QueuePolicy, VersionedPolicy};
 use tasklane_core::read::{LanePage, LaneRead};
 use tasklane_core::status::Status;
-use tasklane_core::task::{AttemptOutcome, NewTask, TaskRow, TaskState};
+use tasklane_core::task::{AttemptOutcome, NewTask, TaskResult, TaskRow, TaskState};
 use tasklane_core::time::Timestamp;
 use tasklane_local::memory::{HistoryEvent, MemoryOptions, MemoryState};
 use tasklane_ports::{Load, PutPolicy, Submit};
@@ -396,6 +396,11 @@ impl Story {
     /// The code of the error that a task ended with.
     pub fn error(&self, task: TaskId) -> Option<String> {
         self.stored(task).error.map(|error| error.code)
+    }
+
+    /// What the last attempt of a task answered.
+    pub fn result(&self, task: TaskId) -> Option<TaskResult> {
+        self.inner.borrow().store.task(task).expect("the task is stored").result.as_deref().cloned()
     }
 
     /// How the attempts of a task ended that were not the last.

@@ -221,10 +221,21 @@ impl Worker {
         self.concludes(attempt, finished(ending));
     }
 
+    /// Ends a task and answers with something.
+    pub fn answers(&self, task: TaskId, ending: Ending, result: TaskResult) {
+        let attempt = self.attempt(task);
+        self.concludes(attempt, Report::Finished(Box::new(Finish { ran: Duration::ZERO, ending, result })));
+    }
+
     /// Gives a task back.
     pub fn hands_back(&self, task: TaskId) {
+        self.hands_back_because(task, "no room");
+    }
+
+    /// Gives a task back, and says why.
+    pub fn hands_back_because(&self, task: TaskId, reason: &str) {
         let attempt = self.attempt(task);
-        self.concludes(attempt, Report::HandedBack { reason: "no room".to_owned() });
+        self.concludes(attempt, Report::HandedBack { reason: reason.to_owned() });
     }
 
     fn concludes(&self, attempt: AttemptId, last: Report) {

@@ -5,6 +5,8 @@ mod explain;
 mod limits;
 mod order;
 mod paging;
+mod reports;
+mod room;
 mod strategies;
 mod takeover;
 mod timeouts;

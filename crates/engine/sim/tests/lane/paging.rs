@@ -123,6 +123,19 @@ fn lines_that_cannot_run_make_room_for_those_that_can() {
     assert_eq!(w1.takes(), [id]);
 }
 
+/// Only lines without a worker made room, so that those of a paused queue hid all others for ever.
+#[test]
+fn lines_of_a_paused_queue_make_room_for_those_that_can_run() {
+    let lane = Story::with(|o| (o.window, o.page, o.lines_max) = (4, 4, 4));
+    let w1 = lane.worker("w1", 1);
+    lane.policy_of("paused", |p| p.paused = true);
+    lane.store_all((0..20).map(|n| task().queue("paused").flow("user", &n.to_string())));
+    lane.hint();
+    let id = lane.arrive(task());
+    lane.advance(60);
+    assert_eq!(w1.takes(), [id]);
+}
+
 #[test]
 fn what_happened_while_a_commit_was_under_way_is_written_once() {
     let lane = Story::new();

@@ -126,6 +126,22 @@ fn a_task_whose_worker_was_lost_gets_its_start_timeout_again() {
     expect_start_timeout(&lane, id);
 }
 
+/// An attempt that had started kept its old deadline when it was given back, and its task failed as not started.
+#[test]
+fn a_started_task_that_is_handed_back_gets_its_start_timeout_again() {
+    let lane = Story::new();
+    let w1 = lane.worker("w1", 1);
+    let id = lane.submit(task().start_timeout(5));
+    w1.runs();
+    lane.advance(100);
+    w1.hands_back(id);
+    assert_eq!(lane.status(id), Status::Pending);
+    lane.advance(4);
+    assert_eq!(lane.status(id), Status::Pending);
+    lane.advance(1);
+    expect_start_timeout(&lane, id);
+}
+
 #[test]
 fn an_attempt_far_past_its_timeout_costs_its_worker_the_session() {
     let lane = Story::new();
