@@ -192,7 +192,9 @@ impl Bench {
                         self.step(Input::Committed { outcomes });
                     }
                     Effect::Send(batch) => self.answer(batch),
-                    Effect::Finished(events) => self.finished += events.len() as u64,
+                    Effect::Changed(events) => {
+                        self.finished += events.iter().filter(|event| event.status.is_final()).count() as u64;
+                    }
                     Effect::Submitted { .. } | Effect::Revoke { .. } | Effect::Reload => {}
                 }
             }

@@ -253,7 +253,7 @@ pub enum Ending {
 pub enum RetryAdvice {
     /// As the retry policy says.
     Policy,
-    /// Not before this time has passed.
+    /// After this time, whatever the policy says of waiting: who asked for it knows best.
     After(Duration),
     /// It would fail again.
     Never,

@@ -295,7 +295,7 @@ impl World {
                     }
                 }
                 Effect::Revoke { session } => self.call_coordinator(CoordinatorCall::Revoke { session }),
-                Effect::Finished(_) => {}
+                Effect::Changed(_) => {}
                 Effect::Parked { .. } => self.report.fault("lane parked"),
             }
         }

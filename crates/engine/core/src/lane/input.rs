@@ -96,8 +96,8 @@ pub enum Effect {
         /// Which one.
         session: SessionId,
     },
-    /// Tasks became final, durably.
-    Finished(Vec<TaskEvent>),
+    /// Tasks changed, durably.
+    Changed(Vec<TaskEvent>),
     /// The lane must be loaded anew: its view of the store has a gap.
     Reload,
 }

@@ -193,7 +193,8 @@ pub struct Lane {
     /// Inbox rows being dealt with.
     pub(super) inbox_known: BTreeSet<Seq>,
 
-    pub(super) finished: Vec<TaskEvent>,
+    /// What was committed, to be told at the end of the step.
+    pub(super) changed: Vec<TaskEvent>,
     /// Sessions to revoke at the end of the step.
     pub(super) revocations: Vec<SessionId>,
     /// Classes with ready lines and no worker with room: their workers are told.
@@ -280,7 +281,7 @@ impl Lane {
             commands: BTreeMap::new(),
             commands_unread: Vec::new(),
             inbox_known: BTreeSet::new(),
-            finished: Vec::new(),
+            changed: Vec::new(),
             revocations: Vec::new(),
             starved: BTreeSet::new(),
         }
@@ -352,8 +353,8 @@ impl Lane {
             effects.push(Effect::Send(OwnerBatch { lane: self.lane, epoch: self.epoch, session, messages }));
         }
         effects.extend(self.revocations.drain(..).map(|session| Effect::Revoke { session }));
-        if !self.finished.is_empty() {
-            effects.push(Effect::Finished(std::mem::take(&mut self.finished)));
+        if !self.changed.is_empty() {
+            effects.push(Effect::Changed(std::mem::take(&mut self.changed)));
         }
     }
 

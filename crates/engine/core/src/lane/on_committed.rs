@@ -5,6 +5,8 @@ use crate::guard::Guard;
 use crate::id::{AttemptNo, Seq, SessionId, TaskId};
 use crate::message::{AttemptId, TaskEvent, ToWorker, Verdict};
 
+use crate::status::Status;
+
 use super::entry::{Handle, Spot};
 use super::input::{Effect, SubmitToken};
 use super::machine::Lane;
@@ -37,9 +39,16 @@ impl Lane {
                         self.judge_again(id, &inbox_done);
                     }
                 }
-                BatchItem::Bare { submit, head, due, delayed } => {
+                BatchItem::Bare { submit, task, head, due, delayed } => {
                     self.answer(submit, &outcome, effects);
                     if let GroupOutcome::Applied { seq: Some(seq) } = outcome {
+                        self.changed.push(TaskEvent {
+                            task,
+                            queue: head.queue.clone(),
+                            status: Status::Pending,
+                            attempt: AttemptNo(0),
+                            at: self.now,
+                        });
                         self.left_in_store(&head, due, seq, delayed);
                     }
                 }
@@ -95,6 +104,7 @@ impl Lane {
                 if let Some(seq) = *seq {
                     self.renumber(handle, seq);
                 }
+                self.tell_changed(handle);
                 self.on_entry_applied(handle, attempt);
             }
             GroupOutcome::NotCreated(outcome) => {
@@ -124,18 +134,23 @@ impl Lane {
         }
     }
 
+    /// What the store has now of a task is news.
+    fn tell_changed(&mut self, handle: Handle) {
+        let entry = &self.entries[handle];
+        self.changed.push(TaskEvent {
+            task: entry.id,
+            queue: entry.head.queue.clone(),
+            status: entry.expected.status,
+            attempt: entry.expected.attempt,
+            at: self.now,
+        });
+    }
+
     fn on_entry_applied(&mut self, handle: Handle, attempt: AttemptNo) {
         let entry = &self.entries[handle];
         let state = &entry.state;
         if state.status.is_final() {
             if entry.is_clean() {
-                self.finished.push(TaskEvent {
-                    task: entry.id,
-                    queue: entry.head.queue.clone(),
-                    status: state.status,
-                    attempt: state.attempt,
-                    at: state.finished_at.unwrap_or(self.now),
-                });
                 self.bury(handle);
             }
             return;

@@ -178,15 +178,13 @@ impl Lane {
     fn fail(&mut self, handle: Handle, outcome: AttemptOutcome, error: TaskError, advice: RetryAdvice) {
         let entry = &self.entries[handle];
         let (policy, retries) = (entry.head.retry.clone(), entry.state.retries);
-        let least = match advice {
-            RetryAdvice::Policy => Duration::ZERO,
-            RetryAdvice::After(wait) => wait,
-            RetryAdvice::Never => return self.finish(handle, Status::Failed, Some(error)),
-        };
-        if retries >= policy.max_retries {
+        if advice == RetryAdvice::Never || retries >= policy.max_retries {
             return self.finish(handle, Status::Failed, Some(error));
         }
-        let wait = policy.wait(retries, &mut self.rng).max(least);
+        let wait = match advice {
+            RetryAdvice::After(wait) => wait,
+            RetryAdvice::Policy | RetryAdvice::Never => policy.wait(retries, &mut self.rng),
+        };
         let now = self.now;
         let entry = &mut self.entries[handle];
         let record = ended(entry, outcome, Some(error.clone()), now);

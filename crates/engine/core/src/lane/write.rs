@@ -6,7 +6,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::commit::{Group, TaskChange};
-use crate::id::{AttemptNo, Seq, SessionId};
+use crate::id::{AttemptNo, Seq, SessionId, TaskId};
 use crate::message::AttemptId;
 use crate::task::TaskHead;
 use crate::time::Timestamp;
@@ -34,7 +34,7 @@ pub(super) enum BatchItem {
         inbox_done: Vec<Seq>,
     },
     /// A new task that is not kept in memory.
-    Bare { submit: (SubmitToken, usize), head: Arc<TaskHead>, due: Timestamp, delayed: bool },
+    Bare { submit: (SubmitToken, usize), task: TaskId, head: Arc<TaskHead>, due: Timestamp, delayed: bool },
     /// Records, or inbox rows without effect.
     Loose { inbox_done: Vec<Seq> },
 }
@@ -94,7 +94,7 @@ impl Lane {
         for insert in self.bare_inserts.drain(..bare) {
             let (head, due) = (insert.task.spec.head.clone(), insert.task.due);
             let delayed = insert.task.state().delayed;
-            items.push(BatchItem::Bare { submit: insert.submit, head, due, delayed });
+            items.push(BatchItem::Bare { submit: insert.submit, task: insert.task.id, head, due, delayed });
             groups.push(Group { insert: Some(insert.task), ..Group::default() });
         }
         let left = !self.unwritten.is_empty() || !self.bare_inserts.is_empty();

@@ -91,8 +91,8 @@ pub enum Effect {
         /// Which one.
         session: SessionId,
     },
-    /// Tasks became final, durably.
-    Finished(Vec<TaskEvent>),
+    /// Tasks changed, durably.
+    Changed(Vec<TaskEvent>),
     /// The lane has failed under several owners in a row and is left alone for a while: tell people.
     Parked {
         /// How many owners.

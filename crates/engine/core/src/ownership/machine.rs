@@ -497,7 +497,7 @@ impl Ownership {
                 effects.push(Effect::Submitted { token, outcomes: Some(outcomes) });
             }
             lane::Effect::Revoke { session } => effects.push(Effect::Revoke { session }),
-            lane::Effect::Finished(events) => effects.push(Effect::Finished(events)),
+            lane::Effect::Changed(events) => effects.push(Effect::Changed(events)),
             lane::Effect::Reload => self.drop_lane(),
         }
     }

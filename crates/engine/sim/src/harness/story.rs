@@ -182,7 +182,10 @@ impl Inner {
                 self.answers.insert(token, outcomes);
             }
             Effect::Revoke { session } => self.revoked.push(session),
-            Effect::Finished(events) => self.finished.extend(events.into_iter().map(|event| event.task)),
+            Effect::Changed(events) => {
+                let finished = events.into_iter().filter(|event| event.status.is_final());
+                self.finished.extend(finished.map(|event| event.task));
+            }
             Effect::Reload => self.takeover(),
         }
     }

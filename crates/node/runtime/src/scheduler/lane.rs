@@ -289,7 +289,7 @@ impl LaneDriver {
                 }
             }
             Effect::Revoke { session } => self.revoke(session),
-            Effect::Finished(events) => self.parts.hub.changed(&events),
+            Effect::Changed(events) => self.parts.hub.changed(&events),
             Effect::Parked { failures } => {
                 tracing::error!(%lane, failures, "the lane has failed under several owners and is left alone for a while");
             }
