@@ -129,11 +129,19 @@ struct GuardProcess {
     settings: Settings,
     deadline: SharedDeadline,
     files_max: Rlimit,
-    /// Sockets of attempts that have not ended.
-    shims: BTreeMap<ChildId, OwnedFd>,
+    /// Of attempts that have not ended.
+    shims: BTreeMap<ChildId, Shim>,
+    /// Those of them, and of others, that have not been reaped.
     shim_pids: HashSet<Pid>,
-    /// Attempts whose shim was killed. They have ended when nothing is left that the guard inherited.
-    bereft: Vec<ChildId>,
+    /// Attempts whose shim was killed. They have ended when that has been reaped, because only then all its children
+    /// are ours, and nothing is left that the guard inherited.
+    bereft: Vec<(ChildId, Pid)>,
+}
+
+#[derive(Debug)]
+struct Shim {
+    socket: OwnedFd,
+    pid: Pid,
 }
 
 impl GuardProcess {
@@ -292,7 +300,7 @@ impl GuardProcess {
             }),
             Ok(Forked::Parent(pid)) => {
                 self.shim_pids.insert(pid);
-                self.shims.insert(id, ours);
+                self.shims.insert(id, Shim { socket: ours, pid });
                 Ok(())
             }
             Err(e) => {
@@ -305,14 +313,14 @@ impl GuardProcess {
     fn order(&mut self, id: ChildId, order: Order) {
         // Unknown if it has ended, which the worker is about to hear.
         if let Some(shim) = self.shims.get(&id) {
-            let _ = send(shim, &encode(&order), SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+            let _ = send(&shim.socket, &encode(&order), SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
         }
     }
 
     fn take_reports(&mut self, id: ChildId) {
         while let Some(shim) = self.shims.get(&id) {
             let mut word = [0; WORD_BYTES_MAX];
-            match recv(shim, &mut word, RecvFlags::DONTWAIT) {
+            match recv(&shim.socket, &mut word, RecvFlags::DONTWAIT) {
                 Err(Errno::AGAIN) => return,
                 Err(Errno::INTR) => {}
                 Ok((len, _)) if len > 0 => match super::wire::decode::<FromGuard>(&word[..len]) {
@@ -325,8 +333,8 @@ impl GuardProcess {
                 },
                 // It died without a last word: somebody killed it, and what it watched is ours now.
                 Ok(_) | Err(_) => {
+                    self.bereft.push((id, shim.pid));
                     self.forget(id);
-                    self.bereft.push(id);
                 }
             }
         }
@@ -335,7 +343,7 @@ impl GuardProcess {
     fn forget(&mut self, id: ChildId) {
         if let Some(shim) = self.shims.remove(&id) {
             // By hand: a fork that has not closed its copy yet would keep it registered.
-            let _ = epoll::delete(&self.epoll, &shim);
+            let _ = epoll::delete(&self.epoll, &shim.socket);
         }
     }
 
@@ -363,7 +371,12 @@ impl GuardProcess {
             tree::own_children().into_iter().filter(|p| !self.shim_pids.contains(&p.pid)).collect();
         if inherited.is_empty() {
             let ended = Ended { how: HowEnded::Unknown, leftovers: 0, oom_killed: None };
-            for id in std::mem::take(&mut self.bereft) {
+            let (dying, over) = std::mem::take(&mut self.bereft)
+                .into_iter()
+                .partition(|(_, shim)| self.shim_pids.contains(shim));
+            self.bereft = dying;
+            let over: Vec<(ChildId, Pid)> = over;
+            for (id, _) in over {
                 self.tell(FromGuard::Ended { id, ended });
             }
         } else {

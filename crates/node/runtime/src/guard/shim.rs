@@ -84,6 +84,7 @@ fn run_to_end(parts: Parts) -> io::Result<()> {
         phase: Phase::Running,
         told: HashSet::new(),
         ended: None,
+        swept: false,
     };
     let ended = shim.watch(&children, &alarm)?;
     if let Some(control) = &shim.control {
@@ -129,6 +130,8 @@ struct Shim {
     told: HashSet<Pid>,
     /// How the command itself ended, once it has.
     ended: Option<Ended>,
+    /// What it left behind has got SIGTERM.
+    swept: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -201,20 +204,17 @@ impl Shim {
         let lease_warning = lease_end.map(|at| at.saturating_sub(self.settings.lease_grace));
         let past = |at: Option<Duration>| at.is_some_and(|at| at <= now);
 
-        if self.phase == Phase::Running {
-            if self.ended.is_some() {
-                self.terminate(Some(now + self.settings.leftover_grace));
-            } else if past(lease_warning) {
-                self.terminate(None);
-            }
+        if self.ended.is_some() && !self.swept {
+            // Also when SIGTERM was sent before: what was started since has not got it.
+            self.swept = true;
+            self.terminate(Some(now + self.settings.leftover_grace));
+        } else if self.phase == Phase::Running && past(lease_warning) {
+            self.terminate(None);
         }
-        if let Phase::Terminating { kill_at } = &mut self.phase {
-            if self.ended.is_some() && kill_at.is_none() {
-                *kill_at = Some(now + self.settings.leftover_grace);
-            }
-            if past(*kill_at) || past(lease_end) {
-                self.phase = Phase::Killing { pause: PAUSE_MIN };
-            }
+        if let Phase::Terminating { kill_at } = self.phase
+            && (past(kill_at) || past(lease_end))
+        {
+            self.phase = Phase::Killing { pause: PAUSE_MIN };
         }
         match &mut self.phase {
             Phase::Running => lease_warning,
@@ -228,9 +228,15 @@ impl Shim {
         }
     }
 
+    /// SIGTERM to all who have not got it, and SIGKILL at this time, or at an earlier one that is known already.
     fn terminate(&mut self, kill_at: Option<Duration>) {
+        let known = match self.phase {
+            Phase::Running => None,
+            Phase::Terminating { kill_at } => kill_at,
+            Phase::Killing { .. } => return,
+        };
         tree::terminate(&mut self.told);
-        self.phase = Phase::Terminating { kill_at };
+        self.phase = Phase::Terminating { kill_at: kill_at.into_iter().chain(known).min() };
     }
 
     fn take_orders(&mut self) {
@@ -254,20 +260,13 @@ impl Shim {
     }
 
     fn on_order(&mut self, order: Order) {
-        let killing = matches!(self.phase, Phase::Killing { .. });
         match order {
-            Order::Terminate { grace } if !killing => {
-                let asked = grace.map(|grace| boottime() + grace);
-                let known = match self.phase {
-                    Phase::Terminating { kill_at } => kill_at,
-                    Phase::Running | Phase::Killing { .. } => None,
-                };
-                // Of two times, the earlier one.
-                self.terminate(asked.into_iter().chain(known).min());
+            Order::Terminate { grace } => self.terminate(grace.map(|grace| boottime() + grace)),
+            Order::Kill if !matches!(self.phase, Phase::Killing { .. }) => {
+                self.phase = Phase::Killing { pause: PAUSE_MIN };
             }
-            Order::Kill if !killing => self.phase = Phase::Killing { pause: PAUSE_MIN },
             // The deadline is looked at after every order.
-            Order::Look | Order::Terminate { .. } | Order::Kill => {}
+            Order::Look | Order::Kill => {}
         }
     }
 }

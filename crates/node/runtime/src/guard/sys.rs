@@ -103,6 +103,8 @@ fn close_range(first: RawFd, last: RawFd) -> io::Result<()> {
     Ok(())
 }
 
+const SIGNAL_MAX: c_int = 64;
+
 /// Makes the command start as if from a fresh login: its own session, no blocked and no ignored signals. It is killed
 /// when the thread that starts it dies, should nobody be left to do that.
 pub(super) fn start_afresh(command: &mut Command, parent: Pid, files_max: Rlimit) {
@@ -114,9 +116,12 @@ pub(super) fn start_afresh(command: &mut Command, parent: Pid, files_max: Rlimit
         }
         setrlimit(Resource::Nofile, files_max)?;
         // Ignored signals stay ignored across exec: those of the worker's own parent (nohup) and Rust's SIGPIPE.
-        for signal in 1..=libc::SIGRTMAX() {
-            // SAFETY: sets a plain disposition; the numbers that may not be changed are refused, which is fine.
-            unsafe { libc::signal(signal, libc::SIG_DFL) };
+        for signal in 1..=SIGNAL_MAX {
+            // By the system call, because the C library refuses to touch two that a parent may have ignored.
+            let default = [0_u64; 8];
+            // SAFETY: all zero is a valid `sigaction` of the kernel, of at most this size, which says "default". The
+            // numbers that may not be changed are refused, which is fine.
+            unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, &raw const default, ptr::null::<u8>(), 8) };
         }
         // SAFETY: the set is initialised before it is read.
         unsafe {
