@@ -1,5 +1,7 @@
 //! Commands under a guard: how they start, what they see, and that nothing of them is left.
 
+#![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
+
 mod guard_support;
 
 use std::fs;
@@ -21,17 +23,17 @@ async fn exit_code_signal_and_output_come_back() {
     let guard = guard().await;
     let mut child = guard.spawn(script("echo out; echo err >&2; exit 7")).await.unwrap();
     let clean = Ended { how: HowEnded::Code(7), leftovers: 0, oom_killed: Some(false) };
-    assert_eq!(child.ended().await, clean);
-    assert_eq!(child.ended().await, clean, "asked again, it answers the same");
+    assert_eq!(child.tree.ended().await, clean);
+    assert_eq!(child.tree.ended().await, clean, "asked again, it answers the same");
     assert_eq!(all(&mut child.stdout).await, "out\n");
     assert_eq!(all(&mut child.stderr).await, "err\n");
 
     let mut child = guard.spawn(script("kill -SEGV $$")).await.unwrap();
-    assert_eq!(child.ended().await.how, HowEnded::Signal(libc::SIGSEGV));
+    assert_eq!(child.tree.ended().await.how, HowEnded::Signal(libc::SIGSEGV));
 
     // Killed by somebody else, with no lack of memory.
     let mut child = guard.spawn(script("kill -KILL $$")).await.unwrap();
-    let ended = child.ended().await;
+    let ended = child.tree.ended().await;
     assert_eq!(ended.how, HowEnded::Signal(libc::SIGKILL));
     assert_ne!(ended.oom_killed, Some(true));
 }
@@ -45,7 +47,7 @@ async fn standard_input_is_what_was_given() {
     let mut got = Vec::new();
     child.stdout.read_to_end(&mut got).await.unwrap();
     assert_eq!(got, bytes);
-    assert_eq!(child.ended().await.how, HowEnded::Code(0));
+    assert_eq!(child.tree.ended().await.how, HowEnded::Code(0));
 
     let mut child = guard.spawn(script("cat")).await.unwrap();
     assert_eq!(all(&mut child.stdout).await, "");
@@ -65,7 +67,7 @@ async fn large_output_arrives_whole() {
         }
     }
     assert_eq!(total, BYTES);
-    assert_eq!(child.ended().await.how, HowEnded::Code(0));
+    assert_eq!(child.tree.ended().await.how, HowEnded::Code(0));
 }
 
 #[tokio::test]
@@ -88,7 +90,7 @@ async fn what_cannot_start_says_why() {
     assert!(matches!(guard.spawn(request).await, Err(GuardError::TooLarge)));
 
     let mut child = guard.spawn(script("pwd")).await.unwrap();
-    assert_eq!(child.ended().await.how, HowEnded::Code(0), "the guard goes on");
+    assert_eq!(child.tree.ended().await.how, HowEnded::Code(0), "the guard goes on");
 }
 
 #[tokio::test]
@@ -103,7 +105,7 @@ async fn a_command_sees_nothing_of_the_worker() {
         stdin: Stdin::File(input),
     };
     let child = guard.spawn(request).await.unwrap();
-    let about = format!("/proc/{}", child.pid());
+    let about = format!("/proc/{}", child.tree.pid());
 
     assert_eq!(fs::read(format!("{about}/environ")).unwrap(), b"ONLY=this\0PATH=/usr/bin:/bin\0");
     let mut fds: Vec<_> =
@@ -117,13 +119,13 @@ async fn a_command_sees_nothing_of_the_worker() {
         let line = status.lines().find(|line| line.starts_with(set)).unwrap();
         assert_eq!(line.split_whitespace().nth(1), Some("0000000000000000"), "{line}");
     }
-    let own = rustix::process::getsid(Some(pid(child.pid()))).unwrap();
-    assert_eq!(own.as_raw_pid(), child.pid(), "a session of its own");
+    let own = rustix::process::getsid(Some(pid(child.tree.pid()))).unwrap();
+    assert_eq!(own.as_raw_pid(), child.tree.pid(), "a session of its own");
     let limit = |who: &str| {
         let limits = fs::read_to_string(format!("/proc/{who}/limits")).unwrap();
         limits.lines().find(|line| line.starts_with("Max open files")).unwrap().to_owned()
     };
-    assert_eq!(limit(&child.pid().to_string()), limit("self"));
+    assert_eq!(limit(&child.tree.pid().to_string()), limit("self"));
 }
 
 #[tokio::test]
@@ -131,8 +133,8 @@ async fn kill_reaches_what_called_setsid() {
     let guard = guard().await;
     let mut child = guard.spawn(script(&format!("{STUBBORN} wait"))).await.unwrap();
     let stubborn = pid_line(&mut child).await;
-    child.kill();
-    assert_eq!(child.ended().await.how, HowEnded::Signal(libc::SIGKILL));
+    child.tree.kill();
+    assert_eq!(child.tree.ended().await.how, HowEnded::Signal(libc::SIGKILL));
     assert!(!runs(stubborn));
 }
 
@@ -140,44 +142,43 @@ async fn kill_reaches_what_called_setsid() {
 async fn stop_asks_first_and_kills_what_does_not_listen() {
     let guard = guard().await;
     // Listens, and says so; what it starts while it ends is ended too, long before the grace time is over.
-    let polite = r#"trap 'echo bye; sleep 1000 & exit 3' TERM; echo up; while :; do sleep 0.1; done"#;
+    let polite = "trap 'echo bye; sleep 1000 & exit 3' TERM; echo up; while :; do sleep 0.1; done";
     let mut child = guard.spawn(script(polite)).await.unwrap();
     assert_eq!(line(&mut child).await, "up");
-    child.stop(PATIENCE * 10);
-    let ended = tokio::time::timeout(PATIENCE, child.ended()).await.expect("it ends");
+    child.tree.stop(PATIENCE * 10);
+    let ended = tokio::time::timeout(PATIENCE, child.tree.ended()).await.expect("it ends");
     assert_eq!(ended.how, HowEnded::Code(3));
     assert_eq!(all(&mut child.stdout).await, "bye\n");
 
     // Its shell listens, but what it started does not.
     let mut child = guard.spawn(script(&format!("{STUBBORN} wait"))).await.unwrap();
     let stubborn = pid_line(&mut child).await;
-    child.stop(Duration::from_millis(50));
-    assert_eq!(child.ended().await.how, HowEnded::Signal(libc::SIGTERM));
+    child.tree.stop(Duration::from_millis(50));
+    assert_eq!(child.tree.ended().await.how, HowEnded::Signal(libc::SIGTERM));
     assert!(!runs(stubborn));
 
     // Stopped by a signal, it cannot listen until it goes on.
-    let mut child = guard.spawn(script(r#"trap 'exit 4' TERM; kill -STOP $$; exit 5"#)).await.unwrap();
-    while !state(pid(child.pid())).is_some_and(|state| state == 'T') {
+    let mut child = guard.spawn(script("trap 'exit 4' TERM; kill -STOP $$; exit 5")).await.unwrap();
+    while state(pid(child.tree.pid())) != Some('T') {
         tokio::task::yield_now().await;
     }
-    child.stop(PATIENCE);
-    assert_eq!(child.ended().await.how, HowEnded::Code(4));
+    child.tree.stop(PATIENCE);
+    assert_eq!(child.tree.ended().await.how, HowEnded::Code(4));
 }
 
 #[tokio::test]
 async fn terminate_alone_does_not_kill() {
     let guard = guard().await;
-    let deaf = r#"trap '' TERM; echo up; read x; echo $x"#;
+    let deaf = "trap '' TERM; echo up; read x; echo $x";
     let (input, output) = pipe().unwrap();
-    let mut child =
-        guard.spawn(SpawnRequest { stdin: Stdin::File(input), ..script(deaf) }).await.unwrap();
+    let mut child = guard.spawn(SpawnRequest { stdin: Stdin::File(input), ..script(deaf) }).await.unwrap();
     assert_eq!(line(&mut child).await, "up");
-    child.terminate();
+    child.tree.terminate();
     // A second command comes and goes, so the order has long been carried out.
-    guard.spawn(script("true")).await.unwrap().ended().await;
+    guard.spawn(script("true")).await.unwrap().tree.ended().await;
     fs::File::from(output).write_all(b"still here\n").unwrap();
     assert_eq!(line(&mut child).await, "still here");
-    assert_eq!(child.ended().await.how, HowEnded::Code(0));
+    assert_eq!(child.tree.ended().await.how, HowEnded::Code(0));
 }
 
 #[tokio::test]
@@ -189,7 +190,7 @@ async fn leftovers_are_ended_and_counted() {
     let mut child = guard.spawn(leaves).await.unwrap();
     let stubborn = pid_line(&mut child).await;
     fs::File::from(output).write_all(b"now\n").unwrap();
-    let ended = child.ended().await;
+    let ended = child.tree.ended().await;
     assert_eq!(ended.how, HowEnded::Code(0), "what is left behind does not change how it ended");
     assert!((1..=2).contains(&ended.leftovers), "{ended:?}");
     assert!(!runs(stubborn));
@@ -198,13 +199,14 @@ async fn leftovers_are_ended_and_counted() {
 #[tokio::test]
 async fn a_chain_of_forks_cannot_run_away() {
     // Every process lives for an instant: it forks, ends, and its child starts yet another session.
-    let chain = "import os,sys\nprint('up',flush=True)\nwhile True:\n if os.fork(): os._exit(0)\n os.setsid()\n";
+    let chain =
+        "import os,sys\nprint('up',flush=True)\nwhile True:\n if os.fork(): os._exit(0)\n os.setsid()\n";
     let options = GuardOptions { leftover_grace: Duration::from_millis(20), ..options() };
     let guard = Guard::start(options).await.unwrap();
     let request = SpawnRequest { argv: vec!["python3".into(), "-c".into(), chain.into()], ..script("") };
     let mut child = guard.spawn(request).await.unwrap();
     assert_eq!(line(&mut child).await, "up");
-    let ended = tokio::time::timeout(PATIENCE, child.ended()).await.expect("it ends");
+    let ended = tokio::time::timeout(PATIENCE, child.tree.ended()).await.expect("it ends");
     assert_eq!(ended.how, HowEnded::Code(0));
     // Nobody is left to hold the pipe.
     assert_eq!(all(&mut child.stdout).await, "");
@@ -215,7 +217,7 @@ async fn dropping_a_child_kills_it() {
     let guard = guard().await;
     let mut child = guard.spawn(script(&format!("{STUBBORN} wait"))).await.unwrap();
     let stubborn = pid_line(&mut child).await;
-    let main = pid(child.pid());
+    let main = pid(child.tree.pid());
     drop(child);
     gone(stubborn).await;
     gone(main).await;
@@ -228,10 +230,10 @@ async fn a_killed_shim_leaves_nothing() {
     line(&mut other).await;
     let mut child = guard.spawn(script(&format!("{STUBBORN} wait"))).await.unwrap();
     let stubborn = pid_line(&mut child).await;
-    kill(parent(pid(child.pid())));
-    assert_eq!(child.ended().await.how, HowEnded::Unknown);
+    kill(parent(pid(child.tree.pid())));
+    assert_eq!(child.tree.ended().await.how, HowEnded::Unknown);
     assert!(!runs(stubborn));
-    assert_eq!(other.ended().await.how, HowEnded::Code(1), "other attempts are left alone");
+    assert_eq!(other.tree.ended().await.how, HowEnded::Code(1), "other attempts are left alone");
 }
 
 #[tokio::test]
@@ -240,11 +242,11 @@ async fn a_killed_guard_leaves_nothing_and_is_replaced() {
     let mut child = guard.spawn(script(&format!("{STUBBORN} wait"))).await.unwrap();
     let stubborn = pid_line(&mut child).await;
     kill(pid(guard.pid().await));
-    assert_eq!(child.ended().await.how, HowEnded::Unknown);
+    assert_eq!(child.tree.ended().await.how, HowEnded::Unknown);
     assert!(!runs(stubborn));
     guard.lost().await;
     let mut child = guard.spawn(script("exit 9")).await.unwrap();
-    assert_eq!(child.ended().await.how, HowEnded::Code(9));
+    assert_eq!(child.tree.ended().await.how, HowEnded::Code(9));
 }
 
 #[tokio::test]
@@ -272,13 +274,13 @@ async fn nothing_outlives_the_deadline() {
     guard.set_deadline(Some(deadline));
     let mut child = guard.spawn(script(&format!("{STUBBORN} wait"))).await.unwrap();
     let stubborn = pid_line(&mut child).await;
-    assert_eq!(child.ended().await.how, HowEnded::Signal(libc::SIGTERM), "asked first");
+    assert_eq!(child.tree.ended().await.how, HowEnded::Signal(libc::SIGTERM), "asked first");
     assert!(!runs(stubborn), "then killed");
     let error = guard.spawn(script("true")).await.unwrap_err();
     assert!(matches!(error, GuardError::Spawn { step: FailedStep::Lease, .. }), "{error:?}");
 
     guard.set_deadline(Some(boottime() + PATIENCE));
-    assert_eq!(guard.spawn(script("true")).await.unwrap().ended().await.how, HowEnded::Code(0));
+    assert_eq!(guard.spawn(script("true")).await.unwrap().tree.ended().await.how, HowEnded::Code(0));
 }
 
 #[tokio::test]
@@ -305,7 +307,7 @@ async fn a_deadline_that_moves_is_followed() {
     assert_eq!(line(&mut child).await, "alive");
     // Nearer: it ends although it was told of a later one.
     guard.set_deadline(Some(boottime()));
-    let how = child.ended().await.how;
+    let how = child.tree.ended().await.how;
     assert!(matches!(how, HowEnded::Signal(libc::SIGTERM | libc::SIGKILL)), "{how:?}");
 }
 
@@ -314,7 +316,7 @@ async fn many_at_once() {
     let guard = guard().await;
     let one = |n: i32| {
         let guard = guard.clone();
-        async move { guard.spawn(script(&format!("exit {n}"))).await.unwrap().ended().await.how }
+        async move { guard.spawn(script(&format!("exit {n}"))).await.unwrap().tree.ended().await.how }
     };
     let ended = futures::future::join_all((0..100).map(one)).await;
     for (n, how) in (0..).zip(ended) {

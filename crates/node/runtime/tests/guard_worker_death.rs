@@ -2,6 +2,8 @@
 //!
 //! The worker is this test program itself, started again to play that part.
 
+#![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
+
 mod guard_support;
 
 use std::fs::File;
@@ -43,9 +45,10 @@ async fn worker() {
     println!("pid {}", guard.pid().await);
     let mut children = Vec::new();
     for _ in 0..3 {
-        let stubborn = r#"trap "" TERM; setsid sh -c 'trap "" TERM; echo $$; while :; do sleep 1000; done' & wait"#;
+        let stubborn =
+            r#"trap "" TERM; setsid sh -c 'trap "" TERM; echo $$; while :; do sleep 1000; done' & wait"#;
         let mut child = guard.spawn(script(stubborn)).await.unwrap();
-        println!("pid {}", child.pid());
+        println!("pid {}", child.tree.pid());
         println!("pid {}", line(&mut child).await);
         children.push(child);
     }

@@ -33,13 +33,20 @@ pub enum HowEnded {
     Unknown,
 }
 
-/// A command and all that it starts. Dropping this kills all of it.
+/// A command that was started.
 #[derive(Debug)]
 pub struct Child {
     /// What it prints.
     pub stdout: pipe::Receiver,
     /// What it prints as errors.
     pub stderr: pipe::Receiver,
+    /// The command and all that it starts.
+    pub tree: Tree,
+}
+
+/// A command and all that it starts. Dropping this kills all of it.
+#[derive(Debug)]
+pub struct Tree {
     pid: i32,
     control: Control,
     report: Option<oneshot::Receiver<Ended>>,
@@ -48,16 +55,9 @@ pub struct Child {
     ended: Option<Ended>,
 }
 
-impl Child {
-    pub(super) fn new(
-        pipes: [pipe::Receiver; 2],
-        pid: i32,
-        control: Control,
-        report: oneshot::Receiver<Ended>,
-        alive: OwnedFd,
-    ) -> Self {
-        let [stdout, stderr] = pipes;
-        Self { stdout, stderr, pid, control, report: Some(report), alive: Some(alive), ended: None }
+impl Tree {
+    pub(super) fn new(pid: i32, control: Control, report: oneshot::Receiver<Ended>, alive: OwnedFd) -> Self {
+        Self { pid, control, report: Some(report), alive: Some(alive), ended: None }
     }
 
     /// The process number of the command.

@@ -15,7 +15,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::pipe::{PipeFlags, pipe_with};
 use tokio::net::unix::pipe;
 
-use super::child::{Child, Control};
+use super::child::{Child, Control, Tree};
 use super::link::{Link, Registered};
 use super::process::{ASKED_BY, was_called};
 use super::wire::{FailedStep, Settings, Spawn, ToGuard, fits};
@@ -169,11 +169,8 @@ impl Guard {
         }
         let program = argv.first().cloned().unwrap_or_default();
         let folder = cwd.clone();
-        let no_fork = |source: io::Error| GuardError::Spawn {
-            step: FailedStep::Fork,
-            what: String::new(),
-            source,
-        };
+        let no_fork =
+            |source: io::Error| GuardError::Spawn { step: FailedStep::Fork, what: String::new(), source };
 
         let stdin = match stdin {
             Stdin::Null => None,
@@ -184,7 +181,7 @@ impl Guard {
         let [(stdout, their_stdout), (stderr, their_stderr), (alive, their_alive)] =
             [pair()?, pair()?, pair()?];
         let reader = |fd| pipe::Receiver::from_owned_fd(fd).map_err(no_fork);
-        let pipes = [reader(stdout)?, reader(stderr)?];
+        let (stdout, stderr) = (reader(stdout)?, reader(stderr)?);
 
         let Registered { id, started, ended } = link.register().ok_or(GuardError::Lost)?;
         // Should this future be dropped from here on, the command is killed.
@@ -194,7 +191,7 @@ impl Guard {
         fds.extend(stdin);
         link.spawn(spawn, fds);
         match started.await {
-            Ok(Ok(pid)) => Ok(Child::new(pipes, pid, control, ended, alive)),
+            Ok(Ok(pid)) => Ok(Child { stdout, stderr, tree: Tree::new(pid, control, ended, alive) }),
             Ok(Err((step, source))) => {
                 control.armed = false;
                 let what = match step {

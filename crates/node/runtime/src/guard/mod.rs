@@ -31,7 +31,7 @@ mod sys;
 mod tree;
 mod wire;
 
-pub use child::{Child, Ended, HowEnded};
+pub use child::{Child, Ended, HowEnded, Tree};
 pub use clock::boottime;
 pub use handle::{Guard, GuardError, GuardOptions, SpawnRequest, Stdin};
 pub use process::run_if_asked;

@@ -32,11 +32,14 @@ fn kills() -> Option<u64> {
 
 /// Where the control groups of this process count, by both versions of control groups.
 fn files(groups: &str) -> Vec<PathBuf> {
-    let file = |root: &str, group: &str, name: &str| Path::new(root).join(group.trim_start_matches('/')).join(name);
+    let file =
+        |root: &str, group: &str, name: &str| Path::new(root).join(group.trim_start_matches('/')).join(name);
     let mut files = Vec::new();
     for line in groups.lines() {
         let mut parts = line.splitn(3, ':');
-        let (Some(_), Some(kinds), Some(group)) = (parts.next(), parts.next(), parts.next()) else { continue };
+        let (Some(_), Some(kinds), Some(group)) = (parts.next(), parts.next(), parts.next()) else {
+            continue;
+        };
         if kinds.is_empty() {
             files.push(file("/sys/fs/cgroup", group, "memory.events"));
         } else if kinds.split(',').any(|kind| kind == "memory") {
@@ -59,8 +62,8 @@ mod tests {
     #[test]
     fn both_versions_of_control_groups_are_known() {
         let groups = "4:cpu,memory:/a/b\n3:cpuset:/\n0::/c\n";
-        let expected =
-            ["/sys/fs/cgroup/memory/a/b/memory.oom_control", "/sys/fs/cgroup/c/memory.events"].map(PathBuf::from);
+        let expected = ["/sys/fs/cgroup/memory/a/b/memory.oom_control", "/sys/fs/cgroup/c/memory.events"]
+            .map(PathBuf::from);
         assert_eq!(files(groups), expected);
     }
 

@@ -147,9 +147,8 @@ struct Shim {
 impl GuardProcess {
     fn new(socket: OwnedFd, inbox: Inbox, lock: Option<OwnedFd>, settings: Settings) -> io::Result<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
-        let add = |fd: &dyn AsFd, data| {
-            epoll::add(&epoll, fd.as_fd(), EventData::new_u64(data), EventFlags::IN)
-        };
+        let add =
+            |fd: &dyn AsFd, data| epoll::add(&epoll, fd.as_fd(), EventData::new_u64(data), EventFlags::IN);
         let children = sys::child_signals()?;
         let alarm = Alarm::new()?;
         add(&socket, SOCKET)?;
@@ -415,8 +414,7 @@ impl GuardProcess {
                 Err(_) => return self.worker_is_gone(),
             }
         }
-        let wanted =
-            if self.outbox.is_empty() { EventFlags::IN } else { EventFlags::IN | EventFlags::OUT };
+        let wanted = if self.outbox.is_empty() { EventFlags::IN } else { EventFlags::IN | EventFlags::OUT };
         let _ = epoll::modify(&self.epoll, socket, EventData::new_u64(SOCKET), wanted);
     }
 }

@@ -158,8 +158,7 @@ impl Shim {
             }
             let wake_at = self.act(boottime());
             alarm.set(wake_at)?;
-            let mut events =
-                vec![PollFd::new(children, PollFlags::IN), PollFd::new(alarm, PollFlags::IN)];
+            let mut events = vec![PollFd::new(children, PollFlags::IN), PollFd::new(alarm, PollFlags::IN)];
             events.extend(self.control.as_ref().map(|control| PollFd::new(control, PollFlags::IN)));
             match poll(&mut events, None) {
                 Ok(_) | Err(Errno::INTR) => {}

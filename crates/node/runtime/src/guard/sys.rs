@@ -121,7 +121,9 @@ pub(super) fn start_afresh(command: &mut Command, parent: Pid, files_max: Rlimit
             let default = [0_u64; 8];
             // SAFETY: all zero is a valid `sigaction` of the kernel, of at most this size, which says "default". The
             // numbers that may not be changed are refused, which is fine.
-            unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, &raw const default, ptr::null::<u8>(), 8) };
+            unsafe {
+                libc::syscall(libc::SYS_rt_sigaction, signal, &raw const default, ptr::null::<u8>(), 8)
+            };
         }
         // SAFETY: the set is initialised before it is read.
         unsafe {

@@ -10,7 +10,7 @@ use tasklane_runtime::guard::{Child, Guard, GuardOptions, SpawnRequest, Stdin};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 
 /// Long enough for a loaded machine; a test that waits so long has failed.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Options of a guard whose program is the one that cargo built beside this test.
 pub(crate) fn options() -> GuardOptions {
