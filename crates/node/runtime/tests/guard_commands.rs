@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use guard_support::*;
 use rustix::pipe::pipe;
+use rustix::process::{Signal, kill_process};
 use tasklane_runtime::guard::{
     Ended, FailedStep, Guard, GuardError, GuardOptions, HowEnded, SpawnRequest, Stdin, boottime,
 };
@@ -247,6 +248,24 @@ async fn a_killed_guard_leaves_nothing_and_is_replaced() {
     guard.lost().await;
     let mut child = guard.spawn(script("exit 9")).await.unwrap();
     assert_eq!(child.tree.ended().await.how, HowEnded::Code(9));
+}
+
+#[tokio::test]
+async fn signals_that_can_be_blocked_do_not_end_the_guard() {
+    let guard = guard().await;
+    let (input, output) = pipe().unwrap();
+    let asks = SpawnRequest { stdin: Stdin::File(input), ..script("echo up; read x; exit 6") };
+    let mut child = guard.spawn(asks).await.unwrap();
+    assert_eq!(line(&mut child).await, "up");
+    // As a terminal or a service manager sends them to all they know.
+    let shim = parent(pid(child.tree.pid()));
+    for signal in [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT] {
+        kill_process(pid(guard.pid().await), signal).unwrap();
+        kill_process(shim, signal).unwrap();
+    }
+    fs::File::from(output).write_all(b"go\n").unwrap();
+    assert_eq!(child.tree.ended().await.how, HowEnded::Code(6));
+    assert_eq!(guard.spawn(script("exit 7")).await.unwrap().tree.ended().await.how, HowEnded::Code(7));
 }
 
 #[tokio::test]

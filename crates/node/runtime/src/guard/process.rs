@@ -25,7 +25,7 @@ use super::tree::{self, Process};
 use super::wire::{ChildId, FailedStep, Frame, FromGuard, Inbox, Order, Settings, Spawn, ToGuard, encode};
 
 /// Says that a program is started as a guard. Its socket is then its standard input.
-pub(super) const ASKED_BY: &str = "TASKLANE_GUARD";
+pub(super) const ASKED_BY: &str = "TASKLANE_BECOME_GUARD";
 
 /// Whether this program could be started again as a guard.
 static CALLED: AtomicBool = AtomicBool::new(false);
@@ -98,8 +98,11 @@ fn run() -> io::Result<()> {
     };
     let lock = if locked { Some(inbox.take_fd()?) } else { None };
     let dir = settings.dir.clone();
-    GuardProcess::new(socket, inbox, lock, settings)?.run()?;
+    let mut guard = GuardProcess::new(socket, inbox, lock, settings)?;
+    guard.run()?;
     remove(&dir);
+    // Not earlier: with it goes the lock, and whoever waits for that shall find nothing of this worker.
+    drop(guard);
     Ok(())
 }
 
@@ -192,7 +195,8 @@ impl GuardProcess {
         Ok(guard)
     }
 
-    fn run(mut self) -> io::Result<()> {
+    /// Until the worker is gone, and everything that it had started.
+    fn run(&mut self) -> io::Result<()> {
         let mut events = Vec::with_capacity(64);
         loop {
             self.take_messages();

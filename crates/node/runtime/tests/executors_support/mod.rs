@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "each test program uses its own part of it")]
 #![allow(clippy::unwrap_used, reason = "parts of tests fail by panicking")]
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
