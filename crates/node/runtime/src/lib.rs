@@ -1,6 +1,8 @@
 #![doc = include_str!("../README.md")]
 
 pub mod clock;
+pub mod executors;
+pub mod guard;
 pub mod hub;
 pub mod node;
 pub mod request;

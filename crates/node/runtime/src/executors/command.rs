@@ -1,0 +1,166 @@
+//! Running a command as an attempt: what `SHELL` and `PYTHON_SCRIPT` share.
+
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use tasklane_core::message::{Dispatch, Finish, RetryAdvice};
+use tasklane_core::task::{TaskError, TaskResult};
+use tasklane_ports::{Attempt, Execution, ExecutorError, LogStream};
+use tokio::time::{Instant, MissedTickBehavior, interval_at};
+
+use super::CommandOptions;
+use super::environment::{PROGRESS_FILE, RESULT_FILE, environment};
+use super::output::Output;
+use super::progress::ProgressFile;
+use super::result::{failed, judge, read_result};
+use crate::guard::{Child, Ended, FailedStep, Guard, GuardError, SpawnRequest, Stdin};
+
+/// What to run.
+#[derive(Debug)]
+pub(super) struct Recipe {
+    pub(super) argv: Vec<String>,
+    /// The task's own variables.
+    pub(super) env: Vec<(String, String)>,
+    pub(super) cwd: Option<PathBuf>,
+    pub(super) stdin: Stdin,
+}
+
+/// The folder of one attempt, removed with it. Its files are few and small, so nobody waits for them elsewhere.
+#[derive(Debug)]
+pub(super) struct AttemptDir(PathBuf);
+
+impl AttemptDir {
+    pub(super) fn make(guard: &Guard, dispatch: &Dispatch) -> Result<Self, ExecutorError> {
+        let attempt = dispatch.attempt;
+        let path = guard.dir().join(format!("{}-{}", attempt.task, attempt.number));
+        // Should an earlier try to prepare this attempt have left something.
+        let _ = std::fs::remove_dir_all(&path);
+        DirBuilder::new().recursive(true).mode(0o700).create(&path).map_err(unavailable)?;
+        Ok(Self(path))
+    }
+
+    /// Writes a file and answers its path.
+    pub(super) fn write(&self, name: &str, text: &str) -> Result<String, ExecutorError> {
+        let path = self.0.join(name);
+        std::fs::write(&path, text).map_err(unavailable)?;
+        path.into_os_string()
+            .into_string()
+            .map_err(|path| unavailable(format!("{} is not text", path.display())))
+    }
+}
+
+impl Drop for AttemptDir {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_dir_all(&self.0)
+            && error.kind() != std::io::ErrorKind::NotFound
+        {
+            tracing::warn!(path = %self.0.display(), %error, "cannot remove the folder of an attempt");
+        }
+    }
+}
+
+fn unavailable(source: impl Into<tasklane_ports::Source>) -> ExecutorError {
+    ExecutorError::Unavailable { source: source.into() }
+}
+
+/// A command that is ready to run.
+#[derive(Debug)]
+pub(super) struct CommandExecution {
+    guard: Guard,
+    options: Arc<CommandOptions>,
+    dir: AttemptDir,
+    request: SpawnRequest,
+}
+
+impl CommandExecution {
+    pub(super) fn new(
+        guard: Guard,
+        options: &Arc<CommandOptions>,
+        dispatch: &Dispatch,
+        dir: AttemptDir,
+        recipe: Recipe,
+    ) -> Self {
+        let env = environment(options, dispatch, &recipe.env, &dir.0);
+        let cwd = recipe.cwd.or_else(|| options.cwd.clone());
+        let request = SpawnRequest { argv: recipe.argv, env, cwd, stdin: recipe.stdin };
+        Self { guard, options: Arc::clone(options), dir, request }
+    }
+}
+
+#[async_trait]
+impl Execution for CommandExecution {
+    async fn run(self: Box<Self>, attempt: Arc<dyn Attempt>) -> Finish {
+        let Self { guard, options, dir, request } = *self;
+        let child = match guard.spawn(request).await {
+            Ok(child) => child,
+            Err(error) => return not_started(&error),
+        };
+        let progress = ProgressFile::new(dir.0.join(PROGRESS_FILE));
+        let (ended, stdout_tail) = follow(child, &options, progress, &*attempt).await;
+        if ended.leftovers > 0 {
+            let remark =
+                format!("processes that the command left behind and that were ended: {}\n", ended.leftovers);
+            attempt.output(LogStream::System, remark.as_bytes());
+        }
+        let written = read_result(&dir.0.join(RESULT_FILE), options.result_bytes_max);
+        judge(&options, ended, written, &stdout_tail)
+    }
+}
+
+/// Passes on what a command prints and how far it is, and ends it when it is to end.
+async fn follow(
+    child: Child,
+    options: &CommandOptions,
+    mut progress: ProgressFile,
+    attempt: &dyn Attempt,
+) -> (Ended, String) {
+    let Child { stdout, stderr, mut tree } = child;
+    let mut stdout = Output::new(stdout, LogStream::Stdout, options.stdout_tail_bytes);
+    let mut stderr = Output::new(stderr, LogStream::Stderr, 0);
+    let mut looks = interval_at(Instant::now() + options.progress_every, options.progress_every);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut stopped = attempt.stopped();
+    let mut stopping = false;
+    let ended = loop {
+        tokio::select! {
+            ended = tree.ended() => break ended,
+            stop = &mut stopped, if !stopping => {
+                stopping = true;
+                tree.stop(stop.grace);
+            }
+            () = stdout.pass_on(attempt) => {}
+            () = stderr.pass_on(attempt) => {}
+            _ = looks.tick() => {
+                if let Some(progress) = progress.look() {
+                    attempt.progress(progress);
+                }
+            }
+        }
+    };
+    // All writers are gone, so what is in the pipes now is all there will be.
+    stdout.pass_on_rest(attempt);
+    stderr.pass_on_rest(attempt);
+    if let Some(progress) = progress.look() {
+        attempt.progress(progress);
+    }
+    (ended, stdout.tail())
+}
+
+fn not_started(error: &GuardError) -> Finish {
+    let code = match error {
+        GuardError::Spawn { step: FailedStep::ChangeDir | FailedStep::Execute, .. }
+        | GuardError::TooLarge => "cannot_execute",
+        GuardError::Spawn { step: FailedStep::Lease, .. } => "lease_lost",
+        GuardError::Spawn { step: FailedStep::Fork, .. } | GuardError::Start(_) | GuardError::NotPrepared => {
+            "cannot_start"
+        }
+        GuardError::Lost => "guard_lost",
+    };
+    let message = error.to_string();
+    // Another worker may have what is missing here.
+    let result = TaskResult { code: -1, message: message.clone(), data: String::new() };
+    failed(TaskError::new(code, message), RetryAdvice::Policy, result)
+}

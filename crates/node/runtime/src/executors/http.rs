@@ -1,0 +1,297 @@
+//! `HTTP`: one request, judged by its status.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
+use reqwest::redirect::Policy;
+use reqwest::{Client, Method, Response, StatusCode, Url};
+use serde_json::Value;
+use tasklane_core::message::{Dispatch, Finish, RetryAdvice};
+use tasklane_core::task::{TaskError, TaskResult};
+use tasklane_ports::{Attempt, Execution, Executor, ExecutorError};
+
+use super::HttpOptions;
+use super::payload::{self, Given};
+use super::result::{failed, succeeded};
+
+/// Makes requests.
+#[derive(Clone, Debug)]
+pub struct Http {
+    options: Arc<HttpOptions>,
+    /// Made when it is first needed: reading the machine's certificates takes memory that idle workers need not have.
+    client: Arc<OnceLock<Client>>,
+}
+
+#[derive(Debug)]
+struct Order {
+    method: Method,
+    url: Url,
+    headers: HeaderMap,
+    body: Option<String>,
+    /// Statuses that are a success; any of 200 to 299 if empty.
+    expect_status: Vec<StatusCode>,
+    capture_body: bool,
+}
+
+impl Http {
+    /// With a client of its own.
+    pub fn new(options: HttpOptions) -> Self {
+        Self { options: Arc::new(options), client: Arc::default() }
+    }
+
+    fn client(&self) -> Result<Client, ExecutorError> {
+        if let Some(client) = self.client.get() {
+            return Ok(client.clone());
+        }
+        // Fails if there is one already, which then serves as well.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let builder = || {
+            Client::builder()
+                .user_agent(concat!("tasklane/", env!("CARGO_PKG_VERSION")))
+                .connect_timeout(self.options.connect_timeout)
+                .redirect(Policy::limited(self.options.redirects_max))
+        };
+        // A machine without certificates can still use plain http.
+        let client = builder().build().or_else(|error| {
+            tracing::warn!(%error, "https will not work on this machine");
+            builder().tls_certs_only([]).build()
+        });
+        let client = client.map_err(|e| ExecutorError::Unavailable { source: e.into() })?;
+        Ok(self.client.get_or_init(|| client).clone())
+    }
+}
+
+fn read(dispatch: &Dispatch) -> Result<Order, ExecutorError> {
+    let Given::Fields(mut fields) = payload::read(&payload::body(dispatch)?.payload)? else {
+        return Err(payload::bad("must be an object with a url"));
+    };
+    let Some(url) = fields.text("url")? else { return payload::rule("url", "must be given") };
+    let url = match Url::parse(&url) {
+        Ok(url) if matches!(url.scheme(), "http" | "https") && url.has_host() => url,
+        Ok(_) => return payload::rule("url", "must begin with http:// or https://"),
+        Err(e) => return payload::rule("url", &e.to_string()),
+    };
+    let method = fields.text("method")?.unwrap_or_else(|| "GET".to_owned()).to_ascii_uppercase();
+    let Ok(method) = Method::from_bytes(method.as_bytes()) else {
+        return payload::rule("method", "is not a method of HTTP");
+    };
+    let mut headers = HeaderMap::new();
+    for (name, value) in fields.pairs("headers")? {
+        let field = format!("headers.{name}");
+        let Ok(name) = HeaderName::from_bytes(name.as_bytes()) else {
+            return payload::rule(&field, "is not a name of a header");
+        };
+        let Ok(value) = HeaderValue::from_str(&value) else {
+            return payload::rule(&field, "contains characters that headers cannot");
+        };
+        headers.insert(name, value);
+    }
+    let body = match fields.any("body") {
+        None => None,
+        Some(Value::String(text)) => Some(text),
+        Some(json) => {
+            headers.entry(CONTENT_TYPE).or_insert(HeaderValue::from_static("application/json"));
+            Some(json.to_string())
+        }
+    };
+    let expect_status = match fields.any("expectStatus") {
+        None => Vec::new(),
+        Some(Value::Array(statuses)) => statuses.iter().map(status).collect::<Result<_, _>>()?,
+        Some(one) => vec![status(&one)?],
+    };
+    let capture_body = fields.boolean("captureBody")?.unwrap_or(true);
+    fields.end("method, url, headers, body, expectStatus, captureBody")?;
+    Ok(Order { method, url, headers, body, expect_status, capture_body })
+}
+
+fn status(value: &Value) -> Result<StatusCode, ExecutorError> {
+    let number = value.as_u64().and_then(|number| u16::try_from(number).ok());
+    match number.map(StatusCode::from_u16) {
+        Some(Ok(status)) => Ok(status),
+        _ => payload::rule("expectStatus", "must be a status such as 200, or a list of them"),
+    }
+}
+
+#[async_trait]
+impl Executor for Http {
+    fn check(&self, dispatch: &Dispatch) -> Result<(), ExecutorError> {
+        read(dispatch).map(drop)
+    }
+
+    async fn prepare(&self, dispatch: &Dispatch) -> Result<Box<dyn Execution>, ExecutorError> {
+        let mut order = read(dispatch)?;
+        // As commands see them in their environment, so that a server can tell attempts apart.
+        let attempt = dispatch.attempt;
+        for (name, value) in
+            [("tasklane-task-id", attempt.task.to_string()), ("tasklane-attempt", attempt.number.to_string())]
+        {
+            let value = HeaderValue::from_str(&value).expect("digits, letters and dashes");
+            order.headers.insert(name, value);
+        }
+        Ok(Box::new(Request { client: self.client()?, options: Arc::clone(&self.options), order }))
+    }
+}
+
+#[derive(Debug)]
+struct Request {
+    client: Client,
+    options: Arc<HttpOptions>,
+    order: Order,
+}
+
+#[async_trait]
+impl Execution for Request {
+    async fn run(self: Box<Self>, attempt: Arc<dyn Attempt>) -> Finish {
+        tokio::select! {
+            biased;
+            finish = self.send() => finish,
+            // Dropping the request closes its connection.
+            _ = attempt.stopped() => {
+                let result = TaskResult { code: -1, message: "the request was given up".to_owned(), data: String::new() };
+                failed(TaskError::new("stopped", "the request was given up"), RetryAdvice::Policy, result)
+            }
+        }
+    }
+}
+
+impl Request {
+    async fn send(&self) -> Finish {
+        let Order { method, url, headers, body, .. } = &self.order;
+        let mut request = self.client.request(method.clone(), url.clone()).headers(headers.clone());
+        if let Some(body) = body {
+            request = request.body(body.clone());
+        }
+        let mut response = match request.send().await {
+            Ok(response) => response,
+            Err(e) => return unanswered(&e),
+        };
+        let status = response.status();
+        let retry_after = retry_after(response.headers(), self.options.retry_after_max);
+        let (data, cut) = match self.captured(&mut response).await {
+            Ok(captured) => captured,
+            Err(e) => return unanswered(&e),
+        };
+        let mut message = status.to_string();
+        if cut {
+            message.push_str("; the body was cut");
+        }
+        let result = TaskResult { code: i32::from(status.as_u16()), message, data };
+        let expected = &self.order.expect_status;
+        if expected.contains(&status) || (expected.is_empty() && status.is_success()) {
+            return succeeded(result);
+        }
+        let error = TaskError::new("http_status", format!("the server answered {status}"));
+        failed(error, advice(status, retry_after), result)
+    }
+
+    /// The answer as JSON: itself if it is JSON, else a string. True if it was too long.
+    async fn captured(&self, response: &mut Response) -> reqwest::Result<(String, bool)> {
+        if !self.order.capture_body {
+            return Ok((String::new(), false));
+        }
+        let max = self.options.body_bytes_max;
+        let mut body = Vec::new();
+        while body.len() <= max
+            && let Some(chunk) = response.chunk().await?
+        {
+            body.extend_from_slice(&chunk[..chunk.len().min(max + 1 - body.len())]);
+        }
+        let cut = body.len() > max;
+        body.truncate(max);
+        let json =
+            response.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).is_some_and(|kind| {
+                let kind = kind.split(';').next().unwrap_or_default().trim();
+                kind.eq_ignore_ascii_case("application/json") || kind.ends_with("+json")
+            });
+        if json
+            && !cut
+            && let Ok(value) = serde_json::from_slice::<Value>(&body)
+        {
+            return Ok((value.to_string(), false));
+        }
+        let text = String::from_utf8_lossy(&body);
+        let data = if text.is_empty() { String::new() } else { Value::from(text).to_string() };
+        Ok((data, cut))
+    }
+}
+
+fn advice(status: StatusCode, retry_after: Option<Duration>) -> RetryAdvice {
+    match status {
+        StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
+            retry_after.map_or(RetryAdvice::Policy, RetryAdvice::After)
+        }
+        StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_EARLY => RetryAdvice::Policy,
+        status if status.is_client_error() => RetryAdvice::Never,
+        _ => RetryAdvice::Policy,
+    }
+}
+
+/// How long the server asks to wait: in seconds, or as a date.
+fn retry_after(headers: &HeaderMap, max: Duration) -> Option<Duration> {
+    let value = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
+    let wait = if let Ok(seconds) = value.parse() {
+        Duration::from_secs(seconds)
+    } else {
+        let at = jiff::fmt::rfc2822::DateTimeParser::new().parse_timestamp(value).ok()?;
+        // A date of the past asks for nothing.
+        Duration::try_from(at.duration_since(Timestamp::now())).unwrap_or_default()
+    };
+    Some(wait.min(max))
+}
+
+fn unanswered(e: &reqwest::Error) -> Finish {
+    let mut message = e.to_string();
+    let mut source = std::error::Error::source(e);
+    while let Some(cause) = source {
+        message = format!("{message}: {cause}");
+        source = cause.source();
+    }
+    let (code, retry) = if e.is_connect() {
+        ("http_connect", RetryAdvice::Policy)
+    } else if e.is_redirect() || e.is_builder() {
+        ("http_request", RetryAdvice::Never)
+    } else {
+        ("http_request", RetryAdvice::Policy)
+    };
+    let result = TaskResult { code: -1, message: message.clone(), data: String::new() };
+    failed(TaskError::new(code, message), retry, result)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(value: &str) -> Option<Duration> {
+        let headers = HeaderMap::from_iter([(RETRY_AFTER, HeaderValue::from_str(value).unwrap())]);
+        retry_after(&headers, Duration::from_hours(1))
+    }
+
+    #[test]
+    fn a_wait_is_seconds_or_a_date() {
+        assert_eq!(asked("7"), Some(Duration::from_secs(7)));
+        assert_eq!(asked("999999"), Some(Duration::from_hours(1)));
+        assert_eq!(asked("Wed, 21 Oct 2015 07:28:00 GMT"), Some(Duration::ZERO));
+        assert_eq!(asked("Wed, 21 Oct 2099 07:28:00 GMT"), Some(Duration::from_hours(1)));
+        assert_eq!(asked("soon"), None);
+        assert_eq!(retry_after(&HeaderMap::new(), Duration::MAX), None);
+    }
+
+    #[test]
+    fn statuses_advise_on_retrying() {
+        let wait = Some(Duration::from_secs(9));
+        let advice = |status, wait| advice(StatusCode::from_u16(status).unwrap(), wait);
+        for status in [429, 503] {
+            assert_eq!(advice(status, wait), RetryAdvice::After(Duration::from_secs(9)));
+            assert_eq!(advice(status, None), RetryAdvice::Policy);
+        }
+        for status in [408, 425, 500, 502, 504, 302, 204] {
+            assert_eq!(advice(status, wait), RetryAdvice::Policy, "{status}");
+        }
+        for status in [400, 401, 403, 404, 409, 410, 422] {
+            assert_eq!(advice(status, wait), RetryAdvice::Never, "{status}");
+        }
+    }
+}

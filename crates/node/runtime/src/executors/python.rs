@@ -1,0 +1,84 @@
+//! `PYTHON_SCRIPT`: a script in the payload, or one that lies on the worker's machine.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use tasklane_core::message::Dispatch;
+use tasklane_ports::{Execution, Executor, ExecutorError};
+
+use super::CommandOptions;
+use super::command::{AttemptDir, CommandExecution, Recipe};
+use super::payload::{self, Given};
+use crate::guard::{Guard, Stdin};
+
+/// Runs Python scripts.
+#[derive(Clone, Debug)]
+pub struct Python {
+    guard: Guard,
+    options: Arc<CommandOptions>,
+}
+
+#[derive(Debug)]
+struct Order {
+    program: Program,
+    args: Vec<String>,
+    env: Vec<(String, String)>,
+}
+
+#[derive(Debug)]
+enum Program {
+    Script(String),
+    File(String),
+}
+
+impl Python {
+    /// Starts its scripts through this guard.
+    pub fn new(guard: Guard, options: Arc<CommandOptions>) -> Self {
+        Self { guard, options }
+    }
+}
+
+fn read(dispatch: &Dispatch) -> Result<Order, ExecutorError> {
+    let mut fields = match payload::read(&payload::body(dispatch)?.payload)? {
+        Given::Text(script) if script.trim().is_empty() => return Err(payload::bad("the script is empty")),
+        Given::Text(script) => {
+            return Ok(Order { program: Program::Script(script), args: Vec::new(), env: Vec::new() });
+        }
+        Given::Fields(fields) => fields,
+    };
+    let program = match (fields.text("script")?, fields.text("file")?) {
+        (Some(script), None) if !script.trim().is_empty() => Program::Script(script),
+        (None, Some(file)) if !file.is_empty() => Program::File(file),
+        (Some(_), Some(_)) => {
+            return payload::rule("file", "there is a script already; only one of them is possible");
+        }
+        (None, None) => return payload::rule("script", "script or file must be given"),
+        (Some(_), None) => return payload::rule("script", "must not be empty"),
+        (None, Some(_)) => return payload::rule("file", "must not be empty"),
+    };
+    let order = Order { program, args: fields.texts("args")?.unwrap_or_default(), env: fields.env()? };
+    fields.end("script, file, args, env")?;
+    Ok(order)
+}
+
+#[async_trait]
+impl Executor for Python {
+    fn check(&self, dispatch: &Dispatch) -> Result<(), ExecutorError> {
+        read(dispatch).map(drop)
+    }
+
+    async fn prepare(&self, dispatch: &Dispatch) -> Result<Box<dyn Execution>, ExecutorError> {
+        let Order { program, args, env } = read(dispatch)?;
+        let dir = AttemptDir::make(&self.guard, dispatch)?;
+        let file = match program {
+            // A file, so that a traceback shows the lines.
+            Program::Script(script) => dir.write("script.py", &script)?,
+            Program::File(file) => file,
+        };
+        // Unbuffered, so that lines are seen when they are printed.
+        let mut argv = vec![self.options.python.clone(), "-u".to_owned(), file];
+        argv.extend(args);
+        let recipe = Recipe { argv, env, cwd: None, stdin: Stdin::Null };
+        Ok(Box::new(CommandExecution::new(self.guard.clone(), &self.options, dispatch, dir, recipe)))
+    }
+}

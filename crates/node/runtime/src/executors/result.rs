@@ -1,0 +1,209 @@
+//! What an attempt has to show for itself, and how its end is judged.
+
+use std::io::Read;
+use std::path::Path;
+use std::time::Duration;
+
+use tasklane_core::message::{Ending, Finish, RetryAdvice};
+use tasklane_core::task::{TaskError, TaskResult};
+
+use super::CommandOptions;
+use super::progress::open_plain;
+use crate::guard::{Ended, HowEnded};
+
+/// An attempt that went well.
+pub(super) fn succeeded(result: TaskResult) -> Finish {
+    // How long it ran is measured by the worker.
+    Finish { ran: Duration::ZERO, ending: Ending::Success, result }
+}
+
+/// An attempt that did not.
+pub(super) fn failed(error: TaskError, retry: RetryAdvice, result: TaskResult) -> Finish {
+    Finish { ran: Duration::ZERO, ending: Ending::Failed { error, retry }, result }
+}
+
+/// JSON text that may be too long.
+pub(super) fn too_large(len: usize, max: usize) -> TaskError {
+    TaskError::new("result_too_large", format!("the result has {len} bytes, at most {max}"))
+}
+
+/// What a command wrote to its result file: `None` if it wrote none.
+pub(super) fn read_result(path: &Path, max: usize) -> Result<Option<String>, TaskError> {
+    let Some(file) = open_plain(path) else { return Ok(None) };
+    let len = file.metadata().map_or(0, |about| about.len());
+    let len = usize::try_from(len).unwrap_or(usize::MAX);
+    let mut bytes = Vec::new();
+    let invalid = |why: &dyn std::fmt::Display| {
+        TaskError::new("result_invalid", format!("the result file is not JSON: {why}"))
+    };
+    file.take(max as u64 + 1).read_to_end(&mut bytes).map_err(|e| invalid(&e))?;
+    if bytes.len() > max {
+        return Err(too_large(len, max));
+    }
+    let text = std::str::from_utf8(&bytes).map_err(|e| invalid(&e))?.trim();
+    if text.is_empty() {
+        return Ok(None);
+    }
+    serde_json::from_str::<serde::de::IgnoredAny>(text).map_err(|e| invalid(&e))?;
+    Ok(Some(text.to_owned()))
+}
+
+/// What the end of a command means.
+pub(super) fn judge(
+    options: &CommandOptions,
+    ended: Ended,
+    written: Result<Option<String>, TaskError>,
+    stdout_tail: &str,
+) -> Finish {
+    let (code, message) = describe(ended);
+    let tail =
+        || if stdout_tail.is_empty() { String::new() } else { serde_json::json!(stdout_tail).to_string() };
+    let (data, unusable) = match written {
+        Ok(Some(data)) => (data, None),
+        Ok(None) => (tail(), None),
+        Err(error) => (tail(), Some(error)),
+    };
+    let result = TaskResult { code, message: message.clone(), data };
+    let error = |code| TaskError::new(code, message.clone());
+    match ended.how {
+        // It would write the same again.
+        HowEnded::Code(0) => match unusable {
+            Some(error) => failed(error, RetryAdvice::Never, result),
+            None => succeeded(TaskResult { message: String::new(), ..result }),
+        },
+        _ if ended.oom_killed == Some(true) => failed(error("out_of_memory"), RetryAdvice::Policy, result),
+        HowEnded::Code(code) => {
+            let retry = if options.never_retry_exit_codes.contains(&code) {
+                RetryAdvice::Never
+            } else {
+                options
+                    .retry_later_exit_codes
+                    .get(&code)
+                    .map_or(RetryAdvice::Policy, |&after| RetryAdvice::After(after))
+            };
+            failed(error("exit_code"), retry, result)
+        }
+        HowEnded::Signal(_) => failed(error("signal"), RetryAdvice::Policy, result),
+        HowEnded::Unknown => failed(error("guard_lost"), RetryAdvice::Policy, result),
+    }
+}
+
+/// A number and a text for it.
+fn describe(ended: Ended) -> (i32, String) {
+    let memory = if ended.oom_killed == Some(true) { "memory ran out: " } else { "" };
+    match ended.how {
+        HowEnded::Code(code) => (code, format!("{memory}exit code {code}")),
+        // As shells count them.
+        HowEnded::Signal(signal) => (128 + signal, format!("{memory}ended by {}", signal_name(signal))),
+        HowEnded::Unknown => (-1, "the process that watched it was killed".to_owned()),
+    }
+}
+
+fn signal_name(signal: i32) -> String {
+    let name = match signal {
+        libc::SIGHUP => "SIGHUP",
+        libc::SIGINT => "SIGINT",
+        libc::SIGQUIT => "SIGQUIT",
+        libc::SIGILL => "SIGILL",
+        libc::SIGTRAP => "SIGTRAP",
+        libc::SIGABRT => "SIGABRT",
+        libc::SIGBUS => "SIGBUS",
+        libc::SIGFPE => "SIGFPE",
+        libc::SIGKILL => "SIGKILL",
+        libc::SIGUSR1 => "SIGUSR1",
+        libc::SIGSEGV => "SIGSEGV",
+        libc::SIGUSR2 => "SIGUSR2",
+        libc::SIGPIPE => "SIGPIPE",
+        libc::SIGALRM => "SIGALRM",
+        libc::SIGTERM => "SIGTERM",
+        libc::SIGXCPU => "SIGXCPU",
+        libc::SIGXFSZ => "SIGXFSZ",
+        libc::SIGSYS => "SIGSYS",
+        _ => return format!("signal {signal}"),
+    };
+    format!("signal {signal} ({name})")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ended(how: HowEnded) -> Ended {
+        Ended { how, leftovers: 0, oom_killed: Some(false) }
+    }
+
+    fn verdict(finish: &Finish) -> (&str, &str, RetryAdvice) {
+        match &finish.ending {
+            Ending::Failed { error, retry } => (&error.code, &error.message, *retry),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn exit_codes_advise_on_retrying() {
+        let mut options = CommandOptions::default();
+        options.never_retry_exit_codes.insert(2);
+        let judge = |code| judge(&options, ended(HowEnded::Code(code)), Ok(None), "");
+        assert_eq!(verdict(&judge(1)), ("exit_code", "exit code 1", RetryAdvice::Policy));
+        assert_eq!(verdict(&judge(2)).2, RetryAdvice::Never);
+        assert_eq!(verdict(&judge(75)).2, RetryAdvice::After(Duration::from_mins(1)));
+        assert_eq!(judge(0).ending, Ending::Success);
+        assert!(judge(0).result.is_empty());
+    }
+
+    #[test]
+    fn what_killed_it_is_named() {
+        let options = CommandOptions::default();
+        let killed = ended(HowEnded::Signal(libc::SIGKILL));
+        let finish = judge(&options, killed, Ok(None), "");
+        assert_eq!(verdict(&finish), ("signal", "ended by signal 9 (SIGKILL)", RetryAdvice::Policy));
+        assert_eq!(finish.result.code, 137);
+        let starved = Ended { oom_killed: Some(true), ..killed };
+        let finish = judge(&options, starved, Ok(None), "");
+        assert_eq!(verdict(&finish).0, "out_of_memory");
+        assert_eq!(verdict(&finish).1, "memory ran out: ended by signal 9 (SIGKILL)");
+        assert_eq!(verdict(&judge(&options, ended(HowEnded::Unknown), Ok(None), "")).0, "guard_lost");
+    }
+
+    #[test]
+    fn the_file_comes_before_standard_output() {
+        let options = CommandOptions::default();
+        let data = |written: Option<&str>, tail: &str| {
+            judge(&options, ended(HowEnded::Code(0)), Ok(written.map(str::to_owned)), tail).result.data
+        };
+        assert_eq!(data(Some("{}"), "printed"), "{}");
+        assert_eq!(data(None, "say \"hi\"\n"), r#""say \"hi\"\n""#);
+        assert_eq!(data(None, ""), "");
+    }
+
+    #[test]
+    fn a_result_that_cannot_be_used_fails_a_success_only() {
+        let options = CommandOptions::default();
+        let unusable = || Err(TaskError::new("result_invalid", "why"));
+        let finish = judge(&options, ended(HowEnded::Code(0)), unusable(), "");
+        assert_eq!(verdict(&finish), ("result_invalid", "why", RetryAdvice::Never));
+        let finish = judge(&options, ended(HowEnded::Code(3)), unusable(), "");
+        assert_eq!(verdict(&finish).0, "exit_code");
+    }
+
+    #[test]
+    fn result_files_are_checked() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("result");
+        let read = || read_result(&path, 16).map_err(|error| error.code);
+        assert_eq!(read(), Ok(None));
+        for (text, expected) in [
+            ("", Ok(None)),
+            (" {\"a\": 1}\n", Ok(Some("{\"a\": 1}".to_owned()))),
+            ("not json", Err("result_invalid".to_owned())),
+            ("{} {}", Err("result_invalid".to_owned())),
+            ("\"0123456789abcd\"", Ok(Some("\"0123456789abcd\"".to_owned()))),
+            ("\"0123456789abcde\"", Err("result_too_large".to_owned())),
+        ] {
+            std::fs::write(&path, text).unwrap();
+            assert_eq!(read(), expected, "{text}");
+        }
+        std::fs::write(&path, b"\"\xff\"").unwrap();
+        assert_eq!(read(), Err("result_invalid".to_owned()));
+    }
+}

@@ -1,0 +1,89 @@
+//! `SHELL`: a script for `/bin/sh`, or a command with its arguments.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use tasklane_core::message::Dispatch;
+use tasklane_ports::{Execution, Executor, ExecutorError};
+
+use super::CommandOptions;
+use super::command::{AttemptDir, CommandExecution, Recipe};
+use super::payload::{self, Given};
+use crate::guard::{Guard, Stdin};
+
+/// The longest script that can be an argument; the kernel takes 128 KiB with the NUL at its end.
+const ARGUMENT_BYTES_MAX: usize = (128 << 10) - 1;
+
+/// Runs shell scripts and commands.
+#[derive(Clone, Debug)]
+pub struct Shell {
+    guard: Guard,
+    options: Arc<CommandOptions>,
+}
+
+#[derive(Debug, PartialEq)]
+enum Work {
+    Script(String),
+    Command(Vec<String>),
+}
+
+#[derive(Debug)]
+struct Order {
+    work: Work,
+    env: Vec<(String, String)>,
+    cwd: Option<String>,
+    stdin: Option<String>,
+}
+
+impl Shell {
+    /// Starts its commands through this guard.
+    pub fn new(guard: Guard, options: Arc<CommandOptions>) -> Self {
+        Self { guard, options }
+    }
+}
+
+fn read(dispatch: &Dispatch) -> Result<Order, ExecutorError> {
+    let mut fields = match payload::read(&payload::body(dispatch)?.payload)? {
+        Given::Text(script) if script.trim().is_empty() => return Err(payload::bad("the script is empty")),
+        Given::Text(script) if script.contains('\0') => return Err(payload::bad("must not contain NUL")),
+        Given::Text(script) => {
+            return Ok(Order { work: Work::Script(script), env: Vec::new(), cwd: None, stdin: None });
+        }
+        Given::Fields(fields) => fields,
+    };
+    let argv = fields.texts("argv")?.unwrap_or_default();
+    if argv.first().is_none_or(String::is_empty) {
+        return payload::rule("argv", "must be a list that begins with the program");
+    }
+    let order = Order {
+        work: Work::Command(argv),
+        env: fields.env()?,
+        cwd: fields.text("cwd")?,
+        stdin: fields.text("stdin")?,
+    };
+    fields.end("argv, env, cwd, stdin")?;
+    Ok(order)
+}
+
+#[async_trait]
+impl Executor for Shell {
+    fn check(&self, dispatch: &Dispatch) -> Result<(), ExecutorError> {
+        read(dispatch).map(drop)
+    }
+
+    async fn prepare(&self, dispatch: &Dispatch) -> Result<Box<dyn Execution>, ExecutorError> {
+        let Order { work, env, cwd, stdin } = read(dispatch)?;
+        let dir = AttemptDir::make(&self.guard, dispatch)?;
+        let shell = self.options.shell.clone();
+        let argv = match work {
+            Work::Script(script) if script.len() <= ARGUMENT_BYTES_MAX => {
+                vec![shell, "-c".to_owned(), script]
+            }
+            Work::Script(script) => vec![shell, dir.write("script.sh", &script)?],
+            Work::Command(argv) => argv,
+        };
+        let stdin = stdin.map_or(Stdin::Null, |text| Stdin::Bytes(text.into_bytes()));
+        let recipe = Recipe { argv, env, cwd: cwd.map(Into::into), stdin };
+        Ok(Box::new(CommandExecution::new(self.guard.clone(), &self.options, dispatch, dir, recipe)))
+    }
+}

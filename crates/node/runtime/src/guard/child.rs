@@ -1,0 +1,133 @@
+//! An attempt's processes, as the worker sees them.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tokio::net::unix::pipe;
+use tokio::sync::oneshot;
+
+use super::link::Link;
+use super::wire::{ChildId, Order};
+
+/// How the processes of an attempt ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ended {
+    /// How the command itself ended.
+    pub how: HowEnded,
+    /// Processes that still ran when the command had ended. They were ended too.
+    pub leftovers: u32,
+    /// Whether the command was killed because memory ran out; `None` if nobody can tell.
+    pub oom_killed: Option<bool>,
+}
+
+/// How a command ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum HowEnded {
+    /// By itself, with this exit code.
+    Code(i32),
+    /// By this signal.
+    Signal(i32),
+    /// Somebody killed the process that watched it. Nothing of the attempt is left, but more is not known.
+    Unknown,
+}
+
+/// A command that was started.
+#[derive(Debug)]
+pub struct Child {
+    /// What it prints.
+    pub stdout: pipe::Receiver,
+    /// What it prints as errors.
+    pub stderr: pipe::Receiver,
+    /// The command and all that it starts.
+    pub tree: Tree,
+}
+
+/// A command and all that it starts. Dropping this kills all of it.
+#[derive(Debug)]
+pub struct Tree {
+    pid: i32,
+    control: Control,
+    report: Option<oneshot::Receiver<Ended>>,
+    /// Closed when its shim is gone.
+    alive: Option<OwnedFd>,
+    ended: Option<Ended>,
+}
+
+impl Tree {
+    pub(super) fn new(pid: i32, control: Control, report: oneshot::Receiver<Ended>, alive: OwnedFd) -> Self {
+        Self { pid, control, report: Some(report), alive: Some(alive), ended: None }
+    }
+
+    /// The process number of the command.
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// Waits until nothing of it is left. What was printed may still wait in the pipes. May be dropped and called
+    /// again.
+    pub async fn ended(&mut self) -> Ended {
+        if let Some(ended) = self.ended {
+            return ended;
+        }
+        let mut ended = Ended { how: HowEnded::Unknown, leftovers: 0, oom_killed: None };
+        if let Some(report) = &mut self.report {
+            match report.await {
+                Ok(told) => {
+                    ended = told;
+                    self.alive = None;
+                }
+                // The guard is gone. The shim is now killing everything, and then its end of the pipe is closed.
+                Err(_) => self.report = None,
+            }
+        }
+        if let Some(alive) = &self.alive
+            && let Ok(alive) = alive.try_clone()
+            && let Ok(alive) = pipe::Receiver::from_owned_fd(alive)
+        {
+            // Nothing is ever written, so it becomes readable at its end only.
+            let _ = alive.readable().await;
+        }
+        self.control.armed = false;
+        self.ended = Some(ended);
+        ended
+    }
+
+    /// SIGTERM to all of it.
+    pub fn terminate(&self) {
+        self.control.order(Order::Terminate { grace: None });
+    }
+
+    /// SIGTERM to all of it, and SIGKILL after this time to what is left, whatever becomes of the worker meanwhile.
+    pub fn stop(&self, grace: Duration) {
+        self.control.order(Order::Terminate { grace: Some(grace) });
+    }
+
+    /// SIGKILL to all of it until nothing is left.
+    pub fn kill(&self) {
+        self.control.order(Order::Kill);
+    }
+}
+
+/// Orders to the shim. Dropped while armed, it kills.
+#[derive(Debug)]
+pub(super) struct Control {
+    pub(super) link: Arc<Link>,
+    pub(super) id: ChildId,
+    pub(super) armed: bool,
+}
+
+impl Control {
+    fn order(&self, order: Order) {
+        self.link.order(self.id, order);
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        if self.armed {
+            self.order(Order::Kill);
+        }
+    }
+}

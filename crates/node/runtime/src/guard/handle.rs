@@ -1,0 +1,296 @@
+//! Starting a guard, and starting commands through it.
+
+use std::fs::DirBuilder;
+use std::io::{self, Seek, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::pipe::{PipeFlags, pipe_with};
+use tokio::net::unix::pipe;
+
+use super::child::{Child, Control, Tree};
+use super::link::{Link, Registered};
+use super::process::{ASKED_BY, was_called};
+use super::wire::{FailedStep, Settings, Spawn, ToGuard, fits};
+
+/// How long a new guard may take to say its first word.
+const START_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What a guard needs to know.
+#[derive(Debug)]
+pub struct GuardOptions {
+    /// A locked file. Guard and shims hold it and commands do not, so that the lock is free when nothing of any attempt
+    /// is left.
+    pub lock: Option<OwnedFd>,
+    /// The program to start as the guard: this one by default, which needs
+    /// [`run_if_asked`](super::run_if_asked) at the start of `main`.
+    pub program: Option<PathBuf>,
+    /// Where a folder for the attempts' files is made, which the guard removes at its end. The system's folder for
+    /// temporary files by default.
+    pub dir: Option<PathBuf>,
+    /// Between SIGTERM and SIGKILL for processes that a command left behind.
+    pub leftover_grace: Duration,
+    /// Between SIGTERM and SIGKILL when the deadline comes near.
+    pub lease_grace: Duration,
+    /// Between SIGKILL and the deadline.
+    pub kill_margin: Duration,
+}
+
+impl Default for GuardOptions {
+    fn default() -> Self {
+        Self {
+            lock: None,
+            program: None,
+            dir: None,
+            leftover_grace: Duration::from_secs(2),
+            lease_grace: Duration::from_secs(2),
+            kill_margin: Duration::from_secs(1),
+        }
+    }
+}
+
+/// What can go wrong with a guard.
+#[derive(Debug, thiserror::Error)]
+pub enum GuardError {
+    /// This program cannot be started again as a guard.
+    #[error(
+        "the guard is this program, started again: call tasklane_runtime::guard::run_if_asked() first thing in main"
+    )]
+    NotPrepared,
+    /// The guard did not start.
+    #[error("cannot start the guard: {0}")]
+    Start(#[source] io::Error),
+    /// The command did not start.
+    #[error("{}: {source}", describe(*step, what))]
+    Spawn {
+        /// At which step.
+        step: FailedStep,
+        /// The program or folder that it was about.
+        what: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The guard ended while the command was being started; it did not run, or runs no more.
+    #[error("the guard process was killed")]
+    Lost,
+    /// More than any command can be given.
+    #[error("arguments and environment are too large")]
+    TooLarge,
+}
+
+fn describe(step: FailedStep, what: &str) -> String {
+    match step {
+        FailedStep::Fork => "cannot start a process".to_owned(),
+        FailedStep::ChangeDir => format!("cannot enter the folder {what}"),
+        FailedStep::Execute => format!("cannot execute {what}"),
+        FailedStep::Lease => "the worker's lease is over".to_owned(),
+    }
+}
+
+/// A command to start.
+#[derive(Debug)]
+pub struct SpawnRequest {
+    /// The program, looked for in the `PATH` of `env`, and its arguments.
+    pub argv: Vec<String>,
+    /// The whole environment; nothing is inherited.
+    pub env: Vec<(String, String)>,
+    /// Where it starts; by default where the worker was started.
+    pub cwd: Option<PathBuf>,
+    /// What it reads.
+    pub stdin: Stdin,
+}
+
+/// What a command reads.
+#[derive(Debug)]
+pub enum Stdin {
+    /// Nothing.
+    Null,
+    /// These bytes.
+    Bytes(Vec<u8>),
+    /// This file or pipe.
+    File(OwnedFd),
+}
+
+/// The guard process of this worker. Cheap to clone; everything ends when the last clone is gone.
+#[derive(Clone, Debug)]
+pub struct Guard {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    options: GuardOptions,
+    dir: PathBuf,
+    link: tokio::sync::Mutex<Arc<Link>>,
+    /// Known here too, for a guard that has to be started again.
+    deadline: Mutex<Deadline>,
+}
+
+#[derive(Debug)]
+struct Deadline {
+    boottime: Option<Duration>,
+    link: Arc<Link>,
+}
+
+impl Guard {
+    /// Starts the guard process. Best early, while the program is small.
+    pub async fn start(options: GuardOptions) -> Result<Self, GuardError> {
+        let parent = options.dir.clone().unwrap_or_else(std::env::temp_dir);
+        let dir = parent.join(format!("tasklane-{:016x}", rand::random::<u64>()));
+        let link = start_process(&options, &dir).await?;
+        let deadline = Mutex::new(Deadline { boottime: None, link: Arc::clone(&link) });
+        let link = tokio::sync::Mutex::new(link);
+        Ok(Self { shared: Arc::new(Shared { options, dir, link, deadline }) })
+    }
+
+    /// A folder for the files of attempts, for this user alone. It goes when the guard does.
+    pub fn dir(&self) -> &Path {
+        &self.shared.dir
+    }
+
+    /// The process number of the guard.
+    pub async fn pid(&self) -> i32 {
+        self.shared.link.lock().await.pid().as_raw_pid()
+    }
+
+    /// Starts a command. Should the guard have been killed, a new one is started first.
+    pub async fn spawn(&self, request: SpawnRequest) -> Result<Child, GuardError> {
+        let link = self.link().await?;
+        let SpawnRequest { argv, env, cwd, stdin } = request;
+        if !fits(&argv, &env) {
+            return Err(GuardError::TooLarge);
+        }
+        let program = argv.first().cloned().unwrap_or_default();
+        let folder = cwd.clone();
+        let no_fork =
+            |source: io::Error| GuardError::Spawn { step: FailedStep::Fork, what: String::new(), source };
+
+        let stdin = match stdin {
+            Stdin::Null => None,
+            Stdin::Bytes(bytes) => Some(in_memory(&bytes).map_err(no_fork)?),
+            Stdin::File(file) => Some(file),
+        };
+        let pair = || pipe_with(PipeFlags::CLOEXEC).map_err(|e| no_fork(e.into()));
+        let [(stdout, their_stdout), (stderr, their_stderr), (alive, their_alive)] =
+            [pair()?, pair()?, pair()?];
+        let reader = |fd| pipe::Receiver::from_owned_fd(fd).map_err(no_fork);
+        let (stdout, stderr) = (reader(stdout)?, reader(stderr)?);
+
+        let Registered { id, started, ended } = link.register().ok_or(GuardError::Lost)?;
+        // Should this future be dropped from here on, the command is killed.
+        let mut control = Control { link: Arc::clone(&link), id, armed: true };
+        let spawn = Spawn { id, argv, env, cwd, has_stdin: stdin.is_some() };
+        let mut fds = vec![their_stdout, their_stderr, their_alive];
+        fds.extend(stdin);
+        link.spawn(spawn, fds);
+        match started.await {
+            Ok(Ok(pid)) => Ok(Child { stdout, stderr, tree: Tree::new(pid, control, ended, alive) }),
+            Ok(Err((step, source))) => {
+                control.armed = false;
+                let what = match step {
+                    FailedStep::ChangeDir => folder.unwrap_or_default().display().to_string(),
+                    FailedStep::Fork | FailedStep::Execute | FailedStep::Lease => program,
+                };
+                Err(GuardError::Spawn { step, what, source })
+            }
+            Err(_) => {
+                // It may have started nevertheless; then its shim is about to end it.
+                if let Ok(alive) = pipe::Receiver::from_owned_fd(alive) {
+                    let _ = alive.readable().await;
+                }
+                Err(GuardError::Lost)
+            }
+        }
+    }
+
+    /// By when, on the [boot-time clock](super::boottime), everything must have ended: the end of the worker's lease.
+    /// SIGKILL comes `kill_margin` before it, SIGTERM `lease_grace` earlier, whatever becomes of the worker. Moved
+    /// forward whenever the lease is renewed; no deadline at first.
+    pub fn set_deadline(&self, boottime: Option<Duration>) {
+        let mut deadline = self.shared.deadline.lock().unwrap_or_else(PoisonError::into_inner);
+        deadline.boottime = boottime;
+        deadline.link.deadline(boottime);
+    }
+
+    /// Waits until the guard process is gone, whether it was killed or closed.
+    pub async fn lost(&self) {
+        let link = Arc::clone(&*self.shared.link.lock().await);
+        link.closed().await;
+    }
+
+    /// Kills everything and waits until it and the guard are gone.
+    pub async fn close(&self) {
+        let link = Arc::clone(&*self.shared.link.lock().await);
+        link.close().await;
+    }
+
+    /// The connection; anew if the guard has been killed.
+    async fn link(&self) -> Result<Arc<Link>, GuardError> {
+        let mut link = self.shared.link.lock().await;
+        if link.is_closed() {
+            tracing::warn!(pid = link.pid().as_raw_pid(), "the guard process has ended; starting another");
+            *link = start_process(&self.shared.options, &self.shared.dir).await?;
+            let mut deadline = self.shared.deadline.lock().unwrap_or_else(PoisonError::into_inner);
+            deadline.link = Arc::clone(&link);
+            link.deadline(deadline.boottime);
+        }
+        Ok(Arc::clone(&link))
+    }
+}
+
+async fn start_process(options: &GuardOptions, dir: &Path) -> Result<Arc<Link>, GuardError> {
+    let own = PathBuf::from("/proc/self/exe");
+    let program = match &options.program {
+        Some(program) => program,
+        None if was_called() => &own,
+        None => return Err(GuardError::NotPrepared),
+    };
+    DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(GuardError::Start)?;
+    let (socket, theirs) = socketpair(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+        None,
+    )
+    .map_err(|e| GuardError::Start(e.into()))?;
+    let guard = Command::new(program)
+        .arg0("tasklane-guard")
+        // What the worker knows is no business of processes that run beside commands of the same user.
+        .env_clear()
+        .env(ASKED_BY, "1")
+        .envs(std::env::vars_os().filter(|(name, _)| name == "LD_LIBRARY_PATH"))
+        .stdin(Stdio::from(theirs))
+        .stdout(Stdio::null())
+        .spawn()
+        .map_err(GuardError::Start)?;
+    let link = Arc::new(Link::new(socket, guard).map_err(GuardError::Start)?);
+    let lock = options.lock.as_ref().map(OwnedFd::try_clone).transpose().map_err(GuardError::Start)?;
+    let settings = Settings {
+        worker: rustix::process::getpid().as_raw_pid(),
+        dir: dir.to_owned(),
+        leftover_grace: options.leftover_grace,
+        lease_grace: options.lease_grace,
+        kill_margin: options.kill_margin,
+    };
+    link.send(&ToGuard::Hello { settings, locked: lock.is_some() }, lock.into_iter().collect());
+    match tokio::time::timeout(START_TIMEOUT, link.ready()).await {
+        Ok(true) => Ok(link),
+        Ok(false) => Err(GuardError::Start(io::Error::other("it ended at once"))),
+        Err(_) => Err(GuardError::Start(io::ErrorKind::TimedOut.into())),
+    }
+}
+
+/// A file without a name that holds these bytes, at its start.
+fn in_memory(bytes: &[u8]) -> io::Result<OwnedFd> {
+    let mut file = std::fs::File::from(memfd_create(c"tasklane-stdin", MemfdFlags::CLOEXEC)?);
+    file.write_all(bytes)?;
+    file.rewind()?;
+    Ok(file.into())
+}

@@ -1,0 +1,274 @@
+//! What worker, guard and shims say to each other, and how it travels: frames over a stream socket, with descriptors
+//! beside them. All of them run the same program, so nothing here has versions.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::child::Ended;
+
+/// The longest frame: the largest payload, and room for an environment.
+const FRAME_BYTES_MAX: usize = 8 << 20;
+/// Descriptors that travel with one frame, at most.
+const FDS_MAX: usize = 4;
+
+/// Numbers the attempts of one guard.
+pub(super) type ChildId = u64;
+
+/// From the worker to the guard.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum ToGuard {
+    /// The first word. With the lock as a descriptor, if there is one.
+    Hello { settings: Settings, locked: bool },
+    /// Start this. With stdout, stderr and the sign of life as descriptors, and stdin if it has one.
+    Spawn(Spawn),
+    /// Tell one attempt to end.
+    Order { id: ChildId, order: Order },
+    /// The lease ends then, by the boot-time clock.
+    Deadline(Option<Duration>),
+}
+
+/// What a guard is told at its start.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Settings {
+    /// The process whose death ends everything.
+    pub(super) worker: i32,
+    /// A folder to remove at the end.
+    pub(super) dir: PathBuf,
+    pub(super) leftover_grace: Duration,
+    pub(super) lease_grace: Duration,
+    pub(super) kill_margin: Duration,
+}
+
+/// A command to start.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Spawn {
+    pub(super) id: ChildId,
+    pub(super) argv: Vec<String>,
+    pub(super) env: Vec<(String, String)>,
+    pub(super) cwd: Option<PathBuf>,
+    pub(super) has_stdin: bool,
+}
+
+/// What can be asked of an attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Order {
+    /// SIGTERM to all of it; SIGKILL after this time, if one is given.
+    Terminate { grace: Option<Duration> },
+    /// SIGKILL to all of it until nothing is left.
+    Kill,
+    /// Look at the deadline: it has come nearer.
+    Look,
+}
+
+/// From the guard to the worker; what is about an attempt is first sent by its shim to the guard.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) enum FromGuard {
+    /// The guard is at work.
+    Ready,
+    /// The command runs.
+    Started { id: ChildId, pid: i32 },
+    /// It does not.
+    NotStarted { id: ChildId, step: FailedStep, errno: i32 },
+    /// Nothing of the attempt is left.
+    Ended { id: ChildId, ended: Ended },
+}
+
+/// What could not be done for a command to start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FailedStep {
+    /// There is no process or descriptor left for it.
+    Fork,
+    /// Its working directory cannot be entered.
+    ChangeDir,
+    /// Its program cannot be executed.
+    Execute,
+    /// The worker's lease is over or about to be.
+    Lease,
+}
+
+/// One value in the form in which it travels.
+pub(super) fn encode<T: Serialize>(value: &T) -> Vec<u8> {
+    rmp_serde::to_vec(value).expect("plain data with string keys can always be encoded")
+}
+
+/// Back from [`encode`].
+pub(super) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> io::Result<T> {
+    rmp_serde::from_slice(bytes).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))
+}
+
+/// A frame on its way out.
+#[derive(Debug)]
+pub(super) struct Frame {
+    bytes: Vec<u8>,
+    sent: usize,
+    fds: Vec<OwnedFd>,
+}
+
+impl Frame {
+    pub(super) fn new<T: Serialize>(value: &T, fds: Vec<OwnedFd>) -> Self {
+        assert!(fds.len() <= FDS_MAX, "at most {FDS_MAX} descriptors travel with a frame");
+        let body = encode(value);
+        assert!(body.len() <= FRAME_BYTES_MAX, "callers keep what they send below the largest frame");
+        let len = u32::try_from(body.len()).expect("less than the largest frame");
+        let mut bytes = Vec::with_capacity(4 + body.len());
+        bytes.extend_from_slice(&len.to_le_bytes());
+        bytes.extend_from_slice(&body);
+        Self { bytes, sent: 0, fds }
+    }
+
+    /// Sends as much as the socket takes now; true when all is sent.
+    pub(super) fn send(&mut self, socket: impl AsFd) -> io::Result<bool> {
+        let socket = socket.as_fd();
+        while self.sent < self.bytes.len() {
+            let fds: Vec<_> = self.fds.iter().map(AsFd::as_fd).collect();
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
+            let mut control = SendAncillaryBuffer::new(&mut space);
+            if !fds.is_empty() {
+                assert!(control.push(SendAncillaryMessage::ScmRights(&fds)), "there is room for FDS_MAX");
+            }
+            let part = [IoSlice::new(&self.bytes[self.sent..])];
+            match sendmsg(socket, &part, &mut control, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+                Ok(n) => self.sent += n,
+                Err(Errno::AGAIN) => return Ok(false),
+                Err(Errno::INTR) => continue,
+                Err(errno) => return Err(errno.into()),
+            }
+            // They went with the first byte.
+            self.fds.clear();
+        }
+        Ok(true)
+    }
+}
+
+/// Frames on their way in.
+#[derive(Debug, Default)]
+pub(super) struct Inbox {
+    bytes: Vec<u8>,
+    /// In the order of the frames that they belong to.
+    fds: VecDeque<OwnedFd>,
+}
+
+impl Inbox {
+    /// Reads what is there. `Ok(0)` is the end; `WouldBlock` when nothing is there now.
+    pub(super) fn fill(&mut self, socket: impl AsFd) -> io::Result<usize> {
+        let socket = socket.as_fd();
+        let mut part = [0; 16 << 10];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+        let got = loop {
+            match recvmsg(socket, &mut [IoSliceMut::new(&mut part)], &mut control, flags) {
+                Err(Errno::INTR) => {}
+                // The other side died with something of ours unread.
+                Err(Errno::CONNRESET) => return Ok(0),
+                got => break got?,
+            }
+        };
+        if got.flags.contains(ReturnFlags::CTRUNC) {
+            return Err(io::Error::other("no room for a descriptor that was sent"));
+        }
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(fds) = message {
+                self.fds.extend(fds);
+            }
+        }
+        self.bytes.extend_from_slice(&part[..got.bytes]);
+        Ok(got.bytes)
+    }
+
+    /// The next frame that is complete.
+    pub(super) fn next<T: DeserializeOwned>(&mut self) -> io::Result<Option<T>> {
+        let Some((len, rest)) = self.bytes.split_first_chunk::<4>() else { return Ok(None) };
+        let len = u32::from_le_bytes(*len) as usize;
+        if len > FRAME_BYTES_MAX {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "frame too long"));
+        }
+        let Some(body) = rest.get(..len) else { return Ok(None) };
+        let value = decode(body)?;
+        self.bytes.drain(..4 + len);
+        Ok(Some(value))
+    }
+
+    /// The next descriptor that came.
+    pub(super) fn take_fd(&mut self) -> io::Result<OwnedFd> {
+        self.fds.pop_front().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "descriptor missing"))
+    }
+}
+
+/// Whether a command is small enough to travel.
+pub(super) fn fits(argv: &[String], env: &[(String, String)]) -> bool {
+    let strings = argv.iter().chain(env.iter().flat_map(|(k, v)| [k, v]));
+    strings.map(|s| s.len() + 8).sum::<usize>() < FRAME_BYTES_MAX / 2
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+    use rustix::pipe::pipe;
+
+    use super::*;
+
+    fn pair() -> (OwnedFd, OwnedFd) {
+        socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap()
+    }
+
+    #[test]
+    fn descriptors_stay_with_their_frames() {
+        let (a, b) = pair();
+        let pipes: Vec<_> = (0..3).map(|_| pipe().unwrap()).collect();
+        for (n, (_, write)) in pipes.iter().enumerate() {
+            let fd = write.try_clone().unwrap();
+            assert!(Frame::new(&n, vec![fd]).send(&a).unwrap());
+        }
+        let mut inbox = Inbox::default();
+        for (n, (read, _)) in pipes.iter().enumerate() {
+            let got = loop {
+                match inbox.next::<usize>().unwrap() {
+                    Some(got) => break got,
+                    None => assert_ne!(inbox.fill(&b).unwrap(), 0),
+                }
+            };
+            assert_eq!(got, n);
+            let fd = inbox.take_fd().unwrap();
+            rustix::io::write(&fd, &[u8::try_from(n).unwrap()]).unwrap();
+            let mut byte = [9];
+            rustix::io::read(read, &mut byte).unwrap();
+            assert_eq!(usize::from(byte[0]), n);
+        }
+        assert!(inbox.take_fd().is_err());
+    }
+
+    #[test]
+    fn a_frame_larger_than_the_socket_buffer_arrives_in_parts() {
+        let (a, b) = pair();
+        let long = "x".repeat(1 << 20);
+        let mut frame = Frame::new(&long, Vec::new());
+        let mut inbox = Inbox::default();
+        let mut rounds = 0;
+        while !frame.send(&a).unwrap() {
+            rounds += 1;
+            while inbox.fill(&b).is_ok() {}
+        }
+        while inbox.fill(&b).is_ok() {}
+        assert!(rounds > 0);
+        assert_eq!(inbox.next::<String>().unwrap(), Some(long));
+    }
+
+    #[test]
+    fn a_frame_of_nonsense_is_an_error() {
+        let mut inbox = Inbox { bytes: vec![0xff; 8], fds: VecDeque::new() };
+        assert!(inbox.next::<String>().is_err());
+    }
+}
