@@ -9,8 +9,8 @@ use crate::guard::Guard;
 /// What the built-in executors need.
 #[derive(Clone, Debug)]
 pub struct ExecutorOptions {
-    /// Starts the commands.
-    pub guard: Guard,
+    /// Starts the commands; without it there are no task types that need it.
+    pub guard: Option<Guard>,
     /// About `SHELL` and `PYTHON_SCRIPT`.
     pub command: CommandOptions,
     /// About `HTTP`.
@@ -19,7 +19,7 @@ pub struct ExecutorOptions {
 
 impl ExecutorOptions {
     /// The usual choices.
-    pub fn new(guard: Guard) -> Self {
+    pub fn new(guard: Option<Guard>) -> Self {
         Self { guard, command: CommandOptions::default(), http: HttpOptions::default() }
     }
 }

@@ -20,7 +20,7 @@ impl Registry {
         Self::default()
     }
 
-    /// With those that Tasklane brings along.
+    /// With those that Tasklane brings along; those that start processes only with a guard.
     pub fn builtin(options: ExecutorOptions) -> Self {
         let ExecutorOptions { guard, command, http } = options;
         let command = Arc::new(command);
@@ -28,8 +28,10 @@ impl Registry {
         let mut add = |name: &str, executor: Arc<dyn Executor>| {
             registry.register(Name::new(name).expect("a constant that is a name"), executor);
         };
-        add("SHELL", Arc::new(Shell::new(guard.clone(), Arc::clone(&command))));
-        add("PYTHON_SCRIPT", Arc::new(Python::new(guard, command)));
+        if let Some(guard) = guard {
+            add("SHELL", Arc::new(Shell::new(guard.clone(), Arc::clone(&command))));
+            add("PYTHON_SCRIPT", Arc::new(Python::new(guard, command)));
+        }
         add("HTTP", Arc::new(Http::new(http)));
         add("NOOP", Arc::new(Noop));
         registry
@@ -38,6 +40,11 @@ impl Registry {
     /// Runs tasks of this type with this executor from now on. Answers the one that did before.
     pub fn register(&mut self, task_type: Name, executor: Arc<dyn Executor>) -> Option<Arc<dyn Executor>> {
         self.executors.insert(task_type, executor)
+    }
+
+    /// Keeps only the task types that are wanted.
+    pub fn retain(&mut self, wanted: impl Fn(&Name) -> bool) {
+        self.executors.retain(|task_type, _| wanted(task_type));
     }
 
     /// The executor of a task type.

@@ -17,9 +17,10 @@ use tasklane_core::id::{Name, SessionId};
 use tasklane_core::member::WorkerDescriptor;
 use tasklane_core::time::Timestamp;
 use tasklane_core::worker;
-use tasklane_ports::{Bus, Coordinator, Executor, Logs};
+use tasklane_ports::{Bus, Coordinator, Logs};
 use tokio_util::sync::CancellationToken;
 
+use crate::executors::Registry;
 use crate::hub::Hub;
 
 pub use self::output::OutputOptions;
@@ -55,7 +56,7 @@ pub struct WorkerParts {
     /// Keeps what attempts print.
     pub logs: Arc<dyn Logs>,
     /// How task types are run.
-    pub executors: BTreeMap<Name, Arc<dyn Executor>>,
+    pub executors: Registry,
     /// Is told when there is more output.
     pub hub: Arc<Hub>,
     /// Is told, by the steady clock, when everything that the worker started must be gone unless told anew.
@@ -118,7 +119,7 @@ impl WorkerOptions {
             capacity: self.machine.capacity,
             weight: self.weight,
             labels: self.labels.clone(),
-            task_types: parts.executors.keys().cloned().collect(),
+            task_types: parts.executors.task_types().cloned().collect(),
             draining: false,
         }
     }

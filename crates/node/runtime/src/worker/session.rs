@@ -260,7 +260,7 @@ impl<'a> Session<'a> {
     }
 
     fn start(&mut self, dispatch: Dispatch) {
-        let executor = self.parts.executors.get(&dispatch.head.task_type).cloned();
+        let executor = self.parts.executors.executor(&dispatch.head.task_type).cloned();
         let attempt = dispatch.attempt;
         let output = self.shipper.attempt(attempt);
         let running = Running::start(dispatch, executor, output, self.news.clone());

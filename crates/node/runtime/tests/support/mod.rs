@@ -12,6 +12,7 @@ use tasklane_core::task::{Payload, TaskResult};
 use tasklane_core::worker;
 use tasklane_local::{LocalBus, LocalCoordinator, MemoryOptions, MemoryStore, SessionsOptions};
 use tasklane_ports::{Attempt, Execution, Executor, ExecutorError, TaskView};
+use tasklane_runtime::executors::Registry;
 use tasklane_runtime::hub::Hub;
 use tasklane_runtime::node::{Node, NodeOptions, NodeParts, RetentionOptions};
 use tasklane_runtime::request::{RequestLimits, TaskRequest};
@@ -69,8 +70,10 @@ impl System {
                 hub: Arc::clone(&hub),
             },
         );
-        let executors: BTreeMap<Name, Arc<dyn Executor>> =
-            executors.into_iter().map(|(task_type, executor)| (name(task_type), executor)).collect();
+        let mut registry = Registry::new();
+        for (task_type, executor) in executors {
+            registry.register(name(task_type), executor);
+        }
         let worker = Worker::new(
             WorkerOptions {
                 name: name("w1"),
@@ -81,7 +84,7 @@ impl System {
                 machine: worker::WorkerOptions { lanes: 2, ..worker::WorkerOptions::default() },
                 output: OutputOptions::default(),
             },
-            WorkerParts { bus, coordinator, logs: store, executors, hub, on_lease: Arc::new(|_| {}) },
+            WorkerParts { bus, coordinator, logs: store, executors: registry, hub, on_lease: Arc::new(|_| {}) },
         );
         let (stop_worker, stop_rest) = (CancellationToken::new(), CancellationToken::new());
         let background = node.clone();
