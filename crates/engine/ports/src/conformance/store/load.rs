@@ -404,21 +404,27 @@ pub async fn the_cursor_covers_what_was_there(env: &dyn StoreEnv) {
 /// 10: a store may forget arrivals that its owner has seen, and says so; it never shows a part of them.
 pub async fn arrivals_behind_a_committed_cursor_are_complete(env: &dyn StoreEnv) {
     let store = env.store();
-    create(&*store, tasks(0..4)).await;
+    let numbers = create(&*store, tasks(0..6)).await;
+    let all: Vec<_> = (0..8).map(|n| What::Task(task(n).id())).collect();
     let mut owner = Owner::claim(&store, LANE).await;
-    let cursor = pages::cursor(&*store, LANE).await;
-    let mut commit = owner.next([]);
-    commit.cursor = cursor;
-    owner.send(&commit).await.unwrap();
-    create(&*store, tasks(4..6)).await;
-    owner.commit([]).await;
-    let all: Vec<_> = (0..6).map(|n| What::Task(task(n).id())).collect();
-    if let Some((rows, _)) = pages::all_arrivals(&*store, LANE, Seq(0), 10).await {
-        assert_eq!(what(&rows), all);
+    // Some of them, all of them, and less than before.
+    for (seen, kept) in [(2, 2), (6, 6), (4, 6)] {
+        let mut commit = owner.next([]);
+        commit.cursor = numbers[seen - 1];
+        owner.send(&commit).await.unwrap();
+        let rest = pages::all_arrivals(&*store, LANE, numbers[kept - 1], 1).await;
+        let (rows, _) = rest.expect("the owner's own place is kept");
+        assert_eq!(what(&rows), all[kept..6], "{seen}");
     }
-    let (rows, _) =
-        pages::all_arrivals(&*store, LANE, cursor, 1).await.expect("the owner's own place is kept");
-    assert_eq!(what(&rows), all[4..]);
+    create(&*store, tasks(6..8)).await;
+    owner.commit([]).await;
+    for seen in 0..=6 {
+        let after = if seen == 0 { Seq(0) } else { numbers[seen - 1] };
+        match pages::all_arrivals(&*store, LANE, after, 3).await {
+            Some((rows, _)) => assert_eq!(what(&rows), all[seen..], "{seen}"),
+            None => assert!(seen < 6, "the owner's own place is kept"),
+        }
+    }
 }
 
 /// 12: those that exist in the lane, in the order asked for.
