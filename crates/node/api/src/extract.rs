@@ -157,7 +157,7 @@ struct Empty {}
 
 /// The JSON body of a batch, with the room that it takes.
 #[derive(Debug)]
-pub(crate) struct BatchBody(pub(crate) JsonBody, #[expect(dead_code, reason = "held, not read")] OwnedSemaphorePermit);
+pub(crate) struct BatchBody(pub(crate) JsonBody, pub(crate) OwnedSemaphorePermit);
 
 impl FromRequest<Api> for BatchBody {
     type Rejection = Problem;

@@ -64,6 +64,7 @@ codes! {
     METHOD_NOT_ALLOWED "method_not_allowed" 405 "The method is not allowed here";
     TASK_FINISHED "task_finished" 409 "The task has finished already";
     TASK_UNFINISHED "task_unfinished" 409 "The task has not finished";
+    PAYLOAD_REMOVED "payload_removed" 409 "The task no longer has its payload";
     REQUEST_ID_REUSED "request_id_reused" 409 "The request id stands for another request";
     POLICY_CONFLICT "policy_conflict" 409 "The policy was changed by somebody else";
     QUEUE_FULL "queue_full" 429 "The queue is full";
@@ -82,7 +83,7 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Problem {
     /// Path of a page about this kind of problem, on this server.
-    #[schema(format = UriReference, example = "/docs/errors/invalid_value")]
+    #[schema(format = "uri-reference", example = "/docs/errors/invalid_value")]
     r#type: &'static str,
     /// The kind of problem, for people.
     title: &'static str,
@@ -161,11 +162,6 @@ impl Problem {
 
     pub(crate) fn task_not_found() -> Self {
         Self::new(&TASK_NOT_FOUND, "no task of this namespace has this id")
-    }
-
-    /// The HTTP status.
-    pub(crate) fn status(&self) -> u16 {
-        self.status
     }
 }
 

@@ -112,7 +112,7 @@ pub(crate) struct BulkStarted {
     pub(crate) matched: Option<u64>,
     /// What `/api/v1/operations/{id}` takes.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false, format = Uuid)]
+    #[schema(nullable = false, format = "uuid")]
     pub(crate) operation_id: Option<String>,
 }
 
@@ -120,7 +120,7 @@ pub(crate) struct BulkStarted {
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Operation {
-    #[schema(format = Uuid)]
+    #[schema(format = "uuid")]
     operation_id: String,
     action: ActionName,
     status: StatusName,

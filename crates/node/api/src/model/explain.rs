@@ -18,7 +18,7 @@ use super::{StatusName, Time};
 #[serde(rename_all = "camelCase")]
 #[schema(as = Explanation)]
 pub(crate) struct ExplainedTask {
-    #[schema(format = Uuid)]
+    #[schema(format = "uuid")]
     task_id: String,
     status: StatusName,
     /// In one or two sentences.
@@ -74,7 +74,7 @@ pub(crate) struct ReasonJson {
     #[schema(nullable = false)]
     worker: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false, format = Uuid)]
+    #[schema(nullable = false, format = "uuid")]
     session: Option<String>,
 }
 
@@ -83,7 +83,7 @@ pub(crate) struct ReasonJson {
 #[serde(rename_all = "camelCase")]
 #[schema(as = Holder)]
 struct HolderJson {
-    #[schema(format = Uuid)]
+    #[schema(format = "uuid")]
     task_id: String,
     #[schema(minimum = 1)]
     attempt: u32,

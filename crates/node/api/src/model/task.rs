@@ -14,7 +14,7 @@ use super::{AnyJson, LogEntry, Seconds, StatusName, Time};
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Task {
-    #[schema(format = Uuid)]
+    #[schema(format = "uuid")]
     pub(crate) task_id: String,
     pub(crate) status: StatusName,
     pub(crate) task_name: String,
@@ -35,7 +35,7 @@ pub(crate) struct Task {
     request_id: Option<String>,
     /// The task that this one is a part or a retry of.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false, format = Uuid)]
+    #[schema(nullable = false, format = "uuid")]
     parent: Option<String>,
     execution_timeout: Seconds,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -70,7 +70,7 @@ pub(crate) struct Task {
     worker: Option<String>,
     /// Session of that worker.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false, format = Uuid)]
+    #[schema(nullable = false, format = "uuid")]
     session: Option<String>,
     /// Number of its current or last attempt; 0 before the first.
     #[schema(minimum = 0)]
@@ -251,7 +251,7 @@ pub(crate) struct Attempt {
     #[schema(nullable = false)]
     worker: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false, format = Uuid)]
+    #[schema(nullable = false, format = "uuid")]
     session: Option<String>,
     scheduled_at: Time,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -331,7 +331,7 @@ pub(crate) struct TaskPageJson {
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Created {
-    #[schema(format = Uuid)]
+    #[schema(format = "uuid")]
     pub(crate) task_id: String,
     pub(crate) status: StatusName,
     /// The same request was taken in before; this is its task.

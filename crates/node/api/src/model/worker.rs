@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use tasklane_core::id::Name;
-use tasklane_runtime::node::{WorkerInfo, WorkerStats};
+use tasklane_core::message::WorkerStats;
+use tasklane_runtime::node::WorkerInfo;
 use tasklane_runtime::request::FieldError;
 use utoipa::ToSchema;
 
@@ -17,7 +18,7 @@ pub(crate) struct Worker {
     /// What people call it. Stays the same over restarts.
     name: String,
     /// New with each start.
-    #[schema(format = Uuid)]
+    #[schema(format = "uuid")]
     session: String,
     status: WorkerStatus,
     /// How many attempts it runs at once.
