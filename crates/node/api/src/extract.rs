@@ -27,9 +27,8 @@ impl FromRequestParts<Api> for Namespace {
     async fn from_request_parts(parts: &mut Parts, _: &Api) -> Result<Self, Problem> {
         let mut values = parts.headers.get_all(NAMESPACE_HEADER).iter();
         let value = values.next().map_or("default", |value| value.to_str().unwrap_or("\u{fffd}"));
-        let refused = |rule: String| {
-            Problem::new(&problem::INVALID_NAMESPACE, rule).field("Tasklane-Namespace")
-        };
+        let refused =
+            |rule: String| Problem::new(&problem::INVALID_NAMESPACE, rule).field("Tasklane-Namespace");
         if values.next().is_some() {
             return Err(refused("must be given once".into()));
         }
@@ -46,7 +45,8 @@ impl FromRequestParts<Api> for IdInPath {
     async fn from_request_parts(parts: &mut Parts, api: &Api) -> Result<Self, Problem> {
         let text = Path::<String>::from_request_parts(parts, api).await;
         let id = text.ok().and_then(|Path(text)| parse_id(&text));
-        id.map(Self).ok_or_else(|| Problem::new(&problem::INVALID_ID, "must be a UUID with hyphens").field("id"))
+        id.map(Self)
+            .ok_or_else(|| Problem::new(&problem::INVALID_ID, "must be a UUID with hyphens").field("id"))
     }
 }
 

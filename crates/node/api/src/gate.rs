@@ -134,7 +134,8 @@ mod tests {
 
     #[test]
     fn hosts_are_told_from_their_ports() {
-        let cases = [("localhost:7070", "localhost"), ("[::1]:80", "[::1]"), ("[::1]", "[::1]"), ("A.b", "a.b")];
+        let cases =
+            [("localhost:7070", "localhost"), ("[::1]:80", "[::1]"), ("[::1]", "[::1]"), ("A.b", "a.b")];
         for (authority, host) in cases {
             assert_eq!(host_of(authority), host);
         }

@@ -14,7 +14,6 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
-use tasklane_core::id::Name;
 use tasklane_core::status::Status;
 
 use crate::problem::{self, Problem};
@@ -91,8 +90,7 @@ impl HttpMetrics {
 /// All metrics, as text.
 pub(crate) async fn text(api: &Api) -> Result<String, Problem> {
     let stats = api.node.stats().await?;
-    let namespace = Name::new("default").expect("a valid name");
-    let queues = api.node.queues(&namespace, None, QUEUES_MAX).await?;
+    let queues = api.node.all_counts().await?;
 
     let mut registry = Registry::with_prefix("tasklane");
     let tasks = Rows::default();
@@ -101,14 +99,14 @@ pub(crate) async fn text(api: &Api) -> Result<String, Problem> {
     }
     registry.register("tasks", "Tasks by status", tasks.0);
     let by_queue = Rows::default();
-    for info in &queues {
+    for counts in queues.iter().take(QUEUES_MAX) {
         for status in Status::ALL {
             let labels = vec![
-                ("namespace", info.queue.namespace.to_string()),
-                ("queue", info.queue.queue.to_string()),
+                ("namespace", counts.queue.namespace.to_string()),
+                ("queue", counts.queue.queue.to_string()),
                 ("status", status.to_string()),
             ];
-            by_queue.set(labels, info.counts[usize::from(status.code())]);
+            by_queue.set(labels, counts.by_status[usize::from(status.code())]);
         }
     }
     registry.register("queue_tasks", "Tasks by queue and status", by_queue.0);
@@ -140,9 +138,9 @@ pub(crate) async fn text(api: &Api) -> Result<String, Problem> {
     registry.register("http_request_seconds", "Time until the answer began", http.seconds);
 
     let mut text = String::new();
-    encode_registry(&mut text, &registry).and_then(|()| encode_eof(&mut text)).map_err(|_| {
-        Problem::new(&problem::INTERNAL, "the metrics could not be written")
-    })?;
+    encode_registry(&mut text, &registry)
+        .and_then(|()| encode_eof(&mut text))
+        .map_err(|_| Problem::new(&problem::INTERNAL, "the metrics could not be written"))?;
     Ok(text)
 }
 

@@ -45,7 +45,11 @@ fn write_page(page: &mut String, api: &Value) -> std::fmt::Result {
 fn write_operation(page: &mut String, path: &str, method: &str, operation: &Value) -> std::fmt::Result {
     let id = escape(text(&operation["operationId"]));
     let method = escape(&method.to_uppercase());
-    writeln!(page, "<section id=\"{id}\"><h3><code><span class=\"method\">{method}</span> {}</code></h3>", escape(path))?;
+    writeln!(
+        page,
+        "<section id=\"{id}\"><h3><code><span class=\"method\">{method}</span> {}</code></h3>",
+        escape(path)
+    )?;
     let (summary, description) = (text(&operation["summary"]), text(&operation["description"]));
     writeln!(page, "<p><b>{}.</b> {}</p>", escape(summary), prose(description))?;
     let parameters = list(&operation["parameters"]);
@@ -54,7 +58,10 @@ fn write_operation(page: &mut String, path: &str, method: &str, operation: &Valu
         for parameter in parameters {
             let (name, place) = (escape(text(&parameter["name"])), escape(text(&parameter["in"])));
             let (kind, about) = (type_of(&parameter["schema"]), prose(text(&parameter["description"])));
-            writeln!(page, "<tr><td><code>{name}</code></td><td>{place}</td><td>{kind}</td><td>{about}</td></tr>")?;
+            writeln!(
+                page,
+                "<tr><td><code>{name}</code></td><td>{place}</td><td>{kind}</td><td>{about}</td></tr>"
+            )?;
         }
         writeln!(page, "</table>")?;
     }
@@ -82,7 +89,11 @@ fn write_schema(page: &mut String, name: &str, schema: &Value) -> std::fmt::Resu
     for (field, property) in properties {
         let star = if required.iter().any(|name| text(name) == field) { " (required)" } else { "" };
         let (kind, about) = (type_of(property), prose(text(&property["description"])));
-        writeln!(rows, "<tr><td><code>{}</code>{star}</td><td>{kind}</td><td>{about}</td></tr>", escape(field))?;
+        writeln!(
+            rows,
+            "<tr><td><code>{}</code>{star}</td><td>{kind}</td><td>{about}</td></tr>",
+            escape(field)
+        )?;
     }
     if rows.is_empty() {
         writeln!(page, "<p>{}</p>", type_of(schema))?;
@@ -109,7 +120,11 @@ fn type_of(schema: &Value) -> String {
         }
     }
     if let Value::Array(values) = &schema["enum"] {
-        return values.iter().map(|value| format!("<code>{}</code>", escape(&value.to_string()))).collect::<Vec<_>>().join(" ");
+        return values
+            .iter()
+            .map(|value| format!("<code>{}</code>", escape(&value.to_string())))
+            .collect::<Vec<_>>()
+            .join(" ");
     }
     let mut kind = match &schema["type"] {
         Value::String(kind) => kind.clone(),
@@ -119,7 +134,8 @@ fn type_of(schema: &Value) -> String {
     if schema["type"] == "array" {
         return format!("list of {}", type_of(&schema["items"]));
     }
-    for (key, word) in [("format", ""), ("minimum", "≥ "), ("maximum", "≤ "), ("maxLength", "length ≤ ")] {
+    for (key, word) in [("format", ""), ("minimum", "≥ "), ("maximum", "≤ "), ("maxLength", "length ≤ ")]
+    {
         match &schema[key] {
             Value::Null => {}
             Value::String(value) => kind = format!("{kind}, {word}{value}"),

@@ -188,11 +188,15 @@ impl From<&StoreError> for Problem {
         match error {
             StoreError::PolicyConflict { current, expected, .. } => {
                 let detail = format!("the policy is at version {current}, not {expected}");
-                Self { current_version: Some(*current), ..Self::new(&POLICY_CONFLICT, detail).field("version") }
+                Self {
+                    current_version: Some(*current),
+                    ..Self::new(&POLICY_CONFLICT, detail).field("version")
+                }
             }
-            StoreError::TooLarge { what, size, max } => {
-                Self::new(&PAYLOAD_TOO_LARGE, format!("{what} is too large for the store: {size}, at most {max}"))
-            }
+            StoreError::TooLarge { what, size, max } => Self::new(
+                &PAYLOAD_TOO_LARGE,
+                format!("{what} is too large for the store: {size}, at most {max}"),
+            ),
             StoreError::Full { .. } => Self::new(&STORE_FULL, "the store has no room left").later(),
             // Which owner a lane has is the server's own business: whoever asks, asks again.
             StoreError::Unavailable { .. }

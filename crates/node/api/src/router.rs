@@ -84,5 +84,6 @@ async fn no_method() -> Problem {
 
 fn panicked(_: Box<dyn Any + Send>) -> Response {
     tracing::error!("a request made the server panic");
-    Problem::new(&problem::INTERNAL, "the server failed on this request; its log has the details").into_response()
+    Problem::new(&problem::INTERNAL, "the server failed on this request; its log has the details")
+        .into_response()
 }

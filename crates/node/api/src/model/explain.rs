@@ -94,11 +94,7 @@ struct HolderJson {
 
 impl From<&Holder> for HolderJson {
     fn from(holder: &Holder) -> Self {
-        Self {
-            task_id: holder.task.to_string(),
-            attempt: holder.attempt.0,
-            since: holder.since.map(Time),
-        }
+        Self { task_id: holder.task.to_string(), attempt: holder.attempt.0, since: holder.since.map(Time) }
     }
 }
 
@@ -131,8 +127,12 @@ impl ExplainedTask {
                 format!("It has finished: it failed ({error}).")
             }
             Status::Running => format!("It runs at {worker}, attempt {}.", state.attempt),
-            Status::Scheduled | Status::Dispatched => format!("It is assigned to {worker} and has not started."),
-            Status::Pending | Status::Retrying if reasons.is_empty() => "It is about to be assigned.".to_owned(),
+            Status::Scheduled | Status::Dispatched => {
+                format!("It is assigned to {worker} and has not started.")
+            }
+            Status::Pending | Status::Retrying if reasons.is_empty() => {
+                "It is about to be assigned.".to_owned()
+            }
             Status::Pending | Status::Retrying => "It waits.".to_owned(),
         };
         let rest = reasons.iter().map(|reason| reason.message.as_str());
@@ -177,7 +177,10 @@ impl ReasonJson {
                 held_by: Some(held_by.iter().map(HolderJson::from).collect()),
                 ..of(
                     "limit",
-                    format!("The limit {limit}{} is reached: {running} of {max} run.", for_key(key.as_deref())),
+                    format!(
+                        "The limit {limit}{} is reached: {running} of {max} run.",
+                        for_key(key.as_deref())
+                    ),
                 )
             },
             Reason::Rate { limit, key, until } => Self {
@@ -200,7 +203,10 @@ impl ReasonJson {
             },
             Reason::RetryingAt(until) => Self {
                 until: Some(Time(*until)),
-                ..of("retrying", format!("Its last attempt failed; the next one is due at {}.", shown(*until)))
+                ..of(
+                    "retrying",
+                    format!("Its last attempt failed; the next one is due at {}.", shown(*until)),
+                )
             },
             Reason::Position(position) => Self {
                 position: Some(*position),
@@ -214,7 +220,10 @@ impl ReasonJson {
             },
             Reason::MoreThan(position) => Self {
                 position: Some(*position),
-                ..of("position_more_than", format!("More than {} are before it in its line.", count(*position, "task", "tasks")))
+                ..of(
+                    "position_more_than",
+                    format!("More than {} are before it in its line.", count(*position, "task", "tasks")),
+                )
             },
             Reason::Sent { session } => Self {
                 worker: names.0.get(session).cloned(),
@@ -224,7 +233,10 @@ impl ReasonJson {
             Reason::QueuedAtWorker { session } => Self {
                 worker: names.0.get(session).cloned(),
                 session: Some(session.to_string()),
-                ..of("queued_at_worker", format!("It is in the local queue of worker {}.", names.shown(*session)))
+                ..of(
+                    "queued_at_worker",
+                    format!("It is in the local queue of worker {}.", names.shown(*session)),
+                )
             },
             Reason::CancelRequested => of("cancel_requested", "It is to be stopped.".into()),
         }

@@ -137,7 +137,11 @@ impl From<&QueuePolicy> for PolicyOut {
                 LimitScope::Key => ScopeName::Key,
             },
             concurrency: limit.concurrency,
-            rate: limit.rate.map(|rate| RateOut { limit: rate.limit, per: Seconds(rate.per), burst: rate.burst }),
+            rate: limit.rate.map(|rate| RateOut {
+                limit: rate.limit,
+                per: Seconds(rate.per),
+                burst: rate.burst,
+            }),
         });
         Self {
             paused: policy.paused,
@@ -316,7 +320,10 @@ mod tests {
             (r#"{"limits":[{"name":"a","concurrency":0}]}"#, "policy.limits[0].concurrency"),
             (r#"{"limits":[{"name":"a","rate":{"limit":0,"per":1}}]}"#, "policy.limits[0].rate.limit"),
             (r#"{"limits":[{"name":"a","rate":{"limit":1,"per":"367d"}}]}"#, "policy.limits[0].rate.per"),
-            (r#"{"limits":[{"name":"a","concurrency":1},{"name":"a","concurrency":1}]}"#, "policy.limits[1].name"),
+            (
+                r#"{"limits":[{"name":"a","concurrency":1},{"name":"a","concurrency":1}]}"#,
+                "policy.limits[1].name",
+            ),
         ];
         for (json, field) in cases {
             let error = read_json::<PolicyJson>(json.as_bytes()).unwrap().into_policy().unwrap_err();

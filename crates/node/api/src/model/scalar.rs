@@ -6,8 +6,8 @@ use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 use tasklane_core::status::Status;
 use tasklane_core::time::Timestamp;
-use utoipa::openapi::schema::{KnownFormat, ObjectBuilder, Schema, SchemaFormat, SchemaType, Type};
 use utoipa::openapi::RefOr;
+use utoipa::openapi::schema::{KnownFormat, ObjectBuilder, Schema, SchemaFormat, SchemaType, Type};
 use utoipa::{PartialSchema, ToSchema};
 
 /// A point in time, as RFC 3339 writes it.
@@ -122,7 +122,10 @@ mod tests {
 
     #[test]
     fn times_are_written_in_utc() {
-        assert_eq!(json(Time(Timestamp::from_micros(1_800_000_000_000_001))), "\"2027-01-15T08:00:00.000001Z\"");
+        assert_eq!(
+            json(Time(Timestamp::from_micros(1_800_000_000_000_001))),
+            "\"2027-01-15T08:00:00.000001Z\""
+        );
         assert_eq!(json(Time(Timestamp::MAX)), "\"9999-12-30T22:00:00.999999Z\"");
     }
 

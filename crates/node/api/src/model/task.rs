@@ -94,7 +94,7 @@ pub(crate) struct Task {
     /// How far the attempt is, in its own words.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
-    pub(crate) progress: Option<ProgressJson>,
+    progress: Option<ProgressJson>,
     /// The last attempts; all of them are under `/attempts`. Left out of lists.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
@@ -141,7 +141,7 @@ impl Task {
             cancel_requested: state.cancel_requested,
             result: None,
             error: state.error.as_ref().map(ErrorJson::from),
-            progress: None,
+            progress: state.progress.as_deref().map(ProgressJson::from),
             attempts: None,
             logs: None,
         }

@@ -52,6 +52,7 @@ pub(crate) async fn operation(
     _: NoParams,
 ) -> Result<Json<Operation>, Problem> {
     let status = api.node.bulk_status(&namespace, id).await?;
-    let missing = || Problem::new(&problem::OPERATION_NOT_FOUND, "no operation of this namespace has this id");
+    let missing =
+        || Problem::new(&problem::OPERATION_NOT_FOUND, "no operation of this namespace has this id");
     Ok(Json(status.ok_or_else(missing)?.into()))
 }

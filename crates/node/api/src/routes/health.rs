@@ -64,7 +64,9 @@ pub(crate) async fn metrics(State(api): State<Api>) -> Result<Response, Problem>
     params(("code" = String, Path, description = "The code of the problem.", pattern = "^[a-z_]{1,64}$")),
     responses((status = 200, description = "The page, in Markdown.", body = String, content_type = "text/markdown"))
 )]
-pub(crate) async fn problem_page(code: Result<Path<String>, axum::extract::rejection::PathRejection>) -> Response {
+pub(crate) async fn problem_page(
+    code: Result<Path<String>, axum::extract::rejection::PathRejection>,
+) -> Response {
     let found = code.ok().and_then(|Path(code)| CODES.iter().find(|kind| kind.code == code));
     match found {
         Some(kind) => ([(CONTENT_TYPE, "text/markdown; charset=utf-8")], kind.page).into_response(),

@@ -312,9 +312,10 @@ pub(crate) async fn retry(
             let detail = format!("the task is {status}");
             Err(Problem::new(&problem::TASK_UNFINISHED, detail).task_status(status))
         }
-        Retry::Removed => {
-            Err(Problem::new(&problem::PAYLOAD_REMOVED, "the payload was removed when its retention was over"))
-        }
+        Retry::Removed => Err(Problem::new(
+            &problem::PAYLOAD_REMOVED,
+            "the payload was removed when its retention was over",
+        )),
         Retry::Created(new) => {
             let status = if new.duplicate { StatusCode::OK } else { StatusCode::CREATED };
             let retried = Retried {

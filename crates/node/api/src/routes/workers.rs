@@ -31,9 +31,8 @@ pub(crate) async fn get(
     NameInPath(name): NameInPath,
     _: NoParams,
 ) -> Result<Json<Worker>, Problem> {
-    let wanted = |info: &&WorkerInfo| {
-        info.descriptor.name == name || info.session.to_string() == name.as_str()
-    };
+    let wanted =
+        |info: &&WorkerInfo| info.descriptor.name == name || info.session.to_string() == name.as_str();
     let workers = api.node.workers();
     let found = workers.iter().find(wanted).ok_or(WorkerError::NotFound)?;
     Ok(Json(Worker::from(found)))
