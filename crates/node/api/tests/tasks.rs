@@ -198,7 +198,7 @@ async fn a_namespace_sees_only_its_own_tasks() {
 async fn a_running_task_is_cancelled_and_a_finished_one_is_not() {
     let server = Server::start().await;
     let id = server.submit(task("endless")).await;
-    server.until(&id, "RUNNING").await;
+    server.begun(&id).await;
     let path = format!("/api/v1/tasks/{id}");
     let accepted = server.request("DELETE", &path).send().await;
     assert_eq!((accepted.status, accepted.json()), (202, json!({ "message": "Cancel request accepted." })));
@@ -293,7 +293,7 @@ async fn a_waiting_task_is_explained() {
 async fn progress_is_shown() {
     let server = Server::start().await;
     let id = server.submit(task("progress")).await;
-    server.until(&id, "RUNNING").await;
+    server.begun(&id).await;
     let path = format!("/api/v1/tasks/{id}");
     let shown = loop {
         let found = server.get(&path).await.json();

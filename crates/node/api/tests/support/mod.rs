@@ -25,7 +25,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use client::{Answer, Request, Sse};
+pub(crate) use client::{Answer, Request};
 
 const LANES: u16 = 2;
 
@@ -157,7 +157,13 @@ impl Server {
         answer.json()
     }
 
-    /// Waits until a task is in a state, by the stream of events.
+    /// Waits until an attempt of a task has printed something.
+    pub(crate) async fn begun(&self, id: &str) {
+        let mut output = self.request("GET", &format!("/api/v1/tasks/{id}/logs?follow=true")).stream().await;
+        assert_eq!(output.next().await.expect("output").kind, "log");
+    }
+
+    /// Waits until a task has ended in a state, by the stream of events.
     pub(crate) async fn until(&self, id: &str, status: &str) {
         let mut events = self.request("GET", "/api/v1/events").stream().await;
         if self.get(&format!("/api/v1/tasks/{id}")).await.json()["status"] == status {
