@@ -1,1 +1,21 @@
 #![doc = include_str!("../README.md")]
+
+mod extract;
+mod gate;
+mod metrics;
+mod model;
+mod openapi;
+mod options;
+mod page;
+mod params;
+mod problem;
+mod router;
+mod routes;
+mod serve;
+mod sse;
+mod state;
+
+pub use openapi::openapi_json;
+pub use options::ApiOptions;
+pub use router::router;
+pub use serve::serve;

@@ -72,6 +72,8 @@ fn errors_name_the_field_and_a_stable_code() {
         ("{", "", "invalid_json"),
         (r#"{"taskName":"a","taskType":"b"} x"#, "", "invalid_json"),
         ("[]", "", "wrong_type"),
+        (r#"["hi","SHELL"]"#, "", "wrong_type"),
+        (&with(r#""retryPolicy":[1]"#), "retryPolicy", "wrong_type"),
         (r#"{"taskName":"hi"}"#, "taskType", "missing_field"),
         (&with(r#""colour":"red""#), "colour", "unknown_field"),
         (&with(r#""retryPolicy":{"maxretries":1}"#), "retryPolicy.maxretries", "unknown_field"),

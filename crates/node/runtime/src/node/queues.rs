@@ -65,7 +65,8 @@ impl Node {
         Ok(version)
     }
 
-    pub(super) async fn all_counts(&self) -> Result<Vec<QueueCounts>, StoreError> {
+    /// Tasks of all queues by state.
+    pub async fn all_counts(&self) -> Result<Vec<QueueCounts>, StoreError> {
         let mut all = Vec::new();
         loop {
             let after = all.last().map(|last: &QueueCounts| last.queue.clone());

@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
 
-use serde::de::{self, Deserialize, DeserializeOwned, Deserializer, Visitor};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{self, Deserialize, DeserializeOwned, Deserializer, MapAccess, Visitor};
 use serde_json::error::Category;
 use serde_json::value::RawValue;
 use tasklane_core::id::Name;
@@ -18,15 +19,35 @@ use super::duration::{Positive, Span};
 use super::error::{FieldError, code};
 use super::task::{RetryRequest, TaskRequest};
 
-/// Reads a body; an error names the field.
+/// Reads a body that is an object; an error names the field.
 pub fn read_json<T: DeserializeOwned>(body: &[u8]) -> Result<T, FieldError> {
-    serde_json::from_slice(body).map_err(|error| {
+    serde_json::from_slice(body).map(|Object(value)| value).map_err(|error| {
         let again = &mut serde_json::Deserializer::from_slice(body);
-        match serde_path_to_error::deserialize::<_, T>(again) {
+        match serde_path_to_error::deserialize::<_, Object<T>>(again) {
             Ok(_) => field_error("", &error),
             Err(error) => field_error(&error.path().to_string(), error.inner()),
         }
     })
+}
+
+/// A struct that is read from an object only. By itself serde would also take a list of its fields.
+#[derive(Clone, Copy, Debug)]
+pub struct Object<T>(pub T);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct MapOnly<T>(PhantomData<T>);
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for MapOnly<T> {
+            type Value = T;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<T, A::Error> {
+                T::deserialize(MapAccessDeserializer::new(map))
+            }
+        }
+        deserializer.deserialize_map(MapOnly(PhantomData)).map(Self)
+    }
 }
 
 pub(super) fn read_task(body: &[u8]) -> Result<TaskRequest, FieldError> {
@@ -66,14 +87,14 @@ fn field_error(path: &str, error: &serde_json::Error) -> FieldError {
 }
 
 #[derive(serde::Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase", expecting = "an object")]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
 struct TaskJson {
     task_name: String,
     task_type: Name,
     payload: Option<Box<RawValue>>,
     execution_timeout: Option<Positive>,
     retry_count: Option<Ranged<0, { RETRIES_MAX }>>,
-    retry_policy: Option<RetryJson>,
+    retry_policy: Option<Object<RetryJson>>,
     request_id: Option<String>,
     queue: Option<Name>,
     priority: Option<Ranged<0, 9>>,
@@ -90,7 +111,7 @@ struct TaskJson {
 pub const RETRIES_MAX: u32 = 10_000;
 
 #[derive(serde::Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase", expecting = "an object")]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
 struct RetryJson {
     max_retries: Option<Ranged<0, { RETRIES_MAX }>>,
     retry_delay: Option<Span>,
@@ -101,7 +122,7 @@ struct RetryJson {
 
 impl<'de> Deserialize<'de> for RetryRequest {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        RetryJson::deserialize(deserializer).map(RetryJson::into_request)
+        Object::<RetryJson>::deserialize(deserializer).map(|Object(json)| json.into_request())
     }
 }
 
@@ -128,10 +149,10 @@ impl TaskJson {
                 });
             }
             (Some(count), None) => RetryRequest { max_retries: Some(count.0), ..RetryRequest::default() },
-            (None, Some(policy)) => policy.into_request(),
+            (None, Some(Object(policy))) => policy.into_request(),
             (None, None) => RetryRequest::default(),
         };
-        let payload = self.payload.map_or(Ok(Payload::default()), |raw| payload(&raw))?;
+        let payload = self.payload.map_or_else(|| Ok(Payload::default()), |raw| payload(&raw))?;
         let new = TaskRequest::new(self.task_name, self.task_type, payload);
         let priority = self.priority.and_then(|n| Priority::new(u8::try_from(n.0).ok()?));
         Ok(TaskRequest {

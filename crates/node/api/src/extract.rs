@@ -1,0 +1,212 @@
+//! What handlers take from a request. Everything that is refused here is refused as a [`Problem`].
+
+use axum::body::Bytes;
+use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
+use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use axum::http::request::Parts;
+use futures::StreamExt;
+use serde::de::DeserializeOwned;
+use tasklane_core::id::{Name, TaskId};
+use tasklane_runtime::request::read_json;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio_util::sync::CancellationToken;
+
+use crate::params::Params;
+use crate::problem::{self, Problem};
+use crate::state::Api;
+
+/// The header that names the namespace.
+pub(crate) const NAMESPACE_HEADER: &str = "tasklane-namespace";
+
+/// The namespace that the request is about.
+#[derive(Debug)]
+pub(crate) struct Namespace(pub(crate) Name);
+
+impl FromRequestParts<Api> for Namespace {
+    type Rejection = Problem;
+    async fn from_request_parts(parts: &mut Parts, _: &Api) -> Result<Self, Problem> {
+        let mut values = parts.headers.get_all(NAMESPACE_HEADER).iter();
+        let value = values.next().map_or("default", |value| value.to_str().unwrap_or("\u{fffd}"));
+        let refused =
+            |rule: String| Problem::new(&problem::INVALID_NAMESPACE, rule).field("Tasklane-Namespace");
+        if values.next().is_some() {
+            return Err(refused("must be given once".into()));
+        }
+        Name::new(value).map(Self).map_err(|error| refused(error.to_string()))
+    }
+}
+
+/// The task, or the operation, that the path names.
+#[derive(Debug)]
+pub(crate) struct IdInPath(pub(crate) TaskId);
+
+impl FromRequestParts<Api> for IdInPath {
+    type Rejection = Problem;
+    async fn from_request_parts(parts: &mut Parts, api: &Api) -> Result<Self, Problem> {
+        let text = Path::<String>::from_request_parts(parts, api).await;
+        let id = text.ok().and_then(|Path(text)| parse_id(&text));
+        id.map(Self)
+            .ok_or_else(|| Problem::new(&problem::INVALID_ID, "must be a UUID with hyphens").field("id"))
+    }
+}
+
+/// An id, in the one form in which ids are given out.
+pub(crate) fn parse_id(text: &str) -> Option<TaskId> {
+    // 36 characters: UUIDs without hyphens, in braces or as URNs are other texts for the same id.
+    (text.len() == 36).then(|| text.parse().ok()).flatten()
+}
+
+/// The queue or the worker that the path names.
+#[derive(Debug)]
+pub(crate) struct NameInPath(pub(crate) Name);
+
+impl FromRequestParts<Api> for NameInPath {
+    type Rejection = Problem;
+    async fn from_request_parts(parts: &mut Parts, api: &Api) -> Result<Self, Problem> {
+        let refused = |rule: String| Problem::new(&problem::INVALID_NAME, rule).field("name");
+        let Path(text) = Path::<String>::from_request_parts(parts, api)
+            .await
+            .map_err(|_| refused("must be valid UTF-8".into()))?;
+        Name::new(&text).map(Self).map_err(|error| refused(error.to_string()))
+    }
+}
+
+impl FromRequestParts<Api> for Params {
+    type Rejection = Problem;
+    async fn from_request_parts(parts: &mut Parts, _: &Api) -> Result<Self, Problem> {
+        let query = Query::<Vec<(String, String)>>::try_from_uri(&parts.uri);
+        let Query(pairs) = query.map_err(|_| Problem::parameter("", "the query cannot be read"))?;
+        Ok(Self::new(pairs))
+    }
+}
+
+/// There is no query.
+#[derive(Debug)]
+pub(crate) struct NoParams;
+
+impl FromRequestParts<Api> for NoParams {
+    type Rejection = Problem;
+    async fn from_request_parts(parts: &mut Parts, api: &Api) -> Result<Self, Problem> {
+        Params::from_request_parts(parts, api).await?.finish().map(|()| Self)
+    }
+}
+
+/// Tells long requests that the server is about to stop.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Closing(pub(crate) CancellationToken);
+
+impl FromRequestParts<Api> for Closing {
+    type Rejection = Problem;
+    async fn from_request_parts(parts: &mut Parts, _: &Api) -> Result<Self, Problem> {
+        // Without it the router is driven by somebody else's server, which ends connections in its own way.
+        Ok(parts.extensions.get().cloned().unwrap_or_default())
+    }
+}
+
+/// A JSON body, as it came.
+#[derive(Debug)]
+pub(crate) struct JsonBody(pub(crate) Bytes);
+
+impl JsonBody {
+    pub(crate) fn read<T: DeserializeOwned>(&self) -> Result<T, Problem> {
+        Ok(read_json(&self.0)?)
+    }
+}
+
+impl FromRequest<Api> for JsonBody {
+    type Rejection = Problem;
+    async fn from_request(request: Request, api: &Api) -> Result<Self, Problem> {
+        require_json(&request)?;
+        read_body(request, api, api.options.body_bytes_max).await.map(Self)
+    }
+}
+
+/// A JSON body, or none.
+#[derive(Debug)]
+pub(crate) struct OptionalJsonBody(pub(crate) Option<JsonBody>);
+
+impl FromRequest<Api> for OptionalJsonBody {
+    type Rejection = Problem;
+    async fn from_request(request: Request, api: &Api) -> Result<Self, Problem> {
+        let typed = require_json(&request);
+        let body = read_body(request, api, api.options.body_bytes_max).await?;
+        if body.is_empty() {
+            return Ok(Self(None));
+        }
+        typed.map(|()| Self(Some(JsonBody(body))))
+    }
+}
+
+/// No body: one that is there would not be read, and whoever sent it would not learn of it.
+#[derive(Debug)]
+pub(crate) struct NoBody;
+
+impl FromRequest<Api> for NoBody {
+    type Rejection = Problem;
+    async fn from_request(request: Request, api: &Api) -> Result<Self, Problem> {
+        match OptionalJsonBody::from_request(request, api).await? {
+            OptionalJsonBody(None) => Ok(Self),
+            OptionalJsonBody(Some(body)) => body.read::<Empty>().map(|_| Self),
+        }
+    }
+}
+
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Empty {}
+
+/// The JSON body of a batch, with the room that it takes.
+#[derive(Debug)]
+pub(crate) struct BatchBody(pub(crate) JsonBody, pub(crate) OwnedSemaphorePermit);
+
+impl FromRequest<Api> for BatchBody {
+    type Rejection = Problem;
+    async fn from_request(request: Request, api: &Api) -> Result<Self, Problem> {
+        require_json(&request)?;
+        let permit = api.batch_permit()?;
+        let body = read_body(request, api, api.options.batch_bytes_max).await?;
+        Ok(Self(JsonBody(body), permit))
+    }
+}
+
+/// A page of another site can send a body only as a form or as plain text.
+fn require_json(request: &Request) -> Result<(), Problem> {
+    let value = request.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("");
+    let essence = value.split(';').next().unwrap_or("").trim();
+    if essence.eq_ignore_ascii_case("application/json") {
+        return Ok(());
+    }
+    let detail = match value {
+        "" => "content-type must be application/json".to_owned(),
+        other => format!("content-type must be application/json, not {other:?}"),
+    };
+    Err(Problem::new(&problem::UNSUPPORTED_MEDIA_TYPE, detail).field("content-type"))
+}
+
+async fn read_body(request: Request, api: &Api, max: usize) -> Result<Bytes, Problem> {
+    let too_large = || Problem::new(&problem::BODY_TOO_LARGE, format!("must be at most {max} bytes"));
+    let declared = request.headers().get(CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse::<u64>().ok());
+    if declared.is_some_and(|len| len > max as u64) {
+        return Err(too_large());
+    }
+    let capacity = declared.and_then(|len| usize::try_from(len).ok()).unwrap_or(0);
+    let read = async {
+        let mut body = Vec::with_capacity(capacity);
+        let mut chunks = request.into_body().into_data_stream();
+        while let Some(chunk) = chunks.next().await {
+            let chunk = chunk.map_err(|error| {
+                Problem::new(&problem::INVALID_JSON, format!("the body could not be read: {error}"))
+            })?;
+            if body.len() + chunk.len() > max {
+                return Err(too_large());
+            }
+            body.extend_from_slice(&chunk);
+        }
+        Ok(Bytes::from(body))
+    };
+    let slow = |_| {
+        let seconds = api.options.body_timeout.as_secs();
+        Problem::new(&problem::BODY_TIMEOUT, format!("the body did not arrive within {seconds} seconds"))
+    };
+    tokio::time::timeout(api.options.body_timeout, read).await.map_err(slow)?
+}

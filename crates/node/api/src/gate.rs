@@ -1,0 +1,143 @@
+//! What every request passes first: who sends it, through which page, and whether there is room.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::extract::{MatchedPath, Request, State};
+use axum::http::header::{AUTHORIZATION, HOST, HeaderName, HeaderValue, ORIGIN, WWW_AUTHENTICATE};
+use axum::http::{HeaderMap, Method};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+
+use crate::problem::{self, Problem};
+use crate::state::Api;
+
+/// Refuses what may not pass, counts what is answered.
+pub(crate) async fn gate(State(api): State<Api>, request: Request, next: Next) -> Response {
+    let started = Instant::now();
+    let method = method_name(request.method());
+    let route = request.extensions().get::<MatchedPath>().cloned();
+    let mut response = match check(&api, &request) {
+        Err(problem) => problem.into_response(),
+        // Held until the answer begins: what goes on after that, a stream, has a bound of its own.
+        Ok(()) => match Arc::clone(&api.requests).try_acquire_owned() {
+            Ok(_room) => next.run(request).await,
+            Err(_) => Problem::overloaded("requests").into_response(),
+        },
+    };
+    response
+        .headers_mut()
+        .insert(HeaderName::from_static("x-content-type-options"), HeaderValue::from_static("nosniff"));
+    let route = route.as_ref().map_or("other", MatchedPath::as_str);
+    api.metrics.answered(method, route, response.status().as_u16(), started.elapsed());
+    response
+}
+
+fn check(api: &Api, request: &Request) -> Result<(), Problem> {
+    let headers = request.headers();
+    if request.uri().path() == "/healthz" {
+        return Ok(());
+    }
+    match &api.options.token {
+        Some(token) => check_token(token, headers)?,
+        None => check_host(&api.options.hosts, headers)?,
+    }
+    if request.method().is_safe() { Ok(()) } else { check_site(headers) }
+}
+
+fn check_token(token: &str, headers: &HeaderMap) -> Result<(), Problem> {
+    let given = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
+    let given = given.and_then(|value| value.split_once(' '));
+    let right = given.is_some_and(|(scheme, given)| {
+        scheme.eq_ignore_ascii_case("bearer") && same(given.trim().as_bytes(), token.as_bytes())
+    });
+    if right {
+        return Ok(());
+    }
+    let problem = Problem::new(&problem::UNAUTHORIZED, "the header authorization must bring the token");
+    Err(problem.header(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"tasklane\"")))
+}
+
+/// Compares in a time that does not tell how much of it is right.
+fn same(given: &[u8], right: &[u8]) -> bool {
+    let mut different = given.len() ^ right.len();
+    for (at, byte) in right.iter().enumerate() {
+        different |= usize::from(byte ^ given.get(at).copied().unwrap_or(0));
+    }
+    std::hint::black_box(different) == 0
+}
+
+/// Without a token, only names that a page of another site cannot point here are answered to.
+fn check_host(allowed: &[String], headers: &HeaderMap) -> Result<(), Problem> {
+    let Some(value) = headers.get(HOST) else { return Ok(()) };
+    let host = host_of(value.to_str().unwrap_or(""));
+    let local = host == "localhost"
+        || host.ends_with(".localhost")
+        || host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok();
+    if local || allowed.iter().any(|allowed| allowed.eq_ignore_ascii_case(&host)) {
+        return Ok(());
+    }
+    let detail = format!("a server without a token does not answer as {host:?}");
+    Err(Problem::new(&problem::HOST_NOT_ALLOWED, detail).field("host"))
+}
+
+/// A browser says for which page it sends a request.
+fn check_site(headers: &HeaderMap) -> Result<(), Problem> {
+    let text = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
+    let from_elsewhere = text(HeaderName::from_static("sec-fetch-site"))
+        .is_some_and(|site| !matches!(site, "same-origin" | "none"));
+    let origin_elsewhere = text(ORIGIN).is_some_and(|origin| {
+        let page = origin.split_once("://").map(|(_, authority)| authority);
+        page.is_none_or(|page| !text(HOST).is_some_and(|host| host.eq_ignore_ascii_case(page)))
+    });
+    if from_elsewhere || origin_elsewhere {
+        return Err(Problem::new(&problem::CROSS_SITE, "the request comes from a page of another site"));
+    }
+    Ok(())
+}
+
+/// The host without its port.
+fn host_of(authority: &str) -> String {
+    let end = match authority.rfind(']') {
+        Some(end) => end + 1,
+        None => authority.find(':').unwrap_or(authority.len()),
+    };
+    authority[..end].to_ascii_lowercase()
+}
+
+/// Methods that somebody made up are counted together.
+fn method_name(method: &Method) -> &'static str {
+    match *method {
+        Method::GET => "GET",
+        Method::HEAD => "HEAD",
+        Method::POST => "POST",
+        Method::PUT => "PUT",
+        Method::PATCH => "PATCH",
+        Method::DELETE => "DELETE",
+        Method::OPTIONS => "OPTIONS",
+        _ => "other",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_are_compared_whole() {
+        assert!(same(b"secret", b"secret"));
+        for given in [&b"secre"[..], b"secret2", b"", b"Secret", b"secret\0"] {
+            assert!(!same(given, b"secret"));
+        }
+    }
+
+    #[test]
+    fn hosts_are_told_from_their_ports() {
+        let cases =
+            [("localhost:7070", "localhost"), ("[::1]:80", "[::1]"), ("[::1]", "[::1]"), ("A.b", "a.b")];
+        for (authority, host) in cases {
+            assert_eq!(host_of(authority), host);
+        }
+    }
+}

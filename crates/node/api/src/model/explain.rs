@@ -1,0 +1,257 @@
+//! Why a task is not running, for people and for programs.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use tasklane_core::id::SessionId;
+use tasklane_core::lane::{Explanation, Holder, Reason};
+use tasklane_core::status::Status;
+use tasklane_core::time::Timestamp;
+use tasklane_ports::TaskView;
+use tasklane_runtime::node::WorkerInfo;
+use utoipa::ToSchema;
+
+use super::{StatusName, Time};
+
+/// Why a task is not running.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = Explanation)]
+pub(crate) struct ExplainedTask {
+    #[schema(format = "uuid")]
+    task_id: String,
+    status: StatusName,
+    /// In one or two sentences.
+    summary: String,
+    /// Everything that stands in its way, the most important first. Empty if it runs or has finished.
+    reasons: Vec<ReasonJson>,
+}
+
+/// Something that stands in the way of a task.
+#[derive(Clone, Debug, Default, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = Reason)]
+pub(crate) struct ReasonJson {
+    /// Which kind, for programs.
+    #[schema(example = "no_capable_worker")]
+    code: &'static str,
+    /// For people.
+    message: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    task_type: Option<String>,
+    /// How many workers live, or could run it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    workers: Option<usize>,
+    /// Name of the limit in the queue's policy.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    limit: Option<String>,
+    /// Key that the limit counts by.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    key: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    running: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    max: Option<u32>,
+    /// Some of the tasks that hold the limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    held_by: Option<Vec<HolderJson>>,
+    /// When it is over.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    until: Option<Time>,
+    /// How many tasks of its line are before it (at least).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    position: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    worker: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, format = "uuid")]
+    session: Option<String>,
+}
+
+/// A task that holds a limit.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = Holder)]
+struct HolderJson {
+    #[schema(format = "uuid")]
+    task_id: String,
+    #[schema(minimum = 1)]
+    attempt: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    since: Option<Time>,
+}
+
+impl From<&Holder> for HolderJson {
+    fn from(holder: &Holder) -> Self {
+        Self { task_id: holder.task.to_string(), attempt: holder.attempt.0, since: holder.since.map(Time) }
+    }
+}
+
+/// What workers are called, by session.
+#[derive(Debug, Default)]
+pub(crate) struct WorkerNames(BTreeMap<SessionId, String>);
+
+impl WorkerNames {
+    pub(crate) fn of(workers: &[WorkerInfo]) -> Self {
+        Self(workers.iter().map(|w| (w.session, w.descriptor.name.to_string())).collect())
+    }
+
+    /// Its name, or at least its session.
+    fn shown(&self, session: SessionId) -> String {
+        self.0.get(&session).cloned().unwrap_or_else(|| session.to_string())
+    }
+}
+
+impl ExplainedTask {
+    pub(crate) fn new(view: &TaskView, explanation: &Explanation, names: &WorkerNames) -> Self {
+        let reasons: Vec<ReasonJson> =
+            explanation.reasons.iter().map(|reason| ReasonJson::new(reason, names)).collect();
+        let state = &view.row.state;
+        let worker = state.worker.as_ref().map_or_else(|| "a worker".to_owned(), |w| format!("worker {w}"));
+        let first = match explanation.status {
+            Status::Success => "It has finished: it succeeded.".to_owned(),
+            Status::Cancelled => "It has finished: it was cancelled.".to_owned(),
+            Status::Failed => {
+                let error = state.error.as_ref().map_or("no reason was given", |error| &error.message);
+                format!("It has finished: it failed ({error}).")
+            }
+            Status::Running => format!("It runs at {worker}, attempt {}.", state.attempt),
+            Status::Scheduled | Status::Dispatched => {
+                format!("It is assigned to {worker} and has not started.")
+            }
+            Status::Pending | Status::Retrying if reasons.is_empty() => {
+                "It is about to be assigned.".to_owned()
+            }
+            Status::Pending | Status::Retrying => "It waits.".to_owned(),
+        };
+        let rest = reasons.iter().map(|reason| reason.message.as_str());
+        let summary = std::iter::once(first.as_str()).chain(rest).collect::<Vec<_>>().join(" ");
+        Self { task_id: view.row.id.to_string(), status: StatusName(explanation.status), summary, reasons }
+    }
+}
+
+impl ReasonJson {
+    fn new(reason: &Reason, names: &WorkerNames) -> Self {
+        let of = |code, message: String| Self { code, message, ..Self::default() };
+        match reason {
+            Reason::Loading => {
+                of("loading", "Its lane is being loaded after a change of owner; this takes moments.".into())
+            }
+            Reason::NoCapableWorker { task_type, workers } => Self {
+                task_type: Some(task_type.to_string()),
+                workers: Some(*workers),
+                ..of(
+                    "no_capable_worker",
+                    format!(
+                        "No worker offers the type {task_type} with its labels ({}).",
+                        count(*workers, "worker lives", "workers live")
+                    ),
+                )
+            },
+            Reason::AllFull { workers } => Self {
+                workers: Some(*workers),
+                ..of(
+                    "all_full",
+                    match workers {
+                        1 => "The one worker that could run it has as much as it can take.".into(),
+                        n => format!("All {n} workers that could run it have as much as they can take."),
+                    },
+                )
+            },
+            Reason::Limit { limit, key, running, max, held_by } => Self {
+                limit: Some(limit.to_string()),
+                key: key.clone(),
+                running: Some(*running),
+                max: Some(*max),
+                held_by: Some(held_by.iter().map(HolderJson::from).collect()),
+                ..of(
+                    "limit",
+                    format!(
+                        "The limit {limit}{} is reached: {running} of {max} run.",
+                        for_key(key.as_deref())
+                    ),
+                )
+            },
+            Reason::Rate { limit, key, until } => Self {
+                limit: Some(limit.to_string()),
+                key: key.clone(),
+                until: Some(Time(*until)),
+                ..of(
+                    "rate",
+                    format!(
+                        "The rate {limit}{} allows the next task at {}.",
+                        for_key(key.as_deref()),
+                        shown(*until)
+                    ),
+                )
+            },
+            Reason::Paused => of("paused", "Its queue is paused.".into()),
+            Reason::DelayedUntil(until) => Self {
+                until: Some(Time(*until)),
+                ..of("delayed", format!("It is not due before {}.", shown(*until)))
+            },
+            Reason::RetryingAt(until) => Self {
+                until: Some(Time(*until)),
+                ..of(
+                    "retrying",
+                    format!("Its last attempt failed; the next one is due at {}.", shown(*until)),
+                )
+            },
+            Reason::Position(position) => Self {
+                position: Some(*position),
+                ..of(
+                    "position",
+                    match position {
+                        0 => "It is the next of its line.".into(),
+                        n => format!("Before it in its line: {}.", count(*n, "task", "tasks")),
+                    },
+                )
+            },
+            Reason::MoreThan(position) => Self {
+                position: Some(*position),
+                ..of(
+                    "position_more_than",
+                    format!("More than {} are before it in its line.", count(*position, "task", "tasks")),
+                )
+            },
+            Reason::Sent { session } => Self {
+                worker: names.0.get(session).cloned(),
+                session: Some(session.to_string()),
+                ..of("sent", format!("Worker {} has not said yet that it has it.", names.shown(*session)))
+            },
+            Reason::QueuedAtWorker { session } => Self {
+                worker: names.0.get(session).cloned(),
+                session: Some(session.to_string()),
+                ..of(
+                    "queued_at_worker",
+                    format!("It is in the local queue of worker {}.", names.shown(*session)),
+                )
+            },
+            Reason::CancelRequested => of("cancel_requested", "It is to be stopped.".into()),
+        }
+    }
+}
+
+fn count(n: usize, one: &str, many: &str) -> String {
+    if n == 1 { format!("1 {one}") } else { format!("{n} {many}") }
+}
+
+fn for_key(key: Option<&str>) -> String {
+    key.map_or_else(String::new, |key| format!(" for {key:?}"))
+}
+
+fn shown(time: Timestamp) -> String {
+    let json = serde_json::to_string(&Time(time)).unwrap_or_default();
+    json.trim_matches('"').to_owned()
+}

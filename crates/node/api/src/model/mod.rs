@@ -1,0 +1,19 @@
+//! What the API gives out, in the words of its users.
+
+mod bulk;
+mod explain;
+mod logs;
+mod queue;
+mod scalar;
+mod stats;
+mod task;
+mod worker;
+
+pub(crate) use bulk::{BulkRequest, BulkStarted, Operation, parse_status};
+pub(crate) use explain::{ExplainedTask, WorkerNames};
+pub(crate) use logs::{LogEntry, LogPage, tail};
+pub(crate) use queue::{PutQueue, Queue, QueuePage};
+pub(crate) use scalar::{AnyJson, Seconds, StatusName, Time};
+pub(crate) use stats::{CountsByStatus, Ready, Stats};
+pub(crate) use task::{Attempt, AttemptPage, Created, RetryJson, Task, TaskPageJson};
+pub(crate) use worker::{PatchWorker, Worker, WorkerList};

@@ -1,0 +1,340 @@
+//! A task and its attempts.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use tasklane_core::id::Name;
+use tasklane_core::retry::RetryPolicy;
+use tasklane_core::task::{AttemptOutcome, AttemptRecord, Payload, Progress, TaskError, TaskResult, TaskRow};
+use utoipa::ToSchema;
+
+use super::{AnyJson, LogEntry, Seconds, StatusName, Time};
+
+/// A task.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Task {
+    #[schema(format = "uuid")]
+    pub(crate) task_id: String,
+    pub(crate) status: StatusName,
+    pub(crate) task_name: String,
+    task_type: String,
+    namespace: String,
+    queue: String,
+    #[schema(minimum = 0, maximum = 9)]
+    priority: u8,
+    /// What the executor is given. Left out of lists.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    payload: Option<AnyJson>,
+    metadata: BTreeMap<String, String>,
+    /// Labels that a worker must have.
+    labels: BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    request_id: Option<String>,
+    /// The task that this one is a part or a retry of.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, format = "uuid")]
+    parent: Option<String>,
+    execution_timeout: Seconds,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    start_timeout: Option<Seconds>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    progress_timeout: Option<Seconds>,
+    retry_policy: RetryJson,
+    created_at: Time,
+    /// When it may run, or may run again.
+    due_at: Time,
+    /// When its current or last attempt was assigned.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    scheduled_at: Option<Time>,
+    /// When the worker had it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    dispatched_at: Option<Time>,
+    /// When it started.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    started_at: Option<Time>,
+    /// When the task became final.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    finished_at: Option<Time>,
+    /// Name of the worker of its current or last attempt.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    worker: Option<String>,
+    /// Session of that worker.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, format = "uuid")]
+    session: Option<String>,
+    /// Number of its current or last attempt; 0 before the first.
+    #[schema(minimum = 0)]
+    attempt: u32,
+    /// Failed attempts that counted against the retry policy.
+    #[schema(minimum = 0)]
+    retry_count: u32,
+    /// Attempts lost with their worker.
+    #[schema(minimum = 0)]
+    lost_count: u32,
+    /// A cancel was accepted and the attempt is being stopped.
+    cancel_requested: bool,
+    /// What the executor answered.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    result: Option<ResultJson>,
+    /// What went wrong last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    error: Option<ErrorJson>,
+    /// How far the attempt is, in its own words.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    progress: Option<ProgressJson>,
+    /// The last attempts; all of them are under `/attempts`. Left out of lists.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub(crate) attempts: Option<Vec<Attempt>>,
+    /// The last output; all of it is under `/logs`. Left out of lists.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub(crate) logs: Option<Vec<LogEntry>>,
+}
+
+impl Task {
+    /// The task as lists show it.
+    pub(crate) fn summary(row: &TaskRow) -> Self {
+        let (head, state) = (&row.head, &row.state);
+        let body = row.body.as_deref().cloned().unwrap_or_default();
+        Self {
+            task_id: row.id.to_string(),
+            status: StatusName(state.status),
+            task_name: body.name,
+            task_type: head.task_type.to_string(),
+            namespace: head.queue.namespace.to_string(),
+            queue: head.queue.queue.to_string(),
+            priority: head.priority.get(),
+            payload: None,
+            metadata: body.metadata,
+            labels: head.labels.clone(),
+            request_id: body.request_id,
+            parent: body.parent.map(|id| id.to_string()),
+            execution_timeout: Seconds(head.execution_timeout),
+            start_timeout: head.start_timeout.map(Seconds),
+            progress_timeout: head.progress_timeout.map(Seconds),
+            retry_policy: RetryJson::from(&head.retry),
+            created_at: Time(state.created_at),
+            due_at: Time(state.due),
+            scheduled_at: state.scheduled_at.map(Time),
+            dispatched_at: state.dispatched_at.map(Time),
+            started_at: state.started_at.map(Time),
+            finished_at: state.finished_at.map(Time),
+            worker: state.worker.as_ref().map(Name::to_string),
+            session: state.session.map(|session| session.to_string()),
+            attempt: state.attempt.0,
+            retry_count: state.retries,
+            lost_count: state.lost,
+            cancel_requested: state.cancel_requested,
+            result: None,
+            error: state.error.as_ref().map(ErrorJson::from),
+            progress: state.progress.as_deref().map(ProgressJson::from),
+            attempts: None,
+            logs: None,
+        }
+    }
+
+    /// The task with what was asked of the executor and what it answered.
+    pub(crate) fn whole(row: &TaskRow, result: Option<&TaskResult>) -> Self {
+        let payload = row.body.as_ref().map(|body| match &body.payload {
+            Payload::Text(text) => AnyJson::from_text(text),
+            Payload::Json(text) => AnyJson::from_json(text),
+        });
+        Self { payload, result: result.map(ResultJson::from), ..Self::summary(row) }
+    }
+}
+
+/// What an executor answered.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = TaskResult)]
+pub(crate) struct ResultJson {
+    /// 0 for success; else the executor's own code (exit code, HTTP status).
+    code: i32,
+    /// For people.
+    message: String,
+    /// What the task gave back; `null` for nothing.
+    data: Option<AnyJson>,
+}
+
+impl From<&TaskResult> for ResultJson {
+    fn from(result: &TaskResult) -> Self {
+        let data = (!result.data.is_empty()).then(|| AnyJson::from_json(&result.data));
+        Self { code: result.code, message: result.message.clone(), data }
+    }
+}
+
+/// What went wrong.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = TaskError)]
+pub(crate) struct ErrorJson {
+    /// Stable, for programs: `exit_code`, `timeout`, `start_timeout`, `lost_limit` …
+    code: String,
+    /// For people.
+    message: String,
+}
+
+impl From<&TaskError> for ErrorJson {
+    fn from(error: &TaskError) -> Self {
+        Self { code: error.code.clone(), message: error.message.clone() }
+    }
+}
+
+/// How far an attempt is.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = Progress)]
+pub(crate) struct ProgressJson {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, minimum = 0, maximum = 100)]
+    percent: Option<u8>,
+    message: String,
+}
+
+impl From<&Progress> for ProgressJson {
+    fn from(progress: &Progress) -> Self {
+        Self { percent: progress.percent, message: progress.message.clone() }
+    }
+}
+
+/// When and how often a failed attempt is followed by another.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = RetryPolicy)]
+pub(crate) struct RetryJson {
+    #[schema(minimum = 0)]
+    max_retries: u32,
+    retry_delay: Seconds,
+    /// Each further wait is this many times the one before.
+    #[schema(minimum = 1)]
+    backoff_rate: f64,
+    max_delay: Seconds,
+    /// Share of the wait that is added or taken away at random.
+    #[schema(minimum = 0, maximum = 1)]
+    jitter: f64,
+}
+
+impl From<&RetryPolicy> for RetryJson {
+    fn from(policy: &RetryPolicy) -> Self {
+        Self {
+            max_retries: policy.max_retries,
+            retry_delay: Seconds(policy.delay),
+            backoff_rate: f64::from(policy.backoff_percent) / 100.0,
+            max_delay: Seconds(policy.delay_max),
+            jitter: f64::from(policy.jitter_percent) / 100.0,
+        }
+    }
+}
+
+/// One execution of a task by one worker.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Attempt {
+    /// Counts from 1.
+    #[schema(minimum = 1)]
+    number: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    worker: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, format = "uuid")]
+    session: Option<String>,
+    scheduled_at: Time,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    started_at: Option<Time>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    ended_at: Option<Time>,
+    /// How it ended; absent while it is alive.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    outcome: Option<OutcomeName>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    error: Option<ErrorJson>,
+}
+
+/// How an attempt ended.
+#[derive(Clone, Copy, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+#[schema(as = AttemptOutcome)]
+enum OutcomeName {
+    Success,
+    Failed,
+    TimedOut,
+    Cancelled,
+    Lost,
+    HandedBack,
+}
+
+impl From<AttemptOutcome> for OutcomeName {
+    fn from(outcome: AttemptOutcome) -> Self {
+        match outcome {
+            AttemptOutcome::Success => Self::Success,
+            AttemptOutcome::Failed => Self::Failed,
+            AttemptOutcome::TimedOut => Self::TimedOut,
+            AttemptOutcome::Cancelled => Self::Cancelled,
+            AttemptOutcome::Lost => Self::Lost,
+            AttemptOutcome::HandedBack => Self::HandedBack,
+        }
+    }
+}
+
+impl From<&AttemptRecord> for Attempt {
+    fn from(record: &AttemptRecord) -> Self {
+        Self {
+            number: record.number.0,
+            worker: record.worker.as_ref().map(Name::to_string),
+            session: record.session.map(|session| session.to_string()),
+            scheduled_at: Time(record.scheduled_at),
+            started_at: record.started_at.map(Time),
+            ended_at: record.ended_at.map(Time),
+            outcome: record.outcome.map(OutcomeName::from),
+            error: record.error.as_ref().map(ErrorJson::from),
+        }
+    }
+}
+
+/// The attempts of a task, by number.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(crate) struct AttemptPage {
+    pub(crate) attempts: Vec<Attempt>,
+}
+
+/// A page of tasks, newest first.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[schema(as = TaskPage)]
+pub(crate) struct TaskPageJson {
+    pub(crate) tasks: Vec<Task>,
+    /// Where to go on; absent at the end. A page may be short, even empty, and still have one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub(crate) cursor: Option<String>,
+}
+
+/// A task was taken in, durably.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Created {
+    #[schema(format = "uuid")]
+    pub(crate) task_id: String,
+    pub(crate) status: StatusName,
+    /// The same request was taken in before; this is its task.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) duplicate: bool,
+}

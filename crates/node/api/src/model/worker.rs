@@ -1,0 +1,121 @@
+//! Workers.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use tasklane_core::id::Name;
+use tasklane_core::message::WorkerStats;
+use tasklane_runtime::node::WorkerInfo;
+use tasklane_runtime::request::FieldError;
+use utoipa::ToSchema;
+
+use super::Time;
+
+/// A live worker.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Worker {
+    /// What people call it. Stays the same over restarts.
+    name: String,
+    /// New with each start.
+    #[schema(format = "uuid")]
+    session: String,
+    status: WorkerStatus,
+    /// How many attempts it runs at once.
+    capacity: u32,
+    weight: u32,
+    labels: BTreeMap<String, String>,
+    task_types: Vec<String>,
+    /// What its last heartbeat said; absent before the first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    load: Option<Load>,
+}
+
+/// Whether a worker has room.
+#[derive(Clone, Copy, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+enum WorkerStatus {
+    /// Nothing runs.
+    Idle,
+    /// Something runs, and there is room.
+    Active,
+    /// As much runs as it can take.
+    Busy,
+    /// It takes no new work.
+    Draining,
+}
+
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = WorkerLoad)]
+struct Load {
+    /// 100 is one core.
+    cpu_percent: u32,
+    memory_bytes: u64,
+    running: u32,
+    /// In its local queue.
+    queued: u32,
+    at: Time,
+}
+
+impl From<&WorkerStats> for Load {
+    fn from(stats: &WorkerStats) -> Self {
+        Self {
+            cpu_percent: stats.cpu_percent,
+            memory_bytes: stats.memory_bytes,
+            running: stats.running,
+            queued: stats.queued,
+            at: Time(stats.at),
+        }
+    }
+}
+
+impl From<&WorkerInfo> for Worker {
+    fn from(info: &WorkerInfo) -> Self {
+        let worker = &info.descriptor;
+        let running = info.stats.as_ref().map_or(0, |stats| stats.running);
+        let status = match running {
+            _ if worker.draining => WorkerStatus::Draining,
+            0 => WorkerStatus::Idle,
+            n if n >= worker.capacity => WorkerStatus::Busy,
+            _ => WorkerStatus::Active,
+        };
+        Self {
+            name: worker.name.to_string(),
+            session: info.session.to_string(),
+            status,
+            capacity: worker.capacity,
+            weight: worker.weight,
+            labels: worker.labels.clone(),
+            task_types: worker.task_types.iter().map(Name::to_string).collect(),
+            load: info.stats.as_ref().map(Load::from),
+        }
+    }
+}
+
+/// The live workers, by name.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(crate) struct WorkerList {
+    pub(crate) workers: Vec<Worker>,
+}
+
+/// A change of a worker.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct PatchWorker {
+    capacity: u32,
+}
+
+/// The largest capacity.
+const CAPACITY_MAX: u32 = 100_000;
+
+impl PatchWorker {
+    pub(crate) fn capacity(&self) -> Result<u32, FieldError> {
+        if (1..=CAPACITY_MAX).contains(&self.capacity) {
+            return Ok(self.capacity);
+        }
+        let rule = format!("must be between 1 and {CAPACITY_MAX}, not {}", self.capacity);
+        Err(FieldError::invalid("capacity", rule))
+    }
+}

@@ -1,0 +1,224 @@
+//! The description of the API (OpenAPI 3.1).
+//!
+//! Paths and answers describe themselves beside the code that makes them. Requests are described in `requests.json`,
+//! because their rules need more of JSON Schema than attributes can say. What holds everywhere (namespace, token,
+//! problems) is added here, once.
+
+use serde_json::{Map, Value, json};
+
+use crate::problem::CODES;
+use crate::router;
+
+/// Schemas of requests.
+const REQUESTS: &str = include_str!("requests.json");
+
+/// Bodies: operation, schema, whether it must be there.
+const BODIES: [(&str, &str, bool); 6] = [
+    ("submitTask", "TaskRequest", true),
+    ("submitBatch", "BatchRequest", true),
+    ("bulk", "BulkRequest", true),
+    ("retryTask", "RetryRequest", false),
+    ("putQueue", "PutQueue", true),
+    ("patchWorker", "PatchWorker", true),
+];
+
+/// Problems that only some operations answer with.
+const SPECIAL: [(&str, &[u16]); 19] = [
+    ("submitTask", &[409, 429, 507]),
+    ("submitBatch", &[]),
+    ("listTasks", &[]),
+    ("getTask", &[404]),
+    ("cancelTask", &[404, 409, 507]),
+    ("listAttempts", &[404]),
+    ("getLogs", &[404]),
+    ("explainTask", &[404]),
+    ("retryTask", &[404, 409, 429, 507]),
+    ("bulk", &[429, 507]),
+    ("getOperation", &[404]),
+    ("listQueues", &[]),
+    ("putQueue", &[409, 507]),
+    ("pauseQueue", &[409, 507]),
+    ("resumeQueue", &[409, 507]),
+    ("getWorker", &[404]),
+    ("patchWorker", &[404]),
+    ("drainWorker", &[404]),
+    ("getProblemPage", &[404]),
+];
+
+/// The description, as text.
+pub fn openapi_json() -> String {
+    let mut text = serde_json::to_string_pretty(&openapi()).expect("a value can be written");
+    text.push('\n');
+    text
+}
+
+/// The description.
+pub(crate) fn openapi() -> Value {
+    let (_, api) = router::paths().split_for_parts();
+    let mut api = serde_json::to_value(api).expect("a description can be written");
+    api["info"] = json!({
+        "title": "Tasklane",
+        "version": env!("CARGO_PKG_VERSION"),
+        "license": { "name": "Apache-2.0", "identifier": "Apache-2.0" },
+        "description": "Clients submit tasks; schedulers assign them; workers run them. JSON in camelCase; times are \
+            RFC 3339 in UTC; durations are seconds as a number or text such as `90s`, `5m`, `1h30m`; errors are problem \
+            details (RFC 9457) with a stable `code`. Unknown fields and parameters are refused by name.",
+    });
+    api["tags"] = json!([
+        { "name": "tasks", "description": "Submit, look at, stop and repeat tasks." },
+        { "name": "queues", "description": "Where tasks wait, and by which policy." },
+        { "name": "workers", "description": "Who runs tasks." },
+        { "name": "system", "description": "How the server is doing." },
+    ]);
+    let requests: Value = serde_json::from_str(REQUESTS).expect("requests.json is JSON");
+    let components = api["components"].as_object_mut().expect("there are components");
+    let schemas = components["schemas"].as_object_mut().expect("there are schemas");
+    schemas.extend(requests.as_object().expect("an object").clone());
+    components.insert(
+        "securitySchemes".into(),
+        json!({ "token": { "type": "http", "scheme": "bearer", "description": "Only where the server has a token." } }),
+    );
+    api["security"] = json!([{}, { "token": [] }]);
+    let paths = api["paths"].as_object_mut().expect("there are paths");
+    for (path, operations) in paths {
+        for (method, operation) in operations.as_object_mut().expect("an object") {
+            complete(path, method, operation);
+        }
+    }
+    api
+}
+
+/// Adds what holds for all operations of its kind.
+fn complete(path: &str, method: &str, operation: &mut Value) {
+    let id = operation["operationId"].as_str().unwrap_or_default().to_owned();
+    let body = BODIES.iter().find(|(operation, ..)| *operation == id);
+    if let Some((_, schema, required)) = body {
+        let schema = json!({ "$ref": format!("#/components/schemas/{schema}") });
+        operation["requestBody"] =
+            json!({ "required": required, "content": { "application/json": { "schema": schema } } });
+    }
+    let namespaced = ["/api/v1/tasks", "/api/v1/queues", "/api/v1/operations", "/api/v1/events"];
+    if namespaced.iter().any(|prefix| path.starts_with(prefix)) {
+        let parameters = operation.as_object_mut().expect("an object").entry("parameters");
+        let parameters = parameters.or_insert_with(|| json!([])).as_array_mut().expect("a list");
+        parameters.push(json!({
+            "name": "Tasklane-Namespace", "in": "header", "required": false,
+            "description": "The namespace that the request is about; `default` if not given.",
+            "schema": { "type": "string", "pattern": "^[A-Za-z0-9._:@-]{1,128}$", "default": "default" },
+        }));
+    }
+    if path == "/healthz" {
+        operation["security"] = json!([]);
+        return;
+    }
+    let mut statuses = vec![400, 401, 403, 500, 503];
+    if body.is_some() {
+        statuses.extend([408, 413, 415, 422]);
+    } else if method != "get" {
+        // An empty object is taken where no body is needed; anything else is refused.
+        statuses.extend([408, 413, 415, 422]);
+    }
+    statuses.extend(SPECIAL.iter().find(|(operation, _)| *operation == id).map_or(&[][..], |(_, more)| more));
+    let responses = operation["responses"].as_object_mut().expect("there are responses");
+    for status in statuses {
+        responses.entry(status.to_string()).or_insert_with(|| problem_response(status));
+    }
+    responses.sort_keys();
+}
+
+/// A problem with its possible codes.
+fn problem_response(status: u16) -> Value {
+    let codes: Vec<&str> = CODES.iter().filter(|kind| kind.status == status).map(|kind| kind.code).collect();
+    let codes: Vec<String> = codes.iter().map(|code| format!("`{code}`")).collect();
+    let mut response = Map::new();
+    response.insert("description".into(), json!(format!("A problem: {}.", codes.join(", "))));
+    let schema = json!({ "$ref": "#/components/schemas/Problem" });
+    response.insert("content".into(), json!({ "application/problem+json": { "schema": schema } }));
+    if matches!(status, 429 | 503 | 507) {
+        response.insert(
+            "headers".into(),
+            json!({ "Retry-After": {
+                "description": "Seconds to wait before the same request may succeed.",
+                "schema": { "type": "integer", "minimum": 1 },
+            } }),
+        );
+    }
+    Value::Object(response)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The committed description is what clients are generated from. `UPDATE=1` writes it anew.
+    #[test]
+    fn the_committed_description_is_up_to_date() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/openapi.json");
+        let now = openapi_json();
+        if std::env::var_os("UPDATE").is_some() {
+            std::fs::write(path, &now).unwrap();
+        }
+        let committed = std::fs::read_to_string(path).unwrap_or_default();
+        assert!(committed == now, "docs/openapi.json is not up to date: run the tests with UPDATE=1");
+    }
+
+    #[test]
+    fn every_reference_leads_somewhere() {
+        fn references<'a>(value: &'a Value, found: &mut Vec<&'a str>) {
+            match value {
+                Value::Object(map) => {
+                    found.extend(map.get("$ref").and_then(Value::as_str));
+                    map.values().for_each(|value| references(value, found));
+                }
+                Value::Array(list) => list.iter().for_each(|value| references(value, found)),
+                _ => {}
+            }
+        }
+        let api = openapi();
+        let mut found = Vec::new();
+        references(&api, &mut found);
+        assert!(found.len() > 50);
+        for reference in found {
+            let pointer = reference.strip_prefix('#').expect("within the description");
+            assert!(api.pointer(pointer).is_some(), "{reference}");
+        }
+    }
+
+    #[test]
+    fn every_operation_is_described() {
+        let api = openapi();
+        let mut seen = Vec::new();
+        for operations in api["paths"].as_object().unwrap().values() {
+            for operation in operations.as_object().unwrap().values() {
+                assert!(operation["summary"].as_str().is_some_and(|text| !text.is_empty()), "{operation}");
+                seen.push(operation["operationId"].as_str().unwrap().to_owned());
+            }
+        }
+        let known = BODIES.iter().map(|(id, ..)| *id).chain(SPECIAL.iter().map(|(id, _)| *id));
+        for id in known {
+            assert!(seen.iter().any(|seen| seen == id), "{id}");
+        }
+    }
+
+    /// The schema of a request and its reader are two texts about the same thing.
+    #[test]
+    fn the_examples_of_requests_are_accepted() {
+        use tasklane_runtime::request::TaskRequest;
+        let api = openapi();
+        let schema = &api["components"]["schemas"]["TaskRequest"];
+        let example = |value: &Value| value["examples"].as_array().cloned().unwrap_or_default();
+        assert!(example(schema).len() >= 2);
+        for request in example(schema) {
+            TaskRequest::from_json(request.to_string().as_bytes()).unwrap();
+        }
+        for (field, property) in schema["properties"].as_object().unwrap() {
+            let examples = example(property);
+            assert!(!examples.is_empty(), "{field} has no example");
+            for value in examples {
+                let mut request = json!({ "taskName": "n", "taskType": "T" });
+                request[field] = value;
+                TaskRequest::from_json(request.to_string().as_bytes()).unwrap();
+            }
+        }
+    }
+}

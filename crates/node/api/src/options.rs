@@ -1,0 +1,44 @@
+//! How the API is served.
+
+use std::time::Duration;
+
+use tasklane_runtime::request::RequestLimits;
+
+/// How the API is served.
+#[derive(Clone, Debug)]
+pub struct ApiOptions {
+    /// Whoever does not bring this token is refused, except at `/healthz`.
+    pub token: Option<String>,
+    /// Host names under which a server without a token answers, besides IP addresses and `localhost`.
+    pub hosts: Vec<String>,
+    /// How large requests for tasks may be.
+    pub limits: RequestLimits,
+    /// The largest body, except of a batch.
+    pub body_bytes_max: usize,
+    /// The largest body of a batch.
+    pub batch_bytes_max: usize,
+    /// Batches read at the same time: bounds the memory that they take.
+    pub batches_max: usize,
+    /// A body must have arrived within this time.
+    pub body_timeout: Duration,
+    /// Requests handled at the same time, without those that wait or follow.
+    pub requests_max: usize,
+    /// Requests that wait for a task, and streams, at the same time.
+    pub streams_max: usize,
+}
+
+impl Default for ApiOptions {
+    fn default() -> Self {
+        Self {
+            token: None,
+            hosts: Vec::new(),
+            limits: RequestLimits::default(),
+            body_bytes_max: 4 << 20,
+            batch_bytes_max: 32 << 20,
+            batches_max: 4,
+            body_timeout: Duration::from_secs(30),
+            requests_max: 512,
+            streams_max: 512,
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! What went wrong, as RFC 9457 says it: a problem with a stable code, the field, and a page that explains it.
+
+use std::time::Duration;
+
+use axum::http::{HeaderName, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use tasklane_ports::StoreError;
+use tasklane_runtime::node::SubmitError;
+use tasklane_runtime::request::FieldError;
+use utoipa::ToSchema;
+
+use crate::model::StatusName;
+
+/// A kind of problem. Codes are part of the API and never change.
+#[derive(Debug)]
+pub(crate) struct Code {
+    pub(crate) code: &'static str,
+    pub(crate) status: u16,
+    pub(crate) title: &'static str,
+    /// The page under `docs/errors`, which the server gives out too.
+    pub(crate) page: &'static str,
+}
+
+macro_rules! codes {
+    ($($name:ident $code:literal $status:literal $title:literal;)*) => {
+        $(pub(crate) static $name: Code = Code {
+            code: $code,
+            status: $status,
+            title: $title,
+            page: include_str!(concat!("../../../../docs/errors/", $code, ".md")),
+        };)*
+
+        /// All kinds.
+        pub(crate) static CODES: &[&Code] = &[$(&$name),*];
+    };
+}
+
+codes! {
+    INVALID_JSON "invalid_json" 400 "The body is not valid JSON";
+    UNKNOWN_FIELD "unknown_field" 422 "A field is not known";
+    MISSING_FIELD "missing_field" 422 "A required field is missing";
+    DUPLICATE_FIELD "duplicate_field" 422 "A field is given twice";
+    WRONG_TYPE "wrong_type" 422 "A field has the wrong type";
+    INVALID_VALUE "invalid_value" 422 "A value is not allowed";
+    CONFLICTING_FIELDS "conflicting_fields" 422 "Two fields exclude each other";
+    PAYLOAD_TOO_LARGE "payload_too_large" 413 "The payload is too large";
+    BODY_TOO_LARGE "body_too_large" 413 "The body is too large";
+    BODY_TIMEOUT "body_timeout" 408 "The body came too slowly";
+    UNSUPPORTED_MEDIA_TYPE "unsupported_media_type" 415 "The content type is not supported";
+    INVALID_ID "invalid_id" 400 "The id is not valid";
+    INVALID_NAME "invalid_name" 400 "The name is not valid";
+    INVALID_NAMESPACE "invalid_namespace" 400 "The namespace is not valid";
+    UNKNOWN_PARAMETER "unknown_parameter" 400 "A query parameter is not known";
+    INVALID_PARAMETER "invalid_parameter" 400 "A query parameter is not valid";
+    WAIT_TOO_LONG "wait_too_long" 400 "The wait is too long";
+    UNAUTHORIZED "unauthorized" 401 "A token is required";
+    CROSS_SITE "cross_site" 403 "Requests from other sites are refused";
+    HOST_NOT_ALLOWED "host_not_allowed" 403 "The host name is not allowed";
+    ROUTE_NOT_FOUND "route_not_found" 404 "There is nothing at this path";
+    TASK_NOT_FOUND "task_not_found" 404 "There is no such task";
+    WORKER_NOT_FOUND "worker_not_found" 404 "There is no such worker";
+    OPERATION_NOT_FOUND "operation_not_found" 404 "There is no such operation";
+    METHOD_NOT_ALLOWED "method_not_allowed" 405 "The method is not allowed here";
+    TASK_FINISHED "task_finished" 409 "The task has finished already";
+    TASK_UNFINISHED "task_unfinished" 409 "The task has not finished";
+    PAYLOAD_REMOVED "payload_removed" 409 "The task no longer has its payload";
+    REQUEST_ID_REUSED "request_id_reused" 409 "The request id stands for another request";
+    POLICY_CONFLICT "policy_conflict" 409 "The policy was changed by somebody else";
+    QUEUE_FULL "queue_full" 429 "The queue is full";
+    OVERLOADED "overloaded" 503 "The server has too much to do";
+    STORE_UNAVAILABLE "store_unavailable" 503 "The store is not available";
+    STORE_FULL "store_full" 507 "The store has no room left";
+    WORKER_UNAVAILABLE "worker_unavailable" 503 "The worker does not answer";
+    INTERNAL "internal" 500 "Something went wrong in the server";
+}
+
+/// How long to wait before asking again, where nothing better is known.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// An answer that says what went wrong (RFC 9457).
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Problem {
+    /// Path of a page about this kind of problem, on this server.
+    #[schema(format = "uri-reference", example = "/docs/errors/invalid_value")]
+    r#type: &'static str,
+    /// The kind of problem, for people.
+    title: &'static str,
+    /// The HTTP status.
+    #[schema(minimum = 400, maximum = 599)]
+    status: u16,
+    /// What exactly is wrong here, for people.
+    detail: String,
+    /// The kind of problem, for programs. Never changes.
+    #[schema(example = "invalid_value", pattern = "^[a-z_]+$")]
+    code: &'static str,
+    /// The field or parameter that is wrong, as a path.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, example = "retryPolicy.maxRetries")]
+    field: Option<String>,
+    /// Where the task stands, if that is the problem.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    task_status: Option<StatusName>,
+    /// The version that is stored, if another one was named.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    current_version: Option<u64>,
+    #[serde(skip)]
+    retry_after: Option<Duration>,
+    #[serde(skip)]
+    headers: Vec<(HeaderName, HeaderValue)>,
+}
+
+impl Problem {
+    pub(crate) fn new(kind: &'static Code, detail: impl Into<String>) -> Self {
+        Self {
+            r#type: type_of(kind),
+            title: kind.title,
+            status: kind.status,
+            detail: detail.into(),
+            code: kind.code,
+            field: None,
+            task_status: None,
+            current_version: None,
+            retry_after: None,
+            headers: Vec::new(),
+        }
+    }
+
+    pub(crate) fn field(mut self, field: impl Into<String>) -> Self {
+        let field = field.into();
+        self.field = (!field.is_empty()).then_some(field);
+        self
+    }
+
+    pub(crate) fn task_status(mut self, status: tasklane_core::status::Status) -> Self {
+        self.task_status = Some(StatusName(status));
+        self
+    }
+
+    pub(crate) fn header(mut self, name: HeaderName, value: HeaderValue) -> Self {
+        self.headers.push((name, value));
+        self
+    }
+
+    /// Says that the same request may succeed later.
+    pub(crate) fn later(mut self) -> Self {
+        self.retry_after = Some(RETRY_AFTER);
+        self
+    }
+
+    /// A query parameter that breaks a rule.
+    pub(crate) fn parameter(name: &str, rule: impl Into<String>) -> Self {
+        Self::new(&INVALID_PARAMETER, rule).field(name)
+    }
+
+    pub(crate) fn overloaded(what: &str) -> Self {
+        Self::new(&OVERLOADED, format!("there are too many {what} at the moment")).later()
+    }
+
+    pub(crate) fn task_not_found() -> Self {
+        Self::new(&TASK_NOT_FOUND, "no task of this namespace has this id")
+    }
+}
+
+fn type_of(kind: &Code) -> &'static str {
+    static TYPES: std::sync::LazyLock<Vec<(&'static str, String)>> = std::sync::LazyLock::new(|| {
+        CODES.iter().map(|kind| (kind.code, format!("/docs/errors/{}", kind.code))).collect()
+    });
+    TYPES.iter().find(|(code, _)| *code == kind.code).map_or("about:blank", |(_, uri)| uri)
+}
+
+impl From<FieldError> for Problem {
+    fn from(error: FieldError) -> Self {
+        let kind = CODES.iter().find(|kind| kind.code == error.code).copied().unwrap_or(&INVALID_VALUE);
+        let detail = match error.field.as_str() {
+            "" => error.message,
+            field => format!("{field}: {}", error.message),
+        };
+        Self::new(kind, detail).field(error.field)
+    }
+}
+
+impl From<&StoreError> for Problem {
+    fn from(error: &StoreError) -> Self {
+        match error {
+            StoreError::PolicyConflict { current, expected, .. } => {
+                let detail = format!("the policy is at version {current}, not {expected}");
+                Self {
+                    current_version: Some(*current),
+                    ..Self::new(&POLICY_CONFLICT, detail).field("version")
+                }
+            }
+            StoreError::TooLarge { what, size, max } => Self::new(
+                &PAYLOAD_TOO_LARGE,
+                format!("{what} is too large for the store: {size}, at most {max}"),
+            ),
+            StoreError::Full { .. } => Self::new(&STORE_FULL, "the store has no room left").later(),
+            // Which owner a lane has is the server's own business: whoever asks, asks again.
+            StoreError::Unavailable { .. }
+            | StoreError::Fenced { .. }
+            | StoreError::OutOfOrder { .. }
+            | StoreError::ClaimLost { .. } => {
+                tracing::warn!(%error, "store not available to the API");
+                Self::new(&STORE_UNAVAILABLE, "the store cannot be used at the moment").later()
+            }
+            StoreError::Refused { .. } | StoreError::Corrupt { .. } => {
+                tracing::error!(%error, "store failed the API");
+                Self::new(&INTERNAL, "the store cannot be used; the log of the server has the details")
+            }
+        }
+    }
+}
+
+impl From<StoreError> for Problem {
+    fn from(error: StoreError) -> Self {
+        Self::from(&error)
+    }
+}
+
+impl From<SubmitError> for Problem {
+    fn from(error: SubmitError) -> Self {
+        match error {
+            SubmitError::Invalid(error) => error.into(),
+            SubmitError::QueueFull { queue, retry_after } => {
+                let detail = format!("queue {} has as many waiting tasks as it may", queue.queue);
+                Self { retry_after: Some(retry_after), ..Self::new(&QUEUE_FULL, detail).field("queue") }
+            }
+            SubmitError::RequestIdReused { request_id } => {
+                let detail = format!("requestId {request_id:?} was used for another request");
+                Self::new(&REQUEST_ID_REUSED, detail).field("requestId")
+            }
+            SubmitError::Store(error) => Self::from(&*error),
+        }
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let body = serde_json::to_vec(&self).unwrap_or_default();
+        let mut response = (status, body).into_response();
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        if let Some(after) = self.retry_after {
+            let seconds = after.as_secs() + u64::from(after.subsec_nanos() > 0);
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds.max(1)));
+        }
+        headers.extend(self.headers);
+        response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_code_has_a_page_and_every_page_a_code() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/errors");
+        let pages = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name());
+        let pages: BTreeSet<String> = pages.map(|name| name.into_string().unwrap()).collect();
+        let codes: BTreeSet<String> = CODES.iter().map(|kind| format!("{}.md", kind.code)).collect();
+        assert_eq!(pages, codes);
+        for kind in CODES {
+            assert!(kind.page.starts_with(&format!("# {}\n", kind.code)), "{}", kind.code);
+            assert!(kind.page.contains(&format!("Status {}.", kind.status)), "{}", kind.code);
+        }
+    }
+
+    #[test]
+    fn codes_of_requests_are_codes_of_the_api() {
+        for code in tasklane_runtime::request::code::ALL {
+            assert!(CODES.iter().any(|kind| kind.code == code), "{code}");
+        }
+    }
+}

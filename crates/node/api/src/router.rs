@@ -1,0 +1,89 @@
+//! All paths together.
+
+use std::any::Any;
+use std::sync::{Arc, LazyLock};
+
+use axum::Router;
+use axum::http::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE};
+use axum::middleware;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use tasklane_runtime::node::Node;
+use tower_http::catch_panic::CatchPanicLayer;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::ApiOptions;
+use crate::problem::{self, Problem};
+use crate::routes::{bulk, events, health, logs, queues, submit, tasks, workers};
+use crate::state::Api;
+use crate::{gate, openapi, page};
+
+/// The API of a node.
+pub fn router(node: Node, options: ApiOptions) -> Router {
+    let api = Api::new(node, options);
+    let (paths, _) = paths().split_for_parts();
+    paths
+        .route("/api/openapi.json", get(description))
+        .route("/api", get(readable))
+        .fallback(no_route)
+        .method_not_allowed_fallback(no_method)
+        .layer(CatchPanicLayer::custom(panicked))
+        .layer(middleware::from_fn_with_state(api.clone(), gate::gate))
+        .with_state(api)
+}
+
+/// The paths, with what they say about themselves.
+pub(crate) fn paths() -> OpenApiRouter<Api> {
+    OpenApiRouter::new()
+        .routes(routes!(submit::submit, tasks::list))
+        .routes(routes!(submit::batch))
+        .routes(routes!(bulk::bulk))
+        .routes(routes!(tasks::get, tasks::cancel))
+        .routes(routes!(tasks::attempts))
+        .routes(routes!(logs::logs))
+        .routes(routes!(tasks::explain))
+        .routes(routes!(tasks::retry))
+        .routes(routes!(bulk::operation))
+        .routes(routes!(queues::list))
+        .routes(routes!(queues::get, queues::put))
+        .routes(routes!(queues::pause))
+        .routes(routes!(queues::resume))
+        .routes(routes!(workers::list))
+        .routes(routes!(workers::get, workers::patch))
+        .routes(routes!(workers::drain))
+        .routes(routes!(health::stats))
+        .routes(routes!(events::events))
+        .routes(routes!(health::healthz))
+        .routes(routes!(health::readyz))
+        .routes(routes!(health::metrics))
+        .routes(routes!(health::problem_page))
+}
+
+async fn description() -> Response {
+    static TEXT: LazyLock<Arc<str>> = LazyLock::new(|| openapi::openapi_json().into());
+    ([(CONTENT_TYPE, "application/json")], TEXT.to_string()).into_response()
+}
+
+async fn readable() -> Response {
+    static PAGE: LazyLock<Arc<str>> = LazyLock::new(|| page::page(&openapi::openapi()).into());
+    let headers = [
+        (CONTENT_TYPE, "text/html; charset=utf-8"),
+        (CONTENT_SECURITY_POLICY, "default-src 'none'; style-src 'unsafe-inline'"),
+    ];
+    (headers, PAGE.to_string()).into_response()
+}
+
+async fn no_route() -> Problem {
+    Problem::new(&problem::ROUTE_NOT_FOUND, "there is nothing at this path; /api lists what there is")
+}
+
+async fn no_method() -> Problem {
+    Problem::new(&problem::METHOD_NOT_ALLOWED, "this path does not take this method")
+}
+
+fn panicked(_: Box<dyn Any + Send>) -> Response {
+    tracing::error!("a request made the server panic");
+    Problem::new(&problem::INTERNAL, "the server failed on this request; its log has the details")
+        .into_response()
+}

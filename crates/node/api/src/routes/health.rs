@@ -1,0 +1,75 @@
+//! How the server is doing, and what it says about itself.
+
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+
+use crate::extract::NoParams;
+use crate::metrics;
+use crate::model::{Ready, Stats};
+use crate::problem::{self, CODES, Problem};
+use crate::state::Api;
+
+/// Read numbers about the whole
+#[utoipa::path(
+    get, path = "/api/v1/stats", operation_id = "getStats", tag = "system",
+    responses((status = 200, description = "Numbers.", body = Stats))
+)]
+pub(crate) async fn stats(State(api): State<Api>, _: NoParams) -> Result<Json<Stats>, Problem> {
+    Ok(Json(api.node.stats().await?.into()))
+}
+
+/// Ask whether the process lives
+///
+/// Needs no token.
+#[utoipa::path(
+    get, path = "/healthz", operation_id = "healthz", tag = "system",
+    responses((status = 200, description = "It does.", body = String, content_type = "text/plain"))
+)]
+pub(crate) async fn healthz() -> &'static str {
+    "ok\n"
+}
+
+/// Ask whether the server can do its work
+#[utoipa::path(
+    get, path = "/readyz", operation_id = "readyz", tag = "system",
+    responses(
+        (status = 200, description = "It can.", body = Ready),
+        (status = 503, description = "It cannot: see the checks.", body = Ready),
+    )
+)]
+pub(crate) async fn readyz(State(api): State<Api>) -> Response {
+    let ready = Ready::from(api.node.ready().await);
+    let status = if ready.ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    (status, Json(ready)).into_response()
+}
+
+/// Read the metrics
+///
+/// As Prometheus reads them (OpenMetrics text).
+#[utoipa::path(
+    get, path = "/metrics", operation_id = "metrics", tag = "system",
+    responses((status = 200, description = "The metrics.", body = String, content_type = "application/openmetrics-text"))
+)]
+pub(crate) async fn metrics(State(api): State<Api>) -> Result<Response, Problem> {
+    let text = metrics::text(&api).await?;
+    Ok(([(CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response())
+}
+
+/// Read about a kind of problem
+#[utoipa::path(
+    get, path = "/docs/errors/{code}", operation_id = "getProblemPage", tag = "system",
+    params(("code" = String, Path, description = "The code of the problem.", pattern = "^[a-z_]{1,64}$")),
+    responses((status = 200, description = "The page, in Markdown.", body = String, content_type = "text/markdown"))
+)]
+pub(crate) async fn problem_page(
+    code: Result<Path<String>, axum::extract::rejection::PathRejection>,
+) -> Response {
+    let found = code.ok().and_then(|Path(code)| CODES.iter().find(|kind| kind.code == code));
+    match found {
+        Some(kind) => ([(CONTENT_TYPE, "text/markdown; charset=utf-8")], kind.page).into_response(),
+        None => Problem::new(&problem::ROUTE_NOT_FOUND, "no problem has this code").into_response(),
+    }
+}

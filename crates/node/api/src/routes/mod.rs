@@ -1,0 +1,10 @@
+//! The paths of the API, one file for each subject.
+
+pub(crate) mod bulk;
+pub(crate) mod events;
+pub(crate) mod health;
+pub(crate) mod logs;
+pub(crate) mod queues;
+pub(crate) mod submit;
+pub(crate) mod tasks;
+pub(crate) mod workers;

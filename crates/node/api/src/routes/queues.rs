@@ -1,0 +1,147 @@
+//! Queues and their policies.
+
+use axum::Json;
+use axum::extract::State;
+use tasklane_core::id::{Name, QueueKey};
+use tasklane_ports::{PutPolicy, StoreError};
+use tasklane_runtime::node::QueueInfo;
+
+use crate::extract::{JsonBody, NameInPath, Namespace, NoBody, NoParams};
+use crate::model::{PutQueue, Queue, QueuePage};
+use crate::params::Params;
+use crate::problem::Problem;
+use crate::state::Api;
+
+/// How often a pause is tried against others who change the same policy.
+const PAUSE_ROUNDS: usize = 5;
+
+/// List queues
+///
+/// Those that have tasks or a policy of their own, by name.
+#[utoipa::path(
+    get, path = "/api/v1/queues", operation_id = "listQueues", tag = "queues",
+    params(
+        ("limit" = Option<u32>, Query, description = "How many, at most. 100 if not given.", minimum = 1, maximum = 1000),
+        ("cursor" = Option<String>, Query, description = "Where the page before ended, as it said.", pattern = "^[A-Za-z0-9._:@-]{1,128}$"),
+    ),
+    responses((status = 200, description = "A page of queues.", body = QueuePage))
+)]
+pub(crate) async fn list(
+    State(api): State<Api>,
+    Namespace(namespace): Namespace,
+    mut params: Params,
+) -> Result<Json<QueuePage>, Problem> {
+    let limit = params.limit(100)?;
+    let after = params.name("cursor")?;
+    params.finish()?;
+    let infos = api.node.queues(&namespace, after, limit).await?;
+    let full = infos.len() >= limit;
+    let cursor = infos.last().filter(|_| full).map(|info| info.queue.queue.to_string());
+    Ok(Json(QueuePage { queues: infos.iter().map(Queue::from).collect(), cursor }))
+}
+
+/// Read a queue
+///
+/// A queue that was never used has the default policy, version 0, and no tasks.
+#[utoipa::path(
+    get, path = "/api/v1/queues/{name}", operation_id = "getQueue", tag = "queues",
+    params(("name" = String, Path, description = "The queue.", pattern = "^[A-Za-z0-9._:@-]{1,128}$")),
+    responses((status = 200, description = "The queue.", body = Queue))
+)]
+pub(crate) async fn get(
+    State(api): State<Api>,
+    Namespace(namespace): Namespace,
+    NameInPath(name): NameInPath,
+    _: NoParams,
+) -> Result<Json<Queue>, Problem> {
+    let info = api.node.queue(&QueueKey::new(namespace, name)).await?;
+    Ok(Json(Queue::from(&info)))
+}
+
+/// Replace the policy of a queue
+///
+/// Only if `version` is the one that is stored (0 for a queue without a policy). What the new policy does not say is as
+/// in a queue that nobody has touched. Changed numbers apply to waiting tasks at once; lowering a limit never stops what
+/// runs.
+#[utoipa::path(
+    put, path = "/api/v1/queues/{name}", operation_id = "putQueue", tag = "queues",
+    params(("name" = String, Path, description = "The queue.", pattern = "^[A-Za-z0-9._:@-]{1,128}$")),
+    responses((status = 200, description = "The queue with its new policy.", body = Queue))
+)]
+pub(crate) async fn put(
+    State(api): State<Api>,
+    Namespace(namespace): Namespace,
+    NameInPath(name): NameInPath,
+    _: NoParams,
+    body: JsonBody,
+) -> Result<Json<Queue>, Problem> {
+    let request: PutQueue = body.read()?;
+    let policy = request.policy.0.into_policy()?;
+    let queue = QueueKey::new(namespace, name);
+    let put = PutPolicy { queue: queue.clone(), expected: request.version, policy };
+    api.node.put_policy(put).await?;
+    Ok(Json(Queue::from(&api.node.queue(&queue).await?)))
+}
+
+/// Pause a queue
+///
+/// Nothing of it is assigned until it is resumed. What runs goes on.
+#[utoipa::path(
+    post, path = "/api/v1/queues/{name}/pause", operation_id = "pauseQueue", tag = "queues",
+    params(("name" = String, Path, description = "The queue.", pattern = "^[A-Za-z0-9._:@-]{1,128}$")),
+    responses((status = 200, description = "The paused queue.", body = Queue))
+)]
+pub(crate) async fn pause(
+    State(api): State<Api>,
+    Namespace(namespace): Namespace,
+    NameInPath(name): NameInPath,
+    _: NoParams,
+    _: NoBody,
+) -> Result<Json<Queue>, Problem> {
+    set_paused(&api, namespace, name, true).await
+}
+
+/// Resume a queue
+#[utoipa::path(
+    post, path = "/api/v1/queues/{name}/resume", operation_id = "resumeQueue", tag = "queues",
+    params(("name" = String, Path, description = "The queue.", pattern = "^[A-Za-z0-9._:@-]{1,128}$")),
+    responses((status = 200, description = "The resumed queue.", body = Queue))
+)]
+pub(crate) async fn resume(
+    State(api): State<Api>,
+    Namespace(namespace): Namespace,
+    NameInPath(name): NameInPath,
+    _: NoParams,
+    _: NoBody,
+) -> Result<Json<Queue>, Problem> {
+    set_paused(&api, namespace, name, false).await
+}
+
+async fn set_paused(api: &Api, namespace: Name, name: Name, paused: bool) -> Result<Json<Queue>, Problem> {
+    let queue = QueueKey::new(namespace, name);
+    let mut info = api.node.queue(&queue).await?;
+    for round in 1.. {
+        if info.policy.policy.paused == paused {
+            break;
+        }
+        match try_set_paused(api, &info, paused).await {
+            Ok(version) => {
+                info.policy.version = version;
+                info.policy.policy.paused = paused;
+            }
+            // Somebody changed something else meanwhile, and that is to stay.
+            Err(StoreError::PolicyConflict { .. }) if round < PAUSE_ROUNDS => {
+                info = api.node.queue(&queue).await?;
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(Json(Queue::from(&info)))
+}
+
+async fn try_set_paused(api: &Api, info: &QueueInfo, paused: bool) -> Result<u64, StoreError> {
+    let mut policy = info.policy.policy.clone();
+    policy.paused = paused;
+    let put = PutPolicy { queue: info.queue.clone(), expected: info.policy.version, policy };
+    api.node.put_policy(put).await
+}

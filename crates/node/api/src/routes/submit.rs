@@ -1,0 +1,173 @@
+//! Taking tasks in.
+
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use tasklane_core::status::Status;
+use tasklane_runtime::node::Submitted;
+use tasklane_runtime::request::{FieldError, TaskRequest};
+use utoipa::ToSchema;
+
+use crate::extract::{BatchBody, Closing, JsonBody, Namespace, NoParams};
+use crate::model::{Created, StatusName, Task};
+use crate::params::Params;
+use crate::problem::{self, Problem};
+use crate::routes::tasks::whole_task;
+use crate::state::Api;
+
+/// The longest time that a request may wait for its task.
+const WAIT_MAX: Duration = Duration::from_mins(5);
+
+/// Tasks in one batch.
+pub(crate) const BATCH_MAX: usize = 10_000;
+
+/// Submit a task
+///
+/// The task is durable when this answers. With the same `requestId` again, the answer is the first one's task and
+/// `duplicate` is true. With `wait` the answer is the finished task (200), or the task as it is when the time is up
+/// (202).
+#[utoipa::path(
+    post, path = "/api/v1/tasks", operation_id = "submitTask", tag = "tasks",
+    params(("wait" = Option<String>, Query, description = "How long to wait for the end of the task: at most five minutes, as in `30s` or `1m30s`; a bare number is seconds.", example = "30s", pattern = "^([0-9]{1,2}|[0-9]{1,2}s|[1-4]m|[1-4]m[0-5]?[0-9]s|[0-9]{1,5}ms)$")),
+    responses(
+        (status = 201, description = "The task was taken in.", body = Created),
+        (status = 200, description = "The request was taken in before (`duplicate`), or, with `wait`, the task has finished.", body = inline(SubmitAnswer)),
+        (status = 202, description = "With `wait`: time is up and the task has not finished.", body = Task),
+    )
+)]
+pub(crate) async fn submit(
+    State(api): State<Api>,
+    Namespace(namespace): Namespace,
+    closing: Closing,
+    mut params: Params,
+    body: JsonBody,
+) -> Result<Response, Problem> {
+    let wait = params.span("wait")?;
+    params.finish()?;
+    if wait.is_some_and(|wait| wait > WAIT_MAX) {
+        let rule = format!("must be at most {} seconds", WAIT_MAX.as_secs());
+        return Err(Problem::new(&problem::WAIT_TOO_LONG, rule).field("wait"));
+    }
+    // Before the task is taken in: refusing afterwards would leave the caller without its id.
+    let permit = wait.map(|_| api.stream_permit()).transpose()?;
+    let request = TaskRequest::from_json(&body.0)?;
+    let mut answers = api.node.submit(&namespace, vec![request]).await;
+    let submitted = answers.pop().expect("one answer for one request")?;
+    let Some(wait) = wait else {
+        let status = if submitted.duplicate { StatusCode::OK } else { StatusCode::CREATED };
+        return Ok((status, Json(created(submitted))).into_response());
+    };
+    let view = tokio::select! {
+        view = api.node.wait(&namespace, submitted.id, wait) => view?,
+        () = closing.0.cancelled() => api.node.task(&namespace, submitted.id).await?,
+    };
+    drop(permit);
+    let view = view.ok_or_else(Problem::task_not_found)?;
+    let finished = view.row.state.status.is_final();
+    let status = if finished { StatusCode::OK } else { StatusCode::ACCEPTED };
+    Ok((status, Json(whole_task(&api, view).await?)).into_response())
+}
+
+/// A finished task, or word of an earlier one.
+#[derive(Debug, ToSchema)]
+#[schema(no_recursion)]
+#[expect(dead_code, reason = "describes the two shapes of an answer")]
+enum SubmitAnswer {
+    #[schema(title = "duplicate")]
+    Created(Created),
+    #[schema(title = "finished")]
+    Task(Task),
+}
+
+fn created(submitted: Submitted) -> Created {
+    Created {
+        task_id: submitted.id.to_string(),
+        status: StatusName(Status::Pending),
+        duplicate: submitted.duplicate,
+    }
+}
+
+/// Tasks to submit.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct BatchRequest {
+    /// Kept as text, so that one that is wrong does not hold back the others.
+    tasks: Vec<Box<RawValue>>,
+}
+
+/// What became of the tasks of a batch, in the order given.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct BatchAnswer {
+    results: Vec<BatchItem>,
+}
+
+/// What became of one task of a batch: `taskId` and `status`, or `error`.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+struct BatchItem {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, format = "uuid")]
+    task_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    status: Option<StatusName>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    duplicate: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    error: Option<Problem>,
+}
+
+impl BatchItem {
+    fn refused(error: impl Into<Problem>) -> Self {
+        Self { task_id: None, status: None, duplicate: false, error: Some(error.into()) }
+    }
+
+    fn taken(submitted: Submitted) -> Self {
+        let Created { task_id, status, duplicate } = created(submitted);
+        Self { task_id: Some(task_id), status: Some(status), duplicate, error: None }
+    }
+}
+
+/// Submit many tasks
+///
+/// Each task is taken in or refused for itself. The results come in the order given.
+#[utoipa::path(
+    post, path = "/api/v1/tasks/batch", operation_id = "submitBatch", tag = "tasks",
+    responses((status = 200, description = "What became of each task.", body = BatchAnswer))
+)]
+pub(crate) async fn batch(
+    State(api): State<Api>,
+    Namespace(namespace): Namespace,
+    _: NoParams,
+    BatchBody(body, permit): BatchBody,
+) -> Result<Json<BatchAnswer>, Problem> {
+    let batch: BatchRequest = body.read()?;
+    let count = batch.tasks.len();
+    if !(1..=BATCH_MAX).contains(&count) {
+        let rule = format!("must have 1 to {BATCH_MAX} entries, not {count}");
+        return Err(FieldError::invalid("tasks", rule).into());
+    }
+    let read = batch.tasks.iter().map(|item| TaskRequest::from_json(item.get().as_bytes()));
+    let mut requests = Vec::with_capacity(count);
+    // What is wrong keeps its place among the results.
+    let refused: Vec<Option<FieldError>> =
+        read.map(|request| request.map(|request| requests.push(request)).err()).collect();
+    drop(batch);
+    drop(body);
+    let mut answers = api.node.submit(&namespace, requests).await.into_iter();
+    drop(permit);
+    let results = refused.into_iter().map(|refused| match refused {
+        Some(error) => BatchItem::refused(error),
+        None => match answers.next().expect("one answer for each request") {
+            Ok(submitted) => BatchItem::taken(submitted),
+            Err(error) => BatchItem::refused(error),
+        },
+    });
+    Ok(Json(BatchAnswer { results: results.collect() }))
+}

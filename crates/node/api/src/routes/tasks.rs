@@ -1,0 +1,348 @@
+//! Looking at tasks, stopping them, and running them again.
+
+use std::time::{Duration, Instant};
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use serde::{Deserialize, Serialize};
+use tasklane_core::id::{AttemptNo, Name, TaskId};
+use tasklane_core::status::Status;
+use tasklane_core::task::AttemptRecord;
+use tasklane_core::time::Timestamp;
+use tasklane_ports::{TaskCursor, TaskFilter, TaskList, TaskView};
+use tasklane_runtime::node::{Cancel, Retry};
+use tasklane_runtime::request::{FieldError, RequestLimits};
+use utoipa::ToSchema;
+
+use crate::extract::{IdInPath, Namespace, NoBody, NoParams, OptionalJsonBody};
+use crate::model::{
+    Attempt, AttemptPage, ExplainedTask, StatusName, Task, TaskPageJson, WorkerNames, parse_status, tail,
+};
+use crate::params::Params;
+use crate::problem::{self, Problem};
+use crate::state::Api;
+
+/// Output shown with a task.
+const LOGS_SHOWN: usize = 100;
+const LOG_BYTES_SHOWN: usize = 64 << 10;
+
+/// Attempts shown with a task.
+const ATTEMPTS_SHOWN: u32 = 20;
+
+/// Pages of a list that are read for one answer: a filter without an index gives short ones.
+const LIST_ROUNDS: usize = 50;
+
+/// How long an answer may take to fill up.
+const LIST_TIME: Duration = Duration::from_millis(250);
+
+/// The task with its last attempts and output.
+pub(crate) async fn whole_task(api: &Api, view: TaskView) -> Result<Task, Problem> {
+    let row = &view.row;
+    let before = AttemptNo(row.state.attempt.0.saturating_sub(ATTEMPTS_SHOWN));
+    let attempts = attempts_of(api, &view, before, ATTEMPTS_SHOWN as usize).await?;
+    let logs = api.node.log_tail(row.id, LOGS_SHOWN).await?;
+    let mut task = Task::whole(row, view.result.as_ref());
+    task.attempts = Some(attempts);
+    task.logs = Some(tail(&logs, LOG_BYTES_SHOWN));
+    Ok(task)
+}
+
+/// Attempts after a number, by number. The last one is not a row of its own but part of the task.
+async fn attempts_of(
+    api: &Api,
+    view: &TaskView,
+    after: AttemptNo,
+    limit: usize,
+) -> Result<Vec<Attempt>, Problem> {
+    let mut records: Vec<AttemptRecord> = match view.row.state.attempt {
+        AttemptNo(0) => Vec::new(),
+        _ => api.node.attempts(view.row.id, after, limit).await?,
+    };
+    let last = view.row.state.last_attempt().filter(|last| last.number > after);
+    if let Some(last) = last
+        && records.len() < limit
+        && records.iter().all(|record| record.number < last.number)
+    {
+        records.push(last);
+    }
+    Ok(records.iter().map(Attempt::from).collect())
+}
+
+async fn find(api: &Api, namespace: &Name, id: TaskId) -> Result<TaskView, Problem> {
+    api.node.task(namespace, id).await?.ok_or_else(Problem::task_not_found)
+}
+
+/// Read a task
+///
+/// All that is known of it, with its last attempts and its last output.
+#[utoipa::path(
+    get, path = "/api/v1/tasks/{id}", operation_id = "getTask", tag = "tasks",
+    params(("id" = String, Path, description = "The task.", format = "uuid")),
+    responses((status = 200, description = "The task.", body = Task))
+)]
+pub(crate) async fn get(
+    State(api): State<Api>,
+    Namespace(namespace): Namespace,
+    IdInPath(id): IdInPath,
+    _: NoParams,
+) -> Result<Json<Task>, Problem> {
+    let view = find(&api, &namespace, id).await?;
+    whole_task(&api, view).await.map(Json)
+}
+
+/// List the attempts of a task
+#[utoipa::path(
+    get, path = "/api/v1/tasks/{id}/attempts", operation_id = "listAttempts", tag = "tasks",
+    params(
+        ("id" = String, Path, description = "The task.", format = "uuid"),
+        ("after" = Option<u32>, Query, description = "Only attempts with a higher number.", minimum = 0, maximum = 4_294_967_295_i64),
+        ("limit" = Option<u32>, Query, description = "How many, at most. 100 if not given.", minimum = 1, maximum = 1000),
+    ),
+    responses((status = 200, description = "Its attempts, by number.", body = AttemptPage))
+)]
+pub(crate) async fn attempts(
+    State(api): State<Api>,
+    Namespace(namespace): Namespace,
+    IdInPath(id): IdInPath,
+    mut params: Params,
+) -> Result<Json<AttemptPage>, Problem> {
+    let after = params.parse("after", "must be the number of an attempt")?.unwrap_or(0);
+    let limit = params.limit(100)?;
+    params.finish()?;
+    let view = find(&api, &namespace, id).await?;
+    let attempts = attempts_of(&api, &view, AttemptNo(after), limit).await?;
+    Ok(Json(AttemptPage { attempts }))
+}
+
+/// Explain why a task is not running
+#[utoipa::path(
+    get, path = "/api/v1/tasks/{id}/explain", operation_id = "explainTask", tag = "tasks",
+    params(("id" = String, Path, description = "The task.", format = "uuid")),
+    responses((status = 200, description = "What stands in its way.", body = ExplainedTask))
+)]
+pub(crate) async fn explain(
+    State(api): State<Api>,
+    Namespace(namespace): Namespace,
+    IdInPath(id): IdInPath,
+    _: NoParams,
+) -> Result<Json<ExplainedTask>, Problem> {
+    let explanation = api.node.explain(&namespace, id).await?.ok_or_else(Problem::task_not_found)?;
+    // Read afterwards, so that it is not older than what explains it.
+    let view = find(&api, &namespace, id).await?;
+    let names = WorkerNames::of(&api.node.workers());
+    Ok(Json(ExplainedTask::new(&view, &explanation, &names)))
+}
+
+/// List tasks
+///
+/// Newest first. All conditions given must hold. `metadata.KEY=VALUE` finds tasks with this pair of metadata, and may be
+/// given several times.
+#[utoipa::path(
+    get, path = "/api/v1/tasks", operation_id = "listTasks", tag = "tasks",
+    params(
+        ("status" = Option<Vec<StatusName>>, Query, description = "One or several states.", explode = false, style = Form, min_items = 1),
+        ("type" = Option<String>, Query, description = "The task type.", pattern = "^[A-Za-z0-9._:@-]{1,128}$"),
+        ("queue" = Option<String>, Query, description = "The queue.", pattern = "^[A-Za-z0-9._:@-]{1,128}$"),
+        ("name" = Option<String>, Query, description = "The task name, exactly."),
+        ("worker" = Option<String>, Query, description = "Name of the worker of the current or last attempt.", pattern = "^[A-Za-z0-9._:@-]{1,128}$"),
+        ("parent" = Option<String>, Query, description = "Parts and retries of this task.", format = "uuid"),
+        ("createdAfter" = Option<String>, Query, description = "Created at this time or later.", format = DateTime),
+        ("createdBefore" = Option<String>, Query, description = "Created before this time.", format = DateTime),
+        ("limit" = Option<u32>, Query, description = "How many, at most. 50 if not given.", minimum = 1, maximum = 1000),
+        ("cursor" = Option<String>, Query, description = "Where the page before ended, as it said.", pattern = "^[0-9a-f]{48}$"),
+    ),
+    responses((status = 200, description = "A page of tasks.", body = TaskPageJson))
+)]
+pub(crate) async fn list(
+    State(api): State<Api>,
+    Namespace(namespace): Namespace,
+    mut params: Params,
+) -> Result<Json<TaskPageJson>, Problem> {
+    let statuses: Result<Vec<Status>, Problem> = params
+        .take_list("status")
+        .iter()
+        .map(|text| parse_status(text).map_err(|rule| Problem::parameter("status", rule)))
+        .collect();
+    let filter = TaskFilter {
+        namespace: Some(namespace.clone()),
+        queue: params.name("queue")?,
+        statuses: statuses?,
+        task_type: params.name("type")?,
+        name: params.take("name")?,
+        worker: params.name("worker")?,
+        parent: params.id("parent")?,
+        schedule: None,
+        metadata: params.take_prefixed("metadata."),
+        created_from: params.time("createdAfter")?,
+        created_before: params.time("createdBefore")?,
+    };
+    let limit = params.limit(50)?;
+    let cursor = params.take("cursor")?;
+    let wrong_cursor = || Problem::parameter("cursor", "must be a cursor of an earlier answer");
+    let after = cursor.map(|text| parse_cursor(&text).ok_or_else(wrong_cursor)).transpose()?;
+    params.finish()?;
+
+    let (tasks, next) = fill(&api, &namespace, filter, after, limit).await?;
+    Ok(Json(TaskPageJson { tasks, cursor: next.map(cursor_text) }))
+}
+
+/// Reads pages until there is enough to show, or it takes too long.
+async fn fill(
+    api: &Api,
+    namespace: &Name,
+    filter: TaskFilter,
+    mut after: Option<TaskCursor>,
+    limit: usize,
+) -> Result<(Vec<Task>, Option<TaskCursor>), Problem> {
+    let started = Instant::now();
+    let mut tasks = Vec::new();
+    for _ in 0..LIST_ROUNDS {
+        let list = TaskList { filter: filter.clone(), after, limit: limit - tasks.len() };
+        let page = api.node.list(list).await?;
+        for row in page.tasks {
+            // A row with a large body comes without it; its name and metadata are in there.
+            let row = match row.body {
+                Some(_) => row,
+                None => api.node.task(namespace, row.id).await?.map_or(row, |view| view.row),
+            };
+            tasks.push(Task::summary(&row));
+        }
+        after = page.next;
+        if after.is_none() || tasks.len() >= limit || started.elapsed() > LIST_TIME {
+            break;
+        }
+    }
+    Ok((tasks, after))
+}
+
+/// A cursor is a creation time and an id, both in hexadecimal digits.
+fn cursor_text(cursor: TaskCursor) -> String {
+    format!("{:016x}{}", cursor.created_at.as_micros(), cursor.id.0.simple())
+}
+
+fn parse_cursor(text: &str) -> Option<TaskCursor> {
+    let hex = text.len() == 48 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let (micros, id) = hex.then(|| text.split_at(16))?;
+    let micros = u64::from_str_radix(micros, 16).ok()?.cast_signed();
+    Some(TaskCursor { created_at: Timestamp::from_micros(micros), id: id.parse().ok()? })
+}
+
+/// Word that a cancel will be carried out.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Accepted {
+    #[schema(example = "Cancel request accepted.")]
+    message: &'static str,
+}
+
+/// Cancel a task
+///
+/// The request is durable once answered. What runs is stopped with its children; a task that succeeds meanwhile has
+/// succeeded.
+#[utoipa::path(
+    delete, path = "/api/v1/tasks/{id}", operation_id = "cancelTask", tag = "tasks",
+    params(("id" = String, Path, description = "The task.", format = "uuid")),
+    responses(
+        (status = 202, description = "It will be cancelled, or was before.", body = Accepted),
+        (status = 409, description = "It has succeeded or failed already.", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+pub(crate) async fn cancel(
+    State(api): State<Api>,
+    Namespace(namespace): Namespace,
+    IdInPath(id): IdInPath,
+    _: NoParams,
+    _: NoBody,
+) -> Result<(StatusCode, Json<Accepted>), Problem> {
+    match api.node.cancel(&namespace, id).await? {
+        Cancel::NotFound => Err(Problem::task_not_found()),
+        Cancel::Finished(status) => {
+            let detail = format!("the task has ended as {status}");
+            Err(Problem::new(&problem::TASK_FINISHED, detail).task_status(status))
+        }
+        Cancel::Accepted | Cancel::AlreadyCancelled => {
+            Ok((StatusCode::ACCEPTED, Json(Accepted { message: "Cancel request accepted." })))
+        }
+    }
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+struct RetryRequest {
+    request_id: Option<String>,
+}
+
+/// A new task that does again what a finished one did.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Retried {
+    #[schema(format = "uuid")]
+    new_task_id: String,
+    status: StatusName,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    duplicate: bool,
+}
+
+/// Run a finished task again
+///
+/// Creates a new task with the same spec, whose `parent` is this one. The body is optional.
+#[utoipa::path(
+    post, path = "/api/v1/tasks/{id}/retry", operation_id = "retryTask", tag = "tasks",
+    params(("id" = String, Path, description = "The task.", format = "uuid")),
+    responses(
+        (status = 201, description = "The new task was taken in.", body = Retried),
+        (status = 200, description = "The same request was taken in before.", body = Retried),
+    )
+)]
+pub(crate) async fn retry(
+    State(api): State<Api>,
+    Namespace(namespace): Namespace,
+    IdInPath(id): IdInPath,
+    _: NoParams,
+    OptionalJsonBody(body): OptionalJsonBody,
+) -> Result<(StatusCode, Json<Retried>), Problem> {
+    let RetryRequest { request_id } = body.map(|body| body.read()).transpose()?.unwrap_or_default();
+    let max = RequestLimits::KEY_LEN_MAX;
+    if request_id.as_ref().is_some_and(|id| !(1..=max).contains(&id.chars().count())) {
+        return Err(FieldError::invalid("requestId", format!("must be 1 to {max} characters long")).into());
+    }
+    match api.node.retry(&namespace, id, request_id).await? {
+        Retry::NotFound => Err(Problem::task_not_found()),
+        Retry::Unfinished(status) => {
+            let detail = format!("the task is {status}");
+            Err(Problem::new(&problem::TASK_UNFINISHED, detail).task_status(status))
+        }
+        Retry::Removed => Err(Problem::new(
+            &problem::PAYLOAD_REMOVED,
+            "the payload was removed when its retention was over",
+        )),
+        Retry::Created(new) => {
+            let status = if new.duplicate { StatusCode::OK } else { StatusCode::CREATED };
+            let retried = Retried {
+                new_task_id: new.id.to_string(),
+                status: StatusName(Status::Pending),
+                duplicate: new.duplicate,
+            };
+            Ok((status, Json(retried)))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cursor_comes_back_as_it_was() {
+        for micros in [0, 1_800_000_000_000_000, -5, i64::MAX] {
+            let cursor = TaskCursor {
+                created_at: Timestamp::from_micros(micros),
+                id: TaskId::from_random(0x1234_5678_9abc_def0_1234_5678_9abc_def0),
+            };
+            assert_eq!(parse_cursor(&cursor_text(cursor)), Some(cursor));
+        }
+        for bad in ["", "0", &"x".repeat(48), &"+".repeat(48), &"é".repeat(24)] {
+            assert_eq!(parse_cursor(bad), None);
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! What all handlers share.
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use tasklane_runtime::node::Node;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::ApiOptions;
+use crate::metrics::HttpMetrics;
+use crate::problem::Problem;
+
+/// What all handlers share. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(crate) struct Api(Arc<ApiState>);
+
+#[derive(Debug)]
+pub(crate) struct ApiState {
+    pub(crate) node: Node,
+    pub(crate) options: ApiOptions,
+    pub(crate) metrics: HttpMetrics,
+    pub(crate) requests: Arc<Semaphore>,
+    batches: Arc<Semaphore>,
+    streams: Arc<Semaphore>,
+}
+
+impl Api {
+    pub(crate) fn new(node: Node, options: ApiOptions) -> Self {
+        Self(Arc::new(ApiState {
+            node,
+            metrics: HttpMetrics::default(),
+            requests: Arc::new(Semaphore::new(options.requests_max)),
+            batches: Arc::new(Semaphore::new(options.batches_max)),
+            streams: Arc::new(Semaphore::new(options.streams_max)),
+            options,
+        }))
+    }
+
+    /// Room for a request that stays long: held as long as it does.
+    pub(crate) fn stream_permit(&self) -> Result<OwnedSemaphorePermit, Problem> {
+        let permit = Arc::clone(&self.streams).try_acquire_owned();
+        permit.map_err(|_| Problem::overloaded("waiting requests and streams"))
+    }
+
+    /// Room for the body of a batch.
+    pub(crate) fn batch_permit(&self) -> Result<OwnedSemaphorePermit, Problem> {
+        Arc::clone(&self.batches).try_acquire_owned().map_err(|_| Problem::overloaded("batches"))
+    }
+}
+
+impl Deref for Api {
+    type Target = ApiState;
+    fn deref(&self) -> &ApiState {
+        &self.0
+    }
+}

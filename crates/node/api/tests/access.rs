@@ -1,0 +1,72 @@
+//! Who is let in, and through which page.
+
+mod support;
+
+use serde_json::json;
+use support::{Server, task};
+use tasklane_api::ApiOptions;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn with_a_token_only_health_is_open() {
+    let server = Server::with(ApiOptions { token: Some("s3cret".into()), ..ApiOptions::default() }).await;
+    assert_eq!(server.get("/healthz").await.status, 200);
+    for path in ["/api/v1/tasks", "/metrics", "/readyz", "/api", "/api/openapi.json", "/api/v1/nothing"] {
+        let refused = server.get(path).await;
+        refused.problem(401, "unauthorized", None);
+        assert!(refused.header("www-authenticate").unwrap().starts_with("Bearer"));
+    }
+    for wrong in ["Bearer s3cre", "Bearer s3cretx", "Basic s3cret", "s3cret", "Bearer"] {
+        let request = server.request("GET", "/api/v1/tasks").header("authorization", wrong);
+        request.send().await.problem(401, "unauthorized", None);
+    }
+    let request = server.request("GET", "/api/v1/tasks").header("authorization", "bearer s3cret");
+    assert_eq!(request.send().await.status, 200);
+    // Whoever has the token may use any name of the server.
+    let request = server.request("GET", "/api/v1/tasks").header("authorization", "Bearer s3cret");
+    assert_eq!(request.header("host", "tasks.example:7070").send().await.status, 200);
+    server.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_token_only_names_of_this_machine_are_answered_to() {
+    let server =
+        Server::with(ApiOptions { hosts: vec!["Build.example".into()], ..ApiOptions::default() }).await;
+    for host in
+        ["localhost", "localhost:7070", "127.0.0.1:7070", "[::1]:7070", "10.1.2.3", "build.EXAMPLE:80"]
+    {
+        let answer = server.request("GET", "/api/v1/tasks").header("host", host).send().await;
+        assert_eq!(answer.status, 200, "{host}");
+    }
+    for host in ["evil.example", "localhost.evil.example:7070", "127.0.0.1.evil.example", ""] {
+        let answer =
+            server.request("POST", "/api/v1/tasks").header("host", host).json(&task("noop")).send().await;
+        answer.problem(403, "host_not_allowed", Some("host"));
+    }
+    server.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pages_of_other_sites_cannot_change_anything() {
+    let server = Server::start().await;
+    let elsewhere = [
+        ("origin", "https://evil.example"),
+        ("origin", "null"),
+        ("origin", "http://localhost:9999"),
+        ("sec-fetch-site", "cross-site"),
+        ("sec-fetch-site", "same-site"),
+    ];
+    for (name, value) in elsewhere {
+        let request = server.request("POST", "/api/v1/tasks").header(name, value).json(&task("noop"));
+        request.send().await.problem(403, "cross_site", None);
+        let request = server.request("POST", "/api/v1/queues/q/pause").header(name, value);
+        request.send().await.problem(403, "cross_site", None);
+    }
+    let own = server.request("POST", "/api/v1/tasks").header("host", "localhost:7070");
+    let own = own.header("origin", "http://localhost:7070").header("sec-fetch-site", "same-origin");
+    assert_eq!(own.json(&task("noop")).send().await.status, 201);
+    // Looking is harmless: without permission a browser does not show the answer to such a page.
+    let look = server.request("GET", "/api/v1/tasks").header("origin", "https://evil.example").send().await;
+    assert_eq!((look.status, look.header("access-control-allow-origin")), (200, None));
+    assert_eq!(server.get("/api/v1/queues/q").await.json()["policy"]["paused"], json!(false));
+    server.close().await;
+}

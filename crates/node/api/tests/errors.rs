@@ -1,0 +1,383 @@
+//! Every way in which a request can be wrong, and what it is answered.
+
+mod support;
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use support::{Answer, Server, task, task_with};
+use tasklane_api::ApiOptions;
+
+const NO_SUCH: &str = "00000000-0000-8000-8000-000000000000";
+
+/// Sends a body as it is.
+async fn raw(server: &Server, body: &str) -> Answer {
+    let request = server.request("POST", "/api/v1/tasks").header("content-type", "application/json");
+    request.body(body).send().await
+}
+
+async fn with(server: &Server, more: Value) -> Answer {
+    server.post("/api/v1/tasks", &task_with("noop", more)).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_is_not_json() {
+    let server = Server::start().await;
+    let problem = raw(&server, "{\"taskName\": ").await.problem(400, "invalid_json", None);
+    assert!(problem["detail"].as_str().unwrap().contains("line 1 column"), "{problem}");
+    raw(&server, "").await.problem(400, "invalid_json", None);
+    raw(&server, "{\"taskName\":\"a\",\"taskType\":\"b\"} {}").await.problem(400, "invalid_json", None);
+    server.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unknown_field() {
+    let server = Server::start().await;
+    let problem =
+        with(&server, json!({ "colour": "red" })).await.problem(422, "unknown_field", Some("colour"));
+    assert!(problem["detail"].as_str().unwrap().contains("colour"), "{problem}");
+    let nested = json!({ "retryPolicy": { "maxretries": 3 } });
+    with(&server, nested).await.problem(422, "unknown_field", Some("retryPolicy.maxretries"));
+    server.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_missing_field() {
+    let server = Server::start().await;
+    let answer = server.post("/api/v1/tasks", &json!({ "taskName": "a" })).await;
+    answer.problem(422, "missing_field", Some("taskType"));
+    server.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_field_twice() {
+    let server = Server::start().await;
+    let answer = raw(&server, r#"{"taskName":"a","taskType":"b","queue":"c","queue":"d"}"#).await;
+    answer.problem(422, "duplicate_field", Some("queue"));
+    server.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wrong_type() {
+    let server = Server::start().await;
+    with(&server, json!({ "priority": "9" })).await.problem(422, "wrong_type", Some("priority"));
+    with(&server, json!({ "metadata": { "k": 1 } })).await.problem(422, "wrong_type", Some("metadata.k"));
+    server.post("/api/v1/tasks", &json!([task("noop")])).await.problem(422, "wrong_type", None);
+    server.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_value_that_is_not_allowed() {
+    let server = Server::start().await;
+    with(&server, json!({ "priority": 10 })).await.problem(422, "invalid_value", Some("priority"));
+    with(&server, json!({ "executionTimeout": "soon" })).await.problem(
+        422,
+        "invalid_value",
+        Some("executionTimeout"),
+    );
+    with(&server, json!({ "runAt": "tomorrow" })).await.problem(422, "invalid_value", Some("runAt"));
+    with(&server, json!({ "queue": "a b" })).await.problem(422, "invalid_value", Some("queue"));
+    with(&server, json!({ "taskName": "" })).await.problem(422, "invalid_value", Some("taskName"));
+    server.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fields_that_exclude_each_other() {
+    let server = Server::start().await;
+    let both = json!({ "retryCount": 1, "retryPolicy": {} });
+    with(&server, both).await.problem(422, "conflicting_fields", Some("retryCount"));
+    let both = json!({ "runAt": "2030-01-01T00:00:00Z", "delay": 1 });
+    with(&server, both).await.problem(422, "conflicting_fields", Some("delay"));
+    server.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_payload_that_is_too_large() {
+    let server = Server::start().await;
+    let largest = json!({ "payload": "x".repeat(256 << 10) });
+    assert_eq!(with(&server, largest).await.status, 201);
+    let too_large = json!({ "payload": "x".repeat((256 << 10) + 1) });
+    with(&server, too_large).await.problem(413, "payload_too_large", Some("payload"));
+    server.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_is_too_large() {
+    let server = Server::with(ApiOptions { body_bytes_max: 1000, ..ApiOptions::default() }).await;
+    with(&server, json!({ "payload": "x".repeat(2000) })).await.problem(413, "body_too_large", None);
+    // Without a length in its head, it is noticed while it is read.
+    let chunk = "x".repeat(2000);
+    let body = format!("{:x}\r\n{chunk}\r\n0\r\n\r\n", chunk.len());
+    let request = server.request("POST", "/api/v1/tasks").header("content-type", "application/json");
+    request.chunked(body).send().await.problem(413, "body_too_large", None);
+    server.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_does_not_come() {
+    let options = ApiOptions { body_timeout: Duration::from_millis(20), ..ApiOptions::default() };
+    let server = Server::with(options).await;
+    let request = server.request("POST", "/api/v1/tasks").header("content-type", "application/json");
+    request.header("content-length", "10").body("{").send().await.problem(408, "body_timeout", None);
+    server.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_content_type() {
+    let server = Server::start().await;
+    let body = task("noop").to_string();
+    for kind in
+        ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "application/jsonx"]
+    {
+        let request = server.request("POST", "/api/v1/tasks").header("content-type", kind).body(body.clone());
+        request.send().await.problem(415, "unsupported_media_type", Some("content-type"));
+    }
+    let none = server.request("POST", "/api/v1/tasks").body(body.clone()).send().await;
+    none.problem(415, "unsupported_media_type", Some("content-type"));
+    let exact =
+        server.request("POST", "/api/v1/tasks").header("content-type", "Application/JSON; charset=utf-8");
+    assert_eq!(exact.body(body).send().await.status, 201);
+    server.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_where_none_belongs() {
+    let server = Server::start().await;
+    let path = "/api/v1/queues/q/pause";
+    server.post(path, &json!({ "now": true })).await.problem(422, "unknown_field", Some("now"));
+    let text = server.request("POST", path).header("content-type", "text/plain").body("x").send().await;
+    text.problem(415, "unsupported_media_type", Some("content-type"));
+    assert_eq!(server.post(path, &json!({})).await.status, 200);
+    server.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_id_that_is_none() {
+    let server = Server::start().await;
+    for id in
+        ["x", "1234", "00000000000080008000000000000000", "%ff", "%7B00000000-0000-8000-8000-000000000000%7D"]
+    {
+        for path in ["", "/attempts", "/logs", "/logs?follow=true", "/explain"] {
+            let answer = server.get(&format!("/api/v1/tasks/{id}{path}")).await;
+            answer.problem(400, "invalid_id", Some("id"));
+        }
+    }
+    server.get("/api/v1/operations/x").await.problem(400, "invalid_id", Some("id"));
+    server.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn something_that_does_not_exist() {
+    let server = Server::start().await;
+    for path in ["", "/attempts", "/logs", "/logs?follow=true", "/explain"] {
+        server.get(&format!("/api/v1/tasks/{NO_SUCH}{path}")).await.problem(404, "task_not_found", None);
+    }
+    let task = format!("/api/v1/tasks/{NO_SUCH}");
+    server.request("DELETE", &task).send().await.problem(404, "task_not_found", None);
+    server.request("POST", &format!("{task}/retry")).send().await.problem(404, "task_not_found", None);
+    server.get("/api/v1/workers/nobody").await.problem(404, "worker_not_found", None);
+    let patch = server.request("PATCH", "/api/v1/workers/nobody").json(&json!({ "capacity": 1 }));
+    patch.send().await.problem(404, "worker_not_found", None);
+    server.request("POST", "/api/v1/workers/nobody/drain").send().await.problem(
+        404,
+        "worker_not_found",
+        None,
+    );
+    server.get(&format!("/api/v1/operations/{NO_SUCH}")).await.problem(404, "operation_not_found", None);
+    for path in ["/api/v1/nothing", "/", "/api/v2/tasks", "/api/v1/tasks/"] {
+        server.get(path).await.problem(404, "route_not_found", None);
+    }
+    server.get("/docs/errors/nothing").await.problem(404, "route_not_found", None);
+    server.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_method() {
+    let server = Server::start().await;
+    let answer = server.request("PUT", "/api/v1/tasks").json(&json!({})).send().await;
+    answer.problem(405, "method_not_allowed", None);
+    let allowed = answer.header("allow").unwrap();
+    assert!(allowed.contains("GET") && allowed.contains("POST"), "{allowed}");
+    server.request("TRACE", "/api/v1/stats").send().await.problem(405, "method_not_allowed", None);
+    server.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_namespace_that_is_no_name() {
+    let server = Server::start().await;
+    let request = server.request("GET", "/api/v1/tasks").header("Tasklane-Namespace", "a b");
+    request.send().await.problem(400, "invalid_namespace", Some("Tasklane-Namespace"));
+    server.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_name_that_is_none() {
+    let server = Server::start().await;
+    server.get("/api/v1/queues/a%20b").await.problem(400, "invalid_name", Some("name"));
+    server.get("/api/v1/workers/%ff").await.problem(400, "invalid_name", Some("name"));
+    server.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unknown_query_parameter() {
+    let server = Server::start().await;
+    let paths = [
+        "/api/v1/tasks?colour=red".to_owned(),
+        format!("/api/v1/tasks/{NO_SUCH}?colour=red"),
+        format!("/api/v1/tasks/{NO_SUCH}/logs?colour=red"),
+        "/api/v1/queues?colour=red".to_owned(),
+        "/api/v1/workers?colour=red".to_owned(),
+        "/api/v1/stats?colour=red".to_owned(),
+        "/api/v1/events?colour=red".to_owned(),
+    ];
+    for path in paths {
+        server.get(&path).await.problem(400, "unknown_parameter", Some("colour"));
+    }
+    server.post("/api/v1/tasks?Wait=3s", &task("noop")).await.problem(400, "unknown_parameter", Some("Wait"));
+    server.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_query_parameter_that_is_not_allowed() {
+    let server = Server::start().await;
+    let cases = [
+        ("limit=0", "limit"),
+        ("limit=1001", "limit"),
+        ("limit=x", "limit"),
+        ("limit=1&limit=2", "limit"),
+        ("status=pending", "status"),
+        ("type=a%20b", "type"),
+        ("queue=", "queue"),
+        ("parent=x", "parent"),
+        ("createdAfter=yesterday", "createdAfter"),
+        ("cursor=x", "cursor"),
+    ];
+    for (query, field) in cases {
+        server.get(&format!("/api/v1/tasks?{query}")).await.problem(400, "invalid_parameter", Some(field));
+    }
+    let id = server.submit(task("noop")).await;
+    for (query, field) in [("after=x", "after"), ("after=1--1", "after"), ("follow=maybe", "follow")] {
+        let answer = server.get(&format!("/api/v1/tasks/{id}/logs?{query}")).await;
+        answer.problem(400, "invalid_parameter", Some(field));
+    }
+    server.get("/api/v1/events?after=x").await.problem(400, "invalid_parameter", Some("after"));
+    server.post("/api/v1/tasks?wait=soon", &task("noop")).await.problem(
+        400,
+        "invalid_parameter",
+        Some("wait"),
+    );
+    server.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wait_that_is_too_long() {
+    let server = Server::start().await;
+    server.post("/api/v1/tasks?wait=301s", &task("noop")).await.problem(400, "wait_too_long", Some("wait"));
+    let listed = server.get("/api/v1/tasks").await.json();
+    assert_eq!(listed["tasks"], json!([]), "nothing was taken in");
+    server.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_queue() {
+    let server = Server::start().await;
+    let policy = json!({ "version": 0, "policy": { "maxLength": 1, "paused": true } });
+    assert_eq!(server.request("PUT", "/api/v1/queues/q").json(&policy).send().await.status, 200);
+    let request = task_with("noop", json!({ "queue": "q" }));
+    server.submit(request.clone()).await;
+    let refused = server.post("/api/v1/tasks", &request).await;
+    refused.problem(429, "queue_full", Some("queue"));
+    assert!(refused.header("retry-after").unwrap().parse::<u64>().unwrap() >= 1);
+    let batch = server.post("/api/v1/tasks/batch", &json!({ "tasks": [request] })).await;
+    assert_eq!(batch.json()["results"][0]["error"]["code"], "queue_full");
+    server.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_policy_that_somebody_else_changed() {
+    let server = Server::start().await;
+    let put = json!({ "version": 0, "policy": { "weight": 2 } });
+    let first = server.request("PUT", "/api/v1/queues/q").json(&put).send().await;
+    assert_eq!((first.status, &first.json()["version"]), (200, &json!(1)));
+    let second = server.request("PUT", "/api/v1/queues/q").json(&put).send().await;
+    assert_eq!(second.problem(409, "policy_conflict", Some("version"))["currentVersion"], 1);
+    server.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_policy_that_is_not_allowed() {
+    let server = Server::start().await;
+    let cases = [
+        (json!({ "version": 0 }), "missing_field", "policy"),
+        (json!({ "version": -1, "policy": {} }), "invalid_value", "version"),
+        (json!({ "version": 0, "policy": { "size": 1 } }), "unknown_field", "policy.size"),
+        (json!({ "version": 0, "policy": { "strategy": "best" } }), "invalid_value", "policy.strategy"),
+        (
+            json!({ "version": 0, "policy": { "limits": [{ "name": "a" }] } }),
+            "missing_field",
+            "policy.limits[0]",
+        ),
+        (
+            json!({ "version": 0, "policy": { "limits": [{ "name": "a", "rate": { "per": 1 } }] } }),
+            "missing_field",
+            "policy.limits[0].rate.limit",
+        ),
+    ];
+    for (body, code, field) in cases {
+        let answer = server.request("PUT", "/api/v1/queues/q").json(&body).send().await;
+        answer.problem(422, code, Some(field));
+    }
+    server.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bulk_action_that_is_not_allowed() {
+    let server = Server::start().await;
+    let cases = [
+        (json!({ "action": "explode", "filter": {} }), "invalid_value", "action"),
+        (json!({ "action": "cancel" }), "missing_field", "filter"),
+        (json!({ "action": "cancel", "filter": { "colour": "red" } }), "unknown_field", "filter.colour"),
+        (
+            json!({ "action": "cancel", "filter": { "status": ["DONE"] } }),
+            "invalid_value",
+            "filter.status[0]",
+        ),
+        (json!({ "action": "cancel", "filter": { "parent": "x" } }), "invalid_value", "filter.parent"),
+        (
+            json!({ "action": "cancel", "filter": { "createdAfter": "x" } }),
+            "invalid_value",
+            "filter.createdAfter",
+        ),
+    ];
+    for (body, code, field) in cases {
+        server.post("/api/v1/tasks/bulk", &body).await.problem(422, code, Some(field));
+    }
+    server.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_capacity_that_is_not_allowed() {
+    let server = Server::start().await;
+    for capacity in [0, 100_001] {
+        let body = json!({ "capacity": capacity });
+        let answer = server.request("PATCH", "/api/v1/workers/w1").json(&body).send().await;
+        answer.problem(422, "invalid_value", Some("capacity"));
+    }
+    server.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn more_than_the_server_takes() {
+    let server = Server::with(ApiOptions { streams_max: 0, batches_max: 0, ..ApiOptions::default() }).await;
+    let refused = server.get("/api/v1/events").await;
+    refused.problem(503, "overloaded", None);
+    assert_eq!(refused.header("retry-after"), Some("1"));
+    server.post("/api/v1/tasks?wait=1s", &task("noop")).await.problem(503, "overloaded", None);
+    server.post("/api/v1/tasks/batch", &json!({ "tasks": [] })).await.problem(503, "overloaded", None);
+    assert_eq!(server.get("/api/v1/tasks").await.json()["tasks"], json!([]), "nothing was taken in");
+    server.close().await;
+
+    let server = Server::with(ApiOptions { requests_max: 0, ..ApiOptions::default() }).await;
+    server.get("/api/v1/tasks").await.problem(503, "overloaded", None);
+    server.close().await;
+}

@@ -1,0 +1,87 @@
+//! What the worker of a test can do.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tasklane_core::id::Name;
+use tasklane_core::message::{Dispatch, Ending, Finish, RetryAdvice};
+use tasklane_core::task::{Progress, TaskError, TaskResult};
+use tasklane_ports::{Attempt, Execution, Executor, ExecutorError, LogStream};
+
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    /// Prints and gives back its payload.
+    Echo,
+    /// Does nothing.
+    Noop,
+    /// Fails.
+    Fail,
+    /// Prints a line and runs until it is stopped.
+    Endless,
+    /// Says how far it is and runs until it is stopped.
+    Progress,
+}
+
+pub(super) fn all() -> BTreeMap<Name, Arc<dyn Executor>> {
+    let kinds = [
+        ("echo", Kind::Echo),
+        ("noop", Kind::Noop),
+        ("fail", Kind::Fail),
+        ("endless", Kind::Endless),
+        ("progress", Kind::Progress),
+    ];
+    kinds.into_iter().map(|(name, kind)| (super::name(name), Arc::new(kind) as Arc<dyn Executor>)).collect()
+}
+
+#[async_trait]
+impl Executor for Kind {
+    fn check(&self, _: &Dispatch) -> Result<(), ExecutorError> {
+        Ok(())
+    }
+
+    async fn prepare(&self, dispatch: &Dispatch) -> Result<Box<dyn Execution>, ExecutorError> {
+        let payload = dispatch.body.as_ref().map_or("", |body| body.payload.as_str());
+        Ok(Box::new(Ready { kind: *self, payload: payload.to_owned() }))
+    }
+}
+
+#[derive(Debug)]
+struct Ready {
+    kind: Kind,
+    payload: String,
+}
+
+#[async_trait]
+impl Execution for Ready {
+    async fn run(self: Box<Self>, attempt: Arc<dyn Attempt>) -> Finish {
+        match self.kind {
+            Kind::Echo => {
+                attempt.output(LogStream::Stdout, format!("{}\n", self.payload).as_bytes());
+                attempt.output(LogStream::Stderr, b"\xff\n");
+                let data = serde_json::to_string(&self.payload).unwrap();
+                let result = TaskResult { code: 0, message: "said".to_owned(), data };
+                finish(Ending::Success, result)
+            }
+            Kind::Noop => finish(Ending::Success, TaskResult::default()),
+            Kind::Fail => {
+                let error = TaskError::new("exit_code", "exit code 3");
+                let result = TaskResult { code: 3, ..TaskResult::default() };
+                finish(Ending::Failed { error, retry: RetryAdvice::Never }, result)
+            }
+            Kind::Endless | Kind::Progress => {
+                attempt.output(LogStream::Stdout, b"begun\n");
+                if matches!(self.kind, Kind::Progress) {
+                    attempt.progress(Progress { percent: Some(40), message: "copying".to_owned() });
+                }
+                attempt.stopped().await;
+                finish(Ending::Cancelled, TaskResult::default())
+            }
+        }
+    }
+}
+
+fn finish(ending: Ending, result: TaskResult) -> Finish {
+    Finish { ran: Duration::ZERO, ending, result }
+}

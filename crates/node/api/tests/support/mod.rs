@@ -1,0 +1,195 @@
+//! A whole server in a test: memory store, in-process bus and coordinator, one worker, the API on a real socket.
+
+#![expect(dead_code, reason = "each test file uses its part")]
+
+mod client;
+mod executors;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tasklane_api::ApiOptions;
+use tasklane_core::id::Name;
+use tasklane_core::worker;
+use tasklane_local::{LocalBus, LocalCoordinator, MemoryOptions, MemoryStore, SessionsOptions};
+use tasklane_ports::{Executor, Store};
+use tasklane_runtime::hub::Hub;
+use tasklane_runtime::node::{Node, NodeOptions, NodeParts};
+use tasklane_runtime::request::RequestLimits;
+use tasklane_runtime::scheduler::{Scheduler, SchedulerOptions, SchedulerParts};
+use tasklane_runtime::worker::{OutputOptions, Worker, WorkerOptions, WorkerParts};
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+pub(crate) use client::{Answer, Request};
+
+const LANES: u16 = 2;
+
+/// A server with a worker called `w1` that offers `echo`, `noop`, `fail`, `endless` and `progress`.
+pub(crate) struct Server {
+    pub(crate) address: SocketAddr,
+    pub(crate) store: Arc<MemoryStore>,
+    stop_api: CancellationToken,
+    stop_worker: CancellationToken,
+    stop_rest: CancellationToken,
+    pub(crate) api: JoinHandle<()>,
+    worker: JoinHandle<()>,
+    rest: Vec<JoinHandle<()>>,
+}
+
+impl Server {
+    pub(crate) async fn start() -> Self {
+        Self::with(ApiOptions::default()).await
+    }
+
+    pub(crate) async fn with(options: ApiOptions) -> Self {
+        let store = Arc::new(MemoryStore::new(MemoryOptions::default()));
+        let bus = Arc::new(LocalBus::default());
+        let coordinator = Arc::new(LocalCoordinator::new(SessionsOptions::default()));
+        let hub = Arc::new(Hub::default());
+        let scheduler = Scheduler::new(
+            SchedulerOptions { lanes: LANES, ..SchedulerOptions::default() },
+            SchedulerParts {
+                store: store.clone(),
+                bus: bus.clone(),
+                coordinator: coordinator.clone(),
+                hub: Arc::clone(&hub),
+            },
+        );
+        let node = Node::new(
+            NodeOptions { lanes: LANES, limits: RequestLimits::default(), retention: () },
+            NodeParts {
+                store: store.clone(),
+                logs: store.clone(),
+                bus: bus.clone(),
+                scheduler: scheduler.handle(),
+                hub: Arc::clone(&hub),
+            },
+        );
+        let mut executors: BTreeMap<Name, Arc<dyn Executor>> = executors::all();
+        let bulk = tasklane_runtime::node::BulkExecutor::new(node.clone());
+        executors.insert(name(tasklane_runtime::node::BULK_TYPE), Arc::new(bulk));
+        let worker = Worker::new(
+            WorkerOptions {
+                name: name("w1"),
+                weight: 1,
+                labels: BTreeMap::from([("zone".to_owned(), "a".to_owned())]),
+                stop_grace: Duration::from_secs(1),
+                drain_grace: Duration::from_secs(5),
+                machine: worker::WorkerOptions { lanes: LANES, ..worker::WorkerOptions::default() },
+                output: OutputOptions::default(),
+            },
+            WorkerParts { bus, coordinator, logs: store.clone(), executors, hub, on_lease: Arc::new(|_| {}) },
+        );
+        let (stop_api, stop_worker, stop_rest) =
+            (CancellationToken::new(), CancellationToken::new(), CancellationToken::new());
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let router = tasklane_api::router(node.clone(), options);
+        let background = node.clone();
+        let stop_node = stop_rest.clone();
+        let server = Self {
+            address,
+            store,
+            api: tokio::spawn(tasklane_api::serve(listener, router, stop_api.clone().cancelled_owned())),
+            worker: tokio::spawn(worker.run(stop_worker.clone())),
+            rest: vec![
+                tokio::spawn(scheduler.run(stop_rest.clone())),
+                tokio::spawn(async move { background.run(stop_node).await }),
+            ],
+            stop_api,
+            stop_worker,
+            stop_rest,
+        };
+        node.loaded().await;
+        server
+    }
+
+    /// Tells the API to stop, and nothing else.
+    pub(crate) fn stop_api(&self) {
+        self.stop_api.cancel();
+    }
+
+    /// Stops in an orderly way.
+    pub(crate) async fn close(self) {
+        self.stop_api.cancel();
+        self.api.await.unwrap();
+        self.stop_worker.cancel();
+        self.worker.await.unwrap();
+        self.stop_rest.cancel();
+        for part in self.rest {
+            part.await.unwrap();
+        }
+    }
+
+    /// The store answers nothing from now on.
+    pub(crate) async fn close_store(&self) {
+        self.store.close().await.unwrap();
+    }
+
+    pub(crate) fn request(&self, method: &str, path: &str) -> Request {
+        Request::new(self.address, method, path)
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> Answer {
+        self.request("GET", path).send().await
+    }
+
+    pub(crate) async fn post(&self, path: &str, body: &Value) -> Answer {
+        self.request("POST", path).json(body).send().await
+    }
+
+    /// Submits a task and gives its id.
+    pub(crate) async fn submit(&self, body: Value) -> String {
+        let answer = self.post("/api/v1/tasks", &body).await;
+        assert_eq!(answer.status, 201, "{}", answer.text);
+        answer.json()["taskId"].as_str().unwrap().to_owned()
+    }
+
+    /// Submits a task and waits for its end.
+    pub(crate) async fn run(&self, body: Value) -> Value {
+        let answer = self.post("/api/v1/tasks?wait=60s", &body).await;
+        assert_eq!(answer.status, 200, "{}", answer.text);
+        answer.json()
+    }
+
+    /// Waits until an attempt of a task has printed something.
+    pub(crate) async fn begun(&self, id: &str) {
+        let mut output = self.request("GET", &format!("/api/v1/tasks/{id}/logs?follow=true")).stream().await;
+        assert_eq!(output.next().await.expect("output").kind, "log");
+    }
+
+    /// Waits until a task has ended in a state, by the stream of events.
+    pub(crate) async fn until(&self, id: &str, status: &str) {
+        let mut events = self.request("GET", "/api/v1/events").stream().await;
+        if self.get(&format!("/api/v1/tasks/{id}")).await.json()["status"] == status {
+            return;
+        }
+        loop {
+            let event = events.next().await.expect("the stream goes on");
+            if event.data["taskId"] == id && event.data["status"] == status {
+                return;
+            }
+        }
+    }
+}
+
+pub(crate) fn name(text: &str) -> Name {
+    Name::new(text).unwrap()
+}
+
+/// A request for a task.
+pub(crate) fn task(task_type: &str) -> Value {
+    json!({ "taskName": "test", "taskType": task_type, "payload": "hello" })
+}
+
+/// A request for a task, with more fields.
+pub(crate) fn task_with(task_type: &str, more: Value) -> Value {
+    let mut task = task(task_type);
+    task.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    task
+}

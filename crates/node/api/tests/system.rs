@@ -1,0 +1,160 @@
+//! Queues, workers, and what the server says about itself.
+
+mod support;
+
+use serde_json::json;
+use support::{Server, task, task_with};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_queue_has_a_policy_and_counts() {
+    let server = Server::start().await;
+    let fresh = server.get("/api/v1/queues/q").await.json();
+    assert_eq!((&fresh["name"], &fresh["version"]), (&json!("q"), &json!(0)));
+    assert_eq!(fresh["policy"]["executionTimeout"], 300);
+    assert_eq!(fresh["policy"]["strategy"], "leastLoad");
+    assert_eq!(fresh["counts"]["PENDING"], 0);
+
+    let policy = json!({
+        "paused": true, "maxLength": 5, "strategy": "consistentHash", "whenFull": "next", "weight": 3,
+        "limits": [{ "name": "tenant", "scope": "key", "concurrency": 2, "rate": { "limit": 5, "per": 1.5, "burst": 2 } }],
+        "retryPolicy": { "maxRetries": 1, "retryDelay": 2, "backoffRate": 1.5, "maxDelay": 60, "jitter": 0.0 },
+        "executionTimeout": 9,
+    });
+    let put = server.request("PUT", "/api/v1/queues/q").json(&json!({ "version": 0, "policy": policy }));
+    let put = put.send().await;
+    assert_eq!(put.status, 200, "{}", put.text);
+    assert_eq!((&put.json()["version"], &put.json()["policy"]), (&json!(1), &policy));
+    server.submit(task_with("noop", json!({ "queue": "q" }))).await;
+    let found = server.get("/api/v1/queues/q").await.json();
+    assert_eq!((&found["policy"], &found["counts"]["PENDING"]), (&policy, &json!(1)));
+    server.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_paused_queue_waits_until_it_is_resumed() {
+    let server = Server::start().await;
+    let paused = server.request("POST", "/api/v1/queues/q/pause").send().await;
+    assert_eq!((paused.status, &paused.json()["policy"]["paused"]), (200, &json!(true)));
+    let again = server.request("POST", "/api/v1/queues/q/pause").send().await;
+    assert_eq!(again.json()["version"], paused.json()["version"], "nothing to change");
+    let id = server.submit(task_with("noop", json!({ "queue": "q" }))).await;
+    let explained = server.get(&format!("/api/v1/tasks/{id}/explain")).await.json();
+    assert_eq!(explained["reasons"][0]["code"], "paused", "{explained}");
+    assert_eq!(server.request("POST", "/api/v1/queues/q/resume").send().await.status, 200);
+    server.until(&id, "SUCCESS").await;
+    server.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn queues_are_listed_page_by_page() {
+    let server = Server::start().await;
+    for queue in ["a", "b", "c"] {
+        server.submit(task_with("unknown", json!({ "queue": queue }))).await;
+    }
+    let first = server.get("/api/v1/queues?limit=2").await.json();
+    let names = |page: &serde_json::Value| -> Vec<String> {
+        page["queues"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|queue| queue["name"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    assert_eq!(names(&first), ["a", "b"]);
+    let second = server
+        .get(&format!("/api/v1/queues?limit=2&cursor={}", first["cursor"].as_str().unwrap()))
+        .await
+        .json();
+    assert_eq!((names(&second), &second["cursor"]), (vec!["c".to_owned()], &json!(null)));
+    server.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn workers_are_seen_changed_and_drained() {
+    let server = Server::start().await;
+    // The worker is there at the latest when it has run something.
+    server.run(task("noop")).await;
+    let workers = server.get("/api/v1/workers").await.json();
+    let worker = &workers["workers"][0];
+    assert_eq!((&worker["name"], &worker["labels"]), (&json!("w1"), &json!({ "zone": "a" })));
+    assert!(worker["taskTypes"].as_array().unwrap().contains(&json!("echo")));
+    let session = worker["session"].as_str().unwrap();
+    assert_eq!(server.get(&format!("/api/v1/workers/{session}")).await.json()["name"], "w1");
+
+    let patched = server.request("PATCH", "/api/v1/workers/w1").json(&json!({ "capacity": 7 })).send().await;
+    assert_eq!((patched.status, &patched.json()["capacity"]), (200, &json!(7)), "{}", patched.text);
+    assert_eq!(server.get("/api/v1/workers/w1").await.json()["capacity"], 7);
+
+    // One that has nothing to do would be gone at once.
+    let id = server.submit(task("endless")).await;
+    server.begun(&id).await;
+    let drained = server.request("POST", "/api/v1/workers/w1/drain").send().await;
+    assert_eq!((drained.status, &drained.json()["status"]), (200, &json!("DRAINING")), "{}", drained.text);
+    assert_eq!(server.request("DELETE", &format!("/api/v1/tasks/{id}")).send().await.status, 202);
+    server.until(&id, "CANCELLED").await;
+    server.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_server_says_how_it_is_doing() {
+    let server = Server::start().await;
+    server.run(task("noop")).await;
+    let health = server.get("/healthz").await;
+    assert_eq!((health.status, health.text.as_str()), (200, "ok\n"));
+    let ready = server.get("/readyz").await;
+    assert_eq!((ready.status, &ready.json()["ready"]), (200, &json!(true)), "{}", ready.text);
+    assert!(ready.json()["checks"].as_array().unwrap().iter().any(|check| check["name"] == "store"));
+    let stats = server.get("/api/v1/stats").await.json();
+    assert_eq!((&stats["tasks"]["SUCCESS"], &stats["workers"]), (&json!(1), &json!(1)));
+    assert!(stats["startedAt"].is_string());
+    assert_eq!(stats["lanes"].as_array().unwrap().len(), 2);
+    server.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn metrics_are_as_prometheus_reads_them() {
+    let server = Server::start().await;
+    server.run(task_with("noop", json!({ "queue": "q" }))).await;
+    server.get("/api/v1/tasks/x").await;
+    let metrics = server.get("/metrics").await;
+    assert_eq!(metrics.status, 200);
+    assert!(metrics.header("content-type").unwrap().starts_with("application/openmetrics-text"));
+    for line in [
+        "tasklane_tasks{status=\"SUCCESS\"} 1",
+        "tasklane_queue_tasks{namespace=\"default\",queue=\"q\",status=\"SUCCESS\"} 1",
+        "tasklane_workers 1",
+        "tasklane_http_requests_total{method=\"POST\",route=\"/api/v1/tasks\",status=\"200\"} 1",
+        "tasklane_http_requests_total{method=\"GET\",route=\"/api/v1/tasks/{id}\",status=\"400\"} 1",
+        "# TYPE tasklane_http_request_seconds histogram",
+    ] {
+        assert!(metrics.text.lines().any(|found| found == line), "{line} is not in\n{}", metrics.text);
+    }
+    assert!(metrics.text.ends_with("# EOF\n"));
+    server.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_api_describes_itself() {
+    let server = Server::start().await;
+    let description = server.get("/api/openapi.json").await;
+    assert_eq!(description.header("content-type"), Some("application/json"));
+    assert_eq!(description.text, tasklane_api::openapi_json());
+    assert_eq!(description.json()["openapi"], "3.1.0");
+    let page = server.get("/api").await;
+    assert_eq!(page.header("content-type"), Some("text/html; charset=utf-8"));
+    assert!(page.header("content-security-policy").is_some());
+    assert!(page.text.contains("/api/v1/tasks/{id}/explain"));
+    let problem = server.get("/api/v1/nothing").await.json();
+    let about = server.get(problem["type"].as_str().unwrap()).await;
+    assert_eq!((about.status, about.header("content-type")), (200, Some("text/markdown; charset=utf-8")));
+    assert!(about.text.starts_with("# route_not_found\n"));
+    server.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn heads_are_answered_without_a_body() {
+    let server = Server::start().await;
+    let head = server.request("HEAD", "/api/v1/stats").send().await;
+    assert_eq!((head.status, head.text.as_str()), (200, ""));
+    server.close().await;
+}
