@@ -325,7 +325,9 @@ impl GuardProcess {
             let mut word = [0; WORD_BYTES_MAX];
             match recv(&shim.socket, &mut word, RecvFlags::DONTWAIT) {
                 Err(Errno::AGAIN) => return,
-                Err(Errno::INTR) => {}
+                // Reset: it ended with an order unread, as when it is stopped in its last moment. That is said first
+                // and once; its last words come after it.
+                Err(Errno::INTR | Errno::CONNRESET) => {}
                 Ok((len, _)) if len > 0 => match super::wire::decode::<FromGuard>(&word[..len]) {
                     Ok(report @ (FromGuard::Ended { .. } | FromGuard::NotStarted { .. })) => {
                         self.forget(id);
