@@ -23,6 +23,8 @@ use crate::error::unexpected;
 const LAYOUT: u8 = 1;
 /// Where the layout stands, after the arrival number.
 const LAYOUT_AT: usize = 8;
+/// Where the size of the body stands.
+const BODY_BYTES_AT: usize = 35;
 /// Where the name of the queue starts, after its length.
 const QUEUE: usize = 49;
 /// Length of what stands before the encoded state and changes with it.
@@ -116,13 +118,8 @@ pub(crate) fn queue_of(key: &[u8]) -> Result<QueueKey, StoreError> {
 
 /// A task from its stored parts.
 pub(crate) fn row(id: TaskId, state: &[u8], spec: &[u8], body: Option<&[u8]>) -> Result<TaskRow, StoreError> {
-    if state.get(LAYOUT_AT) != Some(&LAYOUT) {
-        return Err(unexpected("a state of another layout"));
-    }
+    let encoded = encoded_state(state)?;
     let seq = Seq(u64::from_be_bytes(fixed(state, 0)?));
-    let queue_len = usize::from(u16::from_be_bytes(fixed(state, QUEUE - 2)?));
-    let encoded = state.get(QUEUE + queue_len + MOVING..);
-    let encoded = encoded.ok_or_else(|| unexpected("a state that is cut off"))?;
     let head_len = u32::from_be_bytes(fixed(spec, 0)?) as usize;
     let (head, with_head) =
         spec[4..].split_at_checked(head_len).ok_or_else(|| unexpected("a spec that is cut off"))?;
@@ -134,6 +131,22 @@ pub(crate) fn row(id: TaskId, state: &[u8], spec: &[u8], body: Option<&[u8]>) ->
         body: body.map(codec::decode::<TaskBody>).transpose()?.map(Arc::new),
         state: codec::decode(encoded)?,
     })
+}
+
+/// The encoded part of a packed state.
+fn encoded_state(packed: &[u8]) -> Result<&[u8], StoreError> {
+    if packed.get(LAYOUT_AT) != Some(&LAYOUT) {
+        return Err(unexpected("a state of another layout"));
+    }
+    let queue_len = usize::from(u16::from_be_bytes(fixed(packed, QUEUE - 2)?));
+    let encoded = packed.get(QUEUE + queue_len + MOVING..);
+    encoded.ok_or_else(|| unexpected("a state that is cut off"))
+}
+
+/// The state of a finished task, and whether it was not stripped: then the size of its body is not 0.
+pub(crate) fn finished(packed: &[u8]) -> Result<(TaskState, bool), StoreError> {
+    let state = codec::decode(encoded_state(packed)?)?;
+    Ok((state, fixed(packed, BODY_BYTES_AT)? != [0; 4]))
 }
 
 fn fixed<const N: usize>(bytes: &[u8], at: usize) -> Result<[u8; N], StoreError> {

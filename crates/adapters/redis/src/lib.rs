@@ -10,6 +10,7 @@ mod link;
 mod load;
 mod logs;
 mod query;
+mod retire;
 mod script;
 mod store;
 

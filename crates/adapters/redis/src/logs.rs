@@ -15,6 +15,8 @@ use crate::store::RedisStore;
 
 /// About how many bytes one script appends.
 const APPEND_BYTES_MAX: usize = 4 << 20;
+/// Most tasks whose output one command removes.
+const REMOVED_MAX: usize = 1000;
 
 #[async_trait]
 impl Logs for RedisStore {
@@ -46,16 +48,48 @@ impl Logs for RedisStore {
             None => command.arg("-"),
         };
         command.arg("+").arg("LIMIT").arg(0).arg(limit);
-        let mut answer = Answer::new(self.send(lane.slot(), Traffic::Query, &command).await?)?;
+        self.chunks(task, lane.slot(), &command).await
+    }
+
+    async fn tail(&self, task: TaskId, limit: usize) -> Result<Vec<LogChunk>, StoreError> {
+        let lane = self.lane(task.lane());
+        let mut command = redis::cmd("ZREVRANGEBYLEX");
+        command.arg(lane.log_of(task)).arg("+").arg("-").arg("LIMIT").arg(0).arg(limit);
+        let mut chunks = self.chunks(task, lane.slot(), &command).await?;
+        chunks.reverse();
+        Ok(chunks)
+    }
+
+    async fn remove(&self, tasks: &[TaskId]) -> Result<(), StoreError> {
+        let mut by_lane = BTreeMap::<LaneId, Vec<TaskId>>::new();
+        for task in tasks {
+            by_lane.entry(task.lane()).or_default().push(*task);
+        }
+        for (lane, tasks) in by_lane {
+            let lane = self.lane(lane);
+            for tasks in tasks.chunks(REMOVED_MAX) {
+                // The server frees the memory beside its work.
+                let mut command = redis::cmd("UNLINK");
+                for task in tasks {
+                    command.arg(lane.log_of(*task));
+                }
+                self.send(lane.slot(), Traffic::Query, &command).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl RedisStore {
+    async fn chunks(&self, task: TaskId, slot: u16, command: &Cmd) -> Result<Vec<LogChunk>, StoreError> {
+        let mut answer = Answer::new(self.send(slot, Traffic::Query, command).await?)?;
         let mut chunks = Vec::with_capacity(answer.len());
         while !answer.is_empty() {
             chunks.push(chunk_of(task, &answer.bytes()?)?);
         }
         Ok(chunks)
     }
-}
 
-impl RedisStore {
     async fn append_batch(&self, lane: LaneId, batch: &[&LogChunk]) -> Result<(), StoreError> {
         let lane = self.lane(lane);
         let mut tasks: Vec<TaskId> = batch.iter().map(|chunk| chunk.task).collect();

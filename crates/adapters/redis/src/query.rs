@@ -22,9 +22,9 @@ use crate::store::{RedisStore, id_arg};
 /// Most tasks in one answer to a question for whole tasks: payload and result of each may be 1 MiB.
 const VIEWS_MAX: usize = 64;
 /// Lanes asked at the same time.
-const LANES_AT_ONCE: usize = 16;
-/// Most tasks of a lane that one `list` looks at.
-const SCAN_MAX: usize = 1000;
+pub(crate) const LANES_AT_ONCE: usize = 16;
+/// Most tasks of a lane that one question over all lanes looks at.
+pub(crate) const SCAN_MAX: usize = 1000;
 /// About how many bytes of bodies one `list` reads from a lane.
 const SCAN_BYTES_MAX: usize = 4 << 20;
 /// Larger bodies are not listed.
@@ -81,7 +81,7 @@ impl RedisStore {
         }
     }
 
-    async fn all_lanes(&self) -> Result<Vec<LaneId>, StoreError> {
+    pub(crate) async fn all_lanes(&self) -> Result<Vec<LaneId>, StoreError> {
         let shared = self.shared();
         let mut command = redis::cmd("SMEMBERS");
         command.arg(&shared.lanes);

@@ -65,11 +65,13 @@ scripts! {
     put_once: "" + "put_once.lua";
     put_policy: "" + "put_policy.lua";
     append_logs: "" + "append_logs.lua";
+    retire: "" + "reading.lua" + "retire.lua";
     rows: " flags=no-writes" + "reading.lua" + "rows.lua";
     arrivals: " flags=no-writes" + "reading.lua" + "arrivals.lua";
     records: " flags=no-writes" + "reading.lua" + "records.lua";
     view: " flags=no-writes" + "reading.lua" + "view.lua";
     list: " flags=no-writes" + "reading.lua" + "list.lua";
+    expired: " flags=no-writes" + "reading.lua" + "expired.lua";
     attempts: " flags=no-writes" + "attempts.lua";
     counts: " flags=no-writes" + "counts.lua";
     policies: " flags=no-writes" + "reading.lua" + "policies.lua";

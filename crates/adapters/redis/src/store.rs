@@ -1,4 +1,5 @@
-//! The store: submits, claims, commits and posts. Reading is in `load.rs` (for owners) and `query.rs` (for everyone).
+//! The store: submits, claims, commits and posts. Reading is in `load.rs` (for owners) and `query.rs` (for everyone),
+//! the end of tasks in `retire.rs`.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,8 +15,8 @@ use tasklane_core::read::LanePage;
 use tasklane_core::status::Version;
 use tasklane_core::task::{AttemptRecord, NewTask, TaskState};
 use tasklane_ports::{
-    AttemptList, ClaimLane, CountList, LaneHead, Load, Outcome, PutPolicy, QueueCounts, Store,
-    StoreCapabilities, StoreError, Submit, TaskList, TaskPage, TaskView, codec,
+    AttemptList, ClaimLane, CountList, Expired, LaneHead, Load, Outcome, PutPolicy, QueueCounts, Retire,
+    Store, StoreCapabilities, StoreError, Submit, TaskList, TaskPage, TaskView, codec,
 };
 use uuid::Uuid;
 
@@ -288,6 +289,14 @@ impl Store for RedisStore {
 
     async fn counts(&self, list: CountList) -> Result<Vec<QueueCounts>, StoreError> {
         self.queue_counts(&list).await
+    }
+
+    async fn expired(&self, retire: Retire) -> Result<Expired, StoreError> {
+        self.expired_page(retire).await
+    }
+
+    async fn retire(&self, strip: &[TaskId], forget: &[TaskId]) -> Result<(), StoreError> {
+        self.retire_tasks(strip, forget).await
     }
 
     async fn close(&self) -> Result<(), StoreError> {

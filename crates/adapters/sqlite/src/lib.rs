@@ -13,6 +13,7 @@ mod outcomes;
 mod query;
 mod readers;
 mod requests;
+mod retire;
 mod rows;
 mod signals;
 mod store;

@@ -17,11 +17,11 @@ use tasklane_ports::{Load, StoreError, codec};
 use crate::error::Failure;
 use crate::keys::{self, IndexKey, seq_of};
 
-/// What a [`TaskRow`] is made of. `?1` is the largest body to read.
+/// What a [`TaskRow`] is made of. `?1` is the largest body to read; that of a stripped task has size 0.
 macro_rules! task_columns {
     ($from:literal) => {
         concat!(
-            "SELECT t.key, t.id, t.state, s.head, CASE WHEN s.body_bytes <= ?1 THEN s.body END FROM ",
+            "SELECT t.key, t.id, t.state, s.head, CASE WHEN s.body_bytes BETWEEN 1 AND ?1 THEN s.body END FROM ",
             $from
         )
     };

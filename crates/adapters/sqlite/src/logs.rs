@@ -6,6 +6,7 @@ use tasklane_ports::{LogChunk, LogPosition, Logs, StoreError};
 
 use crate::query;
 use crate::requests::AppendLogs;
+use crate::retire::RemoveLogs;
 use crate::store::Sqlite;
 
 #[async_trait]
@@ -24,5 +25,18 @@ impl Logs for Sqlite {
         limit: usize,
     ) -> Result<Vec<LogChunk>, StoreError> {
         self.read(move |conn| query::logs(conn, task, after, limit)).await
+    }
+
+    async fn tail(&self, task: TaskId, limit: usize) -> Result<Vec<LogChunk>, StoreError> {
+        self.read(move |conn| query::log_tail(conn, task, limit)).await
+    }
+
+    async fn remove(&self, tasks: &[TaskId]) -> Result<(), StoreError> {
+        let mut left = tasks;
+        while !left.is_empty() {
+            let done = self.write(RemoveLogs(left.to_vec())).await?;
+            left = &left[done..];
+        }
+        Ok(())
     }
 }

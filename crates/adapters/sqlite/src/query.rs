@@ -1,7 +1,7 @@
 //! Reads for people: tasks by id, lists, counts, policies, output.
 
 use rusqlite::types::ToSql;
-use rusqlite::{CachedStatement, Connection, OptionalExtension, params};
+use rusqlite::{CachedStatement, Connection, OptionalExtension, Rows, params};
 use rustc_hash::FxHashSet;
 use tasklane_core::id::{AttemptNo, CommitNo, Epoch, LaneId, OwnerId, QueueKey, TaskId};
 use tasklane_core::policy::VersionedPolicy;
@@ -60,8 +60,8 @@ pub(crate) fn policy(conn: &Connection, queue: &QueueKey) -> Result<VersionedPol
 
 pub(crate) fn tasks(conn: &Connection, ids: &[TaskId]) -> Result<Vec<Option<TaskView>>, Failure> {
     let mut statement = conn.prepare_cached(
-        "SELECT t.key, t.id, t.state, s.head, s.body, r.result FROM task t CROSS JOIN spec s ON s.key = t.key
-         LEFT JOIN result r ON r.key = t.key WHERE t.id = ?1",
+        "SELECT t.key, t.id, t.state, s.head, CASE WHEN s.body_bytes > 0 THEN s.body END, r.result
+         FROM task t CROSS JOIN spec s ON s.key = t.key LEFT JOIN result r ON r.key = t.key WHERE t.id = ?1",
     )?;
     let (mut views, mut heads) = (Vec::with_capacity(ids.len()), Heads::default());
     for id in ids {
@@ -230,7 +230,21 @@ pub(crate) fn logs(
     let (attempt, number) =
         after.map_or((-1, -1), |after| (i64::from(after.attempt.0), i64::from(after.number)));
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-    let mut found = statement.query(params![task.0.as_bytes(), attempt, number, limit])?;
+    chunks(task, statement.query(params![task.0.as_bytes(), attempt, number, limit])?)
+}
+
+pub(crate) fn log_tail(conn: &Connection, task: TaskId, limit: usize) -> Result<Vec<LogChunk>, Failure> {
+    let mut statement = conn.prepare_cached(
+        "SELECT attempt, number, stream, at, bytes FROM log
+         WHERE task = ?1 ORDER BY attempt DESC, number DESC LIMIT ?2",
+    )?;
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    let mut chunks = chunks(task, statement.query(params![task.0.as_bytes(), limit])?)?;
+    chunks.reverse();
+    Ok(chunks)
+}
+
+fn chunks(task: TaskId, mut found: Rows<'_>) -> Result<Vec<LogChunk>, Failure> {
     let mut chunks = Vec::new();
     while let Some(row) = found.next()? {
         let stream = row.get(2)?;

@@ -13,8 +13,8 @@ use tasklane_core::read::LanePage;
 use tasklane_core::task::{AttemptRecord, NewTask};
 use tasklane_ports::codec::encode;
 use tasklane_ports::{
-    AttemptList, ClaimLane, CountList, LaneHead, Load, PutPolicy, QueueCounts, Store, StoreCapabilities,
-    StoreError, Submit, TaskList, TaskPage, TaskView,
+    AttemptList, ClaimLane, CountList, Expired, LaneHead, Load, PutPolicy, QueueCounts, Retire, Store,
+    StoreCapabilities, StoreError, Submit, TaskList, TaskPage, TaskView,
 };
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -23,6 +23,7 @@ use crate::connect::{self, Options};
 use crate::error::{Failure, closed};
 use crate::readers::{self, Question};
 use crate::requests::{BindQueue, PostRows, Request, Size, SubmitRows};
+use crate::retire::{self, RETIRED_MAX, RetireRows};
 use crate::rows::{CommitRows, NewRow, StateRow};
 use crate::signals::Signals;
 use crate::writer::{self, Message};
@@ -264,6 +265,19 @@ impl Store for Sqlite {
 
     async fn counts(&self, list: CountList) -> Result<Vec<QueueCounts>, StoreError> {
         self.read(move |conn| query::counts(conn, &list)).await
+    }
+
+    async fn expired(&self, retire: Retire) -> Result<Expired, StoreError> {
+        self.read(move |conn| retire::expired(conn, &retire)).await
+    }
+
+    async fn retire(&self, strip: &[TaskId], forget: &[TaskId]) -> Result<(), StoreError> {
+        for (tasks, forget) in [(strip, false), (forget, true)] {
+            for tasks in tasks.chunks(RETIRED_MAX) {
+                self.write(RetireRows { tasks: tasks.to_vec(), forget }).await?;
+            }
+        }
+        Ok(())
     }
 
     async fn close(&self) -> Result<(), StoreError> {

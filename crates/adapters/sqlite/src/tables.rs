@@ -8,7 +8,7 @@ use rusqlite::{Connection, OptionalExtension, Statement, params};
 use rustc_hash::FxHashMap;
 use tasklane_core::id::{AttemptNo, CommitNo, Epoch, LaneId, OwnerId, QueueKey, Seq, TaskId};
 use tasklane_core::status::{Status, Version};
-use tasklane_core::task::{Fingerprint, Place, TaskHead};
+use tasklane_core::task::{Fingerprint, Place, TaskBody, TaskHead};
 use tasklane_ports::{StoreError, codec};
 
 use crate::error::Failure;
@@ -73,12 +73,24 @@ statements! {
     put_attempt: "INSERT OR REPLACE INTO attempt (key, number, record) VALUES (?1, ?2, ?3)";
     put_result: "INSERT OR REPLACE INTO result (key, result) VALUES (?1, ?2)";
 
+    body: "SELECT body FROM spec WHERE key = ?1 AND body_bytes > 0";
+    created_at: "SELECT created_at FROM task WHERE key = ?1";
+    drop_body: "UPDATE spec SET body = x'', body_bytes = 0 WHERE key = ?1";
+    drop_result: "DELETE FROM result WHERE key = ?1";
+    drop_attempts: "DELETE FROM attempt WHERE key = ?1";
+    drop_child: "DELETE FROM child WHERE parent = ?1 AND created_at = ?2 AND id = ?3";
+    drop_fired: "DELETE FROM fired WHERE schedule = ?1 AND created_at = ?2 AND id = ?3";
+    drop_spec: "DELETE FROM spec WHERE key = ?1";
+    drop_task: "DELETE FROM task WHERE key = ?1";
+
     add_command: "INSERT INTO inbox (key, command) VALUES (?1, ?2)";
     drop_command: "DELETE FROM inbox WHERE key = ?1";
     put_record: "INSERT OR REPLACE INTO record (lane, kind, key, value) VALUES (?1, ?2, ?3, ?4)";
     drop_record: "DELETE FROM record WHERE lane = ?1 AND kind = ?2 AND key = ?3";
     add_log: "INSERT OR IGNORE INTO log (task, attempt, number, stream, at, bytes)
               VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+    log_after: "SELECT attempt, number FROM log WHERE task = ?1 ORDER BY attempt, number LIMIT 1 OFFSET ?2";
+    drop_logs: "DELETE FROM log WHERE task = ?1 AND (attempt, number) < (?2, ?3)";
 }
 
 /// Everything that a transaction reads and writes.
@@ -252,9 +264,9 @@ impl<'c> Tables<'c> {
         Ok(Status::ALL.iter().filter(|s| s.is_waiting()).map(|s| counts[usize::from(s.code())]).sum())
     }
 
-    /// A task was created in a state, or went from one to another.
-    fn count(&mut self, queue: i64, from: Option<Status>, to: Status) -> Result<(), Failure> {
-        if from == Some(to) {
+    /// A task was created in a state, went from one to another, or is forgotten.
+    fn count(&mut self, queue: i64, from: Option<Status>, to: Option<Status>) -> Result<(), Failure> {
+        if from == to {
             return Ok(());
         }
         let kept = self.kept_counts(queue)?;
@@ -263,7 +275,9 @@ impl<'c> Tables<'c> {
             let count = &mut kept.row[usize::from(from.code())];
             *count = count.saturating_sub(1);
         }
-        kept.row[usize::from(to.code())] += 1;
+        if let Some(to) = to {
+            kept.row[usize::from(to.code())] += 1;
+        }
         if !kept.changed {
             kept.changed = true;
             self.counts_changed.push(queue);
@@ -339,7 +353,7 @@ impl<'c> Tables<'c> {
         if let Some(schedule) = &task.schedule {
             self.sql.add_fired.execute(params![schedule, created_at, id, key])?;
         }
-        self.count(queue, None, state.version.status)?;
+        self.count(queue, None, Some(state.version.status))?;
         self.lane_mut(lane)?.seq = seq;
         Ok(Some(Found { key, queue, version: state.version }))
     }
@@ -372,7 +386,7 @@ impl<'c> Tables<'c> {
                 expiry.as_deref(),
             ])?;
         }
-        self.count(found.queue, Some(from), to.status)
+        self.count(found.queue, Some(from), Some(to.status))
     }
 
     pub(crate) fn put_attempt(&mut self, key: i64, number: AttemptNo, record: &[u8]) -> Result<(), Failure> {
@@ -383,6 +397,33 @@ impl<'c> Tables<'c> {
     pub(crate) fn put_result(&mut self, key: i64, result: &[u8]) -> Result<(), Failure> {
         self.sql.put_result.execute(params![key, result])?;
         Ok(())
+    }
+
+    /// Takes a task's data, and what was found by it.
+    pub(crate) fn strip_task(&mut self, id: TaskId, found: Found) -> Result<(), Failure> {
+        let key = found.key;
+        let body = self.sql.body.query_row([key], |row| row.get::<_, Vec<u8>>(0)).optional()?;
+        let Some(body) = body else { return Ok(()) };
+        let body: TaskBody = codec::decode(&body)?;
+        let created_at: i64 = self.sql.created_at.query_row([key], |row| row.get(0))?;
+        let id = id.0.as_bytes();
+        if let Some(parent) = body.parent {
+            self.sql.drop_child.execute(params![parent.0.as_bytes(), created_at, id])?;
+        }
+        if let Some(schedule) = &body.schedule {
+            self.sql.drop_fired.execute(params![schedule, created_at, id])?;
+        }
+        self.sql.drop_body.execute([key])?;
+        self.sql.drop_result.execute([key])?;
+        self.sql.drop_attempts.execute([key])?;
+        Ok(())
+    }
+
+    /// Removes a task that was stripped.
+    pub(crate) fn forget_task(&mut self, found: Found) -> Result<(), Failure> {
+        self.sql.drop_spec.execute([found.key])?;
+        self.sql.drop_task.execute([found.key])?;
+        self.count(found.queue, Some(found.version.status), None)
     }
 
     /// Puts a command under the next number of its lane.
@@ -425,6 +466,15 @@ impl<'c> Tables<'c> {
             chunk.bytes,
         ])?;
         Ok(())
+    }
+
+    /// Removes the first chunks of a task's output, at most `limit`, and answers how many there were.
+    pub(crate) fn drop_logs(&mut self, task: TaskId, limit: usize) -> Result<usize, Failure> {
+        let id = task.0.as_bytes();
+        let offset = i64::try_from(limit).unwrap_or(i64::MAX);
+        let next = self.sql.log_after.query_row(params![id, offset], |row| Ok((row.get(0)?, row.get(1)?)));
+        let (attempt, number): (i64, i64) = next.optional()?.unwrap_or((i64::MAX, 0));
+        Ok(self.sql.drop_logs.execute(params![id, attempt, number])?)
     }
 }
 

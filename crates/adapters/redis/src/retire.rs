@@ -1,0 +1,118 @@
+//! What becomes of tasks that finished long ago. The question goes to every lane and is put together here; retiring goes
+//! to the lanes of the tasks, each of which holds all that there is of its own.
+
+use std::collections::BTreeMap;
+
+use futures::stream::{self, StreamExt, TryStreamExt};
+use tasklane_core::id::{LaneId, TaskId};
+use tasklane_core::task::TaskState;
+use tasklane_ports::{Expired, Retire, StoreError, TaskCursor};
+
+use crate::connect::Traffic;
+use crate::keys::LaneKey;
+use crate::layout::{self, Answer};
+use crate::query::{LANES_AT_ONCE, SCAN_MAX};
+use crate::script::SCRIPTS;
+use crate::store::{RedisStore, id_arg};
+
+/// Fewest tasks that a lane is asked to look at, so that one that has them all is not gone through in tiny steps.
+const SHARE_MIN: usize = 100;
+/// Most tasks that one script retires: some milliseconds.
+const RETIRED_MAX: usize = 500;
+
+impl RedisStore {
+    pub(crate) async fn expired_page(&self, retire: Retire) -> Result<Expired, StoreError> {
+        let limit = retire.limit.max(1);
+        let lanes = self.all_lanes().await?;
+        let share = limit.div_ceil(lanes.len().max(1)).max(SHARE_MIN).min(limit).min(SCAN_MAX);
+        let asked = lanes.into_iter().map(|lane| self.finished_of(lane, &retire, share));
+        let pages: Vec<LaneFinished> = stream::iter(asked).buffered(LANES_AT_ONCE).try_collect().await?;
+        Ok(merge(pages, &retire, limit))
+    }
+
+    async fn finished_of(
+        &self,
+        lane: LaneId,
+        retire: &Retire,
+        share: usize,
+    ) -> Result<LaneFinished, StoreError> {
+        let lane = self.lane(lane);
+        let keys = [LaneKey::Created, LaneKey::State].map(|key| lane.key(key));
+        let mut call = SCRIPTS.expired.call(keys.into_iter());
+        let first = retire.after.map(layout::cursor_key);
+        call.arg(first.map_or_else(|| b"-".to_vec(), |first| [b"(".as_slice(), &first].concat()));
+        call.arg([b"(".as_slice(), &layout::time_key(retire.end())].concat()).arg(share);
+        let mut answer = Answer::new(self.run(&SCRIPTS.expired, lane.slot(), Traffic::Query, call).await?)?;
+        let entry = answer.bytes()?;
+        let stopped_at = if entry.is_empty() { None } else { Some(layout::cursor_of(&entry)?) };
+        let mut tasks = Vec::with_capacity(answer.len() / 2);
+        while !answer.is_empty() {
+            let id = layout::task_id(&answer.bytes()?)?;
+            let (state, has_data) = layout::finished(&answer.bytes()?)?;
+            tasks.push(Finished { id, state, has_data });
+        }
+        Ok(LaneFinished { tasks, stopped_at })
+    }
+
+    pub(crate) async fn retire_tasks(&self, strip: &[TaskId], forget: &[TaskId]) -> Result<(), StoreError> {
+        let mut by_lane = BTreeMap::<LaneId, (Vec<TaskId>, Vec<TaskId>)>::new();
+        for id in strip {
+            by_lane.entry(id.lane()).or_default().0.push(*id);
+        }
+        for id in forget {
+            by_lane.entry(id.lane()).or_default().1.push(*id);
+        }
+        for (lane, (strip, forget)) in by_lane {
+            for strip in strip.chunks(RETIRED_MAX) {
+                self.retire_in(lane, strip, &[]).await?;
+            }
+            for forget in forget.chunks(RETIRED_MAX) {
+                self.retire_in(lane, &[], forget).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn retire_in(&self, lane: LaneId, strip: &[TaskId], forget: &[TaskId]) -> Result<(), StoreError> {
+        use LaneKey::{Arrivals, Attempts, Body, Counts, Created, Lane, Result, Spec, State};
+        let lane = self.lane(lane);
+        let keys = [Lane, State, Spec, Body, Result, Attempts, Arrivals, Counts, Created];
+        let mut call = SCRIPTS.retire.call(keys.map(|key| lane.key(key)).into_iter());
+        call.arg(strip.len());
+        for id in strip.iter().chain(forget) {
+            call.arg(id_arg(id));
+        }
+        self.run(&SCRIPTS.retire, lane.slot(), Traffic::Query, call).await?;
+        Ok(())
+    }
+}
+
+struct Finished {
+    id: TaskId,
+    state: TaskState,
+    has_data: bool,
+}
+
+/// The finished ones among the tasks of one lane that were looked at.
+struct LaneFinished {
+    tasks: Vec<Finished>,
+    /// The last task looked at; `None` at the end of the lane.
+    stopped_at: Option<TaskCursor>,
+}
+
+/// One page out of those of the lanes. It goes only as far as every lane was looked at.
+fn merge(pages: Vec<LaneFinished>, retire: &Retire, limit: usize) -> Expired {
+    let horizon = pages.iter().filter_map(|page| page.stopped_at).min();
+    let cursor = |task: &Finished| TaskCursor { created_at: task.state.created_at, id: task.id };
+    let mut tasks: Vec<Finished> = pages.into_iter().flat_map(|page| page.tasks).collect();
+    tasks.retain(|task| horizon.is_none_or(|horizon| cursor(task) <= horizon));
+    tasks.sort_unstable_by_key(cursor);
+    let cut = tasks.get(limit).is_some();
+    tasks.truncate(limit);
+    let next = if cut { tasks.last().map(cursor) } else { horizon };
+    let mut expired = Expired { next, ..Expired::default() };
+    for task in &tasks {
+        expired.judge(retire, task.id, &task.state, task.has_data);
+    }
+    expired
+}

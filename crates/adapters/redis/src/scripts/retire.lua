@@ -1,0 +1,67 @@
+-- KEYS: lane, state, spec, body, result, attempts, arrivals, counts, created. ARGV: how many tasks to strip, their ids,
+-- then the ids of those to forget. Tasks that are not finished are passed over. Positions as in writing.lua.
+local LANE, STATE, SPEC, BODY, RESULT, ATTEMPTS = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local ARRIVALS, COUNTS, CREATED = KEYS[7], KEYS[8], KEYS[9]
+local strips = tonumber(ARGV[1])
+
+-- The finished ones among the tasks that some arguments name. Each comes once, so that none is counted twice.
+local function finished(first, last)
+  local ids, seen = {}, {}
+  for i = first, last do
+    local id = ARGV[i]
+    if not seen[id] then
+      seen[id] = true
+      ids[#ids + 1] = id
+    end
+  end
+  local states, found, n = gather(STATE, ids), {}, 0
+  for i = 1, #ids do
+    local state = states[i]
+    if state then
+      local high, low = byte(state, 48, 49)
+      local last = 49 + high * 256 + low
+      if sub(state, last + 2, last + 2) == 'x' then
+        n = n + 1
+        found[n] = { id = ids[i], state = state, last = last }
+      end
+    end
+  end
+  return found
+end
+
+local function drop_data(tasks)
+  for i = 1, #tasks do
+    local id = tasks[i].id
+    call('HDEL', BODY, id)
+    call('HDEL', RESULT, id)
+    call('HDEL', ATTEMPTS, id)
+  end
+end
+
+-- Of the spec its head stays. A body of size 0 is one that was stripped: no other is so small.
+local stripped = finished(2, strips + 1)
+for i = 1, #stripped do
+  local id, state = stripped[i].id, stripped[i].state
+  if body_size(state) > 0 then
+    local spec = call('HGET', SPEC, id)
+    local a, b, c, d = byte(spec, 1, 4)
+    call('HSET', SPEC, id, sub(spec, 1, 4 + ((a * 256 + b) * 256 + c) * 256 + d))
+    call('HSET', STATE, id, sub(state, 1, 35) .. '\0\0\0\0' .. sub(state, 40))
+  end
+end
+drop_data(stripped)
+
+-- The list of arrivals holds one entry for each number after `trimmed`: that of a forgotten task becomes empty, as that
+-- of a command which is done. Otherwise it would stand for the next task with this id.
+local forgotten = finished(strips + 2, #ARGV)
+local trimmed = tonumber(call('HGET', LANE, 'trimmed')) or 0
+for i = 1, #forgotten do
+  local id, state, last = forgotten[i].id, forgotten[i].state, forgotten[i].last
+  local place = struct.unpack('>I8', state) - trimmed - 1
+  if place >= 0 then call('LSET', ARRIVALS, place, '') end
+  call('HINCRBY', COUNTS, sub(state, 50, last) .. sub(state, last + 3, last + 3), -1)
+  call('ZREM', CREATED, sub(state, 40, 47) .. id)
+  call('HDEL', SPEC, id)
+  call('HDEL', STATE, id)
+end
+drop_data(forgotten)
