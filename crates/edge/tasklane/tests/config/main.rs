@@ -1,5 +1,7 @@
 //! Configuration: the example file, the reference page, and every kind of fault.
 
+#![expect(clippy::unwrap_used, reason = "a test")]
+
 mod faults;
 mod reference;
 

@@ -1,0 +1,137 @@
+//! Output of tasks: read in pages, or followed while it is printed.
+
+use futures::stream::{self, Stream};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::client::Client;
+use crate::error::Error;
+use crate::sse::EventSource;
+use crate::task::Status;
+
+/// A piece of output.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LogChunk {
+    /// The attempt that printed it.
+    #[serde(default)]
+    pub attempt: u32,
+    /// Counts from 0 within the attempt.
+    #[serde(default)]
+    pub number: u32,
+    /// Where it was printed.
+    pub stream: LogStream,
+    /// When.
+    pub at: Option<Timestamp>,
+    /// What was printed, as far as it is text.
+    #[serde(default)]
+    pub text: String,
+}
+
+/// Where something was printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum LogStream {
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
+    /// A remark of the worker's own.
+    #[serde(other)]
+    System,
+}
+
+/// A page of output.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LogPage {
+    /// The chunks, in order.
+    pub logs: Vec<LogChunk>,
+    /// Where to go on reading, if there is more.
+    #[serde(default)]
+    pub cursor: Option<String>,
+}
+
+/// What comes while a task is followed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LogItem {
+    /// More output.
+    Chunk(LogChunk),
+    /// The task is final and all of its output has been given.
+    End(Status),
+}
+
+/// Follows the output of a task. Goes on by itself after a break, without loss or repetition.
+#[derive(Debug)]
+pub struct LogFollow {
+    source: EventSource,
+    url: String,
+    ended: bool,
+}
+
+#[derive(Deserialize)]
+struct End {
+    status: Status,
+}
+
+impl LogFollow {
+    /// The next piece; `None` after the end.
+    pub async fn next(&mut self) -> Option<Result<LogItem, Error>> {
+        loop {
+            if self.ended {
+                return None;
+            }
+            let item = match self.source.next().await {
+                Ok(Some(event)) => match event.name.as_str() {
+                    "log" | "message" => serde_json::from_str(&event.data).map(LogItem::Chunk),
+                    "end" => serde_json::from_str(&event.data).map(|end: End| LogItem::End(end.status)),
+                    // For later versions.
+                    _ => continue,
+                },
+                Ok(None) => return None,
+                Err(error) => {
+                    self.ended = true;
+                    return Some(Err(error));
+                }
+            };
+            self.ended = !matches!(item, Ok(LogItem::Chunk(_)));
+            return Some(
+                item.map_err(|error| Error::Answer { url: self.url.clone(), why: error.to_string() }),
+            );
+        }
+    }
+
+    /// Where to go on with [`Client::follow_logs`].
+    pub fn position(&self) -> Option<&str> {
+        self.source.last_id()
+    }
+
+    /// As a stream.
+    pub fn into_stream(self) -> impl Stream<Item = Result<LogItem, Error>> + Send {
+        stream::unfold(self, |mut follow| async move { follow.next().await.map(|item| (item, follow)) })
+    }
+}
+
+impl Client {
+    /// A page of a task's output, after a position.
+    pub async fn logs(&self, id: &str, after: Option<&str>, limit: Option<u32>) -> Result<LogPage, Error> {
+        let mut call = self.get(&["tasks", id, "logs"]);
+        if let Some(after) = after {
+            call = call.query(&[("after", after)]);
+        }
+        if let Some(limit) = limit {
+            call = call.query(&[("limit", limit)]);
+        }
+        self.answer(call).await
+    }
+
+    /// Follows a task's output from a position, or from the start, until the task is final.
+    pub fn follow_logs(&self, id: &str, after: Option<&str>) -> LogFollow {
+        let task = id.to_owned();
+        let source = EventSource::new(self, after.map(str::to_owned), move |client| {
+            client.get(&["tasks", &task, "logs"]).query(&[("follow", "true")])
+        });
+        LogFollow { source, url: self.url().to_owned(), ended: false }
+    }
+}
