@@ -53,12 +53,12 @@ pub struct TaskFilter {
     pub metadata: BTreeMap<String, String>,
 }
 
-/// A bulk operation and how far it is.
+/// One action on many tasks, and how far it is.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Bulk {
+pub struct Operation {
     /// Its id.
-    pub id: String,
+    pub operation_id: String,
     /// What it does.
     pub action: BulkAction,
     /// Where it is in its life.
@@ -90,25 +90,33 @@ struct BulkRequest<'a> {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Count {
-    count: u64,
+struct Counted {
+    matched: u64,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Started {
+    operation_id: String,
 }
 
 impl Client {
-    /// How many tasks a bulk operation would find; nothing is done.
+    /// How many tasks an operation would find; nothing is done.
     pub async fn bulk_count(&self, action: BulkAction, filter: &TaskFilter) -> Result<u64, Error> {
         let body = BulkRequest { action, filter, dry_run: true };
-        self.answer(self.post(&["tasks", "bulk"]).json(&body)).await.map(|answer: Count| answer.count)
+        self.answer(self.post(&["tasks", "bulk"]).json(&body)).await.map(|answer: Counted| answer.matched)
     }
 
-    /// Begins a bulk operation. It is durable: it goes on after a crash of the server.
-    pub async fn bulk(&self, action: BulkAction, filter: &TaskFilter) -> Result<Bulk, Error> {
+    /// Begins an operation and gives its id. It is durable: it goes on after a crash of the server.
+    pub async fn bulk(&self, action: BulkAction, filter: &TaskFilter) -> Result<String, Error> {
         let body = BulkRequest { action, filter, dry_run: false };
-        self.answer(self.post(&["tasks", "bulk"]).json(&body)).await
+        self.answer(self.post(&["tasks", "bulk"]).json(&body))
+            .await
+            .map(|answer: Started| answer.operation_id)
     }
 
-    /// How far a bulk operation is.
-    pub async fn bulk_status(&self, id: &str) -> Result<Bulk, Error> {
-        self.answer(self.get(&["tasks", "bulk", id])).await
+    /// How far an operation is.
+    pub async fn operation(&self, id: &str) -> Result<Operation, Error> {
+        self.answer(self.get(&["operations", id])).await
     }
 }

@@ -84,6 +84,12 @@ pub struct Problem {
     /// The field that is wrong, such as `retryPolicy.maxRetries`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub field: Option<String>,
+    /// Where the task stands, if that is the problem.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub task_status: Option<crate::Status>,
+    /// The version that is stored, if another one was named.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub current_version: Option<u64>,
     /// When to try again, from `Retry-After`.
     #[serde(skip)]
     pub retry_after: Option<Duration>,

@@ -15,7 +15,7 @@ mod task;
 mod tasks;
 mod worker;
 
-pub use bulk::{Bulk, BulkAction, TaskFilter};
+pub use bulk::{BulkAction, Operation, TaskFilter};
 pub use client::{Client, ClientBuilder};
 pub use error::{Error, Problem};
 pub use list::{Page, TaskQuery};
@@ -26,4 +26,4 @@ pub use stream::{Event, EventFollow, EventItem};
 pub use submit::{BatchItem, RetryPolicy, Submitted, TaskRequest};
 pub use task::{Attempt, Explanation, Progress, Reason, Status, Task, TaskError, TaskResult};
 pub use tasks::Retried;
-pub use worker::{Worker, WorkerStats};
+pub use worker::{Worker, WorkerLoad};

@@ -1,5 +1,7 @@
 //! Output of tasks: read in pages, or followed while it is printed.
 
+use std::borrow::Cow;
+
 use futures::stream::{self, Stream};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -13,12 +15,12 @@ use crate::task::Status;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LogChunk {
+    /// Its place in the output: where to go on reading after it.
+    #[serde(default)]
+    pub position: String,
     /// The attempt that printed it.
     #[serde(default)]
     pub attempt: u32,
-    /// Counts from 0 within the attempt.
-    #[serde(default)]
-    pub number: u32,
     /// Where it was printed.
     pub stream: LogStream,
     /// When.
@@ -26,6 +28,19 @@ pub struct LogChunk {
     /// What was printed, as far as it is text.
     #[serde(default)]
     pub text: String,
+    /// What was printed, if it is not text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base64: Option<String>,
+}
+
+impl LogChunk {
+    /// Exactly what was printed.
+    pub fn bytes(&self) -> Cow<'_, [u8]> {
+        match self.base64.as_deref().and_then(decode_base64) {
+            Some(bytes) => Cow::Owned(bytes),
+            None => Cow::Borrowed(self.text.as_bytes()),
+        }
+    }
 }
 
 /// Where something was printed.
@@ -48,9 +63,9 @@ pub enum LogStream {
 pub struct LogPage {
     /// The chunks, in order.
     pub logs: Vec<LogChunk>,
-    /// Where to go on reading, if there is more.
+    /// Where to go on reading; none if the page is empty.
     #[serde(default)]
-    pub cursor: Option<String>,
+    pub next: Option<String>,
 }
 
 /// What comes while a task is followed.
@@ -133,5 +148,45 @@ impl Client {
             client.get(&["tasks", &task, "logs"]).query(&[("follow", "true")])
         });
         LogFollow { source, url: self.url().to_owned(), ended: false }
+    }
+}
+
+/// Standard base64; `None` if it is not.
+fn decode_base64(text: &str) -> Option<Vec<u8>> {
+    let digits = text.trim_end_matches('=');
+    let mut bytes = Vec::with_capacity(digits.len() * 3 / 4);
+    let (mut bits, mut held) = (0_u32, 0_u32);
+    for digit in digits.bytes() {
+        let value = match digit {
+            b'A'..=b'Z' => digit - b'A',
+            b'a'..=b'z' => digit - b'a' + 26,
+            b'0'..=b'9' => digit - b'0' + 52,
+            b'+' => 62,
+            b'/' => 63,
+            _ => return None,
+        };
+        bits = (bits << 6) | u32::from(value);
+        held += 6;
+        if held >= 8 {
+            held -= 8;
+            bytes.push(u8::try_from((bits >> held) & 0xff).ok()?);
+        }
+    }
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn base64_is_decoded() {
+        for (text, bytes) in
+            [("", ""), ("Zg==", "f"), ("Zm8=", "fo"), ("Zm9v", "foo"), ("Zm9vYmFy", "foobar")]
+        {
+            assert_eq!(decode_base64(text).unwrap(), bytes.as_bytes());
+        }
+        assert_eq!(decode_base64("//79").unwrap(), [0xff, 0xfe, 0xfd]);
+        assert_eq!(decode_base64("a b"), None);
     }
 }

@@ -82,6 +82,12 @@ impl EventSource {
     pub(crate) async fn next(&mut self) -> Result<Option<SseEvent>, Error> {
         loop {
             if let Some(event) = self.parser.next() {
+                if event.name == "error" {
+                    // The server cannot go on; it may be able to a little later.
+                    let problem = serde_json::from_str(&event.data).unwrap_or_default();
+                    self.after_failure(Error::Problem(Box::new(problem))).await?;
+                    continue;
+                }
                 self.failures = 0;
                 return Ok(Some(event));
             }

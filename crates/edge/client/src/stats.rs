@@ -12,9 +12,12 @@ use crate::queue::Counts;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Stats {
+    /// The version of the server.
+    #[serde(default)]
+    pub version: String,
     /// Tasks by status.
     #[serde(default)]
-    pub counts: Counts,
+    pub tasks: Counts,
     /// Lanes and who has them.
     #[serde(default)]
     pub lanes: Vec<Lane>,

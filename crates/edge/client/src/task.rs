@@ -105,7 +105,7 @@ pub struct Task {
     /// When its current or last attempt started.
     pub started_at: Option<Timestamp>,
     /// When it became final.
-    pub completed_at: Option<Timestamp>,
+    pub finished_at: Option<Timestamp>,
     /// Before this time it does not run (again).
     pub due_at: Option<Timestamp>,
     /// What the executor answered.
@@ -114,7 +114,16 @@ pub struct Task {
     pub error: Option<TaskError>,
     /// How far it is, in its own words.
     pub progress: Option<Progress>,
-    /// The end of its output.
+    /// Failed attempts that counted against the retry policy.
+    #[serde(default)]
+    pub retry_count: u32,
+    /// A cancel was accepted and the attempt is being stopped.
+    #[serde(default)]
+    pub cancel_requested: bool,
+    /// The last attempts. Left out of lists.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub attempts: Vec<Attempt>,
+    /// The end of its output. Left out of lists.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub logs: Vec<LogChunk>,
     /// The caller's own pairs.
@@ -162,7 +171,7 @@ pub struct Progress {
 #[serde(rename_all = "camelCase")]
 pub struct Attempt {
     /// Counts from 1.
-    pub attempt: u32,
+    pub number: u32,
     /// Who had it.
     pub worker: Option<String>,
     /// When it was assigned.
@@ -171,7 +180,7 @@ pub struct Attempt {
     pub started_at: Option<Timestamp>,
     /// When it ended.
     pub ended_at: Option<Timestamp>,
-    /// How it ended; none while it is alive.
+    /// How it ended, such as `SUCCESS` or `TIMED_OUT`; none while it is alive.
     pub outcome: Option<String>,
     /// What went wrong.
     pub error: Option<TaskError>,
@@ -186,7 +195,10 @@ pub struct Attempt {
 pub struct Explanation {
     /// Where it is in its life.
     pub status: Status,
-    /// What stands in its way, the most important first.
+    /// In a sentence or two.
+    #[serde(default)]
+    pub summary: String,
+    /// What stands in its way, the most important first. Empty if it runs or is final.
     #[serde(default)]
     pub reasons: Vec<Reason>,
     /// Everything else.

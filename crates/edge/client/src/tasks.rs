@@ -1,16 +1,20 @@
 //! One task: look at it, wait for it, stop it, run it again.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::client::{Client, query_duration, while_waiting};
+use crate::client::Client;
 use crate::error::Error;
+use crate::sse::EventSource;
 use crate::task::{Attempt, Explanation, Status, Task};
 
-/// The longest that one request waits; longer waits are made of several.
-const WAIT_MAX: Duration = Duration::from_secs(30);
+/// Attempts read at once.
+const ATTEMPTS_PAGE: u32 = 1000;
+
+/// A position behind all output: whoever follows from there hears of the end only.
+const AFTER_ALL: &str = "999999999-999999999";
 
 /// A task that runs a finished one again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,6 +24,9 @@ pub struct Retried {
     pub new_task_id: String,
     /// Where it stood.
     pub status: Status,
+    /// It was there already: the request id had been used for it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub duplicate: bool,
 }
 
 #[derive(Deserialize)]
@@ -35,20 +42,37 @@ impl Client {
 
     /// All attempts of a task.
     pub async fn attempts(&self, id: &str) -> Result<Vec<Attempt>, Error> {
-        self.answer(self.get(&["tasks", id, "attempts"])).await.map(|answer: Attempts| answer.attempts)
+        let mut attempts: Vec<Attempt> = Vec::new();
+        loop {
+            let after = attempts.last().map_or(0, |last| last.number);
+            let call =
+                self.get(&["tasks", id, "attempts"]).query(&[("after", after), ("limit", ATTEMPTS_PAGE)]);
+            let page: Attempts = self.answer(call).await?;
+            let full = page.attempts.len() >= ATTEMPTS_PAGE as usize;
+            attempts.extend(page.attempts);
+            if !full {
+                return Ok(attempts);
+            }
+        }
     }
 
     /// Waits until a task is final, up to `wait`; then gives it as it is.
     pub async fn wait(&self, id: &str, wait: Duration) -> Result<Task, Error> {
-        let started = Instant::now();
-        loop {
-            let left = wait.saturating_sub(started.elapsed());
-            let part = left.min(WAIT_MAX);
-            let call = self.get(&["tasks", id]).query(&[("wait", query_duration(part))]);
-            let task: Task = self.answer(call.timeout(while_waiting(part))).await?;
-            if task.status.is_final() || part == left {
-                return Ok(task);
+        let task = id.to_owned();
+        let mut changes = EventSource::new(self, None, move |client| {
+            client.get(&["tasks", &task, "logs"]).query(&[("follow", "true"), ("after", AFTER_ALL)])
+        });
+        let end = async {
+            while let Some(event) = changes.next().await? {
+                if event.name == "end" {
+                    break;
+                }
             }
+            Ok::<(), Error>(())
+        };
+        match tokio::time::timeout(wait, end).await {
+            Ok(Err(error)) => Err(error),
+            Ok(Ok(())) | Err(_) => self.task(id).await,
         }
     }
 

@@ -31,11 +31,11 @@ pub struct Worker {
     /// What it can execute.
     #[serde(default)]
     pub task_types: Vec<String>,
-    /// It takes no new work.
+    /// `IDLE`, `ACTIVE`, `BUSY` or `DRAINING`.
     #[serde(default)]
-    pub draining: bool,
+    pub status: String,
     /// What its last heartbeat said.
-    pub stats: Option<WorkerStats>,
+    pub load: Option<WorkerLoad>,
     /// Everything else.
     #[serde(flatten)]
     pub more: Map<String, Value>,
@@ -44,7 +44,7 @@ pub struct Worker {
 /// What a heartbeat says.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct WorkerStats {
+pub struct WorkerLoad {
     /// Processor time in use; 100 is one core.
     pub cpu_percent: f64,
     /// Memory in use.

@@ -1,7 +1,7 @@
 //! What happens on the wire: breaks in the middle of a stream, refusals, and servers that are not there. The server
 //! here plays a script of raw answers; what real ones say is tested where the real server is.
 
-#![expect(clippy::unwrap_used, reason = "a test")]
+#![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
 use std::time::Duration;
 
@@ -42,14 +42,14 @@ fn json(status: &str, body: &str) -> String {
 
 fn chunk(number: u32, text: &str) -> String {
     format!(
-        "id: 1.{number}\nevent: log\ndata: {{\"stream\":\"stdout\",\"attempt\":1,\"number\":{number},\"text\":\"{text}\"}}\n\n"
+        "id: 1-{number}\nevent: log\ndata: {{\"stream\":\"stdout\",\"attempt\":1,\"position\":\"1-{number}\",\"text\":\"{text}\"}}\n\n"
     )
 }
 
 #[tokio::test]
 async fn output_goes_on_after_a_break_without_loss_or_repetition() {
     let first =
-        format!("{STREAM}retry: 1\n\n{}{}id: 1.2\nevent: log\ndata: {{\"str", chunk(0, "a"), chunk(1, "b"));
+        format!("{STREAM}retry: 1\n\n{}{}id: 1-2\nevent: log\ndata: {{\"str", chunk(0, "a"), chunk(1, "b"));
     let last = format!("{STREAM}{}event: end\ndata: {{\"status\":\"SUCCESS\"}}\n\n", chunk(2, "c"));
     let busy = json("503 Service Unavailable", "{\"code\":\"overloaded\"}");
     let (client, played) = script(vec![first, busy, last]).await;
@@ -66,7 +66,7 @@ async fn output_goes_on_after_a_break_without_loss_or_repetition() {
     let heads = played.await.unwrap();
     assert!(heads[0].starts_with("get /api/v1/tasks/x/logs?follow=true "), "{}", heads[0]);
     assert!(!heads[0].contains("last-event-id"));
-    assert!(heads[1].contains("last-event-id: 1.1\r\n") && heads[2].contains("last-event-id: 1.1\r\n"));
+    assert!(heads[1].contains("last-event-id: 1-1\r\n") && heads[2].contains("last-event-id: 1-1\r\n"));
     assert!(
         heads[2].contains("authorization: bearer t0\r\n") && heads[2].contains("tasklane-namespace: ns\r\n")
     );
@@ -85,6 +85,25 @@ async fn a_gap_in_the_events_is_told() {
     assert_eq!(events.position(), Some("s-9"));
     assert!(events.next().await.is_none());
     assert!(played.await.unwrap()[1].contains("last-event-id: s-9\r\n"));
+}
+
+#[tokio::test]
+async fn waiting_is_for_the_end_alone_and_survives_a_failure_of_the_server() {
+    let failed = "event: error\ndata: {\"status\":503,\"code\":\"store_unavailable\"}\n\n";
+    let ended = "event: end\ndata: {\"taskId\":\"x\",\"status\":\"FAILED\"}\n\n";
+    let answers = vec![
+        format!("{STREAM}{failed}"),
+        format!("{STREAM}{ended}"),
+        json("200 OK", "{\"taskId\":\"x\",\"status\":\"FAILED\"}"),
+    ];
+    let (client, played) = script(answers).await;
+    assert_eq!(client.wait("x", Duration::from_mins(1)).await.unwrap().status, Status::Failed);
+    let heads = played.await.unwrap();
+    assert!(
+        heads[1].starts_with("get /api/v1/tasks/x/logs?follow=true&after=999999999-999999999 "),
+        "{}",
+        heads[1]
+    );
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! Configuration: the example file, the reference page, and every kind of fault.
 
-#![expect(clippy::unwrap_used, reason = "a test")]
+#![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
 mod faults;
 mod reference;
