@@ -29,7 +29,9 @@ pub struct Config {
     pub lanes: NonZeroU16,
     /// What callers of the API have to show; `None` for no check, on loopback only.
     pub token: Option<Secret>,
-    /// The namespace of requests that name none.
+    /// Host names, besides IP addresses and `localhost`, under which a server without a token answers.
+    pub hosts: BTreeSet<String>,
+    /// The namespace that an embedding program submits to.
     pub namespace: Name,
     /// The worker in this process.
     pub worker: WorkerConfig,
@@ -52,6 +54,7 @@ impl Default for Config {
             durability: Durability::Full,
             lanes: NonZeroU16::MIN,
             token: None,
+            hosts: BTreeSet::new(),
             namespace: Name::new("default").expect("a valid name"),
             worker: WorkerConfig::default(),
             session: SessionConfig::default(),
