@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use anyhow::Context;
 use serde_json::{Map, Value, json};
 use tasklane_client::{Client, LogItem, LogStream, TaskRequest};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::exit::{Exit, Usage};
 use super::logs::print_chunk;
@@ -44,11 +45,19 @@ pub(crate) struct Args {
 pub(crate) async fn run(args: Args, client: &Client, out: Out) -> anyhow::Result<Exit> {
     let detach = args.detach;
     let request = request(args)?;
-    let submitted = client.submit(&request).await?;
+    // Before the task exists, so that no signal ends us while it does.
+    let mut interrupts = Interrupts::new()?;
+    let submitted = tokio::select! {
+        submitted = client.submit(&request) => submitted?,
+        () = interrupts.next() => {
+            remark("tasklane: interrupted before the server answered; `tasklane list` shows whether it has the task");
+            return Ok(Exit::CANCELLED);
+        }
+    };
     if detach {
         return out.either(&submitted, |submitted| submitted.task_id.clone()).map(|()| Exit::OK);
     }
-    attend(&submitted.task_id, client, out).await
+    attend(&submitted.task_id, &mut interrupts, client, out).await
 }
 
 fn request(args: Args) -> anyhow::Result<TaskRequest> {
@@ -87,8 +96,27 @@ fn shortened(name: &str) -> String {
     }
 }
 
+/// Ctrl-C and SIGTERM, one after the other.
+struct Interrupts {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Interrupts {
+    fn new() -> anyhow::Result<Self> {
+        Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
+}
+
 /// Shows output until the task is final. Ctrl-C cancels it.
-async fn attend(id: &str, client: &Client, out: Out) -> anyhow::Result<Exit> {
+async fn attend(id: &str, interrupts: &mut Interrupts, client: &Client, out: Out) -> anyhow::Result<Exit> {
     let mut follow = client.follow_logs(id, None);
     let mut cancelling = false;
     let mut attempt = 1;
@@ -106,8 +134,7 @@ async fn attend(id: &str, client: &Client, out: Out) -> anyhow::Result<Exit> {
                 }
                 Some(LogItem::End(_)) | None => break,
             },
-            pressed = tokio::signal::ctrl_c() => {
-                pressed?;
+            () = interrupts.next() => {
                 if cancelling {
                     return Ok(Exit::CANCELLED);
                 }

@@ -1,5 +1,8 @@
 //! `tasklane run` and what it makes of a task's life.
 
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+
 use super::server::{Script, events, json};
 use super::{output, stderr, stdout, tasklane};
 
@@ -31,6 +34,26 @@ fn output_goes_where_it_went_and_the_exit_code_is_the_commands() {
         serde_json::json!({ "taskName": "sh -c x y", "taskType": "SHELL", "queue": "q", "executionTimeout": 90,
             "retryCount": 0, "payload": { "argv": ["sh", "-c", "x y"], "env": { "A": "1" } } })
     );
+}
+
+#[test]
+fn an_interrupt_cancels_the_task() {
+    let script = Script::new(vec![
+        json(201, r#"{"taskId":"t1","status":"PENDING"}"#),
+        events(&chunk(0, "stdout", "begun\n")),
+        json(202, r#"{"message":"Cancel request accepted."}"#),
+        events("event: end\ndata: {\"status\":\"CANCELLED\"}\n\n"),
+        json(200, r#"{"taskId":"t1","status":"CANCELLED"}"#),
+    ]);
+    let mut command = tasklane(&["--url", &script.url, "run", "--", "sleep", "1000"]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "begun\n");
+    let sent = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(sent.success());
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert!(script.requests()[2].starts_with("DELETE /api/v1/tasks/t1 "));
 }
 
 #[test]

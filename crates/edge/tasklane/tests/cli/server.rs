@@ -16,6 +16,8 @@ impl Script {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let played = std::thread::spawn(move || {
+            // Held until the next one is answered: a stream stays open until something else happens.
+            let mut _held = None;
             answers
                 .iter()
                 .map(|answer| {
@@ -27,6 +29,7 @@ impl Script {
                         request.extend_from_slice(&part[..read]);
                     }
                     socket.write_all(answer.as_bytes()).unwrap();
+                    _held = Some(socket);
                     String::from_utf8(request).unwrap()
                 })
                 .collect()
