@@ -1,1 +1,29 @@
 #![doc = include_str!("../README.md")]
+#![warn(missing_docs)]
+
+mod bulk;
+mod client;
+mod error;
+mod list;
+mod logs;
+mod queue;
+mod sse;
+mod stats;
+mod stream;
+mod submit;
+mod task;
+mod tasks;
+mod worker;
+
+pub use bulk::{BulkAction, Operation, TaskFilter};
+pub use client::{Client, ClientBuilder};
+pub use error::{Error, Problem};
+pub use list::{Page, TaskQuery};
+pub use logs::{LogChunk, LogFollow, LogItem, LogPage, LogStream};
+pub use queue::{Counts, Queue};
+pub use stats::{Lane, Stats};
+pub use stream::{Event, EventFollow, EventItem};
+pub use submit::{BatchItem, RetryPolicy, Submitted, TaskRequest};
+pub use task::{Attempt, Explanation, Progress, Reason, Status, Task, TaskError, TaskResult};
+pub use tasks::Retried;
+pub use worker::{Worker, WorkerLoad};

@@ -1,4 +1,21 @@
 #![doc = include_str!("../README.md")]
 #![warn(missing_docs)]
 
+pub mod assemble;
 pub mod config;
+pub mod embed;
+
+pub use embed::{Builder, StartError, Tasklane};
+pub use tasklane_core::id::{Name, TaskId};
+pub use tasklane_core::status::Status;
+pub use tasklane_core::task::{Payload, Priority};
+pub use tasklane_ports::TaskView;
+pub use tasklane_runtime::executors::function::{Function, FunctionError, TaskContext};
+pub use tasklane_runtime::node::{Cancel, SubmitError, Submitted};
+pub use tasklane_runtime::request::TaskRequest;
+
+/// Has to be the first thing in `main` of every program that starts a Tasklane: the guard, which owns the processes of
+/// tasks, is the same program started again, and this is where it learns so. Returns at once in every other case.
+pub fn init() {
+    tasklane_runtime::guard::run_if_asked();
+}

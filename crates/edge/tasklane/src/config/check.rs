@@ -108,15 +108,31 @@ pub(super) fn check(config: &Config) -> Vec<Fault> {
             fault(key, format!("{} is too long: at most 1d", format_duration(grace)));
         }
     }
-    if config.worker.python.trim().is_empty() {
-        fault("worker.python", "must name an interpreter, such as python3".to_owned());
+    for (key, program, like) in [
+        ("worker.shell", &config.worker.shell, "/bin/sh"),
+        ("worker.python", &config.worker.python, "python3"),
+    ] {
+        if program.trim().is_empty() {
+            fault(key, format!("must name a program, such as {like}"));
+        }
     }
     for name in &config.worker.env {
-        if name.is_empty() || name.contains(['=', '\0']) {
+        let start = name.strip_suffix('*').unwrap_or(name);
+        let all_that_begin = start.len() < name.len();
+        if name.is_empty() || start.contains(['=', '*', '\0']) {
             fault("worker.env", format!("{name:?} is not the name of a variable"));
-        } else if name.starts_with("TASKLANE_") {
-            fault("worker.env", format!("{name} may hold the worker's own secrets and is never passed on"));
+        } else if start.starts_with("TASKLANE_") || all_that_begin && "TASKLANE_".starts_with(start) {
+            fault("worker.env", format!("{name} would pass on the worker's own secrets"));
         }
+    }
+    if let Some(code) =
+        config.worker.retry_later_exit_codes.intersection(&config.worker.never_retry_exit_codes).next()
+    {
+        fault("worker.never_retry_exit_codes", format!("{code} is in worker.retry_later_exit_codes too"));
+    }
+    if config.worker.retry_later_exit_codes.contains(&0) || config.worker.never_retry_exit_codes.contains(&0)
+    {
+        fault("worker.never_retry_exit_codes", "0 is success".to_owned());
     }
     if config.log.level.trim().is_empty() {
         fault("log.level", "must not be empty; use error, warn, info, debug or trace".to_owned());

@@ -25,7 +25,8 @@ const OTHERS: [&str; 11] = [
 ];
 
 /// Beginnings of such variables. Kubernetes sets the last two in every pod beside a service called `tasklane`.
-const OTHER_PREFIXES: [&str; 4] = ["TASKLANE_GUARD", "TASKLANE_TEST_", "TASKLANE_SERVICE_", "TASKLANE_PORT"];
+const OTHER_PREFIXES: [&str; 5] =
+    ["TASKLANE_GUARD", "TASKLANE_BECOME_GUARD", "TASKLANE_TEST_", "TASKLANE_SERVICE_", "TASKLANE_PORT"];
 
 /// Whether a variable with our prefix is meant for somebody else.
 pub(super) fn is_foreign(name: &str) -> bool {

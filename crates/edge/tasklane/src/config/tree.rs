@@ -29,7 +29,9 @@ pub struct Config {
     pub lanes: NonZeroU16,
     /// What callers of the API have to show; `None` for no check, on loopback only.
     pub token: Option<Secret>,
-    /// The namespace of requests that name none.
+    /// Host names, besides IP addresses and `localhost`, under which a server without a token answers.
+    pub hosts: BTreeSet<String>,
+    /// The namespace that an embedding program submits to.
     pub namespace: Name,
     /// The worker in this process.
     pub worker: WorkerConfig,
@@ -52,6 +54,7 @@ impl Default for Config {
             durability: Durability::Full,
             lanes: NonZeroU16::MIN,
             token: None,
+            hosts: BTreeSet::new(),
             namespace: Name::new("default").expect("a valid name"),
             worker: WorkerConfig::default(),
             session: SessionConfig::default(),
@@ -103,16 +106,40 @@ pub struct WorkerConfig {
     /// Output kept of one attempt; the rest is counted.
     #[serde(with = "size")]
     pub log_bytes_max: u64,
-    /// Variables of the worker's own environment that tasks see.
+    /// Variables of the worker's own environment that tasks see. `LC_*` stands for all that begin with `LC_`.
     pub env: BTreeSet<String>,
+    /// What runs the scripts of `SHELL` tasks.
+    pub shell: String,
     /// The interpreter of `PYTHON_SCRIPT` tasks.
     pub python: String,
+    /// Where commands start unless the task says otherwise; `None` for where the worker was started.
+    pub cwd: Option<PathBuf>,
+    /// Exit codes by which a command asks to be tried again later.
+    pub retry_later_exit_codes: BTreeSet<u8>,
+    /// How much later at least.
+    #[serde(with = "duration")]
+    pub retry_later_delay: Duration,
+    /// Exit codes by which a command says that it would fail again.
+    pub never_retry_exit_codes: BTreeSet<u8>,
 }
 
 impl Default for WorkerConfig {
     fn default() -> Self {
         let types = ["SHELL", "PYTHON_SCRIPT", "HTTP", "NOOP"];
-        let env = ["PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR"];
+        let env = [
+            "PATH",
+            "HOME",
+            "USER",
+            "LOGNAME",
+            "SHELL",
+            "LANG",
+            "LANGUAGE",
+            "LC_*",
+            "TZ",
+            "TMPDIR",
+            "SSL_CERT_FILE",
+            "SSL_CERT_DIR",
+        ];
         Self {
             name: None,
             capacity: None,
@@ -123,7 +150,13 @@ impl Default for WorkerConfig {
             drain_grace: Duration::from_secs(30),
             log_bytes_max: 16 << 20,
             env: env.iter().map(|&name| name.to_owned()).collect(),
+            shell: "/bin/sh".to_owned(),
             python: "python3".to_owned(),
+            cwd: None,
+            // EX_TEMPFAIL of sysexits.h.
+            retry_later_exit_codes: BTreeSet::from([75]),
+            retry_later_delay: Duration::from_mins(1),
+            never_retry_exit_codes: BTreeSet::new(),
         }
     }
 }

@@ -99,7 +99,7 @@ fn a_session_lasts_for_three_renewals() {
 fn all_faults_are_reported_together() {
     let text = "lanes: none\nlistne: x\nsession: {server_ttl: 1s}\nretention: {request_ids: 1d}\n\
                 limits: {payload_bytes_max: 2MiB, body_bytes_max: 1MiB}\nstore: cassandra://x\n\
-                worker: {env: [TASKLANE_TOKEN, 'a=b'], python: ''}\n";
+                worker: {env: [TASKLANE_TOKEN, 'a=b', 'T*'], python: '', never_retry_exit_codes: [75]}\n";
     let keys: Vec<String> =
         faults(text).iter().map(|fault| fault.split(':').next().unwrap().to_owned()).collect();
     assert_eq!(
@@ -114,7 +114,9 @@ fn all_faults_are_reported_together() {
             "limits.body_bytes_max",
             "worker.python",
             "worker.env",
-            "worker.env"
+            "worker.env",
+            "worker.env",
+            "worker.never_retry_exit_codes"
         ]
     );
 }

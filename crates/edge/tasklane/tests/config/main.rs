@@ -1,5 +1,7 @@
 //! Configuration: the example file, the reference page, and every kind of fault.
 
+#![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
+
 mod faults;
 mod reference;
 
@@ -54,7 +56,7 @@ fn the_environment_overrides_the_file_and_flags_override_both() {
     assert_eq!(loaded.config.listen.unwrap().port(), 1);
     assert_eq!(loaded.config.lanes.get(), 4);
     assert_eq!(loaded.config.worker.capacity().get(), 6);
-    assert_eq!(loaded.origin("listen"), Origin::File(sources.file.clone().unwrap()));
+    assert_eq!(loaded.origin("listen"), Origin::File(sources.file.unwrap()));
     assert_eq!(loaded.origin("lanes"), Origin::Env("TASKLANE_LANES".to_owned()));
     assert_eq!(loaded.origin("worker.capacity"), Origin::Flag("--worker.capacity".to_owned()));
     assert_eq!(loaded.origin("store"), Origin::Default);

@@ -1,0 +1,108 @@
+//! Queues and their policies.
+
+use std::collections::BTreeMap;
+
+use reqwest::Method;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::client::Client;
+use crate::error::Error;
+
+/// How many tasks there are, by the name of their status.
+pub type Counts = BTreeMap<String, u64>;
+
+/// A queue.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Queue {
+    /// Its name.
+    pub name: String,
+    /// Rises with every change of the policy.
+    #[serde(default)]
+    pub version: u64,
+    /// Its policy, as in `docs/queues.md`.
+    #[serde(default)]
+    pub policy: Map<String, Value>,
+    /// How many tasks it has.
+    #[serde(default)]
+    pub counts: Counts,
+    /// Everything else.
+    #[serde(flatten)]
+    pub more: Map<String, Value>,
+}
+
+impl Queue {
+    /// Whether nothing is assigned.
+    pub fn is_paused(&self) -> bool {
+        self.policy.get("paused").and_then(Value::as_bool).unwrap_or(false)
+    }
+
+    /// How many of its tasks are in a status.
+    pub fn count(&self, status: crate::Status) -> u64 {
+        self.counts.get(status.as_str()).copied().unwrap_or(0)
+    }
+
+    /// How many of its tasks are not final.
+    pub fn unfinished(&self) -> u64 {
+        crate::Status::ALL.iter().filter(|status| !status.is_final()).map(|status| self.count(*status)).sum()
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Queues {
+    queues: Vec<Queue>,
+    #[serde(default)]
+    cursor: Option<String>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct PutPolicy<'a> {
+    version: u64,
+    policy: &'a Map<String, Value>,
+}
+
+impl Client {
+    /// All queues of the namespace.
+    pub async fn queues(&self) -> Result<Vec<Queue>, Error> {
+        let mut queues = Vec::new();
+        let mut cursor: Option<String> = None;
+        loop {
+            let call = self.get(&["queues"]);
+            let call = if let Some(cursor) = &cursor { call.query(&[("cursor", cursor)]) } else { call };
+            let page: Queues = self.answer(call).await?;
+            queues.extend(page.queues);
+            cursor = page.cursor;
+            if cursor.is_none() {
+                return Ok(queues);
+            }
+        }
+    }
+
+    /// One queue; one that nobody has used yet has the default policy.
+    pub async fn queue(&self, name: &str) -> Result<Queue, Error> {
+        self.answer(self.get(&["queues", name])).await
+    }
+
+    /// Replaces the policy of a queue if it still has this version, and gives the queue as it is then.
+    pub async fn put_queue(
+        &self,
+        name: &str,
+        version: u64,
+        policy: &Map<String, Value>,
+    ) -> Result<Queue, Error> {
+        self.answer(self.request(Method::PUT, &["queues", name]).json(&PutPolicy { version, policy })).await
+    }
+
+    /// Assigns nothing of this queue until it is resumed. What runs goes on.
+    pub async fn pause_queue(&self, name: &str) -> Result<Queue, Error> {
+        self.answer(self.post(&["queues", name, "pause"])).await
+    }
+
+    /// Ends a pause.
+    pub async fn resume_queue(&self, name: &str) -> Result<Queue, Error> {
+        self.answer(self.post(&["queues", name, "resume"])).await
+    }
+}

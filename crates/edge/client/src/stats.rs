@@ -1,0 +1,61 @@
+//! Numbers about the whole server.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::client::Client;
+use crate::error::Error;
+use crate::queue::Counts;
+
+/// How a server is doing.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Stats {
+    /// The version of the server.
+    #[serde(default)]
+    pub version: String,
+    /// Tasks by status.
+    #[serde(default)]
+    pub tasks: Counts,
+    /// Lanes and who has them.
+    #[serde(default)]
+    pub lanes: Vec<Lane>,
+    /// Live workers.
+    #[serde(default)]
+    pub workers: u64,
+    /// Attempts that run.
+    #[serde(default)]
+    pub running: u64,
+    /// Attempts that could run at once.
+    #[serde(default)]
+    pub capacity: u64,
+    /// What has been counted since the start.
+    #[serde(default)]
+    pub counters: Map<String, Value>,
+    /// When the server was started.
+    pub started_at: Option<Timestamp>,
+    /// Everything else.
+    #[serde(flatten)]
+    pub more: Map<String, Value>,
+}
+
+/// A lane as this server sees it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Lane {
+    /// Its number.
+    pub lane: u16,
+    /// Where the server stands with it.
+    #[serde(default)]
+    pub phase: String,
+    /// Counts its owners.
+    pub epoch: Option<u64>,
+}
+
+impl Client {
+    /// How the server is doing.
+    pub async fn stats(&self) -> Result<Stats, Error> {
+        self.answer(self.get(&["stats"])).await
+    }
+}

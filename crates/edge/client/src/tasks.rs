@@ -1,0 +1,97 @@
+//! One task: look at it, wait for it, stop it, run it again.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::client::Client;
+use crate::error::Error;
+use crate::sse::EventSource;
+use crate::task::{Attempt, Explanation, Status, Task};
+
+/// Attempts read at once.
+const ATTEMPTS_PAGE: u32 = 1000;
+
+/// A position behind all output: whoever follows from there hears of the end only.
+const AFTER_ALL: &str = "999999999-999999999";
+
+/// A task that runs a finished one again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Retried {
+    /// Its id.
+    pub new_task_id: String,
+    /// Where it stood.
+    pub status: Status,
+    /// It was there already: the request id had been used for it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub duplicate: bool,
+}
+
+#[derive(Deserialize)]
+struct Attempts {
+    attempts: Vec<Attempt>,
+}
+
+impl Client {
+    /// A task with the end of its output.
+    pub async fn task(&self, id: &str) -> Result<Task, Error> {
+        self.answer(self.get(&["tasks", id])).await
+    }
+
+    /// All attempts of a task.
+    pub async fn attempts(&self, id: &str) -> Result<Vec<Attempt>, Error> {
+        let mut attempts: Vec<Attempt> = Vec::new();
+        loop {
+            let after = attempts.last().map_or(0, |last| last.number);
+            let call =
+                self.get(&["tasks", id, "attempts"]).query(&[("after", after), ("limit", ATTEMPTS_PAGE)]);
+            let page: Attempts = self.answer(call).await?;
+            let full = page.attempts.len() >= ATTEMPTS_PAGE as usize;
+            attempts.extend(page.attempts);
+            if !full {
+                return Ok(attempts);
+            }
+        }
+    }
+
+    /// Waits until a task is final, up to `wait`; then gives it as it is.
+    pub async fn wait(&self, id: &str, wait: Duration) -> Result<Task, Error> {
+        let task = id.to_owned();
+        let mut changes = EventSource::new(self, None, move |client| {
+            client.get(&["tasks", &task, "logs"]).query(&[("follow", "true"), ("after", AFTER_ALL)])
+        });
+        let end = async {
+            while let Some(event) = changes.next().await? {
+                if event.name == "end" {
+                    break;
+                }
+            }
+            Ok::<(), Error>(())
+        };
+        match tokio::time::timeout(wait, end).await {
+            Ok(Err(error)) => Err(error),
+            Ok(Ok(())) | Err(_) => self.task(id).await,
+        }
+    }
+
+    /// Asks for a task to be stopped. Durable once answered; the task ends a little later.
+    pub async fn cancel(&self, id: &str) -> Result<(), Error> {
+        self.send(self.request(reqwest::Method::DELETE, &["tasks", id])).await.map(drop)
+    }
+
+    /// Runs a finished task again, as a new task. The same request id twice is one new task.
+    pub async fn retry(&self, id: &str, request_id: Option<&str>) -> Result<Retried, Error> {
+        let mut body = Map::new();
+        if let Some(request_id) = request_id {
+            body.insert("requestId".to_owned(), Value::from(request_id));
+        }
+        self.answer(self.post(&["tasks", id, "retry"]).json(&body)).await
+    }
+
+    /// Why a task is not running.
+    pub async fn explain(&self, id: &str) -> Result<Explanation, Error> {
+        self.answer(self.get(&["tasks", id, "explain"])).await
+    }
+}

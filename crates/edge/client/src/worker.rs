@@ -1,0 +1,86 @@
+//! Workers.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use reqwest::Method;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use crate::client::Client;
+use crate::error::Error;
+
+/// A live worker.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Worker {
+    /// Its identity since it was started.
+    #[serde(default)]
+    pub session: String,
+    /// What people call it.
+    pub name: String,
+    /// How many attempts it runs at once.
+    #[serde(default)]
+    pub capacity: u32,
+    /// Its share under the weighted strategy.
+    #[serde(default)]
+    pub weight: u32,
+    /// What labels of tasks are compared with.
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+    /// What it can execute.
+    #[serde(default)]
+    pub task_types: Vec<String>,
+    /// `IDLE`, `ACTIVE`, `BUSY` or `DRAINING`.
+    #[serde(default)]
+    pub status: String,
+    /// What its last heartbeat said.
+    pub load: Option<WorkerLoad>,
+    /// Everything else.
+    #[serde(flatten)]
+    pub more: Map<String, Value>,
+}
+
+/// What a heartbeat says.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct WorkerLoad {
+    /// Processor time in use; 100 is one core.
+    pub cpu_percent: f64,
+    /// Memory in use.
+    pub memory_bytes: u64,
+    /// Attempts that run.
+    pub running: u32,
+    /// Attempts that wait at the worker.
+    pub queued: u32,
+    /// When it was said.
+    pub at: Option<Timestamp>,
+}
+
+#[derive(Deserialize)]
+struct Workers {
+    workers: Vec<Worker>,
+}
+
+impl Client {
+    /// All live workers.
+    pub async fn workers(&self) -> Result<Vec<Worker>, Error> {
+        self.answer(self.get(&["workers"])).await.map(|answer: Workers| answer.workers)
+    }
+
+    /// One worker, by name or session.
+    pub async fn worker(&self, id: &str) -> Result<Worker, Error> {
+        self.answer(self.get(&["workers", id])).await
+    }
+
+    /// Changes how many attempts a worker runs at once. What runs goes on.
+    pub async fn set_capacity(&self, id: &str, capacity: u32) -> Result<Worker, Error> {
+        let call = self.request(Method::PATCH, &["workers", id]).json(&json!({ "capacity": capacity }));
+        self.answer(call).await
+    }
+
+    /// Gives a worker no new work; what it has it finishes.
+    pub async fn drain(&self, id: &str) -> Result<Worker, Error> {
+        self.answer(self.post(&["workers", id, "drain"])).await
+    }
+}

@@ -1,0 +1,117 @@
+//! `tasklane bulk`: one action on all tasks that a filter finds.
+
+use std::io::{BufRead, IsTerminal, Write};
+use std::time::Duration;
+
+use serde_json::json;
+use tasklane_client::{BulkAction, Client, Operation, Status, TaskFilter};
+
+use super::exit::{Exit, Usage};
+use super::filter::Filter;
+use super::out::{Out, bar, remark};
+
+/// How often the progress is asked for.
+const ASK_EVERY: Duration = Duration::from_millis(250);
+
+/// Cancel or retry all tasks that a filter finds, after showing how many they are
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum Command {
+    /// Cancel them
+    Cancel(Box<Args>),
+    /// Run them again, as new tasks
+    Retry(Box<Args>),
+    /// Show how far an operation is
+    Status {
+        /// The operation
+        id: String,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// All tasks of the namespace, where no filter is given
+    #[arg(long)]
+    all: bool,
+
+    /// Only show how many they are
+    #[arg(long)]
+    dry_run: bool,
+
+    /// Do not ask
+    #[arg(long, short)]
+    yes: bool,
+
+    #[command(flatten)]
+    filter: Filter,
+}
+
+pub(crate) async fn run(command: Command, client: &Client, out: Out) -> anyhow::Result<Exit> {
+    let (action, args) = match command {
+        Command::Cancel(args) => (BulkAction::Cancel, *args),
+        Command::Retry(args) => (BulkAction::Retry, *args),
+        Command::Status { id } => {
+            let operation = client.operation(&id).await?;
+            return out.either(&operation, shown).map(|()| Exit::OK);
+        }
+    };
+    let filter = args.filter.into_filter();
+    if filter == TaskFilter::default() && !args.all {
+        return Err(Usage("say which tasks, such as --status FAILED; or --all".to_owned()).into());
+    }
+    let count = client.bulk_count(action, &filter).await?;
+    if args.dry_run {
+        return out.either(&json!({ "matched": count }), |_| format!("{count} tasks")).map(|()| Exit::OK);
+    }
+    if count == 0 {
+        return out.either(&json!({ "matched": 0 }), |_| "no such task".to_owned()).map(|()| Exit::OK);
+    }
+    if !args.yes && !confirmed(action, count)? {
+        remark("nothing was done");
+        return Ok(Exit::FAILED);
+    }
+    let id = client.bulk(action, &filter).await?;
+    let operation = attend(&id, count, client).await?;
+    out.either(&operation, shown)?;
+    Ok(if operation.status == Status::Success { Exit::OK } else { Exit::FAILED })
+}
+
+/// Asks, if there is somebody to ask.
+fn confirmed(action: BulkAction, count: u64) -> anyhow::Result<bool> {
+    if !std::io::stdin().is_terminal() {
+        return Err(Usage(format!("{count} tasks would be affected; --yes does it without asking")).into());
+    }
+    let mut stderr = std::io::stderr().lock();
+    write!(stderr, "{} {count} tasks? [y/N] ", verb(action))?;
+    stderr.flush()?;
+    let mut answer = String::new();
+    std::io::stdin().lock().read_line(&mut answer)?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
+fn verb(action: BulkAction) -> &'static str {
+    match action {
+        BulkAction::Cancel => "cancel",
+        BulkAction::Retry => "retry",
+    }
+}
+
+/// Shows progress until the operation is final. It goes on without us, too.
+async fn attend(id: &str, count: u64, client: &Client) -> anyhow::Result<Operation> {
+    let progress = bar(count, "done");
+    loop {
+        let operation = client.operation(id).await?;
+        progress.set_length(count.max(operation.matched));
+        progress.set_position(operation.done + operation.failed);
+        if operation.status.is_final() {
+            progress.finish_and_clear();
+            return Ok(operation);
+        }
+        tokio::time::sleep(ASK_EVERY).await;
+    }
+}
+
+fn shown(operation: &Operation) -> String {
+    let Operation { operation_id: id, status, matched, done, failed, message, .. } = operation;
+    let message = if message.is_empty() { String::new() } else { format!(": {message}") };
+    format!("{} {status}, {matched} found, {done} done, {failed} not ({id}){message}", verb(operation.action))
+}

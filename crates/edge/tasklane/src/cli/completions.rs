@@ -1,0 +1,21 @@
+//! `tasklane completions`: what a shell needs to complete commands.
+
+use clap::CommandFactory;
+use clap_complete::Shell;
+
+use super::exit::Exit;
+use super::out::print_line;
+
+/// Print a script that completes commands, for your shell to load
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Which shell
+    shell: Shell,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut super::Cli::command(), "tasklane", &mut script);
+    print_line(String::from_utf8(script)?.trim_end())?;
+    Ok(Exit::OK)
+}

@@ -1,0 +1,43 @@
+//! `tasklane config`: what is configured, and whether it is right.
+
+use std::path::PathBuf;
+
+use tasklane::config::{Sources, load, show, show_json};
+
+use super::dev::Settings;
+use super::exit::Exit;
+use super::out::{Out, print_line, print_object};
+
+/// Show or check the configuration of a server
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum Command {
+    /// Print the effective configuration and where each value comes from
+    Show(#[command(flatten)] Box<Settings>),
+    /// Check a file without the environment
+    Check {
+        /// The YAML file
+        file: PathBuf,
+    },
+}
+
+pub(crate) fn run(command: Command, out: Out) -> anyhow::Result<Exit> {
+    match command {
+        Command::Show(settings) => {
+            let loaded = settings.load()?;
+            if out.is_json() {
+                print_object(&show_json(&loaded))?;
+            } else {
+                print_line(show(&loaded).trim_end())?;
+            }
+        }
+        Command::Check { file } => {
+            load(&Sources { file: Some(file.clone()), ..Sources::default() })?;
+            if out.is_json() {
+                print_object(&serde_json::json!({ "file": file, "ok": true }))?;
+            } else {
+                print_line(format_args!("{} is right", file.display()))?;
+            }
+        }
+    }
+    Ok(Exit::OK)
+}

@@ -1,0 +1,158 @@
+//! `tasklane dev`: everything in one process.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context;
+use tasklane::assemble::{self, Running};
+use tasklane::config::{Config, Flag, Loaded, Sources, load};
+use tasklane::embed::Registrations;
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::exit::{Exit, Usage};
+use super::out::{Out, print_line, print_object, remark};
+
+/// Run API, scheduler and a worker in one process, with the data in a folder
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    pub(crate) settings: Settings,
+}
+
+/// Flags that are settings, and where other settings are.
+#[derive(Debug, Default, clap::Args)]
+pub(crate) struct Settings {
+    /// A YAML file with settings; see docs/configuration.md
+    #[arg(long, short, env = "TASKLANE_CONFIG", hide_env_values = true, value_name = "FILE")]
+    config: Option<PathBuf>,
+
+    /// Where the API listens [default: 127.0.0.1:7070]
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<String>,
+
+    /// Where data is kept [default: ./tasklane-data]
+    #[arg(long, value_name = "FOLDER")]
+    data_dir: Option<String>,
+
+    /// Attempts run at once [default: 4 × cores]
+    #[arg(long, value_name = "N")]
+    capacity: Option<String>,
+
+    /// How log lines look: text or json
+    #[arg(long, value_name = "FORMAT")]
+    log_format: Option<String>,
+
+    /// Any other setting, such as worker.labels='{zone: eu}'; may be repeated
+    #[arg(long, value_parser = super::value::pair, value_name = "KEY=VALUE")]
+    set: Vec<(String, String)>,
+}
+
+impl Settings {
+    /// The effective config, from all of its sources.
+    pub(crate) fn load(self) -> anyhow::Result<Loaded> {
+        let named = [
+            ("--listen", "listen", self.listen),
+            ("--data-dir", "data_dir", self.data_dir),
+            ("--capacity", "worker.capacity", self.capacity),
+            ("--log-format", "log.format", self.log_format),
+        ];
+        let flag = |name: &str, key: &str, value| Flag { name: name.to_owned(), key: key.to_owned(), value };
+        let named = named.into_iter().filter_map(|(name, key, value)| Some(flag(name, key, value?)));
+        let set = self.set.into_iter().map(|(key, value)| flag(&format!("--set {key}"), &key, value));
+        let flags = set.chain(named).collect();
+        // Variables that are not text cannot be settings of ours.
+        let env =
+            std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?)));
+        Ok(load(&Sources { file: self.config, env: env.collect(), flags })?)
+    }
+}
+
+pub(crate) fn run(args: Args, out: Out) -> anyhow::Result<Exit> {
+    let config = args.settings.load()?.config;
+    if config.listen.is_none() {
+        return Err(Usage("`dev` needs the API: set `listen`".to_owned()).into());
+    }
+    crate::log::start(&config.log)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let exit = runtime.block_on(Box::pin(serve(&config, out)));
+    // What still blocks a thread now has had its time.
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    exit
+}
+
+async fn serve(config: &Config, out: Out) -> anyhow::Result<Exit> {
+    // Before anything runs, so that no signal finds us unprepared.
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let running = Box::pin(assemble::start(config, Registrations::default()))
+        .await
+        .with_context(|| format!("cannot start with the data in {}", config.data_dir.display()))?;
+    greet(config, &running, out)?;
+    tokio::select! {
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+        () = running.stopped() => {
+            running.close(Duration::ZERO).await;
+            anyhow::bail!("a part of the server has stopped; the log says why");
+        }
+    }
+    remark("stopping: no new work; running attempts may finish. Once more to stop them at once.");
+    tokio::select! {
+        () = running.close(config.worker.drain_grace) => Ok(Exit::OK),
+        _ = interrupt.recv() => Ok(Exit::CANCELLED),
+        _ = terminate.recv() => Ok(Exit::CANCELLED),
+    }
+}
+
+fn greet(config: &Config, running: &Running, out: Out) -> anyhow::Result<()> {
+    let data_dir = std::path::absolute(&config.data_dir)?;
+    let address = running.address.context("the API did not say where it listens")?;
+    if out.is_json() {
+        let url = format!("http://{}", reachable(address));
+        return print_object(&serde_json::json!({ "url": url, "dataDir": data_dir }));
+    }
+    print_line(greeting(address, &data_dir.display().to_string()))
+}
+
+/// An address that a client on this machine can use.
+fn reachable(mut address: SocketAddr) -> SocketAddr {
+    if address.ip().is_unspecified() {
+        address.set_ip(if address.is_ipv4() {
+            [127, 0, 0, 1].into()
+        } else {
+            std::net::Ipv6Addr::LOCALHOST.into()
+        });
+    }
+    address
+}
+
+fn greeting(address: SocketAddr, data_dir: &str) -> String {
+    let url = format!("http://{}", reachable(address));
+    let option = if url == "http://127.0.0.1:7070" { String::new() } else { format!(" --url {url}") };
+    let body = r#"{"taskName":"hi","taskType":"SHELL","payload":"echo hi"}"#;
+    format!(
+        "Tasklane {} listens on {url}\n\
+         Data is kept in {data_dir}\n\
+         Ctrl-C stops it\n\n\
+         To try it, in another terminal:\n  \
+           tasklane{option} run -- echo hello\n  \
+           tasklane{option} list\n  \
+           curl {url}/api/v1/tasks -H 'content-type: application/json' -d '{body}'",
+        env!("CARGO_PKG_VERSION"),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_greeting_names_an_address_that_can_be_used() {
+        let text = greeting("0.0.0.0:9000".parse().unwrap(), "/srv");
+        assert!(text.contains("listens on http://127.0.0.1:9000\n"), "{text}");
+        assert!(text.contains("\n  tasklane --url http://127.0.0.1:9000 run -- echo hello\n"), "{text}");
+        let text = greeting("127.0.0.1:7070".parse().unwrap(), "/srv");
+        assert!(text.contains("\n  tasklane run -- echo hello\n  tasklane list\n  curl "), "{text}");
+    }
+}

@@ -1,0 +1,169 @@
+//! How a command ends: exit codes, and errors that say what to do.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use tasklane::config::ConfigError;
+use tasklane_client::{Error, Problem, Task};
+
+use super::out::Out;
+
+/// The codes, as `--help` and `docs/cli.md` state them.
+pub(crate) const CODES: &str = "\
+Exit codes: 0 done · 1 failed · 2 wrong usage or refused input · 3 not found · 4 conflict ·
+5 server not reachable · 6 not allowed · 7 busy, try again later · 124 time is up ·
+130 cancelled. `run` and `wait` end with the exit code of the task's own command.";
+
+/// An exit code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Exit(pub(crate) u8);
+
+impl Exit {
+    pub(crate) const OK: Self = Self(0);
+    pub(crate) const FAILED: Self = Self(1);
+    pub(crate) const USAGE: Self = Self(2);
+    pub(crate) const NOT_FOUND: Self = Self(3);
+    pub(crate) const CONFLICT: Self = Self(4);
+    pub(crate) const UNREACHABLE: Self = Self(5);
+    pub(crate) const NOT_ALLOWED: Self = Self(6);
+    pub(crate) const BUSY: Self = Self(7);
+    pub(crate) const TIME_IS_UP: Self = Self(124);
+    pub(crate) const CANCELLED: Self = Self(130);
+
+    /// The code for a task: its command's own where there is one.
+    pub(crate) fn of_task(task: &Task) -> Self {
+        use tasklane_client::Status;
+        match task.status {
+            Status::Success => Self::OK,
+            Status::Cancelled => Self::CANCELLED,
+            Status::Failed => {
+                let code = task.result.as_ref().and_then(|result| u8::try_from(result.code).ok());
+                code.filter(|code| *code != 0).map_or(Self::FAILED, Self)
+            }
+            _ => Self::TIME_IS_UP,
+        }
+    }
+
+    fn of_problem(problem: &Problem) -> Self {
+        match problem.status {
+            401 | 403 => Self::NOT_ALLOWED,
+            404 => Self::NOT_FOUND,
+            409 | 412 => Self::CONFLICT,
+            429 | 503 | 507 => Self::BUSY,
+            400..=499 => Self::USAGE,
+            _ => Self::FAILED,
+        }
+    }
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit.0)
+    }
+}
+
+/// A mistake in what was typed, found by us and not by clap.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct Usage(pub(crate) String);
+
+/// Says what went wrong and what to do about it, and gives the code to end with.
+pub(crate) fn report(error: &anyhow::Error, out: Out) -> Exit {
+    // Whoever reads our output has had enough of it.
+    let pipe_closed = error.chain().filter_map(|cause| cause.downcast_ref::<std::io::Error>());
+    if pipe_closed.map(std::io::Error::kind).any(|kind| kind == std::io::ErrorKind::BrokenPipe) {
+        return Exit::OK;
+    }
+    let (exit, hint) = advice(error);
+    let mut stderr = std::io::stderr().lock();
+    // An error that cannot be written has nowhere else to go.
+    let _ = match (out.is_json(), client_error(error).and_then(Error::problem)) {
+        (true, Some(problem)) => writeln!(stderr, "{}", serde_json::json!(problem)),
+        _ => writeln!(stderr, "error: {}", told(error)),
+    };
+    if let Some(hint) = hint {
+        let _ = writeln!(stderr, "hint: {hint}");
+    }
+    exit
+}
+
+/// The whole chain, but of what the transport says only the cause: the layers between say the same in other words.
+fn told(error: &anyhow::Error) -> String {
+    let mut parts: Vec<String> = Vec::new();
+    for cause in error.chain() {
+        parts.push(cause.to_string());
+        if matches!(cause.downcast_ref(), Some(Error::Transport { .. })) {
+            parts.push(error.root_cause().to_string());
+            break;
+        }
+    }
+    parts.dedup();
+    parts.join(": ")
+}
+
+fn client_error(error: &anyhow::Error) -> Option<&Error> {
+    error.chain().find_map(|cause| cause.downcast_ref::<Error>())
+}
+
+fn advice(error: &anyhow::Error) -> (Exit, Option<String>) {
+    if error.is::<Usage>() || error.is::<ConfigError>() {
+        return (Exit::USAGE, None);
+    }
+    let Some(error) = client_error(error) else { return (Exit::FAILED, None) };
+    match error {
+        Error::Url { .. } => (Exit::USAGE, None),
+        Error::Transport { unreachable: true, .. } => {
+            let hint = "start a server with `tasklane dev`, or name another one by --url or TASKLANE_URL";
+            (Exit::UNREACHABLE, Some(hint.to_owned()))
+        }
+        Error::Transport { .. } => (Exit::UNREACHABLE, None),
+        Error::Problem(problem) => (Exit::of_problem(problem), problem_hint(problem)),
+        _ => (Exit::FAILED, None),
+    }
+}
+
+fn problem_hint(problem: &Problem) -> Option<String> {
+    let hint = match problem.code.as_str() {
+        "unauthorized" => "give the server's token by TASKLANE_TOKEN or --token".to_owned(),
+        "task_not_found" => {
+            "`tasklane list` shows the tasks of this namespace; --namespace chooses another".to_owned()
+        }
+        "worker_not_found" => "`tasklane worker list` shows the workers".to_owned(),
+        "task_unfinished" => "`tasklane wait` waits for its end, `tasklane cancel` stops it".to_owned(),
+        "policy_conflict" => "somebody else changed it meanwhile; run the command again".to_owned(),
+        "queue_full" => match problem.retry_after {
+            Some(after) => format!("try again in {} s", after.as_secs()),
+            None => "try again later".to_owned(),
+        },
+        _ => return None,
+    };
+    Some(hint)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn task(status: &str, code: i32) -> Task {
+        let told = json!({ "taskId": "t", "status": status, "result": { "code": code } });
+        serde_json::from_value(told).unwrap()
+    }
+
+    #[test]
+    fn a_task_gives_its_own_code() {
+        assert_eq!(Exit::of_task(&task("SUCCESS", 0)), Exit::OK);
+        assert_eq!(Exit::of_task(&task("FAILED", 42)), Exit(42));
+        assert_eq!(Exit::of_task(&task("FAILED", 500)), Exit::FAILED);
+        assert_eq!(Exit::of_task(&task("FAILED", 0)), Exit::FAILED);
+        assert_eq!(Exit::of_task(&task("CANCELLED", 0)), Exit::CANCELLED);
+        assert_eq!(Exit::of_task(&task("RUNNING", 0)), Exit::TIME_IS_UP);
+    }
+
+    #[test]
+    fn refusals_have_codes_of_their_own() {
+        let exit = |status| Exit::of_problem(&Problem { status, ..Problem::default() }).0;
+        assert_eq!([401, 403, 404, 409, 413, 422, 429, 500, 503].map(exit), [6, 6, 3, 4, 2, 2, 7, 1, 7]);
+    }
+}

@@ -1,0 +1,65 @@
+//! `tasklane logs`: what a task has printed, or prints.
+
+use std::io::Write;
+
+use tasklane_client::{Client, LogChunk, LogItem, LogStream};
+
+use super::exit::Exit;
+use super::out::{Out, print_object};
+
+/// Chunks read at once.
+const PAGE: u32 = 500;
+
+/// Print the output of a task: its stdout to stdout, the rest to stderr
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The task
+    id: String,
+
+    /// Go on until the task is finished
+    #[arg(long, short)]
+    follow: bool,
+
+    /// Only this attempt
+    #[arg(long, value_name = "N")]
+    attempt: Option<u32>,
+}
+
+pub(crate) async fn run(args: Args, client: &Client, out: Out) -> anyhow::Result<Exit> {
+    let show = |chunk: &LogChunk| {
+        if args.attempt.is_some_and(|attempt| attempt != chunk.attempt) {
+            return Ok(());
+        }
+        if out.is_json() { print_object(chunk) } else { print_chunk(chunk) }
+    };
+    if args.follow {
+        let mut follow = client.follow_logs(&args.id, None);
+        while let Some(item) = follow.next().await {
+            if let LogItem::Chunk(chunk) = item? {
+                show(&chunk)?;
+            }
+        }
+        return Ok(Exit::OK);
+    }
+    let mut after = None;
+    loop {
+        let page = client.logs(&args.id, after.as_deref(), Some(PAGE)).await?;
+        page.logs.iter().try_for_each(show)?;
+        if page.next.is_none() || page.logs.len() < PAGE as usize {
+            return Ok(Exit::OK);
+        }
+        after = page.next;
+    }
+}
+
+/// As the task printed it, byte by byte.
+pub(crate) fn print_chunk(chunk: &LogChunk) -> anyhow::Result<()> {
+    if chunk.stream == LogStream::Stdout {
+        let mut stdout = std::io::stdout().lock();
+        stdout.write_all(&chunk.bytes())?;
+        stdout.flush()?;
+    } else {
+        std::io::stderr().lock().write_all(&chunk.bytes())?;
+    }
+    Ok(())
+}

@@ -1,0 +1,136 @@
+//! The command line: one file for each command.
+
+mod bench;
+mod bulk;
+mod cancel;
+mod completions;
+mod config;
+mod connect;
+mod dev;
+mod events;
+mod exit;
+mod explain;
+mod filter;
+mod get;
+mod list;
+mod logs;
+mod out;
+mod queue;
+mod retry;
+mod run;
+mod spec;
+mod stats;
+mod submit;
+mod value;
+mod wait;
+mod worker;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use connect::Connect;
+use exit::{Exit, report};
+use out::Out;
+
+/// A task scheduler in one binary
+#[derive(Debug, Parser)]
+#[command(
+    name = "tasklane",
+    version,
+    max_term_width = 100,
+    subcommand_required = true,
+    arg_required_else_help = true
+)]
+#[command(after_help = exit::CODES)]
+pub(crate) struct Cli {
+    /// Print JSON, for programs; lists and streams one object a line
+    #[arg(long, global = true)]
+    json: bool,
+
+    #[command(flatten)]
+    connect: Connect,
+
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Dev(dev::Args),
+    Run(run::Args),
+    Submit(submit::Args),
+    Get(get::Args),
+    List(list::Args),
+    Logs(logs::Args),
+    Cancel(cancel::Args),
+    Retry(retry::Args),
+    Wait(wait::Args),
+    Explain(explain::Args),
+    #[command(subcommand)]
+    Queue(queue::Command),
+    #[command(subcommand)]
+    Worker(worker::Command),
+    Stats(stats::Args),
+    #[command(subcommand)]
+    Bulk(bulk::Command),
+    Events(events::Args),
+    Bench(bench::Args),
+    #[command(subcommand)]
+    Config(config::Command),
+    Completions(completions::Args),
+}
+
+/// Reads the command line and does what it says.
+pub(crate) fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let out = Out::new(cli.json);
+    let done = match cli.command {
+        Command::Dev(args) => dev::run(args, out),
+        Command::Config(command) => config::run(command, out),
+        Command::Completions(args) => completions::run(&args),
+        command => client(command, &cli.connect, out),
+    };
+    match done {
+        Ok(exit) => exit.into(),
+        Err(error) => report(&error, out).into(),
+    }
+}
+
+/// Commands that talk to a server. One thread is enough for them, and starts faster than several.
+fn client(command: Command, connect: &Connect, out: Out) -> anyhow::Result<Exit> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let client = connect.client()?;
+    runtime.block_on(async {
+        match command {
+            Command::Run(args) => Box::pin(run::run(args, &client, out)).await,
+            Command::Submit(args) => Box::pin(submit::run(args, &client, out)).await,
+            Command::Get(args) => get::run(args, &client, out).await,
+            Command::List(args) => Box::pin(list::run(args, &client, out)).await,
+            Command::Logs(args) => logs::run(args, &client, out).await,
+            Command::Cancel(args) => cancel::run(args, &client, out).await,
+            Command::Retry(args) => retry::run(args, &client, out).await,
+            Command::Wait(args) => wait::run(args, &client, out).await,
+            Command::Explain(args) => explain::run(args, &client, out).await,
+            Command::Queue(command) => Box::pin(queue::run(command, &client, out)).await,
+            Command::Worker(command) => worker::run(command, &client, out).await,
+            Command::Stats(args) => stats::run(args, &client, out).await,
+            Command::Bulk(command) => Box::pin(bulk::run(command, &client, out)).await,
+            Command::Events(args) => events::run(args, &client, out).await,
+            Command::Bench(args) => Box::pin(bench::run(args, &client, out)).await,
+            Command::Dev(_) | Command::Config(_) | Command::Completions(_) => {
+                unreachable!("dealt with before, without a client")
+            }
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        super::Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,103 @@
+//! What can be said about a task on the command line, by whichever command hands it in.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tasklane_client::{RetryPolicy, TaskRequest};
+
+use super::value;
+
+#[derive(Debug, Default, clap::Args)]
+#[command(next_help_heading = "Task")]
+pub(crate) struct Spec {
+    /// What people call it
+    #[arg(long)]
+    name: Option<String>,
+
+    /// Where it waits
+    #[arg(long, short)]
+    queue: Option<String>,
+
+    /// 0 to 9; 9 goes first
+    #[arg(long, short, value_parser = clap::value_parser!(u8).range(0..=9))]
+    priority: Option<u8>,
+
+    /// Stop an attempt that runs longer, such as 90s or 5m
+    #[arg(long, short, value_parser = value::duration, value_name = "DURATION")]
+    timeout: Option<Duration>,
+
+    /// Attempts that may follow a failed first one
+    #[arg(long, short, value_name = "N")]
+    retries: Option<u32>,
+
+    /// The wait before the first of them
+    #[arg(long, value_parser = value::duration, value_name = "DURATION")]
+    retry_delay: Option<Duration>,
+
+    /// Not before this much time has passed
+    #[arg(long, value_parser = value::duration, value_name = "DURATION", conflicts_with = "run_at")]
+    delay: Option<Duration>,
+
+    /// Not before this time, such as 2030-01-31T12:00:00Z
+    #[arg(long, value_parser = value::time_to_come, value_name = "TIME")]
+    run_at: Option<Timestamp>,
+
+    /// A label that its worker must have; may be repeated
+    #[arg(long, short, value_parser = value::pair, value_name = "KEY=VALUE")]
+    label: Vec<(String, String)>,
+
+    /// A pair of your own to find it by; may be repeated
+    #[arg(long, short, value_parser = value::pair, value_name = "KEY=VALUE")]
+    metadata: Vec<(String, String)>,
+
+    /// Your own name for this request: the same one twice is one task
+    #[arg(long, value_name = "ID")]
+    request_id: Option<String>,
+
+    /// With the consistent-hash strategy: the same key goes to the same worker
+    #[arg(long, value_name = "KEY")]
+    hash_key: Option<String>,
+
+    /// Fail if it has not started this long after it was due
+    #[arg(long, value_parser = value::duration, value_name = "DURATION")]
+    start_timeout: Option<Duration>,
+
+    /// Stop an attempt that reports no progress for this long
+    #[arg(long, value_parser = value::duration, value_name = "DURATION")]
+    progress_timeout: Option<Duration>,
+}
+
+impl Spec {
+    /// The request for a task of a type. `name` and `retries` hold where nothing else was said.
+    pub(crate) fn request(
+        self,
+        task_type: &str,
+        payload: serde_json::Value,
+        name: &str,
+        retries: Option<u32>,
+    ) -> TaskRequest {
+        let retries = self.retries.or(retries);
+        let policy = self.retry_delay.map(|delay| RetryPolicy {
+            max_retries: retries,
+            retry_delay: Some(delay),
+            ..RetryPolicy::default()
+        });
+        TaskRequest {
+            execution_timeout: self.timeout,
+            retry_count: if policy.is_some() { None } else { retries },
+            retry_policy: policy,
+            request_id: self.request_id,
+            queue: self.queue,
+            priority: self.priority,
+            run_at: self.run_at,
+            delay: self.delay,
+            metadata: self.metadata.into_iter().collect::<BTreeMap<_, _>>(),
+            labels: self.label.into_iter().collect::<BTreeMap<_, _>>(),
+            hash_key: self.hash_key,
+            start_timeout: self.start_timeout,
+            progress_timeout: self.progress_timeout,
+            ..TaskRequest::new(self.name.as_deref().unwrap_or(name), task_type, payload)
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! Every kind of end has its code, and errors say what to do.
+
+use super::server::{Script, json};
+use super::{output, stderr, stdout, tasklane};
+
+const ID: &str = "00000000-0000-8000-8000-000000000000";
+
+#[test]
+fn no_server_is_5_and_says_how_to_start_one() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    drop(listener);
+    for args in [&["list"][..], &["logs", "-f", ID], &["run", "--", "true"], &["wait", ID]] {
+        let output = output(tasklane(args).env("TASKLANE_URL", &url));
+        assert_eq!(output.status.code(), Some(5), "{args:?}: {}", stderr(&output));
+        assert!(stderr(&output).contains("start a server with `tasklane dev`"), "{}", stderr(&output));
+    }
+}
+
+#[test]
+fn wrong_usage_is_2() {
+    let cases: [&[&str]; 7] = [
+        &["dance"],
+        &["get"],
+        &["run"],
+        &["submit"],
+        &["bulk", "cancel"],
+        &["list", "--status", "gone"],
+        &["--url", "ftp://x", "stats"],
+    ];
+    for args in cases {
+        let output = output(&mut tasklane(args));
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {}", stderr(&output));
+    }
+}
+
+#[test]
+fn refusals_have_their_own_codes() {
+    let cases = [
+        (401, "unauthorized", 6, "TASKLANE_TOKEN"),
+        (404, "task_not_found", 3, "`tasklane list`"),
+        (409, "task_unfinished", 4, "`tasklane wait`"),
+        (422, "invalid_value", 2, ""),
+        (503, "overloaded", 7, ""),
+        (500, "internal", 1, ""),
+    ];
+    for (status, code, exit, hint) in cases {
+        let problem = format!(
+            "{{\"title\":\"t\",\"status\":{status},\"code\":\"{code}\",\"detail\":\"what is wrong\"}}"
+        );
+        let script = Script::new(vec![json(status, &problem)]);
+        let output = output(&mut tasklane(&["--url", &script.url, "retry", ID]));
+        assert_eq!(output.status.code(), Some(exit), "{code}");
+        let text = stderr(&output);
+        assert!(
+            text.starts_with(&format!("error: what is wrong ({code})\n")) && text.contains(hint),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn a_refusal_is_json_for_programs() {
+    let script = Script::new(vec![json(404, r#"{"code":"task_not_found","status":404,"title":"t"}"#)]);
+    let output = output(&mut tasklane(&["--json", "--url", &script.url, "get", ID]));
+    let line = stderr(&output).lines().next().unwrap().to_owned();
+    let problem: serde_json::Value = serde_json::from_str(&line).unwrap();
+    assert_eq!(problem["code"], "task_not_found");
+    assert!(output.stdout.is_empty());
+}
+
+#[test]
+fn a_wrong_config_is_2_and_names_everything() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("c.yaml");
+    std::fs::write(&file, "lisen: x\nlanes: 0\n").unwrap();
+    let file = file.to_str().unwrap();
+    for args in
+        [&["config", "check", file][..], &["config", "show", "--config", file], &["dev", "--config", file]]
+    {
+        let output = output(&mut tasklane(args));
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        let text = stderr(&output);
+        assert!(
+            text.contains("lisen: unknown key; did you mean listen?") && text.contains("- lanes: "),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn a_public_address_without_a_token_does_not_start() {
+    let output = output(&mut tasklane(&["dev", "--listen", "0.0.0.0:0"]));
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("no token is set"), "{}", stderr(&output));
+}
+
+#[test]
+fn the_effective_config_is_shown_with_its_origins() {
+    let args = ["config", "show", "--listen", "127.0.0.1:1", "--set", "worker.labels={zone: eu}"];
+    let output = output(tasklane(&args).env("TASKLANE_TOKEN", "geheim").env("TASKLANE_LANES", "4"));
+    let text = stdout(&output);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let line = |start: &str| text.lines().find(|line| line.trim().starts_with(start)).unwrap().to_owned();
+    assert!(line("listen:").contains("127.0.0.1:1 ") && line("listen:").ends_with("# flag --listen"));
+    assert!(
+        line("lanes:").ends_with("# env TASKLANE_LANES")
+            && line("labels:").ends_with("# flag --set worker.labels")
+    );
+    assert!(line("capacity:").ends_with("# default, 4 × cores"));
+    assert!(!text.contains("geheim"), "{text}");
+}
+
+#[test]
+fn completions_are_made_for_a_shell() {
+    let output = output(&mut tasklane(&["completions", "bash"]));
+    assert_eq!(output.status.code(), Some(0));
+    assert!(stdout(&output).contains("complete -F _tasklane"), "{}", stdout(&output));
+}
+
+#[test]
+fn nothing_is_done_to_many_tasks_without_being_told_to() {
+    let script = Script::new(vec![json(200, r#"{"dryRun":true,"matched":12}"#)]);
+    let output = output(
+        tasklane(&["--url", &script.url, "bulk", "cancel", "--queue", "q"])
+            .stdin(std::process::Stdio::null()),
+    );
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("12 tasks would be affected; --yes"), "{}", stderr(&output));
+    let request = script.requests().remove(0);
+    assert!(request.ends_with(r#"{"action":"cancel","filter":{"queue":"q"},"dryRun":true}"#), "{request}");
+}

@@ -1,0 +1,127 @@
+//! `docs/cli.md` holds what `--help` prints, so that the two cannot diverge. `UPDATE=1 cargo test -p tasklane --test cli`
+//! writes it anew.
+
+use std::fmt::Write;
+
+use super::{output, stdout, tasklane};
+
+/// Every command with its own help.
+const COMMANDS: [&[&str]; 27] = [
+    &["dev"],
+    &["run"],
+    &["submit"],
+    &["get"],
+    &["list"],
+    &["logs"],
+    &["cancel"],
+    &["retry"],
+    &["wait"],
+    &["explain"],
+    &["queue", "list"],
+    &["queue", "get"],
+    &["queue", "set"],
+    &["queue", "pause"],
+    &["queue", "resume"],
+    &["worker", "list"],
+    &["worker", "get"],
+    &["worker", "capacity"],
+    &["worker", "drain"],
+    &["stats"],
+    &["bulk", "cancel"],
+    &["bulk", "retry"],
+    &["events"],
+    &["bench"],
+    &["config", "show"],
+    &["config", "check"],
+    &["completions"],
+];
+
+const HEAD: &str = "\
+# The command line
+
+<!-- Made from what --help prints, by a test: UPDATE=1 cargo test -p tasklane --test cli -->
+
+```sh
+tasklane dev                        # a whole Tasklane in one process
+tasklane run -- make test           # a command as a task: live output, its exit code
+tasklane list --status FAILED       # what failed?
+tasklane explain ID                 # why is it not running?
+tasklane logs -f ID                 # its output, as it comes
+tasklane bulk retry --status FAILED --created-after 2h
+```
+
+Results go to standard output, remarks and progress bars to standard error. With `--json` every command prints JSON
+as the API gives it; lists and streams print one object a line, so that `jq` and `while read` work on them. Durations are written
+`500ms`, `90s`, `5m`, `1h30m`; times `2030-01-31T12:00:00Z`, or, in filters, as a time ago: `2h`.
+
+Every client command takes `--url` (or `TASKLANE_URL`; by default `http://127.0.0.1:7070`), `--token` (or
+`TASKLANE_TOKEN`) and `--namespace` (or `TASKLANE_NAMESPACE`).
+
+## Exit codes
+| code | meaning |
+|---|---|
+| 0 | done; for `run` and `wait`: the task succeeded |
+| 1 | failed |
+| 2 | wrong usage, or input that was refused |
+| 3 | not found |
+| 4 | conflict: the task has finished already or not yet, a request id was used for something else, a policy was changed meanwhile |
+| 5 | the server cannot be reached |
+| 6 | not allowed: a token is missing or wrong |
+| 7 | busy: the queue is full or the server overloaded; try again later |
+| 124 | time is up and the task is not finished |
+| 130 | the task was cancelled, or Ctrl-C |
+
+`run` and `wait` end with the exit code of the task's own command where it has one. Programs that must tell the two apart
+use `--json` and look at `status` and `result.code`.
+";
+
+#[test]
+fn the_page_shows_what_help_says() {
+    let mut page = HEAD.to_owned();
+    for command in COMMANDS {
+        let args: Vec<&str> = command.iter().copied().chain(["--help"]).collect();
+        let output = output(&mut tasklane(&args));
+        assert_eq!(output.status.code(), Some(0), "{command:?}");
+        let _ =
+            write!(page, "\n## `tasklane {}`\n```\n{}\n```\n", command.join(" "), own_part(&stdout(&output)));
+    }
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/cli.md");
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::write(path, &page).unwrap();
+    }
+    let stored = std::fs::read_to_string(path).unwrap_or_default();
+    assert_eq!(stored, page, "run UPDATE=1 cargo test -p tasklane --test cli");
+}
+
+#[test]
+fn every_command_is_on_the_page() {
+    let help = stdout(&output(&mut tasklane(&["--help"])));
+    let (_, commands) = help.split_once("Commands:\n").unwrap();
+    // Further lines of a long description are indented more.
+    let names = commands.lines().take_while(|line| !line.is_empty()).filter(|line| !line.starts_with("   "));
+    for line in names {
+        let name = line.split_whitespace().next().unwrap();
+        let known = COMMANDS.iter().any(|command| command[0] == name);
+        assert!(known || name == "help", "{name} is missing");
+    }
+    assert!(help.contains("Exit codes: 0 done"), "{help}");
+}
+
+/// The help without what is the same for all commands.
+fn own_part(help: &str) -> String {
+    let sections = help.split("\n\n").filter(|section| !section.starts_with("Server:"));
+    let mut lines: Vec<&str> = Vec::new();
+    for section in sections {
+        // Options of the whole program that clap sets among the command's own.
+        let own = section.lines().filter(|line| {
+            let line = line.trim_start();
+            !line.starts_with("--json ") && !line.starts_with("-h, --help")
+        });
+        let own: Vec<&str> = own.map(str::trim_end).collect();
+        if own != ["Options:"] {
+            lines.extend(own);
+            lines.push("");
+        }
+    }
+    lines.join("\n").trim_end().to_owned()
+}
