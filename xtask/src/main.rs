@@ -2,6 +2,7 @@
 
 #![expect(clippy::print_stdout, reason = "a command-line tool talks on standard output")]
 
+mod api;
 mod bench_lane;
 mod cargo;
 mod directions;

@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use clap::builder::PossibleValuesParser;
 
 use crate::cargo::{cargo, run as run_program};
-use crate::{directions, licences, paths, servers, sim};
+use crate::{api, directions, licences, paths, servers, sim};
 
 type Check = fn() -> Result<()>;
 
@@ -23,6 +23,7 @@ const STEPS: &[(&str, Check)] = &[
     ("docs", docs),
     ("servers", servers::ensure),
     ("tests", tests),
+    ("api", api::check),
     ("sim", sim::check),
 ];
 

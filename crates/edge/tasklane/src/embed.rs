@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tasklane_core::id::{Name, TaskId};
 use tasklane_ports::{StoreError, TaskView};
-use tasklane_runtime::executors::function::{Function, FunctionError, TaskContext};
+use tasklane_runtime::executors::{Function, FunctionError, TaskContext};
 use tasklane_runtime::node::{Cancel, Node, SubmitError, Submitted};
 use tasklane_runtime::request::TaskRequest;
 
@@ -120,7 +120,7 @@ impl Builder {
         self.config.validate()?;
         let running =
             Box::pin(assemble::start(&self.config, self.functions)).await.map_err(StartError::Parts)?;
-        Ok(Tasklane { running, namespace: self.config.namespace, grace: self.config.worker.drain_grace })
+        Ok(Tasklane { running, namespace: self.config.namespace })
     }
 }
 
@@ -130,7 +130,6 @@ impl Builder {
 pub struct Tasklane {
     running: Running,
     namespace: Name,
-    grace: Duration,
 }
 
 impl Tasklane {
@@ -177,14 +176,8 @@ impl Tasklane {
     }
 
     /// Takes no more work, lets attempts go on for the configured grace, and ends.
-    pub async fn close(self) {
-        let grace = self.grace;
-        self.close_within(grace).await;
-    }
-
-    /// The same with another grace.
-    pub async fn close_within(self, grace: Duration) {
-        self.running.close(grace).await;
+    pub async fn close(self) -> Result<(), StoreError> {
+        self.running.close().await
     }
 }
 

@@ -10,7 +10,7 @@ pub use tasklane_core::id::{Name, TaskId};
 pub use tasklane_core::status::Status;
 pub use tasklane_core::task::{Payload, Priority};
 pub use tasklane_ports::TaskView;
-pub use tasklane_runtime::executors::function::{Function, FunctionError, TaskContext};
+pub use tasklane_runtime::executors::{Function, FunctionError, TaskContext};
 pub use tasklane_runtime::node::{Cancel, SubmitError, Submitted};
 pub use tasklane_runtime::request::TaskRequest;
 

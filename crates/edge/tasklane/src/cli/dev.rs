@@ -93,13 +93,13 @@ async fn serve(config: &Config, out: Out) -> anyhow::Result<Exit> {
         _ = interrupt.recv() => {}
         _ = terminate.recv() => {}
         () = running.stopped() => {
-            running.close(Duration::ZERO).await;
+            running.close().await?;
             anyhow::bail!("a part of the server has stopped; the log says why");
         }
     }
     remark("stopping: no new work; running attempts may finish. Once more to stop them at once.");
     tokio::select! {
-        () = running.close(config.worker.drain_grace) => Ok(Exit::OK),
+        closed = running.close() => closed.map(|()| Exit::OK).context("the store was not closed in order"),
         _ = interrupt.recv() => Ok(Exit::CANCELLED),
         _ = terminate.recv() => Ok(Exit::CANCELLED),
     }

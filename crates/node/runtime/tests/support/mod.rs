@@ -84,7 +84,14 @@ impl System {
                 machine: worker::WorkerOptions { lanes: 2, ..worker::WorkerOptions::default() },
                 output: OutputOptions::default(),
             },
-            WorkerParts { bus, coordinator, logs: store, executors: registry, hub, on_lease: Arc::new(|_| {}) },
+            WorkerParts {
+                bus,
+                coordinator,
+                logs: store,
+                executors: registry,
+                hub,
+                on_lease: Arc::new(|_| {}),
+            },
         );
         let (stop_worker, stop_rest) = (CancellationToken::new(), CancellationToken::new());
         let background = node.clone();

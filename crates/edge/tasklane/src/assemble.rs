@@ -1,0 +1,315 @@
+//! Puts a whole Tasklane together in this process: store, scheduler, worker, API.
+//!
+//! The order of things matters. A start first takes the store, which refuses a second process at once; then it waits
+//! until the guard of an earlier process has ended the last of its attempts, because only then can their tasks be
+//! given out again. A stop goes the other way: first nothing new is taken, then the worker finishes, then the
+//! scheduler gives its lanes back, then the store is closed.
+
+use std::fs::File;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use tasklane_api::ApiOptions;
+use tasklane_core::id::Name;
+use tasklane_core::time::Timestamp;
+use tasklane_core::worker as session;
+use tasklane_local::{LocalBus, LocalCoordinator, SessionsOptions};
+use tasklane_ports::{Bus, Coordinator, Logs, Store, StoreError};
+use tasklane_runtime::executors::{ExecutorOptions, Registry};
+use tasklane_runtime::guard::{Guard, GuardOptions};
+use tasklane_runtime::hub::Hub;
+use tasklane_runtime::node::{BULK_TYPE, BulkExecutor, Node, NodeOptions, NodeParts, RetentionOptions};
+use tasklane_runtime::request::RequestLimits;
+use tasklane_runtime::scheduler::{Scheduler, SchedulerOptions, SchedulerParts};
+use tasklane_runtime::worker::{OutputOptions, Worker, WorkerOptions, WorkerParts};
+use tasklane_sqlite::Sqlite;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::config::{Config, Durability};
+use crate::embed::Registrations;
+
+/// A Tasklane that runs in this process.
+#[derive(Debug)]
+pub struct Running {
+    /// Where the API listens, if it does.
+    pub address: Option<SocketAddr>,
+    node: Node,
+    store: Arc<dyn Store>,
+    guard: Option<Guard>,
+    api: Part,
+    worker: Part,
+    server: Part,
+    failed: CancellationToken,
+}
+
+/// Tasks that are stopped together.
+#[derive(Debug, Default)]
+struct Part {
+    stop: CancellationToken,
+    tasks: TaskTracker,
+}
+
+impl Part {
+    /// Stops it and waits until it has ended.
+    async fn close(&self) {
+        self.stop.cancel();
+        self.tasks.close();
+        self.tasks.wait().await;
+    }
+}
+
+/// How long the attempts of an earlier process may take to end.
+const GUARD_WITHIN: Duration = Duration::from_secs(10);
+/// Attempts that the server runs for itself at once.
+const SYSTEM_CAPACITY: u32 = 2;
+
+/// Starts everything that a config asks for.
+pub async fn start(config: &Config, functions: Registrations) -> Result<Running> {
+    let listener = match config.listen {
+        Some(listen) => {
+            let bound = TcpListener::bind(listen).await;
+            Some(bound.with_context(|| format!("cannot listen at {listen}; choose another with --listen"))?)
+        }
+        None => None,
+    };
+    let address = listener.as_ref().map(TcpListener::local_addr).transpose()?;
+    let sqlite = Arc::new(open_store(config).await?);
+    let lock = await_guard(&config.data_dir).await?;
+    let guard = start_guard(config, lock).await?;
+
+    let (store, logs): (Arc<dyn Store>, Arc<dyn Logs>) = (sqlite.clone(), sqlite);
+    let bus: Arc<dyn Bus> = Arc::new(LocalBus::default());
+    let coordinator: Arc<dyn Coordinator> = Arc::new(LocalCoordinator::new(SessionsOptions::default()));
+    let hub = Arc::new(Hub::default());
+    let lanes = config.lanes.get();
+
+    let scheduler = Scheduler::new(
+        SchedulerOptions {
+            lanes,
+            ttl: config.session.server_ttl,
+            renew_every: config.session.server_renew_every,
+            address: address.map_or_else(String::new, |address| address.to_string()),
+            ..SchedulerOptions::default()
+        },
+        SchedulerParts {
+            store: Arc::clone(&store),
+            bus: Arc::clone(&bus),
+            coordinator: Arc::clone(&coordinator),
+            hub: Arc::clone(&hub),
+        },
+    );
+    let limits = RequestLimits {
+        payload_bytes_max: bytes(config.limits.payload_bytes_max),
+        ..RequestLimits::default()
+    };
+    let node = Node::new(
+        NodeOptions { lanes, limits: limits.clone(), retention: retention(config) },
+        NodeParts {
+            store: Arc::clone(&store),
+            logs: Arc::clone(&logs),
+            bus: Arc::clone(&bus),
+            scheduler: scheduler.handle(),
+            hub: Arc::clone(&hub),
+        },
+    );
+    let running = Running {
+        address,
+        node: node.clone(),
+        store,
+        guard: guard.clone(),
+        api: Part::default(),
+        worker: Part::default(),
+        server: Part::default(),
+        failed: CancellationToken::new(),
+    };
+    let server = &running.server;
+    server.tasks.spawn(scheduler.run(server.stop.clone()));
+    let (background, stop) = (node.clone(), server.stop.clone());
+    server.tasks.spawn(async move { background.run(stop).await });
+
+    let parts = |executors| WorkerParts {
+        bus: Arc::clone(&bus),
+        coordinator: Arc::clone(&coordinator),
+        logs: Arc::clone(&logs),
+        executors,
+        hub: Arc::clone(&hub),
+        on_lease: on_lease(config, guard.as_ref()),
+    };
+    let mut system = Registry::new();
+    system.register(name(BULK_TYPE)?, Arc::new(BulkExecutor::new(node.clone())));
+    let system =
+        Worker::new(system_worker(config)?, WorkerParts { on_lease: Arc::new(|_| {}), ..parts(system) });
+    server.tasks.spawn(system.run(server.stop.clone()));
+    let executors = executors(config, guard.clone(), functions);
+    let worker = Worker::new(worker(config), parts(executors));
+    running.worker.tasks.spawn(worker.run(running.worker.stop.clone()));
+
+    node.loaded().await;
+    if let Some(listener) = listener {
+        let options = ApiOptions {
+            token: config.token.as_ref().map(|token| token.reveal().to_owned()),
+            limits,
+            batch_bytes_max: bytes(config.limits.body_bytes_max),
+            ..ApiOptions::default()
+        };
+        let (router, stop) = (tasklane_api::router(node, options), running.api.stop.clone());
+        let failed = running.failed.clone();
+        running.api.tasks.spawn(async move {
+            tasklane_api::serve(listener, router, stop.clone().cancelled_owned()).await;
+            if !stop.is_cancelled() {
+                tracing::error!("the API has ended by itself");
+                failed.cancel();
+            }
+        });
+    }
+    Ok(running)
+}
+
+impl Running {
+    /// What answers for it.
+    pub fn node(&self) -> &Node {
+        &self.node
+    }
+
+    /// Returns when a part has ended by itself.
+    pub async fn stopped(&self) {
+        self.failed.cancelled().await;
+    }
+
+    /// Stops in an orderly way: what runs is given time to finish.
+    pub async fn close(self) -> Result<(), StoreError> {
+        // Waiting requests and streams would keep the API open until their time is up: they are ended with it.
+        self.api.close().await;
+        self.worker.close().await;
+        self.server.close().await;
+        if let Some(guard) = &self.guard {
+            guard.close().await;
+        }
+        self.store.close().await
+    }
+}
+
+async fn open_store(config: &Config) -> Result<Sqlite> {
+    let url = config.store_url();
+    let Some(path) = url.strip_prefix("sqlite://") else {
+        bail!("store {url} is not supported yet; use sqlite://PATH");
+    };
+    let durability = match config.durability {
+        Durability::Full => tasklane_sqlite::Durability::Full,
+        Durability::Relaxed => tasklane_sqlite::Durability::Relaxed,
+    };
+    let options = tasklane_sqlite::Options { durability, ..tasklane_sqlite::Options::new(path) };
+    Sqlite::connect(options).await.with_context(|| format!("cannot open {path}"))
+}
+
+/// Waits until nothing that an earlier process started is alive. The lock is shared with the guard and everything it
+/// starts, so it is free when the last of them is gone.
+async fn await_guard(data_dir: &Path) -> Result<OwnedFd> {
+    let path = data_dir.join("guard.lock");
+    std::fs::create_dir_all(data_dir).with_context(|| format!("cannot make {}", data_dir.display()))?;
+    let file = File::options().create(true).truncate(false).write(true).open(&path);
+    let file = file.with_context(|| format!("cannot open {}", path.display()))?;
+    let locked = tokio::task::spawn_blocking(move || file.lock().map(|()| file));
+    match tokio::time::timeout(GUARD_WITHIN, locked).await {
+        Ok(file) => Ok(file.context("the thread that waits has failed")??.into()),
+        Err(_) => bail!(
+            "attempts of an earlier process are still running after {GUARD_WITHIN:?}; \
+             end them (see who holds {}) and start again",
+            path.display()
+        ),
+    }
+}
+
+async fn start_guard(config: &Config, lock: OwnedFd) -> Result<Option<Guard>> {
+    let needed = ["SHELL", "PYTHON_SCRIPT"];
+    if !config.worker.task_types.iter().any(|task_type| needed.contains(&task_type.as_str())) {
+        return Ok(None);
+    }
+    let options =
+        GuardOptions { lock: Some(lock), dir: Some(config.data_dir.join("work")), ..GuardOptions::default() };
+    Guard::start(options).await.map(Some).context("cannot start the guard process")
+}
+
+/// Tells the guard when the lease ends, unless told anew. The worker stops by itself before; what it cannot stop, because
+/// it is stopped itself, the guard ends in time.
+fn on_lease(config: &Config, guard: Option<&Guard>) -> Arc<dyn Fn(Timestamp) + Send + Sync> {
+    let Some(guard) = guard.cloned() else { return Arc::new(|_| {}) };
+    let left = fence_margin(config);
+    Arc::new(move |fence_at| guard.set_deadline(Some((fence_at + left).since(Timestamp::ZERO))))
+}
+
+fn executors(config: &Config, guard: Option<Guard>, functions: Registrations) -> Registry {
+    let mut options = ExecutorOptions::new(guard);
+    options.command.python.clone_from(&config.worker.python);
+    options.command.env_inherit = config.worker.env.iter().cloned().collect();
+    options.command.result_bytes_max = bytes(config.limits.result_bytes_max);
+    let mut executors = Registry::builtin(options);
+    executors.retain(|task_type| config.worker.task_types.contains(task_type));
+    for (task_type, function) in functions.0 {
+        executors
+            .register(task_type, Arc::new(function.result_bytes_max(bytes(config.limits.result_bytes_max))));
+    }
+    executors
+}
+
+fn worker(config: &Config) -> WorkerOptions {
+    let capacity = config.worker.capacity().get();
+    WorkerOptions {
+        name: config.worker.name(),
+        weight: config.worker.weight.get(),
+        labels: config.worker.labels.clone(),
+        stop_grace: config.worker.stop_grace,
+        drain_grace: config.worker.drain_grace,
+        machine: session::WorkerOptions {
+            capacity,
+            prefetch: capacity,
+            lanes: config.lanes.get(),
+            ttl: config.session.worker_ttl,
+            renew_every: config.session.worker_renew_every,
+            fence_margin: fence_margin(config),
+            ..session::WorkerOptions::default()
+        },
+        output: OutputOptions {
+            attempt_bytes_max: bytes(config.worker.log_bytes_max),
+            ..OutputOptions::default()
+        },
+    }
+}
+
+/// What is left of a lease when the worker stops by itself: time for everything to be gone.
+fn fence_margin(config: &Config) -> Duration {
+    config.session.worker_ttl / 4
+}
+
+fn system_worker(config: &Config) -> Result<WorkerOptions> {
+    let options = worker(config);
+    let machine = session::WorkerOptions {
+        capacity: SYSTEM_CAPACITY,
+        prefetch: SYSTEM_CAPACITY,
+        ..options.machine.clone()
+    };
+    Ok(WorkerOptions { name: name("tasklane.system")?, machine, drain_grace: Duration::ZERO, ..options })
+}
+
+fn retention(config: &Config) -> RetentionOptions {
+    RetentionOptions {
+        tasks: config.retention.tasks,
+        request_ids: config.retention.request_ids,
+        batch: usize::try_from(config.retention.batch.get()).unwrap_or(usize::MAX),
+        ..RetentionOptions::default()
+    }
+}
+
+fn name(text: &str) -> Result<Name> {
+    Name::new(text).with_context(|| format!("{text} is not a name"))
+}
+
+fn bytes(size: u64) -> usize {
+    usize::try_from(size).unwrap_or(usize::MAX)
+}

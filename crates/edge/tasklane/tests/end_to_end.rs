@@ -1,0 +1,172 @@
+//! The real program, as its users meet it.
+
+mod support;
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::Stdio;
+
+use serde_json::json;
+use support::{PROGRAM, Server};
+
+#[tokio::test]
+async fn the_task_of_the_readme_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(&folder.path().join("data"));
+    let api = server.api();
+    let task = json!({
+        "taskName": "hi", "taskType": "PYTHON_SCRIPT", "payload": "print(6*7)", "executionTimeout": 60, "retryCount": 3,
+    });
+    let (status, answer) = api.post("/tasks", task).await;
+    assert_eq!((status, &answer["status"]), (201, &json!("PENDING")));
+    let task = api.finished(answer["taskId"].as_str().unwrap()).await;
+    assert_eq!(task["status"], "SUCCESS", "{task}");
+    assert_eq!(task["result"]["code"], 0);
+    let printed: String =
+        task["logs"].as_array().unwrap().iter().map(|log| log["text"].as_str().unwrap()).collect();
+    assert_eq!(printed.trim(), "42", "{task}");
+    server.terminate();
+}
+
+#[tokio::test]
+async fn data_survives_a_restart_and_a_waiting_task_runs_after_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let server = Server::start(&data);
+    let (done, waiting) = {
+        let api = server.api();
+        let done = api.submit(json!({"taskName": "a", "taskType": "NOOP"})).await;
+        api.finished(&done).await;
+        let waiting = json!({"taskName": "b", "taskType": "NOOP", "delay": "2s", "requestId": "once"});
+        (done, api.submit(waiting).await)
+    };
+    server.terminate();
+    let server = Server::start(&data);
+    let api = server.api();
+    assert_eq!(api.finished(&done).await["status"], "SUCCESS");
+    let again = json!({"taskName": "b", "taskType": "NOOP", "delay": "2s", "requestId": "once"});
+    let (status, answer) = api.post("/tasks", again).await;
+    assert_eq!((status, &answer["taskId"], &answer["duplicate"]), (200, &json!(waiting), &json!(true)));
+    assert_eq!(api.finished(&waiting).await["status"], "SUCCESS");
+}
+
+#[tokio::test]
+async fn a_second_server_on_the_same_data_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let _server = Server::start(&data);
+    let second = std::process::Command::new(PROGRAM)
+        .args(["dev", "--listen", "127.0.0.1:0", "--data-dir"])
+        .arg(&data)
+        .output()
+        .unwrap();
+    assert!(!second.status.success());
+    let said = String::from_utf8_lossy(&second.stderr);
+    assert!(said.contains("in use") || said.contains("another process"), "{said}");
+}
+
+#[tokio::test]
+async fn cancel_stops_the_whole_tree() {
+    let folder = tempfile::tempdir().unwrap();
+    let pids = folder.path().join("pids");
+    let server = Server::start(&folder.path().join("data"));
+    let api = server.api();
+    // A child that has left the session and ignores SIGTERM, and one that has not.
+    let script = format!(
+        "echo $$ >> {0}; setsid sh -c 'trap \"\" TERM; echo $$ >> {0}; sleep 1000 & wait; sleep 1000' & sleep 1000",
+        pids.display()
+    );
+    let id = api.submit(json!({"taskName": "tree", "taskType": "SHELL", "payload": script})).await;
+    let written = || std::fs::read_to_string(&pids).unwrap_or_default();
+    while written().lines().count() < 2 {
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    let (status, answer) = api.delete(&format!("/tasks/{id}")).await;
+    assert_eq!((status, answer), (202, json!({"message": "Cancel request accepted."})));
+    assert_eq!(api.finished(&id).await["status"], "CANCELLED");
+    for pid in written().lines() {
+        assert!(!std::path::Path::new("/proc").join(pid).exists(), "process {pid} is alive after the cancel");
+    }
+    let (status, _) = api.delete(&format!("/tasks/{id}")).await;
+    assert_eq!(status, 202);
+}
+
+#[tokio::test]
+async fn run_shows_each_line_as_it_is_printed_and_exits_as_the_task_did() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(&folder.path().join("data"));
+    let gate = folder.path().join("gate");
+    // Each line is printed only after the one before was seen here.
+    let script = format!(
+        "for i in 1 2 3; do echo line $i; while [ ! -e {0}$i ]; do sleep 0.02; done; done; exit 7",
+        gate.display()
+    );
+    let mut run = server.cli(&["run", "--", "sh", "-c", &script]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(run.stdout.take().unwrap()).lines();
+    for i in 1..=3 {
+        assert_eq!(lines.next().unwrap().unwrap(), format!("line {i}"));
+        std::fs::write(format!("{}{i}", gate.display()), "").unwrap();
+    }
+    assert_eq!(run.wait().unwrap().code(), Some(7));
+}
+
+#[tokio::test]
+async fn a_flood_of_output_is_cut_and_counted_and_memory_stays_small() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(&folder.path().join("data"));
+    let api = server.api();
+    let before = anonymous_memory(server.pid());
+    let flood = json!({"taskName": "flood", "taskType": "SHELL", "payload": "head -c 1073741824 /dev/zero | tr '\\0' x"});
+    let id = api.submit(flood).await;
+    let task = api.finished(&id).await;
+    assert_eq!(task["status"], "SUCCESS", "{}", task["error"]);
+    let grown = anonymous_memory(server.pid()).saturating_sub(before);
+    assert!(grown < 100 << 20, "memory grew by {grown} bytes");
+    let last = task["logs"].as_array().unwrap().last().unwrap();
+    assert_eq!(last["stream"], "system", "{last}");
+    let over = (1_u64 << 30) - (16 << 20);
+    assert!(last["text"].as_str().unwrap().contains(&over.to_string()), "{last}");
+}
+
+/// `RssAnon` of a process, in bytes.
+fn anonymous_memory(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
+    line.trim().trim_end_matches("kB").trim().parse::<u64>().unwrap() * 1024
+}
+
+#[tokio::test]
+async fn many_tasks_are_cancelled_by_filter() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(&folder.path().join("data"));
+    let api = server.api();
+    let tasks: Vec<_> = (0..1_200)
+        .map(|_| json!({"taskName": "later", "taskType": "NOOP", "delay": "1h", "metadata": {"team": "a"}}))
+        .collect();
+    let (status, _) = api.post("/tasks/batch", json!({"tasks": tasks})).await;
+    assert_eq!(status, 200);
+    let other = api.submit(json!({"taskName": "other", "taskType": "NOOP", "delay": "1h"})).await;
+    let bulk =
+        |dry_run: bool| json!({"action": "cancel", "filter": {"metadata": {"team": "a"}}, "dryRun": dry_run});
+    let (status, counted) = api.post("/tasks/bulk", bulk(true)).await;
+    assert_eq!((status, &counted["matched"]), (200, &json!(1_200)), "{counted}");
+    let (status, begun) = api.post("/tasks/bulk", bulk(false)).await;
+    assert_eq!(status, 202, "{begun}");
+    let operation = begun["operationId"].as_str().unwrap();
+    let done = api.finished(operation).await;
+    assert_eq!(done["status"], "SUCCESS", "{done}");
+    let (_, state) = api.get(&format!("/tasks/bulk/{operation}")).await;
+    assert_eq!((&state["done"], &state["failed"]), (&json!(1_200), &json!(0)), "{state}");
+    let (_, other) = api.get(&format!("/tasks/{other}")).await;
+    assert_eq!(other["status"], "PENDING");
+}
+
+#[tokio::test]
+async fn the_command_line_says_what_to_do_when_there_is_no_server() {
+    let mut command = std::process::Command::new(PROGRAM);
+    command.args(["list", "--url", "http://127.0.0.1:9"]).stderr(Stdio::piped()).stdout(Stdio::null());
+    let mut process = command.spawn().unwrap();
+    let mut said = String::new();
+    process.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert!(!process.wait().unwrap().success());
+    assert!(said.contains("tasklane dev"), "{said}");
+}
