@@ -1,5 +1,6 @@
 //! `cargo xtask sim`: runs the simulator over many seeds and says what it saw.
 
+use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -7,7 +8,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use tasklane_core::guard::{Guard, Guards};
 use tasklane_core::time::Timestamp;
-use tasklane_sim::{Report, Scenario, Totals, run};
+use tasklane_sim::{Report, Scenario, Totals, guards, run};
+
+use crate::cargo::root;
 
 /// What to run.
 #[derive(Debug, clap::Args)]
@@ -30,13 +33,14 @@ pub(crate) struct Options {
     /// Switches a guard off, to see that it is missed
     #[arg(long)]
     without: Option<String>,
-    /// Tries every guard: switches it off and looks for a seed that notices
+    /// Switches off every guard in turn and prints a seed that notices: the kept one, or else a new one
     #[arg(long)]
     guards: bool,
+    /// With --guards: keeps these seeds in the file that the tests read
+    #[arg(long, requires = "guards")]
+    write: bool,
 }
 
-/// Seeds within which a missing guard must be noticed.
-const GUARD_SEEDS_MAX: u64 = 10_000;
 /// One in so many seeds is run twice and compared.
 const COMPARE_EVERY: u64 = 20;
 
@@ -50,12 +54,13 @@ pub(crate) fn check() -> anyhow::Result<()> {
         trace: None,
         without: None,
         guards: false,
+        write: false,
     })
 }
 
 pub(crate) fn run_command(options: &Options) -> anyhow::Result<()> {
     if options.guards {
-        return try_guards(options.from);
+        return try_guards(options.write);
     }
     let guards = match &options.without {
         Some(name) => Guards::without(guard(name)?),
@@ -149,23 +154,27 @@ fn replay(scenario: &Scenario) -> anyhow::Result<()> {
     if report.violations.is_empty() { Ok(()) } else { bail!("seed {seed} violates an invariant") }
 }
 
-/// Looks, for every guard, for a seed that notices when it is off.
-fn try_guards(from: u64) -> anyhow::Result<()> {
+/// Finds, for every guard, a seed that notices when it is off: the kept one, or else the first.
+fn try_guards(write: bool) -> anyhow::Result<()> {
+    let file = root().join(guards::FILE);
+    let kept = guards::parse(&std::fs::read_to_string(&file).unwrap_or_default());
+    let mut seeds = BTreeMap::new();
     let mut missed = Vec::new();
     for &guard in Guard::ALL {
-        let started = Instant::now();
-        let totals = run_seeds(from, from + GUARD_SEEDS_MAX, Guards::without(guard), || true, true);
-        if let Some((seed, what)) = totals.failures.first() {
-            println!(
-                "{:24} caught by seed {seed} after {} runs, {:.1} s: {what}",
-                guard.as_str(),
-                totals.runs,
-                started.elapsed().as_secs_f64()
-            );
-        } else {
-            println!("{:24} NOT caught in {} runs", guard.as_str(), totals.runs);
-            missed.push(guard.as_str());
-        }
+        let name = guard.as_str();
+        let still = kept.get(&guard).copied().filter(|&seed| guards::violation(guard, seed).is_some());
+        let Some(seed) = still.or_else(|| guards::look_for(guard)) else {
+            println!("# {name} is missed by none of {} seeds", guards::SEEDS_MAX);
+            missed.push(name);
+            continue;
+        };
+        let note = if still.is_some() { "" } else { "  # new" };
+        println!("{name} {seed}{note}");
+        seeds.insert(guard, seed);
+    }
+    if write {
+        std::fs::write(&file, guards::print(&seeds))
+            .with_context(|| format!("failed to write {}", guards::FILE))?;
     }
     if missed.is_empty() { Ok(()) } else { bail!("guards that nobody missed: {}", missed.join(", ")) }
 }

@@ -3,6 +3,7 @@
 pub mod checker;
 mod client;
 mod coordinator;
+pub mod guards;
 pub mod harness;
 mod nemesis;
 mod network;
