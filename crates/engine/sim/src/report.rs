@@ -39,6 +39,11 @@ impl Report {
         self.tasks >= 100 && self.takeovers >= 2 && self.worker_losses >= 2 && self.unknown_commits >= 1
     }
 
+    /// Counts a rare path.
+    pub(crate) fn path(&mut self, name: &'static str) {
+        *self.counters.entry(name).or_default() += 1;
+    }
+
     /// Counts a fault.
     pub(crate) fn fault(&mut self, kind: &'static str) {
         *self.faults.entry(kind).or_default() += 1;
