@@ -14,6 +14,6 @@ mod store;
 mod worker;
 mod world;
 
-pub use report::{Report, Totals};
+pub use report::{FULL, Report, Totals};
 pub use scenario::Scenario;
 pub use world::run;

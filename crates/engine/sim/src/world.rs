@@ -175,7 +175,7 @@ impl World {
             client: Client::default(),
             weather: Weather::default(),
             checker: Checker::new(bounds),
-            report: Report::default(),
+            report: Report { servers: scenario.servers, workers: scenario.workers, ..Report::default() },
             scenario,
         };
         for index in 0..world.servers.len() {
