@@ -1,13 +1,16 @@
 //! `cargo xtask sim`: runs the simulator over many seeds and says what it saw.
 
+use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 use tasklane_core::guard::{Guard, Guards};
 use tasklane_core::time::Timestamp;
-use tasklane_sim::{Report, Scenario, Totals, run};
+use tasklane_sim::{FULL, Report, Scenario, Totals, guards, run};
+
+use crate::cargo::root;
 
 /// What to run.
 #[derive(Debug, clap::Args)]
@@ -30,32 +33,64 @@ pub(crate) struct Options {
     /// Switches a guard off, to see that it is missed
     #[arg(long)]
     without: Option<String>,
-    /// Tries every guard: switches it off and looks for a seed that notices
+    /// Switches off every guard in turn and prints a seed that notices: the kept one, or else a new one
     #[arg(long)]
     guards: bool,
+    /// With --guards: keeps these seeds in the file that the tests read
+    #[arg(long, requires = "guards")]
+    write: bool,
 }
 
-/// Seeds within which a missing guard must be noticed.
-const GUARD_SEEDS_MAX: u64 = 10_000;
+/// How many of the rarest paths are printed.
+const RAREST: usize = 8;
 /// One in so many seeds is run twice and compared.
 const COMPARE_EVERY: u64 = 20;
 
-/// What CI runs: new seeds every time would make failures hard to meet again, so it begins where it always does.
+/// How long CI plays.
+const CHECK_FOR: Duration = Duration::from_secs(30);
+/// … and for how long at most, while some transition or path is not reached: on a slow machine, or with bad luck.
+const CHECK_FOR_MAX: Duration = Duration::from_secs(150);
+/// Schedules that CI must have played. Far fewer than any machine does in that time: it is there to notice a simulator
+/// that plays nothing, not a slow machine.
+const SCHEDULES_MIN: u64 = 300;
+
+/// What CI runs: new seeds every time would make failures hard to meet again, so it begins where it always does. Fails
+/// also if what was played proves too little.
 pub(crate) fn check() -> anyhow::Result<()> {
-    run_command(&Options {
-        seconds: 30,
-        seed: None,
-        from: 1,
-        seeds: u64::MAX,
-        trace: None,
-        without: None,
-        guards: false,
-    })
+    let started = Instant::now();
+    let mut totals = Totals::default();
+    while totals.failures.is_empty() && started.elapsed() < CHECK_FOR_MAX {
+        let until = Instant::now() + CHECK_FOR;
+        totals.merge(run_seeds(1 + totals.runs, u64::MAX, Guards::ALL_ON, || Instant::now() < until, true));
+        if is_everything_reached(&totals) {
+            break;
+        }
+    }
+    print_totals(&totals, started.elapsed());
+    fail_first(&totals)?;
+    ensure!(totals.runs >= SCHEDULES_MIN, "only {} of {SCHEDULES_MIN} schedules were played", totals.runs);
+    ensure!(totals.thin.is_empty(), "some seeds have less than {FULL}: {:?}", totals.thin);
+    ensure!(
+        is_everything_reached(&totals),
+        "some transitions or rare paths are reached by no seed: see above"
+    );
+    Ok(())
+}
+
+fn is_everything_reached(totals: &Totals) -> bool {
+    totals.unreached_transitions().is_empty() && totals.unreached_paths().is_empty()
+}
+
+fn fail_first(totals: &Totals) -> anyhow::Result<()> {
+    match totals.failures.first() {
+        Some((seed, what)) => bail!("seed {seed}: {what}\n  replay it with: cargo xtask sim --seed {seed}"),
+        None => Ok(()),
+    }
 }
 
 pub(crate) fn run_command(options: &Options) -> anyhow::Result<()> {
     if options.guards {
-        return try_guards(options.from);
+        return try_guards(options.write);
     }
     let guards = match &options.without {
         Some(name) => Guards::without(guard(name)?),
@@ -71,10 +106,7 @@ pub(crate) fn run_command(options: &Options) -> anyhow::Result<()> {
     let last = options.from.saturating_add(options.seeds);
     let totals = run_seeds(options.from, last, guards, || Instant::now() < until, options.without.is_some());
     print_totals(&totals, started.elapsed());
-    match totals.failures.first() {
-        Some((seed, what)) => bail!("seed {seed}: {what}\n  replay it with: cargo xtask sim --seed {seed}"),
-        None => Ok(()),
-    }
+    fail_first(&totals)
 }
 
 fn guard(name: &str) -> anyhow::Result<Guard> {
@@ -141,7 +173,15 @@ fn replay(scenario: &Scenario) -> anyhow::Result<()> {
     for line in &report.trace {
         println!("{line}");
     }
-    println!("{} tasks, {} steps, digest {:016x}", report.tasks, report.steps, report.digest);
+    println!(
+        "{} tasks, {} takeovers, {} worker losses, {} unknown commits, {} steps, digest {:016x}",
+        report.tasks,
+        report.takeovers,
+        report.worker_losses,
+        report.unknown_commits,
+        report.steps,
+        report.digest
+    );
     println!("faults {:#?}", report.faults);
     for violation in &report.violations {
         println!("{} {}", violation.at, violation.what);
@@ -149,35 +189,35 @@ fn replay(scenario: &Scenario) -> anyhow::Result<()> {
     if report.violations.is_empty() { Ok(()) } else { bail!("seed {seed} violates an invariant") }
 }
 
-/// Looks, for every guard, for a seed that notices when it is off.
-fn try_guards(from: u64) -> anyhow::Result<()> {
+/// Finds, for every guard, a seed that notices when it is off: the kept one, or else the first.
+fn try_guards(write: bool) -> anyhow::Result<()> {
+    let file = root().join(guards::FILE);
+    let kept = guards::parse(&std::fs::read_to_string(&file).unwrap_or_default());
+    let mut seeds = BTreeMap::new();
     let mut missed = Vec::new();
     for &guard in Guard::ALL {
-        let started = Instant::now();
-        let totals = run_seeds(from, from + GUARD_SEEDS_MAX, Guards::without(guard), || true, true);
-        if let Some((seed, what)) = totals.failures.first() {
-            println!(
-                "{:24} caught by seed {seed} after {} runs, {:.1} s: {what}",
-                guard.as_str(),
-                totals.runs,
-                started.elapsed().as_secs_f64()
-            );
-        } else {
-            println!("{:24} NOT caught in {} runs", guard.as_str(), totals.runs);
-            missed.push(guard.as_str());
-        }
+        let name = guard.as_str();
+        let still = kept.get(&guard).copied().filter(|&seed| guards::violation(guard, seed).is_some());
+        let Some(seed) = still.or_else(|| guards::look_for(guard)) else {
+            println!("# {name} is missed by none of {} seeds", guards::SEEDS_MAX);
+            missed.push(name);
+            continue;
+        };
+        let note = if still.is_some() { "" } else { "  # new" };
+        println!("{name} {seed}{note}");
+        seeds.insert(guard, seed);
+    }
+    if write {
+        std::fs::write(&file, guards::print(&seeds))
+            .with_context(|| format!("failed to write {}", guards::FILE))?;
     }
     if missed.is_empty() { Ok(()) } else { bail!("guards that nobody missed: {}", missed.join(", ")) }
 }
 
 fn print_totals(totals: &Totals, time: Duration) {
     let sum = &totals.sum;
-    println!(
-        "{} schedules in {:.1} s ({} with at least 100 tasks, 2 takeovers, 2 worker losses and an unknown commit)",
-        totals.runs,
-        time.as_secs_f64(),
-        totals.full_runs
-    );
+    let full = totals.runs - totals.thin.len() as u64;
+    println!("{} schedules in {:.1} s ({full} with at least {FULL})", totals.runs, time.as_secs_f64());
     println!(
         "{} tasks, {} takeovers, {} worker losses, {} unknown commits, {} steps",
         sum.tasks, sum.takeovers, sum.worker_losses, sum.unknown_commits, sum.steps
@@ -190,6 +230,10 @@ fn print_totals(totals: &Totals, time: Duration) {
         totals.unreached_transitions().iter().map(|(from, to)| format!("{from} to {to}")).collect();
     println!("transitions that no seed took: {}", none_or(&steps));
     println!("rare paths that no seed took: {}", none_or(&totals.unreached_paths()));
+    let rarest = totals.rarest_paths(RAREST);
+    let rarest: Vec<String> = rarest.iter().map(|(name, count)| format!("{name} {count}")).collect();
+    println!("rarest paths that some took: {}", none_or(&rarest));
+    println!("seeds with less than that: {:?}", totals.thin);
     println!("violations: {}", totals.failures.len());
 }
 

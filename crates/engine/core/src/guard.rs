@@ -34,6 +34,8 @@ guards! {
     InboxDoneInGroup,
     /// Ownership: after an outcome that cannot be settled the lane is claimed and loaded anew.
     ReclaimAfterUnknown,
+    /// Ownership: a lane that failed under several owners in a row is left alone for a while.
+    ParkedLaneRests,
     /// Lane: what an insert led to is learned from the outcome, not assumed.
     InsertOutcome,
     /// Lane: reports must name the current attempt.

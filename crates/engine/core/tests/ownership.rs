@@ -624,6 +624,67 @@ fn a_lane_that_was_parked_long_enough_is_owned_again() {
     assert_eq!((server.machine.phase(), server.asked()), ("asking who is alive", vec![Asked::Members]));
 }
 
+/// Failures were added up for as long as a server lived, so that one a day parked the lane on the fourth day.
+#[test]
+fn a_failure_after_long_work_is_counted_from_the_start() {
+    for (worked, failures) in [(299_999, 4), (300_000, 1)] {
+        let mut server = Stage::owning(|_| {});
+        server.after(worked);
+        server.step(Input::Failed);
+        server.calls.retain(|(_, request)| matches!(request, Request::Head));
+        server.head_is(3, 5);
+        assert_eq!(server.claim().1.failures, failures);
+    }
+}
+
+/// A claim that was applied without an answer, and then given up, counted the same failure once more.
+#[test]
+fn a_failure_is_counted_once_and_not_after_somebody_else_has_claimed() {
+    let mut server = Stage::owning(|_| {});
+    server.step(Input::Failed);
+    server.calls.retain(|(_, request)| matches!(request, Request::Head));
+    server.head_is(0, 5);
+    server.claim_fails(CallError::Unknown);
+    server.step(Input::Granted(false));
+    server.step(Input::Granted(true));
+    server.epoch += 1;
+    server.head_is(1, 0);
+    assert_eq!(server.claim().1.failures, 1);
+}
+
+/// The rest of one server used to excuse failures that others had later.
+#[test]
+fn a_rest_counts_only_if_nobody_has_claimed_the_lane_since() {
+    let mut server = Stage::owning(|_| {});
+    server.step(Input::Failed);
+    server.calls.retain(|(_, request)| matches!(request, Request::Head));
+    server.head_is(3, 0);
+    server.claimed();
+    server.asked();
+    server.step(Input::Wanted(false));
+    server.after(60_000);
+    assert_eq!((server.machine.phase(), server.asked()), ("idle", vec![Asked::Release]));
+    server.epoch += 2;
+    server.step(Input::Wanted(true));
+    server.step(Input::Granted(true));
+    server.head_is(5, 0);
+    server.claimed();
+    assert_eq!((server.machine.phase(), server.asked()), ("parked", vec![Asked::Acquire, Asked::Parked(5)]));
+}
+
+#[test]
+fn a_lane_that_others_could_not_run_is_parked_before_it_is_tried() {
+    let mut server = Stage::new();
+    server.step(Input::Wanted(true));
+    server.step(Input::Granted(true));
+    server.asked();
+    server.head_is(4, 0);
+    server.claimed();
+    assert_eq!((server.machine.phase(), server.asked()), ("parked", vec![Asked::Parked(4)]));
+    server.after(60_000);
+    server.becomes_owner();
+}
+
 #[test]
 fn the_lane_follows_the_wall_clock_of_the_moment_it_was_taken() {
     let mut server = Stage::new();

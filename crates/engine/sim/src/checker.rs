@@ -12,8 +12,10 @@
 //! 9. An acknowledged command is not lost, and is removed only when it has taken effect; a cancelled task is not started again.
 //! 10. A report is acknowledged only when what it led to is durable.
 //! 11. Tasks whose attempts keep getting lost are stopped.
+//! 12. A lane that failed under several owners in a row is left alone for a while before it is tried again.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use tasklane_core::id::{AttemptNo, Epoch, LaneId, OwnerId, SessionId, TaskId};
 use tasklane_core::message::AttemptId;
@@ -44,6 +46,15 @@ pub enum Observation {
         epoch: Epoch,
         /// Its owner.
         owner: OwnerId,
+        /// Owners in a row that have failed before, as the claim says.
+        failures: u32,
+    },
+    /// The owner of a lane sets to work.
+    Tried {
+        /// The lane.
+        lane: LaneId,
+        /// Its epoch.
+        epoch: Epoch,
     },
     /// A task was changed in the store.
     Changed(Change),
@@ -118,16 +129,29 @@ pub struct Violation {
     pub what: String,
 }
 
+/// What the checker has to know of the options.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// How many attempts of a task may be lost before it is stopped.
+    pub lost_max: u32,
+    /// How many owners in a row may fail before a lane is parked.
+    pub failures_max: u32,
+    /// How long a parked lane is left alone.
+    pub park_for: Duration,
+}
+
 /// Watches. See the [module](self).
 #[derive(Debug)]
 pub struct Checker {
-    lost_max: u32,
+    bounds: Bounds,
     violations: Vec<Violation>,
     tasks: BTreeMap<TaskId, Task>,
     acknowledged: BTreeSet<TaskId>,
     /// Tasks with an acknowledged cancel that nobody has dealt with yet.
     cancels: BTreeSet<TaskId>,
     owners: BTreeMap<LaneId, (Epoch, OwnerId)>,
+    /// Failures in a row of each lane, and when a claim first said so.
+    failures: BTreeMap<LaneId, (u32, Timestamp)>,
     /// Tasks whose command was dealt with; its acknowledgement may come later than that.
     removed: BTreeSet<TaskId>,
     executions: BTreeMap<u64, (AttemptId, Vec<String>)>,
@@ -150,15 +174,16 @@ struct Task {
 const VIOLATIONS_MAX: usize = 200;
 
 impl Checker {
-    /// `lost_max`: how many attempts of a task may be lost before it is stopped.
-    pub fn new(lost_max: u32) -> Self {
+    /// Has seen nothing yet.
+    pub fn new(bounds: Bounds) -> Self {
         Self {
-            lost_max,
+            bounds,
             violations: Vec::new(),
             tasks: BTreeMap::new(),
             acknowledged: BTreeSet::new(),
             cancels: BTreeSet::new(),
             owners: BTreeMap::new(),
+            failures: BTreeMap::new(),
             removed: BTreeSet::new(),
             executions: BTreeMap::new(),
             alive: BTreeMap::new(),
@@ -202,12 +227,16 @@ impl Checker {
                     self.fail(at, format!("task {task} was created twice"));
                 }
             }
-            Observation::Claimed { lane, epoch, owner } => {
+            Observation::Claimed { lane, epoch, owner, failures } => {
+                if self.failures.get(&lane).is_none_or(|(known, _)| *known != failures) {
+                    self.failures.insert(lane, (failures, at));
+                }
                 let before = self.owners.insert(lane, (epoch, owner));
                 if before.is_some_and(|(last, _)| epoch <= last) {
                     self.fail(at, format!("lane {lane} was claimed under epoch {epoch} again"));
                 }
             }
+            Observation::Tried { lane, epoch } => self.on_tried(at, lane, epoch),
             Observation::Changed(change) => self.on_changed(at, &change),
             Observation::CancelAcknowledged { task } => {
                 if !self.removed.contains(&task) {
@@ -251,6 +280,23 @@ impl Checker {
         }
     }
 
+    fn on_tried(&mut self, at: Timestamp, lane: LaneId, epoch: Epoch) {
+        // Whoever was overtaken can do no harm, and what it knew of the failures is old.
+        if self.owners.get(&lane).is_none_or(|(current, _)| *current != epoch) {
+            return;
+        }
+        let Some(&(failures, since)) = self.failures.get(&lane) else { return };
+        let rested = at.since(since);
+        if failures > self.bounds.failures_max && rested < self.bounds.park_for {
+            self.fail(
+                at,
+                format!(
+                    "lane {lane} was tried {rested:?} after it had failed under {failures} owners in a row"
+                ),
+            );
+        }
+    }
+
     fn on_changed(&mut self, at: Timestamp, change: &Change) {
         let id = change.task;
         if self.owners.get(&change.lane) != Some(&(change.epoch, change.owner)) {
@@ -270,7 +316,7 @@ impl Checker {
         if was_cancelled && (!change.cancel_requested || assigned) {
             self.fail(at, format!("task {id} was to be cancelled and that was forgotten"));
         }
-        if change.lost > self.lost_max + 1 {
+        if change.lost > self.bounds.lost_max + 1 {
             self.fail(at, format!("task {id} went on after {} lost attempts", change.lost));
         }
         if change.status.is_in_flight()

@@ -3,6 +3,7 @@
 pub mod checker;
 mod client;
 mod coordinator;
+pub mod guards;
 pub mod harness;
 mod nemesis;
 mod network;
@@ -13,6 +14,6 @@ mod store;
 mod worker;
 mod world;
 
-pub use report::{Report, Totals};
+pub use report::{FULL, Report, Totals};
 pub use scenario::Scenario;
 pub use world::run;

@@ -1,5 +1,6 @@
 //! What goes wrong, and when it stops.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tasklane_core::id::LaneId;
@@ -19,15 +20,35 @@ pub(crate) struct Weather {
     pub(crate) storm: bool,
     /// The next commit's answer is lost.
     pub(crate) force_unknown: bool,
+    /// Lanes whose machine panics.
+    pub(crate) curses: BTreeMap<LaneId, Curse>,
     /// All faults are over.
     pub(crate) healed: bool,
     pub(crate) healed_at: Timestamp,
 }
 
+/// The machine of a lane panics, whoever owns it.
+#[derive(Debug)]
+pub(crate) struct Curse {
+    /// How often.
+    panics: u64,
+    /// Inputs that it still takes well.
+    inputs: u64,
+}
+
+/// A lane machine takes at most this many inputs between two panics of a curse. Few enough that owners fail before they
+/// have loaded, while they load, and when they have committed something.
+const CURSE_INPUTS_MAX: u64 = 40;
+/// Panics of a curse that is meant to park the lane, and to fail again when it is tried after that.
+const CURSE_PANICS: (u64, u64) = (4, 7);
+
 /// Faults go on for at least this long …
 const FAULTS_MIN: Duration = Duration::from_secs(50);
 /// … and at most this long.
 const FAULTS_MAX: Duration = Duration::from_secs(150);
+
+/// For this long it is left to chance which faults there are.
+const LUCK_FOR: Duration = Duration::from_secs(15);
 
 impl World {
     pub(crate) fn plan_nemesis(&mut self) {
@@ -42,8 +63,13 @@ impl World {
         if (enough && self.rng.chance(30)) || age > FAULTS_MAX {
             return self.heal_all();
         }
-        let kind = self.rng.below(if self.scenario.clock_jumps { 13 } else { 12 });
+        let lacks_losses = age > LUCK_FOR && self.report.worker_losses < 2;
+        let kind = self.rng.below(if self.scenario.clock_jumps { 14 } else { 13 });
         match kind {
+            // What a run must have and has not met by chance. A worker is lost only while it executes something.
+            _ if lacks_losses && self.executions.is_empty() => {}
+            _ if lacks_losses => self.break_worker(true),
+            _ if age > LUCK_FOR && self.report.takeovers < 2 => self.break_owner(true),
             0 | 1 => self.break_owner(true),
             2 => self.break_owner(false),
             3 | 4 => self.break_worker(true),
@@ -74,12 +100,14 @@ impl World {
                 }
             }
             11 => self.drain_worker(),
+            12 => self.curse_lane(),
             _ => self.jump_clock(),
         }
         if self.report.unknown_commits == 0 {
             self.weather.force_unknown = true;
         }
-        let delay = self.between(500_000, 7_000_000);
+        let longest = if lacks_losses { 700_000 } else { 7_000_000 };
+        let delay = self.between(500_000, longest);
         self.after(delay, Event::Nemesis);
     }
 
@@ -145,6 +173,32 @@ impl World {
         self.report.fault(if long { "worker paused past its TTL" } else { "worker paused" });
         let time = if long { self.between(15_000_000, 40_000_000) } else { self.between(500_000, 8_000_000) };
         self.after(time, Event::ResumeWorker { index });
+    }
+
+    fn curse_lane(&mut self) {
+        let lane = LaneId(u16::try_from(self.rng.index(usize::from(self.scenario.lanes))).unwrap_or(0));
+        let (low, high) = CURSE_PANICS;
+        let panics = if self.rng.chance(50) { 1 } else { low + self.rng.below(high - low + 1) };
+        if panics > 1 {
+            self.report.fault("lane machine cursed to panic in a row");
+        }
+        let inputs = self.rng.below(CURSE_INPUTS_MAX);
+        self.weather.curses.insert(lane, Curse { panics, inputs });
+    }
+
+    /// Whether the machine of a lane panics at the input that its owner gives it now.
+    pub(crate) fn lane_panics(&mut self, lane: LaneId) -> bool {
+        let Some(curse) = self.weather.curses.get_mut(&lane) else { return false };
+        if curse.inputs > 0 {
+            curse.inputs -= 1;
+            return false;
+        }
+        curse.panics -= 1;
+        curse.inputs = self.rng.below(CURSE_INPUTS_MAX);
+        if curse.panics == 0 {
+            self.weather.curses.remove(&lane);
+        }
+        true
     }
 
     fn drain_worker(&mut self) {

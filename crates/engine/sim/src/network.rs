@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tasklane_core::id::LaneId;
-use tasklane_core::message::{OwnerBatch, ToLane, WorkerBatch};
+use tasklane_core::message::{OwnerBatch, Report, ToLane, WorkerBatch};
 
 use crate::server::ServerInput;
 use crate::worker::WorkerInput;
@@ -15,6 +15,28 @@ impl World {
         for delay in self.fates() {
             self.after(delay, Event::ToLane(batch.clone()));
         }
+        if !self.weather.healed && self.rng.chance(1) {
+            self.confuse_sessions(batch);
+        }
+    }
+
+    /// Another worker gives back an attempt that this one has just begun, as a proxy might that mixes up its workers.
+    fn confuse_sessions(&mut self, batch: &WorkerBatch) {
+        let begun = batch.messages.iter().find_map(|message| match message {
+            ToLane::Report { attempt, report: Report::Accepted | Report::Started { .. } } => Some(*attempt),
+            _ => None,
+        });
+        let other = self.rng.index(self.workers.len());
+        let session = self.workers[other].process.as_ref().map(|worker| worker.session);
+        let (Some(attempt), Some(session)) = (begun, session.filter(|session| *session != batch.session))
+        else {
+            return;
+        };
+        self.report.fault("report in the name of another session");
+        let report = Report::HandedBack { reason: "it is another's".to_owned() };
+        let messages = vec![ToLane::Report { attempt, report }];
+        let delay = self.between(100, 3_000);
+        self.after(delay, Event::ToLane(WorkerBatch { lane: batch.lane, session, messages }));
     }
 
     /// Sends a message to a worker session.

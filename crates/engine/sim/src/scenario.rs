@@ -36,6 +36,8 @@ pub struct Scenario {
     pub unknown: u64,
     /// Small windows, so that everything is paged.
     pub tiny_windows: bool,
+    /// How long a lane that keeps failing is left alone.
+    pub park_for: Duration,
     /// Tells the story of this task in the report.
     pub trace: Option<TaskId>,
 }
@@ -52,13 +54,15 @@ impl Scenario {
             servers: count(&mut rng, 2, 3),
             workers: count(&mut rng, 3, 5),
             lanes: u16::try_from(between(&mut rng, 1, 3)).unwrap_or(1),
-            tasks: count(&mut rng, 100, 130),
+            // A few are refused, because a queue is full.
+            tasks: count(&mut rng, 120, 150),
             clock_jumps: rng.chance(40),
             loss: [0, 1, 5, 15][rng.index(4)],
             repeat: [0, 2, 10, 20][rng.index(4)],
             late: [0, 1, 3, 8][rng.index(4)],
             unknown: [1, 3, 8][rng.index(3)],
             tiny_windows: rng.chance(40),
+            park_for: Duration::from_secs(between(&mut rng, 3, 15)),
             trace: None,
         }
     }
@@ -91,6 +95,8 @@ impl Scenario {
             lane,
             pack: PackLimits { ops_max: 128, bytes_max: 5 << 18 },
             commit_tries_max: 20,
+            park_for: self.park_for,
+            steady_after: Duration::from_secs(15),
             ..OwnershipOptions::default()
         }
     }

@@ -12,6 +12,7 @@ use tasklane_core::ownership::{CallError, Effect, Input, Ownership, Reply, fair_
 use tasklane_core::time::Timestamp;
 use tasklane_ports::{OpenSession, SessionToken, View};
 
+use crate::checker::Observation;
 use crate::coordinator::{Caller, CoordinatorCall};
 use crate::scenario::Scenario;
 use crate::store::{ReplyTo, StoreRequest};
@@ -67,6 +68,9 @@ pub(crate) enum ServerInput {
     },
     Tick,
 }
+
+/// Rare paths that the driver sees.
+pub(crate) const PATHS: [&str; 3] = ["lane_parked", "lane_parked_again", "lane_unparked"];
 
 /// A server stops owning this long before its session can have ended.
 const MARGIN: Duration = Duration::from_secs(1);
@@ -263,9 +267,21 @@ impl World {
         let now = self.now;
         let incarnation = self.servers[index].incarnation;
         let mut effects = Vec::new();
-        let server = self.server(index);
-        server.lanes[usize::from(lane.0)].step(input, now, &mut effects);
-        let token = server.token.clone();
+        let is_for_lane = !matches!(input, Input::Wanted(_) | Input::Granted(_) | Input::Failed);
+        let machine = &mut self.server(index).lanes[usize::from(lane.0)];
+        let (owned, was_parked) = (machine.epoch(), machine.phase() == "parked");
+        machine.step(input, now, &mut effects);
+        let (owns, is_parked) = (machine.epoch(), machine.phase() == "parked");
+        if was_parked && !is_parked {
+            self.report.path("lane_unparked");
+        }
+        if let Some(epoch) = owns.filter(|_| owned != owns) {
+            self.checker.observe(now, Observation::Tried { lane, epoch });
+        }
+        if owns.is_some() && owned == owns && is_for_lane && self.lane_panics(lane) {
+            self.contain_panic(index, lane, &mut effects);
+        }
+        let token = self.server(index).token.clone();
         let caller = Caller { is_server: true, index, incarnation };
         for effect in effects {
             match effect {
@@ -296,9 +312,26 @@ impl World {
                 }
                 Effect::Revoke { session } => self.call_coordinator(CoordinatorCall::Revoke { session }),
                 Effect::Changed(_) => {}
-                Effect::Parked { .. } => self.report.fault("lane parked"),
+                Effect::Parked { failures } => {
+                    let first = failures == self.scenario.ownership().failures_max + 1;
+                    self.report.path(if first { "lane_parked" } else { "lane_parked_again" });
+                }
             }
         }
+    }
+
+    /// The lane's machine has panicked in the step that gave these effects. Nothing is done of what it said: it would not
+    /// have come to say it. Whoever waits for an answer that is lost with it gets the store's.
+    fn contain_panic(&mut self, index: usize, lane: LaneId, effects: &mut Vec<Effect>) {
+        self.report.fault("lane machine panicked");
+        let answer = |effect: Effect| match effect {
+            Effect::Submitted { token, .. } => Some(Effect::Submitted { token, outcomes: None }),
+            _ => None,
+        };
+        let answers: Vec<Effect> = std::mem::take(effects).into_iter().filter_map(answer).collect();
+        let now = self.now;
+        self.server(index).lanes[usize::from(lane.0)].step(Input::Failed, now, effects);
+        effects.extend(answers);
     }
 
     /// The API takes a client's operation.

@@ -172,7 +172,8 @@ impl World {
                 HistoryEvent::InboxDone { task, .. } => Observation::CommandRemoved { task },
                 HistoryEvent::Claimed { lane, epoch, owner } => {
                     self.report.takeovers += u64::from(epoch.0 > 1);
-                    Observation::Claimed { lane, epoch, owner }
+                    let failures = self.store.lane_head(lane).failures;
+                    Observation::Claimed { lane, epoch, owner, failures }
                 }
                 HistoryEvent::Changed { task, lane, epoch, owner, from, path, to, .. } => {
                     self.tell(task, || format!("stored by epoch {epoch}: from {from} by {path:?} to {to:?}"));

@@ -9,17 +9,18 @@ use std::time::Duration;
 use tasklane_core::id::{LaneId, TaskId};
 use tasklane_core::lane::Counters;
 use tasklane_core::message::{OwnerBatch, WorkerBatch};
+use tasklane_core::ownership::OwnershipOptions;
 use tasklane_core::rng::Rng;
 use tasklane_core::time::Timestamp;
 use tasklane_local::{MemoryOptions, MemoryState, Sessions, SessionsOptions};
 
-use crate::checker::Checker;
+use crate::checker::{Bounds, Checker};
 use crate::client::{Client, ClientEvent};
 use crate::coordinator::CoordinatorCall;
 use crate::nemesis::Weather;
 use crate::report::Report;
 use crate::scenario::Scenario;
-use crate::server::{Server, ServerInput};
+use crate::server::{PATHS, Server, ServerInput};
 use crate::store::StoreCall;
 use crate::worker::{Execution, Worker, WorkerInput};
 
@@ -157,6 +158,8 @@ const DRAIN_MAX: Duration = Duration::from_mins(30);
 impl World {
     fn new(scenario: Scenario) -> Self {
         let guards = scenario.guards;
+        let OwnershipOptions { failures_max, park_for, .. } = scenario.ownership();
+        let bounds = Bounds { lost_max: Scenario::LOST_MAX, failures_max, park_for };
         let mut world = Self {
             rng: Rng::new(scenario.seed),
             now: Timestamp::from_millis(1_000_000),
@@ -171,8 +174,8 @@ impl World {
             next_execution: 0,
             client: Client::default(),
             weather: Weather::default(),
-            checker: Checker::new(Scenario::LOST_MAX),
-            report: Report::default(),
+            checker: Checker::new(bounds),
+            report: Report { servers: scenario.servers, workers: scenario.workers, ..Report::default() },
             scenario,
         };
         for index in 0..world.servers.len() {
@@ -184,6 +187,9 @@ impl World {
         world.plan_client();
         world.plan_nemesis();
         for (name, _) in Counters::default().iter() {
+            world.report.counters.insert(name, 0);
+        }
+        for name in PATHS {
             world.report.counters.insert(name, 0);
         }
         world

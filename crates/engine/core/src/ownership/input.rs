@@ -55,7 +55,8 @@ pub enum Input {
     },
     /// There may be something new in the store.
     Hint,
-    /// The lane's code failed: a panic was contained.
+    /// The lane's code failed: a panic was contained. Nothing is done of what the step said before; a submission whose
+    /// answer was among it is given to the store.
     Failed,
     /// Time has passed.
     Tick,

@@ -29,6 +29,8 @@ pub struct OwnershipOptions {
     pub failures_max: u32,
     /// How long a parked lane is left alone.
     pub park_for: Duration,
+    /// An owner that worked for this long before it failed is not counted with those that failed before it.
+    pub steady_after: Duration,
     /// Repetitions of one commit before its outcome counts as unsettled and the lane is claimed anew.
     pub commit_tries_max: u32,
 }
@@ -41,6 +43,7 @@ impl Default for OwnershipOptions {
             retry_after: Duration::from_millis(200),
             failures_max: 3,
             park_for: Duration::from_mins(1),
+            steady_after: Duration::from_mins(5),
             commit_tries_max: 50,
         }
     }
@@ -48,7 +51,6 @@ impl Default for OwnershipOptions {
 
 /// The ownership of one lane by one server. See the [module](super).
 #[derive(Debug)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct Ownership {
     options: OwnershipOptions,
     lane: LaneId,
@@ -62,10 +64,11 @@ pub struct Ownership {
     next_call: u64,
     /// Calls to make again, when it is time.
     retries: BTreeMap<(Timestamp, u64), Request>,
-    /// The last failure of this lane was this server's own.
-    failed: bool,
-    /// This server has left the lane alone for long enough: its next claim is a try, whoever failed before.
-    rested: bool,
+    /// This server's own failure, until a claim has counted it.
+    failure: Option<Failure>,
+    /// This server has left the lane alone for long enough since it claimed it under this epoch. If nobody has claimed it
+    /// since, its next claim is a try.
+    rested: Option<Epoch>,
     lane_effects: Vec<lane::Effect>,
     /// Local submissions that are not answered.
     tokens: BTreeSet<lane::SubmitToken>,
@@ -98,9 +101,20 @@ enum State {
         epoch: Epoch,
     },
     Owning(Box<Owning>),
+    /// Claimed, so that whoever comes next sees the count, and left alone.
     Parked {
         until: Timestamp,
+        epoch: Epoch,
     },
+}
+
+/// The lane machine has failed.
+#[derive(Clone, Copy, Debug)]
+struct Failure {
+    /// Under this epoch. If somebody has claimed the lane since, the count is theirs.
+    epoch: Epoch,
+    /// It had worked for long: those that failed before have nothing to do with it.
+    steady: bool,
 }
 
 /// A claimed lane.
@@ -110,6 +124,8 @@ struct Owning {
     clock: LaneClock,
     epoch: Epoch,
     owner: OwnerId,
+    /// When it was taken.
+    since: Timestamp,
     /// Number of the last settled commit.
     number: CommitNo,
     /// Commits that are packed and not yet settled; the first one is under way.
@@ -154,8 +170,8 @@ impl Ownership {
             state: State::Idle,
             next_call: 0,
             retries: BTreeMap::new(),
-            failed: false,
-            rested: false,
+            failure: None,
+            rested: None,
             lane_effects: Vec::new(),
             tokens: BTreeSet::new(),
             orphans: BTreeSet::new(),
@@ -196,7 +212,7 @@ impl Ownership {
         let retry = self.retries.first_key_value().map(|(&(at, _), _)| at);
         let state = match &self.state {
             State::Owning(owning) => owning.machine.next_deadline().map(|at| owning.clock.steady(at)),
-            State::Parked { until } => Some(*until),
+            State::Parked { until, .. } => Some(*until),
             State::Acquiring { again_at } => Some(*again_at),
             State::Idle | State::Heading { .. } | State::Claiming { .. } | State::Viewing { .. } => None,
         };
@@ -268,8 +284,15 @@ impl Ownership {
 
     /// A panic in the lane's code: memory cannot be trusted, so the lane is claimed and loaded anew.
     fn on_failed(&mut self) {
-        self.failed = true;
+        self.note_failure();
         self.drop_lane();
+    }
+
+    fn note_failure(&mut self) {
+        if let State::Owning(owning) = &self.state {
+            let steady = self.now.since(owning.since) >= self.options.steady_after;
+            self.failure = Some(Failure { epoch: owning.epoch, steady });
+        }
     }
 
     /// Moves on as far as wishes and grants allow.
@@ -302,9 +325,8 @@ impl Ownership {
                 *again_at = self.now + self.options.retry_after;
                 effects.push(Effect::Acquire);
             }
-            State::Parked { until } if *until <= self.now => {
-                self.failed = false;
-                self.rested = true;
+            State::Parked { until, epoch } if *until <= self.now => {
+                self.rested = Some(*epoch);
                 self.state = State::Idle;
                 self.advance(effects);
             }
@@ -389,11 +411,14 @@ impl Ownership {
     }
 
     fn claim(&mut self, head: LaneHead, effects: &mut Vec<Effect>) {
-        // A lane fails again and again if owners fail before they commit anything; the count follows it around.
-        let failures = match (self.failed, head.commit.0) {
-            (true, _) => head.failures + 1,
-            (false, 0) => head.failures,
-            (false, _) => 0,
+        // The count follows the lane around. It begins anew after an owner that has committed something and did not fail,
+        // or that failed after it had worked for long.
+        let own = self.failure.filter(|failure| failure.epoch == head.epoch);
+        let failures = match (own, head.commit.0) {
+            (Some(Failure { steady: true, .. }), _) => 1,
+            (Some(_), _) => head.failures + 1,
+            (None, 0) => head.failures,
+            (None, _) => 0,
         };
         let owner = OwnerId::from_random(self.rng.next_u128());
         let claim = ClaimLane { lane: self.lane, owner, seen: head.epoch, failures };
@@ -402,10 +427,11 @@ impl Ownership {
     }
 
     fn on_claimed(&mut self, claim: ClaimLane, epoch: Epoch, effects: &mut Vec<Effect>) {
-        self.failed = false;
-        let rested = std::mem::take(&mut self.rested);
-        if claim.failures > self.options.failures_max && !rested {
-            self.state = State::Parked { until: self.now + self.options.park_for };
+        self.failure = None;
+        let rested = self.rested.take() == Some(claim.seen);
+        let failing = claim.failures > self.options.failures_max;
+        if failing && !rested && self.options.lane.guards.on(Guard::ParkedLaneRests) {
+            self.state = State::Parked { until: self.now + self.options.park_for, epoch };
             effects.push(Effect::Parked { failures: claim.failures });
             return;
         }
@@ -431,6 +457,7 @@ impl Ownership {
                     clock: LaneClock { ahead: wall.as_micros() - self.now.as_micros() },
                     epoch,
                     owner,
+                    since: self.now,
                     number: CommitNo(0),
                     commits: VecDeque::new(),
                     cursor: Seq(0),
@@ -565,7 +592,9 @@ impl Ownership {
             // without hearing of it, and asks again, so that two servers do not take the lane from each other in turns.
             other => {
                 // What will never succeed would not succeed under the next owner either: it counts as a failure.
-                self.failed |= other == Err(CallError::Fatal);
+                if other == Err(CallError::Fatal) {
+                    self.note_failure();
+                }
                 self.doubtful = true;
                 self.drop_lane();
             }
