@@ -76,6 +76,8 @@ guards! {
     ReportRepetition,
     /// Worker: a recalled attempt that was called not started is never started.
     RecallRefusesLater,
+    /// Worker: what comes on top of the room and its surplus is handed back.
+    SurplusHandedBack,
     /// Coordinator: a revoked session ends one TTL after its last renewal, not at once.
     RevokeWaitsTtl,
     /// Coordinator: a judge ends a session only after watching it unrenewed for one TTL.

@@ -559,6 +559,75 @@ fn room_that_one_lane_does_not_need_is_asked_back_for_another() {
     assert_eq!(worker.started(), [A], "a number that was given back is used up");
 }
 
+/// A worker of two lanes with room for four. The first lane was promised all of it, and the second one wants some.
+fn promised_and_wanted(change: impl FnOnce(&mut WorkerOptions)) -> Stage {
+    let mut worker = Stage::with(|o| {
+        (o.capacity, o.prefetch, o.lanes, o.ttl) = (3, 1, 2, Duration::from_hours(1));
+        change(o);
+    });
+    worker.hears_of(0, 1, [demand()]);
+    assert_eq!(worker.credit(0), Some(4));
+    worker.hears_of(1, 1, [demand()]);
+    assert!(worker.heartbeat(0).is_some_and(|heartbeat| heartbeat.wanted_back));
+    worker
+}
+
+/// Room promised to a lane without an owner was lost to the other lanes until somebody owned it again.
+#[test]
+fn what_a_silent_owner_was_promised_goes_to_another_lane() {
+    let mut worker = promised_and_wanted(|o| o.silent_after = 3);
+    worker.until(5);
+    assert_eq!(worker.credit(1), None, "two heartbeats are not enough");
+    worker.until(6);
+    assert_eq!(worker.credit(1), Some(4));
+    assert_eq!(worker.machine.counters().promise_passed_on, 1);
+}
+
+#[test]
+fn an_owner_that_says_anything_keeps_its_promise() {
+    let mut worker = promised_and_wanted(|o| o.silent_after = 3);
+    for secs in [5, 9, 13, 17, 21] {
+        worker.until(secs);
+        assert_eq!(worker.credit(1), None);
+        worker.hears_of(0, 1, []);
+    }
+}
+
+#[test]
+fn an_owner_that_is_not_asked_may_be_silent() {
+    let mut worker = Stage::with(|o| (o.capacity, o.lanes, o.ttl) = (3, 2, Duration::from_hours(1)));
+    worker.hears_of(0, 1, [demand()]);
+    worker.until(60);
+    worker.hears_of(1, 1, [demand()]);
+    assert_eq!(worker.credit(1), None, "it has never said that it needs less");
+}
+
+#[test]
+fn a_silent_owner_may_still_use_its_promise_and_the_surplus_is_handed_back() {
+    let attempts: Vec<AttemptId> = (1..=8).map(attempt).collect();
+    let sent = |range: std::ops::Range<usize>| -> Vec<ToWorker> {
+        (1..).zip(&attempts[range]).map(|(k, &attempt)| dispatch(k, attempt)).collect()
+    };
+    let mut worker = promised_and_wanted(|o| (o.silent_after, o.surplus) = (1, 2));
+    worker.until(2);
+    worker.hears_of(1, 1, sent(0..4));
+    worker.reports();
+    worker.hears_of(0, 1, sent(4..8));
+    let accepted = |at: usize| (attempts[at], "accepted");
+    let handed_back = |at: usize| (attempts[at], "handed back");
+    assert_eq!(worker.reports(), [accepted(4), accepted(5), handed_back(6), handed_back(7)]);
+    assert_eq!((worker.machine.load(), worker.machine.load_max()), (6, 6));
+    assert_eq!(worker.started(), attempts[..3]);
+    // Nothing new is promised before the surplus is worked off.
+    worker.hears_of(1, 1, [demand()]);
+    for &done in &attempts[..2] {
+        worker.succeeds(done);
+        assert_eq!(worker.credit(1), None);
+    }
+    worker.succeeds(attempts[2]);
+    assert_eq!(worker.credit(1), Some(5));
+}
+
 #[test]
 fn demand_of_several_lanes_is_shared_evenly() {
     let mut worker = Stage::with(|o| (o.capacity, o.prefetch, o.lanes) = (4, 0, 3));

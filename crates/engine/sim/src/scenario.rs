@@ -106,6 +106,8 @@ impl Scenario {
         WorkerOptions {
             capacity,
             prefetch: 2,
+            surplus: 0,
+            silent_after: 1,
             lanes: self.lanes,
             ttl: Self::WORKER_TTL,
             fence_margin: Duration::from_secs(3),

@@ -168,6 +168,10 @@ impl World {
         let mut effects = Vec::new();
         machine.step(input, now, &mut effects);
         let fenced = machine.is_fenced();
+        let (load, load_max) = (machine.load(), machine.load_max());
+        if load > load_max {
+            self.checker.fail(now, format!("worker {index} holds {load} attempts, {load_max} are the most"));
+        }
         let acked: Vec<AttemptId> =
             awaited.into_iter().filter(|attempt| !fenced && !machine.awaits_ack(*attempt)).collect();
         for attempt in acked {
@@ -206,8 +210,20 @@ impl World {
         }
     }
 
+    /// Keeps what a worker has counted.
+    pub(crate) fn keep_worker_counters(&mut self, index: usize) {
+        let process = self.workers[index].process.as_ref();
+        let Some(counters) = process.and_then(|w| w.machine.as_ref()).map(WorkerSession::counters) else {
+            return;
+        };
+        for (name, count) in counters.iter() {
+            *self.report.counters.entry(name).or_default() += count;
+        }
+    }
+
     /// The process ends in an orderly way: its session is closed when nothing runs, and it starts anew later.
     fn leave(&mut self, index: usize, after: Duration) {
+        self.keep_worker_counters(index);
         let Some(worker) = self.workers[index].process.take() else { return };
         self.workers[index].incarnation += 1;
         if let Some(token) = worker.token {
@@ -220,6 +236,7 @@ impl World {
     /// The process is killed. With its guard alive, what it executed is killed and the session closed; without, the
     /// whole host is gone and the session runs out.
     pub(crate) fn kill_worker(&mut self, index: usize, with_host: bool) {
+        self.keep_worker_counters(index);
         let Some(worker) = self.workers[index].process.take() else { return };
         self.workers[index].incarnation += 1;
         self.workers[index].paused = false;

@@ -189,6 +189,9 @@ impl World {
         for (name, _) in Counters::default().iter() {
             world.report.counters.insert(name, 0);
         }
+        for (name, _) in tasklane_core::worker::Counters::default().iter() {
+            world.report.counters.insert(name, 0);
+        }
         for name in PATHS {
             world.report.counters.insert(name, 0);
         }
@@ -337,6 +340,9 @@ impl World {
     fn finish(mut self) -> Report {
         for index in 0..self.servers.len() {
             self.keep_counters(index);
+        }
+        for index in 0..self.workers.len() {
+            self.keep_worker_counters(index);
         }
         self.report.violations = self.checker.violations().to_vec();
         self.report

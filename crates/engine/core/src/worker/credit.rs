@@ -1,7 +1,13 @@
 //! Sharing the room of a worker among lanes.
+//!
+//! What is promised to a lane without an owner would be lost to the others for as long as that lasts. So an owner that
+//! was asked for what it does not need, and has not said a word for some heartbeats, is taken for gone: its promise does
+//! not count until it is heard again. It may still use it, because credit is never lowered; then more comes than there is
+//! room for. A little of that waits, the rest is handed back, and nothing new is promised before there is room.
 
 use std::collections::BTreeSet;
 
+use crate::guard::Guard;
 use crate::id::{DispatchNo, Epoch};
 use crate::message::ToLane;
 
@@ -20,6 +26,8 @@ pub(super) struct Link {
     pub(super) demand: bool,
     /// It was asked to give back what it does not need.
     pub(super) asked_back: bool,
+    /// Heartbeats since then without a word of its owner.
+    pub(super) unheard: u32,
     /// Messages of this step.
     pub(super) outbox: Vec<ToLane>,
 }
@@ -28,6 +36,11 @@ impl Link {
     /// Numbers that may still be used: room that is promised.
     pub(super) fn promised(&self) -> u64 {
         self.credit.0.saturating_sub(self.used.count())
+    }
+
+    /// It does not answer.
+    fn is_silent(&self, after: u32) -> bool {
+        self.unheard >= after
     }
 }
 
@@ -64,19 +77,25 @@ impl WorkerSession {
     /// Gives out the room that nobody has: to lanes with work first, then a little to each.
     pub(super) fn share(&mut self) {
         let mut spare = self.spare();
+        let uncounted = self.promised(true);
+        let mut passed_on = false;
         let links = self.links.len() as u64;
         if links == 0 {
             return;
         }
+        let silent_after = self.options.silent_after;
         let load = self.load();
         let wanting = self.links.values().filter(|link| link.demand).count() as u64;
         let each = if wanting == 0 { 0 } else { spare.div_ceil(wanting) };
         let base = (self.slots() / links).max(1);
-        let demanding_first = |wants: bool| move |link: &&mut Link| link.demand == wants && link.epoch.0 > 0;
+        let demanding_first = |wants: bool| {
+            move |link: &&mut Link| link.demand == wants && link.epoch.0 > 0 && !link.is_silent(silent_after)
+        };
         for wants in [true, false] {
             for link in self.links.values_mut().filter(demanding_first(wants)) {
                 let give = if wants { each } else { base.saturating_sub(link.promised()) }.min(spare);
                 if give > 0 {
+                    passed_on |= uncounted > 0;
                     spare -= give;
                     link.credit.0 += give;
                     // A lane that needs more says so again.
@@ -85,18 +104,30 @@ impl WorkerSession {
                 }
             }
         }
+        self.counters.promise_passed_on += u64::from(passed_on);
         let starving = self.links.values().any(|link| link.demand && link.promised() == 0);
         if starving && spare == 0 {
             self.ask_back();
         }
     }
 
+    /// Room promised to owners that are silent, or to those that are not.
+    fn promised(&self, silent: bool) -> u64 {
+        let after = self.options.silent_after;
+        self.links.values().filter(|link| link.is_silent(after) == silent).map(Link::promised).sum()
+    }
+
     /// Room that is neither used nor promised. Many unacknowledged reports take room too, so that a store that is
     /// slow slows workers down instead of filling their memory.
     fn spare(&self) -> u64 {
-        let promised: u64 = self.links.values().map(Link::promised).sum();
+        let promised = self.promised(false);
         let unacked = (self.unacked as u64).saturating_sub(u64::from(self.options.unacked_max));
         self.slots().saturating_sub(u64::from(self.load()) + promised + unacked)
+    }
+
+    /// There is no room for one more, not even for what was promised twice.
+    pub(super) fn is_overfull(&self) -> bool {
+        self.load() >= self.load_max() && self.options.guards.on(Guard::SurplusHandedBack)
     }
 
     fn slots(&self) -> u64 {

@@ -21,6 +21,12 @@ pub struct WorkerOptions {
     pub capacity: u32,
     /// Attempts that may wait here for their turn.
     pub prefetch: u32,
+    /// Attempts beyond that which may wait here too: those of an owner that was thought to be gone, so that its promise
+    /// was given to another. What comes on top is handed back.
+    pub surplus: u32,
+    /// An owner that was asked for credit it does not need, and has said nothing for so many heartbeats, is thought to be
+    /// gone.
+    pub silent_after: u32,
     /// Reports that may be unacknowledged before they count against the room.
     pub unacked_max: u32,
     /// How many lanes the deployment has.
@@ -42,6 +48,8 @@ impl Default for WorkerOptions {
         Self {
             capacity: 4,
             prefetch: 4,
+            surplus: 4,
+            silent_after: 3,
             unacked_max: 1000,
             lanes: 1,
             ttl: Duration::from_secs(15),
@@ -76,6 +84,24 @@ pub struct WorkerSession {
     pub(super) draining: bool,
     drained: bool,
     pub(super) fenced: bool,
+    pub(super) counters: Counters,
+}
+
+/// How often rare things happened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Room was given to a lane though a silent owner may still use it.
+    pub promise_passed_on: u64,
+    /// Attempts handed back because the worker had no room for them.
+    pub surplus_handed_back: u64,
+}
+
+impl Counters {
+    /// Names and counts.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        [("promise_passed_on", self.promise_passed_on), ("surplus_handed_back", self.surplus_handed_back)]
+            .into_iter()
+    }
 }
 
 /// An attempt that this worker knows.
@@ -124,6 +150,7 @@ impl WorkerSession {
             draining: false,
             drained: false,
             fenced: false,
+            counters: Counters::default(),
             options,
         }
     }
@@ -193,6 +220,16 @@ impl WorkerSession {
         self.running + u32::try_from(self.queued.len()).unwrap_or(u32::MAX)
     }
 
+    /// The most attempts that may wait or execute here, unless the capacity was lowered.
+    pub fn load_max(&self) -> u32 {
+        self.capacity.saturating_add(self.options.prefetch).saturating_add(self.options.surplus)
+    }
+
+    /// How often rare things happened.
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
     /// A report on this attempt is being repeated.
     pub fn awaits_ack(&self, attempt: AttemptId) -> bool {
         self.attempts.get(&attempt).is_some_and(|a| matches!(a.state, AttemptState::Ended(_)))
@@ -248,6 +285,7 @@ impl WorkerSession {
         let (beat, load) = (self.beat, self.load());
         let Some(link) = self.links.get_mut(&lane) else { return };
         if !wanted_back {
+            link.unheard += u32::from(link.asked_back);
             link.asked_back = false;
         }
         let (epoch, credit, used) = (link.epoch, link.credit, link.used.floor());

@@ -15,4 +15,4 @@ mod machine;
 mod on_owner;
 
 pub use input::{Effect, Input, StopReason};
-pub use machine::{WorkerOptions, WorkerSession};
+pub use machine::{Counters, WorkerOptions, WorkerSession};

@@ -22,6 +22,8 @@ impl WorkerSession {
             // A new owner counts from the start, and what the old one was promised is void.
             *link = Link { epoch, outbox: std::mem::take(&mut link.outbox), ..Link::default() };
             self.heartbeat(lane, false);
+        } else {
+            link.unheard = 0;
         }
         for message in messages {
             match message {
@@ -66,6 +68,11 @@ impl WorkerSession {
         }
         if self.draining {
             let reason = "the worker is draining".to_owned();
+            return self.conclude(lane, id, Report::HandedBack { reason });
+        }
+        if self.is_overfull() {
+            self.counters.surplus_handed_back += 1;
+            let reason = "the worker has no room".to_owned();
             return self.conclude(lane, id, Report::HandedBack { reason });
         }
         self.attempts.insert(id, Attempt { lane, state: AttemptState::Queued(dispatch) });
