@@ -63,7 +63,7 @@ pub struct Page {
     /// The tasks. May be few or none although there are more.
     pub tasks: Vec<Task>,
     /// Leads to the next page, if there is one.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cursor: Option<String>,
 }
 

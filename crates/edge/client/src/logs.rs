@@ -24,6 +24,7 @@ pub struct LogChunk {
     /// Where it was printed.
     pub stream: LogStream,
     /// When.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<Timestamp>,
     /// What was printed, as far as it is text.
     #[serde(default)]
@@ -64,7 +65,7 @@ pub struct LogPage {
     /// The chunks, in order.
     pub logs: Vec<LogChunk>,
     /// Where to go on reading; none if the page is empty.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
 }
 

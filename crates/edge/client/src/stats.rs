@@ -34,6 +34,7 @@ pub struct Stats {
     #[serde(default)]
     pub counters: Map<String, Value>,
     /// When the server was started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Timestamp>,
     /// Everything else.
     #[serde(flatten)]
@@ -50,6 +51,7 @@ pub struct Lane {
     #[serde(default)]
     pub phase: String,
     /// Counts its owners.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub epoch: Option<u64>,
 }
 

@@ -25,6 +25,7 @@ pub struct Event {
     #[serde(default)]
     pub attempt: u32,
     /// When.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<Timestamp>,
     /// Everything else.
     #[serde(flatten)]

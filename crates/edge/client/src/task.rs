@@ -99,20 +99,28 @@ pub struct Task {
     #[serde(default)]
     pub attempt: u32,
     /// The worker that has or had it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worker: Option<String>,
     /// When it was taken in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub created_at: Option<Timestamp>,
     /// When its current or last attempt started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Timestamp>,
     /// When it became final.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finished_at: Option<Timestamp>,
     /// Before this time it does not run (again).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub due_at: Option<Timestamp>,
     /// What the executor answered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<TaskResult>,
     /// What went wrong last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<TaskError>,
     /// How far it is, in its own words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<Progress>,
     /// Failed attempts that counted against the retry policy.
     #[serde(default)]
@@ -161,6 +169,7 @@ pub struct TaskError {
 #[serde(rename_all = "camelCase", default)]
 pub struct Progress {
     /// Of the whole, 0 to 100.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub percent: Option<u8>,
     /// For people.
     pub message: String,
@@ -173,16 +182,22 @@ pub struct Attempt {
     /// Counts from 1.
     pub number: u32,
     /// Who had it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worker: Option<String>,
     /// When it was assigned.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scheduled_at: Option<Timestamp>,
     /// When it started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Timestamp>,
     /// When it ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<Timestamp>,
     /// How it ended, such as `SUCCESS` or `TIMED_OUT`; none while it is alive.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<String>,
     /// What went wrong.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<TaskError>,
     /// Everything else.
     #[serde(flatten)]

@@ -35,6 +35,7 @@ pub struct Worker {
     #[serde(default)]
     pub status: String,
     /// What its last heartbeat said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub load: Option<WorkerLoad>,
     /// Everything else.
     #[serde(flatten)]
@@ -54,6 +55,7 @@ pub struct WorkerLoad {
     /// Attempts that wait at the worker.
     pub queued: u32,
     /// When it was said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<Timestamp>,
 }
 

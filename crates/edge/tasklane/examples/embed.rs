@@ -36,12 +36,12 @@ async fn run() -> anyhow::Result<()> {
 
     let payload = json!({ "width": 4000, "height": 3000, "scale": 10 }).to_string();
     let request = TaskRequest::new("thumbnail", Name::new("resize")?, Payload::Json(payload));
-    let submitted = tasklane.submit(request).await.map_err(|error| anyhow::anyhow!("{error:?}"))?;
+    let submitted = tasklane.submit(request).await?;
     let task = tasklane.wait(submitted.id, Duration::from_secs(30)).await?.context("the task is gone")?;
 
     assert_eq!(task.row.state.status, Status::Success, "{:?}", task.row.state.error);
     let result = task.result.context("a task that succeeded has a result")?;
     assert_eq!(result.data, r#"{"height":300,"width":400}"#);
-    tasklane.close().await;
+    tasklane.close().await?;
     Ok(())
 }
