@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use axum::extract::{MatchedPath, Request, State};
-use axum::http::header::{AUTHORIZATION, HOST, HeaderName, HeaderValue, ORIGIN, WWW_AUTHENTICATE};
+use axum::http::header::{AUTHORIZATION, HOST, HeaderName, HeaderValue, ORIGIN};
 use axum::http::{HeaderMap, Method};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -55,8 +55,7 @@ fn check_token(token: &str, headers: &HeaderMap) -> Result<(), Problem> {
     if right {
         return Ok(());
     }
-    let problem = Problem::new(&problem::UNAUTHORIZED, "the header authorization must bring the token");
-    Err(problem.header(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"tasklane\"")))
+    Err(Problem::new(&problem::UNAUTHORIZED, "the header authorization must bring the token"))
 }
 
 /// Compares in a time that does not tell how much of it is right.

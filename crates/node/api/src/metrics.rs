@@ -95,7 +95,7 @@ pub(crate) async fn text(api: &Api) -> Result<String, Problem> {
     let mut registry = Registry::with_prefix("tasklane");
     let tasks = Rows::default();
     for status in Status::ALL {
-        tasks.set(vec![("status", status.to_string())], stats.counts[usize::from(status.code())]);
+        tasks.set(&vec![("status", status.to_string())], stats.counts[usize::from(status.code())]);
     }
     registry.register("tasks", "Tasks by status", tasks.0);
     let by_queue = Rows::default();
@@ -106,14 +106,14 @@ pub(crate) async fn text(api: &Api) -> Result<String, Problem> {
                 ("queue", counts.queue.queue.to_string()),
                 ("status", status.to_string()),
             ];
-            by_queue.set(labels, counts.by_status[usize::from(status.code())]);
+            by_queue.set(&labels, counts.by_status[usize::from(status.code())]);
         }
     }
     registry.register("queue_tasks", "Tasks by queue and status", by_queue.0);
     let running_at = Rows::default();
     for worker in api.node.workers() {
         let running = worker.stats.as_ref().map_or(0, |stats| u64::from(stats.running));
-        running_at.set(vec![("worker", worker.descriptor.name.to_string())], running);
+        running_at.set(&vec![("worker", worker.descriptor.name.to_string())], running);
     }
     registry.register("worker_running", "Attempts that a worker holds", running_at.0);
     let single: [(&str, &str, u64); 4] = [
@@ -149,7 +149,7 @@ pub(crate) async fn text(api: &Api) -> Result<String, Problem> {
 struct Rows(Family<Labels, Gauge<u64, AtomicU64>>);
 
 impl Rows {
-    fn set(&self, labels: Labels, value: u64) {
-        self.0.get_or_create(&labels).set(value);
+    fn set(&self, labels: &Labels, value: u64) {
+        self.0.get_or_create(labels).set(value);
     }
 }

@@ -2,19 +2,20 @@
 
 use std::time::Duration;
 
-use axum::http::{HeaderName, HeaderValue, StatusCode, header};
+use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use tasklane_ports::StoreError;
 use tasklane_runtime::node::SubmitError;
 use tasklane_runtime::request::FieldError;
-use utoipa::ToSchema;
+use utoipa::openapi::{RefOr, Schema};
+use utoipa::{PartialSchema, ToSchema};
 
 use crate::model::StatusName;
 
 /// A kind of problem. Codes are part of the API and never change.
 #[derive(Debug)]
-pub(crate) struct Code {
+pub(crate) struct Kind {
     pub(crate) code: &'static str,
     pub(crate) status: u16,
     pub(crate) title: &'static str,
@@ -24,7 +25,7 @@ pub(crate) struct Code {
 
 macro_rules! codes {
     ($($name:ident $code:literal $status:literal $title:literal;)*) => {
-        $(pub(crate) static $name: Code = Code {
+        $(pub(crate) static $name: Kind = Kind {
             code: $code,
             status: $status,
             title: $title,
@@ -32,7 +33,7 @@ macro_rules! codes {
         };)*
 
         /// All kinds.
-        pub(crate) static CODES: &[&Code] = &[$(&$name),*];
+        pub(crate) static CODES: &[&Kind] = &[$(&$name),*];
     };
 }
 
@@ -78,27 +79,39 @@ codes! {
 /// How long to wait before asking again, where nothing better is known.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// An answer that says what went wrong (RFC 9457).
-#[derive(Clone, Debug, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
+/// An answer that says what went wrong.
+#[derive(Clone, Debug)]
 pub(crate) struct Problem {
+    kind: &'static Kind,
+    detail: String,
+    field: Option<String>,
+    task_status: Option<StatusName>,
+    current_version: Option<u64>,
+    retry_after: Option<Duration>,
+}
+
+/// What went wrong (RFC 9457).
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = Problem)]
+struct ProblemJson<'a> {
     /// Path of a page about this kind of problem, on this server.
     #[schema(format = "uri-reference", example = "/docs/errors/invalid_value")]
-    r#type: &'static str,
+    r#type: String,
     /// The kind of problem, for people.
-    title: &'static str,
+    title: &'a str,
     /// The HTTP status.
     #[schema(minimum = 400, maximum = 599)]
     status: u16,
     /// What exactly is wrong here, for people.
-    detail: String,
+    detail: &'a str,
     /// The kind of problem, for programs. Never changes.
     #[schema(example = "invalid_value", pattern = "^[a-z_]+$")]
-    code: &'static str,
+    code: &'a str,
     /// The field or parameter that is wrong, as a path.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, example = "retryPolicy.maxRetries")]
-    field: Option<String>,
+    field: Option<&'a str>,
     /// Where the task stands, if that is the problem.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
@@ -107,25 +120,45 @@ pub(crate) struct Problem {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     current_version: Option<u64>,
-    #[serde(skip)]
-    retry_after: Option<Duration>,
-    #[serde(skip)]
-    headers: Vec<(HeaderName, HeaderValue)>,
+}
+
+impl Serialize for Problem {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let json = ProblemJson {
+            r#type: format!("/docs/errors/{}", self.kind.code),
+            title: self.kind.title,
+            status: self.kind.status,
+            detail: &self.detail,
+            code: self.kind.code,
+            field: self.field.as_deref(),
+            task_status: self.task_status,
+            current_version: self.current_version,
+        };
+        json.serialize(serializer)
+    }
+}
+
+impl PartialSchema for Problem {
+    fn schema() -> RefOr<Schema> {
+        ProblemJson::schema()
+    }
+}
+
+impl ToSchema for Problem {
+    fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
+        ProblemJson::schemas(schemas);
+    }
 }
 
 impl Problem {
-    pub(crate) fn new(kind: &'static Code, detail: impl Into<String>) -> Self {
+    pub(crate) fn new(kind: &'static Kind, detail: impl Into<String>) -> Self {
         Self {
-            r#type: type_of(kind),
-            title: kind.title,
-            status: kind.status,
+            kind,
             detail: detail.into(),
-            code: kind.code,
             field: None,
             task_status: None,
             current_version: None,
             retry_after: None,
-            headers: Vec::new(),
         }
     }
 
@@ -137,11 +170,6 @@ impl Problem {
 
     pub(crate) fn task_status(mut self, status: tasklane_core::status::Status) -> Self {
         self.task_status = Some(StatusName(status));
-        self
-    }
-
-    pub(crate) fn header(mut self, name: HeaderName, value: HeaderValue) -> Self {
-        self.headers.push((name, value));
         self
     }
 
@@ -163,13 +191,6 @@ impl Problem {
     pub(crate) fn task_not_found() -> Self {
         Self::new(&TASK_NOT_FOUND, "no task of this namespace has this id")
     }
-}
-
-fn type_of(kind: &Code) -> &'static str {
-    static TYPES: std::sync::LazyLock<Vec<(&'static str, String)>> = std::sync::LazyLock::new(|| {
-        CODES.iter().map(|kind| (kind.code, format!("/docs/errors/{}", kind.code))).collect()
-    });
-    TYPES.iter().find(|(code, _)| *code == kind.code).map_or("about:blank", |(_, uri)| uri)
 }
 
 impl From<FieldError> for Problem {
@@ -239,7 +260,7 @@ impl From<SubmitError> for Problem {
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let status = StatusCode::from_u16(self.kind.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let body = serde_json::to_vec(&self).unwrap_or_default();
         let mut response = (status, body).into_response();
         let headers = response.headers_mut();
@@ -248,7 +269,9 @@ impl IntoResponse for Problem {
             let seconds = after.as_secs() + u64::from(after.subsec_nanos() > 0);
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds.max(1)));
         }
-        headers.extend(self.headers);
+        if status == StatusCode::UNAUTHORIZED {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"tasklane\""));
+        }
         response
     }
 }

@@ -27,7 +27,7 @@ use crate::extract::Closing;
 const CONNECTIONS_MAX: usize = 2048;
 
 /// The head of a request must have arrived within this time; an idle connection is closed after it.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
+const HEAD_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// The head of a request has at most this many bytes.
 const HEAD_BYTES_MAX: usize = 64 << 10;

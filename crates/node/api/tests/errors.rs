@@ -381,3 +381,24 @@ async fn more_than_the_server_takes() {
     server.get("/api/v1/tasks").await.problem(503, "overloaded", None);
     server.close().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_cannot_be_reached() {
+    let server = Server::start().await;
+    server.close_store().await;
+    let paths = [
+        "/api/v1/tasks".to_owned(),
+        format!("/api/v1/tasks/{NO_SUCH}"),
+        "/api/v1/queues".to_owned(),
+        "/api/v1/stats".to_owned(),
+        "/metrics".to_owned(),
+    ];
+    for path in paths {
+        let refused = server.get(&path).await;
+        refused.problem(503, "store_unavailable", None);
+        assert_eq!(refused.header("retry-after"), Some("1"));
+    }
+    let ready = server.get("/readyz").await;
+    assert_eq!((ready.status, &ready.json()["ready"]), (503, &json!(false)));
+    assert_eq!(server.get("/healthz").await.status, 200);
+}

@@ -127,7 +127,7 @@ impl Lane {
     fn note_progress(&mut self, handle: Handle, progress: Progress) {
         let entry = &mut self.entries[handle];
         entry.state.progress = Some(Box::new(progress.bounded()));
-        entry.change();
+        entry.change().touched = true;
         self.mark(handle, false);
     }
 

@@ -119,6 +119,7 @@ pub(crate) struct BulkStarted {
 /// An action on many tasks, and how far it is.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
+#[expect(clippy::struct_field_names, reason = "the names of the API")]
 pub(crate) struct Operation {
     #[schema(format = "uuid")]
     operation_id: String,

@@ -13,6 +13,7 @@ use super::{AnyJson, LogEntry, Seconds, StatusName, Time};
 /// A task.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
+#[expect(clippy::struct_field_names, reason = "the names of the API")]
 pub(crate) struct Task {
     #[schema(format = "uuid")]
     pub(crate) task_id: String,
@@ -329,7 +330,7 @@ pub(crate) struct TaskPageJson {
 
 /// A task was taken in, durably.
 #[derive(Clone, Debug, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct Created {
     #[schema(format = "uuid")]
     pub(crate) task_id: String,

@@ -1,4 +1,4 @@
-//! The description of the API (OpenAPI 3.1).
+//! The description of the API (`OpenAPI` 3.1).
 //!
 //! Paths and answers describe themselves beside the code that makes them. Requests are described in `requests.json`,
 //! because their rules need more of JSON Schema than attributes can say. What holds everywhere (namespace, token,

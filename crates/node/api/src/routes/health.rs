@@ -48,7 +48,7 @@ pub(crate) async fn readyz(State(api): State<Api>) -> Response {
 
 /// Read the metrics
 ///
-/// As Prometheus reads them (OpenMetrics text).
+/// As Prometheus reads them (`OpenMetrics` text).
 #[utoipa::path(
     get, path = "/metrics", operation_id = "metrics", tag = "system",
     responses((status = 200, description = "The metrics.", body = String, content_type = "application/openmetrics-text"))

@@ -73,15 +73,13 @@ pub(crate) async fn submit(
     Ok((status, Json(whole_task(&api, view).await?)).into_response())
 }
 
-/// A finished task, or word of an earlier one.
-#[derive(Debug, ToSchema)]
-#[schema(no_recursion)]
+/// Word of an earlier task, or a finished one.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(untagged)]
 #[expect(dead_code, reason = "describes the two shapes of an answer")]
 enum SubmitAnswer {
-    #[schema(title = "duplicate")]
     Created(Created),
-    #[schema(title = "finished")]
-    Task(Task),
+    Task(Box<Task>),
 }
 
 fn created(submitted: Submitted) -> Created {

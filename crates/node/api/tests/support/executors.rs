@@ -1,14 +1,13 @@
 //! What the worker of a test can do.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tasklane_core::id::Name;
 use tasklane_core::message::{Dispatch, Ending, Finish, RetryAdvice};
 use tasklane_core::task::{Progress, TaskError, TaskResult};
 use tasklane_ports::{Attempt, Execution, Executor, ExecutorError, LogStream};
+use tasklane_runtime::executors::Registry;
 
 #[derive(Clone, Copy, Debug)]
 enum Kind {
@@ -24,7 +23,8 @@ enum Kind {
     Progress,
 }
 
-pub(super) fn all() -> BTreeMap<Name, Arc<dyn Executor>> {
+pub(super) fn all() -> Registry {
+    let mut registry = Registry::new();
     let kinds = [
         ("echo", Kind::Echo),
         ("noop", Kind::Noop),
@@ -32,7 +32,10 @@ pub(super) fn all() -> BTreeMap<Name, Arc<dyn Executor>> {
         ("endless", Kind::Endless),
         ("progress", Kind::Progress),
     ];
-    kinds.into_iter().map(|(name, kind)| (super::name(name), Arc::new(kind) as Arc<dyn Executor>)).collect()
+    for (name, kind) in kinds {
+        registry.register(super::name(name), Arc::new(kind));
+    }
+    registry
 }
 
 #[async_trait]

@@ -1,6 +1,7 @@
 //! A whole server in a test: memory store, in-process bus and coordinator, one worker, the API on a real socket.
 
-#![expect(dead_code, reason = "each test file uses its part")]
+#![allow(dead_code, reason = "each test file uses its part")]
+#![allow(clippy::unwrap_used, reason = "parts of tests fail by panicking")]
 
 mod client;
 mod executors;
@@ -15,9 +16,9 @@ use tasklane_api::ApiOptions;
 use tasklane_core::id::Name;
 use tasklane_core::worker;
 use tasklane_local::{LocalBus, LocalCoordinator, MemoryOptions, MemoryStore, SessionsOptions};
-use tasklane_ports::{Executor, Store};
+use tasklane_ports::Store;
 use tasklane_runtime::hub::Hub;
-use tasklane_runtime::node::{Node, NodeOptions, NodeParts};
+use tasklane_runtime::node::{Node, NodeOptions, NodeParts, RetentionOptions};
 use tasklane_runtime::request::RequestLimits;
 use tasklane_runtime::scheduler::{Scheduler, SchedulerOptions, SchedulerParts};
 use tasklane_runtime::worker::{OutputOptions, Worker, WorkerOptions, WorkerParts};
@@ -61,7 +62,11 @@ impl Server {
             },
         );
         let node = Node::new(
-            NodeOptions { lanes: LANES, limits: RequestLimits::default(), retention: () },
+            NodeOptions {
+                lanes: LANES,
+                limits: RequestLimits::default(),
+                retention: RetentionOptions::default(),
+            },
             NodeParts {
                 store: store.clone(),
                 logs: store.clone(),
@@ -70,9 +75,9 @@ impl Server {
                 hub: Arc::clone(&hub),
             },
         );
-        let mut executors: BTreeMap<Name, Arc<dyn Executor>> = executors::all();
+        let mut executors = executors::all();
         let bulk = tasklane_runtime::node::BulkExecutor::new(node.clone());
-        executors.insert(name(tasklane_runtime::node::BULK_TYPE), Arc::new(bulk));
+        executors.register(name(tasklane_runtime::node::BULK_TYPE), Arc::new(bulk));
         let worker = Worker::new(
             WorkerOptions {
                 name: name("w1"),
@@ -188,6 +193,7 @@ pub(crate) fn task(task_type: &str) -> Value {
 }
 
 /// A request for a task, with more fields.
+#[expect(clippy::needless_pass_by_value, reason = "reads better where it is called")]
 pub(crate) fn task_with(task_type: &str, more: Value) -> Value {
     let mut task = task(task_type);
     task.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
