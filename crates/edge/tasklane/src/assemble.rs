@@ -109,7 +109,7 @@ pub async fn start(config: &Config, functions: Registrations) -> Result<Running>
         ..RequestLimits::default()
     };
     let node = Node::new(
-        NodeOptions { lanes, limits: limits.clone(), retention: retention(config) },
+        NodeOptions { lanes, limits, retention: retention(config) },
         NodeParts {
             store: Arc::clone(&store),
             logs: Arc::clone(&logs),
@@ -155,6 +155,8 @@ pub async fn start(config: &Config, functions: Registrations) -> Result<Running>
         let options = ApiOptions {
             token: config.token.as_ref().map(|token| token.reveal().to_owned()),
             limits,
+            hosts: config.hosts.iter().cloned().collect(),
+            body_bytes_max: ApiOptions::default().body_bytes_max.min(bytes(config.limits.body_bytes_max)),
             batch_bytes_max: bytes(config.limits.body_bytes_max),
             ..ApiOptions::default()
         };
@@ -245,10 +247,17 @@ fn on_lease(config: &Config, guard: Option<&Guard>) -> Arc<dyn Fn(Timestamp) + S
 }
 
 fn executors(config: &Config, guard: Option<Guard>, functions: Registrations) -> Registry {
-    let mut options = ExecutorOptions::new(guard);
-    options.command.python.clone_from(&config.worker.python);
-    options.command.env_inherit = config.worker.env.iter().cloned().collect();
+    let (mut options, settings) = (ExecutorOptions::new(guard), &config.worker);
+    options.command.shell.clone_from(&settings.shell);
+    options.command.python.clone_from(&settings.python);
+    options.command.cwd.clone_from(&settings.cwd);
+    options.command.env_inherit = settings.env.iter().cloned().collect();
     options.command.result_bytes_max = bytes(config.limits.result_bytes_max);
+    let later = settings.retry_later_exit_codes.iter();
+    options.command.retry_later_exit_codes =
+        later.map(|code| (i32::from(*code), settings.retry_later_delay)).collect();
+    options.command.never_retry_exit_codes =
+        settings.never_retry_exit_codes.iter().copied().map(i32::from).collect();
     let mut executors = Registry::builtin(options);
     executors.retain(|task_type| config.worker.task_types.contains(task_type));
     for (task_type, function) in functions.0 {
@@ -292,7 +301,7 @@ fn system_worker(config: &Config) -> Result<WorkerOptions> {
     let machine = session::WorkerOptions {
         capacity: SYSTEM_CAPACITY,
         prefetch: SYSTEM_CAPACITY,
-        ..options.machine.clone()
+        ..options.machine
     };
     Ok(WorkerOptions { name: name("tasklane.system")?, machine, drain_grace: Duration::ZERO, ..options })
 }

@@ -246,8 +246,6 @@ pub struct LimitsConfig {
     /// The largest request body.
     #[serde(with = "size")]
     pub body_bytes_max: u64,
-    /// The most tasks in one batch.
-    pub batch_len_max: NonZeroU32,
 }
 
 impl LimitsConfig {
@@ -257,12 +255,7 @@ impl LimitsConfig {
 
 impl Default for LimitsConfig {
     fn default() -> Self {
-        Self {
-            payload_bytes_max: 256 << 10,
-            result_bytes_max: 256 << 10,
-            body_bytes_max: 32 << 20,
-            batch_len_max: NonZeroU32::new(10_000).expect("not zero"),
-        }
+        Self { payload_bytes_max: 256 << 10, result_bytes_max: 256 << 10, body_bytes_max: 32 << 20 }
     }
 }
 
