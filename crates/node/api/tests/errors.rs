@@ -311,6 +311,8 @@ async fn a_policy_that_is_not_allowed() {
         (json!({ "version": 0 }), "missing_field", "policy"),
         (json!({ "version": -1, "policy": {} }), "invalid_value", "version"),
         (json!({ "version": 0, "policy": { "size": 1 } }), "unknown_field", "policy.size"),
+        (json!({ "version": 0, "policy": { "weight": 0 } }), "invalid_value", "policy.weight"),
+        (json!({ "version": 0, "policy": { "maxLength": 0 } }), "invalid_value", "policy.maxLength"),
         (json!({ "version": 0, "policy": { "strategy": "best" } }), "invalid_value", "policy.strategy"),
         (
             json!({ "version": 0, "policy": { "limits": [{ "name": "a" }] } }),

@@ -40,6 +40,7 @@ fn every_field_is_understood() {
             "metadata":{"k":"v"},"labels":{"gpu":"yes"},"hashKey":"h","startTimeout":"1h","progressTimeout":30.5}"#,
     )
     .unwrap();
+    assert_eq!(read(&with(r#""priority":7.0"#)).unwrap().priority.get(), 7);
     assert_eq!(request.task_name, "hi");
     assert_eq!(request.payload, Payload::Text("print(6*7)".into()));
     assert_eq!(request.execution_timeout, Some(Duration::from_secs(60)));

@@ -7,7 +7,7 @@ use tasklane_core::id::Name;
 use tasklane_core::policy::{Limit, LimitScope, QueuePolicy, Rate, Strategy, WhenFull};
 use tasklane_core::retry::RetryPolicy;
 use tasklane_runtime::node::QueueInfo;
-use tasklane_runtime::request::{FieldError, Object, Positive, RetryRequest, code};
+use tasklane_runtime::request::{FieldError, Object, Positive, Ranged, RetryRequest, code};
 use utoipa::ToSchema;
 
 use super::{CountsByStatus, RetryJson, Seconds};
@@ -160,7 +160,7 @@ impl From<&QueuePolicy> for PolicyOut {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct PutQueue {
-    pub(crate) version: u64,
+    pub(crate) version: Ranged<0, { u32::MAX }>,
     pub(crate) policy: Object<PolicyJson>,
 }
 
@@ -169,10 +169,10 @@ pub(crate) struct PutQueue {
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub(crate) struct PolicyJson {
     paused: Option<bool>,
-    max_length: Option<u32>,
+    max_length: Option<Ranged<1, { u32::MAX }>>,
     strategy: Option<StrategyName>,
     when_full: Option<WhenFullName>,
-    weight: Option<u32>,
+    weight: Option<Ranged<1, { NUMBER_MAX }>>,
     limits: Option<Vec<Object<LimitJson>>>,
     retry_policy: Option<RetryRequest>,
     execution_timeout: Option<Positive>,
@@ -183,16 +183,16 @@ pub(crate) struct PolicyJson {
 struct LimitJson {
     name: Name,
     scope: Option<ScopeName>,
-    concurrency: Option<u32>,
+    concurrency: Option<Ranged<1, { NUMBER_MAX }>>,
     rate: Option<Object<RateJson>>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 struct RateJson {
-    limit: u32,
+    limit: Ranged<1, { NUMBER_MAX }>,
     per: Positive,
-    burst: Option<u32>,
+    burst: Option<Ranged<1, { NUMBER_MAX }>>,
 }
 
 /// Limits of one queue: each is looked at for each line.
@@ -234,9 +234,9 @@ impl PolicyJson {
         let retry = self.retry_policy.map_or_else(RetryPolicy::default, |retry| retry.over(&base.retry));
         Ok(QueuePolicy {
             paused: self.paused.unwrap_or(base.paused),
-            len_max: at_least_one("policy.maxLength", self.max_length, u32::MAX)?,
+            len_max: self.max_length.map(|n| n.0),
             strategy,
-            weight: at_least_one("policy.weight", self.weight, NUMBER_MAX)?.unwrap_or(base.weight),
+            weight: self.weight.map_or(base.weight, |n| n.0),
             limits,
             retry,
             execution_timeout: self.execution_timeout.map_or(base.execution_timeout, |span| span.0),
@@ -246,7 +246,7 @@ impl PolicyJson {
 
 impl LimitJson {
     fn into_limit(self, path: &str) -> Result<Limit, FieldError> {
-        let concurrency = at_least_one(&format!("{path}.concurrency"), self.concurrency, NUMBER_MAX)?;
+        let concurrency = self.concurrency.map(|n| n.0);
         let rate = self.rate.map(|Object(rate)| rate.into_rate(&format!("{path}.rate"))).transpose()?;
         if concurrency.is_none() && rate.is_none() {
             return Err(FieldError {
@@ -265,21 +265,10 @@ impl LimitJson {
 
 impl RateJson {
     fn into_rate(self, path: &str) -> Result<Rate, FieldError> {
-        let limit = at_least_one(&format!("{path}.limit"), Some(self.limit), NUMBER_MAX)?.unwrap_or(1);
-        let burst = at_least_one(&format!("{path}.burst"), self.burst, NUMBER_MAX)?.unwrap_or(1);
         if self.per.0 > RATE_PER_MAX {
             return Err(FieldError::invalid(format!("{path}.per"), "must be at most 366 days"));
         }
-        Ok(Rate { limit, per: self.per.0, burst })
-    }
-}
-
-fn at_least_one(field: &str, value: Option<u32>, max: u32) -> Result<Option<u32>, FieldError> {
-    match value {
-        Some(n) if !(1..=max).contains(&n) => {
-            Err(FieldError::invalid(field, format!("must be between 1 and {max}, not {n}")))
-        }
-        value => Ok(value),
+        Ok(Rate { limit: self.limit.0, per: self.per.0, burst: self.burst.map_or(1, |n| n.0) })
     }
 }
 
@@ -314,11 +303,7 @@ mod tests {
     #[test]
     fn rules_across_fields_name_the_field() {
         let cases = [
-            (r#"{"weight":0}"#, "policy.weight"),
-            (r#"{"maxLength":0}"#, "policy.maxLength"),
             (r#"{"limits":[{"name":"a"}]}"#, "policy.limits[0]"),
-            (r#"{"limits":[{"name":"a","concurrency":0}]}"#, "policy.limits[0].concurrency"),
-            (r#"{"limits":[{"name":"a","rate":{"limit":0,"per":1}}]}"#, "policy.limits[0].rate.limit"),
             (r#"{"limits":[{"name":"a","rate":{"limit":1,"per":"367d"}}]}"#, "policy.limits[0].rate.per"),
             (
                 r#"{"limits":[{"name":"a","concurrency":1},{"name":"a","concurrency":1}]}"#,

@@ -168,12 +168,12 @@ pub(crate) struct ResultJson {
     /// For people.
     message: String,
     /// What the task gave back; `null` for nothing.
-    data: Option<AnyJson>,
+    data: AnyJson,
 }
 
 impl From<&TaskResult> for ResultJson {
     fn from(result: &TaskResult) -> Self {
-        let data = (!result.data.is_empty()).then(|| AnyJson::from_json(&result.data));
+        let data = AnyJson::from_json(if result.data.is_empty() { "null" } else { &result.data });
         Self { code: result.code, message: result.message.clone(), data }
     }
 }

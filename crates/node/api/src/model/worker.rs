@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use tasklane_core::id::Name;
 use tasklane_core::message::WorkerStats;
 use tasklane_runtime::node::WorkerInfo;
-use tasklane_runtime::request::FieldError;
+use tasklane_runtime::request::Ranged;
 use utoipa::ToSchema;
 
 use super::Time;
@@ -104,18 +104,8 @@ pub(crate) struct WorkerList {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct PatchWorker {
-    capacity: u32,
+    pub(crate) capacity: Ranged<1, { CAPACITY_MAX }>,
 }
 
 /// The largest capacity.
 const CAPACITY_MAX: u32 = 100_000;
-
-impl PatchWorker {
-    pub(crate) fn capacity(&self) -> Result<u32, FieldError> {
-        if (1..=CAPACITY_MAX).contains(&self.capacity) {
-            return Ok(self.capacity);
-        }
-        let rule = format!("must be between 1 and {CAPACITY_MAX}, not {}", self.capacity);
-        Err(FieldError::invalid("capacity", rule))
-    }
-}

@@ -120,6 +120,10 @@ fn complete(path: &str, method: &str, operation: &mut Value) {
     }
     statuses.extend(SPECIAL.iter().find(|(operation, _)| *operation == id).map_or(&[][..], |(_, more)| more));
     let responses = operation["responses"].as_object_mut().expect("there are responses");
+    let first = responses.get_mut("200");
+    if let Some(stream) = first.and_then(|first| first.pointer_mut("/content/text~1event-stream")) {
+        *stream = json!({ "schema": { "$ref": "#/components/schemas/ServerSentEvent" } });
+    }
     for status in statuses {
         responses.entry(status.to_string()).or_insert_with(|| problem_response(status));
     }

@@ -78,7 +78,7 @@ pub(crate) async fn put(
     let request: PutQueue = body.read()?;
     let policy = request.policy.0.into_policy()?;
     let queue = QueueKey::new(namespace, name);
-    let put = PutPolicy { queue: queue.clone(), expected: request.version, policy };
+    let put = PutPolicy { queue: queue.clone(), expected: u64::from(request.version.0), policy };
     api.node.put_policy(put).await?;
     Ok(Json(Queue::from(&api.node.queue(&queue).await?)))
 }

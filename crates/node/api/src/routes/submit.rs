@@ -33,7 +33,7 @@ pub(crate) const BATCH_MAX: usize = 10_000;
 /// (202).
 #[utoipa::path(
     post, path = "/api/v1/tasks", operation_id = "submitTask", tag = "tasks",
-    params(("wait" = Option<String>, Query, description = "How long to wait for the end of the task: at most five minutes, as in `30s` or `1m30s`; a bare number is seconds.", example = "30s", pattern = "^([0-9]{1,2}|[0-9]{1,2}s|[1-4]m|[1-4]m[0-5]?[0-9]s|[0-9]{1,5}ms)$")),
+    params(("wait" = Option<String>, Query, description = "How long to wait for the end of the task: at most five minutes, as in `30s` or `1m30s`; a bare number is seconds.", example = "5s", pattern = "^([0-9]{1,2}|[0-9]{1,2}s|[1-4]m|[1-4]m[0-5]?[0-9]s|[0-9]{1,5}ms)$")),
     responses(
         (status = 201, description = "The task was taken in.", body = Created),
         (status = 200, description = "The request was taken in before (`duplicate`), or, with `wait`, the task has finished.", body = inline(SubmitAnswer)),

@@ -53,7 +53,7 @@ pub(crate) async fn patch(
     body: JsonBody,
 ) -> Result<Json<Worker>, Problem> {
     let request: PatchWorker = body.read()?;
-    let info = api.node.set_capacity(name.as_str(), request.capacity()?).await?;
+    let info = api.node.set_capacity(name.as_str(), request.capacity.0).await?;
     Ok(Json(Worker::from(&info)))
 }
 

@@ -185,8 +185,9 @@ fn payload(raw: &RawValue) -> Result<Payload, FieldError> {
     })
 }
 
-/// A whole number within bounds.
-struct Ranged<const MIN: u32, const MAX: u32>(u32);
+/// A whole number within bounds. As in JSON Schema, `5.0` is one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ranged<const MIN: u32, const MAX: u32>(pub u32);
 
 impl<'de, const MIN: u32, const MAX: u32> Deserialize<'de> for Ranged<MIN, MAX> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -205,6 +206,20 @@ impl<'de, const MIN: u32, const MAX: u32> Deserialize<'de> for Ranged<MIN, MAX> 
                     Ok(n) => self.visit_u64(n),
                     Err(_) => Err(out_of_bounds(self.0, self.1, n)),
                 }
+            }
+            fn visit_f64<E: de::Error>(self, n: f64) -> Result<u32, E> {
+                if n.fract() != 0.0 {
+                    return Err(E::invalid_type(de::Unexpected::Float(n), &self));
+                }
+                if !(f64::from(self.0)..=f64::from(self.1)).contains(&n) {
+                    return Err(out_of_bounds(self.0, self.1, n));
+                }
+                #[expect(
+                    clippy::cast_possible_truncation,
+                    clippy::cast_sign_loss,
+                    reason = "whole and in bounds"
+                )]
+                Ok(n as u32)
             }
         }
         deserializer.deserialize_any(Bounds(MIN, MAX)).map(Self)

@@ -13,6 +13,6 @@ mod task;
 
 pub use duration::{Positive, Span, parse_span};
 pub use error::{FieldError, code};
-pub use json::{Object, RETRIES_MAX, parse_time, read_json};
+pub use json::{Object, RETRIES_MAX, Ranged, parse_time, read_json};
 pub use limits::RequestLimits;
 pub use task::{Placement, RetryRequest, TaskRequest};
