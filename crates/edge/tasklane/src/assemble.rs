@@ -298,11 +298,8 @@ fn fence_margin(config: &Config) -> Duration {
 
 fn system_worker(config: &Config) -> Result<WorkerOptions> {
     let options = worker(config);
-    let machine = session::WorkerOptions {
-        capacity: SYSTEM_CAPACITY,
-        prefetch: SYSTEM_CAPACITY,
-        ..options.machine
-    };
+    let machine =
+        session::WorkerOptions { capacity: SYSTEM_CAPACITY, prefetch: SYSTEM_CAPACITY, ..options.machine };
     Ok(WorkerOptions { name: name("tasklane.system")?, machine, drain_grace: Duration::ZERO, ..options })
 }
 

@@ -21,7 +21,7 @@ use tasklane_core::status::Status;
 use tasklane_core::task::TaskState;
 use tasklane_core::time::Timestamp;
 use tasklane_ports::codec;
-use tasklane_sim::checker::{Change, Checker, Observation};
+use tasklane_sim::checker::{Bounds, Change, Checker, Observation};
 
 const TASKS: usize = 5_000;
 const KILLS: usize = 32;
@@ -31,7 +31,8 @@ const BATCH: usize = 100;
 const TRIGGERS: &str = "
     CREATE TABLE history (
         n INTEGER PRIMARY KEY AUTOINCREMENT, at INTEGER, kind TEXT, lane INTEGER,
-        id BLOB, state BLOB, epoch INTEGER, owner BLOB
+        id BLOB, state BLOB, epoch INTEGER, owner BLOB,
+        failures INTEGER
     );
     CREATE TRIGGER history_created AFTER INSERT ON task BEGIN
         INSERT INTO history (at, kind, lane, id, state, epoch, owner)
@@ -44,12 +45,12 @@ const TRIGGERS: &str = "
                (SELECT epoch FROM lane WHERE lane = NEW.key >> 48), (SELECT owner FROM lane WHERE lane = NEW.key >> 48);
     END;
     CREATE TRIGGER history_lane AFTER INSERT ON lane WHEN NEW.epoch > 0 BEGIN
-        INSERT INTO history (at, kind, lane, epoch, owner)
-        SELECT unixepoch('subsec') * 1000000, 'claimed', NEW.lane, NEW.epoch, NEW.owner;
+        INSERT INTO history (at, kind, lane, epoch, owner, failures)
+        SELECT unixepoch('subsec') * 1000000, 'claimed', NEW.lane, NEW.epoch, NEW.owner, NEW.failures;
     END;
     CREATE TRIGGER history_claimed AFTER UPDATE ON lane WHEN NEW.epoch <> OLD.epoch BEGIN
-        INSERT INTO history (at, kind, lane, epoch, owner)
-        SELECT unixepoch('subsec') * 1000000, 'claimed', NEW.lane, NEW.epoch, NEW.owner;
+        INSERT INTO history (at, kind, lane, epoch, owner, failures)
+        SELECT unixepoch('subsec') * 1000000, 'claimed', NEW.lane, NEW.epoch, NEW.owner, NEW.failures;
     END;
 ";
 
@@ -85,7 +86,7 @@ async fn nothing_is_lost_doubled_or_left_running_when_the_server_is_killed() {
 
     let left = processes_with(&marks);
     assert!(left.is_empty(), "processes of tasks are still alive: {left:?}");
-    let mut checker = Checker::new(5);
+    let mut checker = Checker::new(Bounds { lost_max: 5, failures_max: 3, park_for: Duration::from_mins(1) });
     let (observations, finals) = history(&database, &marks, &acknowledged);
     for (at, observation) in observations {
         checker.observe(at, observation);
@@ -184,7 +185,7 @@ fn history(
     let mut sessions: BTreeMap<AttemptId, SessionId> = BTreeMap::new();
     let mut finals = BTreeMap::new();
     let connection = Connection::open(database).unwrap();
-    let sql = "SELECT at, kind, lane, id, state, epoch, owner FROM history ORDER BY n";
+    let sql = "SELECT at, kind, lane, id, state, epoch, owner, failures FROM history ORDER BY n";
     let mut statement = connection.prepare(sql).unwrap();
     let mut rows = statement.query([]).unwrap();
     let mut known: BTreeMap<TaskId, Status> = BTreeMap::new();
@@ -199,7 +200,8 @@ fn history(
         let owner =
             owner.map_or(OwnerId::from_random(0), |bytes| OwnerId(uuid::Uuid::from_slice(&bytes).unwrap()));
         if kind == "claimed" {
-            observations.push((last, 0, Observation::Claimed { lane, epoch, owner }));
+            let failures = row.get(7).unwrap();
+            observations.push((last, 0, Observation::Claimed { lane, epoch, owner, failures }));
             continue;
         }
         let task = TaskId(uuid::Uuid::from_slice(&row.get::<_, Vec<u8>>(3).unwrap()).unwrap());

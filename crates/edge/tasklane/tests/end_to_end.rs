@@ -154,7 +154,7 @@ async fn many_tasks_are_cancelled_by_filter() {
     let operation = begun["operationId"].as_str().unwrap();
     let done = api.finished(operation).await;
     assert_eq!(done["status"], "SUCCESS", "{done}");
-    let (_, state) = api.get(&format!("/tasks/bulk/{operation}")).await;
+    let (_, state) = api.get(&format!("/operations/{operation}")).await;
     assert_eq!((&state["done"], &state["failed"]), (&json!(1_200), &json!(0)), "{state}");
     let (_, other) = api.get(&format!("/tasks/{other}")).await;
     assert_eq!(other["status"], "PENDING");

@@ -23,16 +23,16 @@ fn executor(registry: &Registry, task_type: &str) -> Arc<dyn Executor> {
 }
 
 async fn shell() -> Arc<dyn Executor> {
-    executor(&Registry::builtin(ExecutorOptions::new(guard().await)), "SHELL")
+    executor(&Registry::builtin(ExecutorOptions::new(Some(guard().await))), "SHELL")
 }
 
 async fn python() -> Arc<dyn Executor> {
-    executor(&Registry::builtin(ExecutorOptions::new(guard().await)), "PYTHON_SCRIPT")
+    executor(&Registry::builtin(ExecutorOptions::new(Some(guard().await))), "PYTHON_SCRIPT")
 }
 
 #[tokio::test]
 async fn the_built_in_types_are_registered() {
-    let registry = Registry::builtin(ExecutorOptions::new(guard().await));
+    let registry = Registry::builtin(ExecutorOptions::new(Some(guard().await)));
     let types: Vec<&str> = registry.task_types().map(Name::as_str).collect();
     assert_eq!(types, ["HTTP", "NOOP", "PYTHON_SCRIPT", "SHELL"]);
     let (finish, _) = run(&*executor(&registry, "NOOP"), text("whatever")).await;
@@ -83,7 +83,7 @@ async fn a_command_gets_arguments_input_folder_and_variables() {
 
 #[tokio::test]
 async fn a_command_sees_its_attempt_and_no_secrets() {
-    let mut options = ExecutorOptions::new(guard().await);
+    let mut options = ExecutorOptions::new(Some(guard().await));
     options.command.env = BTreeMap::from([("SITE".to_owned(), "north".to_owned())]);
     let shell = executor(&Registry::builtin(options), "SHELL");
     let (_, said) = run(&*shell, json(value!({"argv": ["env"], "env": {"OWN": "1"}}))).await;
@@ -215,7 +215,7 @@ json.dump({'answer': 6 * 7, 'args': sys.argv[1:]}, open(os.environ['TASKLANE_RES
 
 #[tokio::test]
 async fn progress_is_followed_while_it_runs() {
-    let mut options = ExecutorOptions::new(guard().await);
+    let mut options = ExecutorOptions::new(Some(guard().await));
     options.command.progress_every = Duration::from_millis(10);
     let python = executor(&Registry::builtin(options), "PYTHON_SCRIPT");
     let dir = tempfile::tempdir().unwrap();
@@ -311,7 +311,7 @@ async fn a_dropped_attempt_is_killed() {
 async fn what_is_left_behind_is_ended_and_remarked() {
     let guard =
         Guard::start(GuardOptions { leftover_grace: Duration::from_millis(50), ..options() }).await.unwrap();
-    let shell = executor(&Registry::builtin(ExecutorOptions::new(guard)), "SHELL");
+    let shell = executor(&Registry::builtin(ExecutorOptions::new(Some(guard))), "SHELL");
     let dir = tempfile::tempdir().unwrap();
     let gate = dir.path().join("gate");
     // It ends only when the other one is there.
@@ -329,7 +329,7 @@ async fn what_is_left_behind_is_ended_and_remarked() {
 #[tokio::test]
 async fn an_attempt_removes_its_files() {
     let guard = guard().await;
-    let shell = executor(&Registry::builtin(ExecutorOptions::new(guard.clone())), "SHELL");
+    let shell = executor(&Registry::builtin(ExecutorOptions::new(Some(guard.clone()))), "SHELL");
     let (finish, said) =
         run(&*shell, text("echo 1 > $TASKLANE_RESULT_FILE; echo $TASKLANE_RESULT_FILE")).await;
     assert_eq!(finish.result.data, "1");

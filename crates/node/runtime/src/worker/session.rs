@@ -207,8 +207,10 @@ impl<'a> Session<'a> {
         let (coordinator, token) = (Arc::clone(&self.parts.coordinator), self.token.clone());
         let role = Role::Worker(self.descriptor.clone());
         tokio::spawn(async move {
-            if let Err(error) = coordinator.update(&token, role).await {
-                tracing::warn!(%error, "what the worker offers was not updated");
+            match coordinator.update(&token, role).await {
+                // A worker that leaves may be gone before it could say so.
+                Ok(()) | Err(CoordinatorError::SessionEnded { .. }) => {}
+                Err(error) => tracing::warn!(%error, "what the worker offers was not updated"),
             }
         });
     }
