@@ -180,7 +180,7 @@ fn history(
     database: &Path,
     marks: &Path,
     acknowledged: &BTreeSet<TaskId>,
-) -> (Vec<(Timestamp, Observation)>, BTreeMap<String, usize>) {
+) -> (Vec<(Timestamp, Observation)>, BTreeMap<(Status, String), usize>) {
     let mut observations: Vec<(Timestamp, u8, Observation)> = Vec::new();
     let mut sessions: BTreeMap<AttemptId, SessionId> = BTreeMap::new();
     let mut finals = BTreeMap::new();
@@ -188,7 +188,7 @@ fn history(
     let sql = "SELECT at, kind, lane, id, state, epoch, owner, failures FROM history ORDER BY n";
     let mut statement = connection.prepare(sql).unwrap();
     let mut rows = statement.query([]).unwrap();
-    let mut known: BTreeMap<TaskId, Status> = BTreeMap::new();
+    let mut known: BTreeMap<TaskId, TaskState> = BTreeMap::new();
     let mut last = Timestamp::ZERO;
     while let Some(row) = rows.next().unwrap() {
         // The order of the rows is what counts; the wall clock may step back.
@@ -209,7 +209,7 @@ fn history(
         if kind == "created" {
             observations.push((last, 0, Observation::Created { task }));
         }
-        let before = known.insert(task, state.status).unwrap_or(Status::Pending);
+        let before = known.insert(task, state.clone()).map_or(Status::Pending, |before| before.status);
         if kind == "created" && state.status == Status::Pending {
             continue;
         }
@@ -238,9 +238,14 @@ fn history(
             }),
         ));
     }
-    for status in known.values() {
-        *finals.entry(status.as_str().to_owned()).or_default() += 1;
+    for state in known.values() {
+        let why = state.error.as_ref().map_or("", |error| error.code.as_str());
+        *finals.entry((state.status, why.to_owned())).or_default() += 1;
     }
+    // Otherwise the kills would have met nothing.
+    let lost: u32 = known.values().map(|state| state.lost).sum();
+    assert!(lost > 200, "only {lost} attempts were lost to {KILLS} kills");
+    println!("{lost} attempts were lost");
     for (execution, (attempt, (first, end))) in (0..).zip(lives(marks)) {
         let session = sessions.get(&attempt).copied().unwrap_or(SessionId::from_random(0));
         let limits = Vec::new();
