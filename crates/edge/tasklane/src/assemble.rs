@@ -154,7 +154,6 @@ pub async fn start(config: &Config, functions: Registrations) -> Result<Running>
     if let Some(listener) = listener {
         let options = ApiOptions {
             token: config.token.as_ref().map(|token| token.reveal().to_owned()),
-            limits,
             hosts: config.hosts.iter().cloned().collect(),
             body_bytes_max: ApiOptions::default().body_bytes_max.min(bytes(config.limits.body_bytes_max)),
             batch_bytes_max: bytes(config.limits.body_bytes_max),

@@ -1,7 +1,6 @@
 //! What every request passes first: who sends it, through which page, and whether there is room.
 
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::time::Instant;
 
 use axum::extract::{MatchedPath, Request, State};
@@ -14,17 +13,19 @@ use crate::problem::{self, Problem};
 use crate::state::Api;
 
 /// Refuses what may not pass, counts what is answered.
-pub(crate) async fn gate(State(api): State<Api>, request: Request, next: Next) -> Response {
+pub(crate) async fn gate(State(api): State<Api>, mut request: Request, next: Next) -> Response {
     let started = Instant::now();
     let method = method_name(request.method());
     let route = request.extensions().get::<MatchedPath>().cloned();
-    let mut response = match check(&api, &request) {
+    let mut response = match check(&api, &request).and_then(|()| api.room()) {
         Err(problem) => problem.into_response(),
-        // Held until the answer begins: what goes on after that, a stream, has a bound of its own.
-        Ok(()) => match Arc::clone(&api.requests).try_acquire_owned() {
-            Ok(_room) => next.run(request).await,
-            Err(_) => Problem::overloaded("requests").into_response(),
-        },
+        Ok(room) => {
+            request.extensions_mut().insert(room.clone());
+            let response = next.run(request).await;
+            // Held until the answer begins: what goes on after that, a stream, has a bound of its own.
+            room.give_back();
+            response
+        }
     };
     response
         .headers_mut()

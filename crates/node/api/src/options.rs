@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use tasklane_runtime::request::RequestLimits;
-
 /// How the API is served.
 #[derive(Clone, Debug)]
 pub struct ApiOptions {
@@ -11,8 +9,6 @@ pub struct ApiOptions {
     pub token: Option<String>,
     /// Host names under which a server without a token answers, besides IP addresses and `localhost`.
     pub hosts: Vec<String>,
-    /// How large requests for tasks may be.
-    pub limits: RequestLimits,
     /// The largest body, except of a batch.
     pub body_bytes_max: usize,
     /// The largest body of a batch.
@@ -32,7 +28,6 @@ impl Default for ApiOptions {
         Self {
             token: None,
             hosts: Vec::new(),
-            limits: RequestLimits::default(),
             body_bytes_max: 4 << 20,
             batch_bytes_max: 32 << 20,
             batches_max: 4,

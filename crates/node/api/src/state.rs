@@ -1,7 +1,7 @@
 //! What all handlers share.
 
 use std::ops::Deref;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tasklane_runtime::node::Node;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -9,6 +9,17 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::ApiOptions;
 use crate::metrics::HttpMetrics;
 use crate::problem::Problem;
+
+/// The room that a request takes while it is handled. One that begins to wait gives it back, because it has room among
+/// the streams instead: otherwise those who wait would keep out everybody else.
+#[derive(Clone, Debug)]
+pub(crate) struct Room(Arc<Mutex<Option<OwnedSemaphorePermit>>>);
+
+impl Room {
+    pub(crate) fn give_back(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+}
 
 /// What all handlers share. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -19,7 +30,7 @@ pub(crate) struct ApiState {
     pub(crate) node: Node,
     pub(crate) options: ApiOptions,
     pub(crate) metrics: HttpMetrics,
-    pub(crate) requests: Arc<Semaphore>,
+    requests: Arc<Semaphore>,
     batches: Arc<Semaphore>,
     streams: Arc<Semaphore>,
 }
@@ -34,6 +45,13 @@ impl Api {
             streams: Arc::new(Semaphore::new(options.streams_max)),
             options,
         }))
+    }
+
+    /// Room for a request, until it is answered or gives it back.
+    pub(crate) fn room(&self) -> Result<Room, Problem> {
+        let permit = Arc::clone(&self.requests).try_acquire_owned();
+        let permit = permit.map_err(|_| Problem::overloaded("requests"))?;
+        Ok(Room(Arc::new(Mutex::new(Some(permit)))))
     }
 
     /// Room for a request that stays long: held as long as it does.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use support::{Server, task};
+use tasklane_api::ApiOptions;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn output_is_streamed_as_it_is_printed_until_the_end() {
@@ -124,5 +125,31 @@ async fn a_connection_serves_one_request_after_the_other() {
         }
         assert!(answer.starts_with(b"HTTP/1.1 200 OK\r\n"));
     }
+    server.close().await;
+}
+
+/// Requests that waited for a task kept the room of ordinary ones. Enough of them made the server refuse everybody for
+/// as long as they waited.
+#[tokio::test(flavor = "multi_thread")]
+async fn those_who_wait_do_not_keep_others_out() {
+    let server = Server::with(ApiOptions { requests_max: 1, ..ApiOptions::default() }).await;
+    let waiting =
+        tokio::spawn(server.request("POST", "/api/v1/tasks?wait=30s").json(&task("endless")).send());
+    let id = loop {
+        let listed = server.get("/api/v1/tasks?type=endless").await;
+        // The one who will wait has the only room until its task is there.
+        if listed.status == 200
+            && let Some(id) = listed.json()["tasks"][0]["taskId"].as_str()
+        {
+            break id.to_owned();
+        }
+        tokio::task::yield_now().await;
+    };
+    assert!(!waiting.is_finished());
+    let path = format!("/api/v1/tasks/{id}");
+    assert_eq!(server.get(&path).await.status, 200);
+    assert_eq!(server.request("DELETE", &path).send().await.status, 202);
+    let answer = waiting.await.unwrap();
+    assert_eq!((answer.status, &answer.json()["status"]), (200, &json!("CANCELLED")));
     server.close().await;
 }

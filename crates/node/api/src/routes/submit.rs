@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tasklane_core::status::Status;
@@ -18,7 +18,7 @@ use crate::model::{Created, StatusName, Task};
 use crate::params::Params;
 use crate::problem::{self, Problem};
 use crate::routes::tasks::whole_task;
-use crate::state::Api;
+use crate::state::{Api, Room};
 
 /// The longest time that a request may wait for its task.
 const WAIT_MAX: Duration = Duration::from_mins(5);
@@ -44,6 +44,7 @@ pub(crate) async fn submit(
     State(api): State<Api>,
     Namespace(namespace): Namespace,
     closing: Closing,
+    Extension(room): Extension<Room>,
     mut params: Params,
     body: JsonBody,
 ) -> Result<Response, Problem> {
@@ -62,6 +63,7 @@ pub(crate) async fn submit(
         let status = if submitted.duplicate { StatusCode::OK } else { StatusCode::CREATED };
         return Ok((status, Json(created(submitted))).into_response());
     };
+    room.give_back();
     let view = tokio::select! {
         view = api.node.wait(&namespace, submitted.id, wait) => view?,
         () = closing.0.cancelled() => api.node.task(&namespace, submitted.id).await?,
