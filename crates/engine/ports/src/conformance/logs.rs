@@ -203,7 +203,7 @@ pub mod chunks {
                     chunks.iter().filter(|chunk| chunk.task == task(of).id()).cloned().collect();
                 assert_eq!(read(&*logs, task(of).id()).await, expected);
             }
-            assert_eq!(read(&*logs, elsewhere.task).await, [elsewhere.clone()]);
+            assert_eq!(read(&*logs, elsewhere.task).await, std::slice::from_ref(&elsewhere));
         }
         logs.remove(&[elsewhere.task, task(0).id()]).await.unwrap();
         assert_eq!(read(&*logs, elsewhere.task).await, []);
