@@ -5,6 +5,8 @@
 //! same transaction. The second is written by the tasks themselves while they are alive: a line when they start, and a
 //! line every few hundredths of a second, also by children that have left their process group or ignore SIGTERM.
 
+#![allow(clippy::unwrap_used, reason = "in tests a panic is an answer")]
+
 mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -175,12 +177,15 @@ fn processes_with(marks: &Path) -> Vec<(String, String)> {
         .collect()
 }
 
+/// How many tasks ended how, and why.
+type Finals = BTreeMap<(Status, String), usize>;
+
 /// Everything that happened, in order.
 fn history(
     database: &Path,
     marks: &Path,
     acknowledged: &BTreeSet<TaskId>,
-) -> (Vec<(Timestamp, Observation)>, BTreeMap<(Status, String), usize>) {
+) -> (Vec<(Timestamp, Observation)>, Finals) {
     let mut observations: Vec<(Timestamp, u8, Observation)> = Vec::new();
     let mut sessions: BTreeMap<AttemptId, SessionId> = BTreeMap::new();
     let mut finals = BTreeMap::new();
@@ -189,10 +194,10 @@ fn history(
     let mut statement = connection.prepare(sql).unwrap();
     let mut rows = statement.query([]).unwrap();
     let mut known: BTreeMap<TaskId, TaskState> = BTreeMap::new();
-    let mut last = Timestamp::ZERO;
+    let mut newest = Timestamp::ZERO;
     while let Some(row) = rows.next().unwrap() {
         // The order of the rows is what counts; the wall clock may step back.
-        last = last.max(Timestamp::from_micros(row.get(0).unwrap()));
+        newest = newest.max(Timestamp::from_micros(row.get(0).unwrap()));
         let kind: String = row.get(1).unwrap();
         let lane = LaneId(row.get(2).unwrap());
         let epoch = Epoch(row.get::<_, Option<i64>>(5).unwrap().unwrap_or(0).cast_unsigned());
@@ -201,13 +206,13 @@ fn history(
             owner.map_or(OwnerId::from_random(0), |bytes| OwnerId(uuid::Uuid::from_slice(&bytes).unwrap()));
         if kind == "claimed" {
             let failures = row.get(7).unwrap();
-            observations.push((last, 0, Observation::Claimed { lane, epoch, owner, failures }));
+            observations.push((newest, 0, Observation::Claimed { lane, epoch, owner, failures }));
             continue;
         }
         let task = TaskId(uuid::Uuid::from_slice(&row.get::<_, Vec<u8>>(3).unwrap()).unwrap());
         let state: TaskState = codec::decode(&row.get::<_, Vec<u8>>(4).unwrap()).unwrap();
         if kind == "created" {
-            observations.push((last, 0, Observation::Created { task }));
+            observations.push((newest, 0, Observation::Created { task }));
         }
         let before = known.insert(task, state.clone()).map_or(Status::Pending, |before| before.status);
         if kind == "created" && state.status == Status::Pending {
@@ -216,12 +221,12 @@ fn history(
         if let Some(session) = state.session {
             sessions.insert(AttemptId { task, number: state.attempt }, session);
         }
-        let path = if before == state.status { Vec::new() } else { vec![(state.status, last)] };
+        let path = if before == state.status { Vec::new() } else { vec![(state.status, newest)] };
         let (attempt, lost) = (state.attempt, state.lost);
         let (session, cancel_requested, status) = (state.session, state.cancel_requested, state.status);
         let rates = Vec::new();
         observations.push((
-            last,
+            newest,
             0,
             Observation::Changed(Change {
                 task,
@@ -245,7 +250,7 @@ fn history(
     // Otherwise the kills would have met nothing.
     let lost: u32 = known.values().map(|state| state.lost).sum();
     assert!(lost > 200, "only {lost} attempts were lost to {KILLS} kills");
-    println!("{lost} attempts were lost");
+
     for (execution, (attempt, (first, end))) in (0..).zip(lives(marks)) {
         let session = sessions.get(&attempt).copied().unwrap_or(SessionId::from_random(0));
         let limits = Vec::new();

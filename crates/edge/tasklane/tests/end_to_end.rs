@@ -1,5 +1,7 @@
 //! The real program, as its users meet it.
 
+#![allow(clippy::unwrap_used, reason = "in tests a panic is an answer")]
+
 mod support;
 
 use std::io::{BufRead, BufReader, Read};

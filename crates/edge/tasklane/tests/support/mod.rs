@@ -1,6 +1,7 @@
 //! A real server process, and questions to it over HTTP.
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
+#![allow(clippy::unwrap_used, reason = "in tests a panic is an answer")]
 
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
@@ -14,7 +15,7 @@ use serde_json::Value;
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_tasklane");
 
 /// How long anything may take before a test gives up.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const PATIENCE: Duration = Duration::from_mins(2);
 
 /// A free port, for a server that is started again and again at the same address.
 pub(crate) fn free_port() -> u16 {

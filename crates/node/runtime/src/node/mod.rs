@@ -120,7 +120,9 @@ impl Node {
             loop {
                 if let Ok(mut ear) = self.0.parts.bus.subscribe(Address::Events).await {
                     while let Some(messages) = ear.receive().await {
-                        messages.into_iter().for_each(|message| self.on_message(message));
+                        for message in messages {
+                            self.on_message(message);
+                        }
                     }
                 }
                 tokio::time::sleep(LISTEN_AGAIN).await;

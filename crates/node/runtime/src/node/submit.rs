@@ -180,13 +180,14 @@ impl Node {
             return Ok(known.clone());
         }
         let store = &self.0.parts.store;
-        let lane = match found {
-            Some(known) => known.lane,
-            None => {
-                let wanted = QueueBinding::Lane(queue.default_lane(self.0.options.lanes));
-                match store.bind_queue(queue, &wanted).await? {
-                    QueueBinding::Lane(lane) => lane,
-                    other => return Err(StoreError::corrupt(format!("queue {queue} is bound to {other:?}"))),
+        let lane = if let Some(known) = found {
+            known.lane
+        } else {
+            let wanted = QueueBinding::Lane(queue.default_lane(self.0.options.lanes));
+            match store.bind_queue(queue, &wanted).await? {
+                QueueBinding::Lane(lane) => lane,
+                spread @ QueueBinding::Spread { .. } => {
+                    return Err(StoreError::corrupt(format!("queue {queue} is bound to {spread:?}")));
                 }
             }
         };

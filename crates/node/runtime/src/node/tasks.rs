@@ -147,7 +147,7 @@ impl Node {
             return Ok(Some(Explanation { status, reasons: Vec::new() }));
         }
         let explained = self.0.parts.scheduler.explain(view.row).await;
-        Ok(Some(explained.unwrap_or(Explanation { status, reasons: vec![Reason::Loading] })))
+        Ok(Some(explained.unwrap_or_else(|| Explanation { status, reasons: vec![Reason::Loading] })))
     }
 
     /// Output of a task after a position, or from the start.

@@ -79,7 +79,7 @@ impl Held<'_> {
         renewals.tick().await;
         let ended = loop {
             // Early rather than late.
-            let lease_ends = self.lease_from + (self.options.ttl - self.options.ttl / 5);
+            let lease_ends = self.lease_from + self.options.ttl * 4 / 5;
             tokio::select! {
                 view = watch.next() => {
                     let Some(view) = view else { break Ok(()) };

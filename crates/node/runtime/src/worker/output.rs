@@ -144,7 +144,7 @@ impl Output {
                 let limit = options.attempt_bytes_max;
                 self.remark(
                     &mut state,
-                    format!("output limit of {limit} bytes reached, the rest is not kept"),
+                    &format!("output limit of {limit} bytes reached, the rest is not kept"),
                 );
             }
             state.over += over.len() as u64;
@@ -158,7 +158,7 @@ impl Output {
         self.mark_skipped(&mut state);
         if state.over > 0 {
             let remark = format!("{} bytes of output over the limit were not kept", state.over);
-            self.remark(&mut state, remark);
+            self.remark(&mut state, &remark);
         }
         self.list(state);
     }
@@ -179,11 +179,11 @@ impl Output {
         if state.skipped > 0 {
             let remark = format!("{} bytes of output were not kept: the store was too slow", state.skipped);
             state.skipped = 0;
-            self.remark(state, remark);
+            self.remark(state, &remark);
         }
     }
 
-    fn remark(&self, state: &mut State, text: String) {
+    fn remark(&self, state: &mut State, text: &str) {
         let bytes = format!("{text}\n").into_bytes();
         self.shared.waiting_bytes.fetch_add(bytes.len(), Ordering::Relaxed);
         state.pieces.push_back(Piece { stream: LogStream::System, at: clock::wall(), bytes });

@@ -130,7 +130,11 @@ impl<'a> Session<'a> {
             let deadline = self.machine.next_deadline().unwrap_or(Timestamp::MAX);
             tokio::select! {
                 messages = self.ear.receive() => match messages {
-                    Some(messages) => messages.into_iter().for_each(|message| self.on_message(message)),
+                    Some(messages) => {
+                        for message in messages {
+                            self.on_message(message);
+                        }
+                    }
                     None => break End::Fenced,
                 },
                 Some(news) = self.heard.recv() => {
