@@ -1,4 +1,4 @@
-//! Fuzzes the API of a real server by its own OpenAPI description, with schemathesis from PyPI.
+//! Fuzzes the API of a real server by its own description, with schemathesis from the Python package index.
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
