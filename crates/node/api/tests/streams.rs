@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde_json::json;
 use support::{Server, task};
 use tasklane_api::ApiOptions;
+use tasklane_ports::{Store, TaskFilter, TaskList};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn output_is_streamed_as_it_is_printed_until_the_end() {
@@ -135,19 +136,20 @@ async fn those_who_wait_do_not_keep_others_out() {
     let server = Server::with(ApiOptions { requests_max: 1, ..ApiOptions::default() }).await;
     let waiting =
         tokio::spawn(server.request("POST", "/api/v1/tasks?wait=30s").json(&task("endless")).send());
+    // Looked for in the store: a request would compete for the only room with the one who is to wait.
     let id = loop {
-        let listed = server.get("/api/v1/tasks?type=endless").await;
-        // The one who will wait has the only room until its task is there.
-        if listed.status == 200
-            && let Some(id) = listed.json()["tasks"][0]["taskId"].as_str()
-        {
-            break id.to_owned();
+        assert!(!waiting.is_finished(), "it waits");
+        let list = TaskList { filter: TaskFilter::default(), after: None, limit: 1 };
+        if let Some(row) = server.store.list(list).await.unwrap().tasks.first() {
+            break row.id;
         }
         tokio::task::yield_now().await;
     };
-    assert!(!waiting.is_finished());
     let path = format!("/api/v1/tasks/{id}");
-    assert_eq!(server.get(&path).await.status, 200);
+    // It gives its room back a moment after its task is there.
+    while server.get(&path).await.status != 200 {
+        assert!(!waiting.is_finished(), "it waits, and others are let in");
+    }
     assert_eq!(server.request("DELETE", &path).send().await.status, 202);
     let answer = waiting.await.unwrap();
     assert_eq!((answer.status, &answer.json()["status"]), (200, &json!("CANCELLED")));
