@@ -10,7 +10,7 @@ use tasklane_core::message::{
     ToWorker, Verdict,
 };
 use tasklane_core::retry::RetryPolicy;
-use tasklane_core::task::{Priority, TaskError, TaskHead, TaskResult};
+use tasklane_core::task::{Priority, Progress, TaskError, TaskHead, TaskResult};
 use tasklane_core::time::Timestamp;
 use tasklane_core::worker::{Effect, Input, StopReason, WorkerOptions, WorkerSession};
 
@@ -122,6 +122,7 @@ impl Stage {
         let word = |report: &Report| match report {
             Report::Accepted => "accepted",
             Report::Started { .. } => "started",
+            Report::Progress(_) => "progress",
             Report::HandedBack { .. } => "handed back",
             Report::Finished(finish) => match finish.ending {
                 Ending::Success => "success",
@@ -165,6 +166,10 @@ impl Stage {
 }
 
 fn dispatch(k: u64, attempt: AttemptId) -> ToWorker {
+    dispatch_with(k, attempt, None)
+}
+
+fn dispatch_with(k: u64, attempt: AttemptId, progress_timeout: Option<Duration>) -> ToWorker {
     let name = |text| Name::new(text).expect("a valid name");
     let head = TaskHead {
         queue: QueueKey::new(name("default"), name("q")),
@@ -175,7 +180,7 @@ fn dispatch(k: u64, attempt: AttemptId) -> ToWorker {
         hash_bucket: None,
         execution_timeout: Duration::from_mins(1),
         start_timeout: None,
-        progress_timeout: None,
+        progress_timeout,
         retry: RetryPolicy::default(),
     };
     ToWorker::Dispatch(Dispatch { k: DispatchNo(k), attempt, head: Arc::new(head), body: None })
@@ -395,6 +400,27 @@ fn a_success_stays_one_though_it_was_stopped() {
     worker.reports();
     worker.succeeds(A);
     assert_eq!(worker.reports(), [(A, "success")]);
+}
+
+#[test]
+fn an_attempt_that_tells_of_no_progress_is_stopped_and_one_that_does_goes_on() {
+    let mut worker = Stage::with(|o| o.ttl = Duration::from_hours(1));
+    worker.until(5);
+    worker.hears(1, [dispatch_with(1, A, Some(Duration::from_secs(10)))]);
+    worker.until(14);
+    worker.reports();
+    worker.step(Input::Progress {
+        attempt: A,
+        progress: Progress { percent: Some(50), message: String::new() },
+    });
+    assert_eq!(worker.reports(), [(A, "progress")]);
+    worker.until(23);
+    assert!(worker.stopped().is_empty());
+    worker.until(24);
+    assert_eq!(worker.stopped(), [(A, StopReason::TimedOut)]);
+    worker.reports();
+    worker.fails(A);
+    assert_eq!(worker.reports(), [(A, "timed out")]);
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! A whole node in a test: memory store, in-process bus and coordinator, one worker.
 
+#![allow(clippy::unwrap_used, reason = "in tests a panic is an answer")]
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
