@@ -117,9 +117,11 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// The time that one assignment takes out of the rate.
+    /// The time that one assignment takes out of the rate: rounded up to what times are counted in, so that rounding
+    /// never lets one more through.
     pub fn interval(&self) -> Duration {
-        self.per / self.limit.max(1)
+        let micros = self.per.as_micros().div_ceil(u128::from(self.limit.max(1))).max(1);
+        Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX))
     }
 
     fn tolerance(&self) -> Duration {
@@ -175,6 +177,26 @@ mod tests {
         }
         assert_eq!(starts[..5], [1000, 1000, 1000, 1100, 1200]);
         assert_eq!(starts.len(), 12);
+    }
+
+    /// Counted by hand, not by the arithmetic under test.
+    #[test]
+    fn no_window_has_more_starts_than_the_rate_allows() {
+        for (limit, burst) in [(3, 1), (7, 1), (7, 3), (999, 2)] {
+            let rate = Rate { limit, per: Duration::from_secs(1), burst };
+            let (mut stored, mut now) = (Timestamp::ZERO, Timestamp::from_millis(5_000));
+            let mut starts = Vec::new();
+            while starts.len() < 4 * usize::try_from(limit).unwrap() {
+                now = now.max(rate.next_at(stored));
+                stored = rate.after(stored, now);
+                starts.push(now);
+            }
+            let most = starts
+                .iter()
+                .map(|from| starts.iter().filter(|at| **at >= *from && **at < *from + rate.per).count());
+            let allowed = usize::try_from(limit + burst - 1).unwrap();
+            assert_eq!(most.max(), Some(allowed), "{limit} in a second, {burst} at once");
+        }
     }
 
     #[test]

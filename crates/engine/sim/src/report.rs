@@ -14,7 +14,7 @@ pub const FULL: &str =
 const SECOND_LINES: [&str; 1] = ["group_mismatch"];
 
 /// One run.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// Schedulers that took part.
     pub servers: usize,
@@ -22,7 +22,7 @@ pub struct Report {
     pub workers: usize,
     /// Tasks created.
     pub tasks: u64,
-    /// Lanes taken over.
+    /// Lanes taken over by another process than the one that had them.
     pub takeovers: u64,
     /// Worker sessions that ended with attempts.
     pub worker_losses: u64,

@@ -103,6 +103,13 @@ impl World {
         match request {
             StoreRequest::Lane { lane, request } => {
                 let reply = self.apply_request(lane, request);
+                if let (Ok(Reply::Claimed(_)), ReplyTo::Lane { index, incarnation, .. }) = (&reply, &reply_to)
+                {
+                    // A process that claims its own lane anew takes nothing over.
+                    let claimer = (*index, *incarnation);
+                    let before = self.claimers.insert(lane, claimer);
+                    self.report.takeovers += u64::from(before.is_some_and(|before| before != claimer));
+                }
                 if !silent {
                     self.answer(&reply_to, reply, delay);
                 }
@@ -171,7 +178,6 @@ impl World {
                 }
                 HistoryEvent::InboxDone { task, .. } => Observation::CommandRemoved { task },
                 HistoryEvent::Claimed { lane, epoch, owner } => {
-                    self.report.takeovers += u64::from(epoch.0 > 1);
                     let failures = self.store.lane_head(lane).failures;
                     Observation::Claimed { lane, epoch, owner, failures }
                 }

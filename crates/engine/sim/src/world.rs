@@ -138,6 +138,8 @@ pub(crate) struct World {
     events: BTreeMap<(Timestamp, u64), Event>,
     next_event: u64,
     pub(crate) store: MemoryState,
+    /// The server process that claimed each lane last.
+    pub(crate) claimers: BTreeMap<LaneId, (usize, u32)>,
     pub(crate) sessions: Sessions,
     pub(crate) judged_at: Option<Timestamp>,
     pub(crate) servers: Vec<Host<Server, ServerInput>>,
@@ -165,6 +167,7 @@ impl World {
             now: Timestamp::from_millis(1_000_000),
             events: BTreeMap::new(),
             next_event: 0,
+            claimers: BTreeMap::new(),
             store: MemoryState::new(MemoryOptions { strict: true, history: true, guards }),
             sessions: Sessions::new(SessionsOptions { guards, ..SessionsOptions::default() }),
             judged_at: None,
