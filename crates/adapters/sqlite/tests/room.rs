@@ -4,6 +4,7 @@
 
 mod support;
 
+use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, mpsc};
@@ -138,12 +139,10 @@ fn full_disk_refuses_writes_until_there_is_room_again() {
     match status {
         Ok(status) if status.success() => {}
         Ok(status) if status.code().is_some_and(|code| code == SKIPPED || code == 1 && !may_mount()) => {
-            eprintln!(
-                "SKIPPED full_disk_refuses_writes_until_there_is_room_again: a disk cannot be mounted here"
-            );
+            skipped("a disk cannot be mounted here");
         }
         Err(error) => {
-            eprintln!("SKIPPED full_disk_refuses_writes_until_there_is_room_again: unshare: {error}");
+            skipped(&format!("unshare: {error}"));
         }
         Ok(status) => panic!("{status}"),
     }
@@ -196,4 +195,10 @@ fn on_full_disk() {
         store.close().await.unwrap();
         check_integrity(&path);
     });
+}
+
+/// Not by a macro: what those print is shown only for tests that fail.
+fn skipped(why: &str) {
+    let name = "full_disk_refuses_writes_until_there_is_room_again";
+    let _ = writeln!(std::io::stderr(), "SKIPPED {name}: {why}");
 }

@@ -138,10 +138,9 @@ impl Lane {
                     self.explain_line(line, None, &mut reasons);
                 } else {
                     self.explain_queue(&row.head, &mut reasons);
-                    let able = self.workers.iter().filter(|(_, w)| w.takes_work() && w.can_run(&row.head));
-                    let (able, free) =
-                        able.fold((0, 0), |(able, free), (_, w)| (able + 1, free + usize::from(w.free)));
-                    reasons.extend(self.explain_workers(&row.head.task_type, able, free));
+                    let serving = self.serving(&self.class_of(&row.head));
+                    let free = serving.iter().filter(|&&worker| self.workers[worker].free).count();
+                    reasons.extend(self.explain_workers(&row.head.task_type, serving.len(), free));
                     reasons.push(Reason::MoreThan(0));
                 }
             }

@@ -111,6 +111,15 @@ pub(super) struct ClassKey {
     pub(super) pinned: Option<u16>,
 }
 
+impl ClassKey {
+    /// The class of a task under its queue's strategy.
+    fn of(head: &TaskHead, strategy: Strategy) -> Self {
+        let waits = Strategy::ConsistentHash { when_full: WhenFull::Wait };
+        let pinned = if strategy == waits { head.hash_bucket } else { None };
+        Self { task_type: head.task_type.clone(), labels: head.labels.clone(), pinned }
+    }
+}
+
 /// One of them.
 #[derive(Debug)]
 pub(super) struct Class {
@@ -271,9 +280,13 @@ impl Lane {
     }
 
     fn class_key(&self, queue: Handle, head: &TaskHead) -> ClassKey {
-        let waits = Strategy::ConsistentHash { when_full: WhenFull::Wait };
-        let pinned = if self.queues[queue].policy.policy.strategy == waits { head.hash_bucket } else { None };
-        ClassKey { task_type: head.task_type.clone(), labels: head.labels.clone(), pinned }
+        ClassKey::of(head, self.queues[queue].policy.policy.strategy)
+    }
+
+    /// The class of a task whose queue need not be in memory.
+    pub(super) fn class_of(&self, head: &TaskHead) -> ClassKey {
+        let policy = self.policies.get(&head.queue).map(|versioned| &versioned.policy);
+        ClassKey::of(head, policy.map_or_else(Strategy::default, |policy| policy.strategy))
     }
 
     fn intern_class(&mut self, key: ClassKey) -> Handle {

@@ -10,9 +10,9 @@ use crate::id::{DispatchNo, SessionId};
 use crate::member::WorkerDescriptor;
 use crate::message::ToWorker;
 use crate::policy::{Strategy, WhenFull};
-use crate::task::TaskHead;
 
 use super::entry::Handle;
+use super::lines::ClassKey;
 use super::machine::Lane;
 
 /// What choosing a worker looks at, in one number, because every assignment compares many: the share of its capacity in
@@ -107,11 +107,6 @@ impl Worker {
         self.descriptor.as_ref().is_some_and(|d| !d.draining) && !self.revoked
     }
 
-    /// Offers the type and has the labels.
-    pub(super) fn can_run(&self, head: &TaskHead) -> bool {
-        self.descriptor.as_ref().is_some_and(|d| d.can_run(head))
-    }
-
     fn has_room(&self) -> bool {
         self.takes_work() && self.confirmed && !self.cooling && self.room() > 0 && self.unsent.is_empty()
     }
@@ -198,21 +193,25 @@ impl Lane {
         }
     }
 
-    /// Finds out who serves a class: at its birth, and when workers come, go or change.
-    pub(super) fn serve_class(&mut self, class: Handle) {
-        let key = &self.classes[class].key;
+    /// The workers that may be given tasks of a class.
+    pub(super) fn serving(&self, key: &ClassKey) -> Vec<Handle> {
         let able = |(_, w): &(usize, &Worker)| {
             w.takes_work() && w.descriptor.as_ref().is_some_and(|d| d.serves(&key.task_type, &key.labels))
         };
         let able: Vec<Handle> = self.workers.iter().filter(able).map(|(handle, _)| handle).collect();
-        let serving = match key.pinned {
+        match key.pinned {
             // Ties are broken by session, so that every owner decides alike.
             Some(bucket) => {
                 let rank = |&w: &Handle| (self.workers[w].rendezvous(bucket), self.workers[w].session);
                 able.into_iter().max_by_key(rank).into_iter().collect()
             }
             None => able,
-        };
+        }
+    }
+
+    /// Finds out who serves a class: at its birth, and when workers come, go or change.
+    pub(super) fn serve_class(&mut self, class: Handle) {
+        let serving = self.serving(&self.classes[class].key);
         let before = std::mem::replace(&mut self.classes[class].serving, serving.clone());
         for worker in before {
             if !serving.contains(&worker) {

@@ -1,6 +1,7 @@
 //! Why a task is not running.
 
 use tasklane_core::lane::{Holder, Reason};
+use tasklane_core::policy::{Strategy, WhenFull};
 use tasklane_sim::harness::{Story, name, task};
 
 use crate::{at_once, at_once_by_user, per_second};
@@ -111,6 +112,20 @@ fn a_line_that_is_not_in_memory_is_explained_too() {
     assert_eq!(lane.decided(id), None);
     let none = Reason::NoCapableWorker { task_type: name("test"), workers: 0 };
     assert_eq!(lane.explain(id), [none, Reason::MoreThan(0)]);
+}
+
+/// It was said that nothing but its place kept such a task waiting: the other worker was counted as one with room.
+#[test]
+fn a_hashed_line_that_is_not_in_memory_waits_for_its_own_worker() {
+    let lane = Story::with(|o| o.lines_max = 1);
+    lane.policy(|p| p.strategy = Strategy::ConsistentHash { when_full: WhenFull::Wait });
+    let worker = |text| lane.worker_with(text, 1, |d| _ = d.task_types.insert(name("test")));
+    let (w1, w2) = (worker("w1"), worker("w2"));
+    lane.submit(task().hash_key("k"));
+    assert_eq!(w1.takes().len() + w2.takes().len(), 1);
+    let id = lane.submit(task().of_type("test").hash_key("k"));
+    assert_eq!(lane.decided(id), None);
+    assert_eq!(lane.explain(id), [Reason::AllFull { workers: 1 }, Reason::MoreThan(0)]);
 }
 
 #[test]
