@@ -20,7 +20,7 @@ fn with(field: &str) -> String {
 }
 
 fn place(request: TaskRequest, policy: &QueuePolicy) -> Result<NewTask, FieldError> {
-    let namespace = Name::new("default").unwrap();
+    let namespace = Name::new("default").expect("a valid name");
     let limits = RequestLimits::default();
     let place =
         Placement { namespace: &namespace, lane: LaneId(3), policy, now: NOW, random: 7, limits: &limits };
@@ -43,7 +43,7 @@ fn every_field_is_understood() {
     assert_eq!(read(&with(r#""priority":7.0"#)).unwrap().priority.get(), 7);
     assert_eq!(request.task_name, "hi");
     assert_eq!(request.payload, Payload::Text("print(6*7)".into()));
-    assert_eq!(request.execution_timeout, Some(Duration::from_secs(60)));
+    assert_eq!(request.execution_timeout, Some(Duration::from_mins(1)));
     assert_eq!(request.retry.max_retries, Some(4));
     assert_eq!(request.retry.delay, Some(Duration::from_secs(5)));
     assert_eq!(request.retry.backoff_percent, Some(150));

@@ -118,7 +118,7 @@ impl System {
     }
 
     pub(crate) async fn wait(&self, id: TaskId) -> TaskView {
-        self.node.wait(&default_namespace(), id, Duration::from_secs(60)).await.unwrap().unwrap()
+        self.node.wait(&default_namespace(), id, Duration::from_mins(1)).await.unwrap().unwrap()
     }
 
     /// Stops in an orderly way.
