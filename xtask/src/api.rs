@@ -7,6 +7,7 @@ use std::process::{Child, Command, Stdio};
 use anyhow::{Context, Result, ensure};
 
 use crate::cargo::{cargo, root, run};
+use crate::servers;
 
 /// The version that is known to find what it should.
 const SCHEMATHESIS: &str = "schemathesis==4.32.5";
@@ -43,7 +44,9 @@ fn install() -> Result<PathBuf> {
     let venv = target().join("schemathesis");
     let program = venv.join("bin/schemathesis");
     if !program.exists() {
-        run(Command::new("python3").args(["-m", "venv"]).arg(&venv)).context(
+        let make = || run(Command::new("python3").args(["-m", "venv"]).arg(&venv));
+        // On Debian that is a package of its own.
+        make().or_else(|_| servers::install(&["python3-venv"]).and_then(|()| make())).context(
             "schemathesis needs Python with venv; on Debian or Ubuntu: apt-get install python3-venv",
         )?;
         run(Command::new(venv.join("bin/pip")).args(["install", "--quiet", SCHEMATHESIS]))?;

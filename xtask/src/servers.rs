@@ -44,7 +44,7 @@ fn is_installed(program: &str) -> bool {
 }
 
 /// Installs packages where that needs no password.
-fn install(packages: &[&str]) -> Result<()> {
+pub(crate) fn install(packages: &[&str]) -> Result<()> {
     if !is_installed("apt-get") {
         bail!("there is no apt-get here to install them with");
     }

@@ -20,7 +20,7 @@ use tasklane_core::worker as session;
 use tasklane_local::{LocalBus, LocalCoordinator, SessionsOptions};
 use tasklane_ports::{Bus, Coordinator, Logs, Store, StoreError};
 use tasklane_runtime::executors::{ExecutorOptions, Registry};
-use tasklane_runtime::guard::{Guard, GuardOptions};
+use tasklane_runtime::guard::{Guard, GuardOptions, remove_tree};
 use tasklane_runtime::hub::Hub;
 use tasklane_runtime::node::{BULK_TYPE, BulkExecutor, Node, NodeOptions, NodeParts, RetentionOptions};
 use tasklane_runtime::request::RequestLimits;
@@ -232,9 +232,26 @@ async fn start_guard(config: &Config, lock: OwnedFd) -> Result<Option<Guard>> {
     if !config.worker.task_types.iter().any(|task_type| needed.contains(&task_type.as_str())) {
         return Ok(None);
     }
-    let options =
-        GuardOptions { lock: Some(lock), dir: Some(config.data_dir.join("work")), ..GuardOptions::default() };
+    let dir = config.data_dir.join("work");
+    remove_stale(&dir);
+    let options = GuardOptions { lock: Some(lock), dir: Some(dir), ..GuardOptions::default() };
     Guard::start(options).await.map(Some).context("cannot start the guard process")
+}
+
+/// Removes the folders of attempts that nobody was left to remove. Their processes are gone: the lock says so.
+fn remove_stale(dir: &Path) {
+    let Ok(entries) = std::fs::read_dir(dir) else { return };
+    let stale: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
+    if stale.is_empty() {
+        return;
+    }
+    std::thread::spawn(move || {
+        for folder in stale {
+            if let Err(error) = remove_tree(&folder) {
+                tracing::warn!(path = %folder.display(), %error, "cannot remove the folder of an earlier attempt");
+            }
+        }
+    });
 }
 
 /// Tells the guard when the lease ends, unless told anew. The worker stops by itself before; what it cannot stop, because

@@ -12,7 +12,7 @@ use tasklane_core::message::{Ending, Finish, RetryAdvice};
 use tasklane_core::status::Status;
 use tasklane_core::task::{AttemptOutcome, Progress, TaskError};
 use tasklane_ports::{LogStream, PutPolicy, TaskFilter};
-use tasklane_runtime::node::{BulkAction, Cancel, RetentionOptions, Retry};
+use tasklane_runtime::node::{BulkAction, Cancel, RetentionOptions, Retry, SubmitError};
 use tokio::sync::Notify;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -199,5 +199,51 @@ async fn old_tasks_lose_their_data_first_and_their_id_later() {
     let again = system.node.submit(&namespace, vec![named(3)]).await.pop().unwrap().unwrap();
     assert!(again.duplicate, "the id outlives the data");
     assert_eq!(system.node.retire_once().await.unwrap(), (0, 0));
+    system.close().await;
+}
+
+/// A retry was taken in whatever the maximum length of its queue was.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_queue_refuses_a_retry_too() {
+    let system = System::start(vec![("noop", Arc::new(Run(|_, _| async { success() })))]).await;
+    let namespace = default_namespace();
+    let queue = QueueKey::new(namespace.clone(), name("short"));
+    let of_queue = || {
+        let mut request = request("noop");
+        request.queue = name("short");
+        request
+    };
+    let done = system.submit(vec![of_queue()]).await[0];
+    system.wait(done).await;
+    let mut policy = system.node.queue(&queue).await.unwrap().policy.policy;
+    (policy.paused, policy.len_max) = (true, Some(1));
+    system.node.put_policy(PutPolicy { queue, expected: 0, policy }).await.unwrap();
+    system.submit(vec![of_queue()]).await;
+    let retried = system.node.retry(&namespace, done, None).await;
+    assert!(matches!(retried, Err(SubmitError::QueueFull { .. })), "{retried:?}");
+    system.close().await;
+}
+
+/// A page was bounded only in the number of its pieces, which may be large.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_page_of_output_is_bounded_in_bytes_and_the_next_one_goes_on() {
+    let flood = Run(|_, attempt: Arc<dyn tasklane_ports::Attempt>| async move {
+        attempt.output(LogStream::Stdout, &vec![b'x'; 2 << 20]);
+        success()
+    });
+    let system = System::start(vec![("flood", Arc::new(flood))]).await;
+    let id = system.submit(vec![request("flood")]).await[0];
+    system.wait(id).await;
+    let (mut after, mut bytes, mut pages) = (None, 0, 0);
+    loop {
+        let page = system.node.logs(id, after, 1_000).await.unwrap();
+        let Some(last) = page.last() else { break };
+        after = Some(last.position);
+        let size: usize = page.iter().map(|chunk| chunk.bytes.len()).sum();
+        assert!(size <= 512 << 10, "{size}");
+        (bytes, pages) = (bytes + size, pages + 1);
+    }
+    assert_eq!(bytes, 2 << 20);
+    assert!(pages >= 4);
     system.close().await;
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use tasklane::assemble::{self, Running};
-use tasklane::config::{Config, Flag, Loaded, Sources, load};
+use tasklane::config::{Config, Flag, Loaded, LogFormat, Sources, load};
 use tasklane::embed::Registrations;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -97,7 +97,12 @@ async fn serve(config: &Config, out: Out) -> anyhow::Result<Exit> {
             anyhow::bail!("a part of the server has stopped; the log says why");
         }
     }
-    remark("stopping: no new work; running attempts may finish. Once more to stop them at once.");
+    let stopping = "stopping: no new work; running attempts may finish. Once more to stop them at once.";
+    match config.log.format {
+        LogFormat::Text => remark(stopping),
+        // Nothing but JSON goes where programs read JSON.
+        LogFormat::Json => tracing::info!("{stopping}"),
+    }
     tokio::select! {
         closed = running.close() => closed.map(|()| Exit::OK).context("the store was not closed in order"),
         _ = interrupt.recv() => Ok(Exit::CANCELLED),

@@ -22,7 +22,7 @@ pub(crate) enum Command {
         /// How many
         capacity: u32,
     },
-    /// Give a worker no new work; what it has it finishes
+    /// Give a worker no new work; what it runs may finish within its grace time
     Drain {
         /// Its name or session
         worker: String,

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use tasklane_core::id::Name;
 use tasklane_core::retry::RetryPolicy;
+use tasklane_core::status::Status;
 use tasklane_core::task::{AttemptOutcome, AttemptRecord, Payload, Progress, TaskError, TaskResult, TaskRow};
 use utoipa::ToSchema;
 
@@ -154,6 +155,9 @@ impl Task {
             Payload::Text(text) => AnyJson::from_text(text),
             Payload::Json(text) => AnyJson::from_json(text),
         });
+        // A success with nothing to tell is stored as none, to save the room.
+        let empty = TaskResult::default();
+        let result = result.or((row.state.status == Status::Success && row.body.is_some()).then_some(&empty));
         Self { payload, result: result.map(ResultJson::from), ..Self::summary(row) }
     }
 }

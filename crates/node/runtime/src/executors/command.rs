@@ -16,7 +16,7 @@ use super::environment::{PROGRESS_FILE, RESULT_FILE, environment};
 use super::output::Output;
 use super::progress::ProgressFile;
 use super::result::{failed, judge, read_result};
-use crate::guard::{Child, Ended, FailedStep, Guard, GuardError, SpawnRequest, Stdin};
+use crate::guard::{Child, Ended, FailedStep, Guard, GuardError, SpawnRequest, Stdin, remove_later};
 
 /// What to run.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ pub(super) struct Recipe {
     pub(super) stdin: Stdin,
 }
 
-/// The folder of one attempt, removed with it. Its files are few and small, so nobody waits for them elsewhere.
+/// The folder of one attempt, removed with it. What is in it may be anything, so that nobody waits for it.
 #[derive(Debug)]
 pub(super) struct AttemptDir(PathBuf);
 
@@ -37,7 +37,7 @@ impl AttemptDir {
         let attempt = dispatch.attempt;
         let path = guard.dir().join(format!("{}-{}", attempt.task, attempt.number));
         // Should an earlier try to prepare this attempt have left something.
-        let _ = std::fs::remove_dir_all(&path);
+        remove_later(&path).map_err(unavailable)?;
         DirBuilder::new().recursive(true).mode(0o700).create(&path).map_err(unavailable)?;
         Ok(Self(path))
     }
@@ -54,9 +54,7 @@ impl AttemptDir {
 
 impl Drop for AttemptDir {
     fn drop(&mut self) {
-        if let Err(error) = std::fs::remove_dir_all(&self.0)
-            && error.kind() != std::io::ErrorKind::NotFound
-        {
+        if let Err(error) = remove_later(&self.0) {
             tracing::warn!(path = %self.0.display(), %error, "cannot remove the folder of an attempt");
         }
     }

@@ -19,15 +19,14 @@ const TAIL_BYTES: u64 = 4 << 10;
 pub(super) struct ProgressFile {
     path: PathBuf,
     seen: Option<(i64, i64, u64)>,
-    last: Option<Progress>,
 }
 
 impl ProgressFile {
     pub(super) fn new(path: PathBuf) -> Self {
-        Self { path, seen: None, last: None }
+        Self { path, seen: None }
     }
 
-    /// What it says, if that is new.
+    /// What it says, if it was written since: saying the same again is a sign of life too.
     pub(super) fn look(&mut self) -> Option<Progress> {
         let mut file = open_plain(&self.path)?;
         let about = file.metadata().ok()?;
@@ -41,10 +40,6 @@ impl ProgressFile {
         // What cannot be understood may be half written: look again.
         let progress = parse(&String::from_utf8_lossy(&tail))?;
         self.seen = Some(seen);
-        if self.last.as_ref() == Some(&progress) {
-            return None;
-        }
-        self.last = Some(progress.clone());
         Some(progress)
     }
 }
@@ -116,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn only_news_is_told() {
+    fn what_was_written_since_is_told() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("progress");
         let mut file = ProgressFile::new(path.clone());
@@ -125,7 +120,7 @@ mod tests {
         assert_eq!(file.look(), Some(progress(1, "")));
         assert_eq!(file.look(), None);
         std::fs::write(&path, "1\n1\n").unwrap();
-        assert_eq!(file.look(), None);
+        assert_eq!(file.look(), Some(progress(1, "")), "a sign of life");
         std::fs::write(&path, "x".repeat(10_000) + "\n42\n").unwrap();
         assert_eq!(file.look(), Some(progress(42, "")));
     }

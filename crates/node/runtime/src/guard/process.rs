@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -107,8 +107,8 @@ fn run() -> io::Result<()> {
 }
 
 /// What the worker would have removed itself.
-fn remove(dir: &PathBuf) {
-    match std::fs::remove_dir_all(dir) {
+fn remove(dir: &Path) {
+    match super::remove_tree(dir) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => {
             let _ = writeln!(io::stderr(), "tasklane guard: cannot remove {}: {e}", dir.display());
         }

@@ -189,11 +189,17 @@ impl Node {
         };
         let lanes = self.0.parts.scheduler.lanes().await;
         let owned = lanes.iter().filter(|lane| lane.phase == "owning").count();
-        let elsewhere = self.0.parts.scheduler.view().grants.len();
-        // Lanes that other servers own are well too; one that nobody owns is not.
         let all = usize::from(self.0.options.lanes);
-        let detail = format!("{owned} of {all} lanes owned here, {elsewhere} granted to a server");
-        let lanes = Readiness { name: "lanes", ok: elsewhere >= all && !lanes.is_empty(), detail };
+        let view = self.0.parts.scheduler.view();
+        // Lanes that other servers own are well too. One that nobody owns is not, nor one that is not loaded here yet.
+        let is_well = |lane: &LaneInfo| match lane.phase {
+            "owning" => true,
+            "idle" | "acquiring" => view.grants.contains_key(&lane.lane),
+            _ => false,
+        };
+        let well = lanes.iter().filter(|lane| is_well(lane)).count();
+        let detail = format!("{well} of {all} lanes have a server, {owned} of them this one");
+        let lanes = Readiness { name: "lanes", ok: well == all, detail };
         vec![store, lanes]
     }
 }

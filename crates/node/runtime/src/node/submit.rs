@@ -68,9 +68,9 @@ const QUEUES_MAX: usize = 10_000;
 pub(super) struct QueueCache(Mutex<HashMap<QueueKey, Known>>);
 
 #[derive(Clone, Debug)]
-struct Known {
+pub(super) struct Known {
     lane: LaneId,
-    policy: Arc<QueuePolicy>,
+    pub(super) policy: Arc<QueuePolicy>,
     read_at: Instant,
 }
 
@@ -171,7 +171,7 @@ impl Node {
     }
 
     /// The lane and policy of a queue. Its first use puts its lane into the store.
-    async fn known(&self, queue: &QueueKey) -> Result<Known, StoreError> {
+    pub(super) async fn known(&self, queue: &QueueKey) -> Result<Known, StoreError> {
         let cache = || self.0.queues.0.lock().unwrap_or_else(PoisonError::into_inner);
         let found = cache().get(queue).cloned();
         if let Some(known) = &found

@@ -42,6 +42,11 @@ pub enum Retry {
     Created(Submitted),
 }
 
+/// A page of output ends when it has this many bytes: many readers at once must not fill the memory.
+const LOG_PAGE_BYTES: usize = 128 << 10;
+/// Chunks read at once.
+const LOG_STEP: usize = 8;
+
 /// The version of the fingerprints of retries: another kind of request than a submit, so never equal to one.
 const RETRY_FINGERPRINT: u8 = 255;
 
@@ -122,6 +127,7 @@ impl Node {
         let body = TaskBody { request_id, parent: Some(id), ..(**body).clone() };
         let (head, now) = (view.row.head, clock::wall());
         let lane = id.lane();
+        let queue_len_max = self.known(&head.queue).await?.policy.len_max;
         let new = match &body.request_id {
             Some(request_id) => TaskId::from_request(lane, &head.queue, None, request_id),
             None => TaskId::from_time(lane, now, rand::random()),
@@ -133,7 +139,7 @@ impl Node {
             created_at: now,
             due: now,
             fingerprint: Fingerprint { version: RETRY_FINGERPRINT, hash: low },
-            queue_len_max: None,
+            queue_len_max,
         };
         let answer = self.submit_to(lane, vec![task]).await.pop().expect("one answer for one task");
         answer.map(Retry::Created)
@@ -150,14 +156,27 @@ impl Node {
         Ok(Some(explained.unwrap_or_else(|| Explanation { status, reasons: vec![Reason::Loading] })))
     }
 
-    /// Output of a task after a position, or from the start.
+    /// Output of a task after a position, or from the start. A page is bounded in bytes too, so it may be short: only an
+    /// empty one is the end.
     pub async fn logs(
         &self,
         id: TaskId,
         after: Option<LogPosition>,
         limit: usize,
     ) -> Result<Vec<LogChunk>, StoreError> {
-        self.0.parts.logs.read(id, after, limit).await
+        let (mut chunks, mut bytes) = (Vec::<LogChunk>::new(), 0);
+        while chunks.len() < limit && bytes < LOG_PAGE_BYTES {
+            let after = chunks.last().map(|last| last.position).or(after);
+            let step = LOG_STEP.min(limit - chunks.len());
+            let more = self.0.parts.logs.read(id, after, step).await?;
+            let end = more.len() < step;
+            bytes += more.iter().map(|chunk| chunk.bytes.len()).sum::<usize>();
+            chunks.extend(more);
+            if end {
+                break;
+            }
+        }
+        Ok(chunks)
     }
 
     /// The last output of a task.

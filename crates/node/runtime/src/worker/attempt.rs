@@ -20,8 +20,6 @@ pub(super) struct Running {
     stop: watch::Sender<Option<Stop>>,
 }
 
-/// How much longer than its grace an attempt may take to end before it is dropped.
-const OVERRUN: Duration = Duration::from_secs(5);
 /// How long the report of an attempt waits for its output to be kept.
 const OUTPUT_WITHIN: Duration = Duration::from_secs(10);
 
@@ -47,6 +45,7 @@ impl Running {
             if tokio::time::timeout(OUTPUT_WITHIN, output.kept()).await.is_err() {
                 tracing::warn!(task = %attempt.task, attempt = %attempt.number, "output is not kept yet, the attempt is reported without");
             }
+            log_end(&dispatch, &finish);
             let _ = news.send(News::Ended { attempt, finish: Box::new(finish) });
         });
         Self { stop }
@@ -61,6 +60,22 @@ impl Running {
             }
             sooner
         });
+    }
+}
+
+/// Every line about an attempt names its task, attempt, queue and type. What went well is told only to those who ask.
+fn log_end(dispatch: &Dispatch, finish: &Finish) {
+    let AttemptId { task, number } = dispatch.attempt;
+    let (queue, task_type) = (&dispatch.head.queue, &dispatch.head.task_type);
+    match &finish.ending {
+        Ending::Success => tracing::debug!(%task, attempt = %number, %queue, %task_type, "attempt succeeded"),
+        Ending::Failed { error, .. } | Ending::TimedOut { error } => {
+            let (code, message) = (&error.code, &error.message);
+            tracing::info!(%task, attempt = %number, %queue, %task_type, %code, %message, "attempt failed");
+        }
+        Ending::Cancelled => {
+            tracing::info!(%task, attempt = %number, %queue, %task_type, "attempt cancelled");
+        }
     }
 }
 
@@ -81,25 +96,8 @@ async fn execute(
         Ok(execution) => execution,
         Err(error) => return refused(&error),
     };
-    let stop = worker.stop.clone();
-    tokio::select! {
-        finish = execution.run(worker) => finish,
-        () = overrun(stop) => {
-            failed("not_stopped", "the attempt did not end when it was stopped and was dropped".to_owned(), RetryAdvice::Policy)
-        }
-    }
-}
-
-/// Returns when an attempt that was to end has not done so in time.
-async fn overrun(mut stop: watch::Receiver<Option<Stop>>) {
-    loop {
-        let Some(Stop { grace, .. }) = told(&mut stop).await else { return std::future::pending().await };
-        stop.mark_unchanged();
-        tokio::select! {
-            () = tokio::time::sleep(grace + OVERRUN) => return,
-            changed = stop.changed() => if changed.is_err() { return tokio::time::sleep(OVERRUN).await },
-        }
-    }
+    // However long it takes to end once it was stopped: while anything of it is alive, it must not be called ended.
+    execution.run(worker).await
 }
 
 /// Waits for the word to stop; `None` if it will never come.

@@ -268,6 +268,8 @@ impl<'a> Session<'a> {
     fn start(&mut self, dispatch: Dispatch) {
         let executor = self.parts.executors.executor(&dispatch.head.task_type).cloned();
         let attempt = dispatch.attempt;
+        let (task, number, queue) = (attempt.task, attempt.number, &dispatch.head.queue);
+        tracing::debug!(%task, attempt = %number, %queue, worker = %self.options.name, "attempt starts");
         let output = self.shipper.attempt(attempt);
         let running = Running::start(dispatch, executor, output, self.news.clone());
         self.running.insert(attempt, running);
