@@ -157,7 +157,8 @@ impl Task {
         });
         // A success with nothing to tell is stored as none, to save the room.
         let empty = TaskResult::default();
-        let result = result.or((row.state.status == Status::Success && row.body.is_some()).then_some(&empty));
+        let is_silent = row.state.status == Status::Success && row.body.is_some();
+        let result = result.or(if is_silent { Some(&empty) } else { None });
         Self { payload, result: result.map(ResultJson::from), ..Self::summary(row) }
     }
 }
