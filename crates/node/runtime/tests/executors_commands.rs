@@ -334,5 +334,8 @@ async fn an_attempt_removes_its_files() {
         run(&*shell, text("echo 1 > $TASKLANE_RESULT_FILE; echo $TASKLANE_RESULT_FILE")).await;
     assert_eq!(finish.result.data, "1");
     assert!(said.stdout().starts_with(guard.dir().to_str().unwrap()));
-    assert_eq!(fs::read_dir(guard.dir()).unwrap().count(), 0);
+    // A thread of its own removes them; the test ends when it has, or is stuck and says so by its name.
+    while fs::read_dir(guard.dir()).unwrap().count() > 0 {
+        tokio::task::yield_now().await;
+    }
 }
