@@ -12,7 +12,7 @@ use tasklane_core::message::{Ending, Finish, RetryAdvice};
 use tasklane_core::status::Status;
 use tasklane_core::task::{AttemptOutcome, Progress, TaskError};
 use tasklane_ports::{LogStream, PutPolicy, TaskFilter};
-use tasklane_runtime::node::{BulkAction, Cancel, RetentionOptions, Retry, SubmitError};
+use tasklane_runtime::node::{BulkAction, Cancel, RetentionOptions, Retry, StreamItem, SubmitError};
 use tokio::sync::Notify;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -245,5 +245,24 @@ async fn a_page_of_output_is_bounded_in_bytes_and_the_next_one_goes_on() {
     }
     assert_eq!(bytes, 2 << 20);
     assert!(pages >= 4);
+    system.close().await;
+}
+
+/// Nobody called it: a client that follows events over a change of owner was not told that some may be missing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lane_that_gets_its_owner_puts_a_gap_into_the_events() {
+    let system = System::start(vec![]).await;
+    let mut events = system.node.events(None);
+    let id = system.submit(vec![request("unknown")]).await[0];
+    let Some(StreamItem::Event(first, event)) = events.next().await else { panic!() };
+    assert_eq!((event.task, event.status), (id, Status::Pending));
+    // Before it lie the gaps of the two lanes that were claimed when the system was started.
+    let before = first.to_string();
+    let (origin, number) = before.split_once('.').unwrap();
+    assert_eq!(number, "3");
+    let mut from_start = system.node.events(Some(format!("{origin}.0").parse().unwrap()));
+    assert!(matches!(from_start.next().await, Some(StreamItem::Gap(_))));
+    assert!(matches!(from_start.next().await, Some(StreamItem::Gap(_))));
+    assert!(matches!(from_start.next().await, Some(StreamItem::Event(_, _))));
     system.close().await;
 }

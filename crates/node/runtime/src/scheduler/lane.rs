@@ -12,7 +12,7 @@ use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use tasklane_core::commit::SubmitOutcome;
-use tasklane_core::id::{LaneId, QueueKey, SessionId, TaskId};
+use tasklane_core::id::{Epoch, LaneId, QueueKey, SessionId, TaskId};
 use tasklane_core::lane::{Explanation, SubmitToken};
 use tasklane_core::member::Role;
 use tasklane_core::message::{Message, OwnerBatch, ToWorker};
@@ -75,6 +75,8 @@ pub(super) struct LaneDriver {
     jobs: FuturesUnordered<BoxFuture<'static, Done>>,
     submits: HashMap<SubmitToken, oneshot::Sender<Option<Vec<SubmitOutcome>>>>,
     next_token: u64,
+    /// Under which the lane was owned here after the last step.
+    epoch: Option<Epoch>,
     effects: Vec<Effect>,
     stopping: Option<mpsc::Sender<()>>,
     /// Those who wait for the lane to be loaded.
@@ -94,6 +96,7 @@ impl LaneDriver {
             jobs: FuturesUnordered::new(),
             submits: HashMap::new(),
             next_token: 0,
+            epoch: None,
             effects: Vec::new(),
             stopping: None,
             awaiting: Vec::new(),
@@ -136,7 +139,8 @@ impl LaneDriver {
             if !self.awaiting.is_empty() && self.machine.phase() == "owning" {
                 self.awaiting.drain(..).for_each(|reply| _ = reply.send(()));
             }
-            if self.stopping.is_some() && self.machine.phase() == "idle" && self.jobs.is_empty() {
+            // What is still being asked, a release too, is ended by the end of the session.
+            if self.stopping.is_some() && self.machine.phase() == "idle" {
                 break;
             }
         }
@@ -239,6 +243,14 @@ impl LaneDriver {
             tracing::error!(lane = %self.lane, "the lane's code has failed; the lane is given up and loaded anew");
             effects.clear();
             self.machine.step(Input::Failed, now, &mut effects);
+        }
+        let epoch = self.machine.epoch();
+        if epoch != self.epoch {
+            self.epoch = epoch;
+            // What the owner before has written last, nobody here was told.
+            if epoch.is_some() {
+                self.parts.hub.gap();
+            }
         }
         for effect in effects.drain(..) {
             self.carry_out(effect);

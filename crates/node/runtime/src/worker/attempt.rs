@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::FutureExt;
+use tasklane_core::id::Name;
 use tasklane_core::message::{AttemptId, Dispatch, Ending, Finish, RetryAdvice};
 use tasklane_core::task::{Progress, TaskError, TaskResult};
 use tasklane_ports::{Attempt, Executor, ExecutorError, LogStream, Stop};
@@ -30,6 +31,7 @@ impl Running {
         executor: Option<Arc<dyn Executor>>,
         output: Arc<Output>,
         news: mpsc::UnboundedSender<News>,
+        worker_name: Name,
     ) -> Self {
         let stop = watch::Sender::new(None);
         let stopped = stop.subscribe();
@@ -45,7 +47,7 @@ impl Running {
             if tokio::time::timeout(OUTPUT_WITHIN, output.kept()).await.is_err() {
                 tracing::warn!(task = %attempt.task, attempt = %attempt.number, "output is not kept yet, the attempt is reported without");
             }
-            log_end(&dispatch, &finish);
+            log_end(&dispatch, &finish, &worker_name);
             let _ = news.send(News::Ended { attempt, finish: Box::new(finish) });
         });
         Self { stop }
@@ -63,18 +65,20 @@ impl Running {
     }
 }
 
-/// Every line about an attempt names its task, attempt, queue and type. What went well is told only to those who ask.
-fn log_end(dispatch: &Dispatch, finish: &Finish) {
+/// Every line about an attempt names its task, attempt, queue, type and worker. What went well is told only to those who ask.
+fn log_end(dispatch: &Dispatch, finish: &Finish, worker: &Name) {
     let AttemptId { task, number } = dispatch.attempt;
     let (queue, task_type) = (&dispatch.head.queue, &dispatch.head.task_type);
     match &finish.ending {
-        Ending::Success => tracing::debug!(%task, attempt = %number, %queue, %task_type, "attempt succeeded"),
+        Ending::Success => {
+            tracing::debug!(%task, attempt = %number, %queue, %task_type, %worker, "attempt succeeded");
+        }
         Ending::Failed { error, .. } | Ending::TimedOut { error } => {
             let (code, message) = (&error.code, &error.message);
-            tracing::info!(%task, attempt = %number, %queue, %task_type, %code, %message, "attempt failed");
+            tracing::info!(%task, attempt = %number, %queue, %task_type, %worker, %code, %message, "attempt failed");
         }
         Ending::Cancelled => {
-            tracing::info!(%task, attempt = %number, %queue, %task_type, "attempt cancelled");
+            tracing::info!(%task, attempt = %number, %queue, %task_type, %worker, "attempt cancelled");
         }
     }
 }

@@ -271,7 +271,8 @@ impl<'a> Session<'a> {
         let (task, number, queue) = (attempt.task, attempt.number, &dispatch.head.queue);
         tracing::debug!(%task, attempt = %number, %queue, worker = %self.options.name, "attempt starts");
         let output = self.shipper.attempt(attempt);
-        let running = Running::start(dispatch, executor, output, self.news.clone());
+        let running =
+            Running::start(dispatch, executor, output, self.news.clone(), self.options.name.clone());
         self.running.insert(attempt, running);
     }
 
