@@ -66,6 +66,56 @@ async fn a_second_server_on_the_same_data_is_refused() {
     assert!(said.contains("in use") || said.contains("another process"), "{said}");
 }
 
+/// The guard ends what a killed server ran within moments, so here it is stopped for a while: only the lock that it
+/// holds keeps the next server from giving the task out again while the first attempt is alive.
+#[tokio::test]
+async fn a_start_waits_until_the_attempts_of_a_killed_server_are_gone() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, marks) = (folder.path().join("data"), folder.path().join("marks"));
+    let mut server = Server::start(&data);
+    let script = format!(
+        "for i in $(seq 400); do echo $TASKLANE_ATTEMPT >> {0}; sleep 0.05; [ $TASKLANE_ATTEMPT = 1 ] || exit 0; done",
+        marks.display()
+    );
+    let id = server.api().submit(json!({"taskName": "long", "taskType": "SHELL", "payload": script})).await;
+    let beats = |attempt: &str| {
+        let written = std::fs::read_to_string(&marks).unwrap_or_default();
+        written.lines().filter(|line| *line == attempt).count()
+    };
+    let until = async |count: usize| {
+        while beats("1") < count {
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    };
+    until(1).await;
+    let guard = child_of(server.pid());
+    rustix::process::kill_process(guard, rustix::process::Signal::STOP).unwrap();
+    server.kill();
+    let alive = beats("1");
+    let next = tokio::task::spawn_blocking({
+        let data = data.clone();
+        move || Server::start(&data)
+    });
+    // The first attempt goes on meanwhile, for longer than a server needs to start and to give out a task.
+    until(alive + 60).await;
+    assert_eq!(beats("2"), 0, "the task was given out while its first attempt was alive");
+    rustix::process::kill_process(guard, rustix::process::Signal::CONT).unwrap();
+    let next = next.await.unwrap();
+    assert_eq!(next.api().finished(&id).await["status"], "SUCCESS");
+    assert_eq!(beats("2"), 1);
+}
+
+/// The first child of a process.
+fn child_of(parent: u32) -> rustix::process::Pid {
+    let child = std::fs::read_dir("/proc").unwrap().flatten().find_map(|process| {
+        let stat = std::fs::read_to_string(process.path().join("stat")).ok()?;
+        // After the name, which may hold anything: state, parent.
+        let of: u32 = stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()?;
+        (of == parent).then(|| process.file_name().to_str()?.parse().ok()).flatten()
+    });
+    rustix::process::Pid::from_raw(child.unwrap()).unwrap()
+}
+
 #[tokio::test]
 async fn cancel_stops_the_whole_tree() {
     let folder = tempfile::tempdir().unwrap();
