@@ -21,7 +21,7 @@ pub use error::{Error, Problem};
 pub use list::{Page, TaskQuery};
 pub use logs::{LogChunk, LogFollow, LogItem, LogPage, LogStream};
 pub use queue::{Counts, Queue};
-pub use stats::{Lane, Stats};
+pub use stats::{Lane, Process, Stats};
 pub use stream::{Event, EventFollow, EventItem};
 pub use submit::{BatchItem, RetryPolicy, Submitted, TaskRequest};
 pub use task::{Attempt, Explanation, Progress, Reason, Status, Task, TaskError, TaskResult};

@@ -21,6 +21,9 @@ pub struct Stats {
     /// Lanes and who has them.
     #[serde(default)]
     pub lanes: Vec<Lane>,
+    /// What the server's process uses.
+    #[serde(default)]
+    pub process: Process,
     /// Live workers.
     #[serde(default)]
     pub workers: u64,
@@ -53,6 +56,27 @@ pub struct Lane {
     /// Counts its owners.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub epoch: Option<u64>,
+    /// Commits that this server has asked the store for since its start.
+    #[serde(default)]
+    pub commits: u64,
+    /// Tasks written by them.
+    #[serde(default)]
+    pub written: u64,
+}
+
+/// What a server's process uses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Process {
+    /// Time on all cores together since its start.
+    #[serde(default)]
+    pub cpu_seconds: f64,
+    /// Memory that is its own now.
+    #[serde(default)]
+    pub anon_bytes: u64,
+    /// The most memory of any kind so far.
+    #[serde(default)]
+    pub peak_bytes: u64,
 }
 
 impl Client {

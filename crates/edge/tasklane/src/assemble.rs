@@ -66,6 +66,8 @@ impl Part {
 
 /// How long the attempts of an earlier process may take to end.
 const GUARD_WITHIN: Duration = Duration::from_secs(10);
+/// Short attempts that may wait at the worker.
+const PREFETCH_MAX: u32 = 4096;
 /// Attempts that the server runs for itself at once.
 const SYSTEM_CAPACITY: u32 = 2;
 
@@ -294,6 +296,8 @@ fn worker(config: &Config) -> WorkerOptions {
         machine: session::WorkerOptions {
             capacity,
             prefetch: capacity,
+            prefetch_max: PREFETCH_MAX,
+            unacked_max: 2 * PREFETCH_MAX,
             lanes: config.lanes.get(),
             ttl: config.session.worker_ttl,
             renew_every: config.session.worker_renew_every,
@@ -314,8 +318,12 @@ fn fence_margin(config: &Config) -> Duration {
 
 fn system_worker(config: &Config) -> Result<WorkerOptions> {
     let options = worker(config);
-    let machine =
-        session::WorkerOptions { capacity: SYSTEM_CAPACITY, prefetch: SYSTEM_CAPACITY, ..options.machine };
+    let machine = session::WorkerOptions {
+        capacity: SYSTEM_CAPACITY,
+        prefetch: SYSTEM_CAPACITY,
+        prefetch_max: SYSTEM_CAPACITY,
+        ..options.machine
+    };
     Ok(WorkerOptions { name: name("tasklane.system")?, machine, drain_grace: Duration::ZERO, ..options })
 }
 

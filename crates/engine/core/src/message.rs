@@ -31,6 +31,52 @@ pub enum Message {
     Control(Control),
 }
 
+impl Message {
+    /// How many things are said.
+    pub fn parts(&self) -> usize {
+        match self {
+            Self::ToWorker(batch) => batch.messages.len(),
+            Self::ToLane(batch) => batch.messages.len(),
+            Self::Hint { .. } | Self::Changed(_) | Self::Stats(_) | Self::Control(_) => 1,
+        }
+    }
+
+    /// About how large it is: the parts that can be large.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::ToWorker(batch) => batch.messages.iter().map(ToWorker::bytes).sum(),
+            Self::ToLane(batch) => batch.messages.iter().map(ToLane::bytes).sum(),
+            Self::Hint { .. } | Self::Changed(_) | Self::Stats(_) | Self::Control(_) => 0,
+        }
+    }
+}
+
+impl ToWorker {
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Dispatch(dispatch) => dispatch.body.as_ref().map_or(0, |body| body.bytes()),
+            Self::Skip { .. }
+            | Self::Recall { .. }
+            | Self::Stop { .. }
+            | Self::Ack { .. }
+            | Self::Demand { .. } => 0,
+        }
+    }
+}
+
+impl ToLane {
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Report { report: Report::Finished(finish), .. } => finish.result.bytes(),
+            Self::Report { report: Report::HandedBack { reason }, .. } => reason.len(),
+            Self::Report { report: Report::Progress(progress), .. } => progress.message.len(),
+            Self::Report { report: Report::Accepted | Report::Started { .. }, .. }
+            | Self::Heartbeat(_)
+            | Self::Credit { .. } => 0,
+        }
+    }
+}
+
 /// A task changed, durably.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskEvent {

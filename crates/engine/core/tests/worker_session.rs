@@ -199,11 +199,54 @@ fn skip(first: u64, last: u64) -> ToWorker {
 }
 
 #[test]
-fn a_dispatch_is_accepted_and_started() {
+fn a_dispatch_is_started_or_else_accepted() {
     let mut worker = Stage::new();
-    worker.hears(1, [dispatch(1, A)]);
+    worker.hears(1, [dispatch(1, A), dispatch(2, B)]);
     assert_eq!(worker.started(), [A]);
-    assert_eq!(worker.reports(), [(A, "accepted"), (A, "started")]);
+    assert_eq!(worker.reports(), [(A, "started"), (B, "accepted")]);
+}
+
+/// A worker whose attempts have taken so long, with nothing to do. Answers it and its credit.
+fn after_attempts_of(micros: i64) -> (Stage, u64) {
+    let mut worker = Stage::with(|o| {
+        (o.capacity, o.prefetch, o.prefetch_max, o.surplus) = (2, 2, 100, 0);
+        o.prefetch_for = Duration::from_millis(10);
+    });
+    worker.hears(1, []);
+    for number in 1..=64 {
+        worker.hears(1, [dispatch(number, attempt(number.into()))]);
+        worker.now = Timestamp::from_micros(worker.now.as_micros() + micros);
+        worker.succeeds(attempt(number.into()));
+        worker.is_acked(attempt(number.into()));
+    }
+    let credit = worker.credit(0).expect("credit was given");
+    worker.started();
+    worker.reports();
+    (worker, credit)
+}
+
+#[test]
+fn the_shorter_attempts_are_the_more_may_wait() {
+    assert_eq!(after_attempts_of(1).1, 64 + 2 + 100);
+    assert_eq!(after_attempts_of(500).1, 64 + 2 + 40);
+    assert_eq!(after_attempts_of(20_000).1, 64 + 2 + 2);
+}
+
+#[test]
+fn what_waits_behind_attempts_that_have_become_long_is_handed_back() {
+    let (mut worker, _) = after_attempts_of(500);
+    let sent: Vec<ToWorker> = (65..=84).map(|k| dispatch(k, attempt(k.into()))).collect();
+    worker.hears(1, sent);
+    assert_eq!(worker.started().len(), 2);
+    worker.reports();
+    worker.until(10);
+    let reports = worker.reports();
+    let handed_back: Vec<_> = reports.iter().filter(|(_, word)| *word == "handed back").collect();
+    assert_eq!(worker.machine.load(), 4);
+    assert_eq!(worker.machine.counters().prefetch_handed_back, 16);
+    // Each is said again with every heartbeat until it is acknowledged.
+    assert_eq!(handed_back.len() % 16, 0);
+    assert!(!handed_back.is_empty());
 }
 
 #[test]
@@ -641,7 +684,7 @@ fn a_silent_owner_may_still_use_its_promise_and_the_surplus_is_handed_back() {
     worker.hears_of(0, 1, sent(4..8));
     let accepted = |at: usize| (attempts[at], "accepted");
     let handed_back = |at: usize| (attempts[at], "handed back");
-    assert_eq!(worker.reports(), [accepted(4), accepted(5), handed_back(6), handed_back(7)]);
+    assert_eq!(worker.reports(), [handed_back(6), handed_back(7), accepted(4), accepted(5)]);
     assert_eq!((worker.machine.load(), worker.machine.load_max()), (6, 6));
     assert_eq!(worker.started(), attempts[..3]);
     // Nothing new is promised before the surplus is worked off.

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
-use tasklane_core::message::{Message, Report, ToLane, ToWorker};
+use tasklane_core::message::Message;
 use tasklane_ports::{Address, Bus, BusCapabilities, BusError, Subscription};
 use tokio::sync::Notify;
 
@@ -85,7 +85,7 @@ impl Bus for LocalBus {
 
     async fn publish(&self, address: Address, messages: Vec<Message>) -> Result<(), BusError> {
         let max = self.options.message_bytes_max;
-        if let Some(size) = messages.iter().map(large_parts).find(|size| *size > max) {
+        if let Some(size) = messages.iter().map(Message::bytes).find(|size| *size > max) {
             return Err(BusError::TooLarge { size, max });
         }
         let listening = {
@@ -166,37 +166,6 @@ impl Drop for LocalSubscription {
                 ears.by_address.remove(&self.address);
             }
         }
-    }
-}
-
-/// About how large a message is: the parts that can be large.
-fn large_parts(message: &Message) -> usize {
-    match message {
-        Message::ToWorker(batch) => batch.messages.iter().map(to_worker_parts).sum(),
-        Message::ToLane(batch) => batch.messages.iter().map(to_lane_parts).sum(),
-        Message::Hint { .. } | Message::Changed(_) | Message::Stats(_) | Message::Control(_) => 0,
-    }
-}
-
-fn to_worker_parts(message: &ToWorker) -> usize {
-    match message {
-        ToWorker::Dispatch(dispatch) => dispatch.body.as_ref().map_or(0, |body| body.bytes()),
-        ToWorker::Skip { .. }
-        | ToWorker::Recall { .. }
-        | ToWorker::Stop { .. }
-        | ToWorker::Ack { .. }
-        | ToWorker::Demand { .. } => 0,
-    }
-}
-
-fn to_lane_parts(message: &ToLane) -> usize {
-    match message {
-        ToLane::Report { report: Report::Finished(finish), .. } => finish.result.bytes(),
-        ToLane::Report { report: Report::Accepted | Report::Started { .. }, .. }
-        | ToLane::Heartbeat(_)
-        | ToLane::Credit { .. } => 0,
-        ToLane::Report { report: Report::HandedBack { reason }, .. } => reason.len(),
-        ToLane::Report { report: Report::Progress(progress), .. } => progress.message.len(),
     }
 }
 

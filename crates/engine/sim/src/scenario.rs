@@ -106,6 +106,8 @@ impl Scenario {
         WorkerOptions {
             capacity,
             prefetch: 2,
+            prefetch_max: 6,
+            prefetch_for: Duration::from_secs(2),
             surplus: 0,
             silent_after: 1,
             lanes: self.lanes,

@@ -5,6 +5,7 @@ pub mod executors;
 pub mod guard;
 pub mod hub;
 pub mod node;
+pub mod process;
 pub mod request;
 pub mod scheduler;
 pub mod worker;

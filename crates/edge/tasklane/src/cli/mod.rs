@@ -87,6 +87,7 @@ pub(crate) fn main() -> ExitCode {
     let out = Out::new(cli.json);
     let done = match cli.command {
         Command::Dev(args) => dev::run(args, out),
+        Command::Bench(args) => bench::run(&args, &cli.connect, out),
         Command::Config(command) => config::run(command, out),
         Command::Completions(args) => completions::run(&args),
         command => client(command, &cli.connect, out),
@@ -117,8 +118,7 @@ fn client(command: Command, connect: &Connect, out: Out) -> anyhow::Result<Exit>
             Command::Stats(args) => stats::run(args, &client, out).await,
             Command::Bulk(command) => Box::pin(bulk::run(command, &client, out)).await,
             Command::Events(args) => events::run(args, &client, out).await,
-            Command::Bench(args) => Box::pin(bench::run(args, &client, out)).await,
-            Command::Dev(_) | Command::Config(_) | Command::Completions(_) => {
+            Command::Dev(_) | Command::Bench(_) | Command::Config(_) | Command::Completions(_) => {
                 unreachable!("dealt with before, without a client")
             }
         }

@@ -34,10 +34,20 @@ pub(super) struct Entry {
     pub(super) expected: Version,
     /// What is not yet handed to a commit. Apart, because most tasks in memory wait and have nothing to write.
     pub(super) pending: Option<Box<Pending>>,
-    /// In the machine's list of entries to write.
-    pub(super) listed: bool,
+    /// In which of the machine's lists of entries to write.
+    pub(super) listed: Listed,
     /// Part of the commit under way.
     pub(super) writing: bool,
+}
+
+/// Whether an entry has something to write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Listed {
+    No,
+    /// Nobody waits for it.
+    Lazy,
+    /// It goes with the next commit.
+    Next,
 }
 
 /// Where in memory an entry is kept besides the slab.
@@ -104,7 +114,7 @@ impl Entry {
             flight: None,
             expected,
             pending: None,
-            listed: false,
+            listed: Listed::No,
             writing: false,
         }
     }
@@ -122,7 +132,7 @@ impl Entry {
             flight: None,
             expected: Version::NEW,
             pending: None,
-            listed: false,
+            listed: Listed::No,
             writing: false,
         };
         let pending = entry.change();
@@ -153,7 +163,7 @@ impl Entry {
 
     /// Everything decided about it is durable.
     pub(super) fn is_clean(&self) -> bool {
-        !self.writing && !self.listed
+        !self.writing && self.listed == Listed::No
     }
 
     /// Takes a step along the status table, and keeps the times that go with it.

@@ -1,6 +1,6 @@
 //! The machine itself: its state, and the one `match` that sends inputs to where they are handled.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use indexmap::IndexMap;
@@ -70,11 +70,11 @@ pub struct LaneOptions {
 impl Default for LaneOptions {
     fn default() -> Self {
         Self {
-            window: 256,
+            window: 4096,
             tasks_max: 100_000,
             delayed_window: 1024,
             lines_max: 1 << 17,
-            page: 512,
+            page: 2048,
             batch: 4096,
             line_reads: 16,
             sweep_every: Duration::from_secs(5),
@@ -171,7 +171,8 @@ pub struct Lane {
     /// Groups that belong to no entry: inbox rows without effect, records.
     pub(super) loose: Vec<Group>,
     pub(super) urgent: bool,
-    pub(super) lazy_since: Option<Timestamp>,
+    /// Entries that may wait to be written, and since when; some of them have been written meanwhile.
+    pub(super) lazy: VecDeque<(Timestamp, Handle)>,
     pub(super) batch: Option<Batch>,
     pub(super) submissions: BTreeMap<SubmitToken, Submission>,
     pub(super) provisional_seq: u64,
@@ -266,7 +267,7 @@ impl Lane {
             unwritten: Vec::new(),
             loose: Vec::new(),
             urgent: false,
-            lazy_since: None,
+            lazy: VecDeque::new(),
             batch: None,
             submissions: BTreeMap::new(),
             provisional_seq: PROVISIONAL_SEQ,
@@ -332,8 +333,8 @@ impl Lane {
         }
         let delayed = self.delayed.first_key_value().map(|(&(due, _), _)| due);
         let timer = self.timers.first().map(|&(at, _)| at);
-        let lazy =
-            self.lazy_since.filter(|_| self.batch.is_none()).map(|since| since + self.options.lazy_write);
+        let lazy = self.lazy.front().filter(|_| self.batch.is_none());
+        let lazy = lazy.map(|&(since, _)| since + self.options.lazy_write);
         [delayed, timer, lazy, Some(self.next_sweep)].into_iter().flatten().min()
     }
 
@@ -367,6 +368,7 @@ impl Lane {
     pub fn is_settled(&self) -> bool {
         self.batch.is_none()
             && self.unwritten.is_empty()
+            && self.lazy.is_empty()
             && self.loose.is_empty()
             && self.bare_inserts.is_empty()
     }

@@ -7,7 +7,7 @@ use crate::message::{AttemptId, TaskEvent, ToWorker, Verdict};
 
 use crate::status::Status;
 
-use super::entry::{Handle, Spot};
+use super::entry::{Handle, Listed, Spot};
 use super::input::{Effect, SubmitToken};
 use super::machine::Lane;
 use super::write::BatchItem;
@@ -218,7 +218,7 @@ impl Lane {
         let entry = &mut self.entries[handle];
         let inbox = entry.pending.take().map(|pending| pending.inbox_done).unwrap_or_default();
         let id = entry.id;
-        entry.listed = false;
+        entry.listed = Listed::No;
         self.forget_entry(handle);
         self.judge_again(id, &inbox);
     }

@@ -11,7 +11,7 @@ use crate::message::AttemptId;
 use crate::task::TaskHead;
 use crate::time::Timestamp;
 
-use super::entry::Handle;
+use super::entry::{Handle, Listed};
 use super::input::{Effect, SubmitToken};
 use super::machine::Lane;
 
@@ -42,14 +42,32 @@ pub(super) enum BatchItem {
 impl Lane {
     /// Notes that an entry has something to write. Urgent: somebody waits for it.
     pub(super) fn mark(&mut self, entry: Handle, urgent: bool) {
-        if !self.entries[entry].listed {
-            self.entries[entry].listed = true;
-            self.unwritten.push(entry);
+        let listed = &mut self.entries[entry].listed;
+        match (urgent, *listed) {
+            (true, Listed::No | Listed::Lazy) => {
+                *listed = Listed::Next;
+                self.unwritten.push(entry);
+            }
+            (false, Listed::No) => {
+                *listed = Listed::Lazy;
+                self.lazy.push_back((self.now, entry));
+            }
+            (true, Listed::Next) | (false, Listed::Lazy | Listed::Next) => {}
         }
-        if urgent {
-            self.urgent = true;
-        } else if self.lazy_since.is_none() {
-            self.lazy_since = Some(self.now);
+        self.urgent |= urgent;
+    }
+
+    /// Lists what has waited for long enough. Most of it never gets here: it has changed again, and was written with that.
+    fn list_lazy(&mut self) {
+        while let Some(&(since, entry)) = self.lazy.front() {
+            let waits = self.entries.get(entry).is_some_and(|entry| entry.listed == Listed::Lazy);
+            if waits {
+                if !self.releasing && self.now < since + self.options.lazy_write {
+                    break;
+                }
+                self.mark(entry, true);
+            }
+            self.lazy.pop_front();
         }
     }
 
@@ -64,8 +82,8 @@ impl Lane {
         if self.batch.is_some() {
             return;
         }
-        let lazy_due = self.lazy_since.is_some_and(|since| self.now >= since + self.options.lazy_write);
-        if !(self.urgent || lazy_due) {
+        self.list_lazy();
+        if !self.urgent {
             return;
         }
         let waiting = self.loose.len() + self.unwritten.len() + self.bare_inserts.len();
@@ -80,7 +98,7 @@ impl Lane {
         // durable, no limit or rate looks exceeded to the next owner. New tasks that were not assigned come after those
         // that were, and those behind the window last: arrival numbers are given in this order.
         let mut unwritten = std::mem::take(&mut self.unwritten);
-        unwritten.sort_by_key(|&entry| self.write_order(entry));
+        unwritten.sort_by_cached_key(|&entry| self.write_order(entry));
         self.unwritten = unwritten;
         let batch = self.options.batch;
         let bare = self.bare_inserts.len().min(batch / 4);
@@ -99,7 +117,6 @@ impl Lane {
         }
         let left = !self.unwritten.is_empty() || !self.bare_inserts.is_empty();
         self.urgent = left;
-        self.lazy_since = None;
         if groups.is_empty() {
             return;
         }
@@ -117,7 +134,7 @@ impl Lane {
 
     fn write_entry(&mut self, handle: Handle, groups: &mut Vec<Group>, items: &mut Vec<BatchItem>) {
         let Some(entry) = self.entries.get_mut(handle) else { return };
-        if !std::mem::take(&mut entry.listed) {
+        if std::mem::replace(&mut entry.listed, Listed::No) == Listed::No {
             return;
         }
         let after = entry.state.version();

@@ -131,11 +131,7 @@ impl WorkerSession {
     }
 
     fn slots(&self) -> u64 {
-        if self.draining || self.fenced {
-            0
-        } else {
-            u64::from(self.capacity) + u64::from(self.options.prefetch)
-        }
+        if self.draining || self.fenced { 0 } else { u64::from(self.capacity) + u64::from(self.prefetch()) }
     }
 
     fn ask_back(&mut self) {

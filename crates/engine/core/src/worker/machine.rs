@@ -19,15 +19,20 @@ use super::input::{Effect, Input, StopReason};
 pub struct WorkerOptions {
     /// Attempts run at once.
     pub capacity: u32,
-    /// Attempts that may wait here for their turn.
+    /// Attempts that may wait here for their turn, however long they take.
     pub prefetch: u32,
+    /// The most that may wait, where attempts are short. Not more than `prefetch` if this is lower.
+    pub prefetch_max: u32,
+    /// How long what waits should keep the worker busy: long enough to fill the time until more comes. By this and by how
+    /// long attempts take, it is found how many may wait.
+    pub prefetch_for: Duration,
     /// Attempts beyond that which may wait here too: those of an owner that was thought to be gone, so that its promise
     /// was given to another. What comes on top is handed back.
     pub surplus: u32,
     /// An owner that was asked for credit it does not need, and has said nothing for so many heartbeats, is thought to be
     /// gone.
     pub silent_after: u32,
-    /// Reports that may be unacknowledged before they count against the room.
+    /// Reports that may be unacknowledged before they count against the room. A large one counts for several.
     pub unacked_max: u32,
     /// How many lanes the deployment has.
     pub lanes: u16,
@@ -48,6 +53,8 @@ impl Default for WorkerOptions {
         Self {
             capacity: 4,
             prefetch: 4,
+            prefetch_max: 0,
+            prefetch_for: Duration::from_millis(50),
             surplus: 4,
             silent_after: 3,
             unacked_max: 1000,
@@ -73,7 +80,11 @@ pub struct WorkerSession {
     /// Attempts that wait for their turn, in the order of arrival.
     pub(super) queued: VecDeque<AttemptId>,
     pub(super) running: u32,
-    /// Attempts that have ended and whose report is unacknowledged.
+    /// Attempts that came with the last inputs; those that do not start at once are reported as accepted.
+    pub(super) arrived: Vec<AttemptId>,
+    /// How long attempts take, in microseconds; the last ones count most. 0 while nothing is known.
+    mean_run: u64,
+    /// Weight of the unacknowledged reports on attempts that have ended.
     pub(super) unacked: usize,
     pub(super) timeouts: BTreeSet<(Timestamp, AttemptId)>,
     /// The lease counts from here.
@@ -94,13 +105,19 @@ pub struct Counters {
     pub promise_passed_on: u64,
     /// Attempts handed back because the worker had no room for them.
     pub surplus_handed_back: u64,
+    /// Attempts handed back because those before them take longer than was thought.
+    pub prefetch_handed_back: u64,
 }
 
 impl Counters {
     /// Names and counts.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        [("promise_passed_on", self.promise_passed_on), ("surplus_handed_back", self.surplus_handed_back)]
-            .into_iter()
+        [
+            ("promise_passed_on", self.promise_passed_on),
+            ("surplus_handed_back", self.surplus_handed_back),
+            ("prefetch_handed_back", self.prefetch_handed_back),
+        ]
+        .into_iter()
     }
 }
 
@@ -141,6 +158,8 @@ impl WorkerSession {
             attempts: BTreeMap::new(),
             queued: VecDeque::new(),
             running: 0,
+            arrived: Vec::new(),
+            mean_run: 0,
             unacked: 0,
             timeouts: BTreeSet::new(),
             lease_from: asked_at,
@@ -157,6 +176,12 @@ impl WorkerSession {
 
     /// Takes one input and says what is to be done.
     pub fn step(&mut self, input: Input, now: Timestamp, effects: &mut Vec<Effect>) {
+        self.take(input, now, effects);
+        self.settle(now, effects);
+    }
+
+    /// Takes one of several inputs that came together; [`settle`](Self::settle) follows the last.
+    pub fn take(&mut self, input: Input, now: Timestamp, effects: &mut Vec<Effect>) {
         self.now = self.now.max(now);
         self.check_lease(effects);
         if self.fenced {
@@ -180,8 +205,18 @@ impl WorkerSession {
             Input::Drain => self.drain(),
             Input::Tick => {}
         }
+    }
+
+    /// Does what the inputs have made possible: starts, gives out room, sends.
+    pub fn settle(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
+        self.now = self.now.max(now);
+        self.check_lease(effects);
+        if self.fenced {
+            return;
+        }
         self.on_tick(effects);
         self.start_next(effects);
+        self.accept();
         self.share();
         self.send(effects);
         if self.draining && !self.drained && self.attempts.is_empty() {
@@ -222,7 +257,19 @@ impl WorkerSession {
 
     /// The most attempts that may wait or execute here, unless the capacity was lowered.
     pub fn load_max(&self) -> u32 {
-        self.capacity.saturating_add(self.options.prefetch).saturating_add(self.options.surplus)
+        let prefetch = self.options.prefetch.max(self.options.prefetch_max);
+        self.capacity.saturating_add(prefetch).saturating_add(self.options.surplus)
+    }
+
+    /// How many attempts may wait here now.
+    pub(super) fn prefetch(&self) -> u32 {
+        let least = self.options.prefetch;
+        if self.mean_run == 0 {
+            return least;
+        }
+        let busy_for = self.options.prefetch_for.as_micros().saturating_mul(u128::from(self.capacity));
+        let fitting = busy_for / u128::from(self.mean_run);
+        u32::try_from(fitting).unwrap_or(u32::MAX).clamp(least, self.options.prefetch_max.max(least))
     }
 
     /// How often rare things happened.
@@ -266,6 +313,7 @@ impl WorkerSession {
             if self.options.guards.on(Guard::ReportRepetition) {
                 self.repeat_reports();
             }
+            self.return_prefetched();
         }
     }
 
@@ -312,8 +360,54 @@ impl WorkerSession {
     pub(super) fn conclude(&mut self, lane: LaneId, attempt: AttemptId, report: Report) {
         let state = AttemptState::Ended(report.clone());
         self.attempts.insert(attempt, Attempt { lane, state });
-        self.unacked += 1;
+        self.unacked += weight(&report);
         self.report(lane, attempt, report);
+    }
+
+    /// Reports what has come and could not start at once. What has started says more than that.
+    fn accept(&mut self) {
+        for id in std::mem::take(&mut self.arrived) {
+            if let Some(Attempt { lane, state: AttemptState::Queued(_) }) = self.attempts.get(&id) {
+                let lane = *lane;
+                self.report(lane, id, Report::Accepted);
+            }
+        }
+    }
+
+    /// Learns how long attempts take.
+    fn learn(&mut self, ran: Duration) {
+        /// So many attempts make up most of the mean.
+        const REMEMBERED: u64 = 16;
+        let ran =
+            u64::try_from(ran.as_micros()).unwrap_or(u64::MAX / REMEMBERED).clamp(1, u64::MAX / REMEMBERED);
+        self.mean_run = match self.mean_run {
+            0 => ran,
+            mean => (mean * (REMEMBERED - 1) + ran).div_ceil(REMEMBERED),
+        };
+    }
+
+    /// Attempts were short, so many wait here; now they are long, and others may have room for them. What is too much is
+    /// handed back.
+    fn return_prefetched(&mut self) {
+        if self.running < self.capacity || self.queued.is_empty() {
+            return;
+        }
+        // None has ended for as long as the youngest runs.
+        let youngest = self.attempts.values().filter_map(|attempt| match attempt.state {
+            AttemptState::Running { since, .. } => Some(since),
+            AttemptState::Queued(_) | AttemptState::Ended(_) => None,
+        });
+        let Some(since) = youngest.max() else { return };
+        let least = u64::try_from(self.now.since(since).as_micros()).unwrap_or(u64::MAX);
+        self.mean_run = self.mean_run.max(least.min(u64::MAX >> 8));
+        let kept = self.prefetch().saturating_add(self.options.surplus);
+        let kept = usize::try_from(kept).unwrap_or(usize::MAX);
+        for id in self.queued.split_off(kept.min(self.queued.len())) {
+            let Some(lane) = self.attempts.get(&id).map(|attempt| attempt.lane) else { continue };
+            self.counters.prefetch_handed_back += 1;
+            let reason = "those before it take longer than was thought".to_owned();
+            self.conclude(lane, id, Report::HandedBack { reason });
+        }
     }
 
     fn start_next(&mut self, effects: &mut Vec<Effect>) {
@@ -372,6 +466,7 @@ impl WorkerSession {
         self.timeouts.remove(&(stop_at, id));
         self.running -= 1;
         finish.ran = self.now.since(since);
+        self.learn(finish.ran);
         // What stopped it explains its end better than how it took that. A success stays one.
         if finish.ending != Ending::Success {
             match stopping {
@@ -407,6 +502,14 @@ impl WorkerSession {
         self.hand_back_queued("the worker is draining");
     }
 
+    /// A report is acknowledged.
+    pub(super) fn settle_report(&mut self, id: AttemptId) {
+        if let Some(Attempt { state: AttemptState::Ended(report), .. }) = self.attempts.get(&id) {
+            self.unacked -= weight(report);
+            self.attempts.remove(&id);
+        }
+    }
+
     fn send(&mut self, effects: &mut Vec<Effect>) {
         for (&lane, link) in &mut self.links {
             if !link.outbox.is_empty() {
@@ -414,5 +517,15 @@ impl WorkerSession {
                 effects.push(Effect::Send(WorkerBatch { lane, session: self.session, messages }));
             }
         }
+    }
+}
+
+/// How much a report counts while it is unacknowledged.
+fn weight(report: &Report) -> usize {
+    /// As many bytes as make up for another report.
+    const BYTES: usize = 4 << 10;
+    match report {
+        Report::Finished(finish) => 1 + finish.result.bytes() / BYTES,
+        Report::Accepted | Report::Started { .. } | Report::Progress(_) | Report::HandedBack { .. } => 1,
     }
 }

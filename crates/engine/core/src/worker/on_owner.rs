@@ -36,13 +36,7 @@ impl WorkerSession {
                 }
                 ToWorker::Recall { k, attempt } => self.on_recall(lane, k, attempt),
                 ToWorker::Stop { attempt } => self.on_stop(lane, attempt, effects),
-                ToWorker::Ack { attempt, .. } => {
-                    if matches!(self.attempts.get(&attempt), Some(a) if matches!(a.state, AttemptState::Ended(_)))
-                    {
-                        self.attempts.remove(&attempt);
-                        self.unacked -= 1;
-                    }
-                }
+                ToWorker::Ack { attempt, .. } => self.settle_report(attempt),
                 ToWorker::Demand { wanted } => {
                     if let Some(link) = self.links.get_mut(&lane) {
                         link.demand = wanted > 0 && link.promised() == 0;
@@ -77,7 +71,7 @@ impl WorkerSession {
         }
         self.attempts.insert(id, Attempt { lane, state: AttemptState::Queued(dispatch) });
         self.queued.push_back(id);
-        self.report(lane, id, Report::Accepted);
+        self.arrived.push(id);
     }
 
     /// The owner does not know where an attempt stands.

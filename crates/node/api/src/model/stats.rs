@@ -54,6 +54,7 @@ pub(crate) struct Stats {
     /// Attempts that workers could hold.
     capacity: u64,
     lanes: Vec<LaneJson>,
+    process: ProcessJson,
     /// What has happened in this process since its start.
     counters: BTreeMap<&'static str, u64>,
 }
@@ -68,6 +69,23 @@ struct LaneJson {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     epoch: Option<u64>,
+    /// Commits that this server has asked the store for since its start.
+    commits: u64,
+    /// Tasks written by them.
+    written: u64,
+}
+
+/// What the server's process uses.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = Process)]
+struct ProcessJson {
+    /// Time on all cores together since its start.
+    cpu_seconds: f64,
+    /// Memory that is its own now.
+    anon_bytes: u64,
+    /// The most memory of any kind so far.
+    peak_bytes: u64,
 }
 
 impl From<NodeStats> for Stats {
@@ -76,6 +94,8 @@ impl From<NodeStats> for Stats {
             lane: info.lane.0,
             phase: info.phase,
             epoch: info.epoch.map(|epoch| epoch.0),
+            commits: info.commits,
+            written: info.groups,
         });
         Self {
             version: env!("CARGO_PKG_VERSION"),
@@ -85,6 +105,11 @@ impl From<NodeStats> for Stats {
             running: stats.running,
             capacity: stats.capacity,
             lanes: lanes.collect(),
+            process: ProcessJson {
+                cpu_seconds: stats.process.cpu.as_secs_f64(),
+                anon_bytes: stats.process.anon_bytes,
+                peak_bytes: stats.process.peak_bytes,
+            },
             counters: stats.counters.into_iter().collect(),
         }
     }

@@ -26,6 +26,7 @@ pub use self::submit::{SubmitError, Submitted};
 pub use self::tasks::{Cancel, Retry};
 pub use self::workers::{WorkerError, WorkerInfo};
 pub use crate::hub::{EventId, EventStream, Follow, StreamItem};
+pub use crate::process::ProcessUsage;
 pub use crate::scheduler::LaneInfo;
 
 use crate::clock;
@@ -89,6 +90,8 @@ pub struct NodeStats {
     pub counters: Vec<(&'static str, u64)>,
     /// When this server was started.
     pub started_at: Timestamp,
+    /// What this server's process uses.
+    pub process: ProcessUsage,
 }
 
 /// Something that must be well before work can be done.
@@ -178,6 +181,7 @@ impl Node {
             capacity: workers.iter().map(|w| u64::from(w.descriptor.capacity)).sum(),
             counters: counters.into_iter().collect(),
             started_at: self.0.started_at,
+            process: ProcessUsage::now(),
         })
     }
 

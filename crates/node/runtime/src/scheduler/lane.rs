@@ -24,7 +24,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::clock;
 
-use super::outbox::Outbox;
+use super::outbox::{Outbox, join};
 use super::{LaneInfo, SchedulerOptions, SchedulerParts};
 
 /// What comes to the driver of a lane.
@@ -81,6 +81,9 @@ pub(super) struct LaneDriver {
     stopping: Option<mpsc::Sender<()>>,
     /// Those who wait for the lane to be loaded.
     awaiting: Vec<oneshot::Sender<()>>,
+    /// Commits asked for, and what they held.
+    commits: u64,
+    groups: u64,
 }
 
 impl LaneDriver {
@@ -100,6 +103,8 @@ impl LaneDriver {
             effects: Vec::new(),
             stopping: None,
             awaiting: Vec::new(),
+            commits: 0,
+            groups: 0,
         }
     }
 
@@ -186,6 +191,8 @@ impl LaneDriver {
                     phase: self.machine.phase(),
                     epoch: self.machine.epoch(),
                     counters: self.machine.counters(),
+                    commits: self.commits,
+                    groups: self.groups,
                 });
             }
             ToDriver::Loaded { reply } => self.awaiting.push(reply),
@@ -217,7 +224,15 @@ impl LaneDriver {
     }
 
     fn on_messages(&mut self, messages: Vec<Message>) {
+        let mut joined: Vec<Message> = Vec::with_capacity(1);
         for message in messages {
+            let apart = match joined.last_mut() {
+                Some(last) => join(last, message),
+                None => Some(message),
+            };
+            joined.extend(apart);
+        }
+        for message in joined {
             match message {
                 Message::ToLane(batch) if batch.lane == self.lane => self.drive(Input::Worker(batch)),
                 Message::Hint { lane } if lane == self.lane => self.drive(Input::Hint),
@@ -288,6 +303,10 @@ impl LaneDriver {
             }
             Effect::ReadMembers => self.read_members(),
             Effect::Call { call, request } => {
+                if let Request::Commit(commit) = &request {
+                    self.commits += 1;
+                    self.groups += commit.groups.len() as u64;
+                }
                 let store = Arc::clone(&self.parts.store);
                 self.job(async move {
                     let reply = call_store(&*store, lane, request).await;
@@ -369,7 +388,7 @@ impl LaneDriver {
     }
 
     fn send(&self, batch: OwnerBatch) {
-        self.outbox.send(Address::Session(batch.session), vec![Message::ToWorker(batch)]);
+        self.outbox.send(Address::Session(batch.session), Message::ToWorker(batch));
     }
 
     fn job(&mut self, job: impl Future<Output = Done> + Send + 'static) {

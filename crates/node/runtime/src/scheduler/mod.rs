@@ -135,6 +135,10 @@ pub struct LaneInfo {
     pub epoch: Option<Epoch>,
     /// How often rare things happened.
     pub counters: Counters,
+    /// Commits that this server has asked for.
+    pub commits: u64,
+    /// What these held: each group writes one task.
+    pub groups: u64,
 }
 
 impl SchedulerHandle {

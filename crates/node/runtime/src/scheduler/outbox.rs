@@ -1,38 +1,224 @@
 //! Sends messages in their order, so that a slow bus never holds a machine up.
+//!
+//! What waits for the same receiver travels together: the slower the bus, the larger the batches.
 
-use std::sync::Arc;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tasklane_core::message::Message;
+use tasklane_core::message::{Message, OwnerBatch, WorkerBatch};
 use tasklane_ports::{Address, Bus, BusError};
-use tokio::sync::mpsc;
+use tokio::sync::Notify;
 
-/// Batches that wait to be sent. More are dropped: the machines say again what matters.
-const WAITING_MAX: usize = 1024;
+/// Parts of messages that wait to be sent. More are dropped: the machines say again what matters.
+const WAITING_MAX: usize = 64 << 10;
+/// A batch that is larger is not added to, …
+const BATCH_BYTES: usize = 256 << 10;
+/// … nor one with more parts.
+const BATCH_PARTS: usize = 8 << 10;
 
-/// The way out.
-#[derive(Clone, Debug)]
-pub(crate) struct Outbox(mpsc::Sender<(Address, Vec<Message>)>);
+/// The way out. Ends with what it still has to send when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Outbox(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    woken: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    waiting: VecDeque<Waiting>,
+    /// Parts in all of them.
+    parts: usize,
+    closed: bool,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    address: Address,
+    message: Message,
+    parts: usize,
+    bytes: usize,
+}
 
 impl Outbox {
-    /// Sends over `bus` until the last handle is gone.
+    /// Sends over `bus` until it is dropped.
     pub(crate) fn start(bus: Arc<dyn Bus>) -> Self {
-        let (sender, mut waiting) = mpsc::channel::<(Address, Vec<Message>)>(WAITING_MAX);
-        tokio::spawn(async move {
-            while let Some((address, messages)) = waiting.recv().await {
-                match bus.publish(address, messages).await {
-                    Ok(()) => {}
-                    Err(BusError::Closed) => break,
-                    Err(error) => tracing::debug!(%error, ?address, "messages were not sent"),
-                }
-            }
-        });
-        Self(sender)
+        let shared = Arc::new(Shared::default());
+        tokio::spawn(run(bus, Arc::clone(&shared)));
+        Self(shared)
     }
 
     /// Sends, or drops when too much is waiting.
-    pub(crate) fn send(&self, address: Address, messages: Vec<Message>) {
-        if self.0.try_send((address, messages)).is_err() {
-            tracing::debug!(?address, "the bus is too slow, messages were dropped");
+    pub(crate) fn send(&self, address: Address, message: Message) {
+        let mut state = self.0.lock();
+        for message in split(message) {
+            state.put(address, message);
         }
+        drop(state);
+        self.0.woken.notify_one();
+    }
+}
+
+impl Drop for Outbox {
+    fn drop(&mut self) {
+        self.0.lock().closed = true;
+        self.0.woken.notify_one();
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn put(&mut self, address: Address, message: Message) {
+        let (parts, bytes) = (message.parts(), message.bytes());
+        if self.parts + parts > WAITING_MAX {
+            tracing::debug!(?address, "the bus is too slow, messages were dropped");
+            return;
+        }
+        self.parts += parts;
+        let fits = |last: &&mut Waiting| {
+            last.address == address && last.bytes + bytes <= BATCH_BYTES && last.parts + parts <= BATCH_PARTS
+        };
+        let message = match self.waiting.back_mut().filter(fits) {
+            Some(last) => match join(&mut last.message, message) {
+                None => {
+                    last.parts += parts;
+                    last.bytes += bytes;
+                    return;
+                }
+                Some(apart) => apart,
+            },
+            None => message,
+        };
+        self.waiting.push_back(Waiting { address, message, parts, bytes });
+    }
+}
+
+/// Adds what is said to the same receiver by the same sender; gives it back where that cannot be.
+pub(super) fn join(last: &mut Message, next: Message) -> Option<Message> {
+    match (last, next) {
+        (Message::ToLane(last), Message::ToLane(next))
+            if (last.lane, last.session) == (next.lane, next.session) =>
+        {
+            last.messages.extend(next.messages);
+            None
+        }
+        (Message::ToWorker(last), Message::ToWorker(next))
+            if (last.lane, last.epoch, last.session) == (next.lane, next.epoch, next.session) =>
+        {
+            last.messages.extend(next.messages);
+            None
+        }
+        (_, next) => Some(next),
+    }
+}
+
+/// Cuts what is too large to be sent at once into parts that are not.
+fn split(message: Message) -> Vec<Message> {
+    if message.bytes() <= BATCH_BYTES {
+        return vec![message];
+    }
+    match message {
+        Message::ToLane(WorkerBatch { lane, session, messages }) => {
+            let part = |part| Message::ToLane(WorkerBatch { lane, session, messages: vec![part] });
+            messages.into_iter().map(part).collect()
+        }
+        Message::ToWorker(OwnerBatch { lane, epoch, session, messages }) => {
+            let part = |part| Message::ToWorker(OwnerBatch { lane, epoch, session, messages: vec![part] });
+            messages.into_iter().map(part).collect()
+        }
+        other => vec![other],
+    }
+}
+
+async fn run(bus: Arc<dyn Bus>, shared: Arc<Shared>) {
+    loop {
+        let (waiting, closed) = {
+            let mut state = shared.lock();
+            state.parts = 0;
+            (std::mem::take(&mut state.waiting), state.closed)
+        };
+        if waiting.is_empty() {
+            if closed {
+                return;
+            }
+            shared.woken.notified().await;
+            continue;
+        }
+        for Waiting { address, message, .. } in waiting {
+            match bus.publish(address, vec![message]).await {
+                Ok(()) => {}
+                Err(BusError::Closed) => return,
+                Err(error) => tracing::debug!(%error, ?address, "messages were not sent"),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tasklane_core::id::{AttemptNo, LaneId, SessionId, TaskId};
+    use tasklane_core::message::{AttemptId, Report, ToLane};
+    use tasklane_local::LocalBus;
+
+    use super::*;
+
+    fn said(lane: u16, reason: String) -> Message {
+        let attempt = AttemptId { task: TaskId::from_random(7), number: AttemptNo(1) };
+        let report = ToLane::Report { attempt, report: Report::HandedBack { reason } };
+        let session = SessionId::from_random(1);
+        Message::ToLane(WorkerBatch { lane: LaneId(lane), session, messages: vec![report] })
+    }
+
+    fn parts(state: &State) -> Vec<usize> {
+        state.waiting.iter().map(|waiting| waiting.message.parts()).collect()
+    }
+
+    #[test]
+    fn what_goes_to_the_same_lane_goes_together() {
+        let mut state = State::default();
+        for lane in [1, 1, 2, 2, 2, 1] {
+            state.put(Address::Lane(LaneId(lane)), said(lane, "full".to_owned()));
+        }
+        assert_eq!(parts(&state), [2, 3, 1]);
+    }
+
+    #[test]
+    fn what_is_large_goes_in_pieces() {
+        let mut state = State::default();
+        let large = || said(1, "x".repeat(BATCH_BYTES / 2 + 1));
+        let mut both = large();
+        assert!(join(&mut both, large()).is_none());
+        let pieces = split(both);
+        assert_eq!(pieces.len(), 2);
+        for piece in pieces {
+            state.put(Address::Lane(LaneId(1)), piece);
+        }
+        assert_eq!(parts(&state), [1, 1]);
+    }
+
+    #[test]
+    fn too_much_is_dropped() {
+        let mut state = State::default();
+        for _ in 0..WAITING_MAX + 10 {
+            state.put(Address::Lane(LaneId(1)), said(1, "full".to_owned()));
+        }
+        assert_eq!(parts(&state).iter().sum::<usize>(), WAITING_MAX);
+    }
+
+    #[tokio::test]
+    async fn what_waits_is_sent_before_the_end() {
+        let bus: Arc<dyn Bus> = Arc::new(LocalBus::default());
+        let mut ear = bus.subscribe(Address::Lane(LaneId(1))).await.unwrap();
+        let outbox = Outbox::start(bus);
+        outbox.send(Address::Lane(LaneId(1)), said(1, "full".to_owned()));
+        drop(outbox);
+        assert_eq!(ear.receive().await.map(|messages| messages.len()), Some(1));
     }
 }

@@ -120,7 +120,7 @@ impl<'a> Session<'a> {
     }
 
     pub(super) async fn run(mut self, shutdown: &CancellationToken) -> Ended {
-        self.drive(Input::Tick);
+        self.settle();
         let mut stats = tokio::time::interval(self.options.machine.heartbeat_every);
         stats.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let end = loop {
@@ -134,6 +134,7 @@ impl<'a> Session<'a> {
                         for message in messages {
                             self.on_message(message);
                         }
+                        self.settle();
                     }
                     None => break End::Fenced,
                 },
@@ -143,8 +144,9 @@ impl<'a> Session<'a> {
                         let Ok(news) = self.heard.try_recv() else { break };
                         self.on_news(news);
                     }
+                    self.settle();
                 }
-                () = tokio::time::sleep_until(clock::instant(deadline)) => self.drive(Input::Tick),
+                () = tokio::time::sleep_until(clock::instant(deadline)) => self.settle(),
                 _ = stats.tick() => self.publish_stats(),
                 () = shutdown.cancelled(), if self.leave_at.is_none() => self.drain(),
                 () = sleep_until(self.leave_at) => break End::Drained,
@@ -156,10 +158,10 @@ impl<'a> Session<'a> {
 
     fn on_message(&mut self, message: Message) {
         match message {
-            Message::ToWorker(batch) => self.drive(Input::Owner(batch)),
+            Message::ToWorker(batch) => self.take(Input::Owner(batch)),
             Message::Control(Control::Capacity(capacity)) => {
                 self.descriptor.capacity = capacity;
-                self.drive(Input::Capacity(capacity));
+                self.take(Input::Capacity(capacity));
                 self.update();
             }
             Message::Control(Control::Drain) if self.leave_at.is_none() => self.drain(),
@@ -172,19 +174,19 @@ impl<'a> Session<'a> {
             News::Ended { attempt, finish } => {
                 self.running.remove(&attempt);
                 if let Some(progress) = self.progress.remove(&attempt) {
-                    self.drive(Input::Progress { attempt, progress });
+                    self.take(Input::Progress { attempt, progress });
                 }
-                self.drive(Input::Ended { attempt, finish });
+                self.take(Input::Ended { attempt, finish });
             }
             News::Progress { attempt, progress } => {
                 self.progress.insert(attempt, progress);
                 self.tell_progress_at.get_or_insert_with(|| Instant::now() + PROGRESS_EVERY);
             }
-            News::Renewed { asked_at, renewed: Ok(()) } => self.drive(Input::Renewed { asked_at }),
+            News::Renewed { asked_at, renewed: Ok(()) } => self.take(Input::Renewed { asked_at }),
             News::Renewed { renewed: Err(error), .. } => {
                 tracing::warn!(%error, "the worker's session was not renewed");
                 if !error.is_retryable() {
-                    self.drive(Input::Refused);
+                    self.take(Input::Refused);
                 }
             }
         }
@@ -193,8 +195,9 @@ impl<'a> Session<'a> {
     fn tell_progress(&mut self) {
         self.tell_progress_at = None;
         for (attempt, progress) in std::mem::take(&mut self.progress) {
-            self.drive(Input::Progress { attempt, progress });
+            self.take(Input::Progress { attempt, progress });
         }
+        self.settle();
     }
 
     /// Takes nothing more, gives back what has not started, and leaves when the rest is done or time is up.
@@ -203,7 +206,8 @@ impl<'a> Session<'a> {
         self.leave_at = Some(Instant::now() + self.options.drain_grace);
         self.descriptor.draining = true;
         self.update();
-        self.drive(Input::Drain);
+        self.take(Input::Drain);
+        self.settle();
     }
 
     /// Tells everyone what the worker offers now.
@@ -223,13 +227,18 @@ impl<'a> Session<'a> {
         let running = u32::try_from(self.running.len()).unwrap_or(u32::MAX);
         let queued = self.machine.load().saturating_sub(running);
         let stats = self.meter.measure(running, queued);
-        self.outbox.send(Address::Events, vec![Message::Stats(stats)]);
+        self.outbox.send(Address::Events, Message::Stats(stats));
     }
 
-    /// Gives the machine an input and carries out what it says.
-    fn drive(&mut self, input: Input) {
+    /// Gives the machine an input; [`settle`](Self::settle) follows the last of those that came together.
+    fn take(&mut self, input: Input) {
+        self.machine.take(input, clock::steady(), &mut self.effects);
+    }
+
+    /// Lets the machine do what its inputs have made possible, and carries out what it says.
+    fn settle(&mut self) {
         let mut effects = std::mem::take(&mut self.effects);
-        self.machine.step(input, clock::steady(), &mut effects);
+        self.machine.settle(clock::steady(), &mut effects);
         for effect in effects.drain(..) {
             self.carry_out(effect);
         }
@@ -249,9 +258,7 @@ impl<'a> Session<'a> {
                 tracing::error!(worker = %self.options.name, "the lease has run out: everything is stopped");
                 self.over = Some(End::Fenced);
             }
-            Effect::Send(batch) => {
-                self.outbox.send(Address::Lane(batch.lane), vec![Message::ToLane(batch)]);
-            }
+            Effect::Send(batch) => self.outbox.send(Address::Lane(batch.lane), Message::ToLane(batch)),
             Effect::Renew => {
                 let (coordinator, token) = (Arc::clone(&self.parts.coordinator), self.token.clone());
                 let news = self.news.clone();

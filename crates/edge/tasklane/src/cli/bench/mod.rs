@@ -1,0 +1,135 @@
+//! `tasklane bench`: how fast a server, or a Tasklane in this process, takes in and finishes tasks.
+
+mod bare;
+mod report;
+mod scenarios;
+mod target;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::ValueEnum;
+use serde::Serialize;
+use tasklane_client::Client;
+
+use self::report::shown;
+use self::target::Target;
+
+use super::connect::Connect;
+use super::exit::Exit;
+use super::out::Out;
+use super::value::duration;
+
+/// Measure how fast tasks are taken in and finished, against a server or in this process
+///
+/// Counted are completions that are committed. All tasks are NOOPs, but for `shell`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// What to measure
+    #[arg(value_enum, default_value_t = Scenario::Burst)]
+    scenario: Scenario,
+
+    /// How many tasks [default: burst and backlog 100000, single 20000, sync 2000, shell 1000]
+    #[arg(long, short = 'n', value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    tasks: Option<u64>,
+
+    /// Tasks in a batch
+    #[arg(long, default_value_t = 1000, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    batch: u64,
+
+    /// Requests under way at once [default: 4; single 64, sync 1]
+    #[arg(long, short = 'c', value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1024))]
+    connections: Option<u64>,
+
+    /// steady: tasks a second
+    #[arg(long, default_value_t = 1000, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    rate: u64,
+
+    /// steady: for how long
+    #[arg(long = "for", default_value = "10s", value_name = "TIME", value_parser = duration)]
+    lasting: Duration,
+
+    /// backlog: how many are finished before the clock stops [default: 100000]
+    #[arg(long, default_value_t = 100_000, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    drain: u64,
+
+    /// Bytes of payload of each task
+    #[arg(long, default_value_t = 200, value_name = "N", value_parser = clap::value_parser!(u64).range(..=100_000))]
+    payload_bytes: u64,
+
+    /// The queue to use
+    #[arg(long, default_value = "bench")]
+    queue: String,
+
+    /// Measure a Tasklane in this process, without a server and without REST
+    #[arg(long)]
+    embedded: bool,
+
+    /// embedded: where its data is kept while it is measured [default: a new folder here]
+    #[arg(long, value_name = "DIR", requires = "embedded")]
+    data_dir: Option<PathBuf>,
+
+    /// embedded: attempts at once
+    #[arg(long, value_name = "N", requires = "embedded", value_parser = clap::value_parser!(u32).range(1..))]
+    capacity: Option<u32>,
+}
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "camelCase")]
+enum Scenario {
+    /// Submit tasks by batches as fast as they are taken, and wait until all are finished
+    Burst,
+    /// Submit at a fixed rate, whatever the answers do, and measure latencies from when each was due
+    Steady,
+    /// One task for each request
+    Single,
+    /// Each request waits for the end of its task
+    Sync,
+    /// Fill a paused queue, then let it run: first with few tasks, then with many
+    Backlog,
+    /// Real processes, beside a bare loop that starts the same ones
+    Shell,
+}
+
+impl Args {
+    fn tasks(&self) -> u64 {
+        self.tasks.unwrap_or(match self.scenario {
+            Scenario::Burst | Scenario::Backlog => 100_000,
+            Scenario::Steady => self.rate.saturating_mul(self.lasting.as_secs().max(1)),
+            Scenario::Single => 20_000,
+            Scenario::Sync => 2_000,
+            Scenario::Shell => 1_000,
+        })
+    }
+
+    fn connections(&self) -> usize {
+        let connections = self.connections.unwrap_or(match self.scenario {
+            Scenario::Single => 64,
+            Scenario::Sync => 1,
+            Scenario::Burst | Scenario::Steady | Scenario::Backlog | Scenario::Shell => 4,
+        });
+        usize::try_from(connections).unwrap_or(usize::MAX)
+    }
+}
+
+pub(crate) fn run(args: &Args, connect: &Connect, out: Out) -> anyhow::Result<Exit> {
+    // A client should take little from the server that it measures; one thread is enough for it.
+    let mut runtime = if args.embedded {
+        tokio::runtime::Builder::new_multi_thread()
+    } else {
+        tokio::runtime::Builder::new_current_thread()
+    };
+    let report = runtime.enable_all().build()?.block_on(async {
+        let target = if args.embedded {
+            Target::embedded(args).await?
+        } else {
+            let client: Client = connect.client()?;
+            Target::Rest(client)
+        };
+        let report = scenarios::run(args, &target).await;
+        target.close().await?;
+        report
+    })?;
+    out.either(&report, shown).map(|()| Exit::OK)
+}
