@@ -70,7 +70,7 @@ pub struct LaneOptions {
 impl Default for LaneOptions {
     fn default() -> Self {
         Self {
-            window: 4096,
+            window: 16_384,
             tasks_max: 100_000,
             delayed_window: 1024,
             lines_max: 1 << 17,
