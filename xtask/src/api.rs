@@ -1,12 +1,12 @@
 //! Fuzzes the API of a real server by its own description, with schemathesis from the Python package index.
 
-use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
 use crate::cargo::{cargo, root, run};
+use crate::server::{Server, target};
 use crate::servers;
 
 /// The versions of schemathesis and all it stands on that are known to work together.
@@ -24,7 +24,9 @@ pub(crate) fn check() -> Result<()> {
     if data.exists() {
         std::fs::remove_dir_all(&data).context("cannot remove the data of an earlier run")?;
     }
-    let mut server = Server::start(&data)?;
+    // What the fuzzer makes up is not executed.
+    let env = [("TASKLANE_WORKER_TASK_TYPES", "[NOOP]")];
+    let mut server = Server::start(&target().join("ci/tasklane"), &data, &env)?;
     let checked = run(Command::new(program)
         .arg("--config-file")
         .arg(root().join("xtask/schemathesis.toml"))
@@ -55,49 +57,4 @@ fn install() -> Result<PathBuf> {
             .arg(root().join(PACKAGES)))?;
     }
     Ok(program)
-}
-
-fn target() -> PathBuf {
-    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
-}
-
-/// A server that is ended with this.
-struct Server {
-    process: Child,
-    url: String,
-}
-
-impl Server {
-    fn start(data: &std::path::Path) -> Result<Self> {
-        let mut process = Command::new(target().join("ci/tasklane"))
-            .args(["dev", "--listen", "127.0.0.1:0", "--data-dir"])
-            .arg(data)
-            // What the fuzzer makes up is not executed.
-            .env("TASKLANE_WORKER_TASK_TYPES", "[NOOP]")
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()
-            .context("cannot start the server")?;
-        let printed = process.stdout.take().context("its output was asked for")?;
-        let mut lines = BufReader::new(printed).lines();
-        let url = lines.find_map(|line| {
-            let line = line.ok()?;
-            let at = line.find("http://127.0.0.1:")?;
-            Some(line[at..].split_whitespace().next()?.trim_end_matches('/').to_owned())
-        });
-        // What else it prints is read, so that it never waits for us.
-        std::thread::spawn(move || lines.for_each(drop));
-        let mut server = Self { process, url: String::new() };
-        server.url = url.with_context(|| {
-            format!("the server did not say where it listens: {:?}", server.process.try_wait())
-        })?;
-        Ok(server)
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
 }

@@ -4,10 +4,12 @@
 
 mod api;
 mod bench_lane;
+mod bench_limits;
 mod cargo;
 mod directions;
 mod licences;
 mod paths;
+mod server;
 mod servers;
 mod sim;
 mod verify;
@@ -29,6 +31,8 @@ enum Command {
     Verify(verify::Options),
     /// Measures the lane machine alone
     BenchLane(bench_lane::Options),
+    /// Measures Tasklane beside what the store alone and the machine alone can do
+    BenchLimits(bench_limits::Options),
     /// Runs the simulator
     Sim(sim::Options),
     /// Installs the servers that tests need, where they are missing
@@ -39,6 +43,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Verify(options) => verify::run(&options),
         Command::BenchLane(options) => bench_lane::run(&options),
+        Command::BenchLimits(options) => bench_limits::run(&options),
         Command::Sim(options) => sim::run_command(&options),
         Command::Servers => servers::ensure(),
     };

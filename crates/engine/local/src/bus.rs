@@ -84,6 +84,28 @@ impl Bus for LocalBus {
     }
 
     async fn publish(&self, address: Address, messages: Vec<Message>) -> Result<(), BusError> {
+        self.put(address, messages)
+    }
+
+    fn publish_now(&self, address: Address, message: Message) -> Option<Message> {
+        // What is refused is lost, as any message may be.
+        let _ = self.put(address, vec![message]);
+        None
+    }
+
+    async fn subscribe(&self, address: Address) -> Result<Box<dyn Subscription>, BusError> {
+        let mut ears = lock(&self.ears);
+        if ears.closed {
+            return Err(BusError::Closed);
+        }
+        let ear = Arc::new(Ear::default());
+        ears.by_address.entry(address).or_default().push(Arc::clone(&ear));
+        Ok(Box::new(LocalSubscription { bus: self.clone(), address, ear }))
+    }
+}
+
+impl LocalBus {
+    fn put(&self, address: Address, messages: Vec<Message>) -> Result<(), BusError> {
         let max = self.options.message_bytes_max;
         if let Some(size) = messages.iter().map(Message::bytes).find(|size| *size > max) {
             return Err(BusError::TooLarge { size, max });
@@ -102,16 +124,6 @@ impl Bus for LocalBus {
             last.put(messages, self.options.waiting_max);
         }
         Ok(())
-    }
-
-    async fn subscribe(&self, address: Address) -> Result<Box<dyn Subscription>, BusError> {
-        let mut ears = lock(&self.ears);
-        if ears.closed {
-            return Err(BusError::Closed);
-        }
-        let ear = Arc::new(Ear::default());
-        ears.by_address.entry(address).or_default().push(Arc::clone(&ear));
-        Ok(Box::new(LocalSubscription { bus: self.clone(), address, ear }))
     }
 }
 

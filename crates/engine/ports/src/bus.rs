@@ -23,6 +23,13 @@ pub trait Bus: Send + Sync + std::fmt::Debug {
     /// Sends messages to all who listen at an address.
     async fn publish(&self, address: Address, messages: Vec<Message>) -> Result<(), BusError>;
 
+    /// Sends a message where that needs no waiting; else gives it back, and nothing was sent. As with
+    /// [`publish`](Self::publish), nobody may hear of it.
+    fn publish_now(&self, address: Address, message: Message) -> Option<Message> {
+        let _ = address;
+        Some(message)
+    }
+
     /// Listens at an address. What is published after this returns can be received.
     async fn subscribe(&self, address: Address) -> Result<Box<dyn Subscription>, BusError>;
 }

@@ -20,8 +20,9 @@ const BATCH_PARTS: usize = 8 << 10;
 #[derive(Debug)]
 pub(crate) struct Outbox(Arc<Shared>);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Shared {
+    bus: Arc<dyn Bus>,
     state: Mutex<State>,
     woken: Notify,
 }
@@ -31,6 +32,8 @@ struct State {
     waiting: VecDeque<Waiting>,
     /// Parts in all of them.
     parts: usize,
+    /// Some are being sent now, and nothing may overtake them.
+    sending: bool,
     closed: bool,
 }
 
@@ -45,8 +48,8 @@ struct Waiting {
 impl Outbox {
     /// Sends over `bus` until it is dropped.
     pub(crate) fn start(bus: Arc<dyn Bus>) -> Self {
-        let shared = Arc::new(Shared::default());
-        tokio::spawn(run(bus, Arc::clone(&shared)));
+        let shared = Arc::new(Shared { bus, state: Mutex::default(), woken: Notify::new() });
+        tokio::spawn(run(Arc::clone(&shared)));
         Self(shared)
     }
 
@@ -54,10 +57,18 @@ impl Outbox {
     pub(crate) fn send(&self, address: Address, message: Message) {
         let mut state = self.0.lock();
         for message in split(message) {
-            state.put(address, message);
+            let message = if state.sending || !state.waiting.is_empty() {
+                Some(message)
+            } else {
+                self.0.bus.publish_now(address, message)
+            };
+            if let Some(message) = message {
+                state.put(address, message);
+            }
         }
-        drop(state);
-        self.0.woken.notify_one();
+        if !state.waiting.is_empty() {
+            self.0.woken.notify_one();
+        }
     }
 }
 
@@ -137,11 +148,12 @@ fn split(message: Message) -> Vec<Message> {
     }
 }
 
-async fn run(bus: Arc<dyn Bus>, shared: Arc<Shared>) {
+async fn run(shared: Arc<Shared>) {
     loop {
         let (waiting, closed) = {
             let mut state = shared.lock();
             state.parts = 0;
+            state.sending = !state.waiting.is_empty();
             (std::mem::take(&mut state.waiting), state.closed)
         };
         if waiting.is_empty() {
@@ -152,7 +164,7 @@ async fn run(bus: Arc<dyn Bus>, shared: Arc<Shared>) {
             continue;
         }
         for Waiting { address, message, .. } in waiting {
-            match bus.publish(address, vec![message]).await {
+            match shared.bus.publish(address, vec![message]).await {
                 Ok(()) => {}
                 Err(BusError::Closed) => return,
                 Err(error) => tracing::debug!(%error, ?address, "messages were not sent"),

@@ -9,6 +9,7 @@ use futures::{StreamExt, TryStreamExt};
 use indicatif::ProgressBar;
 use jiff::Timestamp;
 use tasklane_client::TaskRequest;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use crate::cli::out::bar;
 
@@ -213,19 +214,19 @@ async fn paced(
 ) -> Result<Vec<Sent>> {
     /// Requests that may be unanswered: beyond that the server does not keep up.
     const OPEN_MAX: usize = 10_000;
-    let begun = Instant::now();
+    let mut ticks = ticks(args.rate, tasks);
     let mut open = futures::stream::FuturesUnordered::new();
     let mut answers = Vec::new();
-    for number in 0..tasks {
-        let due = begun + Duration::from_secs_f64(rate(number, 1.0) / rate(args.rate, 1.0));
-        let mut timer = std::pin::pin!(tokio::time::sleep_until(due.into()));
-        loop {
-            tokio::select! {
-                biased;
-                Some(answer) = open.next(), if !open.is_empty() => answers.push(answer?),
-                () = &mut timer => break,
+    loop {
+        let due = tokio::select! {
+            biased;
+            due = ticks.recv() => due,
+            Some(answer) = open.next(), if !open.is_empty() => {
+                answers.push(answer?);
+                continue;
             }
-        }
+        };
+        let Some(due) = due else { break };
         if open.len() >= OPEN_MAX {
             bail!("the server does not keep up with {} tasks a second", args.rate);
         }
@@ -239,6 +240,22 @@ async fn paced(
         answers.push(answer?);
     }
     Ok(answers)
+}
+
+/// Tells when each task is due. From a thread of its own: the timers of the runtime are a millisecond apart.
+fn ticks(per_second: u64, count: u64) -> UnboundedReceiver<Instant> {
+    let (tick, ticks) = unbounded_channel();
+    std::thread::spawn(move || {
+        let begun = Instant::now();
+        for number in 0..count {
+            let due = begun + Duration::from_secs_f64(rate(number, 1.0) / rate(per_second, 1.0));
+            std::thread::sleep(due.saturating_duration_since(Instant::now()));
+            if tick.send(due).is_err() {
+                break;
+            }
+        }
+    });
+    ticks
 }
 
 fn ends_after(due: &HashMap<String, Instant>, ends: &Ends) -> Latency {
