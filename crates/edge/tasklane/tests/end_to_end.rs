@@ -51,6 +51,56 @@ async fn data_survives_a_restart_and_a_waiting_task_runs_after_it() {
     assert_eq!(api.finished(&waiting).await["status"], "SUCCESS");
 }
 
+/// Deeper ones are refused; this one must be shown by everything that shows tasks.
+#[tokio::test]
+async fn the_deepest_payload_that_is_taken_in_is_shown() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(&folder.path().join("data"));
+    let api = server.api();
+    let nested = |depth: usize| -> serde_json::Value {
+        (0..depth).fold(serde_json::Value::Null, |inner, _| json!([inner]))
+    };
+    let script = "import os\nopen(os.environ['TASKLANE_RESULT_FILE'],'w').write('['*100+']'*100)";
+    let deep = json!({"taskName": "deep", "taskType": "PYTHON_SCRIPT", "payload": script});
+    let id = api.submit(deep).await;
+    assert_eq!(api.finished(&id).await["status"], "SUCCESS");
+    let payload = json!({"taskName": "deep", "taskType": "NOOP", "payload": nested(100)});
+    let other = api.submit(payload).await;
+    api.finished(&other).await;
+    let too_deep = json!({"taskName": "deep", "taskType": "NOOP", "payload": nested(101)});
+    let (status, problem) = api.post("/tasks", too_deep).await;
+    assert_eq!(
+        (status, &problem["code"], &problem["field"]),
+        (422, &json!("invalid_value"), &json!("payload"))
+    );
+    for args in
+        [&["get", &id][..], &["get", &other], &["get", &id, "--json"], &["get", &other, "--json"], &["list"]]
+    {
+        let shown = server.cli(args).output().unwrap();
+        assert!(shown.status.success(), "{args:?}: {}", String::from_utf8_lossy(&shown.stderr));
+    }
+    server.terminate();
+}
+
+/// The worker that a server keeps for itself was counted too.
+#[tokio::test]
+async fn explain_counts_the_workers_that_people_see() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(&folder.path().join("data"));
+    let api = server.api();
+    let id = api.submit(json!({"taskName": "a", "taskType": "nobody-offers-it"})).await;
+    let (_, workers) = api.get("/workers").await;
+    assert_eq!(workers["workers"].as_array().unwrap().len(), 1, "{workers}");
+    let (_, explained) = api.get(&format!("/tasks/{id}/explain")).await;
+    let reason = &explained["reasons"][0];
+    assert_eq!(
+        (&reason["code"], &reason["workers"]),
+        (&json!("no_capable_worker"), &json!(1)),
+        "{explained}"
+    );
+    server.terminate();
+}
+
 #[tokio::test]
 async fn a_second_server_on_the_same_data_is_refused() {
     let folder = tempfile::tempdir().unwrap();
