@@ -6,11 +6,12 @@
 //! scheduler gives its lanes back, then the store is closed.
 
 use std::fs::File;
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use tasklane_api::ApiOptions;
@@ -66,16 +67,17 @@ impl Part {
 
 /// How long the attempts of an earlier process may take to end.
 const GUARD_WITHIN: Duration = Duration::from_secs(10);
+/// How long an address that is in use is waited for.
+const BIND_WITHIN: Duration = Duration::from_secs(5);
+/// How long to wait before it is tried again.
+const BIND_AGAIN: Duration = Duration::from_millis(100);
 /// Attempts that the server runs for itself at once.
 const SYSTEM_CAPACITY: u32 = 2;
 
 /// Starts everything that a config asks for.
 pub async fn start(config: &Config, functions: Registrations) -> Result<Running> {
     let listener = match config.listen {
-        Some(listen) => {
-            let bound = TcpListener::bind(listen).await;
-            Some(bound.with_context(|| format!("cannot listen at {listen}; choose another with --listen"))?)
-        }
+        Some(listen) => Some(bind(listen).await?),
         None => None,
     };
     let address = listener.as_ref().map(TcpListener::local_addr).transpose()?;
@@ -193,6 +195,32 @@ impl Running {
             guard.close().await;
         }
         self.store.close().await
+    }
+}
+
+/// Listens at an address. A process that was killed may hold it for a moment longer, so it is waited for.
+async fn bind(listen: SocketAddr) -> Result<TcpListener> {
+    let deadline = Instant::now() + BIND_WITHIN;
+    let mut told = false;
+    loop {
+        match TcpListener::bind(listen).await {
+            Ok(listener) => return Ok(listener),
+            Err(error) if error.kind() == ErrorKind::AddrInUse && Instant::now() < deadline => {
+                if !std::mem::replace(&mut told, true) {
+                    tracing::warn!(%listen, "the address is in use; waiting up to {BIND_WITHIN:?} for it");
+                }
+                tokio::time::sleep(BIND_AGAIN).await;
+            }
+            Err(error) if error.kind() == ErrorKind::AddrInUse => bail!(
+                "cannot listen at {listen}: another program has listened there for {BIND_WITHIN:?}; end it (`ss -ltnp` \
+                 shows who it is), or choose another address with --listen or TASKLANE_LISTEN"
+            ),
+            Err(error) => {
+                return Err(error).with_context(|| {
+                    format!("cannot listen at {listen}; choose another address with --listen")
+                });
+            }
+        }
     }
 }
 

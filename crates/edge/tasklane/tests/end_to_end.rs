@@ -5,7 +5,7 @@
 mod support;
 
 use std::io::{BufRead, BufReader, Read};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use serde_json::json;
 use support::{PROGRAM, Server};
@@ -106,7 +106,7 @@ async fn a_second_server_on_the_same_data_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");
     let _server = Server::start(&data);
-    let second = std::process::Command::new(PROGRAM)
+    let second = Command::new(PROGRAM)
         .args(["dev", "--listen", "127.0.0.1:0", "--data-dir"])
         .arg(&data)
         .output()
@@ -118,6 +118,71 @@ async fn a_second_server_on_the_same_data_is_refused() {
 
 /// The guard ends what a killed server ran within moments, so here it is stopped for a while: only the lock that it
 /// holds keeps the next server from giving the task out again while the first attempt is alive.
+/// The line to copy was refused where a token was set.
+#[test]
+fn what_dev_says_to_try_works_with_a_token_too() {
+    const TOKEN: &str = "not-to-be-shown";
+    let folder = tempfile::tempdir().unwrap();
+    let mut server = Command::new(PROGRAM)
+        .args(["dev", "--listen", "127.0.0.1:0", "--data-dir"])
+        .arg(folder.path().join("data"))
+        .env("TASKLANE_TOKEN", TOKEN)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut said = Vec::new();
+    for line in BufReader::new(server.stdout.take().unwrap()).lines() {
+        said.push(line.unwrap());
+        if said.last().unwrap().contains("curl ") {
+            break;
+        }
+    }
+    assert!(!said.iter().any(|line| line.contains(TOKEN)), "{said:?}");
+    let curl = said.last().unwrap().trim();
+    let try_it = |token: &str| {
+        let line = format!("{curl} --silent --max-time 60");
+        let answer = Command::new("sh").args(["-c", &line]).env("TASKLANE_TOKEN", token).output().unwrap();
+        String::from_utf8(answer.stdout).unwrap()
+    };
+    if Command::new("curl").arg("--version").output().is_ok() {
+        assert!(try_it(TOKEN).contains("\"taskId\""), "{curl}");
+        assert!(try_it("another").contains("unauthorized"), "{curl}");
+    } else {
+        eprintln!("no curl here: the line is not tried");
+    }
+    server.kill().unwrap();
+    server.wait().unwrap();
+}
+
+#[test]
+fn an_address_that_is_in_use_is_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = other.local_addr().unwrap().to_string();
+    let start = || {
+        let mut command = Command::new(PROGRAM);
+        command.args(["dev", "--listen", &address, "--data-dir"]).arg(folder.path().join("data"));
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let refused = start().wait_with_output().unwrap();
+    assert!(!refused.status.success());
+    let why = String::from_utf8(refused.stderr).unwrap();
+    assert!(
+        why.contains("waiting up to 5s") && why.contains("choose another address with --listen"),
+        "{why}"
+    );
+
+    let mut server = start();
+    let mut told = BufReader::new(server.stderr.take().unwrap()).lines();
+    assert!(told.any(|line| line.unwrap().contains("the address is in use")));
+    drop(other);
+    let mut said = BufReader::new(server.stdout.take().unwrap()).lines();
+    assert!(said.any(|line| line.unwrap().contains(&address)), "{:?}", told.collect::<Vec<_>>());
+    server.kill().unwrap();
+    server.wait().unwrap();
+}
+
 #[tokio::test]
 async fn a_start_waits_until_the_attempts_of_a_killed_server_are_gone() {
     let folder = tempfile::tempdir().unwrap();
@@ -264,7 +329,7 @@ async fn many_tasks_are_cancelled_by_filter() {
 
 #[tokio::test]
 async fn the_command_line_says_what_to_do_when_there_is_no_server() {
-    let mut command = std::process::Command::new(PROGRAM);
+    let mut command = Command::new(PROGRAM);
     command.args(["list", "--url", "http://127.0.0.1:9"]).stderr(Stdio::piped()).stdout(Stdio::null());
     let mut process = command.spawn().unwrap();
     let mut said = String::new();
