@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use tasklane_api::ApiOptions;
+use tasklane_api::{ApiOptions, ServeOptions};
 use tasklane_core::id::Name;
 use tasklane_core::time::Timestamp;
 use tasklane_core::worker as session;
@@ -159,12 +159,15 @@ pub async fn start(config: &Config, functions: Registrations) -> Result<Running>
             hosts: config.hosts.iter().cloned().collect(),
             body_bytes_max: ApiOptions::default().body_bytes_max.min(bytes(config.limits.body_bytes_max)),
             batch_bytes_max: bytes(config.limits.body_bytes_max),
+            request_timeout: config.limits.request_timeout,
             ..ApiOptions::default()
         };
+        let connections =
+            ServeOptions { write_timeout: config.limits.write_timeout, ..ServeOptions::default() };
         let (router, stop) = (tasklane_api::router(node, options), running.api.stop.clone());
         let failed = running.failed.clone();
         running.api.tasks.spawn(async move {
-            tasklane_api::serve(listener, router, stop.clone().cancelled_owned()).await;
+            tasklane_api::serve(listener, router, connections, stop.clone().cancelled_owned()).await;
             if !stop.is_cancelled() {
                 tracing::error!("the API has ended by itself");
                 failed.cancel();

@@ -39,7 +39,7 @@ pub struct Config {
     pub session: SessionConfig,
     /// How long finished tasks are kept.
     pub retention: RetentionConfig,
-    /// How large things may be.
+    /// How large things may be, and how long requests may take.
     pub limits: LimitsConfig,
     /// What is logged, and how.
     pub log: LogConfig,
@@ -233,7 +233,7 @@ impl Default for RetentionConfig {
     }
 }
 
-/// How large things may be.
+/// How large things may be, and how long requests may take.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LimitsConfig {
@@ -246,6 +246,12 @@ pub struct LimitsConfig {
     /// The largest request body.
     #[serde(with = "size")]
     pub body_bytes_max: u64,
+    /// A request is given up when it is not answered within this time; waits and streams have their own.
+    #[serde(with = "duration")]
+    pub request_timeout: Duration,
+    /// A connection that takes nothing of what it is sent for this long is dropped.
+    #[serde(with = "duration")]
+    pub write_timeout: Duration,
 }
 
 impl LimitsConfig {
@@ -255,7 +261,13 @@ impl LimitsConfig {
 
 impl Default for LimitsConfig {
     fn default() -> Self {
-        Self { payload_bytes_max: 256 << 10, result_bytes_max: 256 << 10, body_bytes_max: 32 << 20 }
+        Self {
+            payload_bytes_max: 256 << 10,
+            result_bytes_max: 256 << 10,
+            body_bytes_max: 32 << 20,
+            request_timeout: Duration::from_mins(1),
+            write_timeout: Duration::from_secs(30),
+        }
     }
 }
 
