@@ -3,6 +3,7 @@
 mod support;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use support::{Fault, Run, System, default_namespace, name, request, success};
@@ -348,6 +349,33 @@ async fn a_full_queue_refuses_a_retry_too() {
     system.submit(vec![of_queue()]).await;
     let retried = system.node.retry(&namespace, done, None).await;
     assert!(matches!(retried, Err(SubmitError::QueueFull { .. })), "{retried:?}");
+    system.close().await;
+}
+
+/// The counts of all queues were read for one.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_queue_is_asked_for_alone() {
+    let system = System::start(vec![]).await;
+    let names: Vec<String> = (0..1100).map(|n| format!("q{n}")).chain(["q".into(), "q1-".into()]).collect();
+    let of_queue = |text: &String| {
+        let mut request = request("unknown");
+        request.queue = name(text);
+        request
+    };
+    system.submit(names.iter().map(of_queue).collect()).await;
+    let asked = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&asked);
+    system.store.plan(move |verb| {
+        counted.fetch_add(usize::from(verb == "counts"), Ordering::Relaxed);
+        None
+    });
+    let wanted = ["q", "q0", "q1", "q1-", "q999", "none", "zzz", "-"];
+    for queue in wanted {
+        let info = system.node.queue(&QueueKey::new(default_namespace(), name(queue))).await.unwrap();
+        let waiting = info.counts[usize::from(Status::Pending.code())];
+        assert_eq!(waiting, u64::from(names.iter().any(|name| name == queue)), "{queue}");
+    }
+    assert_eq!(asked.load(Ordering::Relaxed), wanted.len());
     system.close().await;
 }
 
