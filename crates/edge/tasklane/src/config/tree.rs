@@ -1,5 +1,5 @@
-//! The tree of structs. Defaults live in the `Default` impls here and nowhere else; `docs/config.yaml` states them all
-//! with what each key is for, and a test compares the two.
+//! The tree of structs. Defaults live in the `Default` impls here, and for how commands are run in that of
+//! `CommandOptions`; `docs/config.yaml` states them all with what each key is for, and a test compares the two.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tasklane_core::id::Name;
+use tasklane_runtime::executors::CommandOptions;
 
 use super::units::{duration, size};
 
@@ -126,20 +127,7 @@ pub struct WorkerConfig {
 impl Default for WorkerConfig {
     fn default() -> Self {
         let types = ["SHELL", "PYTHON_SCRIPT", "HTTP", "NOOP"];
-        let env = [
-            "PATH",
-            "HOME",
-            "USER",
-            "LOGNAME",
-            "SHELL",
-            "LANG",
-            "LANGUAGE",
-            "LC_*",
-            "TZ",
-            "TMPDIR",
-            "SSL_CERT_FILE",
-            "SSL_CERT_DIR",
-        ];
+        let command = CommandOptions::default();
         Self {
             name: None,
             capacity: None,
@@ -149,10 +137,10 @@ impl Default for WorkerConfig {
             stop_grace: Duration::from_secs(5),
             drain_grace: Duration::from_secs(30),
             log_bytes_max: 16 << 20,
-            env: env.iter().map(|&name| name.to_owned()).collect(),
-            shell: "/bin/sh".to_owned(),
-            python: "python3".to_owned(),
-            cwd: None,
+            env: command.env_inherit.into_iter().collect(),
+            shell: command.shell,
+            python: command.python,
+            cwd: command.cwd,
             // EX_TEMPFAIL of sysexits.h.
             retry_later_exit_codes: BTreeSet::from([75]),
             retry_later_delay: Duration::from_mins(1),
