@@ -328,6 +328,24 @@ async fn many_tasks_are_cancelled_by_filter() {
 }
 
 #[tokio::test]
+async fn a_watched_list_shows_each_change() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(&folder.path().join("data"));
+    let api = server.api();
+    let mut watching = server.cli(&["list", "--watch"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut shown = BufReader::new(watching.stdout.take().unwrap()).lines().map(Result::unwrap);
+    assert!(shown.next().unwrap().starts_with("ID"));
+    let id = api.submit(json!({"taskName": "a", "taskType": "nobody"})).await;
+    let mut until = |words: [&str; 2]| shown.any(|line| words.iter().all(|word| line.contains(word)));
+    assert!(until([&id, "PENDING"]));
+    api.delete(&format!("/tasks/{id}")).await;
+    assert!(until([&id, "CANCELLED"]));
+    watching.kill().unwrap();
+    watching.wait().unwrap();
+    server.terminate();
+}
+
+#[tokio::test]
 async fn the_command_line_says_what_to_do_when_there_is_no_server() {
     let mut command = Command::new(PROGRAM);
     command.args(["list", "--url", "http://127.0.0.1:9"]).stderr(Stdio::piped()).stdout(Stdio::null());
