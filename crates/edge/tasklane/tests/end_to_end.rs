@@ -123,7 +123,7 @@ async fn a_second_server_on_the_same_data_is_refused() {
 fn what_dev_says_to_try_works_with_a_token_too() {
     const TOKEN: &str = "not-to-be-shown";
     let folder = tempfile::tempdir().unwrap();
-    let mut server = Command::new(PROGRAM)
+    let process = Command::new(PROGRAM)
         .args(["dev", "--listen", "127.0.0.1:0", "--data-dir"])
         .arg(folder.path().join("data"))
         .env("TASKLANE_TOKEN", TOKEN)
@@ -131,8 +131,9 @@ fn what_dev_says_to_try_works_with_a_token_too() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
+    let mut server = Server { process, url: String::new() };
     let mut said = Vec::new();
-    for line in BufReader::new(server.stdout.take().unwrap()).lines() {
+    for line in BufReader::new(server.process.stdout.take().unwrap()).lines() {
         said.push(line.unwrap());
         if said.last().unwrap().contains("curl ") {
             break;
@@ -151,8 +152,6 @@ fn what_dev_says_to_try_works_with_a_token_too() {
     } else {
         eprintln!("no curl here: the line is not tried");
     }
-    server.kill().unwrap();
-    server.wait().unwrap();
 }
 
 #[test]
@@ -173,14 +172,12 @@ fn an_address_that_is_in_use_is_waited_for() {
         "{why}"
     );
 
-    let mut server = start();
-    let mut told = BufReader::new(server.stderr.take().unwrap()).lines();
+    let mut server = Server { process: start(), url: address.clone() };
+    let mut told = BufReader::new(server.process.stderr.take().unwrap()).lines();
     assert!(told.any(|line| line.unwrap().contains("the address is in use")));
     drop(other);
-    let mut said = BufReader::new(server.stdout.take().unwrap()).lines();
+    let mut said = BufReader::new(server.process.stdout.take().unwrap()).lines();
     assert!(said.any(|line| line.unwrap().contains(&address)), "{:?}", told.collect::<Vec<_>>());
-    server.kill().unwrap();
-    server.wait().unwrap();
 }
 
 #[tokio::test]
