@@ -78,6 +78,14 @@ impl EventSource {
         self.parser.last_id.as_deref()
     }
 
+    /// Connects, unless that was done: whatever happens from now on is heard.
+    pub(crate) async fn connect(&mut self) -> Result<(), Error> {
+        if self.body.is_none() {
+            self.open().await?;
+        }
+        Ok(())
+    }
+
     /// The next event. `None` when the server says that there will be none (204).
     pub(crate) async fn next(&mut self) -> Result<Option<SseEvent>, Error> {
         loop {

@@ -50,6 +50,11 @@ pub struct EventFollow {
 }
 
 impl EventFollow {
+    /// Connects now instead of at the first [`next`](Self::next). What happens after this has returned is not missed.
+    pub async fn connect(&mut self) -> Result<(), Error> {
+        self.source.connect().await
+    }
+
     /// The next one; `None` when the server has no more.
     pub async fn next(&mut self) -> Option<Result<EventItem, Error>> {
         loop {

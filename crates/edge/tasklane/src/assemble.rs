@@ -6,14 +6,15 @@
 //! scheduler gives its lanes back, then the store is closed.
 
 use std::fs::File;
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use tasklane_api::ApiOptions;
+use tasklane_api::{ApiOptions, ServeOptions};
 use tasklane_core::id::Name;
 use tasklane_core::time::Timestamp;
 use tasklane_core::worker as session;
@@ -68,16 +69,17 @@ impl Part {
 const GUARD_WITHIN: Duration = Duration::from_secs(10);
 /// Short attempts that may wait at the worker.
 const PREFETCH_MAX: u32 = 4096;
+/// How long an address that is in use is waited for.
+const BIND_WITHIN: Duration = Duration::from_secs(5);
+/// How long to wait before it is tried again.
+const BIND_AGAIN: Duration = Duration::from_millis(100);
 /// Attempts that the server runs for itself at once.
 const SYSTEM_CAPACITY: u32 = 2;
 
 /// Starts everything that a config asks for.
 pub async fn start(config: &Config, functions: Registrations) -> Result<Running> {
     let listener = match config.listen {
-        Some(listen) => {
-            let bound = TcpListener::bind(listen).await;
-            Some(bound.with_context(|| format!("cannot listen at {listen}; choose another with --listen"))?)
-        }
+        Some(listen) => Some(bind(listen).await?),
         None => None,
     };
     let address = listener.as_ref().map(TcpListener::local_addr).transpose()?;
@@ -159,12 +161,15 @@ pub async fn start(config: &Config, functions: Registrations) -> Result<Running>
             hosts: config.hosts.iter().cloned().collect(),
             body_bytes_max: ApiOptions::default().body_bytes_max.min(bytes(config.limits.body_bytes_max)),
             batch_bytes_max: bytes(config.limits.body_bytes_max),
+            request_timeout: config.limits.request_timeout,
             ..ApiOptions::default()
         };
+        let connections =
+            ServeOptions { write_timeout: config.limits.write_timeout, ..ServeOptions::default() };
         let (router, stop) = (tasklane_api::router(node, options), running.api.stop.clone());
         let failed = running.failed.clone();
         running.api.tasks.spawn(async move {
-            tasklane_api::serve(listener, router, stop.clone().cancelled_owned()).await;
+            tasklane_api::serve(listener, router, connections, stop.clone().cancelled_owned()).await;
             if !stop.is_cancelled() {
                 tracing::error!("the API has ended by itself");
                 failed.cancel();
@@ -195,6 +200,32 @@ impl Running {
             guard.close().await;
         }
         self.store.close().await
+    }
+}
+
+/// Listens at an address. A process that was killed may hold it for a moment longer, so it is waited for.
+async fn bind(listen: SocketAddr) -> Result<TcpListener> {
+    let deadline = Instant::now() + BIND_WITHIN;
+    let mut told = false;
+    loop {
+        match TcpListener::bind(listen).await {
+            Ok(listener) => return Ok(listener),
+            Err(error) if error.kind() == ErrorKind::AddrInUse && Instant::now() < deadline => {
+                if !std::mem::replace(&mut told, true) {
+                    tracing::warn!(%listen, "the address is in use; waiting up to {BIND_WITHIN:?} for it");
+                }
+                tokio::time::sleep(BIND_AGAIN).await;
+            }
+            Err(error) if error.kind() == ErrorKind::AddrInUse => bail!(
+                "cannot listen at {listen}: another program has listened there for {BIND_WITHIN:?}; end it (`ss -ltnp` \
+                 shows who it is), or choose another address with --listen or TASKLANE_LISTEN"
+            ),
+            Err(error) => {
+                return Err(error).with_context(|| {
+                    format!("cannot listen at {listen}; choose another address with --listen")
+                });
+            }
+        }
     }
 }
 

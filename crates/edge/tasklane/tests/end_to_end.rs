@@ -5,7 +5,7 @@
 mod support;
 
 use std::io::{BufRead, BufReader, Read};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use serde_json::json;
 use support::{PROGRAM, Server};
@@ -51,12 +51,62 @@ async fn data_survives_a_restart_and_a_waiting_task_runs_after_it() {
     assert_eq!(api.finished(&waiting).await["status"], "SUCCESS");
 }
 
+/// Deeper ones are refused; this one must be shown by everything that shows tasks.
+#[tokio::test]
+async fn the_deepest_payload_that_is_taken_in_is_shown() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(&folder.path().join("data"));
+    let api = server.api();
+    let nested = |depth: usize| -> serde_json::Value {
+        (0..depth).fold(serde_json::Value::Null, |inner, _| json!([inner]))
+    };
+    let script = "import os\nopen(os.environ['TASKLANE_RESULT_FILE'],'w').write('['*100+']'*100)";
+    let deep = json!({"taskName": "deep", "taskType": "PYTHON_SCRIPT", "payload": script});
+    let id = api.submit(deep).await;
+    assert_eq!(api.finished(&id).await["status"], "SUCCESS");
+    let payload = json!({"taskName": "deep", "taskType": "NOOP", "payload": nested(100)});
+    let other = api.submit(payload).await;
+    api.finished(&other).await;
+    let too_deep = json!({"taskName": "deep", "taskType": "NOOP", "payload": nested(101)});
+    let (status, problem) = api.post("/tasks", too_deep).await;
+    assert_eq!(
+        (status, &problem["code"], &problem["field"]),
+        (422, &json!("invalid_value"), &json!("payload"))
+    );
+    for args in
+        [&["get", &id][..], &["get", &other], &["get", &id, "--json"], &["get", &other, "--json"], &["list"]]
+    {
+        let shown = server.cli(args).output().unwrap();
+        assert!(shown.status.success(), "{args:?}: {}", String::from_utf8_lossy(&shown.stderr));
+    }
+    server.terminate();
+}
+
+/// The worker that a server keeps for itself was counted too.
+#[tokio::test]
+async fn explain_counts_the_workers_that_people_see() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(&folder.path().join("data"));
+    let api = server.api();
+    let id = api.submit(json!({"taskName": "a", "taskType": "nobody-offers-it"})).await;
+    let (_, workers) = api.get("/workers").await;
+    assert_eq!(workers["workers"].as_array().unwrap().len(), 1, "{workers}");
+    let (_, explained) = api.get(&format!("/tasks/{id}/explain")).await;
+    let reason = &explained["reasons"][0];
+    assert_eq!(
+        (&reason["code"], &reason["workers"]),
+        (&json!("no_capable_worker"), &json!(1)),
+        "{explained}"
+    );
+    server.terminate();
+}
+
 #[tokio::test]
 async fn a_second_server_on_the_same_data_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");
     let _server = Server::start(&data);
-    let second = std::process::Command::new(PROGRAM)
+    let second = Command::new(PROGRAM)
         .args(["dev", "--listen", "127.0.0.1:0", "--data-dir"])
         .arg(&data)
         .output()
@@ -68,6 +118,68 @@ async fn a_second_server_on_the_same_data_is_refused() {
 
 /// The guard ends what a killed server ran within moments, so here it is stopped for a while: only the lock that it
 /// holds keeps the next server from giving the task out again while the first attempt is alive.
+/// The line to copy was refused where a token was set.
+#[test]
+fn what_dev_says_to_try_works_with_a_token_too() {
+    const TOKEN: &str = "not-to-be-shown";
+    let folder = tempfile::tempdir().unwrap();
+    let process = Command::new(PROGRAM)
+        .args(["dev", "--listen", "127.0.0.1:0", "--data-dir"])
+        .arg(folder.path().join("data"))
+        .env("TASKLANE_TOKEN", TOKEN)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut server = Server { process, url: String::new() };
+    let mut said = Vec::new();
+    for line in BufReader::new(server.process.stdout.take().unwrap()).lines() {
+        said.push(line.unwrap());
+        if said.last().unwrap().contains("curl ") {
+            break;
+        }
+    }
+    assert!(!said.iter().any(|line| line.contains(TOKEN)), "{said:?}");
+    let curl = said.last().unwrap().trim();
+    let try_it = |token: &str| {
+        let line = format!("{curl} --silent --max-time 60");
+        let answer = Command::new("sh").args(["-c", &line]).env("TASKLANE_TOKEN", token).output().unwrap();
+        String::from_utf8(answer.stdout).unwrap()
+    };
+    if Command::new("curl").arg("--version").output().is_ok() {
+        assert!(try_it(TOKEN).contains("\"taskId\""), "{curl}");
+        assert!(try_it("another").contains("unauthorized"), "{curl}");
+    } else {
+        eprintln!("no curl here: the line is not tried");
+    }
+}
+
+#[test]
+fn an_address_that_is_in_use_is_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = other.local_addr().unwrap().to_string();
+    let start = || {
+        let mut command = Command::new(PROGRAM);
+        command.args(["dev", "--listen", &address, "--data-dir"]).arg(folder.path().join("data"));
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let refused = start().wait_with_output().unwrap();
+    assert!(!refused.status.success());
+    let why = String::from_utf8(refused.stderr).unwrap();
+    assert!(
+        why.contains("waiting up to 5s") && why.contains("choose another address with --listen"),
+        "{why}"
+    );
+
+    let mut server = Server { process: start(), url: address.clone() };
+    let mut told = BufReader::new(server.process.stderr.take().unwrap()).lines();
+    assert!(told.any(|line| line.unwrap().contains("the address is in use")));
+    drop(other);
+    let mut said = BufReader::new(server.process.stdout.take().unwrap()).lines();
+    assert!(said.any(|line| line.unwrap().contains(&address)), "{:?}", told.collect::<Vec<_>>());
+}
+
 #[tokio::test]
 async fn a_start_waits_until_the_attempts_of_a_killed_server_are_gone() {
     let folder = tempfile::tempdir().unwrap();
@@ -213,8 +325,26 @@ async fn many_tasks_are_cancelled_by_filter() {
 }
 
 #[tokio::test]
+async fn a_watched_list_shows_each_change() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(&folder.path().join("data"));
+    let api = server.api();
+    let mut watching = server.cli(&["list", "--watch"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut shown = BufReader::new(watching.stdout.take().unwrap()).lines().map(Result::unwrap);
+    assert!(shown.next().unwrap().starts_with("ID"));
+    let id = api.submit(json!({"taskName": "a", "taskType": "nobody"})).await;
+    let mut until = |words: [&str; 2]| shown.any(|line| words.iter().all(|word| line.contains(word)));
+    assert!(until([&id, "PENDING"]));
+    api.delete(&format!("/tasks/{id}")).await;
+    assert!(until([&id, "CANCELLED"]));
+    watching.kill().unwrap();
+    watching.wait().unwrap();
+    server.terminate();
+}
+
+#[tokio::test]
 async fn the_command_line_says_what_to_do_when_there_is_no_server() {
-    let mut command = std::process::Command::new(PROGRAM);
+    let mut command = Command::new(PROGRAM);
     command.args(["list", "--url", "http://127.0.0.1:9"]).stderr(Stdio::piped()).stdout(Stdio::null());
     let mut process = command.spawn().unwrap();
     let mut said = String::new();

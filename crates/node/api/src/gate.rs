@@ -1,7 +1,8 @@
-//! What every request passes first: who sends it, through which page, and whether there is room.
+//! What every request passes first: who sends it, through which page, whether there is room, and until when it has to be
+//! answered.
 
 use std::net::IpAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::header::{AUTHORIZATION, HOST, HeaderName, HeaderValue, ORIGIN};
@@ -12,7 +13,7 @@ use axum::response::{IntoResponse, Response};
 use crate::problem::{self, Problem};
 use crate::state::Api;
 
-/// Refuses what may not pass, counts what is answered.
+/// Refuses what may not pass, gives up what takes too long, counts what is answered.
 pub(crate) async fn gate(State(api): State<Api>, mut request: Request, next: Next) -> Response {
     let started = Instant::now();
     let method = method_name(request.method());
@@ -21,7 +22,11 @@ pub(crate) async fn gate(State(api): State<Api>, mut request: Request, next: Nex
         Err(problem) => problem.into_response(),
         Ok(room) => {
             request.extensions_mut().insert(room.clone());
-            let response = next.run(request).await;
+            let timeout = api.options.request_timeout;
+            let response = tokio::select! {
+                response = next.run(request) => response,
+                () = room.out_of_time(timeout) => out_of_time(route.as_ref(), timeout),
+            };
             // Held until the answer begins: what goes on after that, a stream, has a bound of its own.
             room.give_back();
             response
@@ -33,6 +38,13 @@ pub(crate) async fn gate(State(api): State<Api>, mut request: Request, next: Nex
     let route = route.as_ref().map_or("other", MatchedPath::as_str);
     api.metrics.answered(method, route, response.status().as_u16(), started.elapsed());
     response
+}
+
+fn out_of_time(route: Option<&MatchedPath>, timeout: Duration) -> Response {
+    let route = route.map_or("other", MatchedPath::as_str);
+    tracing::warn!(route, ?timeout, "a request was given up because its answer took too long");
+    let detail = format!("there was no answer within {timeout:?}; what was asked for may have happened");
+    Problem::new(&problem::ANSWER_TIMEOUT, detail).later().into_response()
 }
 
 fn check(api: &Api, request: &Request) -> Result<(), Problem> {

@@ -13,9 +13,10 @@ mod router;
 mod routes;
 mod serve;
 mod sse;
+mod stall;
 mod state;
 
 pub use openapi::openapi_json;
-pub use options::ApiOptions;
+pub use options::{ApiOptions, ServeOptions};
 pub use router::router;
 pub use serve::serve;

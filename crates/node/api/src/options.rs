@@ -17,6 +17,9 @@ pub struct ApiOptions {
     pub batches_max: usize,
     /// A body must have arrived within this time.
     pub body_timeout: Duration,
+    /// A request is answered within this time, its body included. One that waits for a task has the time of its wait
+    /// besides; streams are not bounded by it.
+    pub request_timeout: Duration,
     /// Requests handled at the same time, without those that wait or follow.
     pub requests_max: usize,
     /// Requests that wait for a task, and streams, at the same time.
@@ -32,8 +35,24 @@ impl Default for ApiOptions {
             batch_bytes_max: 32 << 20,
             batches_max: 4,
             body_timeout: Duration::from_secs(30),
+            request_timeout: Duration::from_mins(1),
             requests_max: 512,
             streams_max: 512,
         }
+    }
+}
+
+/// How connections are served.
+#[derive(Clone, Debug)]
+pub struct ServeOptions {
+    /// Connections at the same time; further ones wait in the backlog.
+    pub connections_max: usize,
+    /// A connection that takes nothing of what it is sent for this long is dropped.
+    pub write_timeout: Duration,
+}
+
+impl Default for ServeOptions {
+    fn default() -> Self {
+        Self { connections_max: 2048, write_timeout: Duration::from_secs(30) }
     }
 }

@@ -70,6 +70,7 @@ codes! {
     POLICY_CONFLICT "policy_conflict" 409 "The policy was changed by somebody else";
     QUEUE_FULL "queue_full" 429 "The queue is full";
     OVERLOADED "overloaded" 503 "The server has too much to do";
+    ANSWER_TIMEOUT "answer_timeout" 503 "The answer took too long";
     STORE_UNAVAILABLE "store_unavailable" 503 "The store is not available";
     STORE_FULL "store_full" 507 "The store has no room left";
     WORKER_UNAVAILABLE "worker_unavailable" 503 "The worker does not answer";

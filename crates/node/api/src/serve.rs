@@ -1,6 +1,7 @@
 //! Serves a router over TCP.
 //!
-//! Connections are bounded: when there are as many as may be, new ones wait in the backlog. When the server is told to
+//! Connections are bounded: when there are as many as may be, new ones wait in the backlog. One whose other side has
+//! stopped reading is dropped. When the server is told to
 //! stop it takes no new ones, lets answers under way finish, ends streams and waiting requests, and closes idle
 //! connections; what still lingers after a grace time is dropped.
 
@@ -21,10 +22,9 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
 
+use crate::ServeOptions;
 use crate::extract::Closing;
-
-/// Connections at the same time.
-const CONNECTIONS_MAX: usize = 2048;
+use crate::stall::Stall;
 
 /// The head of a request must have arrived within this time; an idle connection is closed after it.
 const HEAD_TIMEOUT: Duration = Duration::from_mins(1);
@@ -39,10 +39,15 @@ const GRACE: Duration = Duration::from_secs(10);
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
 /// Serves `router` until `shutdown` is done, then lets what is under way finish.
-pub async fn serve(listener: TcpListener, router: Router, shutdown: impl Future<Output = ()> + Send) {
+pub async fn serve(
+    listener: TcpListener,
+    router: Router,
+    options: ServeOptions,
+    shutdown: impl Future<Output = ()> + Send,
+) {
     let closing = CancellationToken::new();
     let connections = TaskTracker::new();
-    let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let room = Arc::new(Semaphore::new(options.connections_max));
     let mut shutdown = pin!(shutdown);
     loop {
         let accept = async {
@@ -55,6 +60,9 @@ pub async fn serve(listener: TcpListener, router: Router, shutdown: impl Future<
         };
         match accepted {
             Ok((stream, _)) => {
+                // Answers are small and wait for nothing: holding them back for more gains nothing.
+                let _ = stream.set_nodelay(true);
+                let stream = Stall::new(stream, options.write_timeout);
                 let connection = connection(stream, router.clone(), closing.clone());
                 connections.spawn(async move {
                     connection.await;
@@ -75,9 +83,7 @@ pub async fn serve(listener: TcpListener, router: Router, shutdown: impl Future<
     }
 }
 
-async fn connection(stream: TcpStream, router: Router, closing: CancellationToken) {
-    // Answers are small and wait for nothing: holding them back for more gains nothing.
-    let _ = stream.set_nodelay(true);
+async fn connection(stream: Stall<TcpStream>, router: Router, closing: CancellationToken) {
     let told = closing.clone();
     let service = hyper::service::service_fn(move |request: Request<Incoming>| {
         let mut request = request.map(Body::new);

@@ -2,6 +2,7 @@
 
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use tasklane_runtime::node::Node;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -18,6 +19,14 @@ pub(crate) struct Room(Arc<Mutex<Option<OwnedSemaphorePermit>>>);
 impl Room {
     pub(crate) fn give_back(&self) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+
+    /// Returns when the time of a request is up. Never, if it has given its room back: it has its own time then.
+    pub(crate) async fn out_of_time(&self, timeout: Duration) {
+        tokio::time::sleep(timeout).await;
+        if self.0.lock().unwrap_or_else(PoisonError::into_inner).is_none() {
+            std::future::pending::<()>().await;
+        }
     }
 }
 

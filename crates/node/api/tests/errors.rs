@@ -2,11 +2,16 @@
 
 mod support;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use support::{Answer, Server, task, task_with};
-use tasklane_api::ApiOptions;
+use support::{Answer, Fault, Server, task, task_with};
+use tasklane_api::{ApiOptions, ServeOptions};
+use tasklane_core::id::{Name, SessionId};
+use tasklane_core::member::{Role, WorkerDescriptor};
+use tasklane_ports::{Coordinator, OpenSession, Store, StoreError};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const NO_SUCH: &str = "00000000-0000-8000-8000-000000000000";
 
@@ -403,4 +408,150 @@ async fn a_store_that_cannot_be_reached() {
     let ready = server.get("/readyz").await;
     assert_eq!((ready.status, &ready.json()["ready"]), (503, &json!(false)));
     assert_eq!(server.get("/healthz").await.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_is_full() {
+    let server = Server::start().await;
+    let id = server.submit(task("unknown")).await;
+    server.faults.plan(|verb| {
+        let writes = ["submit", "commit", "post", "put_policy", "bind_queue"].contains(&verb);
+        writes.then(|| Fault::Error(StoreError::Full { source: "no room".into() }))
+    });
+    let refused = server.post("/api/v1/tasks", &task("noop")).await;
+    refused.problem(507, "store_full", None);
+    assert_eq!(refused.header("retry-after"), Some("1"));
+    let batch = server.post("/api/v1/tasks/batch", &json!({ "tasks": [task("noop")] })).await.json();
+    assert_eq!(batch["results"][0]["error"]["code"], "store_full");
+    let path = format!("/api/v1/tasks/{id}");
+    server.request("DELETE", &path).send().await.problem(507, "store_full", None);
+    server.post("/api/v1/queues/q/pause", &json!({})).await.problem(507, "store_full", None);
+    assert_eq!(server.get(&path).await.status, 200, "what is there can be read");
+    server.faults.plan(|_| None);
+    server.run(task("noop")).await;
+    server.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_does_not_answer() {
+    let server = Server::start().await;
+    let descriptor = WorkerDescriptor {
+        name: Name::new("mute").unwrap(),
+        capacity: 1,
+        weight: 1,
+        labels: BTreeMap::new(),
+        task_types: BTreeSet::new(),
+        draining: false,
+    };
+    let session = SessionId::from_random(7);
+    let open = OpenSession { session, role: Role::Worker(descriptor), ttl: Duration::from_mins(1) };
+    server.coordinator.open(open).await.unwrap();
+    while server.get("/api/v1/workers/mute").await.status != 200 {
+        tokio::task::yield_now().await;
+    }
+    let refused =
+        server.request("PATCH", "/api/v1/workers/mute").json(&json!({ "capacity": 3 })).send().await;
+    refused.problem(503, "worker_unavailable", None);
+    assert_eq!(refused.header("retry-after"), Some("1"));
+    server.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_that_no_longer_has_its_payload() {
+    let server = Server::start().await;
+    let done = server.run(task("noop")).await;
+    let id = done["taskId"].as_str().unwrap();
+    server.store.retire(&[id.parse().unwrap()], &[]).await.unwrap();
+    let refused = server.post(&format!("/api/v1/tasks/{id}/retry"), &json!({})).await;
+    refused.problem(409, "payload_removed", None);
+    server.close().await;
+}
+
+/// Nothing bounded the time of a handler.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_takes_too_long() {
+    let options = ApiOptions { request_timeout: Duration::from_millis(50), ..ApiOptions::default() };
+    let server = Server::with(options).await;
+    server.faults.plan(|verb| (verb == "tasks").then_some(Fault::Hang));
+    let refused = server.get(&format!("/api/v1/tasks/{NO_SUCH}")).await;
+    let problem = refused.problem(503, "answer_timeout", None);
+    assert!(problem["detail"].as_str().unwrap().contains("within 50ms"), "{problem}");
+    assert_eq!(refused.header("retry-after"), Some("1"));
+    assert_eq!(server.get("/api/v1/tasks").await.status, 200);
+    server.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wait_and_a_stream_have_their_own_time() {
+    let options = ApiOptions { request_timeout: Duration::from_millis(50), ..ApiOptions::default() };
+    let server = Server::with(options).await;
+    let mut events = server.request("GET", "/api/v1/events").stream().await;
+    let waited = server.post("/api/v1/tasks?wait=300ms", &task("endless")).await;
+    assert_eq!((waited.status, waited.json()["status"] == "RUNNING"), (202, true), "{}", waited.text);
+    assert!(events.next().await.is_some());
+    let id = waited.json()["taskId"].as_str().unwrap().to_owned();
+    server.request("DELETE", &format!("/api/v1/tasks/{id}")).send().await;
+    server.until(&id, "CANCELLED").await;
+    drop(events);
+    server.close().await;
+}
+
+/// Whoever waited for a task that was taken in, and met an error, never learned its id.
+#[tokio::test(flavor = "multi_thread")]
+async fn trouble_while_waiting_does_not_hide_the_task() {
+    let options = ApiOptions { request_timeout: Duration::from_millis(50), ..ApiOptions::default() };
+    let server = Server::with(options).await;
+    let known = async |wait: &str| {
+        let answer = server.post(&format!("/api/v1/tasks?wait={wait}"), &task("noop")).await;
+        let id = answer.json()["taskId"].as_str().unwrap_or_else(|| panic!("{}", answer.text)).to_owned();
+        server.faults.plan(|_| None);
+        assert_eq!(server.get(&format!("/api/v1/tasks/{id}")).await.status, 200);
+        (answer.status, answer.json())
+    };
+    let fail = |verb: &'static str| {
+        server.faults.plan(move |asked| {
+            (asked == verb).then(|| Fault::Error(StoreError::unavailable("for a moment")))
+        });
+    };
+    fail("tasks");
+    let (status, answer) = known("5s").await;
+    assert_eq!((status, &answer["status"]), (202, &json!("PENDING")));
+    server.faults.plan(|verb| (verb == "tasks").then_some(Fault::Hang));
+    assert_eq!(known("10ms").await.0, 202);
+    fail("attempts");
+    let (status, answer) = known("5s").await;
+    assert_eq!((status, &answer["status"], &answer["attempts"]), (200, &json!("SUCCESS"), &Value::Null));
+    server.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn more_connections_than_the_server_takes_wait() {
+    let serve = ServeOptions { connections_max: 1, ..ServeOptions::default() };
+    let server = Server::with_all(ApiOptions::default(), serve).await;
+    let mut first = tokio::net::TcpStream::connect(server.address).await.unwrap();
+    first.write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
+    first.read_u8().await.unwrap();
+    let mut second = tokio::spawn(server.request("GET", "/healthz").send());
+    let early = tokio::time::timeout(Duration::from_millis(200), &mut second).await;
+    assert!(early.is_err(), "the first connection has the only room");
+    drop(first);
+    assert_eq!(second.await.unwrap().status, 200);
+    server.close().await;
+}
+
+/// It kept its room, and what was to be sent, for as long as it liked.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_does_not_read_is_dropped() {
+    let serve = ServeOptions { connections_max: 1, write_timeout: Duration::from_millis(200) };
+    let server = Server::with_all(ApiOptions::default(), serve).await;
+    let mut first = tokio::net::TcpStream::connect(server.address).await.unwrap();
+    // Far more answers than the buffers between the two can hold.
+    let many = "GET /api/openapi.json HTTP/1.1\r\nhost: localhost\r\n\r\n".repeat(500);
+    first.write_all(many.as_bytes()).await.unwrap();
+    assert_eq!(server.get("/healthz").await.status, 200);
+    let mut rest = Vec::new();
+    let _ = first.read_to_end(&mut rest).await;
+    let answers = rest.windows(15).filter(|window| window == b"HTTP/1.1 200 OK").count();
+    assert!((1..500).contains(&answers), "{answers}");
+    server.close().await;
 }

@@ -3,16 +3,19 @@
 mod support;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use support::{Run, System, default_namespace, name, request, success};
+use support::{Fault, Run, System, default_namespace, name, request, success};
 use tasklane_core::id::{AttemptNo, QueueKey};
 use tasklane_core::lane::Reason;
 use tasklane_core::message::{Ending, Finish, RetryAdvice};
 use tasklane_core::status::Status;
 use tasklane_core::task::{AttemptOutcome, Progress, TaskError};
-use tasklane_ports::{LogStream, PutPolicy, TaskFilter};
-use tasklane_runtime::node::{BulkAction, Cancel, RetentionOptions, Retry, StreamItem, SubmitError};
+use tasklane_ports::{LogStream, PutPolicy, StoreError, TaskFilter, TaskList};
+use tasklane_runtime::node::{
+    BULK_TYPE, BulkAction, Cancel, RetentionOptions, Retry, StreamItem, SubmitError,
+};
 use tokio::sync::Notify;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -164,6 +167,131 @@ async fn many_tasks_are_counted_before_they_are_cancelled() {
     system.close().await;
 }
 
+/// Those that it had cancelled before it was killed were missing from the count.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operation_that_goes_on_counts_what_was_cancelled_before() {
+    let namespace = default_namespace();
+    for statuses in [vec![], vec![Status::Pending]] {
+        let system = System::start(vec![]).await;
+        let ids = system.submit((0..20).map(|_| request("unknown")).collect()).await;
+        // These are none of its business.
+        system.node.cancel(&namespace, ids[0]).await.unwrap();
+        system.wait(ids[0]).await;
+        let (node, some) = (system.node.clone(), ids[1..8].to_vec());
+        let crash = async move {
+            for id in some {
+                node.cancel(&default_namespace(), id).await.unwrap();
+                node.wait(&default_namespace(), id, Duration::from_mins(1)).await.unwrap();
+            }
+        };
+        *system.before_bulk.lock().unwrap() = Some(Box::pin(crash));
+        let filter = TaskFilter { namespace: Some(namespace.clone()), statuses, ..TaskFilter::default() };
+        let operation = system.node.bulk(&namespace, BulkAction::Cancel, filter).await.unwrap();
+        let view = system.wait(operation).await;
+        assert_eq!((view.row.state.status, view.row.state.attempt), (Status::Success, AttemptNo(2)));
+        let counted = system.node.bulk_status(&namespace, operation).await.unwrap().unwrap();
+        assert_eq!((counted.matched, counted.done, counted.failed), (19, 19, 0));
+        for id in ids {
+            assert_eq!(system.wait(id).await.row.state.status, Status::Cancelled);
+        }
+        system.close().await;
+    }
+}
+
+/// Whatever the store answered, the task was counted as failed.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operation_tries_again_when_the_store_could_not_be_used() {
+    let noop = || -> Arc<dyn tasklane_ports::Executor> { Arc::new(Run(|_, _| async { success() })) };
+    let system = System::start(vec![("noop", noop())]).await;
+    let namespace = default_namespace();
+    let ids = system.submit((0..5).map(|_| request("noop")).collect()).await;
+    for &id in &ids {
+        system.wait(id).await;
+    }
+    let filter = TaskFilter {
+        namespace: Some(namespace.clone()),
+        statuses: vec![Status::Success],
+        ..TaskFilter::default()
+    };
+    // The first of the five is taken, the second one is not.
+    let mut reads = 0;
+    system.store.plan(move |verb| {
+        reads += u32::from(verb == "tasks");
+        (verb == "tasks" && reads == 4).then(|| Fault::Error(StoreError::unavailable("for a moment")))
+    });
+    let operation = system.node.bulk(&namespace, BulkAction::Retry, filter).await.unwrap();
+    // Asked for in this way, because reading it would be counted by the plan.
+    let mut follow = system.node.follow(operation);
+    let status = loop {
+        let page = system.node.list(all_operations()).await.unwrap();
+        match page.tasks.iter().find(|row| row.id == operation) {
+            Some(row) if row.state.status.is_final() => break row.state.clone(),
+            _ => _ = tokio::time::timeout(Duration::from_millis(50), follow.changed()).await,
+        }
+    };
+    assert_eq!((status.status, status.attempt), (Status::Success, AttemptNo(2)), "{status:?}");
+    let counted = system.node.bulk_status(&namespace, operation).await.unwrap().unwrap();
+    assert_eq!((counted.matched, counted.done, counted.failed), (5, 5, 0));
+    for id in ids {
+        let filter = TaskFilter { parent: Some(id), ..TaskFilter::default() };
+        let again = system.node.list(TaskList { filter, after: None, limit: 10 }).await.unwrap().tasks;
+        assert_eq!(again.len(), 1, "each is run again once");
+    }
+    system.close().await;
+}
+
+fn all_operations() -> TaskList {
+    let filter = TaskFilter { task_type: Some(name(BULK_TYPE)), ..TaskFilter::default() };
+    TaskList { filter, after: None, limit: 10 }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operation_waits_for_a_full_queue() {
+    let system = System::start(vec![("noop", Arc::new(Run(|_, _| async { success() })))]).await;
+    let namespace = default_namespace();
+    let queue = QueueKey::new(namespace.clone(), name("short"));
+    let of_queue = |_| {
+        let mut request = request("noop");
+        request.queue = name("short");
+        request
+    };
+    let ids = system.submit((0..3).map(of_queue).collect()).await;
+    for &id in &ids {
+        system.wait(id).await;
+    }
+    let mut policy = system.node.queue(&queue).await.unwrap().policy.policy;
+    policy.len_max = Some(1);
+    policy.paused = true;
+    system
+        .node
+        .put_policy(PutPolicy { queue: queue.clone(), expected: 0, policy: policy.clone() })
+        .await
+        .unwrap();
+    let filter = TaskFilter {
+        namespace: Some(namespace.clone()),
+        queue: Some(name("short")),
+        ..TaskFilter::default()
+    };
+    // Read are the operation, the first task, which is taken in and fills the queue, and the second, again and again.
+    let full = Arc::new(Notify::new());
+    let (signal, mut reads) = (Arc::clone(&full), 0);
+    system.store.plan(move |verb| {
+        reads += u32::from(verb == "tasks");
+        if reads == 4 {
+            signal.notify_one();
+        }
+        None
+    });
+    let operation = system.node.bulk(&namespace, BulkAction::Retry, filter).await.unwrap();
+    full.notified().await;
+    policy.paused = false;
+    system.node.put_policy(PutPolicy { queue, expected: 1, policy }).await.unwrap();
+    system.wait(operation).await;
+    let counted = system.node.bulk_status(&namespace, operation).await.unwrap().unwrap();
+    assert_eq!((counted.matched, counted.done, counted.failed), (3, 3, 0));
+    system.close().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn old_tasks_lose_their_data_first_and_their_id_later() {
     let echo = Run(|_, attempt: Arc<dyn tasklane_ports::Attempt>| async move {
@@ -221,6 +349,33 @@ async fn a_full_queue_refuses_a_retry_too() {
     system.submit(vec![of_queue()]).await;
     let retried = system.node.retry(&namespace, done, None).await;
     assert!(matches!(retried, Err(SubmitError::QueueFull { .. })), "{retried:?}");
+    system.close().await;
+}
+
+/// The counts of all queues were read for one.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_queue_is_asked_for_alone() {
+    let system = System::start(vec![]).await;
+    let names: Vec<String> = (0..1100).map(|n| format!("q{n}")).chain(["q".into(), "q1-".into()]).collect();
+    let of_queue = |text: &String| {
+        let mut request = request("unknown");
+        request.queue = name(text);
+        request
+    };
+    system.submit(names.iter().map(of_queue).collect()).await;
+    let asked = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&asked);
+    system.store.plan(move |verb| {
+        counted.fetch_add(usize::from(verb == "counts"), Ordering::Relaxed);
+        None
+    });
+    let wanted = ["q", "q0", "q1", "q1-", "q999", "none", "zzz", "-"];
+    for queue in wanted {
+        let info = system.node.queue(&QueueKey::new(default_namespace(), name(queue))).await.unwrap();
+        let waiting = info.counts[usize::from(Status::Pending.code())];
+        assert_eq!(waiting, u64::from(names.iter().any(|name| name == queue)), "{queue}");
+    }
+    assert_eq!(asked.load(Ordering::Relaxed), wanted.len());
     system.close().await;
 }
 

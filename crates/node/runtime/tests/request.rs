@@ -131,6 +131,42 @@ fn sizes_are_checked_before_a_task_is_made() {
     task(&with(&format!(r#""payload":"{}""#, long(256 << 10)))).unwrap();
 }
 
+/// It was taken in, and then the command line could not read what the server said of it.
+#[test]
+fn a_payload_is_nested_a_hundred_levels_at_most() {
+    let nested = |depth| with(&format!(r#""payload":{}{}"#, "[".repeat(depth), "]".repeat(depth)));
+    task(&nested(100)).unwrap();
+    for depth in [101, 128, 100_000] {
+        let error = task(&nested(depth)).unwrap_err();
+        assert_eq!((error.field.as_str(), error.code), ("payload", "invalid_value"));
+        assert_eq!(error.message, "must not be nested deeper than 100 levels");
+    }
+    task(&with(&format!(r#""payload":"{}""#, "[".repeat(1000)))).unwrap();
+}
+
+#[test]
+fn names_have_no_control_characters() {
+    let cases = [
+        (r#"{"taskName":"a\u0000","taskType":"SHELL"}"#.into(), "taskName", "U+0000"),
+        (r#"{"taskName":"a\nb","taskType":"SHELL"}"#.into(), "taskName", "U+000A"),
+        (with(r#""taskType":"a\u0000""#).replacen(r#""taskType":"SHELL","#, "", 1), "taskType", r"'\0'"),
+        (with(r#""queue":"a\u0000""#), "queue", r"'\0'"),
+        (with(r#""requestId":"\u001b[1m""#), "requestId", "U+001B"),
+        (with(r#""hashKey":"\u007f""#), "hashKey", "U+007F"),
+        (with(r#""metadata":{"a\u0000":"b"}"#), "metadata.a\u{fffd}", "U+0000"),
+        (with(r#""metadata":{"a":"\u0000"}"#), "metadata.a", "U+0000"),
+        (with(r#""labels":{"a\t":"b"}"#), "labels.a\u{fffd}", "U+0009"),
+        (with(r#""labels":{"a":"\u0085"}"#), "labels.a", "U+0085"),
+    ];
+    for (json, field, character) in cases {
+        let error = task(&json).unwrap_err();
+        assert_eq!((error.field.as_str(), error.code), (field, "invalid_value"), "{json}");
+        assert!(error.message.contains(character), "{error}");
+    }
+    // Values of metadata, and payloads, are free text.
+    task(&with(r#""metadata":{"note":"one\ntwo\t"},"payload":"\u0000""#)).unwrap();
+}
+
 #[test]
 fn what_a_request_does_not_say_is_as_the_queue_says() {
     let mut policy = QueuePolicy { len_max: Some(5), ..QueuePolicy::default() };

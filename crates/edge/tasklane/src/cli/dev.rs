@@ -117,7 +117,7 @@ fn greet(config: &Config, running: &Running, out: Out) -> anyhow::Result<()> {
         let url = format!("http://{}", reachable(address));
         return print_object(&serde_json::json!({ "url": url, "dataDir": data_dir }));
     }
-    print_line(greeting(address, &data_dir.display().to_string()))
+    print_line(greeting(address, &data_dir.display().to_string(), config.token.is_some()))
 }
 
 /// An address that a client on this machine can use.
@@ -132,18 +132,24 @@ fn reachable(mut address: SocketAddr) -> SocketAddr {
     address
 }
 
-fn greeting(address: SocketAddr, data_dir: &str) -> String {
+fn greeting(address: SocketAddr, data_dir: &str, has_token: bool) -> String {
     let url = format!("http://{}", reachable(address));
     let option = if url == "http://127.0.0.1:7070" { String::new() } else { format!(" --url {url}") };
     let body = r#"{"taskName":"hi","taskType":"SHELL","payload":"echo hi"}"#;
+    // The token itself is never shown.
+    let (where_, token) = if has_token {
+        (" where TASKLANE_TOKEN holds the token", " -H \"authorization: Bearer $TASKLANE_TOKEN\"")
+    } else {
+        ("", "")
+    };
     format!(
         "Tasklane {} listens on {url}\n\
          Data is kept in {data_dir}\n\
          Ctrl-C stops it\n\n\
-         To try it, in another terminal:\n  \
+         To try it, in another terminal{where_}:\n  \
            tasklane{option} run -- echo hello\n  \
            tasklane{option} list\n  \
-           curl {url}/api/v1/tasks -H 'content-type: application/json' -d '{body}'",
+           curl {url}/api/v1/tasks{token} -H 'content-type: application/json' -d '{body}'",
         env!("CARGO_PKG_VERSION"),
     )
 }
@@ -154,10 +160,11 @@ mod tests {
 
     #[test]
     fn the_greeting_names_an_address_that_can_be_used() {
-        let text = greeting("0.0.0.0:9000".parse().unwrap(), "/srv");
+        let text = greeting("0.0.0.0:9000".parse().unwrap(), "/srv", false);
         assert!(text.contains("listens on http://127.0.0.1:9000\n"), "{text}");
         assert!(text.contains("\n  tasklane --url http://127.0.0.1:9000 run -- echo hello\n"), "{text}");
-        let text = greeting("127.0.0.1:7070".parse().unwrap(), "/srv");
+        let text = greeting("127.0.0.1:7070".parse().unwrap(), "/srv", false);
         assert!(text.contains("\n  tasklane run -- echo hello\n  tasklane list\n  curl "), "{text}");
+        assert!(!text.contains("TOKEN"), "{text}");
     }
 }

@@ -1,16 +1,21 @@
 //! `tasklane list`: tasks, newest first.
 
+use std::time::Duration;
+
 use futures::{StreamExt, TryStreamExt};
 use jiff::Timestamp;
-use tasklane_client::{Client, Task};
+use tasklane_client::{Client, Task, TaskQuery};
 
 use super::exit::Exit;
 use super::filter::Filter;
-use super::out::{Out, print_object, remark};
+use super::out::{Out, print_object, redraw, remark, table};
 use super::value::{shown_span, shown_time};
 
 /// Tasks read at once.
 const PAGE: u32 = 500;
+
+/// A change is shown together with what follows within this time.
+const REDRAW_AFTER: Duration = Duration::from_millis(200);
 
 /// List tasks, newest first
 #[derive(Debug, clap::Args)]
@@ -23,6 +28,10 @@ pub(crate) struct Args {
     #[arg(long)]
     all: bool,
 
+    /// Show it anew whenever a task changes, until Ctrl-C
+    #[arg(long, conflicts_with_all = ["all", "json"])]
+    watch: bool,
+
     #[command(flatten)]
     filter: Filter,
 }
@@ -30,7 +39,11 @@ pub(crate) struct Args {
 pub(crate) async fn run(args: Args, client: &Client, out: Out) -> anyhow::Result<Exit> {
     let limit = if args.all { usize::MAX } else { args.limit as usize };
     let page = PAGE.min(if args.all { PAGE } else { args.limit.max(1) });
-    let tasks = client.list_all(args.filter.into_query(page)).take(limit);
+    let query = args.filter.into_query(page);
+    if args.watch {
+        return watch(&query, limit, client).await;
+    }
+    let tasks = client.list_all(query).take(limit);
     if out.is_json() {
         // Line by line: there may be more than fits into memory.
         tasks.map_err(anyhow::Error::from).try_for_each(|task| async move { print_object(&task) }).await?;
@@ -44,6 +57,32 @@ pub(crate) async fn run(args: Args, client: &Client, out: Out) -> anyhow::Result
         remark(format_args!("the newest {limit}; --limit or --all shows more"));
     }
     Ok(Exit::OK)
+}
+
+/// Shows the tasks now and after every change. What changes in quick succession is shown together.
+async fn watch(query: &TaskQuery, limit: usize, client: &Client) -> anyhow::Result<Exit> {
+    let mut events = client.events(None);
+    // Before the tasks are read, so that nothing falls between the two.
+    events.connect().await?;
+    loop {
+        let tasks: Vec<Task> = client.list_all(query.clone()).take(limit).try_collect().await?;
+        let now = Timestamp::now();
+        redraw(table(&HEAD, tasks.iter().map(|task| cells(task, now))))?;
+        let Some(item) = events.next().await else { return Ok(Exit::OK) };
+        item?;
+        let soon = tokio::time::sleep(REDRAW_AFTER);
+        tokio::pin!(soon);
+        loop {
+            tokio::select! {
+                () = &mut soon => break,
+                item = events.next() => {
+                    if item.transpose()?.is_none() {
+                        break;
+                    }
+                }
+            }
+        }
+    }
 }
 
 const HEAD: [&str; 8] = ["ID", "STATUS", "TYPE", "NAME", "QUEUE", "ATTEMPT", "CREATED", "TOOK"];

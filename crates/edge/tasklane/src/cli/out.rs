@@ -50,6 +50,14 @@ pub(crate) fn print_line(line: impl Display) -> anyhow::Result<()> {
     Ok(writeln!(std::io::stdout().lock(), "{line}")?)
 }
 
+/// Prints what takes the place of what was printed before; on something that is no screen, below it.
+pub(crate) fn redraw(text: impl Display) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    let clear = if out.is_terminal() { "\x1b[H\x1b[2J\x1b[3J" } else { "" };
+    write!(out, "{clear}{text}\n\n")?;
+    Ok(out.flush()?)
+}
+
 /// Prints one JSON object on a line.
 pub(crate) fn print_object(value: &impl Serialize) -> anyhow::Result<()> {
     print_line(serde_json::to_string(value)?)

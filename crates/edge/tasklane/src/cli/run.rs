@@ -73,7 +73,7 @@ fn request(args: Args) -> anyhow::Result<TaskRequest> {
         if !args.command.is_empty() {
             payload.insert("args".to_owned(), json!(args.command));
         }
-        ("PYTHON_SCRIPT", file.file_name().unwrap_or_default().to_string_lossy().into_owned())
+        ("PYTHON_SCRIPT", shortened(&file.file_name().unwrap_or_default().to_string_lossy()))
     } else if args.command.is_empty() {
         return Err(Usage("say what to run: tasklane run -- echo hello".to_owned()).into());
     } else {
@@ -87,13 +87,15 @@ fn request(args: Args) -> anyhow::Result<TaskRequest> {
     Ok(args.spec.request(task_type, Value::Object(payload), &name, Some(0)))
 }
 
-/// Long enough to be recognised by.
+/// Long enough to be recognised by, and in one line.
 fn shortened(name: &str) -> String {
     const LEN_MAX: usize = 60;
-    match name.char_indices().nth(LEN_MAX) {
-        Some((end, _)) => format!("{}…", &name[..end]),
-        None => name.to_owned(),
+    let mut chars = name.chars().map(|c| if c.is_control() { ' ' } else { c });
+    let mut short: String = chars.by_ref().take(LEN_MAX).collect();
+    if chars.next().is_some() {
+        short.push('…');
     }
+    short
 }
 
 /// Ctrl-C and SIGTERM, one after the other.
@@ -197,5 +199,6 @@ mod tests {
     fn a_long_command_is_shortened_for_its_name() {
         assert_eq!(shortened(&"é".repeat(70)), format!("{}…", "é".repeat(60)));
         assert_eq!(shortened("x"), "x");
+        assert_eq!(shortened("sh -c a\nb\tc"), "sh -c a b c");
     }
 }

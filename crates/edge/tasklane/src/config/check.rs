@@ -12,6 +12,9 @@ const RENEWALS_MIN: u32 = 3;
 /// The sum of grace times has to end before somebody sends SIGKILL to the process itself.
 const GRACE_MAX: Duration = Duration::from_hours(24);
 
+/// Whoever asks from far away needs this long.
+const TIMEOUT_MIN: Duration = Duration::from_secs(1);
+
 /// Everything that is wrong with a config whose fields are right one by one.
 pub(super) fn check(config: &Config) -> Vec<Fault> {
     let mut faults = Vec::new();
@@ -99,6 +102,14 @@ pub(super) fn check(config: &Config) -> Vec<Fault> {
                 format_size(limits.payload_bytes_max)
             ),
         );
+    }
+
+    for (key, timeout) in
+        [("limits.request_timeout", limits.request_timeout), ("limits.write_timeout", limits.write_timeout)]
+    {
+        if timeout < TIMEOUT_MIN {
+            fault(key, format!("{} is too short: at least 1s", format_duration(timeout)));
+        }
     }
 
     for (key, grace) in

@@ -1,5 +1,5 @@
-//! The tree of structs. Defaults live in the `Default` impls here and nowhere else; `docs/config.yaml` states them all
-//! with what each key is for, and a test compares the two.
+//! The tree of structs. Defaults live in the `Default` impls here, and for how commands are run in that of
+//! `CommandOptions`; `docs/config.yaml` states them all with what each key is for, and a test compares the two.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tasklane_core::id::Name;
+use tasklane_runtime::executors::CommandOptions;
 
 use super::units::{duration, size};
 
@@ -39,7 +40,7 @@ pub struct Config {
     pub session: SessionConfig,
     /// How long finished tasks are kept.
     pub retention: RetentionConfig,
-    /// How large things may be.
+    /// How large things may be, and how long requests may take.
     pub limits: LimitsConfig,
     /// What is logged, and how.
     pub log: LogConfig,
@@ -126,20 +127,7 @@ pub struct WorkerConfig {
 impl Default for WorkerConfig {
     fn default() -> Self {
         let types = ["SHELL", "PYTHON_SCRIPT", "HTTP", "NOOP"];
-        let env = [
-            "PATH",
-            "HOME",
-            "USER",
-            "LOGNAME",
-            "SHELL",
-            "LANG",
-            "LANGUAGE",
-            "LC_*",
-            "TZ",
-            "TMPDIR",
-            "SSL_CERT_FILE",
-            "SSL_CERT_DIR",
-        ];
+        let command = CommandOptions::default();
         Self {
             name: None,
             capacity: None,
@@ -149,10 +137,10 @@ impl Default for WorkerConfig {
             stop_grace: Duration::from_secs(5),
             drain_grace: Duration::from_secs(30),
             log_bytes_max: 16 << 20,
-            env: env.iter().map(|&name| name.to_owned()).collect(),
-            shell: "/bin/sh".to_owned(),
-            python: "python3".to_owned(),
-            cwd: None,
+            env: command.env_inherit.into_iter().collect(),
+            shell: command.shell,
+            python: command.python,
+            cwd: command.cwd,
             // EX_TEMPFAIL of sysexits.h.
             retry_later_exit_codes: BTreeSet::from([75]),
             retry_later_delay: Duration::from_mins(1),
@@ -233,7 +221,7 @@ impl Default for RetentionConfig {
     }
 }
 
-/// How large things may be.
+/// How large things may be, and how long requests may take.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LimitsConfig {
@@ -246,6 +234,12 @@ pub struct LimitsConfig {
     /// The largest request body.
     #[serde(with = "size")]
     pub body_bytes_max: u64,
+    /// A request is given up when it is not answered within this time; waits and streams have their own.
+    #[serde(with = "duration")]
+    pub request_timeout: Duration,
+    /// A connection that takes nothing of what it is sent for this long is dropped.
+    #[serde(with = "duration")]
+    pub write_timeout: Duration,
 }
 
 impl LimitsConfig {
@@ -255,7 +249,13 @@ impl LimitsConfig {
 
 impl Default for LimitsConfig {
     fn default() -> Self {
-        Self { payload_bytes_max: 256 << 10, result_bytes_max: 256 << 10, body_bytes_max: 32 << 20 }
+        Self {
+            payload_bytes_max: 256 << 10,
+            result_bytes_max: 256 << 10,
+            body_bytes_max: 32 << 20,
+            request_timeout: Duration::from_mins(1),
+            write_timeout: Duration::from_secs(30),
+        }
     }
 }
 

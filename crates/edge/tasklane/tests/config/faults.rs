@@ -96,6 +96,13 @@ fn a_session_lasts_for_three_renewals() {
 }
 
 #[test]
+fn timeouts_leave_time_to_answer() {
+    let errors = faults("limits: {request_timeout: 0s, write_timeout: 999ms}");
+    assert!(errors[0].contains("limits.request_timeout: 0s is too short: at least 1s"), "{errors:?}");
+    assert!(errors[1].contains("limits.write_timeout: 999ms is too short"), "{errors:?}");
+}
+
+#[test]
 fn all_faults_are_reported_together() {
     let text = "lanes: none\nlistne: x\nsession: {server_ttl: 1s}\nretention: {request_ids: 1d}\n\
                 limits: {payload_bytes_max: 2MiB, body_bytes_max: 1MiB}\nstore: cassandra://x\n\

@@ -108,6 +108,11 @@ pub(crate) struct Task {
 }
 
 impl Task {
+    /// Nothing will change any more.
+    pub(crate) fn is_final(&self) -> bool {
+        self.status.0.is_final()
+    }
+
     /// The task as lists show it.
     pub(crate) fn summary(row: &TaskRow) -> Self {
         let (head, state) = (&row.head, &row.state);

@@ -8,7 +8,9 @@ use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use tasklane_core::id::{Name, TaskId};
 use tasklane_core::status::Status;
+use tasklane_ports::StoreError;
 use tasklane_runtime::node::Submitted;
 use tasklane_runtime::request::{FieldError, TaskRequest};
 use utoipa::ToSchema;
@@ -30,14 +32,14 @@ pub(crate) const BATCH_MAX: usize = 10_000;
 ///
 /// The task is durable when this answers. With the same `requestId` again, the answer is the first one's task and
 /// `duplicate` is true. With `wait` the answer is the finished task (200), or the task as it is when the time is up
-/// (202).
+/// (202). Once the task was taken in, the answer names it whatever happens while it is waited for.
 #[utoipa::path(
     post, path = "/api/v1/tasks", operation_id = "submitTask", tag = "tasks",
     params(("wait" = Option<String>, Query, description = "How long to wait for the end of the task: at most five minutes, as in `30s` or `1m30s`; a bare number is seconds.", example = "5s", pattern = "^([0-9]{1,2}|[0-9]{1,2}s|[1-4]m|[1-4]m[0-5]?[0-9]s|[0-9]{1,5}ms)$")),
     responses(
         (status = 201, description = "The task was taken in.", body = Created),
         (status = 200, description = "The request was taken in before (`duplicate`), or, with `wait`, the task has finished.", body = inline(SubmitAnswer)),
-        (status = 202, description = "With `wait`: time is up and the task has not finished.", body = Task),
+        (status = 202, description = "With `wait`: the task was taken in, and time is up before it has finished, or it cannot be read at the moment. Then the answer has no more than its id and `PENDING`.", body = inline(SubmitAnswer)),
     )
 )]
 pub(crate) async fn submit(
@@ -64,15 +66,35 @@ pub(crate) async fn submit(
         return Ok((status, Json(created(submitted))).into_response());
     };
     room.give_back();
-    let view = tokio::select! {
-        view = api.node.wait(&namespace, submitted.id, wait) => view?,
-        () = closing.0.cancelled() => api.node.task(&namespace, submitted.id).await?,
-    };
+    // From here on the caller learns the id, whatever happens.
+    let waited = wait_for(&api, &namespace, submitted.id, wait, &closing);
+    let waited = tokio::time::timeout(wait + api.options.request_timeout, waited).await;
     drop(permit);
-    let view = view.ok_or_else(Problem::task_not_found)?;
-    let finished = view.row.state.status.is_final();
-    let status = if finished { StatusCode::OK } else { StatusCode::ACCEPTED };
-    Ok((status, Json(whole_task(&api, view).await?)).into_response())
+    Ok(match waited {
+        Ok(Some(task)) if task.is_final() => (StatusCode::OK, Json(task)).into_response(),
+        Ok(Some(task)) => (StatusCode::ACCEPTED, Json(task)).into_response(),
+        Ok(None) | Err(_) => (StatusCode::ACCEPTED, Json(created(submitted))).into_response(),
+    })
+}
+
+/// The task when it has finished or time is up, as far as it can be read.
+async fn wait_for(
+    api: &Api,
+    namespace: &Name,
+    id: TaskId,
+    wait: Duration,
+    closing: &Closing,
+) -> Option<Task> {
+    let view = tokio::select! {
+        view = api.node.wait(namespace, id, wait) => view,
+        () = closing.0.cancelled() => api.node.task(namespace, id).await,
+    };
+    let unread = |error: StoreError| {
+        tracing::warn!(task = %id, %error, "a task that is waited for could not be read");
+    };
+    let view = view.map_err(unread).ok()??;
+    let known = Task::whole(&view.row, view.result.as_ref());
+    Some(whole_task(api, view).await.unwrap_or(known))
 }
 
 /// Word of an earlier task, or a finished one.

@@ -12,7 +12,7 @@ use tasklane_core::task::AttemptRecord;
 use tasklane_core::time::Timestamp;
 use tasklane_ports::{TaskCursor, TaskFilter, TaskList, TaskView};
 use tasklane_runtime::node::{Cancel, Retry};
-use tasklane_runtime::request::{FieldError, RequestLimits};
+use tasklane_runtime::request::check_key;
 use utoipa::ToSchema;
 
 use crate::extract::{IdInPath, Namespace, NoBody, NoParams, OptionalJsonBody};
@@ -302,10 +302,7 @@ pub(crate) async fn retry(
     OptionalJsonBody(body): OptionalJsonBody,
 ) -> Result<(StatusCode, Json<Retried>), Problem> {
     let RetryRequest { request_id } = body.map(|body| body.read()).transpose()?.unwrap_or_default();
-    let max = RequestLimits::KEY_LEN_MAX;
-    if request_id.as_ref().is_some_and(|id| !(1..=max).contains(&id.chars().count())) {
-        return Err(FieldError::invalid("requestId", format!("must be 1 to {max} characters long")).into());
-    }
+    request_id.as_deref().map_or(Ok(()), |id| check_key("requestId", id))?;
     match api.node.retry(&namespace, id, request_id).await? {
         Retry::NotFound => Err(Problem::task_not_found()),
         Retry::Unfinished(status) => {

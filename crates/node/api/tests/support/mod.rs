@@ -5,6 +5,8 @@
 
 mod client;
 mod executors;
+#[path = "../../../runtime/tests/support/faulty.rs"]
+mod faulty;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -12,8 +14,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tasklane_api::ApiOptions;
+use tasklane_api::{ApiOptions, ServeOptions};
 use tasklane_core::id::Name;
+use tasklane_core::ownership::OwnershipOptions;
 use tasklane_core::worker;
 use tasklane_local::{LocalBus, LocalCoordinator, MemoryOptions, MemoryStore, SessionsOptions};
 use tasklane_ports::Store;
@@ -27,6 +30,8 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use client::{Answer, Request};
+#[allow(unused_imports, reason = "each test file uses its part")]
+pub(crate) use faulty::{Fault, Faulty};
 
 const LANES: u16 = 2;
 
@@ -34,6 +39,9 @@ const LANES: u16 = 2;
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     pub(crate) store: Arc<MemoryStore>,
+    /// The same store, as the server uses it.
+    pub(crate) faults: Arc<Faulty>,
+    pub(crate) coordinator: Arc<LocalCoordinator>,
     stop_api: CancellationToken,
     stop_worker: CancellationToken,
     stop_rest: CancellationToken,
@@ -48,14 +56,24 @@ impl Server {
     }
 
     pub(crate) async fn with(options: ApiOptions) -> Self {
+        Self::with_all(options, ServeOptions::default()).await
+    }
+
+    pub(crate) async fn with_all(options: ApiOptions, serve: ServeOptions) -> Self {
         let store = Arc::new(MemoryStore::new(MemoryOptions::default()));
+        let faults = Arc::new(Faulty::new(store.clone()));
         let bus = Arc::new(LocalBus::default());
         let coordinator = Arc::new(LocalCoordinator::new(SessionsOptions::default()));
         let hub = Arc::new(Hub::default());
         let scheduler = Scheduler::new(
-            SchedulerOptions { lanes: LANES, ..SchedulerOptions::default() },
+            SchedulerOptions {
+                lanes: LANES,
+                // A store that refuses is given up soon.
+                ownership: OwnershipOptions { commit_tries_max: 2, ..OwnershipOptions::default() },
+                ..SchedulerOptions::default()
+            },
             SchedulerParts {
-                store: store.clone(),
+                store: faults.clone(),
                 bus: bus.clone(),
                 coordinator: coordinator.clone(),
                 hub: Arc::clone(&hub),
@@ -68,7 +86,7 @@ impl Server {
                 retention: RetentionOptions::default(),
             },
             NodeParts {
-                store: store.clone(),
+                store: faults.clone(),
                 logs: store.clone(),
                 bus: bus.clone(),
                 scheduler: scheduler.handle(),
@@ -88,7 +106,14 @@ impl Server {
                 machine: worker::WorkerOptions { lanes: LANES, ..worker::WorkerOptions::default() },
                 output: OutputOptions::default(),
             },
-            WorkerParts { bus, coordinator, logs: store.clone(), executors, hub, on_lease: Arc::new(|_| {}) },
+            WorkerParts {
+                bus,
+                coordinator: coordinator.clone(),
+                logs: store.clone(),
+                executors,
+                hub,
+                on_lease: Arc::new(|_| {}),
+            },
         );
         let (stop_api, stop_worker, stop_rest) =
             (CancellationToken::new(), CancellationToken::new(), CancellationToken::new());
@@ -100,7 +125,14 @@ impl Server {
         let server = Self {
             address,
             store,
-            api: tokio::spawn(tasklane_api::serve(listener, router, stop_api.clone().cancelled_owned())),
+            faults,
+            coordinator: coordinator.clone(),
+            api: tokio::spawn(tasklane_api::serve(
+                listener,
+                router,
+                serve,
+                stop_api.clone().cancelled_owned(),
+            )),
             worker: tokio::spawn(worker.run(stop_worker.clone())),
             rest: vec![
                 tokio::spawn(scheduler.run(stop_rest.clone())),

@@ -17,7 +17,8 @@ use tasklane_ports::{Attempt, Execution, Executor, ExecutorError, LogStream, Sto
 
 use super::payload;
 use super::progress::shortened;
-use super::result::{failed, succeeded, too_large};
+use super::result::{failed, nested_too_deep, succeeded, too_large};
+use crate::request::too_deep;
 
 type Answer = Result<Value, FunctionError>;
 type Run = dyn Fn(TaskContext) -> BoxFuture<'static, Answer> + Send + Sync;
@@ -238,6 +239,9 @@ fn finished(value: &Value, max: usize) -> Finish {
     let data = if value.is_null() { String::new() } else { value.to_string() };
     if data.len() > max {
         return failed(too_large(data.len(), max), RetryAdvice::Never, TaskResult::default());
+    }
+    if too_deep(&data) {
+        return failed(nested_too_deep(), RetryAdvice::Never, TaskResult::default());
     }
     succeeded(TaskResult { data, ..TaskResult::default() })
 }

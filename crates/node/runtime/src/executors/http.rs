@@ -16,6 +16,7 @@ use tasklane_ports::{Attempt, Execution, Executor, ExecutorError};
 use super::HttpOptions;
 use super::payload::{self, Given};
 use super::result::{failed, succeeded};
+use crate::request::too_deep;
 
 /// Makes requests.
 #[derive(Clone, Debug)]
@@ -187,7 +188,7 @@ impl Request {
         failed(error, advice(status, retry_after), result)
     }
 
-    /// The answer as JSON: itself if it is JSON, else a string. True if it was too long.
+    /// The answer as JSON: itself if it is JSON that anybody can read, else a string. True if it was too long.
     async fn captured(&self, response: &mut Response) -> reqwest::Result<(String, bool)> {
         if !self.order.capture_body {
             return Ok((String::new(), false));
@@ -209,8 +210,10 @@ impl Request {
         if json
             && !cut
             && let Ok(value) = serde_json::from_slice::<Value>(&body)
+            && let value = value.to_string()
+            && !too_deep(&value)
         {
-            return Ok((value.to_string(), false));
+            return Ok((value, false));
         }
         let text = String::from_utf8_lossy(&body);
         let data = if text.is_empty() { String::new() } else { Value::from(text).to_string() };

@@ -10,6 +10,7 @@ use tasklane_core::task::{TaskError, TaskResult};
 use super::CommandOptions;
 use super::progress::open_plain;
 use crate::guard::{Ended, HowEnded};
+use crate::request::{JSON_DEPTH_MAX, too_deep};
 
 /// An attempt that went well.
 pub(super) fn succeeded(result: TaskResult) -> Finish {
@@ -25,6 +26,12 @@ pub(super) fn failed(error: TaskError, retry: RetryAdvice, result: TaskResult) -
 /// JSON text that may be too long.
 pub(super) fn too_large(len: usize, max: usize) -> TaskError {
     TaskError::new("result_too_large", format!("the result has {len} bytes, at most {max}"))
+}
+
+/// JSON text that many readers would not read.
+pub(super) fn nested_too_deep() -> TaskError {
+    let message = format!("the result is nested deeper than {JSON_DEPTH_MAX} levels");
+    TaskError::new("result_invalid", message)
 }
 
 /// What a command wrote to its result file: `None` if it wrote none.
@@ -45,6 +52,9 @@ pub(super) fn read_result(path: &Path, max: usize) -> Result<Option<String>, Tas
         return Ok(None);
     }
     serde_json::from_str::<serde::de::IgnoredAny>(text).map_err(|e| invalid(&e))?;
+    if too_deep(text) {
+        return Err(nested_too_deep());
+    }
     Ok(Some(text.to_owned()))
 }
 
@@ -205,5 +215,10 @@ mod tests {
         }
         std::fs::write(&path, b"\"\xff\"").unwrap();
         assert_eq!(read(), Err("result_invalid".to_owned()));
+        let nested = |depth| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
+        std::fs::write(&path, nested(JSON_DEPTH_MAX)).unwrap();
+        assert!(read_result(&path, 1 << 20).is_ok());
+        std::fs::write(&path, nested(JSON_DEPTH_MAX + 1)).unwrap();
+        assert_eq!(read_result(&path, 1 << 20).unwrap_err().code, "result_invalid");
     }
 }

@@ -80,8 +80,10 @@ impl Node {
     }
 
     async fn counts_of(&self, queue: &QueueKey) -> Result<[u64; 8], StoreError> {
-        let counts = self.all_counts().await?;
-        Ok(counts.into_iter().find(|counts| counts.queue == *queue).map_or([0; 8], |found| found.by_status))
+        // Stores are asked for what follows a key: what follows the last one before this is this, if it has tasks.
+        let list = CountList { after: key_before(queue), limit: 1 };
+        let found = self.0.parts.store.counts(list).await?.pop();
+        Ok(found.filter(|found| found.queue == *queue).map_or([0; 8], |found| found.by_status))
     }
 
     async fn all_policies(&self) -> Result<Vec<(QueueKey, VersionedPolicy)>, StoreError> {
@@ -99,5 +101,50 @@ impl Node {
             }
             after = revision;
         }
+    }
+}
+
+/// The last key before one, of all that there could be.
+fn key_before(key: &QueueKey) -> Option<QueueKey> {
+    if let Some(queue) = name_before(&key.queue) {
+        return Some(QueueKey::new(key.namespace.clone(), queue));
+    }
+    let namespace = name_before(&key.namespace)?;
+    let last = char_before(u8::MAX)?.to_string().repeat(Name::LEN_MAX);
+    Some(QueueKey::new(namespace, Name::new(&last).ok()?))
+}
+
+/// The last name before one, of all that there could be.
+fn name_before(name: &Name) -> Option<Name> {
+    let (last, stem) = name.as_str().as_bytes().split_last()?;
+    let stem = &name.as_str()[..stem.len()];
+    // Without its last character, if none is less; else with the next lesser one, and behind that the greatest.
+    let Some(lesser) = char_before(*last) else { return Name::new(stem).ok() };
+    let greatest = char_before(u8::MAX)?.to_string();
+    Name::new(&format!("{stem}{lesser}{}", greatest.repeat(Name::LEN_MAX - name.as_str().len()))).ok()
+}
+
+/// The greatest character of names that is less than one.
+fn char_before(byte: u8) -> Option<char> {
+    (0..byte.min(128)).rev().map(char::from).find(|c| Name::new(c.encode_utf8(&mut [0; 4])).is_ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(namespace: &str, queue: &str) -> QueueKey {
+        QueueKey::new(Name::new(namespace).unwrap(), Name::new(queue).unwrap())
+    }
+
+    #[test]
+    fn nothing_fits_between_a_key_and_the_one_before() {
+        let z = |n| "z".repeat(n);
+        assert_eq!(key_before(&key("n", "b")), Some(key("n", &format!("a{}", z(127)))));
+        assert_eq!(key_before(&key("n", "q-")), Some(key("n", "q")));
+        assert_eq!(key_before(&key("n", "A")), Some(key("n", &format!("@{}", z(127)))));
+        assert_eq!(key_before(&key("n", &z(128))), Some(key("n", &format!("{}y", z(127)))));
+        assert_eq!(key_before(&key("n-", "-")), Some(key("n", &z(128))));
+        assert_eq!(key_before(&key("-", "-")), None);
     }
 }

@@ -153,7 +153,15 @@ impl Node {
             return Ok(Some(Explanation { status, reasons: Vec::new() }));
         }
         let explained = self.0.parts.scheduler.explain(view.row).await;
-        Ok(Some(explained.unwrap_or_else(|| Explanation { status, reasons: vec![Reason::Loading] })))
+        let mut explained =
+            explained.unwrap_or_else(|| Explanation { status, reasons: vec![Reason::Loading] });
+        for reason in &mut explained.reasons {
+            // The lane also knows the workers that servers keep for themselves.
+            if let Reason::NoCapableWorker { workers, .. } = reason {
+                *workers = self.workers().len();
+            }
+        }
+        Ok(Some(explained))
     }
 
     /// Output of a task after a position, or from the start. A page is bounded in bytes too, so it may be short: only an

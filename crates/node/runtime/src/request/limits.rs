@@ -2,6 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use tasklane_core::task::Payload;
+
+use super::depth::{JSON_DEPTH_MAX, too_deep};
 use super::error::{FieldError, code};
 use super::task::TaskRequest;
 
@@ -41,9 +44,9 @@ impl RequestLimits {
 
     /// Checks what the types of a request do not.
     pub fn check(&self, request: &TaskRequest) -> Result<(), FieldError> {
-        text("taskName", &request.task_name, 1, Self::TASK_NAME_LEN_MAX)?;
+        text("taskName", &request.task_name, Self::TASK_NAME_LEN_MAX)?;
         for (field, value) in [("requestId", &request.request_id), ("hashKey", &request.hash_key)] {
-            value.as_ref().map_or(Ok(()), |value| text(field, value, 1, Self::KEY_LEN_MAX))?;
+            value.as_ref().map_or(Ok(()), |value| check_key(field, value))?;
         }
         let payload = request.payload.as_str().len();
         let payload_max = self.payload_bytes_max.min(Self::PAYLOAD_BYTES_CAP);
@@ -54,8 +57,17 @@ impl RequestLimits {
                 message: format!("must be at most {payload_max} bytes, not {payload}"),
             });
         }
-        pairs("metadata", &request.metadata, Self::METADATA_MAX, Self::METADATA_VALUE_LEN_MAX)?;
-        pairs("labels", &request.labels, Self::LABELS_MAX, Self::LABEL_VALUE_LEN_MAX)?;
+        if let Payload::Json(json) = &request.payload
+            && too_deep(json)
+        {
+            let rule = format!("must not be nested deeper than {JSON_DEPTH_MAX} levels");
+            return Err(FieldError::invalid("payload", rule));
+        }
+        let (metadata, labels) = (&request.metadata, &request.labels);
+        // Values of metadata are free text; what no store can hold in a text is the exception.
+        let no_null = |c| c == '\0';
+        pairs("metadata", metadata, Self::METADATA_MAX, Self::METADATA_VALUE_LEN_MAX, no_null)?;
+        pairs("labels", labels, Self::LABELS_MAX, Self::LABEL_VALUE_LEN_MAX, char::is_control)?;
         let metadata: usize = request.metadata.iter().map(|(k, v)| k.len() + v.len()).sum();
         if metadata > self.metadata_bytes_max {
             let rule = format!("must be at most {} bytes together, not {metadata}", self.metadata_bytes_max);
@@ -87,28 +99,48 @@ fn pairs(
     pairs: &BTreeMap<String, String>,
     count_max: usize,
     value_max: usize,
+    refused: fn(char) -> bool,
 ) -> Result<(), FieldError> {
     if pairs.len() > count_max {
         let rule = format!("must have at most {count_max} entries, not {}", pairs.len());
         return Err(FieldError::invalid(field, rule));
     }
     for (key, value) in pairs {
-        let path = || format!("{field}.{}", key.chars().take(40).collect::<String>());
+        let shown = || key.chars().take(40).map(|c| if c.is_control() { '\u{fffd}' } else { c });
+        let path = || format!("{field}.{}", shown().collect::<String>());
         if key.is_empty() || key.chars().count() > RequestLimits::PAIR_KEY_LEN_MAX {
             let max = RequestLimits::PAIR_KEY_LEN_MAX;
             return Err(FieldError::invalid(path(), format!("must have a key of 1 to {max} characters")));
         }
+        if let Some(c) = key.chars().find(|c| c.is_control()) {
+            return Err(FieldError::invalid(path(), format!("must have a key without {}", named(c))));
+        }
         if value.chars().count() > value_max {
             return Err(FieldError::invalid(path(), format!("must be at most {value_max} characters long")));
+        }
+        if let Some(c) = value.chars().find(|c| refused(*c)) {
+            return Err(FieldError::invalid(path(), format!("must not contain {}", named(c))));
         }
     }
     Ok(())
 }
 
-fn text(field: &str, value: &str, min: usize, max: usize) -> Result<(), FieldError> {
+/// The rule of request ids and hash keys.
+pub fn check_key(field: &str, value: &str) -> Result<(), FieldError> {
+    text(field, value, RequestLimits::KEY_LEN_MAX)
+}
+
+fn text(field: &str, value: &str, max: usize) -> Result<(), FieldError> {
     let len = value.chars().count();
-    if (min..=max).contains(&len) {
-        return Ok(());
+    if !(1..=max).contains(&len) {
+        return Err(FieldError::invalid(field, format!("must be 1 to {max} characters long, not {len}")));
     }
-    Err(FieldError::invalid(field, format!("must be {min} to {max} characters long, not {len}")))
+    match value.chars().find(|c| c.is_control()) {
+        Some(c) => Err(FieldError::invalid(field, format!("must not contain {}", named(c)))),
+        None => Ok(()),
+    }
+}
+
+fn named(control: char) -> String {
+    format!("the control character U+{:04X}", u32::from(control))
 }

@@ -4,6 +4,7 @@
 //! stable code, and the rule. The same rules hold for requests that a program builds itself: [`TaskRequest::into_task`]
 //! checks what the types cannot.
 
+mod depth;
 mod duration;
 mod error;
 mod fingerprint;
@@ -11,8 +12,9 @@ mod json;
 mod limits;
 mod task;
 
+pub use depth::{JSON_DEPTH_MAX, too_deep};
 pub use duration::{Positive, Span, parse_span};
 pub use error::{FieldError, code};
 pub use json::{Object, RETRIES_MAX, Ranged, parse_time, read_json};
-pub use limits::RequestLimits;
+pub use limits::{RequestLimits, check_key};
 pub use task::{Placement, RetryRequest, TaskRequest};

@@ -25,6 +25,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::clock;
 
 use super::outbox::{Outbox, join};
+use super::refusals::Refusals;
 use super::{LaneInfo, SchedulerOptions, SchedulerParts};
 
 /// What comes to the driver of a lane.
@@ -78,6 +79,7 @@ pub(super) struct LaneDriver {
     /// Under which the lane was owned here after the last step.
     epoch: Option<Epoch>,
     effects: Vec<Effect>,
+    refusals: Arc<Refusals>,
     stopping: Option<mpsc::Sender<()>>,
     /// Those who wait for the lane to be loaded.
     awaiting: Vec<oneshot::Sender<()>>,
@@ -101,6 +103,7 @@ impl LaneDriver {
             next_token: 0,
             epoch: None,
             effects: Vec::new(),
+            refusals: Arc::default(),
             stopping: None,
             awaiting: Vec::new(),
             commits: 0,
@@ -307,9 +310,9 @@ impl LaneDriver {
                     self.commits += 1;
                     self.groups += commit.groups.len() as u64;
                 }
-                let store = Arc::clone(&self.parts.store);
+                let (store, refusals) = (Arc::clone(&self.parts.store), Arc::clone(&self.refusals));
                 self.job(async move {
-                    let reply = call_store(&*store, lane, request).await;
+                    let reply = call_store(&*store, lane, request, &refusals).await;
                     Done::Input(Input::Reply { call, reply })
                 });
             }
@@ -422,7 +425,18 @@ fn with_bodies(mut batch: OwnerBatch, found: Vec<Option<TaskView>>) -> OwnerBatc
     batch
 }
 
-async fn call_store(store: &dyn Store, lane: LaneId, request: Request) -> Result<Reply, CallError> {
+async fn call_store(
+    store: &dyn Store,
+    lane: LaneId,
+    request: Request,
+    refusals: &Refusals,
+) -> Result<Reply, CallError> {
+    let asked = match request {
+        Request::Head => "head",
+        Request::Claim(_) => "claim",
+        Request::Commit(_) => "commit",
+        Request::Load { .. } => "load",
+    };
     let reply = match request {
         Request::Head => store.lane_head(lane).await.map(Reply::Head),
         Request::Claim(claim) => store.claim_lane(claim).await.map(Reply::Claimed),
@@ -432,6 +446,11 @@ async fn call_store(store: &dyn Store, lane: LaneId, request: Request) -> Result
             store.load(load).await.map(Reply::Page)
         }
     };
+    if reply.is_ok()
+        && let Some(refused) = refusals.done(asked)
+    {
+        tracing::info!(%lane, asked, refused, "the store does again what the lane asks for");
+    }
     reply.map_err(|error| {
         let kind = match &error {
             StoreError::Fenced { .. } | StoreError::ClaimLost { .. } | StoreError::OutOfOrder { .. } => {
@@ -443,7 +462,9 @@ async fn call_store(store: &dyn Store, lane: LaneId, request: Request) -> Result
                 Outcome::Unknown => CallError::Unknown,
             },
         };
-        tracing::warn!(%lane, %error, "the store did not do what the lane asked for");
+        if let Some(refused) = refusals.refused(asked, std::time::Instant::now()) {
+            tracing::warn!(%lane, asked, refused, %error, "the store did not do what the lane asked for");
+        }
         kind
     })
 }

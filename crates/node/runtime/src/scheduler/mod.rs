@@ -9,6 +9,7 @@
 
 mod lane;
 mod outbox;
+mod refusals;
 mod session;
 
 use std::sync::Arc;

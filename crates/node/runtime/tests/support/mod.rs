@@ -2,26 +2,31 @@
 
 #![allow(clippy::unwrap_used, reason = "in tests a panic is an answer")]
 
+mod faulty;
+
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures::future::BoxFuture;
 use tasklane_core::id::{Name, TaskId};
-use tasklane_core::message::{Dispatch, Ending, Finish};
-use tasklane_core::task::{Payload, TaskResult};
+use tasklane_core::message::{Dispatch, Ending, Finish, RetryAdvice};
+use tasklane_core::task::{Payload, TaskError, TaskResult};
 use tasklane_core::worker;
 use tasklane_local::{LocalBus, LocalCoordinator, MemoryOptions, MemoryStore, SessionsOptions};
 use tasklane_ports::{Attempt, Execution, Executor, ExecutorError, TaskView};
 use tasklane_runtime::executors::Registry;
 use tasklane_runtime::hub::Hub;
-use tasklane_runtime::node::{Node, NodeOptions, NodeParts, RetentionOptions};
+use tasklane_runtime::node::{BULK_TYPE, BulkExecutor, Node, NodeOptions, NodeParts, RetentionOptions};
 use tasklane_runtime::request::{RequestLimits, TaskRequest};
 use tasklane_runtime::scheduler::{Scheduler, SchedulerOptions, SchedulerParts};
 use tasklane_runtime::worker::{OutputOptions, Worker, WorkerOptions, WorkerParts};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
+
+pub(crate) use faulty::{Fault, Faulty};
 
 pub(crate) fn name(text: &str) -> Name {
     Name::new(text).unwrap()
@@ -34,6 +39,9 @@ pub(crate) fn default_namespace() -> Name {
 /// Everything, in this process.
 pub(crate) struct System {
     pub(crate) node: Node,
+    pub(crate) store: Arc<Faulty>,
+    /// What the first attempt of an operation on many tasks does before it fails.
+    pub(crate) before_bulk: Arc<Mutex<Option<BoxFuture<'static, ()>>>>,
     stop_worker: CancellationToken,
     stop_rest: CancellationToken,
     worker: JoinHandle<()>,
@@ -49,7 +57,8 @@ impl System {
         executors: Vec<(&str, Arc<dyn Executor>)>,
         retention: RetentionOptions,
     ) -> Self {
-        let store = Arc::new(MemoryStore::new(MemoryOptions::default()));
+        let logs = Arc::new(MemoryStore::new(MemoryOptions::default()));
+        let store = Arc::new(Faulty::new(logs.clone()));
         let bus = Arc::new(LocalBus::default());
         let coordinator = Arc::new(LocalCoordinator::new(SessionsOptions::default()));
         let hub = Arc::new(Hub::default());
@@ -66,13 +75,16 @@ impl System {
             NodeOptions { lanes: 2, limits: RequestLimits::default(), retention },
             NodeParts {
                 store: store.clone(),
-                logs: store.clone(),
+                logs: logs.clone(),
                 bus: bus.clone(),
                 scheduler: scheduler.handle(),
                 hub: Arc::clone(&hub),
             },
         );
         let mut registry = Registry::new();
+        let before_bulk: Arc<Mutex<Option<BoxFuture<'static, ()>>>> = Arc::default();
+        let bulk = FirstFails { first: Arc::clone(&before_bulk), then: BulkExecutor::new(node.clone()) };
+        registry.register(name(BULK_TYPE), Arc::new(bulk));
         for (task_type, executor) in executors {
             registry.register(name(task_type), executor);
         }
@@ -86,20 +98,15 @@ impl System {
                 machine: worker::WorkerOptions { lanes: 2, ..worker::WorkerOptions::default() },
                 output: OutputOptions::default(),
             },
-            WorkerParts {
-                bus,
-                coordinator,
-                logs: store,
-                executors: registry,
-                hub,
-                on_lease: Arc::new(|_| {}),
-            },
+            WorkerParts { bus, coordinator, logs, executors: registry, hub, on_lease: Arc::new(|_| {}) },
         );
         let (stop_worker, stop_rest) = (CancellationToken::new(), CancellationToken::new());
         let background = node.clone();
         let stop_node = stop_rest.clone();
         let system = Self {
             node,
+            store,
+            before_bulk,
             worker: tokio::spawn(worker.run(stop_worker.clone())),
             rest: vec![
                 tokio::spawn(scheduler.run(stop_rest.clone())),
@@ -134,6 +141,39 @@ impl System {
 
 pub(crate) fn request(task_type: &str) -> TaskRequest {
     TaskRequest::new("test", name(task_type), Payload::Text("hello".to_owned()))
+}
+
+/// An executor in front of another one, whose first attempt does something else and fails.
+struct FirstFails {
+    first: Arc<Mutex<Option<BoxFuture<'static, ()>>>>,
+    then: BulkExecutor,
+}
+
+impl fmt::Debug for FirstFails {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("FirstFails")
+    }
+}
+
+#[async_trait]
+impl Executor for FirstFails {
+    fn check(&self, dispatch: &Dispatch) -> Result<(), ExecutorError> {
+        self.then.check(dispatch)
+    }
+
+    async fn prepare(&self, dispatch: &Dispatch) -> Result<Box<dyn Execution>, ExecutorError> {
+        let first = self.first.lock().unwrap().take();
+        let Some(first) = first else { return self.then.prepare(dispatch).await };
+        first.await;
+        let run = |_: Dispatch, _: Arc<dyn Attempt>| async {
+            let error = TaskError::new("crash", "as if the server had been killed");
+            Finish {
+                ending: Ending::Failed { error, retry: RetryAdvice::After(Duration::ZERO) },
+                ..success()
+            }
+        };
+        Ok(Box::new(Ready { run, dispatch: dispatch.clone() }))
+    }
 }
 
 /// Runs a closure for each attempt.

@@ -53,6 +53,10 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 100_000, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     drain: u64,
 
+    /// backlog: leave the rest as it is, instead of waiting until all are finished
+    #[arg(long)]
+    keep: bool,
+
     /// Bytes of payload of each task
     #[arg(long, default_value_t = 200, value_name = "N", value_parser = clap::value_parser!(u64).range(..=100_000))]
     payload_bytes: u64,

@@ -320,7 +320,7 @@ async fn backlog(args: &Args, target: &Target) -> Result<Report> {
         queued_anon_bytes: Some(queued),
     };
     // What is left is finished too, so that the queue can be used again.
-    while target.counts(&args.queue).await?.0 > 0 {
+    while !args.keep && target.counts(&args.queue).await?.0 > 0 {
         tokio::time::sleep(ASK_EVERY * 5).await;
     }
     Ok(Report { compared: Some(compared), ..report })

@@ -1,0 +1,146 @@
+//! A store in front of another one that fails when a test says so.
+
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use std::fmt;
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use tasklane_core::command::Command;
+use tasklane_core::commit::{ClaimLane, Commit, GroupOutcome, LaneHead, SubmitOutcome};
+use tasklane_core::id::{Epoch, LaneId, QueueKey, TaskId};
+use tasklane_core::policy::{QueueBinding, VersionedPolicy};
+use tasklane_core::read::LanePage;
+use tasklane_core::task::AttemptRecord;
+use tasklane_ports::{
+    AttemptList, CountList, Expired, Load, PutPolicy, QueueCounts, Retire, Store, StoreCapabilities,
+    StoreError, Submit, TaskList, TaskPage, TaskView,
+};
+
+/// What happens to a call.
+pub(crate) enum Fault {
+    /// It fails, and nothing was done.
+    Error(StoreError),
+    /// It is never answered.
+    Hang,
+}
+
+type Plan = Box<dyn FnMut(&'static str) -> Option<Fault> + Send>;
+
+/// A store that fails when a test says so: the plan is asked by the name of each verb.
+pub(crate) struct Faulty {
+    store: Arc<dyn Store>,
+    plan: Mutex<Plan>,
+}
+
+impl Faulty {
+    pub(crate) fn new(store: Arc<dyn Store>) -> Self {
+        Self { store, plan: Mutex::new(Box::new(|_| None)) }
+    }
+
+    /// From now on, calls go as the plan says.
+    pub(crate) fn plan(&self, plan: impl FnMut(&'static str) -> Option<Fault> + Send + 'static) {
+        *self.plan.lock().unwrap() = Box::new(plan);
+    }
+
+    async fn pass(&self, verb: &'static str) -> Result<(), StoreError> {
+        let fault = (self.plan.lock().unwrap())(verb);
+        match fault {
+            None => Ok(()),
+            Some(Fault::Error(error)) => Err(error),
+            Some(Fault::Hang) => std::future::pending().await,
+        }
+    }
+}
+
+impl fmt::Debug for Faulty {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Faulty")
+    }
+}
+
+#[async_trait]
+impl Store for Faulty {
+    fn capabilities(&self) -> StoreCapabilities {
+        self.store.capabilities()
+    }
+
+    async fn submit(&self, submit: Submit) -> Result<Vec<SubmitOutcome>, StoreError> {
+        self.pass("submit").await?;
+        self.store.submit(submit).await
+    }
+
+    async fn lane_head(&self, lane: LaneId) -> Result<LaneHead, StoreError> {
+        self.pass("lane_head").await?;
+        self.store.lane_head(lane).await
+    }
+
+    async fn claim_lane(&self, claim: ClaimLane) -> Result<Epoch, StoreError> {
+        self.pass("claim_lane").await?;
+        self.store.claim_lane(claim).await
+    }
+
+    async fn commit(&self, commit: &Commit) -> Result<Vec<GroupOutcome>, StoreError> {
+        self.pass("commit").await?;
+        self.store.commit(commit).await
+    }
+
+    async fn post(&self, lane: LaneId, commands: &[Command]) -> Result<(), StoreError> {
+        self.pass("post").await?;
+        self.store.post(lane, commands).await
+    }
+
+    async fn load(&self, load: Load) -> Result<LanePage, StoreError> {
+        self.pass("load").await?;
+        self.store.load(load).await
+    }
+
+    async fn bind_queue(&self, queue: &QueueKey, binding: &QueueBinding) -> Result<QueueBinding, StoreError> {
+        self.pass("bind_queue").await?;
+        self.store.bind_queue(queue, binding).await
+    }
+
+    async fn put_policy(&self, put: PutPolicy) -> Result<u64, StoreError> {
+        self.pass("put_policy").await?;
+        self.store.put_policy(put).await
+    }
+
+    async fn policy(&self, queue: &QueueKey) -> Result<VersionedPolicy, StoreError> {
+        self.pass("policy").await?;
+        self.store.policy(queue).await
+    }
+
+    async fn tasks(&self, ids: &[TaskId]) -> Result<Vec<Option<TaskView>>, StoreError> {
+        self.pass("tasks").await?;
+        self.store.tasks(ids).await
+    }
+
+    async fn attempts(&self, list: AttemptList) -> Result<Vec<AttemptRecord>, StoreError> {
+        self.pass("attempts").await?;
+        self.store.attempts(list).await
+    }
+
+    async fn list(&self, list: TaskList) -> Result<TaskPage, StoreError> {
+        self.pass("list").await?;
+        self.store.list(list).await
+    }
+
+    async fn counts(&self, list: CountList) -> Result<Vec<QueueCounts>, StoreError> {
+        self.pass("counts").await?;
+        self.store.counts(list).await
+    }
+
+    async fn expired(&self, retire: Retire) -> Result<Expired, StoreError> {
+        self.pass("expired").await?;
+        self.store.expired(retire).await
+    }
+
+    async fn retire(&self, strip: &[TaskId], forget: &[TaskId]) -> Result<(), StoreError> {
+        self.pass("retire").await?;
+        self.store.retire(strip, forget).await
+    }
+
+    async fn close(&self) -> Result<(), StoreError> {
+        self.store.close().await
+    }
+}
