@@ -163,8 +163,10 @@ impl FromRequest<Api> for BatchBody {
     type Rejection = Problem;
     async fn from_request(request: Request, api: &Api) -> Result<Self, Problem> {
         require_json(&request)?;
-        let permit = api.batch_permit()?;
-        let body = read_body(request, api, api.options.batch_bytes_max).await?;
+        let max = api.options.batch_bytes_max;
+        let said = request.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+        let permit = api.batch_permit(said.map_or(max, |said: usize| said.min(max))).await?;
+        let body = read_body(request, api, max).await?;
         Ok(Self(JsonBody(body), permit))
     }
 }

@@ -13,8 +13,8 @@ pub struct ApiOptions {
     pub body_bytes_max: usize,
     /// The largest body of a batch.
     pub batch_bytes_max: usize,
-    /// Batches read at the same time: bounds the memory that they take.
-    pub batches_max: usize,
+    /// Bytes of all batches that are read and taken in at the same time: bounds the memory that they take.
+    pub batches_bytes_max: usize,
     /// A body must have arrived within this time.
     pub body_timeout: Duration,
     /// A request is answered within this time, its body included. One that waits for a task has the time of its wait
@@ -33,7 +33,7 @@ impl Default for ApiOptions {
             hosts: Vec::new(),
             body_bytes_max: 4 << 20,
             batch_bytes_max: 32 << 20,
-            batches_max: 4,
+            batches_bytes_max: 128 << 20,
             body_timeout: Duration::from_secs(30),
             request_timeout: Duration::from_mins(1),
             requests_max: 512,

@@ -30,6 +30,13 @@ impl Room {
     }
 }
 
+/// How long a batch waits for room.
+const BATCH_WAIT: Duration = Duration::from_secs(2);
+
+fn kibibytes(bytes: usize) -> usize {
+    bytes.div_ceil(1024)
+}
+
 /// What all handlers share. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Api(Arc<ApiState>);
@@ -40,6 +47,7 @@ pub(crate) struct ApiState {
     pub(crate) options: ApiOptions,
     pub(crate) metrics: HttpMetrics,
     requests: Arc<Semaphore>,
+    /// A permit for each KiB.
     batches: Arc<Semaphore>,
     streams: Arc<Semaphore>,
 }
@@ -50,7 +58,7 @@ impl Api {
             node,
             metrics: HttpMetrics::default(),
             requests: Arc::new(Semaphore::new(options.requests_max)),
-            batches: Arc::new(Semaphore::new(options.batches_max)),
+            batches: Arc::new(Semaphore::new(kibibytes(options.batches_bytes_max))),
             streams: Arc::new(Semaphore::new(options.streams_max)),
             options,
         }))
@@ -69,9 +77,15 @@ impl Api {
         permit.map_err(|_| Problem::overloaded("waiting requests and streams"))
     }
 
-    /// Room for the body of a batch.
-    pub(crate) fn batch_permit(&self) -> Result<OwnedSemaphorePermit, Problem> {
-        Arc::clone(&self.batches).try_acquire_owned().map_err(|_| Problem::overloaded("batches"))
+    /// Room for the body of a batch of this size, for which a moment is waited: batches before it are soon taken in.
+    pub(crate) async fn batch_permit(&self, bytes: usize) -> Result<OwnedSemaphorePermit, Problem> {
+        let all = kibibytes(self.options.batches_bytes_max);
+        let permits = u32::try_from(kibibytes(bytes).clamp(1, all.max(1))).unwrap_or(u32::MAX);
+        let room = Arc::clone(&self.batches).acquire_many_owned(permits);
+        match tokio::time::timeout(BATCH_WAIT, room).await {
+            Ok(Ok(permit)) => Ok(permit),
+            Ok(Err(_)) | Err(_) => Err(Problem::overloaded("batches")),
+        }
     }
 }
 
