@@ -4,6 +4,9 @@ use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use rusqlite::Connection;
+use rusqlite::trace::{TraceEvent, TraceEventCodes};
+
 /// What a test hears, and may delay by not returning.
 #[derive(Clone, Default)]
 pub struct Signals {
@@ -14,6 +17,8 @@ pub struct Signals {
     pub before_transaction: Option<Arc<dyn Fn(usize) + Send + Sync>>,
     /// Everything of a transaction is written, and its `COMMIT` comes next. Heard only if it is among the options.
     pub before_commit: Option<Arc<dyn Fn() + Send + Sync>>,
+    /// The writer begins this statement. Heard only if it is among the options.
+    pub statement: Option<Arc<dyn Fn(&str) + Send + Sync>>,
 }
 
 /// Held until it is done.
@@ -30,6 +35,19 @@ impl Signals {
         if let Some(signal) = &self.before_transaction {
             signal(requests);
         }
+    }
+
+    /// Has SQLite tell of each statement, if somebody listens.
+    pub(crate) fn watch(&self, conn: &mut Connection) -> rusqlite::Result<()> {
+        let Some(signal) = self.statement.clone() else { return Ok(()) };
+        conn.trace_v2(
+            TraceEventCodes::SQLITE_TRACE_STMT,
+            Some(move |event: TraceEvent<'_>| {
+                if let TraceEvent::Stmt(_, sql) = event {
+                    signal(sql);
+                }
+            }),
+        )
     }
 
     pub(crate) fn before_commit(&self) {

@@ -124,6 +124,7 @@ impl Writer<'_> {
     ) -> Result<Exit, StoreError> {
         let failed = |error: rusqlite::Error| Failure::from(error).answer(Outcome::NotApplied);
         checkpoints.watch(&mut conn).map_err(failed)?;
+        options.signals.watch(&mut conn).map_err(failed)?;
         let conn = &conn;
         let mut writer =
             Writer { conn, tables: Tables::new(conn).map_err(failed)?, signals: &options.signals };

@@ -164,7 +164,8 @@ impl FromRequest<Api> for BatchBody {
     async fn from_request(request: Request, api: &Api) -> Result<Self, Problem> {
         require_json(&request)?;
         let max = api.options.batch_bytes_max;
-        let said = request.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+        let said =
+            request.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
         let permit = api.batch_permit(said.map_or(max, |said: usize| said.min(max))).await?;
         let body = read_body(request, api, max).await?;
         Ok(Self(JsonBody(body), permit))

@@ -375,7 +375,8 @@ async fn a_capacity_that_is_not_allowed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn more_than_the_server_takes() {
-    let server = Server::with(ApiOptions { streams_max: 0, batches_bytes_max: 0, ..ApiOptions::default() }).await;
+    let server =
+        Server::with(ApiOptions { streams_max: 0, batches_bytes_max: 0, ..ApiOptions::default() }).await;
     let refused = server.get("/api/v1/events").await;
     refused.problem(503, "overloaded", None);
     assert_eq!(refused.header("retry-after"), Some("1"));

@@ -1,0 +1,112 @@
+//! What a task costs from end to end, counted: commits, allocations, bytes written. Clocks differ, counts hardly do.
+//!
+//! The bounds leave some room for how the work happens to fall into batches. Whoever makes tasks cheaper lowers them.
+
+#![allow(clippy::unwrap_used, reason = "in tests a panic is an answer")]
+#![allow(unsafe_code, reason = "an allocator cannot be written without")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tasklane::{Name, Payload, TaskRequest, Tasklane};
+use tasklane_core::id::QueueKey;
+
+/// Counts allocations.
+struct Counting;
+
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+// SAFETY: everything is passed on as it is.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: as the caller promises.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: as the caller promises.
+        unsafe { System.dealloc(memory, layout) }
+    }
+
+    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: as the caller promises.
+        unsafe { System.realloc(memory, layout, size) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+/// What has been used since the start of the process.
+#[derive(Clone, Copy, Debug)]
+struct Used {
+    commits: u64,
+    allocations: u64,
+    bytes: u64,
+}
+
+impl Used {
+    async fn now(tasklane: &Tasklane) -> Self {
+        let stats = tasklane.node().stats().await.unwrap();
+        let io = std::fs::read_to_string("/proc/self/io").unwrap();
+        let bytes = io.lines().find_map(|line| line.strip_prefix("wchar: ")).unwrap();
+        Self {
+            commits: stats.lanes.iter().map(|lane| lane.commits).sum(),
+            allocations: ALLOCATIONS.load(Ordering::Relaxed),
+            bytes: bytes.parse().unwrap(),
+        }
+    }
+}
+
+const TASKS: u64 = 10_000;
+const BATCH: u64 = 1_000;
+
+async fn run(tasklane: &Tasklane, tasks: u64) {
+    let mut request =
+        TaskRequest::new("cost".to_owned(), Name::new("NOOP").unwrap(), Payload::Text("x".repeat(200)));
+    request.queue = Name::new("costs").unwrap();
+    let mut ids = Vec::new();
+    for _ in 0..tasks / BATCH {
+        let requests = vec![request.clone(); usize::try_from(BATCH).unwrap()];
+        for answer in tasklane.submit_all(requests).await {
+            ids.push(answer.unwrap().id);
+        }
+    }
+    // Events are told after the commit; the count is what tells that all are finished.
+    let queue = QueueKey::new(Name::new("default").unwrap(), request.queue.clone());
+    let unfinished = async {
+        while tasklane.node().queue(&queue).await.unwrap().counts[..5].iter().sum::<u64>() > 0 {
+            tasklane.wait(*ids.last().unwrap(), Duration::from_millis(50)).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_mins(2), unfinished).await.expect("all tasks finish");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_task_costs_no_more_than_it_did() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let mut config = tasklane::config::Config { listen: None, ..tasklane::config::Config::default() };
+    config.data_dir = folder.path().to_path_buf();
+    config.worker.task_types = [Name::new("NOOP").unwrap()].into_iter().collect();
+    let tasklane = Tasklane::builder().config(config).start().await.unwrap();
+    // The first tasks find out how many may wait at the worker.
+    run(&tasklane, BATCH).await;
+    let before = Used::now(&tasklane).await;
+    run(&tasklane, TASKS).await;
+    let after = Used::now(&tasklane).await;
+    tasklane.close().await.unwrap();
+
+    let (commits, allocations, bytes) = (
+        after.commits - before.commits,
+        (after.allocations - before.allocations) / TASKS,
+        (after.bytes - before.bytes) / TASKS,
+    );
+    println!("{TASKS} tasks: {commits} commits; each {allocations} allocations, {bytes} bytes written");
+    assert!(commits <= 100, "{commits} commits for {TASKS} tasks");
+    assert!(allocations <= 55, "{allocations} allocations for each task");
+    assert!(bytes <= 2_000, "{bytes} bytes written for each task");
+}
