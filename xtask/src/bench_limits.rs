@@ -144,7 +144,6 @@ fn backlog(program: &Path, folder: &Path, tasks: u64, figures: &mut Figures) -> 
     let report = bench(program, folder, Some(&server), &["backlog", "-n", &count, "-c", "8", "--keep"])?;
     let ratio = number(&report, "/compared/ratio")?;
     figures.add("backlog, part of the speed of a fresh queue", "", Some(Bar::AtLeast(0.8)), ratio);
-    #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
     let bar = if tasks <= 1_000_000 { 400.0 } else { 600.0 };
     let memory = number(&report, "/compared/queuedAnonBytes")? / f64::from(1 << 20);
     figures.add("backlog, memory with all queued", "MiB", Some(Bar::Below(bar)), memory);

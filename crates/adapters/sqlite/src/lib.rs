@@ -22,5 +22,5 @@ mod writer;
 
 pub use connect::{Durability, Options};
 #[doc(hidden)]
-pub use signals::{Held, Signals};
+pub use signals::{Held, OnStatement, Signals};
 pub use store::Sqlite;

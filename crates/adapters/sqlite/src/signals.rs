@@ -18,8 +18,11 @@ pub struct Signals {
     /// Everything of a transaction is written, and its `COMMIT` comes next. Heard only if it is among the options.
     pub before_commit: Option<Arc<dyn Fn() + Send + Sync>>,
     /// The writer begins this statement. Heard only if it is among the options.
-    pub statement: Option<Arc<dyn Fn(&str) + Send + Sync>>,
+    pub statement: Option<OnStatement>,
 }
+
+/// Hears of a statement.
+pub type OnStatement = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// Held until it is done.
 pub type Held = Pin<Box<dyn Future<Output = ()> + Send>>;

@@ -29,7 +29,7 @@ pub(crate) struct Args {
     #[arg(value_enum, default_value_t = Scenario::Burst)]
     scenario: Scenario,
 
-    /// How many tasks [default: burst and backlog 100000, single 20000, sync 2000, shell 1000]
+    /// How many tasks [default: burst 100000, backlog 1000000, single 20000, sync 2000, shell 1000]
     #[arg(long, short = 'n', value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     tasks: Option<u64>,
 
@@ -98,9 +98,13 @@ enum Scenario {
 
 impl Args {
     fn tasks(&self) -> u64 {
-        self.tasks.unwrap_or(match self.scenario {
-            Scenario::Burst | Scenario::Backlog => 100_000,
-            Scenario::Steady => self.rate.saturating_mul(self.lasting.as_secs().max(1)),
+        self.tasks.unwrap_or_else(|| match self.scenario {
+            Scenario::Burst => 100_000,
+            Scenario::Backlog => 1_000_000,
+            Scenario::Steady => {
+                let tasks = u128::from(self.rate) * self.lasting.as_millis() / 1000;
+                u64::try_from(tasks).unwrap_or(u64::MAX).max(1)
+            }
             Scenario::Single => 20_000,
             Scenario::Sync => 2_000,
             Scenario::Shell => 1_000,

@@ -301,7 +301,9 @@ async fn each(args: &Args, target: &Target) -> Result<Report> {
     let mut report = before.report(args, target, tasks, seconds).await?;
     report.submitted_per_second = rate(tasks, submitted);
     let mut answer = Latencies::default();
-    answers.into_iter().for_each(|latency| answer.add(latency));
+    for latency in answers {
+        answer.add(latency);
+    }
     report.answer = Some(answer.latency());
     (report.start, report.done) =
         latencies(&target.newest(&args.queue, since, SAMPLE).await?, |task| task.created);

@@ -57,13 +57,12 @@ fn namespace() -> Name {
 
 impl Target {
     pub(super) async fn embedded(args: &Args) -> Result<Self> {
-        let (folder, path) = match &args.data_dir {
-            Some(path) => (None, path.clone()),
-            None => {
-                let folder = tempfile::Builder::new().prefix("tasklane-bench-").tempdir_in(".")?;
-                let path = folder.path().to_path_buf();
-                (Some(folder), path)
-            }
+        let (folder, path) = if let Some(path) = &args.data_dir {
+            (None, path.clone())
+        } else {
+            let folder = tempfile::Builder::new().prefix("tasklane-bench-").tempdir_in(".")?;
+            let path = folder.path().to_path_buf();
+            (Some(folder), path)
         };
         let mut builder = Tasklane::builder().data_dir(path);
         if let Some(capacity) = args.capacity {
