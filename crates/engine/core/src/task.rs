@@ -287,7 +287,8 @@ impl NewTask {
 /// A versioned hash of a request as it was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fingerprint {
-    /// Which fields are hashed, and how. Fingerprints of different versions cannot be compared and count as equal.
+    /// Which fields are hashed, and how; its highest bit tells the kind of request, see [`RETRY`](Self::RETRY).
+    /// Fingerprints of one kind and different versions cannot be compared and count as equal.
     #[serde(rename = "v")]
     pub version: u8,
     /// The hash.
@@ -296,9 +297,13 @@ pub struct Fingerprint {
 }
 
 impl Fingerprint {
-    /// Whether two requests with the same id may be the same request.
+    /// The bit of the version that tells a request to run a task again from one with a new spec.
+    pub const RETRY: u8 = 0x80;
+
+    /// Whether two requests with the same id may be the same request: never those of different kinds.
     pub fn agrees(self, other: Self) -> bool {
-        self.version != other.version || self.hash == other.hash
+        let same_kind = (self.version ^ other.version) & Self::RETRY == 0;
+        same_kind && (self.version != other.version || self.hash == other.hash)
     }
 }
 
@@ -644,6 +649,22 @@ mod tests {
         for (i, line) in others.iter().enumerate() {
             assert_ne!(*line, plain);
             assert!(!others[..i].contains(line));
+        }
+    }
+
+    #[test]
+    fn requests_of_different_kinds_never_agree() {
+        let fingerprint = |version, hash| Fingerprint { version, hash };
+        let retry = Fingerprint::RETRY | 1;
+        for (one, other, agree) in [
+            (fingerprint(1, 7), fingerprint(1, 7), true),
+            (fingerprint(1, 7), fingerprint(1, 8), false),
+            (fingerprint(1, 7), fingerprint(2, 8), true),
+            (fingerprint(1, 7), fingerprint(retry, 7), false),
+            (fingerprint(retry, 7), fingerprint(retry, 7), true),
+            (fingerprint(retry, 7), fingerprint(retry, 8), false),
+        ] {
+            assert_eq!((one.agrees(other), other.agrees(one)), (agree, agree), "{one:?} {other:?}");
         }
     }
 

@@ -243,6 +243,29 @@ async fn a_finished_task_is_run_again_as_a_new_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_request_id_of_a_retry_is_not_one_of_a_submit() {
+    let server = Server::start().await;
+    let named = |id: &str| task_with("noop", json!({ "requestId": id }));
+    let done = server.run(named("mine")).await["taskId"].as_str().unwrap().to_owned();
+    let retry = format!("/api/v1/tasks/{done}/retry");
+    let reused = |answer: support::Answer| _ = answer.problem(409, "request_id_reused", Some("requestId"));
+
+    let first = server.post(&retry, &json!({ "requestId": "w1" })).await;
+    assert_eq!(first.status, 201, "{}", first.text);
+    reused(server.post("/api/v1/tasks", &named("w1")).await);
+
+    server.run(named("w2")).await;
+    reused(server.post(&retry, &json!({ "requestId": "w2" })).await);
+    // Its own one stands for the request that made it.
+    reused(server.post(&retry, &json!({ "requestId": "mine" })).await);
+    let again = first.json()["newTaskId"].as_str().unwrap().to_owned();
+    server.until(&again, "SUCCESS").await;
+    let retry_again = format!("/api/v1/tasks/{again}/retry");
+    reused(server.post(&retry_again, &json!({ "requestId": "w1" })).await);
+    server.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn attempts_and_output_are_read_page_by_page() {
     let server = Server::start().await;
     let done = server.run(task("echo")).await;
