@@ -49,9 +49,10 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// The effective config, from all of its sources.
-    pub(crate) fn load(self) -> anyhow::Result<Loaded> {
+    /// The effective config, from all of its sources. The token is that of an option that is not among these.
+    pub(crate) fn load(self, token: Option<String>) -> anyhow::Result<Loaded> {
         let named = [
+            ("--token", "token", token),
             ("--listen", "listen", self.listen),
             ("--data-dir", "data_dir", self.data_dir),
             ("--capacity", "worker.capacity", self.capacity),
@@ -68,8 +69,8 @@ impl Settings {
     }
 }
 
-pub(crate) fn run(args: Args, out: Out) -> anyhow::Result<Exit> {
-    let config = args.settings.load()?.config;
+pub(crate) fn run(args: Args, token: Option<String>, out: Out) -> anyhow::Result<Exit> {
+    let config = args.settings.load(token)?.config;
     if config.listen.is_none() {
         return Err(Usage("`dev` needs the API: set `listen`".to_owned()).into());
     }
