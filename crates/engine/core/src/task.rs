@@ -163,6 +163,9 @@ pub struct TaskBody {
     /// The client's name for the request.
     #[serde(rename = "ri", default, skip_serializing_if = "Option::is_none")]
     pub request_id: Option<String>,
+    /// What the hash bucket was made of.
+    #[serde(rename = "hk", default, skip_serializing_if = "Option::is_none")]
+    pub hash_key: Option<String>,
     /// The task that this one is a part or a retry of.
     #[serde(rename = "pa", default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<TaskId>,
@@ -225,8 +228,9 @@ impl TaskBody {
     pub fn bytes(&self) -> usize {
         let metadata: usize = self.metadata.iter().map(|(k, v)| k.len() + v.len() + 8).sum();
         let request_id = self.request_id.as_ref().map_or(0, String::len);
+        let hash_key = self.hash_key.as_ref().map_or(0, String::len);
         let schedule = self.schedule.as_ref().map_or(0, String::len);
-        self.name.len() + self.payload.as_str().len() + metadata + request_id + schedule + 64
+        self.name.len() + self.payload.as_str().len() + metadata + request_id + hash_key + schedule + 64
     }
 }
 

@@ -87,6 +87,14 @@ struct Closing {
     silence: Pin<Box<Sleep>>,
 }
 
+impl Closing {
+    fn begin() -> Self {
+        let now = Instant::now();
+        let silence = Box::pin(tokio::time::sleep_until(now + SILENT_MAX));
+        Self { until: now + WITHIN, bytes_left: BYTES_MAX, silence }
+    }
+}
+
 impl<S> Linger<S> {
     pub(crate) fn new(stream: S, unread: Unread) -> Self {
         Self { stream, unread, closing: None }
@@ -122,18 +130,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Linger<S> {
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        let closing = match &mut this.closing {
-            Some(closing) => closing,
-            None => {
-                ready!(Pin::new(&mut this.stream).poll_shutdown(cx))?;
-                if !this.unread.0.load(Ordering::Relaxed) {
-                    return Poll::Ready(Ok(()));
-                }
-                let now = Instant::now();
-                let silence = Box::pin(tokio::time::sleep_until(now + SILENT_MAX));
-                this.closing.insert(Closing { until: now + WITHIN, bytes_left: BYTES_MAX, silence })
+        if this.closing.is_none() {
+            ready!(Pin::new(&mut this.stream).poll_shutdown(cx))?;
+            if !this.unread.0.load(Ordering::Relaxed) {
+                return Poll::Ready(Ok(()));
             }
-        };
+        }
+        let closing = this.closing.get_or_insert_with(Closing::begin);
         let mut dropped = [0; 16 << 10];
         loop {
             let mut buf = ReadBuf::new(&mut dropped);

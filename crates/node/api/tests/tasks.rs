@@ -51,6 +51,23 @@ async fn a_json_payload_comes_back_as_it_was_sent() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn everything_that_was_asked_for_comes_back() {
+    let server = Server::start().await;
+    let asked = json!({
+        "executionTimeout": 60, "retryPolicy":
+            { "maxRetries": 2, "retryDelay": 1, "backoffRate": 1.5, "maxDelay": 9, "jitter": 0.5 },
+        "requestId": "r", "queue": "q", "priority": 7, "metadata": { "k": "v" }, "labels": { "zone": "eu" },
+        "hashKey": "customer-7", "startTimeout": 30, "progressTimeout": 20, "payload": { "a": 1 },
+    });
+    let id = server.submit(task_with("noop", asked.clone())).await;
+    let found = server.get(&format!("/api/v1/tasks/{id}")).await.json();
+    for (field, value) in asked.as_object().unwrap() {
+        assert_eq!(&found[field], value, "{field}");
+    }
+    server.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn waiting_gives_the_finished_task_or_its_state_when_time_is_up() {
     let server = Server::start().await;
     assert_eq!(server.run(task("echo")).await["status"], "SUCCESS");

@@ -42,7 +42,10 @@ fn options_that_do_not_apply_are_refused_and_a_token_is_that_of_the_server() {
         (&["config", "show", "--url", "http://127.0.0.1:1"], "error: --url does not apply to `config`: "),
         (&["config", "check", "x.yaml", "--token", "a"], "error: --token does not apply to `config check`: "),
         (&["completions", "bash", "--token", "a"], "error: --token does not apply to `completions`: "),
-        (&["completions", "bash", "--namespace", "a"], "error: --namespace does not apply to `completions`: "),
+        (
+            &["completions", "bash", "--namespace", "a"],
+            "error: --namespace does not apply to `completions`: ",
+        ),
     ];
     for (args, told) in cases {
         let output = output(&mut tasklane(args));
