@@ -98,6 +98,22 @@ async fn fields_that_exclude_each_other() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_name_that_the_server_keeps_for_itself() {
+    let server = Server::start().await;
+    for field in ["taskType", "queue"] {
+        let refused = with(&server, json!({ field: "tasklane.bulk" })).await;
+        let problem = refused.problem(422, "invalid_value", Some(field));
+        assert!(problem["detail"].as_str().unwrap().contains("begin with `tasklane.`"), "{problem}");
+    }
+    let policy = json!({ "version": 0, "policy": {} });
+    let put = server.request("PUT", "/api/v1/queues/tasklane.bulk").json(&policy).send().await;
+    put.problem(422, "invalid_value", Some("name"));
+    let pause = server.request("POST", "/api/v1/queues/tasklane.bulk/pause").send().await;
+    pause.problem(422, "invalid_value", Some("name"));
+    server.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_payload_that_is_too_large() {
     let server = Server::start().await;
     let largest = json!({ "payload": "x".repeat(256 << 10) });

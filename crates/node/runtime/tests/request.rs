@@ -145,6 +145,18 @@ fn a_payload_is_nested_a_hundred_levels_at_most() {
 }
 
 #[test]
+fn a_time_that_is_too_late_is_told_the_latest() {
+    let error = |time: &str| read(&with(&format!(r#""runAt":"{time}""#))).unwrap_err().message;
+    for late in ["9999-12-31T23:59:59Z", "9999-12-31T00:00:00+00:00"] {
+        assert_eq!(error(late), format!("must be a time up to 9999-12-30T22:00:00Z, not {late:?}"));
+    }
+    for wrong in ["9999-12-31", "9999-12-31T23:59:59", "soon", "10000-01-01T00:00:00Z"] {
+        assert!(error(wrong).starts_with("must be a time with its offset, as "), "{wrong}: {}", error(wrong));
+    }
+    read(&with(r#""runAt":"9999-12-30T22:00:00Z""#)).unwrap();
+}
+
+#[test]
 fn names_have_no_control_characters() {
     let cases = [
         (r#"{"taskName":"a\u0000","taskType":"SHELL"}"#.into(), "taskName", "U+0000"),
