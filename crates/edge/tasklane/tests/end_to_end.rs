@@ -306,10 +306,10 @@ async fn log_lines_tell_how_an_attempt_was_reported() {
         api.finished(id).await;
     }
     server.terminate();
-    let log = std::fs::read_to_string(data.with_extension("log")).unwrap();
+    let written = std::fs::read_to_string(data.with_extension("log")).unwrap();
     let of = |id: &str| {
         let line =
-            log.lines().find(|line| line.contains(id)).unwrap_or_else(|| panic!("{id} is not in {log}"));
+            written.lines().find(|line| line.contains(id)).unwrap_or_else(|| panic!("{id}: {written}"));
         assert_eq!(line.matches("\"message\":").count(), 1, "{line}");
         let line: serde_json::Value = serde_json::from_str(line).unwrap();
         assert_eq!((&line["queue"], &line["attempt"]), (&json!("default"), &json!("1")), "{line}");

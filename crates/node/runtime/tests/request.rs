@@ -245,3 +245,18 @@ fn a_limit_by_key_counts_by_the_metadata_of_its_name() {
     assert_eq!(flow, [("tenant", "t1")]);
     assert!(place(read(&with(r#""priority":1"#)).unwrap(), &policy).unwrap().spec.head.flow.is_empty());
 }
+
+/// Those who copy a sample must not be told that something is missing.
+#[test]
+fn the_samples_of_the_docs_are_whole() {
+    let docs = include_str!("../../../../docs/executors.md");
+    let samples = docs.split("```json\n").skip(1).map(|rest| rest.split("```").next().unwrap());
+    let mut count = 0;
+    for sample in samples {
+        for one in serde_json::Deserializer::from_str(sample).into_iter::<serde_json::Value>() {
+            task(&one.unwrap().to_string()).unwrap_or_else(|error| panic!("{error}: {sample}"));
+            count += 1;
+        }
+    }
+    assert_eq!(count, 5);
+}
