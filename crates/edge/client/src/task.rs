@@ -129,13 +129,13 @@ pub struct Task {
     #[serde(default)]
     pub cancel_requested: bool,
     /// The last attempts. Left out of lists.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub attempts: Vec<Attempt>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempts: Option<Vec<Attempt>>,
     /// The end of its output. Left out of lists.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub logs: Vec<LogChunk>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub logs: Option<Vec<LogChunk>>,
     /// The caller's own pairs.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(default)]
     pub metadata: BTreeMap<String, String>,
     /// Everything else.
     #[serde(flatten)]

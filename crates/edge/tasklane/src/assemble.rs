@@ -149,7 +149,8 @@ pub async fn start(config: &Config, functions: Registrations) -> Result<Running>
     system.register(name(BULK_TYPE)?, Arc::new(BulkExecutor::new(node.clone())));
     let system =
         Worker::new(system_worker(config)?, WorkerParts { on_lease: Arc::new(|_| {}), ..parts(system) });
-    server.tasks.spawn(system.run(server.stop.clone()));
+    // Workers end before the scheduler does, which has to hear what became of their attempts.
+    running.worker.tasks.spawn(system.run(running.worker.stop.clone()));
     let executors = executors(config, guard.clone(), functions);
     let worker = Worker::new(worker(config), parts(executors));
     running.worker.tasks.spawn(worker.run(running.worker.stop.clone()));

@@ -274,6 +274,56 @@ async fn run_shows_each_line_as_it_is_printed_and_exits_as_the_task_did() {
 }
 
 #[tokio::test]
+async fn all_output_is_printed_though_pages_are_bounded_in_bytes() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(&folder.path().join("data"));
+    let script = "head -c 1500000 /dev/zero | tr '\\0' x";
+    let api = server.api();
+    let id = api.submit(json!({"taskName": "much", "taskType": "SHELL", "payload": script})).await;
+    api.finished(&id).await;
+    let printed = server.cli(&["logs", &id]).output().unwrap();
+    assert!(printed.status.success());
+    assert_eq!(printed.stdout.len(), 1_500_000);
+    server.terminate();
+}
+
+#[tokio::test]
+async fn log_lines_tell_how_an_attempt_was_reported() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let server = Server::start_with(&data, &["--listen", "127.0.0.1:0", "--log-format", "json"], &[]);
+    let api = server.api();
+    let shell =
+        |script: &str| json!({"taskName": "a", "taskType": "SHELL", "payload": script, "retryCount": 0});
+    let failed = api.submit(shell("exit 3")).await;
+    let mut long = shell("sleep 1000");
+    long["executionTimeout"] = json!("1s");
+    let timed_out = api.submit(long).await;
+    let cancelled = api.submit(shell("sleep 1000")).await;
+    api.until(&cancelled, "RUNNING").await;
+    api.delete(&format!("/tasks/{cancelled}")).await;
+    for id in [&failed, &timed_out, &cancelled] {
+        api.finished(id).await;
+    }
+    server.terminate();
+    let written = std::fs::read_to_string(data.with_extension("log")).unwrap();
+    let of = |id: &str| {
+        let line =
+            written.lines().find(|line| line.contains(id)).unwrap_or_else(|| panic!("{id}: {written}"));
+        assert_eq!(line.matches("\"message\":").count(), 1, "{line}");
+        let line: serde_json::Value = serde_json::from_str(line).unwrap();
+        assert_eq!((&line["queue"], &line["attempt"]), (&json!("default"), &json!("1")), "{line}");
+        (line["message"].clone(), line["code"].clone(), line["error"].clone())
+    };
+    assert_eq!(of(&failed), (json!("attempt failed"), json!("exit_code"), json!("exit code 3")));
+    assert_eq!(
+        of(&timed_out),
+        (json!("attempt failed"), json!("timeout"), json!("the attempt ran longer than 1s"))
+    );
+    assert_eq!(of(&cancelled).0, "attempt cancelled");
+}
+
+#[tokio::test]
 async fn a_flood_of_output_is_cut_and_counted_and_memory_stays_small() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::start(&folder.path().join("data"));

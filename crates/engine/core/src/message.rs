@@ -246,7 +246,7 @@ pub enum Report {
     },
     /// How far it is. Not repeated: more will come.
     Progress(Box<Progress>),
-    /// It did not start and never will. Repeated until acknowledged.
+    /// It did not start and never will, or was stopped because its worker leaves. Repeated until acknowledged.
     HandedBack {
         /// Why, for people.
         reason: String,

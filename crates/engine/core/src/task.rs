@@ -163,6 +163,9 @@ pub struct TaskBody {
     /// The client's name for the request.
     #[serde(rename = "ri", default, skip_serializing_if = "Option::is_none")]
     pub request_id: Option<String>,
+    /// What the hash bucket was made of.
+    #[serde(rename = "hk", default, skip_serializing_if = "Option::is_none")]
+    pub hash_key: Option<String>,
     /// The task that this one is a part or a retry of.
     #[serde(rename = "pa", default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<TaskId>,
@@ -225,8 +228,9 @@ impl TaskBody {
     pub fn bytes(&self) -> usize {
         let metadata: usize = self.metadata.iter().map(|(k, v)| k.len() + v.len() + 8).sum();
         let request_id = self.request_id.as_ref().map_or(0, String::len);
+        let hash_key = self.hash_key.as_ref().map_or(0, String::len);
         let schedule = self.schedule.as_ref().map_or(0, String::len);
-        self.name.len() + self.payload.as_str().len() + metadata + request_id + schedule + 64
+        self.name.len() + self.payload.as_str().len() + metadata + request_id + hash_key + schedule + 64
     }
 }
 
@@ -287,7 +291,8 @@ impl NewTask {
 /// A versioned hash of a request as it was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fingerprint {
-    /// Which fields are hashed, and how. Fingerprints of different versions cannot be compared and count as equal.
+    /// Which fields are hashed, and how; its highest bit tells the kind of request, see [`RETRY`](Self::RETRY).
+    /// Fingerprints of one kind and different versions cannot be compared and count as equal.
     #[serde(rename = "v")]
     pub version: u8,
     /// The hash.
@@ -296,9 +301,13 @@ pub struct Fingerprint {
 }
 
 impl Fingerprint {
-    /// Whether two requests with the same id may be the same request.
+    /// The bit of the version that tells a request to run a task again from one with a new spec.
+    pub const RETRY: u8 = 0x80;
+
+    /// Whether two requests with the same id may be the same request: never those of different kinds.
     pub fn agrees(self, other: Self) -> bool {
-        self.version != other.version || self.hash == other.hash
+        let same_kind = (self.version ^ other.version) & Self::RETRY == 0;
+        same_kind && (self.version != other.version || self.hash == other.hash)
     }
 }
 
@@ -644,6 +653,22 @@ mod tests {
         for (i, line) in others.iter().enumerate() {
             assert_ne!(*line, plain);
             assert!(!others[..i].contains(line));
+        }
+    }
+
+    #[test]
+    fn requests_of_different_kinds_never_agree() {
+        let fingerprint = |version, hash| Fingerprint { version, hash };
+        let retry = Fingerprint::RETRY | 1;
+        for (one, other, agree) in [
+            (fingerprint(1, 7), fingerprint(1, 7), true),
+            (fingerprint(1, 7), fingerprint(1, 8), false),
+            (fingerprint(1, 7), fingerprint(2, 8), true),
+            (fingerprint(1, 7), fingerprint(retry, 7), false),
+            (fingerprint(retry, 7), fingerprint(retry, 7), true),
+            (fingerprint(retry, 7), fingerprint(retry, 8), false),
+        ] {
+            assert_eq!((one.agrees(other), other.agrees(one)), (agree, agree), "{one:?} {other:?}");
         }
     }
 

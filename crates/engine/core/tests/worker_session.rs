@@ -500,6 +500,27 @@ fn draining_gives_back_what_waits_and_ends_when_all_is_acknowledged() {
 }
 
 #[test]
+fn what_still_runs_when_the_worker_leaves_is_stopped_and_given_back() {
+    let mut worker = Stage::with(|o| (o.capacity, o.prefetch) = (3, 3));
+    worker.hears(1, [dispatch(1, A), dispatch(2, B), dispatch(3, C)]);
+    worker.hears(1, [ToWorker::Stop { attempt: C }]);
+    worker.step(Input::Drain);
+    worker.stopped();
+    worker.reports();
+    worker.step(Input::Leave);
+    assert_eq!(worker.stopped(), [(A, StopReason::Leaving), (B, StopReason::Leaving)]);
+    worker.fails(A);
+    worker.succeeds(B);
+    worker.fails(C);
+    assert_eq!(worker.reports(), [(A, "handed back"), (B, "success"), (C, "cancelled")]);
+    for attempt in [A, B, C] {
+        assert!(!worker.drained);
+        worker.is_acked(attempt);
+    }
+    assert!(worker.drained);
+}
+
+#[test]
 fn an_idle_worker_is_drained_at_once() {
     let mut worker = Stage::new();
     worker.step(Input::Drain);

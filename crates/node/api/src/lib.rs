@@ -2,6 +2,7 @@
 
 mod extract;
 mod gate;
+mod linger;
 mod metrics;
 mod model;
 mod openapi;

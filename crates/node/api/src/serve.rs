@@ -1,8 +1,8 @@
 //! Serves a router over TCP.
 //!
 //! Connections are bounded: when there are as many as may be, new ones wait in the backlog. One whose other side has
-//! stopped reading is dropped. When the server is told to
-//! stop it takes no new ones, lets answers under way finish, ends streams and waiting requests, and closes idle
+//! stopped reading is dropped; one that still sends when it has its answer is closed when it has had time to read it. When
+//! the server is told to stop it takes no new ones, lets answers under way finish, ends streams and waiting requests, and closes idle
 //! connections; what still lingers after a grace time is dropped.
 
 use std::future::Future;
@@ -24,6 +24,7 @@ use tower::ServiceExt;
 
 use crate::ServeOptions;
 use crate::extract::Closing;
+use crate::linger::{Linger, Unread};
 use crate::stall::Stall;
 
 /// The head of a request must have arrived within this time; an idle connection is closed after it.
@@ -85,8 +86,10 @@ pub async fn serve(
 
 async fn connection(stream: Stall<TcpStream>, router: Router, closing: CancellationToken) {
     let told = closing.clone();
+    let unread = Unread::default();
+    let stream = Linger::new(stream, unread.clone());
     let service = hyper::service::service_fn(move |request: Request<Incoming>| {
-        let mut request = request.map(Body::new);
+        let mut request = request.map(|body| Body::new(unread.watch(body)));
         request.extensions_mut().insert(Closing(closing.clone()));
         router.clone().oneshot(request)
     });

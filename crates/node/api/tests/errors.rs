@@ -3,6 +3,7 @@
 mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::{Read, Write};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -97,6 +98,22 @@ async fn fields_that_exclude_each_other() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_name_that_the_server_keeps_for_itself() {
+    let server = Server::start().await;
+    for field in ["taskType", "queue"] {
+        let refused = with(&server, json!({ field: "tasklane.bulk" })).await;
+        let problem = refused.problem(422, "invalid_value", Some(field));
+        assert!(problem["detail"].as_str().unwrap().contains("begin with `tasklane.`"), "{problem}");
+    }
+    let policy = json!({ "version": 0, "policy": {} });
+    let put = server.request("PUT", "/api/v1/queues/tasklane.bulk").json(&policy).send().await;
+    put.problem(422, "invalid_value", Some("name"));
+    let pause = server.request("POST", "/api/v1/queues/tasklane.bulk/pause").send().await;
+    pause.problem(422, "invalid_value", Some("name"));
+    server.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_payload_that_is_too_large() {
     let server = Server::start().await;
     let largest = json!({ "payload": "x".repeat(256 << 10) });
@@ -115,6 +132,37 @@ async fn a_body_that_is_too_large() {
     let body = format!("{:x}\r\n{chunk}\r\n0\r\n\r\n", chunk.len());
     let request = server.request("POST", "/api/v1/tasks").header("content-type", "application/json");
     request.chunked(body).send().await.problem(413, "body_too_large", None);
+    server.close().await;
+}
+
+/// Many clients read nothing before they have sent everything.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_is_too_large_is_taken_and_refused() {
+    let server = Server::with(ApiOptions { token: Some("secret".to_owned()), ..ApiOptions::default() }).await;
+    let address = server.address;
+    let send = move |path: &str, token: &str, bytes: usize| {
+        let mut stream = std::net::TcpStream::connect(address).unwrap();
+        write!(
+            stream,
+            "POST {path} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {token}\r\n\
+             content-type: application/json\r\ncontent-length: {bytes}\r\n\r\n"
+        )
+        .unwrap();
+        stream.write_all(&vec![b'x'; bytes]).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    let answers = tokio::task::spawn_blocking(move || {
+        let one = send("/api/v1/tasks", "secret", 6_000_000);
+        let batch = send("/api/v1/tasks/batch", "secret", 40_000_000);
+        (one, batch, send("/api/v1/tasks/batch", "guessed", 30_000_000))
+    });
+    let (one, batch, stranger) = answers.await.unwrap();
+    for answer in [one, batch] {
+        assert!(answer.starts_with("HTTP/1.1 413 ") && answer.contains("body_too_large"), "{answer}");
+    }
+    assert!(stranger.starts_with("HTTP/1.1 401 "), "{stranger}");
     server.close().await;
 }
 

@@ -51,6 +51,23 @@ async fn a_json_payload_comes_back_as_it_was_sent() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn everything_that_was_asked_for_comes_back() {
+    let server = Server::start().await;
+    let asked = json!({
+        "executionTimeout": 60, "retryPolicy":
+            { "maxRetries": 2, "retryDelay": 1, "backoffRate": 1.5, "maxDelay": 9, "jitter": 0.5 },
+        "requestId": "r", "queue": "q", "priority": 7, "metadata": { "k": "v" }, "labels": { "zone": "eu" },
+        "hashKey": "customer-7", "startTimeout": 30, "progressTimeout": 20, "payload": { "a": 1 },
+    });
+    let id = server.submit(task_with("noop", asked.clone())).await;
+    let found = server.get(&format!("/api/v1/tasks/{id}")).await.json();
+    for (field, value) in asked.as_object().unwrap() {
+        assert_eq!(&found[field], value, "{field}");
+    }
+    server.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn waiting_gives_the_finished_task_or_its_state_when_time_is_up() {
     let server = Server::start().await;
     assert_eq!(server.run(task("echo")).await["status"], "SUCCESS");
@@ -239,6 +256,29 @@ async fn a_finished_task_is_run_again_as_a_new_one() {
     problem.problem(409, "task_unfinished", None);
     server.request("DELETE", &format!("/api/v1/tasks/{endless}")).send().await;
     server.until(&endless, "CANCELLED").await;
+    server.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_id_of_a_retry_is_not_one_of_a_submit() {
+    let server = Server::start().await;
+    let named = |id: &str| task_with("noop", json!({ "requestId": id }));
+    let done = server.run(named("mine")).await["taskId"].as_str().unwrap().to_owned();
+    let retry = format!("/api/v1/tasks/{done}/retry");
+    let reused = |answer: support::Answer| _ = answer.problem(409, "request_id_reused", Some("requestId"));
+
+    let first = server.post(&retry, &json!({ "requestId": "w1" })).await;
+    assert_eq!(first.status, 201, "{}", first.text);
+    reused(server.post("/api/v1/tasks", &named("w1")).await);
+
+    server.run(named("w2")).await;
+    reused(server.post(&retry, &json!({ "requestId": "w2" })).await);
+    // Its own one stands for the request that made it.
+    reused(server.post(&retry, &json!({ "requestId": "mine" })).await);
+    let again = first.json()["newTaskId"].as_str().unwrap().to_owned();
+    server.until(&again, "SUCCESS").await;
+    let retry_again = format!("/api/v1/tasks/{again}/retry");
+    reused(server.post(&retry_again, &json!({ "requestId": "w1" })).await);
     server.close().await;
 }
 

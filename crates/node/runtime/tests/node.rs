@@ -17,6 +17,7 @@ use tasklane_runtime::node::{
     BULK_TYPE, BulkAction, Cancel, RetentionOptions, Retry, StreamItem, SubmitError,
 };
 use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn tasks_are_run_and_their_output_is_kept() {
@@ -196,6 +197,52 @@ async fn an_operation_that_goes_on_counts_what_was_cancelled_before() {
         }
         system.close().await;
     }
+}
+
+/// Whatever had a cancel posted was counted as done, and nothing could be seen of it before the end.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancel_of_many_counts_what_came_of_it_and_tells_how_far_it_is() {
+    let go_on = CancellationToken::new();
+    let wait = go_on.clone();
+    // Succeeds, though it was told to stop.
+    let stubborn = Run(move |_, attempt: Arc<dyn tasklane_ports::Attempt>| {
+        let wait = wait.clone();
+        async move {
+            attempt.stopped().await;
+            wait.cancelled().await;
+            success()
+        }
+    });
+    let system = System::start(vec![("stubborn", Arc::new(stubborn))]).await;
+    let namespace = default_namespace();
+    let waiting = system.submit((0..1200).map(|_| request("unknown")).collect()).await;
+    let running = system.submit((0..2).map(|_| request("stubborn")).collect()).await;
+    for &id in &running {
+        let mut follow = system.node.follow(id);
+        while system.node.task(&namespace, id).await.unwrap().unwrap().row.state.status != Status::Running {
+            follow.changed().await;
+        }
+    }
+    let filter = TaskFilter { namespace: Some(namespace.clone()), ..TaskFilter::default() };
+    let operation = system.node.bulk(&namespace, BulkAction::Cancel, filter).await.unwrap();
+    let counted = async || {
+        let told = system.node.bulk_status(&namespace, operation).await.unwrap().unwrap();
+        (told.status.is_final(), told.matched, told.done, told.failed)
+    };
+    let mut follow = system.node.follow(operation);
+    while counted().await != (false, 1202, 1200, 0) {
+        let _ = tokio::time::timeout(Duration::from_millis(50), follow.changed()).await;
+    }
+    go_on.cancel();
+    assert_eq!(system.wait(operation).await.row.state.status, Status::Success);
+    assert_eq!(counted().await, (true, 1202, 1200, 2));
+    for id in running {
+        assert_eq!(system.wait(id).await.row.state.status, Status::Success);
+    }
+    for id in waiting {
+        assert_eq!(system.wait(id).await.row.state.status, Status::Cancelled);
+    }
+    system.close().await;
 }
 
 /// Whatever the store answered, the task was counted as failed.

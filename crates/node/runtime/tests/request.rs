@@ -145,6 +145,18 @@ fn a_payload_is_nested_a_hundred_levels_at_most() {
 }
 
 #[test]
+fn a_time_that_is_too_late_is_told_the_latest() {
+    let error = |time: &str| read(&with(&format!(r#""runAt":"{time}""#))).unwrap_err().message;
+    for late in ["9999-12-31T23:59:59Z", "9999-12-31T00:00:00+00:00"] {
+        assert_eq!(error(late), format!("must be a time up to 9999-12-30T22:00:00Z, not {late:?}"));
+    }
+    for wrong in ["9999-12-31", "9999-12-31T23:59:59", "soon", "10000-01-01T00:00:00Z"] {
+        assert!(error(wrong).starts_with("must be a time with its offset, as "), "{wrong}: {}", error(wrong));
+    }
+    read(&with(r#""runAt":"9999-12-30T22:00:00Z""#)).unwrap();
+}
+
+#[test]
 fn names_have_no_control_characters() {
     let cases = [
         (r#"{"taskName":"a\u0000","taskType":"SHELL"}"#.into(), "taskName", "U+0000"),
@@ -232,4 +244,19 @@ fn a_limit_by_key_counts_by_the_metadata_of_its_name() {
     let flow: Vec<_> = task.spec.head.flow.iter().map(|f| (f.limit.as_str(), f.key.as_str())).collect();
     assert_eq!(flow, [("tenant", "t1")]);
     assert!(place(read(&with(r#""priority":1"#)).unwrap(), &policy).unwrap().spec.head.flow.is_empty());
+}
+
+/// Those who copy a sample must not be told that something is missing.
+#[test]
+fn the_samples_of_the_docs_are_whole() {
+    let docs = include_str!("../../../../docs/executors.md");
+    let samples = docs.split("```json\n").skip(1).map(|rest| rest.split("```").next().unwrap());
+    let mut count = 0;
+    for sample in samples {
+        for one in serde_json::Deserializer::from_str(sample).into_iter::<serde_json::Value>() {
+            task(&one.unwrap().to_string()).unwrap_or_else(|error| panic!("{error}: {sample}"));
+            count += 1;
+        }
+    }
+    assert_eq!(count, 5);
 }

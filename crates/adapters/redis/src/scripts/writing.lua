@@ -96,7 +96,10 @@ local specs, bodies, arrived, created = { [0] = 0 }, { [0] = 0 }, { [0] = 0 }, {
 local function refusal(id, packed, len_max)
   local found = now[id]
   if found then
-    if byte(found, 27) ~= byte(packed, 19) or sub(found, 28, 35) == sub(packed, 20, 27) then return 'D' end
+    local was, is = byte(found, 27), byte(packed, 19)
+    -- The highest bit of the version tells the kind of request. Other versions of one kind cannot be compared.
+    if (was >= 128) ~= (is >= 128) then return 'R' end
+    if was ~= is or sub(found, 28, 35) == sub(packed, 20, 27) then return 'D' end
     return 'R'
   end
   if len_max ~= '' then

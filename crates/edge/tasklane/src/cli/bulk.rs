@@ -60,10 +60,12 @@ pub(crate) async fn run(command: Command, client: &Client, out: Out) -> anyhow::
     }
     let count = client.bulk_count(action, &filter).await?;
     if args.dry_run {
-        return out.either(&json!({ "matched": count }), |_| format!("{count} tasks")).map(|()| Exit::OK);
+        let counted = json!({ "dryRun": true, "matched": count });
+        return out.either(&counted, |_| format!("{count} tasks")).map(|()| Exit::OK);
     }
     if count == 0 {
-        return out.either(&json!({ "matched": 0 }), |_| "no such task".to_owned()).map(|()| Exit::OK);
+        let nothing = json!({ "dryRun": false, "matched": 0 });
+        return out.either(&nothing, |_| "no such task".to_owned()).map(|()| Exit::OK);
     }
     if !args.yes && !confirmed(action, count)? {
         remark("nothing was done");

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use tasklane::config::{Sources, load, show, show_json};
 
 use super::dev::Settings;
-use super::exit::Exit;
+use super::exit::{Exit, Usage};
 use super::out::{Out, print_line, print_object};
 
 /// Show or check the configuration of a server
@@ -20,15 +20,21 @@ pub(crate) enum Command {
     },
 }
 
-pub(crate) fn run(command: Command, out: Out) -> anyhow::Result<Exit> {
+pub(crate) fn run(command: Command, token: Option<String>, out: Out) -> anyhow::Result<Exit> {
     match command {
         Command::Show(settings) => {
-            let loaded = settings.load()?;
+            let loaded = settings.load(token)?;
             if out.is_json() {
                 print_object(&show_json(&loaded))?;
             } else {
                 print_line(show(&loaded).trim_end())?;
             }
+        }
+        Command::Check { .. } if token.is_some() => {
+            return Err(Usage(
+                "--token does not apply to `config check`: it is about the file alone".to_owned(),
+            )
+            .into());
         }
         Command::Check { file } => {
             load(&Sources { file: Some(file.clone()), ..Sources::default() })?;

@@ -1,6 +1,10 @@
 //! Which server is meant.
 
+use clap::ArgMatches;
+use clap::parser::ValueSource;
 use tasklane_client::{Client, Error};
+
+use super::exit::Usage;
 
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Server")]
@@ -37,4 +41,44 @@ impl Connect {
         }
         builder.build()
     }
+}
+
+/// Which of these options were typed, and not set by variables: commands to which they do not apply refuse them.
+#[derive(Debug)]
+pub(crate) struct Typed {
+    url: bool,
+    token: Option<String>,
+    namespace: bool,
+}
+
+impl Typed {
+    pub(crate) fn of(matches: &ArgMatches) -> Self {
+        let typed = |name: &str| matches.value_source(name) == Some(ValueSource::CommandLine);
+        let token = typed("token").then(|| matches.get_one("token").cloned()).flatten();
+        Self { url: typed("url"), token, namespace: typed("namespace") }
+    }
+
+    /// For commands that are about a server of their own: the token that it is to ask for.
+    pub(crate) fn server(self, command: &str) -> anyhow::Result<Option<String>> {
+        if self.url {
+            let instead = "it is about a server of its own, whose address is set by --listen";
+            return Err(refused("--url", command, instead));
+        }
+        if self.namespace {
+            return Err(refused("--namespace", command, "a server has all namespaces"));
+        }
+        Ok(self.token)
+    }
+
+    /// For commands that are about no server.
+    pub(crate) fn nothing(self, command: &str) -> anyhow::Result<()> {
+        match self.server(command)? {
+            Some(_) => Err(refused("--token", command, "it talks to no server")),
+            None => Ok(()),
+        }
+    }
+}
+
+fn refused(option: &str, command: &str, reason: &str) -> anyhow::Error {
+    Usage(format!("{option} does not apply to `{command}`: {reason}")).into()
 }

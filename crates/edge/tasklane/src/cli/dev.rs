@@ -49,9 +49,10 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// The effective config, from all of its sources.
-    pub(crate) fn load(self) -> anyhow::Result<Loaded> {
+    /// The effective config, from all of its sources. The token is that of an option that is not among these.
+    pub(crate) fn load(self, token: Option<String>) -> anyhow::Result<Loaded> {
         let named = [
+            ("--token", "token", token),
             ("--listen", "listen", self.listen),
             ("--data-dir", "data_dir", self.data_dir),
             ("--capacity", "worker.capacity", self.capacity),
@@ -68,8 +69,8 @@ impl Settings {
     }
 }
 
-pub(crate) fn run(args: Args, out: Out) -> anyhow::Result<Exit> {
-    let config = args.settings.load()?.config;
+pub(crate) fn run(args: Args, token: Option<String>, out: Out) -> anyhow::Result<Exit> {
+    let config = args.settings.load(token)?.config;
     if config.listen.is_none() {
         return Err(Usage("`dev` needs the API: set `listen`".to_owned()).into());
     }
@@ -115,7 +116,7 @@ fn greet(config: &Config, running: &Running, out: Out) -> anyhow::Result<()> {
     let address = running.address.context("the API did not say where it listens")?;
     if out.is_json() {
         let url = format!("http://{}", reachable(address));
-        return print_object(&serde_json::json!({ "url": url, "dataDir": data_dir }));
+        return print_object(&serde_json::json!({ "url": url, "listen": address, "dataDir": data_dir }));
     }
     print_line(greeting(address, &data_dir.display().to_string(), config.token.is_some()))
 }
@@ -143,7 +144,7 @@ fn greeting(address: SocketAddr, data_dir: &str, has_token: bool) -> String {
         ("", "")
     };
     format!(
-        "Tasklane {} listens on {url}\n\
+        "Tasklane {} listens on http://{address}\n\
          Data is kept in {data_dir}\n\
          Ctrl-C stops it\n\n\
          To try it, in another terminal{where_}:\n  \
@@ -159,9 +160,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_greeting_names_an_address_that_can_be_used() {
+    fn the_greeting_says_where_it_listens_and_names_an_address_that_can_be_used() {
         let text = greeting("0.0.0.0:9000".parse().unwrap(), "/srv", false);
-        assert!(text.contains("listens on http://127.0.0.1:9000\n"), "{text}");
+        assert!(text.contains("listens on http://0.0.0.0:9000\n"), "{text}");
         assert!(text.contains("\n  tasklane --url http://127.0.0.1:9000 run -- echo hello\n"), "{text}");
         let text = greeting("127.0.0.1:7070".parse().unwrap(), "/srv", false);
         assert!(text.contains("\n  tasklane run -- echo hello\n  tasklane list\n  curl "), "{text}");

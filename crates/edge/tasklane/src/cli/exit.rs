@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::process::ExitCode;
 
+use serde_json::{Value, json};
 use tasklane::config::ConfigError;
 use tasklane_client::{Error, Problem, Task};
 
@@ -44,6 +45,15 @@ impl Exit {
         }
     }
 
+    /// What an error that is not the server's is called.
+    fn word(self) -> &'static str {
+        match self {
+            Self::USAGE => "usage",
+            Self::UNREACHABLE => "unreachable",
+            _ => "failed",
+        }
+    }
+
     fn of_problem(problem: &Problem) -> Self {
         match problem.status {
             401 | 403 => Self::NOT_ALLOWED,
@@ -75,16 +85,28 @@ pub(crate) fn report(error: &anyhow::Error, out: Out) -> Exit {
         return Exit::OK;
     }
     let (exit, hint) = advice(error);
-    let mut stderr = std::io::stderr().lock();
+    let mut text = if out.is_json() {
+        as_json(error, exit, hint.as_deref()).to_string()
+    } else {
+        let hint = hint.map(|hint| format!("\nhint: {hint}")).unwrap_or_default();
+        format!("error: {}{hint}", told(error))
+    };
+    text.push('\n');
     // An error that cannot be written has nowhere else to go.
-    let _ = match (out.is_json(), client_error(error).and_then(Error::problem)) {
-        (true, Some(problem)) => writeln!(stderr, "{}", serde_json::json!(problem)),
-        _ => writeln!(stderr, "error: {}", told(error)),
+    let _ = std::io::stderr().lock().write_all(text.as_bytes());
+    exit
+}
+
+/// One object: the server's problem where there is one, else the same fields by which a problem is told.
+fn as_json(error: &anyhow::Error, exit: Exit, hint: Option<&str>) -> Value {
+    let mut told = match client_error(error).and_then(Error::problem) {
+        Some(problem) => json!(problem),
+        None => json!({ "code": exit.word(), "detail": told(error) }),
     };
     if let Some(hint) = hint {
-        let _ = writeln!(stderr, "hint: {hint}");
+        told["hint"] = hint.into();
     }
-    exit
+    told
 }
 
 /// The whole chain, but of what the transport says only the cause: the layers between say the same in other words.
@@ -142,8 +164,6 @@ fn problem_hint(problem: &Problem) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     fn task(status: &str, code: i32) -> Task {

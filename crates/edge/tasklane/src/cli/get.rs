@@ -47,8 +47,8 @@ pub(crate) fn shown(task: &Task) -> String {
         ),
     ]);
     // One attempt says nothing that is not said above.
-    if task.attempts.len() > 1 {
-        let rows = task.attempts.iter().map(|attempt| {
+    if let Some(attempts) = task.attempts.as_ref().filter(|attempts| attempts.len() > 1) {
+        let rows = attempts.iter().map(|attempt| {
             vec![
                 attempt.number.to_string(),
                 attempt.outcome.clone().unwrap_or_default(),
@@ -62,9 +62,9 @@ pub(crate) fn shown(task: &Task) -> String {
         text.push_str(&table(&["ATTEMPT", "OUTCOME", "WORKER", "STARTED", "TOOK", "ERROR"], rows));
         text.push('\n');
     }
-    if !task.logs.is_empty() {
+    if let Some(logs) = task.logs.as_ref().filter(|logs| !logs.is_empty()) {
         text.push_str("\nend of its output:\n");
-        let printed: String = task.logs.iter().map(|chunk| chunk.text.as_str()).collect();
+        let printed: String = logs.iter().map(|chunk| chunk.text.as_str()).collect();
         text.push_str(&printed);
     }
     text

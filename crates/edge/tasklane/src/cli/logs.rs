@@ -45,7 +45,8 @@ pub(crate) async fn run(args: Args, client: &Client, out: Out) -> anyhow::Result
     loop {
         let page = client.logs(&args.id, after.as_deref(), Some(PAGE)).await?;
         page.logs.iter().try_for_each(show)?;
-        if page.next.is_none() || page.logs.len() < PAGE as usize {
+        // A page is bounded in bytes too, so a short one is not yet the end.
+        if page.next.is_none() {
             return Ok(Exit::OK);
         }
         after = page.next;

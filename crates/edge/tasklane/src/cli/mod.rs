@@ -27,9 +27,9 @@ mod worker;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
-use connect::Connect;
+use connect::{Connect, Typed};
 use exit::{Exit, report};
 use out::Out;
 
@@ -83,13 +83,15 @@ enum Command {
 
 /// Reads the command line and does what it says.
 pub(crate) fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let matches = Cli::command().get_matches();
+    let typed = Typed::of(&matches);
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let out = Out::new(cli.json);
     let done = match cli.command {
-        Command::Dev(args) => dev::run(args, out),
+        Command::Dev(args) => typed.server("dev").and_then(|token| dev::run(args, token, out)),
         Command::Bench(args) => bench::run(&args, &cli.connect, out),
-        Command::Config(command) => config::run(command, out),
-        Command::Completions(args) => completions::run(&args),
+        Command::Config(command) => typed.server("config").and_then(|token| config::run(command, token, out)),
+        Command::Completions(args) => typed.nothing("completions").and_then(|()| completions::run(&args)),
         command => client(command, &cli.connect, out),
     };
     match done {

@@ -145,8 +145,33 @@ pub(super) fn check(config: &Config) -> Vec<Fault> {
     {
         fault("worker.never_retry_exit_codes", "0 is success".to_owned());
     }
-    if config.log.level.trim().is_empty() {
-        fault("log.level", "must not be empty; use error, warn, info, debug or trace".to_owned());
+    if let Some(message) = wrong_filter(&config.log.level) {
+        fault("log.level", message);
     }
     faults
+}
+
+/// The names of levels, the quietest first.
+const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+
+/// What is wrong with a list of levels and `part=level`. Whoever reads it later would take a misspelt level for the name
+/// of a part, and say nothing of all others.
+fn wrong_filter(filter: &str) -> Option<String> {
+    let is_level = |text: &str| LEVELS.iter().any(|level| level.eq_ignore_ascii_case(text));
+    let in_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | ':' | '-' | '.');
+    filter.split(',').map(str::trim).find_map(|directive| {
+        let level = match directive.split_once('=') {
+            Some((part, level)) if !part.is_empty() && part.chars().all(in_name) => level,
+            Some((part, _)) => {
+                return Some(format!("{part:?} is not the name of a part, such as tasklane_runtime"));
+            }
+            None => directive,
+        };
+        let known = LEVELS[1..].join(", ");
+        (!is_level(level)).then(|| {
+            format!(
+                "{level:?} is not a level; use {known}, off, or filters such as info,tasklane_runtime=debug"
+            )
+        })
+    })
 }

@@ -35,6 +35,34 @@ fn wrong_usage_is_2() {
 }
 
 #[test]
+fn options_that_do_not_apply_are_refused_and_a_token_is_that_of_the_server() {
+    let cases: [(&[&str], &str); 6] = [
+        (&["dev", "--url", "http://127.0.0.1:1"], "error: --url does not apply to `dev`: "),
+        (&["--namespace", "a", "dev"], "error: --namespace does not apply to `dev`: "),
+        (&["config", "show", "--url", "http://127.0.0.1:1"], "error: --url does not apply to `config`: "),
+        (&["config", "check", "x.yaml", "--token", "a"], "error: --token does not apply to `config check`: "),
+        (&["completions", "bash", "--token", "a"], "error: --token does not apply to `completions`: "),
+        (
+            &["completions", "bash", "--namespace", "a"],
+            "error: --namespace does not apply to `completions`: ",
+        ),
+    ];
+    for (args, told) in cases {
+        let output = output(&mut tasklane(args));
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        assert!(stderr(&output).starts_with(told), "{args:?}: {}", stderr(&output));
+    }
+    // What the environment says is for all commands.
+    let mut command = tasklane(&["config", "show"]);
+    let shown = output(command.env("TASKLANE_URL", "http://127.0.0.1:1").env("TASKLANE_NAMESPACE", "a"));
+    assert!(shown.status.success(), "{}", stderr(&shown));
+    let shown = output(&mut tasklane(&["config", "show", "--token", "abc"]));
+    let text = stdout(&shown);
+    let token = text.lines().find(|line| line.trim_start().starts_with("token:")).unwrap();
+    assert!(token.contains("--token") && !token.contains("abc"), "{token}");
+}
+
+#[test]
 fn refusals_have_their_own_codes() {
     let cases = [
         (401, "unauthorized", 6, "TASKLANE_TOKEN"),
@@ -63,10 +91,26 @@ fn refusals_have_their_own_codes() {
 fn a_refusal_is_json_for_programs() {
     let script = Script::new(vec![json(404, r#"{"code":"task_not_found","status":404,"title":"t"}"#)]);
     let output = output(&mut tasklane(&["--json", "--url", &script.url, "get", ID]));
-    let line = stderr(&output).lines().next().unwrap().to_owned();
-    let problem: serde_json::Value = serde_json::from_str(&line).unwrap();
+    // Nothing but JSON: the hint is a part of it.
+    let problem: serde_json::Value = serde_json::from_str(&stderr(&output)).unwrap();
     assert_eq!(problem["code"], "task_not_found");
+    assert!(problem["hint"].as_str().unwrap().contains("`tasklane list`"), "{problem}");
     assert!(output.stdout.is_empty());
+}
+
+#[test]
+fn errors_that_are_not_the_servers_are_json_for_programs_too() {
+    let cases: [(&[&str], i32, &str); 2] = [
+        (&["--json", "--url", "http://127.0.0.1:1", "get", ID], 5, "unreachable"),
+        (&["--json", "--url", "http://127.0.0.1:1", "dev"], 2, "usage"),
+    ];
+    for (args, exit, code) in cases {
+        let output = output(&mut tasklane(args));
+        assert_eq!(output.status.code(), Some(exit), "{args:?}");
+        let told: serde_json::Value = serde_json::from_str(&stderr(&output)).unwrap();
+        assert_eq!((&told["code"], told["hint"].is_string()), (&code.into(), exit == 5), "{told}");
+        assert!(!told["detail"].as_str().unwrap().is_empty());
+    }
 }
 
 #[test]

@@ -51,11 +51,12 @@ tasklane bulk retry --status FAILED --created-after 2h
 ```
 
 Results go to standard output, remarks and progress bars to standard error. With `--json` every command prints JSON
-as the API gives it; lists and streams print one object a line, so that `jq` and `while read` work on them. Durations are written
-`500ms`, `90s`, `5m`, `1h30m`; times `2030-01-31T12:00:00Z`, or, in filters, as a time ago: `2h`.
+as the API gives it; lists and streams print one object a line, so that `jq` and `while read` work on them. An error is one
+object on standard error, with `code`, `detail` and, where there is one, `hint`. Durations are written `500ms`, `90s`, `5m`, `1h30m`; times `2030-01-31T12:00:00Z`, or, in filters, as a time ago: `2h`.
 
-Every client command takes `--url` (or `TASKLANE_URL`; by default `http://127.0.0.1:7070`), `--token` (or
-`TASKLANE_TOKEN`) and `--namespace` (or `TASKLANE_NAMESPACE`).
+Every command that talks to a server takes `--url` (or `TASKLANE_URL`; by default `http://127.0.0.1:7070`), `--token` (or
+`TASKLANE_TOKEN`) and `--namespace` (or `TASKLANE_NAMESPACE`). To `dev` and `config show`, `--token` is the one that the
+server asks for.
 
 ## Exit codes
 | code | meaning |

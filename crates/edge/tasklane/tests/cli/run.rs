@@ -104,3 +104,21 @@ fn waiting_that_takes_too_long_is_124() {
     let output = output(&mut tasklane(&["--url", &script.url, "wait", "--timeout", "100ms", "t1"]));
     assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(124), "t1: RUNNING\n"));
 }
+
+#[test]
+fn json_is_as_the_api_gives_it() {
+    let task = serde_json::json!({
+        "taskId": "t1", "status": "PENDING", "taskName": "a", "taskType": "NOOP", "queue": "default", "priority": 5,
+        "attempt": 0, "retryCount": 0, "cancelRequested": false, "metadata": {}, "labels": {}, "attempts": [], "logs": [],
+        "payload": { "b": [1, null] }, "createdAt": "2026-01-01T00:00:00.000001Z",
+    });
+    let script = Script::new(vec![json(200, &task.to_string())]);
+    let shown = output(&mut tasklane(&["--json", "--url", &script.url, "get", "t1"]));
+    assert_eq!(serde_json::from_str::<serde_json::Value>(&stdout(&shown)).unwrap(), task);
+
+    let counted = serde_json::json!({ "dryRun": true, "matched": 3 });
+    let script = Script::new(vec![json(200, &counted.to_string())]);
+    let args = ["--json", "--url", &script.url, "bulk", "cancel", "--all", "--dry-run"];
+    let shown = output(&mut tasklane(&args));
+    assert_eq!(serde_json::from_str::<serde_json::Value>(&stdout(&shown)).unwrap(), counted);
+}

@@ -25,6 +25,23 @@ fn an_unknown_key_has_its_path_and_a_suggestion() {
 }
 
 #[test]
+fn a_misspelt_log_level_is_an_error() {
+    for wrong in ["inof", "", "info,", "tasklane_runtime", "info,tasklane_runtime=debg", "info;debug"] {
+        let faults = faults(&format!("log: {{level: \"{wrong}\"}}"));
+        assert!(faults.len() == 1 && faults[0].starts_with("log.level: "), "{wrong}: {faults:?}");
+        assert!(faults[0].contains("is not a level; use error, warn, info, debug, trace"), "{faults:?}");
+    }
+    assert_eq!(
+        faults("log: {level: 'info,=debug'}"),
+        ["log.level: \"\" is not the name of a part, such as tasklane_runtime"]
+    );
+    for right in ["info", "WARN", "off", "info,tasklane_runtime=debug", "warn, tasklane_api::serve=trace"] {
+        let (_folder, sources) = file(&format!("log: {{level: '{right}'}}"));
+        load(&sources).unwrap();
+    }
+}
+
+#[test]
 fn an_unknown_variable_is_an_error_with_a_suggestion() {
     let error = |name| load(&env(&[(name, "1")])).unwrap_err().to_string();
     assert!(

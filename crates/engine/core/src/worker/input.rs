@@ -34,6 +34,8 @@ pub enum Input {
     Capacity(u32),
     /// Take nothing more; give back what has not started.
     Drain,
+    /// Draining has taken long enough: stop what still runs and give it back, too.
+    Leave,
     /// Time has passed.
     Tick,
 }
@@ -67,4 +69,6 @@ pub enum StopReason {
     Cancelled,
     /// It has run for as long as it may.
     TimedOut,
+    /// Its worker leaves. The task is not to blame, and runs again.
+    Leaving,
 }

@@ -203,6 +203,7 @@ impl WorkerSession {
             Input::Progress { attempt, progress } => self.on_progress(attempt, progress),
             Input::Capacity(capacity) => self.capacity = capacity,
             Input::Drain => self.drain(),
+            Input::Leave => self.leave(effects),
             Input::Tick => {}
         }
     }
@@ -279,7 +280,15 @@ impl WorkerSession {
 
     /// A report on this attempt is being repeated.
     pub fn awaits_ack(&self, attempt: AttemptId) -> bool {
-        self.attempts.get(&attempt).is_some_and(|a| matches!(a.state, AttemptState::Ended(_)))
+        self.last_report(attempt).is_some()
+    }
+
+    /// What is said of an attempt that is over, until it is acknowledged.
+    pub fn last_report(&self, attempt: AttemptId) -> Option<&Report> {
+        match &self.attempts.get(&attempt)?.state {
+            AttemptState::Ended(report) => Some(report),
+            AttemptState::Queued(_) | AttemptState::Running { .. } => None,
+        }
     }
 
     fn check_lease(&mut self, effects: &mut Vec<Effect>) {
@@ -471,6 +480,10 @@ impl WorkerSession {
         if finish.ending != Ending::Success {
             match stopping {
                 Some(StopReason::Cancelled) => finish.ending = Ending::Cancelled,
+                Some(StopReason::Leaving) => {
+                    let reason = "the worker left before the attempt had ended".to_owned();
+                    return self.conclude(lane, id, Report::HandedBack { reason });
+                }
                 Some(StopReason::TimedOut) => {
                     let error = match quiet_max {
                         Some(quiet) if stop_at < timeout => {
@@ -500,6 +513,15 @@ impl WorkerSession {
     fn drain(&mut self) {
         self.draining = true;
         self.hand_back_queued("the worker is draining");
+    }
+
+    fn leave(&mut self, effects: &mut Vec<Effect>) {
+        self.drain();
+        let running = self.attempts.iter().filter(|(_, a)| matches!(a.state, AttemptState::Running { .. }));
+        let running: Vec<AttemptId> = running.map(|(&id, _)| id).collect();
+        for id in running {
+            self.stop(id, StopReason::Leaving, effects);
+        }
     }
 
     /// A report is acknowledged.

@@ -35,6 +35,10 @@ pub(crate) struct Task {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     request_id: Option<String>,
+    /// Under the consistent-hash strategy: tasks with the same key go to the same worker.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    hash_key: Option<String>,
     /// The task that this one is a part or a retry of.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, format = "uuid")]
@@ -129,6 +133,7 @@ impl Task {
             metadata: body.metadata,
             labels: head.labels.clone(),
             request_id: body.request_id,
+            hash_key: body.hash_key,
             parent: body.parent.map(|id| id.to_string()),
             execution_timeout: Seconds(head.execution_timeout),
             start_timeout: head.start_timeout.map(Seconds),

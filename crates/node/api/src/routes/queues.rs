@@ -5,6 +5,7 @@ use axum::extract::State;
 use tasklane_core::id::{Name, QueueKey};
 use tasklane_ports::{PutPolicy, StoreError};
 use tasklane_runtime::node::QueueInfo;
+use tasklane_runtime::request::check_internal;
 
 use crate::extract::{JsonBody, NameInPath, Namespace, NoBody, NoParams};
 use crate::model::{PutQueue, Queue, QueuePage};
@@ -75,6 +76,7 @@ pub(crate) async fn put(
     _: NoParams,
     body: JsonBody,
 ) -> Result<Json<Queue>, Problem> {
+    check_internal("name", &name)?;
     let request: PutQueue = body.read()?;
     let policy = request.policy.0.into_policy()?;
     let queue = QueueKey::new(namespace, name);
@@ -98,6 +100,7 @@ pub(crate) async fn pause(
     _: NoParams,
     _: NoBody,
 ) -> Result<Json<Queue>, Problem> {
+    check_internal("name", &name)?;
     set_paused(&api, namespace, name, true).await
 }
 

@@ -1,6 +1,6 @@
 //! What an attempt has to show for itself, and how its end is judged.
 
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::path::Path;
 use std::time::Duration;
 
@@ -34,9 +34,17 @@ pub(super) fn nested_too_deep() -> TaskError {
     TaskError::new("result_invalid", message)
 }
 
-/// What a command wrote to its result file: `None` if it wrote none.
+/// What a command wrote to its result file: `None` if it wrote none. Something else in its place is not followed, and
+/// not passed over either.
 pub(super) fn read_result(path: &Path, max: usize) -> Result<Option<String>, TaskError> {
-    let Some(file) = open_plain(path) else { return Ok(None) };
+    let Some(file) = open_plain(path) else {
+        let why = match std::fs::symlink_metadata(path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Ok(about) if about.is_file() => "cannot be read",
+            Ok(_) | Err(_) => "is not a regular file",
+        };
+        return Err(TaskError::new("result_invalid", format!("the result file {why}")));
+    };
     let len = file.metadata().map_or(0, |about| about.len());
     let len = usize::try_from(len).unwrap_or(usize::MAX);
     let mut bytes = Vec::new();
@@ -213,6 +221,24 @@ mod tests {
             std::fs::write(&path, text).unwrap();
             assert_eq!(read(), expected, "{text}");
         }
+        let elsewhere = dir.path().join("elsewhere");
+        std::fs::write(&elsewhere, "{}").unwrap();
+        let instead: [&dyn Fn(); 4] = [
+            &|| std::os::unix::fs::symlink(&elsewhere, &path).unwrap(),
+            &|| std::os::unix::fs::symlink("nowhere", &path).unwrap(),
+            &|| std::fs::create_dir(&path).unwrap(),
+            &|| drop(std::os::unix::net::UnixListener::bind(&path).unwrap()),
+        ];
+        for put in instead {
+            std::fs::remove_file(&path).or_else(|_| std::fs::remove_dir(&path)).unwrap();
+            put();
+            let error = read_result(&path, 16).unwrap_err();
+            assert_eq!(
+                (&*error.code, &*error.message),
+                ("result_invalid", "the result file is not a regular file")
+            );
+        }
+        std::fs::remove_file(&path).unwrap();
         std::fs::write(&path, b"\"\xff\"").unwrap();
         assert_eq!(read(), Err("result_invalid".to_owned()));
         let nested = |depth| format!("{}{}", "[".repeat(depth), "]".repeat(depth));

@@ -9,9 +9,13 @@
 //! A cancelled task no longer looks as the filter says; but it was cancelled since the operation began, and that tells it
 //! from those that it never was about.
 //!
+//! A cancel is counted by what came of it. A waiting task is cancelled at once; one that runs ends later, and may succeed
+//! before it is stopped. So tasks that are being stopped are looked at again while the operation goes on, and waited for
+//! at its end. What follows a crash begins with the first page that had such a task.
+//!
 //! A store that cannot be used at the moment ends the attempt, and the next one goes on. A full queue is waited for.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,6 +30,7 @@ use tasklane_core::time::Timestamp;
 use tasklane_ports::{
     Attempt, Execution, Executor, ExecutorError, StoreError, TaskCursor, TaskFilter, TaskList,
 };
+use tokio::time::Instant;
 
 use crate::clock;
 use crate::request::{RetryRequest, TaskRequest};
@@ -56,9 +61,9 @@ pub struct BulkStatus {
     pub status: Status,
     /// Tasks looked at that the action applies to.
     pub matched: u64,
-    /// Tasks for which the action was accepted.
+    /// Tasks that were cancelled, or run again.
     pub done: u64,
-    /// Tasks for which it was not.
+    /// Tasks that were not: they had changed meanwhile.
     pub failed: u64,
     /// For people.
     pub message: String,
@@ -87,13 +92,51 @@ struct Tally {
     matched: u64,
     done: u64,
     failed: u64,
-    /// Where to go on after a crash.
+    /// Which task was looked at last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     after: Option<(Timestamp, TaskId)>,
+    /// Where to go on after a crash, if that is not here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    again_from: Option<Box<Tally>>,
+}
+
+/// What came of the tasks of a page.
+#[derive(Debug, Default)]
+struct Outcome {
+    done: u64,
+    failed: u64,
+    /// They are being stopped.
+    open: Vec<TaskId>,
+    /// Their lane has not said anything yet.
+    unheard: Vec<TaskId>,
+}
+
+/// A page of which some tasks are being stopped.
+#[derive(Debug)]
+struct OpenPage {
+    /// All that was counted before it.
+    before: Tally,
+    open: Vec<TaskId>,
 }
 
 /// Tasks looked at in one go.
 const PAGE: usize = 500;
+
+/// Tasks that are read again at once, with their payloads.
+const LOOK: usize = 50;
+
+/// How long the owners of lanes are waited for to take the commands of a page.
+const APPLIED_WITHIN: Duration = Duration::from_secs(2);
+
+/// How long tasks that are being stopped are waited for at the end. What has not ended then counts as done: the cancel was
+/// accepted.
+const STOPPED_WITHIN: Duration = Duration::from_mins(1);
+
+/// Tasks that are being stopped and waited for. What is beyond counts as done.
+const OPEN_MAX: usize = 10_000;
+
+/// The shortest and the longest wait before tasks are looked at again.
+const LOOK_AGAIN: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(250));
 
 /// How long a full queue is waited for, while it takes nothing.
 const FULL_PATIENCE: Duration = Duration::from_secs(30);
@@ -162,8 +205,10 @@ impl Node {
         request.priority = Priority::MAX;
         request.retry = RETRY;
         request.execution_timeout = Some(Duration::from_hours(24));
-        let answer = self.submit(namespace, vec![request]).await.pop().expect("one answer for one task");
-        answer.map(|submitted| submitted.id)
+        // Not as users submit: its names are not theirs to use.
+        let task = self.place(namespace, request).await?;
+        let answer = self.submit_to(task.id.lane(), vec![task]).await.pop();
+        answer.expect("one answer for one task").map(|submitted| submitted.id)
     }
 
     /// How far an operation is; `None` if there is no such operation.
@@ -299,25 +344,80 @@ impl Operation {
     async fn work(&self, attempt: &dyn Attempt) -> Result<Tally, Trouble> {
         let (mut tally, begun_at) = self.resume().await?;
         let mut waited = BTreeMap::new();
+        let mut pages = VecDeque::<OpenPage>::new();
         loop {
+            let before_page = Tally { again_from: None, ..tally.clone() };
             let after = tally.after.map(|(created_at, id)| TaskCursor { created_at, id });
             let list = TaskList { filter: self.filter(), after, limit: PAGE };
             let page = self.node.list(list).await?;
             let rows: Vec<_> = page.tasks.iter().filter(|row| wanted(self.spec.action, row)).collect();
             let before = page.tasks.iter().filter(|row| self.cancelled_before(row, begun_at)).count() as u64;
-            let done = match self.spec.action {
+            let Outcome { done, failed, open, .. } = match self.spec.action {
                 BulkAction::Cancel => self.cancel(&rows).await?,
                 BulkAction::Retry => self.retry(&rows, &mut waited).await?,
             };
             tally.matched += rows.len() as u64 + before;
             tally.done += done + before;
-            tally.failed += rows.len() as u64 - done;
+            tally.failed += failed;
             tally.after = page.next.map(|next| (next.created_at, next.id));
+            if pages.iter().map(|page| page.open.len()).sum::<usize>() + open.len() > OPEN_MAX {
+                tally.done += open.len() as u64;
+            } else if !open.is_empty() {
+                pages.push_back(OpenPage { before: before_page, open });
+            }
+            self.look_again(&mut pages, &mut tally).await?;
             if tally.after.is_none() {
-                return Ok(tally);
+                break;
             }
             attempt.progress(Progress { percent: None, message: written(&tally) });
         }
+        let mut waits = Waits::within(STOPPED_WITHIN);
+        while !pages.is_empty() {
+            attempt.progress(Progress { percent: None, message: written(&tally) });
+            if !waits.next().await {
+                tally.done += pages.iter().map(|page| page.open.len() as u64).sum::<u64>();
+                break;
+            }
+            self.look_again(&mut pages, &mut tally).await?;
+        }
+        Ok(Tally { after: None, again_from: None, ..tally })
+    }
+
+    /// Counts what has become of tasks that were being stopped.
+    async fn look_again(&self, pages: &mut VecDeque<OpenPage>, tally: &mut Tally) -> Result<(), StoreError> {
+        for at in 0..pages.len() {
+            let outcome = self.look(std::mem::take(&mut pages[at].open)).await?;
+            let later = pages.range_mut(at + 1..).map(|page| &mut page.before);
+            for tally in later.chain([&mut *tally]) {
+                tally.done += outcome.done;
+                tally.failed += outcome.failed;
+            }
+            pages[at].open = outcome.open;
+            pages[at].open.extend(outcome.unheard);
+        }
+        while pages.front().is_some_and(|page| page.open.is_empty()) {
+            pages.pop_front();
+        }
+        tally.again_from = pages.front().map(|page| Box::new(page.before.clone()));
+        Ok(())
+    }
+
+    /// What has become of tasks for which a cancel was posted.
+    async fn look(&self, tasks: Vec<TaskId>) -> Result<Outcome, StoreError> {
+        let mut outcome = Outcome::default();
+        for ids in tasks.chunks(LOOK) {
+            let found = self.node.0.parts.store.tasks(ids).await?;
+            for (&id, view) in ids.iter().zip(found) {
+                match view.map(|view| (view.row.state.status, view.row.state.cancel_requested)) {
+                    Some((Status::Cancelled, _)) => outcome.done += 1,
+                    None => outcome.failed += 1,
+                    Some((status, _)) if status.is_final() => outcome.failed += 1,
+                    Some((_, true)) => outcome.open.push(id),
+                    Some((_, false)) => outcome.unheard.push(id),
+                }
+            }
+        }
+        Ok(outcome)
     }
 
     /// Where an earlier attempt of this operation stood, and when the operation began.
@@ -326,6 +426,7 @@ impl Operation {
             return Err(StoreError::corrupt(format!("operation {} is not there", self.id)));
         };
         let tally = progress_of(view.row.state.progress.as_deref()).unwrap_or_default();
+        let tally = tally.again_from.map_or(Tally { again_from: None, ..tally }, |earlier| *earlier);
         Ok((tally, view.row.state.created_at))
     }
 
@@ -363,7 +464,7 @@ impl Operation {
         }
     }
 
-    async fn cancel(&self, rows: &[&TaskRow]) -> Result<u64, Trouble> {
+    async fn cancel(&self, rows: &[&TaskRow]) -> Result<Outcome, Trouble> {
         let mut lanes = BTreeMap::<LaneId, Vec<Command>>::new();
         for row in rows {
             lanes.entry(row.id.lane()).or_default().push(Command::Cancel { task: row.id });
@@ -372,7 +473,18 @@ impl Operation {
             self.node.0.parts.store.post(lane, &commands).await?;
             self.node.hint(lane);
         }
-        Ok(rows.len() as u64)
+        // Those that wait are cancelled in a moment; those that run take longer, and do not hold up the next page.
+        let mut outcome = Outcome { unheard: rows.iter().map(|row| row.id).collect(), ..Outcome::default() };
+        let mut waits = Waits::within(APPLIED_WITHIN);
+        while !outcome.unheard.is_empty() && waits.next().await {
+            let more = self.look(std::mem::take(&mut outcome.unheard)).await?;
+            outcome.done += more.done;
+            outcome.failed += more.failed;
+            outcome.open.extend(more.open);
+            outcome.unheard = more.unheard;
+        }
+        outcome.open.append(&mut outcome.unheard);
+        Ok(outcome)
     }
 
     /// `waited` is how long each queue has been waited for since it took a task.
@@ -380,7 +492,7 @@ impl Operation {
         &self,
         rows: &[&TaskRow],
         waited: &mut BTreeMap<QueueKey, Duration>,
-    ) -> Result<u64, Trouble> {
+    ) -> Result<Outcome, Trouble> {
         let mut done = 0;
         for row in rows {
             let request_id = format!("{BULK_TYPE}:{}:{}", self.id, row.id);
@@ -410,6 +522,29 @@ impl Operation {
                 break;
             }
         }
-        Ok(done)
+        Ok(Outcome { done, failed: rows.len() as u64 - done, ..Outcome::default() })
+    }
+}
+
+/// Waits that become longer, until their time is up.
+#[derive(Debug)]
+struct Waits {
+    until: Instant,
+    next: Duration,
+}
+
+impl Waits {
+    fn within(time: Duration) -> Self {
+        Self { until: Instant::now() + time, next: LOOK_AGAIN.0 }
+    }
+
+    /// Answers whether there was time left to wait.
+    async fn next(&mut self) -> bool {
+        if Instant::now() >= self.until {
+            return false;
+        }
+        tokio::time::sleep(self.next).await;
+        self.next = (self.next * 2).min(LOOK_AGAIN.1);
+        true
     }
 }

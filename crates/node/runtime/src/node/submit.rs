@@ -12,7 +12,7 @@ use tasklane_ports::{StoreError, Submit};
 use tokio::time::Instant;
 
 use crate::clock;
-use crate::request::{FieldError, Placement, TaskRequest};
+use crate::request::{FieldError, Placement, TaskRequest, check_internal};
 
 use super::Node;
 
@@ -56,6 +56,12 @@ impl From<StoreError> for SubmitError {
     }
 }
 
+/// Refuses names that servers keep for themselves.
+fn not_internal(request: &TaskRequest) -> Result<(), FieldError> {
+    check_internal("taskType", &request.task_type)?;
+    check_internal("queue", &request.queue)
+}
+
 /// When to try again to submit to a full queue.
 const FULL_RETRY_AFTER: Duration = Duration::from_secs(1);
 /// How long a policy that was read counts for what tasks get as defaults.
@@ -91,7 +97,11 @@ impl Node {
         answers.resize_with(requests.len(), || None);
         let mut lanes: BTreeMap<LaneId, Vec<(usize, NewTask)>> = BTreeMap::new();
         for (at, request) in requests.into_iter().enumerate() {
-            match self.place(namespace, request).await {
+            let placed = match not_internal(&request) {
+                Ok(()) => self.place(namespace, request).await,
+                Err(error) => Err(error.into()),
+            };
+            match placed {
                 Ok(task) => lanes.entry(task.id.lane()).or_default().push((at, task)),
                 Err(error) => answers[at] = Some(Err(error)),
             }
@@ -106,7 +116,7 @@ impl Node {
     }
 
     /// Turns a request into a task of its queue's lane.
-    async fn place(&self, namespace: &Name, request: TaskRequest) -> Result<NewTask, SubmitError> {
+    pub(super) async fn place(&self, namespace: &Name, request: TaskRequest) -> Result<NewTask, SubmitError> {
         let queue = QueueKey::new(namespace.clone(), request.queue.clone());
         let known = self.known(&queue).await?;
         let placement = Placement {

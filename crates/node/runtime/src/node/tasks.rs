@@ -48,7 +48,7 @@ const LOG_PAGE_BYTES: usize = 128 << 10;
 const LOG_STEP: usize = 8;
 
 /// The version of the fingerprints of retries: another kind of request than a submit, so never equal to one.
-const RETRY_FINGERPRINT: u8 = 255;
+const RETRY_FINGERPRINT: u8 = Fingerprint::RETRY | 1;
 
 impl Node {
     /// All that is known of a task of a namespace.

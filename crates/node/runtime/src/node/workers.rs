@@ -8,6 +8,8 @@ use tasklane_core::member::{Role, WorkerDescriptor};
 use tasklane_core::message::{Control, Message, WorkerStats};
 use tasklane_ports::{Address, View};
 
+use crate::request::INTERNAL_PREFIX;
+
 use super::Node;
 
 /// A live worker.
@@ -43,7 +45,7 @@ impl Node {
         let view = self.0.parts.scheduler.view();
         let stats = self.0.stats.lock().unwrap_or_else(PoisonError::into_inner);
         let mut workers: Vec<WorkerInfo> = descriptors(&view)
-            .filter(|(_, descriptor)| !descriptor.name.as_str().starts_with(SYSTEM_PREFIX))
+            .filter(|(_, descriptor)| !descriptor.name.as_str().starts_with(INTERNAL_PREFIX))
             .map(|(session, descriptor)| WorkerInfo {
                 session,
                 descriptor: descriptor.clone(),
@@ -105,9 +107,6 @@ impl Node {
         }
     }
 }
-
-/// Names of workers that servers keep for themselves.
-pub(crate) const SYSTEM_PREFIX: &str = "tasklane.";
 
 fn descriptors(view: &View) -> impl Iterator<Item = (SessionId, &WorkerDescriptor)> {
     view.members.values().filter_map(|member| match &member.role {

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
 
+use jiff::fmt::temporal::Pieces;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{self, Deserialize, DeserializeOwned, Deserializer, MapAccess, Visitor};
 use serde_json::error::Category;
@@ -280,6 +281,12 @@ pub fn parse_time(text: &str) -> Result<Timestamp, String> {
     let time: Result<jiff::Timestamp, _> = text.parse();
     time.map(|time| Timestamp::from_micros(time.as_microsecond())).map_err(|_| {
         let shown: String = text.chars().take(40).collect();
+        // One that is written well is out of range.
+        let well_written = Pieces::parse(text)
+            .is_ok_and(|pieces| pieces.time().is_some() && pieces.to_numeric_offset().is_some());
+        if well_written {
+            return format!("must be a time up to 9999-12-30T22:00:00Z, not {shown:?}");
+        }
         format!("must be a time with its offset, as 2030-01-31T12:00:00Z, not {shown:?}")
     })
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use tasklane_core::id::Name;
 use tasklane_core::task::Payload;
 
 use super::depth::{JSON_DEPTH_MAX, too_deep};
@@ -121,6 +122,18 @@ fn pairs(
         if let Some(c) = value.chars().find(|c| refused(*c)) {
             return Err(FieldError::invalid(path(), format!("must not contain {}", named(c))));
         }
+    }
+    Ok(())
+}
+
+/// What the names of task types, queues and workers begin with that servers keep for themselves.
+pub const INTERNAL_PREFIX: &str = "tasklane.";
+
+/// Refuses the name of something that servers keep for themselves.
+pub fn check_internal(field: &str, name: &Name) -> Result<(), FieldError> {
+    if name.as_str().starts_with(INTERNAL_PREFIX) {
+        let rule = format!("must not begin with `{INTERNAL_PREFIX}`: such names are the server's own");
+        return Err(FieldError::invalid(field, rule));
     }
     Ok(())
 }

@@ -16,5 +16,5 @@ pub use depth::{JSON_DEPTH_MAX, too_deep};
 pub use duration::{Positive, Span, parse_span};
 pub use error::{FieldError, code};
 pub use json::{Object, RETRIES_MAX, Ranged, parse_time, read_json};
-pub use limits::{RequestLimits, check_key};
+pub use limits::{INTERNAL_PREFIX, RequestLimits, check_internal, check_key};
 pub use task::{Placement, RetryRequest, TaskRequest};

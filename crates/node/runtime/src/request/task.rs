@@ -159,6 +159,7 @@ impl TaskRequest {
             payload: self.payload,
             metadata: self.metadata,
             request_id: self.request_id,
+            hash_key: self.hash_key,
             parent: self.parent,
             schedule: None,
             nominal_time: None,

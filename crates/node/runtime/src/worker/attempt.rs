@@ -7,8 +7,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::FutureExt;
 use tasklane_core::id::Name;
-use tasklane_core::message::{AttemptId, Dispatch, Ending, Finish, RetryAdvice};
-use tasklane_core::task::{Progress, TaskError, TaskResult};
+use tasklane_core::message::{AttemptId, Dispatch, Ending, Finish, Report, RetryAdvice};
+use tasklane_core::task::{Progress, TaskError, TaskHead, TaskResult};
 use tasklane_ports::{Attempt, Executor, ExecutorError, LogStream, Stop};
 use tokio::sync::{mpsc, watch};
 
@@ -18,6 +18,7 @@ use super::session::News;
 /// An attempt that executes.
 #[derive(Debug)]
 pub(super) struct Running {
+    head: Arc<TaskHead>,
     stop: watch::Sender<Option<Stop>>,
 }
 
@@ -31,11 +32,10 @@ impl Running {
         executor: Option<Arc<dyn Executor>>,
         output: Arc<Output>,
         news: mpsc::UnboundedSender<News>,
-        worker_name: Name,
     ) -> Self {
         let stop = watch::Sender::new(None);
         let stopped = stop.subscribe();
-        let attempt = dispatch.attempt;
+        let (attempt, head) = (dispatch.attempt, Arc::clone(&dispatch.head));
         let worker =
             Arc::new(WorkerSide { attempt, output: Arc::clone(&output), stop: stopped, news: news.clone() });
         tokio::spawn(async move {
@@ -47,10 +47,9 @@ impl Running {
             if tokio::time::timeout(OUTPUT_WITHIN, output.kept()).await.is_err() {
                 tracing::warn!(task = %attempt.task, attempt = %attempt.number, "output is not kept yet, the attempt is reported without");
             }
-            log_end(&dispatch, &finish, &worker_name);
             let _ = news.send(News::Ended { attempt, finish: Box::new(finish) });
         });
-        Self { stop }
+        Self { head, stop }
     }
 
     /// Asks it to end; a shorter grace than before counts.
@@ -63,22 +62,32 @@ impl Running {
             sooner
         });
     }
-}
 
-/// Every line about an attempt names its task, attempt, queue, type and worker. What went well is told only to those who ask.
-fn log_end(dispatch: &Dispatch, finish: &Finish, worker: &Name) {
-    let AttemptId { task, number } = dispatch.attempt;
-    let (queue, task_type) = (&dispatch.head.queue, &dispatch.head.task_type);
-    match &finish.ending {
-        Ending::Success => {
-            tracing::debug!(%task, attempt = %number, %queue, %task_type, %worker, "attempt succeeded");
-        }
-        Ending::Failed { error, .. } | Ending::TimedOut { error } => {
-            let (code, message) = (&error.code, &error.message);
-            tracing::info!(%task, attempt = %number, %queue, %task_type, %worker, %code, %message, "attempt failed");
-        }
-        Ending::Cancelled => {
-            tracing::info!(%task, attempt = %number, %queue, %task_type, %worker, "attempt cancelled");
+    /// Tells of its end as it is reported. Every line about an attempt names its task, attempt, queue, type and worker.
+    /// What went well is told only to those who ask.
+    pub(super) fn log_end(&self, attempt: AttemptId, report: &Report, worker: &Name) {
+        let AttemptId { task, number } = attempt;
+        let (queue, task_type) = (&self.head.queue.queue, &self.head.task_type);
+        let finish = match report {
+            Report::Finished(finish) => finish,
+            Report::HandedBack { reason } => {
+                tracing::info!(%task, attempt = %number, %queue, %task_type, %worker, %reason, "attempt handed back");
+                return;
+            }
+            Report::Accepted | Report::Started { .. } | Report::Progress(_) => return,
+        };
+        match &finish.ending {
+            Ending::Success => {
+                tracing::debug!(%task, attempt = %number, %queue, %task_type, %worker, "attempt succeeded");
+            }
+            Ending::Failed { error, .. } | Ending::TimedOut { error } => {
+                // Not called `message`, which is what JSON calls the text of the line.
+                let (code, error) = (&error.code, &error.message);
+                tracing::info!(%task, attempt = %number, %queue, %task_type, %worker, %code, %error, "attempt failed");
+            }
+            Ending::Cancelled => {
+                tracing::info!(%task, attempt = %number, %queue, %task_type, %worker, "attempt cancelled");
+            }
         }
     }
 }

@@ -59,12 +59,21 @@ pub(super) struct Session<'a> {
     /// The deadline that was told last.
     lease: Timestamp,
     meter: Meter,
-    /// When what still runs is ended, once the worker is leaving.
-    leave_at: Option<Instant>,
+    /// How far it is on its way out, and when the next step is taken.
+    leaving: Option<(Leaving, Instant)>,
     over: Option<End>,
     /// What attempts said last of how far they are, and when it is passed on: an attempt may say it very often.
     progress: HashMap<AttemptId, Progress>,
     tell_progress_at: Option<Instant>,
+}
+
+/// How a worker leaves. It may be done at any time: when nothing runs and every report is acknowledged.
+#[derive(Clone, Copy)]
+enum Leaving {
+    /// What runs may finish.
+    Draining,
+    /// What still ran is stopped.
+    Stopping,
 }
 
 #[derive(Clone, Copy)]
@@ -75,6 +84,9 @@ enum End {
 
 /// After a lease has run out, attempts have this long to be gone; the guard has ended processes by then.
 const GONE_WITHIN: Duration = Duration::from_secs(10);
+/// When attempts were stopped because the worker leaves, and their grace is over, this is how long it may take until the
+/// lanes have acknowledged how they ended.
+const SETTLED_WITHIN: Duration = Duration::from_secs(10);
 /// How often progress is passed on.
 const PROGRESS_EVERY: Duration = Duration::from_millis(250);
 /// Inputs that are taken before timers get their turn.
@@ -112,7 +124,7 @@ impl<'a> Session<'a> {
             effects: Vec::new(),
             lease: Timestamp::ZERO,
             meter: Meter::new(session),
-            leave_at: None,
+            leaving: None,
             over: None,
             progress: HashMap::new(),
             tell_progress_at: None,
@@ -148,8 +160,8 @@ impl<'a> Session<'a> {
                 }
                 () = tokio::time::sleep_until(clock::instant(deadline)) => self.settle(),
                 _ = stats.tick() => self.publish_stats(),
-                () = shutdown.cancelled(), if self.leave_at.is_none() => self.drain(),
-                () = sleep_until(self.leave_at) => break End::Drained,
+                () = shutdown.cancelled(), if self.leaving.is_none() => self.drain(),
+                () = sleep_until(self.leaving.map(|(_, until)| until)) => self.leave(),
                 () = sleep_until(self.tell_progress_at) => self.tell_progress(),
             }
         };
@@ -164,7 +176,7 @@ impl<'a> Session<'a> {
                 self.take(Input::Capacity(capacity));
                 self.update();
             }
-            Message::Control(Control::Drain) if self.leave_at.is_none() => self.drain(),
+            Message::Control(Control::Drain) if self.leaving.is_none() => self.drain(),
             _ => {}
         }
     }
@@ -172,11 +184,14 @@ impl<'a> Session<'a> {
     fn on_news(&mut self, news: News) {
         match news {
             News::Ended { attempt, finish } => {
-                self.running.remove(&attempt);
                 if let Some(progress) = self.progress.remove(&attempt) {
                     self.take(Input::Progress { attempt, progress });
                 }
                 self.take(Input::Ended { attempt, finish });
+                let (running, report) = (self.running.remove(&attempt), self.machine.last_report(attempt));
+                if let (Some(running), Some(report)) = (running, report) {
+                    running.log_end(attempt, report, &self.options.name);
+                }
             }
             News::Progress { attempt, progress } => {
                 self.progress.insert(attempt, progress);
@@ -203,11 +218,28 @@ impl<'a> Session<'a> {
     /// Takes nothing more, gives back what has not started, and leaves when the rest is done or time is up.
     fn drain(&mut self) {
         tracing::info!(worker = %self.options.name, running = self.running.len(), "worker is leaving");
-        self.leave_at = Some(Instant::now() + self.options.drain_grace);
+        self.leaving = Some((Leaving::Draining, Instant::now() + self.options.drain_grace));
         self.descriptor.draining = true;
         self.update();
         self.take(Input::Drain);
         self.settle();
+    }
+
+    /// The time for one step of leaving is up: takes the next.
+    fn leave(&mut self) {
+        match self.leaving {
+            Some((Leaving::Draining, _)) => {
+                let within = self.options.stop_grace + SETTLED_WITHIN;
+                self.leaving = Some((Leaving::Stopping, Instant::now() + within));
+                self.take(Input::Leave);
+                self.settle();
+            }
+            Some((Leaving::Stopping, _)) => {
+                tracing::warn!(worker = %self.options.name, "worker leaves before all reports are acknowledged");
+                self.over = Some(End::Drained);
+            }
+            None => {}
+        }
     }
 
     /// Tells everyone what the worker offers now.
@@ -275,11 +307,10 @@ impl<'a> Session<'a> {
     fn start(&mut self, dispatch: Dispatch) {
         let executor = self.parts.executors.executor(&dispatch.head.task_type).cloned();
         let attempt = dispatch.attempt;
-        let (task, number, queue) = (attempt.task, attempt.number, &dispatch.head.queue);
+        let (task, number, queue) = (attempt.task, attempt.number, &dispatch.head.queue.queue);
         tracing::debug!(%task, attempt = %number, %queue, worker = %self.options.name, "attempt starts");
         let output = self.shipper.attempt(attempt);
-        let running =
-            Running::start(dispatch, executor, output, self.news.clone(), self.options.name.clone());
+        let running = Running::start(dispatch, executor, output, self.news.clone());
         self.running.insert(attempt, running);
     }
 
@@ -289,7 +320,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Ends what still runs; closes the session only when nothing does, because its end is what allows others to run
+    /// Ends what still runs, at once; closes the session only when nothing does, because its end is what allows others to run
     /// the same tasks.
     async fn finish(mut self, end: End) -> Ended {
         let stop = Stop { reason: StopReason::Cancelled, grace: Duration::ZERO };

@@ -7,7 +7,7 @@ use futures::future::join_all;
 use tasklane_core::commit::SubmitOutcome::{Created, Duplicate, QueueFull, RequestIdReused};
 use tasklane_core::id::LaneId;
 use tasklane_core::status::Status::{self, Dispatched, Retrying, Running, Scheduled};
-use tasklane_core::task::{FlowKey, NewTask, Payload};
+use tasklane_core::task::{Fingerprint, FlowKey, NewTask, Payload};
 
 use crate::Submit;
 use crate::conformance::fixture::{
@@ -60,7 +60,8 @@ pub async fn a_repeated_submit_changes_nothing(env: &dyn StoreEnv) {
     assert_eq!(view(&*store, new.id).await, before);
 }
 
-/// 2: another request under the same id is refused, unless the fingerprints cannot be compared.
+/// 2: another request under the same id is refused, unless the fingerprints cannot be compared. Those of another kind of
+/// request can.
 pub async fn another_request_under_the_same_id_is_refused(env: &dyn StoreEnv) {
     let store = env.store();
     let new = task(1).fingerprint(1, 10).build();
@@ -70,9 +71,21 @@ pub async fn another_request_under_the_same_id_is_refused(env: &dyn StoreEnv) {
         task(1).fingerprint(1, 11).priority(9).build(),
         task(1).fingerprint(2, 11).build(),
         task(1).fingerprint(1, u64::MAX).build(),
+        task(1).fingerprint(Fingerprint::RETRY | 1, 10).build(),
+        task(1).fingerprint(Fingerprint::RETRY | 2, 11).build(),
     ];
-    assert_eq!(submit(&*store, others).await, [RequestIdReused, Duplicate, RequestIdReused]);
+    let refused = [RequestIdReused, Duplicate, RequestIdReused, RequestIdReused, RequestIdReused];
+    assert_eq!(submit(&*store, others).await, refused);
     assert_eq!(view(&*store, new.id).await, before);
+
+    let retry = task(2).fingerprint(Fingerprint::RETRY | 1, 10).build();
+    create(&*store, [retry]).await;
+    let others = [
+        task(2).fingerprint(Fingerprint::RETRY | 1, 10).build(),
+        task(2).fingerprint(Fingerprint::RETRY | 1, 11).build(),
+        task(2).fingerprint(1, 10).build(),
+    ];
+    assert_eq!(submit(&*store, others).await, [Duplicate, RequestIdReused, RequestIdReused]);
 }
 
 /// 2: however many submit the same tasks at once, each is created once.

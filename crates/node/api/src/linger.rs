@@ -1,0 +1,205 @@
+//! A connection whose other side still sends when it has its answer.
+//!
+//! A request may be refused before its body has come: it is too large, or has no token. Many clients send all of it before
+//! they look for an answer. To close the connection under them would make their system throw the answer away and tell
+//! them of a broken pipe. So the answer is sent, our side is closed, and what still comes is read and dropped for a while.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use axum::body::Bytes;
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, Sleep};
+
+/// Dropped bytes: a few times the largest body.
+const BYTES_MAX: usize = 128 << 20;
+/// However much still comes, it is over after this time, …
+const WITHIN: Duration = Duration::from_secs(30);
+/// … and when nothing has come for this long.
+const SILENT_MAX: Duration = Duration::from_secs(2);
+
+/// Whether the body of the last request was not read to its end.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Unread(Arc<AtomicBool>);
+
+impl Unread {
+    /// The body of a new request.
+    pub(crate) fn watch(&self, body: Incoming) -> Watched {
+        self.0.store(false, Ordering::Relaxed);
+        Watched { ended: body.is_end_stream(), body, unread: self.clone() }
+    }
+}
+
+/// A body that says when it is dropped too early.
+#[derive(Debug)]
+pub(crate) struct Watched {
+    body: Incoming,
+    ended: bool,
+    unread: Unread,
+}
+
+impl Body for Watched {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let this = self.get_mut();
+        let frame = ready!(Pin::new(&mut this.body).poll_frame(cx));
+        this.ended = frame.is_none() || this.body.is_end_stream();
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        self.unread.0.store(!self.ended, Ordering::Relaxed);
+    }
+}
+
+/// A stream that is closed only when the other side has sent what it had begun, or has had time for it.
+#[derive(Debug)]
+pub(crate) struct Linger<S> {
+    stream: S,
+    unread: Unread,
+    closing: Option<Closing>,
+}
+
+#[derive(Debug)]
+struct Closing {
+    until: Instant,
+    bytes_left: usize,
+    silence: Pin<Box<Sleep>>,
+}
+
+impl Closing {
+    fn begin() -> Self {
+        let now = Instant::now();
+        let silence = Box::pin(tokio::time::sleep_until(now + SILENT_MAX));
+        Self { until: now + WITHIN, bytes_left: BYTES_MAX, silence }
+    }
+}
+
+impl<S> Linger<S> {
+    pub(crate) fn new(stream: S, unread: Unread) -> Self {
+        Self { stream, unread, closing: None }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Linger<S> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_read(cx, buf)
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Linger<S> {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().stream).poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().stream).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        if this.closing.is_none() {
+            ready!(Pin::new(&mut this.stream).poll_shutdown(cx))?;
+            if !this.unread.0.load(Ordering::Relaxed) {
+                return Poll::Ready(Ok(()));
+            }
+        }
+        let closing = this.closing.get_or_insert_with(Closing::begin);
+        let mut dropped = [0; 16 << 10];
+        loop {
+            let mut buf = ReadBuf::new(&mut dropped);
+            match Pin::new(&mut this.stream).poll_read(cx, &mut buf) {
+                Poll::Ready(Ok(())) if !buf.filled().is_empty() => {
+                    closing.bytes_left = closing.bytes_left.saturating_sub(buf.filled().len());
+                    let now = Instant::now();
+                    if closing.bytes_left == 0 || now >= closing.until {
+                        return Poll::Ready(Ok(()));
+                    }
+                    closing.silence.as_mut().reset((now + SILENT_MAX).min(closing.until));
+                }
+                // The other side is done, or gone.
+                Poll::Ready(_) => return Poll::Ready(Ok(())),
+                Poll::Pending => {
+                    ready!(closing.silence.as_mut().poll(cx));
+                    return Poll::Ready(Ok(()));
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncWriteExt;
+
+    use super::*;
+
+    fn unread(unread: bool) -> Unread {
+        Unread(Arc::new(AtomicBool::new(unread)))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_still_comes_is_taken_until_it_ends_or_pauses() {
+        let (ours, mut theirs) = tokio::io::duplex(10);
+        let closed = tokio::spawn(async move { Linger::new(ours, unread(true)).shutdown().await });
+        theirs.write_all(&[7; 1000]).await.unwrap();
+        tokio::time::sleep(SILENT_MAX / 2).await;
+        theirs.write_all(&[7; 1000]).await.unwrap();
+        let begun = Instant::now();
+        closed.await.unwrap().unwrap();
+        assert!(begun.elapsed() <= SILENT_MAX + Duration::from_millis(2));
+        theirs.write_all(&[7; 1000]).await.unwrap_err();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_that_sends_for_ever_is_closed_all_the_same() {
+        let (ours, mut theirs) = tokio::io::duplex(10);
+        let begun = Instant::now();
+        let closed = tokio::spawn(async move { Linger::new(ours, unread(true)).shutdown().await });
+        while theirs.write_all(&[7; 10]).await.is_ok() {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        closed.await.unwrap().unwrap();
+        assert!(begun.elapsed() <= WITHIN + SILENT_MAX);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn where_all_was_read_nothing_is_waited_for() {
+        let (ours, _theirs) = tokio::io::duplex(10);
+        let begun = Instant::now();
+        Linger::new(ours, unread(false)).shutdown().await.unwrap();
+        assert!(begun.elapsed() < Duration::from_millis(2));
+    }
+}
