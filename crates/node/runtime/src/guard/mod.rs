@@ -23,6 +23,7 @@
 mod child;
 mod clock;
 mod handle;
+mod image;
 mod link;
 mod oom;
 mod process;
