@@ -30,21 +30,33 @@ pub(super) struct Recipe {
 
 /// The folder of one attempt, removed with it. What is in it may be anything, so that nobody waits for it.
 #[derive(Debug)]
-pub(super) struct AttemptDir(PathBuf);
+pub(super) struct AttemptDir {
+    path: PathBuf,
+    is_removed: bool,
+}
 
 impl AttemptDir {
     pub(super) fn make(guard: &Guard, dispatch: &Dispatch) -> Result<Self, ExecutorError> {
         let attempt = dispatch.attempt;
         let path = guard.dir().join(format!("{}-{}", attempt.task, attempt.number));
-        // Should an earlier try to prepare this attempt have left something.
-        remove_later(&path).map_err(unavailable)?;
-        DirBuilder::new().recursive(true).mode(0o700).create(&path).map_err(unavailable)?;
-        Ok(Self(path))
+        let make = |recursive| DirBuilder::new().recursive(recursive).mode(0o700).create(&path);
+        if make(false).is_err() {
+            // Should an earlier try to prepare this attempt have left something, or somebody have removed the guard's.
+            remove_later(&path).map_err(unavailable)?;
+            make(true).map_err(unavailable)?;
+        }
+        Ok(Self { path, is_removed: false })
+    }
+
+    /// Removes it if nothing is in it, as it mostly is: asking the kernel to try takes less than to look.
+    fn remove_if_empty(&mut self) -> bool {
+        self.is_removed = self.is_removed || std::fs::remove_dir(&self.path).is_ok();
+        self.is_removed
     }
 
     /// Writes a file and answers its path.
     pub(super) fn write(&self, name: &str, text: &str) -> Result<String, ExecutorError> {
-        let path = self.0.join(name);
+        let path = self.path.join(name);
         std::fs::write(&path, text).map_err(unavailable)?;
         path.into_os_string()
             .into_string()
@@ -54,8 +66,11 @@ impl AttemptDir {
 
 impl Drop for AttemptDir {
     fn drop(&mut self) {
-        if let Err(error) = remove_later(&self.0) {
-            tracing::warn!(path = %self.0.display(), %error, "cannot remove the folder of an attempt");
+        if self.remove_if_empty() {
+            return;
+        }
+        if let Err(error) = remove_later(&self.path) {
+            tracing::warn!(path = %self.path.display(), %error, "cannot remove the folder of an attempt");
         }
     }
 }
@@ -81,7 +96,7 @@ impl CommandExecution {
         dir: AttemptDir,
         recipe: Recipe,
     ) -> Self {
-        let env = environment(options, dispatch, &recipe.env, &dir.0);
+        let env = environment(options, dispatch, &recipe.env, &dir.path);
         let cwd = recipe.cwd.or_else(|| options.cwd.clone());
         let request = SpawnRequest { argv: recipe.argv, env, cwd, stdin: recipe.stdin };
         Self { guard, options: Arc::clone(options), dir, request }
@@ -91,19 +106,27 @@ impl CommandExecution {
 #[async_trait]
 impl Execution for CommandExecution {
     async fn run(self: Box<Self>, attempt: Arc<dyn Attempt>) -> Finish {
-        let Self { guard, options, dir, request } = *self;
+        let Self { guard, options, mut dir, request } = *self;
         let child = match guard.spawn(request).await {
             Ok(child) => child,
             Err(error) => return not_started(&error),
         };
-        let progress = ProgressFile::new(dir.0.join(PROGRESS_FILE));
-        let (ended, stdout_tail) = follow(child, &options, progress, &*attempt).await;
+        let mut progress = ProgressFile::new(dir.path.join(PROGRESS_FILE));
+        let (ended, stdout_tail) = follow(child, &options, &mut progress, &*attempt).await;
+        let is_empty = dir.remove_if_empty();
+        if !is_empty && let Some(progress) = progress.look() {
+            attempt.progress(progress);
+        }
         if ended.leftovers > 0 {
             let remark =
                 format!("processes that the command left behind and that were ended: {}\n", ended.leftovers);
             attempt.output(LogStream::System, remark.as_bytes());
         }
-        let written = read_result(&dir.0.join(RESULT_FILE), options.result_bytes_max);
+        let written = if is_empty {
+            Ok(None)
+        } else {
+            read_result(&dir.path.join(RESULT_FILE), options.result_bytes_max)
+        };
         judge(&options, ended, written, &stdout_tail)
     }
 }
@@ -112,7 +135,7 @@ impl Execution for CommandExecution {
 async fn follow(
     child: Child,
     options: &CommandOptions,
-    mut progress: ProgressFile,
+    progress: &mut ProgressFile,
     attempt: &dyn Attempt,
 ) -> (Ended, String) {
     let Child { stdout, stderr, mut tree } = child;
@@ -141,9 +164,6 @@ async fn follow(
     // All writers are gone, so what is in the pipes now is all there will be.
     stdout.pass_on_rest(attempt);
     stderr.pass_on_rest(attempt);
-    if let Some(progress) = progress.look() {
-        attempt.progress(progress);
-    }
     (ended, stdout.tail())
 }
 
