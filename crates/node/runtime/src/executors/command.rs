@@ -1,8 +1,8 @@
 //! Running a command as an attempt: what `SHELL` and `PYTHON_SCRIPT` share.
 
 use std::fs::DirBuilder;
-use std::os::unix::fs::DirBuilderExt;
-use std::path::PathBuf;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -28,30 +28,32 @@ pub(super) struct Recipe {
     pub(super) stdin: Stdin,
 }
 
-/// The folder of one attempt, removed with it. What is in it may be anything, so that nobody waits for it.
+/// The folder of one attempt. If anything is in it at the end it is removed, and nobody waits for that. Else it is kept
+/// and gets the name of another attempt: renaming takes a small part of the time of making and removing.
 #[derive(Debug)]
 pub(super) struct AttemptDir {
     path: PathBuf,
-    is_removed: bool,
+    guard: Guard,
+    /// Nothing was in it at the end.
+    is_empty: bool,
 }
+
+const MODE: u32 = 0o700;
 
 impl AttemptDir {
     pub(super) fn make(guard: &Guard, dispatch: &Dispatch) -> Result<Self, ExecutorError> {
         let attempt = dispatch.attempt;
         let path = guard.dir().join(format!("{}-{}", attempt.task, attempt.number));
-        let make = |recursive| DirBuilder::new().recursive(recursive).mode(0o700).create(&path);
-        if make(false).is_err() {
-            // Should an earlier try to prepare this attempt have left something, or somebody have removed the guard's.
+        let make = |recursive| DirBuilder::new().recursive(recursive).mode(MODE).create(&path);
+        let renamed = guard.take_spare_dir().is_some_and(|spare| std::fs::rename(spare, &path).is_ok());
+        // Somebody may have written to it under its earlier name.
+        let is_made = if renamed { is_pristine(&path) } else { make(false).is_ok() };
+        if !is_made {
+            // An earlier try to prepare this attempt may have left something, or the guard's folder is gone.
             remove_later(&path).map_err(unavailable)?;
             make(true).map_err(unavailable)?;
         }
-        Ok(Self { path, is_removed: false })
-    }
-
-    /// Removes it if nothing is in it, as it mostly is: asking the kernel to try takes less than to look.
-    fn remove_if_empty(&mut self) -> bool {
-        self.is_removed = self.is_removed || std::fs::remove_dir(&self.path).is_ok();
-        self.is_removed
+        Ok(Self { path, guard: guard.clone(), is_empty: false })
     }
 
     /// Writes a file and answers its path.
@@ -66,13 +68,23 @@ impl AttemptDir {
 
 impl Drop for AttemptDir {
     fn drop(&mut self) {
-        if self.remove_if_empty() {
+        if self.is_empty && self.guard.keep_spare_dir(&self.path) {
             return;
         }
         if let Err(error) = remove_later(&self.path) {
             tracing::warn!(path = %self.path.display(), %error, "cannot remove the folder of an attempt");
         }
     }
+}
+
+/// Whether a folder is as if it had just been made.
+fn is_pristine(path: &Path) -> bool {
+    let is_own = || std::fs::symlink_metadata(path).is_ok_and(|about| about.mode() & 0o7777 == MODE);
+    is_empty(path) && is_own()
+}
+
+fn is_empty(path: &Path) -> bool {
+    std::fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none())
 }
 
 fn unavailable(source: impl Into<tasklane_ports::Source>) -> ExecutorError {
@@ -113,8 +125,10 @@ impl Execution for CommandExecution {
         };
         let mut progress = ProgressFile::new(dir.path.join(PROGRESS_FILE));
         let (ended, stdout_tail) = follow(child, &options, &mut progress, &*attempt).await;
-        let is_empty = dir.remove_if_empty();
-        if !is_empty && let Some(progress) = progress.look() {
+        dir.is_empty = is_empty(&dir.path);
+        if !dir.is_empty
+            && let Some(progress) = progress.look()
+        {
             attempt.progress(progress);
         }
         if ended.leftovers > 0 {
@@ -122,7 +136,7 @@ impl Execution for CommandExecution {
                 format!("processes that the command left behind and that were ended: {}\n", ended.leftovers);
             attempt.output(LogStream::System, remark.as_bytes());
         }
-        let written = if is_empty {
+        let written = if dir.is_empty {
             Ok(None)
         } else {
             read_result(&dir.path.join(RESULT_FILE), options.result_bytes_max)
