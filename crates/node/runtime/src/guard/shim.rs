@@ -150,14 +150,13 @@ impl Shim {
                     // If the guard is gone by now, its end of the socket says so too.
                     set_parent_process_death_signal(None)?;
                     let next = || fds.pop_front().ok_or_else(|| Errno::MFILE.into());
-                    match SpawnFds::take(&spawn, next) {
-                        Ok(fds) => return Ok(Some((spawn, fds))),
-                        Err(_) => {
-                            set_parent_process_death_signal(Some(Signal::KILL))?;
-                            let (step, errno) = (FailedStep::Fork, Errno::MFILE.raw_os_error());
-                            self.report(&FromGuard::NotStarted { id: spawn.id, step, errno })?;
-                        }
+                    if let Ok(fds) = SpawnFds::take(&spawn, next) {
+                        return Ok(Some((spawn, fds)));
                     }
+                    // There was no room for all of its descriptors.
+                    set_parent_process_death_signal(Some(Signal::KILL))?;
+                    let (step, errno) = (FailedStep::Fork, Errno::MFILE.raw_os_error());
+                    self.report(&FromGuard::NotStarted { id: spawn.id, step, errno })?;
                 }
             }
         }
