@@ -13,7 +13,6 @@ use tasklane_core::message::AttemptId;
 use tasklane_core::time::Timestamp;
 use tasklane_ports::{LogChunk, LogPosition, LogStream, Logs};
 use tokio::sync::Notify;
-use tokio::time::Instant;
 
 use crate::clock;
 use crate::hub::Hub;
@@ -43,9 +42,6 @@ impl Default for OutputOptions {
 const CHUNK_BYTES_MAX: usize = 32 << 10;
 /// Bytes in one append.
 const BATCH_BYTES_MAX: usize = 1 << 20;
-/// Between two appends at least: attempts that end at about the same time share one. The first after a pause is made at
-/// once.
-const APPEND_EVERY: Duration = Duration::from_millis(3);
 /// Longest wait between tries while Logs cannot be reached.
 const RETRY_MAX: Duration = Duration::from_secs(1);
 
@@ -225,7 +221,6 @@ async fn ship(shared: Arc<Shared>, logs: Arc<dyn Logs>, hub: Arc<Hub>) {
             shared.wake.notified().await;
             continue;
         }
-        let earliest = Instant::now() + APPEND_EVERY;
         append(&*logs, &chunks).await;
         let bytes: usize = chunks.iter().map(|chunk| chunk.bytes.len()).sum();
         shared.waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
@@ -243,7 +238,7 @@ async fn ship(shared: Arc<Shared>, logs: Arc<dyn Logs>, hub: Arc<Hub>) {
         }
         tokio::select! {
             () = tokio::time::sleep(shared.options.ship_every) => {}
-            () = shared.urgent.notified() => tokio::time::sleep_until(earliest).await,
+            () = shared.urgent.notified() => {}
         }
     }
 }
