@@ -339,3 +339,18 @@ async fn an_attempt_removes_its_files() {
         tokio::task::yield_now().await;
     }
 }
+
+#[tokio::test]
+async fn a_folder_that_is_used_again_is_as_if_new() {
+    let shell = shell().await;
+    let look = "cd \"$(dirname \"$TASKLANE_RESULT_FILE\")\" && ls -A && stat -c %a .";
+    for leave in
+        ["true", "chmod 755 .", "touch .left", "mkdir -p left/over", "echo 1 > \"$TASKLANE_RESULT_FILE\""]
+    {
+        let (finish, said) = run(&*shell, text(&format!("{look} && {leave}"))).await;
+        assert_eq!(finish.ending, Ending::Success);
+        assert_eq!(said.stdout(), "700\n", "before {leave}");
+    }
+    let (_, said) = run(&*shell, text(look)).await;
+    assert_eq!(said.stdout(), "700\n");
+}

@@ -43,7 +43,17 @@ async fn worker() {
         });
     }
     println!("pid {}", guard.pid().await);
+    // More at once than stay, so that some shims wait while others run an attempt.
     let mut children = Vec::new();
+    for _ in 0..5 {
+        let mut child = guard.spawn(script("echo up; sleep 1000")).await.unwrap();
+        line(&mut child).await;
+        children.push(child);
+    }
+    for mut child in children.drain(..) {
+        child.tree.kill();
+        child.tree.ended().await;
+    }
     for _ in 0..3 {
         let stubborn =
             r#"trap "" TERM; setsid sh -c 'trap "" TERM; echo $$; while :; do sleep 1000; done' & wait"#;
@@ -61,6 +71,8 @@ struct Worker {
     process: Child,
     guard: Pid,
     attempts: Vec<Pid>,
+    /// Of these attempts, and some that wait for others.
+    shims: Vec<Pid>,
     dir: String,
 }
 
@@ -89,16 +101,21 @@ impl Worker {
         let guard = pids.remove(0);
         assert_eq!(pids.len(), 6);
         assert!(pids.iter().all(|&pid| runs(pid)));
-        Self { process, guard, attempts: pids, dir }
+        let shims = shims_of(guard);
+        assert_eq!(shims.len(), 5);
+        Self { process, guard, attempts: pids, shims, dir }
     }
 
     fn pid(&self) -> Pid {
         Pid::from_child(&self.process)
     }
 
-    fn assert_gone(&self) {
+    async fn assert_gone(&self) {
         for &attempt in &self.attempts {
             assert!(!runs(attempt), "{attempt:?} still runs");
+        }
+        for &shim in &self.shims {
+            gone(shim).await;
         }
     }
 }
@@ -126,7 +143,7 @@ async fn a_killed_worker_leaves_nothing_when_its_lock_is_free() {
     assert!(held.is_err());
     kill(worker.pid());
     take_lock(&lock).await;
-    worker.assert_gone();
+    worker.assert_gone().await;
     assert!(!Path::new(&worker.dir).exists());
 }
 
@@ -138,7 +155,7 @@ async fn worker_and_guard_both_killed_leave_nothing() {
     kill(worker.guard);
     kill(worker.pid());
     take_lock(&lock).await;
-    worker.assert_gone();
+    worker.assert_gone().await;
     std::fs::remove_dir_all(&worker.dir).unwrap();
 }
 

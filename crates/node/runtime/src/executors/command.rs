@@ -1,8 +1,8 @@
 //! Running a command as an attempt: what `SHELL` and `PYTHON_SCRIPT` share.
 
 use std::fs::DirBuilder;
-use std::os::unix::fs::DirBuilderExt;
-use std::path::PathBuf;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -28,23 +28,37 @@ pub(super) struct Recipe {
     pub(super) stdin: Stdin,
 }
 
-/// The folder of one attempt, removed with it. What is in it may be anything, so that nobody waits for it.
+/// The folder of one attempt. If anything is in it at the end it is removed, and nobody waits for that. Else it is kept
+/// and gets the name of another attempt: renaming takes a small part of the time of making and removing.
 #[derive(Debug)]
-pub(super) struct AttemptDir(PathBuf);
+pub(super) struct AttemptDir {
+    path: PathBuf,
+    guard: Guard,
+    /// Nothing was in it at the end.
+    is_empty: bool,
+}
+
+const MODE: u32 = 0o700;
 
 impl AttemptDir {
     pub(super) fn make(guard: &Guard, dispatch: &Dispatch) -> Result<Self, ExecutorError> {
         let attempt = dispatch.attempt;
         let path = guard.dir().join(format!("{}-{}", attempt.task, attempt.number));
-        // Should an earlier try to prepare this attempt have left something.
-        remove_later(&path).map_err(unavailable)?;
-        DirBuilder::new().recursive(true).mode(0o700).create(&path).map_err(unavailable)?;
-        Ok(Self(path))
+        let make = |recursive| DirBuilder::new().recursive(recursive).mode(MODE).create(&path);
+        let renamed = guard.take_spare_dir().is_some_and(|spare| std::fs::rename(spare, &path).is_ok());
+        // Somebody may have written to it under its earlier name.
+        let is_made = if renamed { is_pristine(&path) } else { make(false).is_ok() };
+        if !is_made {
+            // An earlier try to prepare this attempt may have left something, or the guard's folder is gone.
+            remove_later(&path).map_err(unavailable)?;
+            make(true).map_err(unavailable)?;
+        }
+        Ok(Self { path, guard: guard.clone(), is_empty: false })
     }
 
     /// Writes a file and answers its path.
     pub(super) fn write(&self, name: &str, text: &str) -> Result<String, ExecutorError> {
-        let path = self.0.join(name);
+        let path = self.path.join(name);
         std::fs::write(&path, text).map_err(unavailable)?;
         path.into_os_string()
             .into_string()
@@ -54,10 +68,23 @@ impl AttemptDir {
 
 impl Drop for AttemptDir {
     fn drop(&mut self) {
-        if let Err(error) = remove_later(&self.0) {
-            tracing::warn!(path = %self.0.display(), %error, "cannot remove the folder of an attempt");
+        if self.is_empty && self.guard.keep_spare_dir(&self.path) {
+            return;
+        }
+        if let Err(error) = remove_later(&self.path) {
+            tracing::warn!(path = %self.path.display(), %error, "cannot remove the folder of an attempt");
         }
     }
+}
+
+/// Whether a folder is as if it had just been made.
+fn is_pristine(path: &Path) -> bool {
+    let is_own = || std::fs::symlink_metadata(path).is_ok_and(|about| about.mode() & 0o7777 == MODE);
+    is_empty(path) && is_own()
+}
+
+fn is_empty(path: &Path) -> bool {
+    std::fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none())
 }
 
 fn unavailable(source: impl Into<tasklane_ports::Source>) -> ExecutorError {
@@ -81,7 +108,7 @@ impl CommandExecution {
         dir: AttemptDir,
         recipe: Recipe,
     ) -> Self {
-        let env = environment(options, dispatch, &recipe.env, &dir.0);
+        let env = environment(options, dispatch, &recipe.env, &dir.path);
         let cwd = recipe.cwd.or_else(|| options.cwd.clone());
         let request = SpawnRequest { argv: recipe.argv, env, cwd, stdin: recipe.stdin };
         Self { guard, options: Arc::clone(options), dir, request }
@@ -91,19 +118,29 @@ impl CommandExecution {
 #[async_trait]
 impl Execution for CommandExecution {
     async fn run(self: Box<Self>, attempt: Arc<dyn Attempt>) -> Finish {
-        let Self { guard, options, dir, request } = *self;
+        let Self { guard, options, mut dir, request } = *self;
         let child = match guard.spawn(request).await {
             Ok(child) => child,
             Err(error) => return not_started(&error),
         };
-        let progress = ProgressFile::new(dir.0.join(PROGRESS_FILE));
-        let (ended, stdout_tail) = follow(child, &options, progress, &*attempt).await;
+        let mut progress = ProgressFile::new(dir.path.join(PROGRESS_FILE));
+        let (ended, stdout_tail) = follow(child, &options, &mut progress, &*attempt).await;
+        dir.is_empty = is_empty(&dir.path);
+        if !dir.is_empty
+            && let Some(progress) = progress.look()
+        {
+            attempt.progress(progress);
+        }
         if ended.leftovers > 0 {
             let remark =
                 format!("processes that the command left behind and that were ended: {}\n", ended.leftovers);
             attempt.output(LogStream::System, remark.as_bytes());
         }
-        let written = read_result(&dir.0.join(RESULT_FILE), options.result_bytes_max);
+        let written = if dir.is_empty {
+            Ok(None)
+        } else {
+            read_result(&dir.path.join(RESULT_FILE), options.result_bytes_max)
+        };
         judge(&options, ended, written, &stdout_tail)
     }
 }
@@ -112,7 +149,7 @@ impl Execution for CommandExecution {
 async fn follow(
     child: Child,
     options: &CommandOptions,
-    mut progress: ProgressFile,
+    progress: &mut ProgressFile,
     attempt: &dyn Attempt,
 ) -> (Ended, String) {
     let Child { stdout, stderr, mut tree } = child;
@@ -141,9 +178,6 @@ async fn follow(
     // All writers are gone, so what is in the pipes now is all there will be.
     stdout.pass_on_rest(attempt);
     stderr.pass_on_rest(attempt);
-    if let Some(progress) = progress.look() {
-        attempt.progress(progress);
-    }
     (ended, stdout.tail())
 }
 

@@ -19,31 +19,45 @@ pub fn boottime() -> Duration {
 
 /// Wakes a poll at a time of that clock. The timeout of `poll` itself would not count sleep.
 #[derive(Debug)]
-pub(super) struct Alarm(OwnedFd);
+pub(super) struct Alarm {
+    timer: OwnedFd,
+    /// When it goes off.
+    armed: Option<Duration>,
+}
 
 impl Alarm {
     pub(super) fn new() -> io::Result<Self> {
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
-        Ok(Self(timerfd_create(TimerfdClockId::Boottime, flags)?))
+        Ok(Self { timer: timerfd_create(TimerfdClockId::Boottime, flags)?, armed: None })
     }
 
-    /// Goes off at this time, or never. Forgets the time before.
-    pub(super) fn set(&self, at: Option<Duration>) -> io::Result<()> {
+    /// Goes off at this time, or earlier if it was to go off earlier anyway: whoever is woken looks at the clock.
+    pub(super) fn set(&mut self, at: Option<Duration>) -> io::Result<()> {
+        let Some(at) = at.filter(|&at| self.armed.is_none_or(|armed| at < armed)) else { return Ok(()) };
         let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
-        // All zero would switch it off, and a time of zero has passed anyway.
-        let at = at.map_or(zero, |at| Timespec {
+        let value = Timespec {
             tv_sec: i64::try_from(at.as_secs()).unwrap_or(i64::MAX),
+            // All zero would switch it off, and a time of zero has passed anyway.
             tv_nsec: i64::from(at.subsec_nanos().max(1)),
-        });
-        let spec = Itimerspec { it_interval: zero, it_value: at };
-        timerfd_settime(&self.0, TimerfdTimerFlags::ABSTIME, &spec)?;
+        };
+        let spec = Itimerspec { it_interval: zero, it_value: value };
+        timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &spec)?;
+        self.armed = Some(at);
         Ok(())
+    }
+
+    /// To be called when it has gone off.
+    pub(super) fn rearm(&mut self) {
+        let mut times = [0; 8];
+        if rustix::io::read(&self.timer, &mut times).is_ok() {
+            self.armed = None;
+        }
     }
 }
 
 impl AsFd for Alarm {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.timer.as_fd()
     }
 }
 
@@ -53,19 +67,32 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn an_alarm_of_the_past_goes_off_at_once() {
-        let alarm = Alarm::new().unwrap();
-        alarm.set(Some(Duration::ZERO)).unwrap();
-        assert_eq!(poll(&mut [PollFd::new(&alarm, PollFlags::IN)], None), Ok(1));
+    fn is_off(alarm: &Alarm) -> bool {
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut [PollFd::new(alarm, PollFlags::IN)], Some(&now)) == Ok(0)
     }
 
     #[test]
-    fn an_alarm_that_is_off_stays_silent() {
-        let alarm = Alarm::new().unwrap();
-        alarm.set(Some(boottime() + Duration::from_hours(1))).unwrap();
+    fn an_alarm_of_the_past_goes_off_at_once() {
+        let mut alarm = Alarm::new().unwrap();
+        alarm.set(Some(Duration::ZERO)).unwrap();
+        assert_eq!(poll(&mut [PollFd::new(&alarm, PollFlags::IN)], None), Ok(1));
+        alarm.rearm();
+        assert!(is_off(&alarm));
+    }
+
+    #[test]
+    fn the_earliest_time_counts_until_it_has_come() {
+        let mut alarm = Alarm::new().unwrap();
+        let later = boottime() + Duration::from_hours(1);
+        alarm.set(Some(later)).unwrap();
+        assert!(is_off(&alarm));
+        alarm.set(Some(boottime())).unwrap();
+        alarm.set(Some(later)).unwrap();
         alarm.set(None).unwrap();
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        assert_eq!(poll(&mut [PollFd::new(&alarm, PollFlags::IN)], Some(&now)), Ok(0));
+        assert_eq!(poll(&mut [PollFd::new(&alarm, PollFlags::IN)], None), Ok(1));
+        alarm.rearm();
+        alarm.set(Some(later)).unwrap();
+        assert!(is_off(&alarm));
     }
 }

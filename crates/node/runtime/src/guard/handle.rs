@@ -23,6 +23,9 @@ use super::wire::{FailedStep, Settings, Spawn, ToGuard, fits};
 /// How long a new guard may take to say its first word.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Empty folders that are kept for other attempts.
+const SPARE_DIRS_MAX: usize = 64;
+
 /// What a guard needs to know.
 #[derive(Debug)]
 pub struct GuardOptions {
@@ -131,6 +134,8 @@ struct Shared {
     link: tokio::sync::Mutex<Arc<Link>>,
     /// Known here too, for a guard that has to be started again.
     deadline: Mutex<Deadline>,
+    /// Empty folders within `dir`.
+    spare_dirs: Mutex<Vec<PathBuf>>,
 }
 
 #[derive(Debug)]
@@ -147,12 +152,27 @@ impl Guard {
         let link = start_process(&options, &dir).await?;
         let deadline = Mutex::new(Deadline { boottime: None, link: Arc::clone(&link) });
         let link = tokio::sync::Mutex::new(link);
-        Ok(Self { shared: Arc::new(Shared { options, dir, link, deadline }) })
+        Ok(Self { shared: Arc::new(Shared { options, dir, link, deadline, spare_dirs: Mutex::default() }) })
     }
 
     /// A folder for the files of attempts, for this user alone. It goes when the guard does.
     pub fn dir(&self) -> &Path {
         &self.shared.dir
+    }
+
+    /// An empty folder within [`dir`](Self::dir) that nobody uses.
+    pub(crate) fn take_spare_dir(&self) -> Option<PathBuf> {
+        self.shared.spare_dirs.lock().unwrap_or_else(PoisonError::into_inner).pop()
+    }
+
+    /// Keeps an empty folder for another attempt. False if there are enough.
+    pub(crate) fn keep_spare_dir(&self, path: &Path) -> bool {
+        let mut spare = self.shared.spare_dirs.lock().unwrap_or_else(PoisonError::into_inner);
+        let wanted = spare.len() < SPARE_DIRS_MAX;
+        if wanted {
+            spare.push(path.to_owned());
+        }
+        wanted
     }
 
     /// The process number of the guard.

@@ -10,19 +10,23 @@
 //! ```
 //! - The **guard** is this same program, started anew while it is small. It has one thread and does nothing but carry
 //!   messages. When the worker is gone (its socket is closed, or its process is dead) it ends everything, then itself.
-//! - A **shim** is a fork of the guard, one for each attempt. It is the subreaper of all that the attempt starts: what
-//!   loses its parent becomes the shim's child, so the tree is known whatever its processes do. The attempt has ended
-//!   when the shim has no children left. When the guard is gone, each shim ends its own tree.
+//! - A **shim** is a fork of the guard that runs one attempt at a time. It is the subreaper of all that the attempt
+//!   starts: what loses its parent becomes the shim's child, so the tree is known whatever its processes do. The attempt
+//!   has ended when the shim has no children left; then it waits a while for the next one. When the guard is gone, each
+//!   shim ends its own tree and itself.
+//! - Shims are watched too: what a killed one leaves behind comes to the guard, which ends it. One that is stopped is
+//!   woken, and one that does not end its attempt when it must is killed.
 //! - The **deadline** is the end of the worker's lease, in memory that the guard shares with all shims. A shim ends its
 //!   tree in time by itself, so it needs nobody who may be stopped.
 //! - The **lock** is a locked file that guard and shims hold and commands do not: it is free when the last of them is
-//!   gone, and then no attempt runs any more.
+//!   gone, and then no attempt runs any more. A shim that waits does not outlive the guard, even if it is stopped.
 //!
 //! What this cannot do is said in `docs/executors.md`.
 
 mod child;
 mod clock;
 mod handle;
+mod image;
 mod link;
 mod oom;
 mod process;

@@ -4,30 +4,36 @@
 //! not send, and the counter nearest to us rose while it ran, memory it was. The nearest counter is that of our own
 //! control group, else that of the machine.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// A counter as it was.
-#[derive(Debug)]
+/// The counter nearest to this process, and its file: opening that takes longer than reading it.
+#[derive(Debug, Default)]
 pub(super) struct OomCounter {
-    before: Option<u64>,
+    file: Option<File>,
+    text: Vec<u8>,
 }
 
 impl OomCounter {
-    pub(super) fn new() -> Self {
-        Self { before: kills() }
+    /// How many processes were killed so far; `None` if nobody counts.
+    pub(super) fn kills(&mut self) -> Option<u64> {
+        if let Some(file) = &self.file
+            && let Some(kills) = field(file, &mut self.text)
+        {
+            return Some(kills);
+        }
+        // At first, and when the group is gone.
+        let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        let machine = PathBuf::from("/proc/vmstat");
+        files(&groups).into_iter().chain([machine]).find_map(|path| {
+            let file = File::open(path).ok()?;
+            let kills = field(&file, &mut self.text)?;
+            self.file = Some(file);
+            Some(kills)
+        })
     }
-
-    /// Whether it rose since; unknown if there is none.
-    pub(super) fn rose(&self) -> Option<bool> {
-        Some(kills()? > self.before?)
-    }
-}
-
-fn kills() -> Option<u64> {
-    let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    let own = files(&groups).into_iter().find_map(|file| field(&file));
-    own.or_else(|| field(Path::new("/proc/vmstat")))
 }
 
 /// Where the control groups of this process count, by both versions of control groups.
@@ -50,9 +56,25 @@ fn files(groups: &str) -> Vec<PathBuf> {
 }
 
 /// The line `oom_kill N`, which all of these files have.
-fn field(file: &Path) -> Option<u64> {
-    let text = fs::read_to_string(file).ok()?;
+fn field(file: &File, text: &mut Vec<u8>) -> Option<u64> {
+    read_all(file, text).ok()?;
+    let text = std::str::from_utf8(text).ok()?;
     text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
+}
+
+/// Reads a file from its start. The kernel gives a part of it at a time.
+fn read_all(file: &File, text: &mut Vec<u8>) -> io::Result<()> {
+    const PART: usize = 4 << 10;
+    text.clear();
+    loop {
+        let len = text.len();
+        text.resize(len + PART, 0);
+        let got = file.read_at(&mut text[len..], len as u64)?;
+        text.truncate(len + got);
+        if got == 0 {
+            return Ok(());
+        }
+    }
 }
 
 #[cfg(test)]
@@ -68,8 +90,20 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_that_stands_still_did_not_rise() {
-        assert_ne!(OomCounter::new().rose(), Some(true));
-        assert_eq!(OomCounter { before: None }.rose(), None);
+    fn a_counter_is_read_anew_each_time() {
+        let mut counter = OomCounter::default();
+        let first = counter.kills();
+        assert!(first.is_some(), "every kernel counts at least for the machine");
+        assert!(counter.file.is_some());
+        assert!(counter.kills() >= first);
+    }
+
+    #[test]
+    fn a_file_of_many_parts_is_read_whole() {
+        let mut text = Vec::new();
+        let file = tempfile::tempfile().unwrap();
+        let long = format!("{}oom_kill 7\n", "oom 1\n".repeat(5_000));
+        file.write_all_at(long.as_bytes(), 0).unwrap();
+        assert_eq!(field(&file, &mut text), Some(7));
     }
 }

@@ -1,8 +1,8 @@
 //! The guard process: carries orders to shims and their reports back, and ends everything when the worker is gone.
 
-use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::io::{self, Write as _};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -11,18 +11,21 @@ use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
+use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, socketpair};
 use rustix::process::{
-    Pid, PidfdFlags, Resource, Rlimit, WaitOptions, getpid, getppid, getrlimit, pidfd_open,
-    set_child_subreaper, setrlimit, setsid, wait,
+    Pid, PidfdFlags, Resource, Rlimit, Signal, WaitOptions, getpid, getppid, getrlimit, kill_process,
+    pidfd_open, set_child_subreaper, setrlimit, setsid, wait,
 };
 
 use super::child::{Ended, HowEnded};
 use super::clock::{Alarm, boottime};
-use super::shim::{self, WORD_BYTES_MAX, drain};
+use super::shim::{self, SPAWN_BYTES_MAX, WORD_BYTES_MAX, drain};
 use super::sys::{self, Forked, SharedDeadline};
 use super::tree::{self, Process};
-use super::wire::{ChildId, FailedStep, Frame, FromGuard, Inbox, Order, Settings, Spawn, ToGuard, encode};
+use super::wire::{
+    ChildId, FailedStep, Frame, FromGuard, Inbox, Order, Settings, Spawn, SpawnFds, ToGuard, ToShim, decode,
+    encode, send_packet,
+};
 
 /// Says that a program is started as a guard. Its socket is then its standard input.
 pub(super) const ASKED_BY: &str = "TASKLANE_BECOME_GUARD";
@@ -59,15 +62,23 @@ const SOCKET: u64 = 0;
 const CHILDREN: u64 = 1;
 const WORKER: u64 = 2;
 const ALARM: u64 = 3;
-/// Shims are known to epoll by the number of their attempt and this.
+/// Shims are known to epoll by their own number and this.
 const FIRST_SHIM: u64 = 16;
-/// How soon to look again at processes that will not go.
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// How soon to look again at processes that will not go, at first and at last.
+const LOOK_AGAIN_MIN: Duration = Duration::from_millis(20);
+const LOOK_AGAIN_MAX: Duration = Duration::from_secs(1);
+/// How long a shim waits for its next attempt. So there are never more than there were attempts at once within this
+/// time.
+const IDLE_MAX: Duration = Duration::from_secs(10);
+/// How long a shim may take to have ended everything, once it must. One that takes longer is stopped or hindered by
+/// what it runs; the guard then does its work.
+const OVERDUE_AFTER: Duration = Duration::from_secs(5);
 
 fn run() -> io::Result<()> {
     // From here on only SIGKILL and SIGSTOP concern the guard: not the terminal, nor a service manager that signals
     // everything it finds. It ends when the worker does.
     sys::block_all_signals()?;
+    sys::default_all_signals();
     setsid()?;
     // Should a shim be killed, what was below it comes to the guard.
     set_child_subreaper(Some(getpid()))?;
@@ -132,19 +143,36 @@ struct GuardProcess {
     settings: Settings,
     deadline: SharedDeadline,
     files_max: Rlimit,
-    /// Of attempts that have not ended.
-    shims: BTreeMap<ChildId, Shim>,
-    /// Those of them, and of others, that have not been reaped.
+    /// Those that run an attempt or wait for one.
+    shims: HashMap<ShimId, Shim>,
+    next_shim: ShimId,
+    /// Which shim runs an attempt that has not ended.
+    attempts: BTreeMap<ChildId, ShimId>,
+    /// Shims without an attempt, and since when. The one that was used last is used next, so that others grow old.
+    idle: VecDeque<(ShimId, Duration)>,
+    /// When attempts must have ended that were told to.
+    overdue_at: BTreeMap<ChildId, Duration>,
+    /// When all attempts must have ended.
+    all_overdue_at: Option<Duration>,
+    /// Shims that have not been reaped, whether they are known above or not.
     shim_pids: HashSet<Pid>,
     /// Attempts whose shim was killed. They have ended when that has been reaped, because only then all its children
     /// are ours, and nothing is left that the guard inherited.
     bereft: Vec<(ChildId, Pid)>,
+    look_again: Duration,
+    /// The worker's socket was full.
+    is_held_up: bool,
 }
+
+/// Numbers the shims of a guard.
+type ShimId = u64;
 
 #[derive(Debug)]
 struct Shim {
     socket: OwnedFd,
     pid: Pid,
+    /// What it runs. An attempt is given to it only when it has said that the one before has ended.
+    attempt: Option<ChildId>,
 }
 
 impl GuardProcess {
@@ -187,9 +215,16 @@ impl GuardProcess {
             settings,
             deadline: SharedDeadline::new()?,
             files_max,
-            shims: BTreeMap::new(),
+            shims: HashMap::new(),
+            next_shim: 0,
+            attempts: BTreeMap::new(),
+            idle: VecDeque::new(),
+            overdue_at: BTreeMap::new(),
+            all_overdue_at: None,
             shim_pids: HashSet::new(),
             bereft: Vec::new(),
+            look_again: LOOK_AGAIN_MIN,
+            is_held_up: false,
         };
         guard.tell(FromGuard::Ready);
         Ok(guard)
@@ -199,49 +234,59 @@ impl GuardProcess {
     fn run(&mut self) -> io::Result<()> {
         let mut events = Vec::with_capacity(64);
         loop {
-            self.take_messages();
-            let empty = self.reap()?;
-            self.look_after_the_bereft();
-            if self.socket.is_none() && empty {
-                return Ok(());
+            // While there is somebody to wait for; else a signal says when to look.
+            if self.socket.is_none() || !self.bereft.is_empty() {
+                let empty = self.reap()?;
+                self.look_after_the_bereft();
+                if self.socket.is_none() && empty {
+                    return Ok(());
+                }
             }
             self.flush();
-            if self.socket.is_none() && empty {
-                continue;
-            }
+            self.alarm.set(self.wake_at())?;
             match epoll::wait(&self.epoll, spare_capacity(&mut events), None) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(errno) => return Err(errno.into()),
             }
             for event in events.drain(..) {
                 match event.data.u64() {
-                    // Messages are looked for in every round.
-                    SOCKET => {}
-                    CHILDREN => drain(&self.children),
-                    ALARM => self.alarm.set(None)?,
+                    SOCKET => self.take_messages(),
+                    CHILDREN => {
+                        drain(&self.children);
+                        self.reap()?;
+                    }
+                    ALARM => {
+                        self.alarm.rearm();
+                        self.end_the_overdue(boottime());
+                    }
                     WORKER => self.worker_is_gone(),
-                    shim => self.take_reports(shim - FIRST_SHIM),
+                    shim => self.take_report(shim - FIRST_SHIM),
                 }
             }
         }
     }
 
+    /// When to look at the clock at the latest.
+    fn wake_at(&self) -> Option<Duration> {
+        let oldest = self.idle.front().map(|(_, since)| *since + IDLE_MAX);
+        let all = self.all_overdue_at.filter(|_| !self.attempts.is_empty());
+        oldest.into_iter().chain(all).chain(self.overdue_at.values().copied()).min()
+    }
+
     fn take_messages(&mut self) {
-        while let Some(socket) = &self.socket {
-            let filled = self.inbox.fill(socket);
-            loop {
-                match self.inbox.next::<ToGuard>() {
-                    Ok(Some(message)) => self.on_message(message),
-                    Ok(None) => break,
-                    Err(_) => return self.worker_is_gone(),
-                }
-            }
-            match filled {
-                Ok(0) => return self.worker_is_gone(),
-                Ok(_) => {}
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
+        let Some(socket) = &self.socket else { return };
+        let filled = self.inbox.fill(socket);
+        loop {
+            match self.inbox.next::<ToGuard>() {
+                Ok(Some(message)) => self.on_message(message),
+                Ok(None) => break,
                 Err(_) => return self.worker_is_gone(),
             }
+        }
+        match filled {
+            Ok(1..) => {}
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+            Ok(0) | Err(_) => self.worker_is_gone(),
         }
     }
 
@@ -254,16 +299,29 @@ impl GuardProcess {
                     self.tell(FromGuard::NotStarted { id, step, errno: errno.raw_os_error() });
                 }
             }
-            ToGuard::Order { id, order } => self.order(id, order),
+            ToGuard::Order { id, order } => {
+                self.order(id, order);
+                let grace = match order {
+                    Order::Kill => Duration::ZERO,
+                    Order::Terminate { grace: Some(grace) } => grace,
+                    Order::Terminate { grace: None } | Order::Look => return,
+                };
+                if self.attempts.contains_key(&id) {
+                    let at = boottime().saturating_add(grace).saturating_add(OVERDUE_AFTER);
+                    let known = self.overdue_at.entry(id).or_insert(at);
+                    *known = at.min(*known);
+                }
+            }
             ToGuard::Deadline(deadline) => {
                 let nearer = match (self.deadline.get(), deadline) {
                     (None, new) => new.is_some(),
                     (Some(old), new) => new.is_some_and(|new| new < old),
                 };
                 self.deadline.set(deadline);
+                self.all_overdue_at = deadline.map(|at| at.max(boottime() + OVERDUE_AFTER));
                 // Shims see a later one when the earlier one has come.
                 if nearer {
-                    let ids: Vec<ChildId> = self.shims.keys().copied().collect();
+                    let ids: Vec<ChildId> = self.attempts.keys().copied().collect();
                     for id in ids {
                         self.order(id, Order::Look);
                     }
@@ -274,27 +332,57 @@ impl GuardProcess {
 
     fn spawn(&mut self, spawn: Spawn) -> Result<(), (FailedStep, Errno)> {
         let no_fork = |errno: Errno| (FailedStep::Fork, errno);
-        let mut next_fd = || self.inbox.take_fd().map_err(|_| no_fork(Errno::BADF));
-        let (stdout, stderr, alive) = (next_fd()?, next_fd()?, next_fd()?);
-        let stdin = if spawn.has_stdin { Some(next_fd()?) } else { None };
+        let fds = SpawnFds::take(&spawn, || self.inbox.take_fd()).map_err(|_| no_fork(Errno::BADF))?;
         // A worker that was stopped may wake up and ask for what it may no longer have.
         let margin = self.settings.kill_margin + self.settings.lease_grace;
         if self.deadline.get().is_some_and(|at| boottime() + margin >= at) {
             return Err((FailedStep::Lease, Errno::TIMEDOUT));
         }
-        let (ours, control) =
-            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
-                .map_err(no_fork)?;
+        match self.give_to_idle(spawn, &fds) {
+            Some(spawn) => self.fork_shim(spawn, fds).map_err(no_fork),
+            None => Ok(()),
+        }
+    }
+
+    /// Gives an attempt to a shim that has ended another one. Gives it back if there is none that can take it.
+    fn give_to_idle(&mut self, spawn: Spawn, fds: &SpawnFds) -> Option<Spawn> {
+        if self.idle.is_empty() {
+            return Some(spawn);
+        }
         let id = spawn.id;
-        let data = EventData::new_u64(FIRST_SHIM + id);
-        epoll::add(&self.epoll, &ours, data, EventFlags::IN).map_err(no_fork)?;
+        let message = ToShim::Spawn(spawn);
+        let bytes = encode(&message);
+        let fds: Vec<BorrowedFd<'_>> = fds.all().collect();
+        while bytes.len() <= SPAWN_BYTES_MAX
+            && let Some((number, _)) = self.idle.pop_back()
+        {
+            let Some(shim) = self.shims.get_mut(&number) else { continue };
+            match send_packet(&shim.socket, &bytes, &fds) {
+                Ok(()) => {
+                    shim.attempt = Some(id);
+                    self.attempts.insert(id, number);
+                    return None;
+                }
+                // It was killed while it waited, and has got nothing.
+                Err(_) => self.forget(number),
+            }
+        }
+        match message {
+            ToShim::Spawn(spawn) => Some(spawn),
+            ToShim::Order { .. } => unreachable!("it was made above"),
+        }
+    }
+
+    fn fork_shim(&mut self, spawn: Spawn, fds: SpawnFds) -> Result<(), Errno> {
+        let (ours, control) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        let (id, number) = (spawn.id, self.next_shim);
+        let data = EventData::new_u64(FIRST_SHIM + number);
+        epoll::add(&self.epoll, &ours, data, EventFlags::IN)?;
         match sys::fork() {
             Ok(Forked::Child) => shim::run(shim::Parts {
                 spawn,
-                stdin,
-                stdout,
-                stderr,
-                alive,
+                fds,
                 control,
                 lock: self.lock.take(),
                 settings: self.settings.clone(),
@@ -302,60 +390,100 @@ impl GuardProcess {
                 files_max: self.files_max,
             }),
             Ok(Forked::Parent(pid)) => {
+                self.next_shim += 1;
                 self.shim_pids.insert(pid);
-                self.shims.insert(id, Shim { socket: ours, pid });
+                self.shims.insert(number, Shim { socket: ours, pid, attempt: Some(id) });
+                self.attempts.insert(id, number);
                 Ok(())
             }
             Err(e) => {
                 let _ = epoll::delete(&self.epoll, &ours);
-                Err(no_fork(e.raw_os_error().map_or(Errno::AGAIN, Errno::from_raw_os_error)))
+                Err(e.raw_os_error().map_or(Errno::AGAIN, Errno::from_raw_os_error))
             }
         }
     }
 
     fn order(&mut self, id: ChildId, order: Order) {
         // Unknown if it has ended, which the worker is about to hear.
-        if let Some(shim) = self.shims.get(&id) {
-            let _ = send(&shim.socket, &encode(&order), SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+        if let Some(shim) = self.attempts.get(&id).and_then(|number| self.shims.get(number)) {
+            // One that is stopped may have no room for more; it is overdue then.
+            let _ = send_packet(&shim.socket, &encode(&ToShim::Order { id, order }), &[]);
         }
     }
 
-    fn take_reports(&mut self, id: ChildId) {
-        while let Some(shim) = self.shims.get(&id) {
-            let mut word = [0; WORD_BYTES_MAX];
-            match recv(&shim.socket, &mut word, RecvFlags::DONTWAIT) {
-                Err(Errno::AGAIN) => return,
-                // Reset: it ended with an order unread, as when it is stopped in its last moment. That is said first
-                // and once; its last words come after it.
-                Err(Errno::INTR | Errno::CONNRESET) => {}
-                Ok((len, _)) if len > 0 => match super::wire::decode::<FromGuard>(&word[..len]) {
-                    Ok(report @ (FromGuard::Ended { .. } | FromGuard::NotStarted { .. })) => {
-                        self.forget(id);
-                        self.tell(report);
-                    }
-                    Ok(report) => self.tell(report),
-                    Err(_) => {}
-                },
-                // It died without a last word: somebody killed it, and what it watched is ours now.
-                Ok(_) | Err(_) => {
-                    self.bereft.push((id, shim.pid));
-                    self.forget(id);
+    /// One at a time: epoll tells again if there are more.
+    fn take_report(&mut self, number: ShimId) {
+        let Some(shim) = self.shims.get_mut(&number) else { return };
+        let mut word = [0; WORD_BYTES_MAX];
+        match recv(&shim.socket, &mut word, RecvFlags::DONTWAIT) {
+            // Reset: it ended with an order unread, as when it is killed. That is said first and once; its last words
+            // come after it.
+            Err(Errno::AGAIN | Errno::INTR | Errno::CONNRESET) => {}
+            Ok((len, _)) if len > 0 => match decode::<FromGuard>(&word[..len]) {
+                Ok(report @ (FromGuard::Ended { id, .. } | FromGuard::NotStarted { id, .. }))
+                    if shim.attempt == Some(id) =>
+                {
+                    shim.attempt = None;
+                    self.attempts.remove(&id);
+                    self.overdue_at.remove(&id);
+                    self.idle.push_back((number, boottime()));
+                    self.tell(report);
                 }
-            }
+                Ok(report @ FromGuard::Started { .. }) => self.tell(report),
+                Ok(_) | Err(_) => {}
+            },
+            Ok(_) | Err(_) => self.forget(number),
         }
     }
 
-    fn forget(&mut self, id: ChildId) {
-        if let Some(shim) = self.shims.remove(&id) {
-            // By hand: a fork that has not closed its copy yet would keep it registered.
-            let _ = epoll::delete(&self.epoll, &shim.socket);
+    /// Has no more to do with a shim. If it died without a last word, what it watched is ours now.
+    fn forget(&mut self, number: ShimId) {
+        let Some(shim) = self.shims.remove(&number) else { return };
+        // By hand: a fork that has not closed its copy yet would keep it registered.
+        let _ = epoll::delete(&self.epoll, &shim.socket);
+        match shim.attempt {
+            Some(id) => {
+                self.attempts.remove(&id);
+                self.overdue_at.remove(&id);
+                self.bereft.push((id, shim.pid));
+                self.look_again = LOOK_AGAIN_MIN;
+            }
+            None => self.idle.retain(|(idle, _)| *idle != number),
+        }
+    }
+
+    /// Lets go of shims that have waited long, and kills those that should have ended their attempts by now.
+    fn end_the_overdue(&mut self, now: Duration) {
+        while let Some(&(number, since)) = self.idle.front()
+            && since + IDLE_MAX <= now
+        {
+            self.forget(number);
+        }
+        if self.all_overdue_at.is_some_and(|at| at <= now) {
+            self.all_overdue_at = None;
+            self.overdue_at.extend(self.attempts.keys().map(|&id| (id, now)));
+        }
+        let late: Vec<ChildId> =
+            self.overdue_at.iter().filter(|(_, at)| **at <= now).map(|(id, _)| *id).collect();
+        for id in late {
+            self.overdue_at.remove(&id);
+            if let Some(shim) = self.attempts.get(&id).and_then(|number| self.shims.get(number)) {
+                // Its socket tells when it is gone.
+                let _ = kill_process(shim.pid, Signal::KILL);
+            }
         }
     }
 
     /// Takes leave of children that have ended. True if there are no others.
     fn reap(&mut self) -> io::Result<bool> {
         loop {
-            match wait(WaitOptions::NOHANG) {
+            match wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
+                Ok(Some((pid, status))) if status.stopped() => {
+                    // By its attempt, or by a stranger: nobody else has reason to.
+                    if self.shim_pids.contains(&pid) {
+                        let _ = kill_process(pid, Signal::CONT);
+                    }
+                }
                 Ok(Some((pid, _))) => {
                     self.shim_pids.remove(&pid);
                 }
@@ -386,7 +514,8 @@ impl GuardProcess {
             }
         } else {
             tree::kill(inherited);
-            let _ = self.alarm.set(Some(boottime() + LOOK_AGAIN));
+            let _ = self.alarm.set(Some(boottime() + self.look_again));
+            self.look_again = (self.look_again * 2).min(LOOK_AGAIN_MAX);
         }
     }
 
@@ -399,9 +528,9 @@ impl GuardProcess {
         }
         // A shim whose guard hangs up ends everything below it. The same happens when the guard is killed, so that
         // path is no rare one.
-        let ids: Vec<ChildId> = self.shims.keys().copied().collect();
-        for id in ids {
-            self.forget(id);
+        let numbers: Vec<ShimId> = self.shims.keys().copied().collect();
+        for number in numbers {
+            self.forget(number);
         }
     }
 
@@ -420,7 +549,11 @@ impl GuardProcess {
                 Err(_) => return self.worker_is_gone(),
             }
         }
-        let wanted = if self.outbox.is_empty() { EventFlags::IN } else { EventFlags::IN | EventFlags::OUT };
-        let _ = epoll::modify(&self.epoll, socket, EventData::new_u64(SOCKET), wanted);
+        let is_held_up = !self.outbox.is_empty();
+        if is_held_up != self.is_held_up {
+            self.is_held_up = is_held_up;
+            let wanted = if is_held_up { EventFlags::IN | EventFlags::OUT } else { EventFlags::IN };
+            let _ = epoll::modify(&self.epoll, socket, EventData::new_u64(SOCKET), wanted);
+        }
     }
 }

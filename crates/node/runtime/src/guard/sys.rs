@@ -1,23 +1,25 @@
 //! What the guard needs of the system that no safe interface offers. All unsafe code of the crate is here.
 #![expect(unsafe_code, reason = "fork, signal masks and shared memory; each block says why it is sound")]
 
-use std::ffi::c_int;
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::os::unix::process::CommandExt;
-use std::process::Command;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use rustix::fs::{Mode, OFlags, open};
+use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 use rustix::process::{
-    Pid, Resource, Rlimit, Signal, getppid, set_parent_process_death_signal, setrlimit, setsid,
+    Pid, Signal, WaitOptions, chdir, getpid, getppid, set_parent_process_death_signal, setsid, waitpid,
 };
-
+use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+
+use super::wire::FailedStep;
 
 /// Which side of a fork this is.
 #[derive(Debug)]
@@ -105,35 +107,166 @@ fn close_range(first: RawFd, last: RawFd) -> io::Result<()> {
 
 const SIGNAL_MAX: c_int = 64;
 
-/// Makes the command start as if from a fresh login: its own session, no blocked and no ignored signals. It is killed
-/// when the thread that starts it dies, should nobody be left to do that.
-pub(super) fn start_afresh(command: &mut Command, parent: Pid, files_max: Rlimit) {
-    let prepare = move || {
-        setsid()?;
-        set_parent_process_death_signal(Some(Signal::KILL))?;
-        if getppid() != Some(parent) {
-            return Err(io::Error::from(rustix::io::Errno::SRCH));
+/// Gives every signal its default action, which those that are started inherit: what is ignored stays ignored across
+/// exec, and the worker's own parent (nohup) or Rust (SIGPIPE) may have asked for that.
+pub(super) fn default_all_signals() {
+    for signal in 1..=SIGNAL_MAX {
+        // By the system call, because the C library refuses to touch two that a parent may have ignored.
+        let default = [0_u64; 8];
+        // SAFETY: all zero is a valid `sigaction` of the kernel, of at most this size, which says "default". The
+        // numbers that may not be changed are refused, which is fine.
+        unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, &raw const default, ptr::null::<u8>(), 8) };
+    }
+}
+
+/// A command in the form in which the kernel takes it.
+#[derive(Debug)]
+pub(super) struct Image {
+    /// Where its program may be, in this order.
+    pub(super) paths: Vec<CString>,
+    pub(super) argv: Vec<CString>,
+    pub(super) env: Vec<CString>,
+    pub(super) cwd: Option<CString>,
+}
+
+/// Memory for a process until it executes its program.
+#[derive(Debug)]
+pub(super) struct Stack(Box<[MaybeUninit<u128>]>);
+
+impl Stack {
+    const BYTES: usize = 64 << 10;
+
+    pub(super) fn new() -> Self {
+        Self(Box::new_uninit_slice(Self::BYTES / size_of::<u128>()))
+    }
+}
+
+/// Starts a command as if from a fresh login: its own session, no blocked signals, no descriptors but these three (and
+/// nothing to read where there is no first). It is killed when the thread that starts it dies, should nobody be left
+/// to do that.
+///
+/// Only for processes with one thread and with all signals blocked. The new process runs in the memory of this one,
+/// which sleeps until the program is executed: copying that memory would take longer than all the rest.
+pub(super) fn start(
+    image: &Image,
+    stdio: [Option<BorrowedFd<'_>>; 3],
+    stack: &mut Stack,
+) -> Result<Pid, (FailedStep, Errno)> {
+    let pointers = |strings: &[CString]| -> Vec<*const c_char> {
+        strings.iter().map(|string| string.as_ptr()).chain([ptr::null()]).collect()
+    };
+    let (argv, env) = (pointers(&image.argv), pointers(&image.env));
+    let mut script = vec![SHELL.as_ptr(), ptr::null()];
+    script.extend(argv.iter().skip(1));
+    if argv.len() < 2 {
+        return Err((FailedStep::Execute, Errno::INVAL));
+    }
+    let mut birth = Birth { image, stdio, parent: getpid(), argv, env, script, failed: None };
+    let top = stack.0.as_mut_ptr_range().end;
+    // SAFETY: the child has a stack of its own, and this process sleeps until it has executed its program or ended, so
+    // that nobody else uses what `birth` points to. All signals are blocked, so that no handler runs in it.
+    let pid = unsafe {
+        libc::clone(
+            be_born,
+            top.cast(),
+            libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD,
+            (&raw mut birth).cast(),
+        )
+    };
+    if pid < 0 {
+        let errno = io::Error::last_os_error().raw_os_error();
+        return Err((FailedStep::Fork, errno.map_or(Errno::AGAIN, Errno::from_raw_os_error)));
+    }
+    let pid = Pid::from_raw(pid).expect("not zero");
+    match birth.failed {
+        None => Ok(pid),
+        Some(failed) => {
+            // It is about to be gone, and nobody shall take it for a child of the next command.
+            while matches!(waitpid(Some(pid), WaitOptions::empty()), Err(Errno::INTR)) {}
+            Err(failed)
         }
-        setrlimit(Resource::Nofile, files_max)?;
-        // Ignored signals stay ignored across exec: those of the worker's own parent (nohup) and Rust's SIGPIPE.
-        for signal in 1..=SIGNAL_MAX {
-            // By the system call, because the C library refuses to touch two that a parent may have ignored.
-            let default = [0_u64; 8];
-            // SAFETY: all zero is a valid `sigaction` of the kernel, of at most this size, which says "default". The
-            // numbers that may not be changed are refused, which is fine.
-            unsafe {
-                libc::syscall(libc::SYS_rt_sigaction, signal, &raw const default, ptr::null::<u8>(), 8)
-            };
+    }
+}
+
+/// Runs what the kernel does not know how to.
+const SHELL: &CStr = c"/bin/sh";
+
+/// What a new process finds in the memory of its parent. It may not allocate there, nor panic.
+struct Birth<'a> {
+    image: &'a Image,
+    stdio: [Option<BorrowedFd<'a>>; 3],
+    parent: Pid,
+    argv: Vec<*const c_char>,
+    env: Vec<*const c_char>,
+    /// The arguments for a shell that runs the program as a script; the second is its path.
+    script: Vec<*const c_char>,
+    failed: Option<(FailedStep, Errno)>,
+}
+
+extern "C" fn be_born(birth: *mut c_void) -> c_int {
+    // SAFETY: it points to the value in `start`, which waits.
+    let birth = unsafe { &mut *birth.cast::<Birth<'_>>() };
+    birth.failed = Some(match birth.prepare() {
+        Ok(()) => (FailedStep::Execute, birth.execute()),
+        Err(failed) => failed,
+    });
+    exit_now(127)
+}
+
+impl Birth<'_> {
+    fn prepare(&self) -> Result<(), (FailedStep, Errno)> {
+        let no_process = |errno| (FailedStep::Fork, errno);
+        setsid().map_err(no_process)?;
+        set_parent_process_death_signal(Some(Signal::KILL)).map_err(no_process)?;
+        if getppid() != Some(self.parent) {
+            return Err(no_process(Errno::SRCH));
         }
+        if let Some(cwd) = &self.image.cwd {
+            chdir(cwd.as_c_str()).map_err(|errno| (FailedStep::ChangeDir, errno))?;
+        }
+        let [input, output, errors] = self.stdio;
+        match input {
+            Some(input) => dup2_stdin(input),
+            None => open(c"/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).and_then(dup2_stdin),
+        }
+        .map_err(no_process)?;
+        output.map_or(Ok(()), dup2_stdout).map_err(no_process)?;
+        errors.map_or(Ok(()), dup2_stderr).map_err(no_process)?;
         // SAFETY: the set is initialised before it is read.
         unsafe {
             let mut none = MaybeUninit::<libc::sigset_t>::uninit();
             libc::sigemptyset(none.as_mut_ptr());
-            check(libc::sigprocmask(libc::SIG_SETMASK, none.as_ptr(), ptr::null_mut()))
+            libc::sigprocmask(libc::SIG_SETMASK, none.as_ptr(), ptr::null_mut());
         }
-    };
-    // SAFETY: it runs between fork and exec in a copy of a process with one thread, where everything may be called.
-    unsafe { command.pre_exec(prepare) };
+        Ok(())
+    }
+
+    /// Looks for the program as a shell does. Answers only if there is none.
+    fn execute(&mut self) -> Errno {
+        let mut answer = Errno::NOENT;
+        for path in &self.image.paths {
+            let mut errno = execve(path, &self.argv, &self.env);
+            if errno == Errno::NOEXEC {
+                if let Some(second) = self.script.get_mut(1) {
+                    *second = path.as_ptr();
+                }
+                errno = execve(SHELL, &self.script, &self.env);
+            }
+            match errno {
+                Errno::ACCESS => answer = errno,
+                Errno::NOENT | Errno::NOTDIR | Errno::STALE | Errno::NODEV | Errno::TIMEDOUT => {}
+                other => return other,
+            }
+        }
+        answer
+    }
+}
+
+/// Both lists end with a null.
+fn execve(path: &CStr, argv: &[*const c_char], env: &[*const c_char]) -> Errno {
+    // SAFETY: the strings live as long as the `Image` that they are of.
+    unsafe { libc::execve(path.as_ptr(), argv.as_ptr(), env.as_ptr()) };
+    io::Error::last_os_error().raw_os_error().map_or(Errno::INVAL, Errno::from_raw_os_error)
 }
 
 fn check(answer: c_int) -> io::Result<()> {

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -61,6 +61,15 @@ pub(super) struct Spawn {
     pub(super) has_stdin: bool,
 }
 
+/// From the guard to a shim.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum ToShim {
+    /// Start this, as the next attempt. With the same descriptors as [`ToGuard::Spawn`].
+    Spawn(Spawn),
+    /// What is to become of this attempt. It may have ended, and another one may have begun.
+    Order { id: ChildId, order: Order },
+}
+
 /// What can be asked of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Order {
@@ -106,6 +115,65 @@ pub(super) fn encode<T: Serialize>(value: &T) -> Vec<u8> {
 /// Back from [`encode`].
 pub(super) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> io::Result<T> {
     rmp_serde::from_slice(bytes).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))
+}
+
+/// Descriptors that travel with a command, in this order.
+#[derive(Debug)]
+pub(super) struct SpawnFds {
+    pub(super) stdout: OwnedFd,
+    pub(super) stderr: OwnedFd,
+    /// Held until the attempt has ended, so that the worker can see its end even when the guard is gone.
+    pub(super) alive: OwnedFd,
+    pub(super) stdin: Option<OwnedFd>,
+}
+
+impl SpawnFds {
+    pub(super) fn take(spawn: &Spawn, mut next: impl FnMut() -> io::Result<OwnedFd>) -> io::Result<Self> {
+        Ok(Self {
+            stdout: next()?,
+            stderr: next()?,
+            alive: next()?,
+            stdin: if spawn.has_stdin { Some(next()?) } else { None },
+        })
+    }
+
+    pub(super) fn all(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        [&self.stdout, &self.stderr, &self.alive].into_iter().chain(&self.stdin).map(AsFd::as_fd)
+    }
+}
+
+/// Sends a whole message to a shim, or nothing of it.
+pub(super) fn send_packet(socket: &OwnedFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> rustix::io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() {
+        assert!(control.push(SendAncillaryMessage::ScmRights(fds)), "there is room for FDS_MAX");
+    }
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    sendmsg(socket, &[IoSlice::new(bytes)], &mut control, flags).map(drop)
+}
+
+/// Waits for a whole message and the descriptors that came with it. Empty at the end.
+pub(super) fn recv_packet<'a>(
+    socket: &OwnedFd,
+    buffer: &'a mut [u8],
+) -> io::Result<(&'a [u8], VecDeque<OwnedFd>)> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let got = loop {
+        match recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut control, RecvFlags::CMSG_CLOEXEC) {
+            Err(Errno::INTR) => {}
+            Err(Errno::CONNRESET) => return Ok((&[], VecDeque::new())),
+            got => break got?,
+        }
+    };
+    let mut fds = VecDeque::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(some) = message {
+            fds.extend(some);
+        }
+    }
+    Ok((&buffer[..got.bytes], fds))
 }
 
 /// A frame on its way out.

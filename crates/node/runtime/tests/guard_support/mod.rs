@@ -80,6 +80,15 @@ pub(crate) fn parent(child: Pid) -> Pid {
     pid(stat(child).expect("it runs").1)
 }
 
+/// The shims of a guard, whether they run an attempt or wait for one.
+pub(crate) fn shims_of(guard: Pid) -> Vec<Pid> {
+    let guard = guard.as_raw_pid();
+    let children = fs::read_to_string(format!("/proc/{guard}/task/{guard}/children")).unwrap();
+    let mut shims: Vec<Pid> = children.split_whitespace().map(|child| pid(child.parse().unwrap())).collect();
+    shims.retain(|&shim| runs(shim));
+    shims
+}
+
 fn stat(pid: Pid) -> Option<(char, i32)> {
     let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_pid())).ok()?;
     let mut fields = stat[stat.rfind(')')? + 1..].split_whitespace();
