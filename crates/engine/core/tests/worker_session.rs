@@ -206,6 +206,26 @@ fn a_dispatch_is_started_or_else_accepted() {
     assert_eq!(worker.reports(), [(A, "started"), (B, "accepted")]);
 }
 
+#[test]
+fn an_attempt_whose_output_is_being_kept_leaves_its_room_to_the_next() {
+    let mut worker = Stage::new();
+    worker.hears(1, [dispatch(1, A), dispatch(2, B)]);
+    worker.started();
+    worker.reports();
+    worker.step(Input::Exited { attempt: A });
+    assert_eq!(worker.started(), [B]);
+    assert_eq!(worker.reports(), [(B, "started")], "nothing is said of its end yet");
+    assert_eq!(worker.machine.load(), 2, "it is still held");
+    // It cannot be stopped any more, and what it ran for does not grow.
+    worker.until(1);
+    worker.hears(1, [ToWorker::Stop { attempt: A }]);
+    assert!(worker.stopped().is_empty());
+    worker.succeeds(A);
+    assert_eq!(worker.machine.load(), 1);
+    let Some(Report::Finished(finish)) = worker.machine.last_report(A) else { panic!("it has ended") };
+    assert_eq!(finish.ran, Duration::ZERO);
+}
+
 /// A worker whose attempts have taken so long, with nothing to do. Answers it and its credit.
 fn after_attempts_of(micros: i64) -> (Stage, u64) {
     let mut worker = Stage::with(|o| {

@@ -206,6 +206,8 @@ impl World {
         self.report.fault("worker drained");
         let incarnation = self.workers[index].incarnation;
         self.worker_input(index, incarnation, WorkerInput::Drain);
+        let grace = self.between(100_000, 4_000_000);
+        self.after(grace, Event::Worker { index, incarnation, input: WorkerInput::Leave });
     }
 
     fn jump_clock(&mut self) {

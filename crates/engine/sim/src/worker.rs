@@ -33,8 +33,10 @@ pub(crate) enum WorkerInput {
     Opened { token: SessionToken, asked_at: Timestamp },
     Renewed { session: SessionId, asked_at: Timestamp, renewed: bool },
     Owner(OwnerBatch),
+    ExecutionExited { attempt: AttemptId },
     ExecutionEnded { attempt: AttemptId, finish: Finish },
     Drain,
+    Leave,
     Tick,
 }
 
@@ -136,10 +138,12 @@ impl World {
                 }
                 WorkerInput::Renewed { .. } => return,
                 WorkerInput::Owner(batch) => Input::Owner(batch),
+                WorkerInput::ExecutionExited { attempt } => Input::Exited { attempt },
                 WorkerInput::ExecutionEnded { attempt, finish } => {
                     Input::Ended { attempt, finish: Box::new(finish) }
                 }
                 WorkerInput::Drain => Input::Drain,
+                WorkerInput::Leave => Input::Leave,
                 WorkerInput::Tick => {
                     host.tick_at = None;
                     Input::Tick
@@ -375,7 +379,14 @@ impl World {
             self.report.fault("poison task killed its host");
             return self.kill_worker(index, true);
         }
-        self.worker_input(index, incarnation, WorkerInput::ExecutionEnded { attempt, finish });
+        let ended = WorkerInput::ExecutionEnded { attempt, finish };
+        if self.rng.below(4) > 0 {
+            return self.worker_input(index, incarnation, ended);
+        }
+        // Its output takes a while to be kept.
+        self.worker_input(index, incarnation, WorkerInput::ExecutionExited { attempt });
+        let kept = self.between(1_000, 1_000_000);
+        self.after(kept, Event::Worker { index, incarnation, input: ended });
     }
 
     /// Counts a session that ends while it has attempts.

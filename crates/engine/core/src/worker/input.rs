@@ -16,7 +16,13 @@ pub enum Input {
     Refused,
     /// Messages of an owner.
     Owner(OwnerBatch),
-    /// An attempt and everything it started is gone.
+    /// An attempt and everything it started is gone, and its room is free; [`Input::Ended`] follows when its output is
+    /// kept.
+    Exited {
+        /// Which one.
+        attempt: AttemptId,
+    },
+    /// An attempt and everything it started is gone, and nothing is left to do for it.
     Ended {
         /// Which one.
         attempt: AttemptId,

@@ -80,6 +80,8 @@ pub struct WorkerSession {
     /// Attempts that wait for their turn, in the order of arrival.
     pub(super) queued: VecDeque<AttemptId>,
     pub(super) running: u32,
+    /// Attempts whose processes are gone and whose output is not kept yet.
+    exited: u32,
     /// Attempts that came with the last inputs; those that do not start at once are reported as accepted.
     pub(super) arrived: Vec<AttemptId>,
     /// How long attempts take, in microseconds; the last ones count most. 0 while nothing is known.
@@ -142,6 +144,8 @@ pub(super) enum AttemptState {
         /// The earlier of the two: when it is stopped unless it speaks.
         stop_at: Timestamp,
         stopping: Option<StopReason>,
+        /// How long it ran, once its processes are gone.
+        exited: Option<Duration>,
     },
     /// Over; the report is repeated until it is acknowledged.
     Ended(Report),
@@ -158,6 +162,7 @@ impl WorkerSession {
             attempts: BTreeMap::new(),
             queued: VecDeque::new(),
             running: 0,
+            exited: 0,
             arrived: Vec::new(),
             mean_run: 0,
             unacked: 0,
@@ -199,6 +204,7 @@ impl WorkerSession {
                 self.next_renew = Timestamp::MAX;
             }
             Input::Owner(batch) => self.on_owner(batch, effects),
+            Input::Exited { attempt } => self.on_exited(attempt),
             Input::Ended { attempt, finish } => self.on_ended(attempt, *finish),
             Input::Progress { attempt, progress } => self.on_progress(attempt, progress),
             Input::Capacity(capacity) => self.capacity = capacity,
@@ -253,7 +259,7 @@ impl WorkerSession {
 
     /// Attempts that wait or execute here.
     pub fn load(&self) -> u32 {
-        self.running + u32::try_from(self.queued.len()).unwrap_or(u32::MAX)
+        self.running + self.exited + u32::try_from(self.queued.len()).unwrap_or(u32::MAX)
     }
 
     /// The most attempts that may wait or execute here, unless the capacity was lowered.
@@ -403,8 +409,8 @@ impl WorkerSession {
         }
         // None has ended for as long as the youngest runs.
         let youngest = self.attempts.values().filter_map(|attempt| match attempt.state {
-            AttemptState::Running { since, .. } => Some(since),
-            AttemptState::Queued(_) | AttemptState::Ended(_) => None,
+            AttemptState::Running { since, exited: None, .. } => Some(since),
+            AttemptState::Running { .. } | AttemptState::Queued(_) | AttemptState::Ended(_) => None,
         });
         let Some(since) = youngest.max() else { return };
         let least = u64::try_from(self.now.since(since).as_micros()).unwrap_or(u64::MAX);
@@ -429,7 +435,7 @@ impl WorkerSession {
             let timeout = now + dispatch.head.execution_timeout;
             let quiet_max = dispatch.head.progress_timeout;
             let stop_at = quiet_max.map_or(timeout, |quiet| timeout.min(now + quiet));
-            attempt.state = AttemptState::Running { since: now, timeout, quiet_max, stop_at, stopping: None };
+            attempt.state = AttemptState::Running { since: now, timeout, quiet_max, stop_at, stopping: None, exited: None };
             let lane = attempt.lane;
             self.timeouts.insert((stop_at, id));
             self.running += 1;
@@ -441,7 +447,7 @@ impl WorkerSession {
     /// Ends a running attempt, once.
     pub(super) fn stop(&mut self, id: AttemptId, reason: StopReason, effects: &mut Vec<Effect>) {
         let Some(attempt) = self.attempts.get_mut(&id) else { return };
-        if let AttemptState::Running { stopping, .. } = &mut attempt.state
+        if let AttemptState::Running { stopping, exited: None, .. } = &mut attempt.state
             && stopping.is_none()
         {
             *stopping = Some(reason);
@@ -454,7 +460,8 @@ impl WorkerSession {
         let now = self.now;
         let Some(attempt) = self.attempts.get_mut(&id) else { return };
         let lane = attempt.lane;
-        let AttemptState::Running { timeout, quiet_max, stop_at, stopping: None, .. } = &mut attempt.state
+        let AttemptState::Running { timeout, quiet_max, stop_at, stopping: None, exited: None, .. } =
+            &mut attempt.state
         else {
             return;
         };
@@ -466,16 +473,31 @@ impl WorkerSession {
         self.report(lane, id, Report::Progress(Box::new(progress.bounded())));
     }
 
+    /// The next one may start in its place. What it ran for is known, and nothing is left to stop.
+    fn on_exited(&mut self, id: AttemptId) {
+        let Some(attempt) = self.attempts.get_mut(&id) else { return };
+        let AttemptState::Running { since, stop_at, exited: exited @ None, .. } = &mut attempt.state else {
+            return;
+        };
+        let ran = self.now.since(*since);
+        *exited = Some(ran);
+        self.timeouts.remove(&(*stop_at, id));
+        self.running -= 1;
+        self.exited += 1;
+        self.learn(ran);
+    }
+
     fn on_ended(&mut self, id: AttemptId, mut finish: Finish) {
+        self.on_exited(id);
         let Some(attempt) = self.attempts.get(&id) else { return };
-        let AttemptState::Running { since, timeout, quiet_max, stop_at, stopping } = attempt.state else {
+        let AttemptState::Running { since, timeout, quiet_max, stop_at, stopping, exited: Some(ran) } =
+            attempt.state
+        else {
             return;
         };
         let lane = attempt.lane;
-        self.timeouts.remove(&(stop_at, id));
-        self.running -= 1;
-        finish.ran = self.now.since(since);
-        self.learn(finish.ran);
+        self.exited -= 1;
+        finish.ran = ran;
         // What stopped it explains its end better than how it took that. A success stays one.
         if finish.ending != Ending::Success {
             match stopping {

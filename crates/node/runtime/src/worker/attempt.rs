@@ -44,6 +44,9 @@ impl Running {
                 failed("executor_panic", "the executor has failed".to_owned(), RetryAdvice::Policy)
             });
             output.close();
+            if !output.is_kept() {
+                let _ = news.send(News::Exited { attempt });
+            }
             if tokio::time::timeout(OUTPUT_WITHIN, output.kept()).await.is_err() {
                 tracing::warn!(task = %attempt.task, attempt = %attempt.number, "output is not kept yet, the attempt is reported without");
             }

@@ -163,11 +163,16 @@ impl Output {
         self.list(state);
     }
 
+    /// Everything has been given to Logs.
+    pub(super) fn is_kept(&self) -> bool {
+        !lock(&self.state).listed
+    }
+
     /// Waits until everything has been given to Logs.
     pub(super) async fn kept(&self) {
         loop {
             let kept = self.kept.notified();
-            if !lock(&self.state).listed {
+            if self.is_kept() {
                 return;
             }
             self.shared.urgent.notify_one();

@@ -37,6 +37,8 @@ pub(super) enum Ended {
 /// What attempts and calls tell the session.
 #[derive(Debug)]
 pub(super) enum News {
+    /// Its processes are gone, its output is not kept yet.
+    Exited { attempt: AttemptId },
     Ended { attempt: AttemptId, finish: Box<Finish> },
     Progress { attempt: AttemptId, progress: Progress },
     Renewed { asked_at: Timestamp, renewed: Result<(), CoordinatorError> },
@@ -193,6 +195,7 @@ impl<'a> Session<'a> {
                     running.log_end(attempt, report, &self.options.name);
                 }
             }
+            News::Exited { attempt } => self.take(Input::Exited { attempt }),
             News::Progress { attempt, progress } => {
                 self.progress.insert(attempt, progress);
                 self.tell_progress_at.get_or_insert_with(|| Instant::now() + PROGRESS_EVERY);
@@ -331,7 +334,7 @@ impl<'a> Session<'a> {
             while !self.running.is_empty() {
                 match self.heard.recv().await {
                     Some(News::Ended { attempt, .. }) => _ = self.running.remove(&attempt),
-                    Some(News::Progress { .. } | News::Renewed { .. }) => {}
+                    Some(News::Exited { .. } | News::Progress { .. } | News::Renewed { .. }) => {}
                     None => break,
                 }
             }
