@@ -435,7 +435,14 @@ impl WorkerSession {
             let timeout = now + dispatch.head.execution_timeout;
             let quiet_max = dispatch.head.progress_timeout;
             let stop_at = quiet_max.map_or(timeout, |quiet| timeout.min(now + quiet));
-            attempt.state = AttemptState::Running { since: now, timeout, quiet_max, stop_at, stopping: None, exited: None };
+            attempt.state = AttemptState::Running {
+                since: now,
+                timeout,
+                quiet_max,
+                stop_at,
+                stopping: None,
+                exited: None,
+            };
             let lane = attempt.lane;
             self.timeouts.insert((stop_at, id));
             self.running += 1;

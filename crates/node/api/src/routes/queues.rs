@@ -66,7 +66,7 @@ pub(crate) async fn get(
 /// runs.
 #[utoipa::path(
     put, path = "/api/v1/queues/{name}", operation_id = "putQueue", tag = "queues",
-    params(("name" = String, Path, description = "The queue.", pattern = "^[A-Za-z0-9._:@-]{1,128}$")),
+    params(("name" = String, Path, description = "The queue.", pattern = r"^(?!tasklane\.)[A-Za-z0-9._:@-]{1,128}$")),
     responses((status = 200, description = "The queue with its new policy.", body = Queue))
 )]
 pub(crate) async fn put(
@@ -90,7 +90,7 @@ pub(crate) async fn put(
 /// Nothing of it is assigned until it is resumed. What runs goes on.
 #[utoipa::path(
     post, path = "/api/v1/queues/{name}/pause", operation_id = "pauseQueue", tag = "queues",
-    params(("name" = String, Path, description = "The queue.", pattern = "^[A-Za-z0-9._:@-]{1,128}$")),
+    params(("name" = String, Path, description = "The queue.", pattern = r"^(?!tasklane\.)[A-Za-z0-9._:@-]{1,128}$")),
     responses((status = 200, description = "The paused queue.", body = Queue))
 )]
 pub(crate) async fn pause(

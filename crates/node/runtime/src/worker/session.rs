@@ -38,10 +38,21 @@ pub(super) enum Ended {
 #[derive(Debug)]
 pub(super) enum News {
     /// Its processes are gone, its output is not kept yet.
-    Exited { attempt: AttemptId },
-    Ended { attempt: AttemptId, finish: Box<Finish> },
-    Progress { attempt: AttemptId, progress: Progress },
-    Renewed { asked_at: Timestamp, renewed: Result<(), CoordinatorError> },
+    Exited {
+        attempt: AttemptId,
+    },
+    Ended {
+        attempt: AttemptId,
+        finish: Box<Finish>,
+    },
+    Progress {
+        attempt: AttemptId,
+        progress: Progress,
+    },
+    Renewed {
+        asked_at: Timestamp,
+        renewed: Result<(), CoordinatorError>,
+    },
 }
 
 /// An open session.
