@@ -270,11 +270,16 @@ impl WorkerSession {
 
     /// How many attempts may wait here now.
     pub(super) fn prefetch(&self) -> u32 {
+        self.busy_for(self.options.prefetch_for)
+    }
+
+    /// How many attempts that wait keep the worker busy for so long, within the bounds.
+    fn busy_for(&self, time: Duration) -> u32 {
         let least = self.options.prefetch;
         if self.mean_run == 0 {
             return least;
         }
-        let busy_for = self.options.prefetch_for.as_micros().saturating_mul(u128::from(self.capacity));
+        let busy_for = time.as_micros().saturating_mul(u128::from(self.capacity));
         let fitting = busy_for / u128::from(self.mean_run);
         u32::try_from(fitting).unwrap_or(u32::MAX).clamp(least, self.options.prefetch_max.max(least))
     }
@@ -321,6 +326,8 @@ impl WorkerSession {
         }
         if self.now >= self.next_heartbeat {
             self.next_heartbeat = self.now + self.options.heartbeat_every;
+            // Before the heartbeats: these say that the worker is ready for more.
+            self.return_prefetched();
             let lanes: Vec<LaneId> = self.links.keys().copied().collect();
             for lane in lanes {
                 self.heartbeat(lane, false);
@@ -328,7 +335,6 @@ impl WorkerSession {
             if self.options.guards.on(Guard::ReportRepetition) {
                 self.repeat_reports();
             }
-            self.return_prefetched();
         }
     }
 
@@ -401,8 +407,8 @@ impl WorkerSession {
         };
     }
 
-    /// Attempts were short, so many wait here; now they are long, and others may have room for them. What is too much is
-    /// handed back.
+    /// Attempts were short, so many wait here; now they are long, and others may have room for them. What would still wait
+    /// at the next heartbeat is handed back.
     fn return_prefetched(&mut self) {
         if self.running < self.capacity || self.queued.is_empty() {
             return;
@@ -415,7 +421,7 @@ impl WorkerSession {
         let Some(since) = youngest.max() else { return };
         let least = u64::try_from(self.now.since(since).as_micros()).unwrap_or(u64::MAX);
         self.mean_run = self.mean_run.max(least.min(u64::MAX >> 8));
-        let kept = self.prefetch().saturating_add(self.options.surplus);
+        let kept = self.busy_for(self.options.heartbeat_every).saturating_add(self.options.surplus);
         let kept = usize::try_from(kept).unwrap_or(usize::MAX);
         for id in self.queued.split_off(kept.min(self.queued.len())) {
             let Some(lane) = self.attempts.get(&id).map(|attempt| attempt.lane) else { continue };
