@@ -58,6 +58,7 @@ codes! {
     UNAUTHORIZED "unauthorized" 401 "A token is required";
     CROSS_SITE "cross_site" 403 "Requests from other sites are refused";
     HOST_NOT_ALLOWED "host_not_allowed" 403 "The host name is not allowed";
+    NAME_RESERVED "name_reserved" 403 "The name is the server's own";
     ROUTE_NOT_FOUND "route_not_found" 404 "There is nothing at this path";
     TASK_NOT_FOUND "task_not_found" 404 "There is no such task";
     WORKER_NOT_FOUND "worker_not_found" 404 "There is no such worker";

@@ -107,9 +107,11 @@ async fn a_name_that_the_server_keeps_for_itself() {
     }
     let policy = json!({ "version": 0, "policy": {} });
     let put = server.request("PUT", "/api/v1/queues/tasklane.bulk").json(&policy).send().await;
-    put.problem(422, "invalid_value", Some("name"));
-    let pause = server.request("POST", "/api/v1/queues/tasklane.bulk/pause").send().await;
-    pause.problem(422, "invalid_value", Some("name"));
+    put.problem(403, "name_reserved", Some("name"));
+    for change in ["pause", "resume"] {
+        let path = format!("/api/v1/queues/tasklane.bulk/{change}");
+        server.request("POST", &path).send().await.problem(403, "name_reserved", Some("name"));
+    }
     server.close().await;
 }
 

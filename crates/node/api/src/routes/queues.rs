@@ -10,7 +10,7 @@ use tasklane_runtime::request::check_internal;
 use crate::extract::{JsonBody, NameInPath, Namespace, NoBody, NoParams};
 use crate::model::{PutQueue, Queue, QueuePage};
 use crate::params::Params;
-use crate::problem::Problem;
+use crate::problem::{self, Problem};
 use crate::state::Api;
 
 /// How often a pause is tried against others who change the same policy.
@@ -76,7 +76,7 @@ pub(crate) async fn put(
     _: NoParams,
     body: JsonBody,
 ) -> Result<Json<Queue>, Problem> {
-    check_internal("name", &name)?;
+    check_changeable(&name)?;
     let request: PutQueue = body.read()?;
     let policy = request.policy.0.into_policy()?;
     let queue = QueueKey::new(namespace, name);
@@ -100,14 +100,13 @@ pub(crate) async fn pause(
     _: NoParams,
     _: NoBody,
 ) -> Result<Json<Queue>, Problem> {
-    check_internal("name", &name)?;
     set_paused(&api, namespace, name, true).await
 }
 
 /// Resume a queue
 #[utoipa::path(
     post, path = "/api/v1/queues/{name}/resume", operation_id = "resumeQueue", tag = "queues",
-    params(("name" = String, Path, description = "The queue.", pattern = "^[A-Za-z0-9._:@-]{1,128}$")),
+    params(("name" = String, Path, description = "The queue.", pattern = r"^(?!tasklane\.)[A-Za-z0-9._:@-]{1,128}$")),
     responses((status = 200, description = "The resumed queue.", body = Queue))
 )]
 pub(crate) async fn resume(
@@ -121,6 +120,7 @@ pub(crate) async fn resume(
 }
 
 async fn set_paused(api: &Api, namespace: Name, name: Name, paused: bool) -> Result<Json<Queue>, Problem> {
+    check_changeable(&name)?;
     let queue = QueueKey::new(namespace, name);
     let mut info = api.node.queue(&queue).await?;
     for round in 1.. {
@@ -140,6 +140,12 @@ async fn set_paused(api: &Api, namespace: Name, name: Name, paused: bool) -> Res
         }
     }
     Ok(Json(Queue::from(&info)))
+}
+
+/// The queues that servers keep for themselves can be looked at, and no more.
+fn check_changeable(name: &Name) -> Result<(), Problem> {
+    check_internal("name", name)
+        .map_err(|error| Problem::new(&problem::NAME_RESERVED, error.message).field("name"))
 }
 
 async fn try_set_paused(api: &Api, info: &QueueInfo, paused: bool) -> Result<u64, StoreError> {
