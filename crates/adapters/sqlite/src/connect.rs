@@ -5,6 +5,7 @@ use std::io::{ErrorKind, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 use tasklane_ports::StoreError;
 
@@ -65,7 +66,7 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// A log that grew larger than this is cut back to it when it starts anew.
 const WAL_BYTES_KEPT: u64 = 128 << 20;
 const PAGE_BYTES: u64 = 4096;
-const WRITER_CACHE_KIB: i64 = 64 << 10;
+const WRITER_CACHE_KIB: i64 = 16 << 10;
 const READER_CACHE_KIB: i64 = 8 << 10;
 
 /// Makes the folder, takes the lock.
@@ -118,6 +119,14 @@ pub(crate) fn lock(path: &Path) -> Result<FileLock, StoreError> {
     Ok(FileLock { _file: file })
 }
 
+/// What all connections that ask questions have in common.
+fn set_up(conn: &Connection) -> rusqlite::Result<()> {
+    conn.busy_timeout(BUSY_TIMEOUT)?;
+    // Otherwise a statement is planned anew whenever it is given other values.
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
+    Ok(())
+}
+
 /// Opens, checks and migrates.
 pub(crate) fn open_first(options: &Options) -> Result<Connection, StoreError> {
     let in_file = |error| match error {
@@ -130,7 +139,7 @@ pub(crate) fn open_first(options: &Options) -> Result<Connection, StoreError> {
     let conn = Connection::open_with_flags(&options.path, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX).map_err(
         |error| StoreError::Refused { reason: format!("cannot open {}: {error}", options.path.display()) },
     )?;
-    conn.busy_timeout(BUSY_TIMEOUT).map_err(failed)?;
+    set_up(&conn).map_err(failed)?;
     migrate(&conn).map_err(in_file)?;
     set_writer(&conn, options)?;
     Ok(conn)
@@ -140,7 +149,7 @@ pub(crate) fn open_first(options: &Options) -> Result<Connection, StoreError> {
 pub(crate) fn open_writer(options: &Options) -> Result<Connection, StoreError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let conn = Connection::open_with_flags(&options.path, flags).map_err(failed)?;
-    conn.busy_timeout(BUSY_TIMEOUT).map_err(failed)?;
+    set_up(&conn).map_err(failed)?;
     set_writer(&conn, options)?;
     Ok(conn)
 }
@@ -148,7 +157,7 @@ pub(crate) fn open_writer(options: &Options) -> Result<Connection, StoreError> {
 pub(crate) fn open_reader(options: &Options) -> Result<Connection, StoreError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let conn = Connection::open_with_flags(&options.path, flags).map_err(failed)?;
-    conn.busy_timeout(BUSY_TIMEOUT).map_err(failed)?;
+    set_up(&conn).map_err(failed)?;
     conn.pragma_update(None, "cache_size", -READER_CACHE_KIB).map_err(failed)?;
     conn.set_prepared_statement_cache_capacity(64);
     Ok(conn)

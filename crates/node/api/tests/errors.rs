@@ -553,7 +553,8 @@ async fn trouble_while_waiting_does_not_hide_the_task() {
     let options = ApiOptions { request_timeout: Duration::from_millis(50), ..ApiOptions::default() };
     let server = Server::with(options).await;
     let known = async |wait: &str| {
-        let answer = server.post(&format!("/api/v1/tasks?wait={wait}"), &task("noop")).await;
+        let task = task_with("flaky", json!({ "retryCount": 1 }));
+        let answer = server.post(&format!("/api/v1/tasks?wait={wait}"), &task).await;
         let id = answer.json()["taskId"].as_str().unwrap_or_else(|| panic!("{}", answer.text)).to_owned();
         server.faults.plan(|_| None);
         assert_eq!(server.get(&format!("/api/v1/tasks/{id}")).await.status, 200);

@@ -5,11 +5,13 @@
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::str::FromStr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tasklane_core::id::{SessionId, TaskId};
 use tasklane_core::message::TaskEvent;
 use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
 
 /// See the [module](self).
 #[derive(Debug)]
@@ -38,8 +40,15 @@ enum RingItem {
 
 #[derive(Debug, Default)]
 struct Followed {
-    changed: Arc<Notify>,
+    news: Arc<News>,
     followers: usize,
+}
+
+/// What the followers of a task are told.
+#[derive(Debug, Default)]
+struct News {
+    changed: Notify,
+    finished: AtomicBool,
 }
 
 /// Events that are kept for those who come back.
@@ -95,7 +104,7 @@ impl Hub {
         let mut state = self.lock();
         if !state.followed.is_empty() {
             for event in events {
-                state.wake(event.task);
+                state.wake(event.task, event.status.is_final());
             }
         }
         state.ring.extend(events.iter().map(|event| RingItem::Event(event.clone())));
@@ -119,7 +128,7 @@ impl Hub {
     pub fn output(&self, tasks: impl Iterator<Item = TaskId>) {
         let state = self.lock();
         if !state.followed.is_empty() {
-            tasks.for_each(|task| state.wake(task));
+            tasks.for_each(|task| state.wake(task, false));
         }
     }
 
@@ -128,9 +137,9 @@ impl Hub {
         let mut state = self.lock();
         let followed = state.followed.entry(task).or_default();
         followed.followers += 1;
-        let changed = Arc::clone(&followed.changed);
+        let news = Arc::clone(&followed.news);
         drop(state);
-        Follow { hub: Arc::clone(self), task, changed }
+        Follow { hub: Arc::clone(self), task, news }
     }
 
     /// Follows all events after one, or from now on.
@@ -151,11 +160,12 @@ impl Hub {
 }
 
 impl State {
-    fn wake(&self, task: TaskId) {
-        if let Some(followed) = self.followed.get(&task) {
+    fn wake(&self, task: TaskId, finished: bool) {
+        if let Some(Followed { news, .. }) = self.followed.get(&task) {
+            news.finished.fetch_or(finished, Ordering::Release);
             // Kept for one who is not waiting at this moment.
-            followed.changed.notify_waiters();
-            followed.changed.notify_one();
+            news.changed.notify_waiters();
+            news.changed.notify_one();
         }
     }
 }
@@ -165,14 +175,24 @@ impl State {
 pub struct Follow {
     hub: Arc<Hub>,
     task: TaskId,
-    changed: Arc<Notify>,
+    news: Arc<News>,
 }
 
 impl Follow {
     /// Returns when there may be something new since the last call; now and then for nothing.
     pub async fn changed(&mut self) {
         // The fallback, should the news come from another process and be lost on the way.
-        let _ = tokio::time::timeout(LOOK_AGAIN, self.changed.notified()).await;
+        let _ = tokio::time::timeout(LOOK_AGAIN, self.news.changed.notified()).await;
+    }
+
+    /// Returns when the task is said to have finished; now and then for nothing.
+    pub async fn finished(&mut self) {
+        let look_again = Instant::now() + LOOK_AGAIN;
+        while !self.news.finished.load(Ordering::Acquire) {
+            if tokio::time::timeout_at(look_again, self.news.changed.notified()).await.is_err() {
+                return;
+            }
+        }
     }
 }
 

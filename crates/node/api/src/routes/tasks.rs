@@ -40,8 +40,11 @@ const LIST_TIME: Duration = Duration::from_millis(250);
 pub(crate) async fn whole_task(api: &Api, view: TaskView) -> Result<Task, Problem> {
     let row = &view.row;
     let before = AttemptNo(row.state.attempt.0.saturating_sub(ATTEMPTS_SHOWN));
-    let attempts = attempts_of(api, &view, before, ATTEMPTS_SHOWN as usize).await?;
-    let logs = api.node.log_tail(row.id, LOGS_SHOWN).await?;
+    let (attempts, logs) = tokio::join!(
+        attempts_of(api, &view, before, ATTEMPTS_SHOWN as usize),
+        api.node.log_tail(row.id, LOGS_SHOWN),
+    );
+    let (attempts, logs) = (attempts?, logs?);
     let mut task = Task::whole(row, view.result.as_ref());
     task.attempts = Some(attempts);
     task.logs = Some(tail(&logs, LOG_BYTES_SHOWN));
@@ -55,11 +58,13 @@ async fn attempts_of(
     after: AttemptNo,
     limit: usize,
 ) -> Result<Vec<Attempt>, Problem> {
-    let mut records: Vec<AttemptRecord> = match view.row.state.attempt {
-        AttemptNo(0) => Vec::new(),
+    let last = view.row.state.last_attempt();
+    let earlier = view.row.state.attempt.0 - last.as_ref().map_or(0, |_| 1);
+    let mut records: Vec<AttemptRecord> = match earlier {
+        0 => Vec::new(),
         _ => api.node.attempts(view.row.id, after, limit).await?,
     };
-    let last = view.row.state.last_attempt().filter(|last| last.number > after);
+    let last = last.filter(|last| last.number > after);
     if let Some(last) = last
         && records.len() < limit
         && records.iter().all(|record| record.number < last.number)

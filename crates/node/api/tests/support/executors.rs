@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use tasklane_core::id::AttemptNo;
 use tasklane_core::message::{Dispatch, Ending, Finish, RetryAdvice};
 use tasklane_core::task::{Progress, TaskError, TaskResult};
 use tasklane_ports::{Attempt, Execution, Executor, ExecutorError, LogStream};
@@ -17,6 +18,8 @@ enum Kind {
     Noop,
     /// Fails.
     Fail,
+    /// Fails at first, and then not any more.
+    Flaky,
     /// Prints a line and runs until it is stopped.
     Endless,
     /// Says how far it is and runs until it is stopped.
@@ -29,6 +32,7 @@ pub(super) fn all() -> Registry {
         ("echo", Kind::Echo),
         ("noop", Kind::Noop),
         ("fail", Kind::Fail),
+        ("flaky", Kind::Flaky),
         ("endless", Kind::Endless),
         ("progress", Kind::Progress),
     ];
@@ -46,13 +50,15 @@ impl Executor for Kind {
 
     async fn prepare(&self, dispatch: &Dispatch) -> Result<Box<dyn Execution>, ExecutorError> {
         let payload = dispatch.body.as_ref().map_or("", |body| body.payload.as_str());
-        Ok(Box::new(Ready { kind: *self, payload: payload.to_owned() }))
+        let first = dispatch.attempt.number == AttemptNo(1);
+        Ok(Box::new(Ready { kind: *self, first, payload: payload.to_owned() }))
     }
 }
 
 #[derive(Debug)]
 struct Ready {
     kind: Kind,
+    first: bool,
     payload: String,
 }
 
@@ -67,7 +73,12 @@ impl Execution for Ready {
                 let result = TaskResult { code: 0, message: "said".to_owned(), data };
                 finish(Ending::Success, result)
             }
-            Kind::Noop => finish(Ending::Success, TaskResult::default()),
+            Kind::Flaky if self.first => {
+                let (error, retry) =
+                    (TaskError::new("exit_code", "exit code 3"), RetryAdvice::After(Duration::ZERO));
+                finish(Ending::Failed { error, retry }, TaskResult::default())
+            }
+            Kind::Noop | Kind::Flaky => finish(Ending::Success, TaskResult::default()),
             Kind::Fail => {
                 let error = TaskError::new("exit_code", "exit code 3");
                 let result = TaskResult { code: 3, ..TaskResult::default() };

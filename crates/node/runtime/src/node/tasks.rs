@@ -88,7 +88,7 @@ impl Node {
             if done || Instant::now() >= deadline {
                 return Ok(found);
             }
-            let _ = tokio::time::timeout_at(deadline, follow.changed()).await;
+            let _ = tokio::time::timeout_at(deadline, follow.finished()).await;
         }
     }
 

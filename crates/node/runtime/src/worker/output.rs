@@ -41,7 +41,7 @@ impl Default for OutputOptions {
 /// The largest chunk.
 const CHUNK_BYTES_MAX: usize = 32 << 10;
 /// Bytes in one append.
-const BATCH_BYTES_MAX: usize = 1 << 20;
+const BATCH_BYTES_MAX: usize = 256 << 10;
 /// Longest wait between tries while Logs cannot be reached.
 const RETRY_MAX: Duration = Duration::from_secs(1);
 
