@@ -68,7 +68,7 @@ impl Part {
 /// How long the attempts of an earlier process may take to end.
 const GUARD_WITHIN: Duration = Duration::from_secs(10);
 /// Short attempts that may wait at the worker.
-const PREFETCH_MAX: u32 = 4096;
+const PREFETCH_MAX: u32 = 8192;
 /// How long an address that is in use is waited for.
 const BIND_WITHIN: Duration = Duration::from_secs(5);
 /// How long to wait before it is tried again.

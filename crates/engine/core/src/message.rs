@@ -52,7 +52,8 @@ impl Message {
 }
 
 impl ToWorker {
-    fn bytes(&self) -> usize {
+    /// About how large it is.
+    pub fn bytes(&self) -> usize {
         match self {
             Self::Dispatch(dispatch) => dispatch.body.as_ref().map_or(0, |body| body.bytes()),
             Self::Skip { .. }
@@ -65,7 +66,8 @@ impl ToWorker {
 }
 
 impl ToLane {
-    fn bytes(&self) -> usize {
+    /// About how large it is.
+    pub fn bytes(&self) -> usize {
         match self {
             Self::Report { report: Report::Finished(finish), .. } => finish.result.bytes(),
             Self::Report { report: Report::HandedBack { reason }, .. } => reason.len(),

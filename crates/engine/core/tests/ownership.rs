@@ -189,13 +189,23 @@ impl Stage {
         }
     }
 
-    /// The commit that is under way.
-    fn commit(&self) -> (u64, Commit) {
+    /// The commits that are under way.
+    fn commits(&self) -> Vec<(u64, Commit)> {
         let commit = |(call, request): &(u64, Request)| match request {
             Request::Commit(commit) => Some((*call, commit.clone())),
             _ => None,
         };
-        let commits: Vec<_> = self.calls.iter().filter_map(commit).collect();
+        self.calls.iter().filter_map(commit).collect()
+    }
+
+    /// Their numbers.
+    fn numbers(&self) -> Vec<u64> {
+        self.commits().iter().map(|(_, commit)| commit.number.0).collect()
+    }
+
+    /// The commit that is under way.
+    fn commit(&self) -> (u64, Commit) {
+        let commits = self.commits();
         assert_eq!(commits.len(), 1, "one commit at a time: {commits:?}");
         commits[0].clone()
     }
@@ -206,7 +216,14 @@ impl Stage {
 
     /// The commit under way is answered; says which one it was.
     fn commit_ends(&mut self, error: Option<CallError>) -> Commit {
-        let (call, commit) = self.commit();
+        let (_, commit) = self.commit();
+        self.ends(commit.number.0, error)
+    }
+
+    /// One of the commits under way is answered.
+    fn ends(&mut self, number: u64, error: Option<CallError>) -> Commit {
+        let under_way = self.commits().into_iter().find(|(_, commit)| commit.number.0 == number);
+        let (call, commit) = under_way.expect("it is under way");
         self.calls.retain(|(c, _)| *c != call);
         let outcomes = commit.groups.iter().map(|group| {
             let seq = group.insert.as_ref().map(|_| {
@@ -474,20 +491,89 @@ fn a_commit_that_will_never_succeed_leads_to_a_new_claim() {
 }
 
 #[test]
-fn large_batches_are_packed_into_commits_one_after_the_other() {
+fn large_batches_are_packed_into_commits_and_answered_as_one() {
     let mut server = Stage::owning(|o| o.pack = PackLimits { ops_max: 9, bytes_max: 1 << 20 });
     let token = server.submits(5);
     let mut groups = Vec::new();
-    for number in 1..=3 {
-        assert_eq!(server.answer(token), None);
-        let first = server.commit_fails(CallError::Unknown);
-        server.after(200);
-        let commit = server.committed();
-        assert_eq!((&first, commit.number), (&commit, CommitNo(number)));
-        groups.push(commit.groups.len());
+    for (number, under_way) in [(1, vec![1, 2]), (2, vec![2, 3]), (3, vec![3])] {
+        assert_eq!((server.answer(token), server.numbers()), (None, under_way));
+        groups.push(server.ends(number, None).groups.len());
     }
     assert_eq!(groups, [2, 2, 1]);
     server.expect_created(token);
+}
+
+#[test]
+fn a_second_commit_follows_one_that_is_under_way() {
+    let mut server = Stage::owning(|o| o.lane.ahead = 2);
+    let first = server.submits(1);
+    let alone = server.submits(1);
+    assert_eq!(server.numbers(), [1], "one group is not worth a commit of its own");
+    let second = server.submits(1);
+    let third = server.submits(2);
+    assert_eq!(server.numbers(), [1, 2]);
+    server.ends(1, None);
+    server.expect_created(first);
+    assert_eq!((server.answer(second), server.numbers()), (None, vec![2, 3]));
+    server.ends(2, None);
+    server.expect_created(alone);
+    server.expect_created(second);
+    server.ends(3, None);
+    server.expect_created(third);
+}
+
+#[test]
+fn commits_are_settled_in_their_order() {
+    let mut server = Stage::owning(|o| o.lane.ahead = 1);
+    let (first, second) = (server.submits(1), server.submits(1));
+    server.ends(2, None);
+    assert_eq!((server.answer(first), server.answer(second)), (None, None));
+    server.ends(1, None);
+    server.expect_created(first);
+    server.expect_created(second);
+    assert_eq!(server.numbers(), []);
+}
+
+#[test]
+fn a_commit_that_came_before_the_one_before_it_is_sent_again() {
+    let mut server = Stage::owning(|o| o.lane.ahead = 1);
+    let (first, second) = (server.submits(1), server.submits(1));
+    let refused = server.ends(2, Some(CallError::Fenced));
+    assert_eq!(server.numbers(), [1]);
+    server.ends(1, None);
+    server.expect_created(first);
+    assert_eq!(server.commit().1, refused);
+    server.committed();
+    server.expect_created(second);
+}
+
+#[test]
+fn nothing_follows_a_commit_that_is_repeated() {
+    let mut server = Stage::owning(|o| o.lane.ahead = 1);
+    let first = server.submits(1);
+    server.commit_fails(CallError::NotApplied);
+    let second = server.submits(1);
+    assert_eq!(server.numbers(), []);
+    server.after(200);
+    assert_eq!(server.numbers(), [1]);
+    server.committed();
+    server.expect_created(first);
+    assert_eq!(server.commit().1.number, CommitNo(2));
+    server.committed();
+    server.expect_created(second);
+}
+
+#[test]
+fn what_the_store_passed_over_leads_to_a_new_claim() {
+    let mut server = Stage::owning(|o| o.lane.ahead = 1);
+    let (first, second) = (server.submits(1), server.submits(1));
+    server.ends(1, Some(CallError::Unknown));
+    server.ends(2, None);
+    server.after(200);
+    // It was applied, and the store remembers only what became of the second.
+    server.ends(1, Some(CallError::Fenced));
+    server.expect_not_owned(first);
+    server.expect_not_owned(second);
 }
 
 #[test]

@@ -79,6 +79,8 @@ impl Scenario {
         let mut lane = LaneOptions {
             lost_max: Self::LOST_MAX,
             resend_after: Duration::from_millis(1500),
+            // From a second commit whenever there is something to write, to hardly ever.
+            ahead: 1 + usize::try_from(self.seed % 8).expect("a small number"),
             guards: self.guards,
             ..LaneOptions::default()
         };

@@ -83,6 +83,8 @@ counters! {
     line_left_in_store,
     /// Changes written with more than one step.
     path_coalesced,
+    /// Commits begun while another one was under way.
+    commit_ahead,
     /// Policies applied.
     policy_applied,
 }

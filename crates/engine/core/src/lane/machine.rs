@@ -43,6 +43,8 @@ pub struct LaneOptions {
     pub page: usize,
     /// Groups in one commit, before the driver packs them.
     pub batch: usize,
+    /// While a commit is under way, a second one follows it once this many groups wait.
+    pub ahead: usize,
     /// Reads of lines under way at once.
     pub line_reads: usize,
     /// How often lost hints are looked for.
@@ -75,7 +77,8 @@ impl Default for LaneOptions {
             delayed_window: 1024,
             lines_max: 1 << 17,
             page: 2048,
-            batch: 4096,
+            batch: 2048,
+            ahead: 1024,
             line_reads: 16,
             sweep_every: Duration::from_secs(5),
             lazy_write: Duration::from_millis(100),
@@ -173,7 +176,12 @@ pub struct Lane {
     pub(super) urgent: bool,
     /// Entries that may wait to be written, and since when; some of them have been written meanwhile.
     pub(super) lazy: VecDeque<(Timestamp, Handle)>,
-    pub(super) batch: Option<Batch>,
+    /// The commits under way, in their order.
+    pub(super) batches: VecDeque<Batch>,
+    /// How many commits were begun, ever.
+    pub(super) begun: u64,
+    /// Something changed again while this one of them, or one before it, was writing it.
+    pub(super) overtaken: u64,
     pub(super) submissions: BTreeMap<SubmitToken, Submission>,
     pub(super) provisional_seq: u64,
     /// Groups with inserts of tasks that need not be in memory.
@@ -268,7 +276,9 @@ impl Lane {
             loose: Vec::new(),
             urgent: false,
             lazy: VecDeque::new(),
-            batch: None,
+            batches: VecDeque::new(),
+            begun: 0,
+            overtaken: 0,
             submissions: BTreeMap::new(),
             provisional_seq: PROVISIONAL_SEQ,
             bare_inserts: Vec::new(),
@@ -333,7 +343,7 @@ impl Lane {
         }
         let delayed = self.delayed.first_key_value().map(|(&(due, _), _)| due);
         let timer = self.timers.first().map(|&(at, _)| at);
-        let lazy = self.lazy.front().filter(|_| self.batch.is_none());
+        let lazy = self.lazy.front().filter(|_| self.batches.is_empty());
         let lazy = lazy.map(|&(since, _)| since + self.options.lazy_write);
         [delayed, timer, lazy, Some(self.next_sweep)].into_iter().flatten().min()
     }
@@ -366,7 +376,7 @@ impl Lane {
 
     /// Nothing waits to be written.
     pub fn is_settled(&self) -> bool {
-        self.batch.is_none()
+        self.batches.is_empty()
             && self.unwritten.is_empty()
             && self.lazy.is_empty()
             && self.loose.is_empty()

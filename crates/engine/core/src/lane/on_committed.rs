@@ -14,7 +14,7 @@ use super::write::BatchItem;
 
 impl Lane {
     pub(super) fn on_committed(&mut self, outcomes: Vec<GroupOutcome>, effects: &mut Vec<Effect>) {
-        let batch = self.batch.take().expect("an answer follows a commit");
+        let batch = self.batches.pop_front().expect("an answer follows a commit");
         assert_eq!(batch.items.len(), outcomes.len(), "one outcome for each group");
         let mut created: Vec<Seq> = Vec::new();
         for (item, outcome) in batch.items.into_iter().zip(outcomes) {

@@ -1,5 +1,6 @@
 //! What is decided becomes a commit. Changes gather while one is under way; a task that changed several times is
-//! written once. There are no timers but one: changes that nobody waits for wait a moment for company.
+//! written once. Where much is waiting, a second one follows the first. There are no timers but
+//! one: changes that nobody waits for wait a moment for company.
 
 use std::sync::Arc;
 
@@ -11,11 +12,11 @@ use crate::message::AttemptId;
 use crate::task::TaskHead;
 use crate::time::Timestamp;
 
-use super::entry::{Handle, Listed};
+use super::entry::{Entry, Handle, Listed};
 use super::input::{Effect, SubmitToken};
 use super::machine::Lane;
 
-/// The commit under way: what each of its groups was about.
+/// A commit under way: what each of its groups was about.
 #[derive(Debug)]
 pub(super) struct Batch {
     pub(super) items: Vec<BatchItem>,
@@ -39,14 +40,20 @@ pub(super) enum BatchItem {
     Loose { inbox_done: Vec<Seq> },
 }
 
+/// While much is written that somebody waits for, the rest waits longer.
+const BUSY_PATIENCE: u32 = 10;
+
 impl Lane {
     /// Notes that an entry has something to write. Urgent: somebody waits for it.
     pub(super) fn mark(&mut self, entry: Handle, urgent: bool) {
-        let listed = &mut self.entries[entry].listed;
+        let Entry { listed, writing, .. } = &mut self.entries[entry];
         match (urgent, *listed) {
             (true, Listed::No | Listed::Lazy) => {
                 *listed = Listed::Next;
                 self.unwritten.push(entry);
+                if *writing {
+                    self.overtaken = self.begun;
+                }
             }
             (false, Listed::No) => {
                 *listed = Listed::Lazy;
@@ -59,10 +66,12 @@ impl Lane {
 
     /// Lists what has waited for long enough. Most of it never gets here: it has changed again, and was written with that.
     fn list_lazy(&mut self) {
+        let busy = self.unwritten.len() >= self.options.ahead;
+        let patience = self.options.lazy_write * if busy { BUSY_PATIENCE } else { 1 };
         while let Some(&(since, entry)) = self.lazy.front() {
             let waits = self.entries.get(entry).is_some_and(|entry| entry.listed == Listed::Lazy);
             if waits {
-                if !self.releasing && self.now < since + self.options.lazy_write {
+                if !self.releasing && self.now < since + patience {
                     break;
                 }
                 self.mark(entry, true);
@@ -77,16 +86,27 @@ impl Lane {
         self.urgent = true;
     }
 
-    /// Starts a commit, if none is under way and there is reason to.
-    pub(super) fn flush(&mut self, effects: &mut Vec<Effect>) {
-        if self.batch.is_some() {
-            return;
+    /// Whether there may be one more commit now. One follows another that is under way so that the store need not wait
+    /// for this machine between the two. No task is in both: what the first one leaves of a task may not be what was
+    /// expected. And what waits for such a task waits too, so that ends are written before what they made room for.
+    fn may_commit(&self, waiting: usize) -> bool {
+        let settled = self.begun - self.batches.len() as u64;
+        match self.batches.len() {
+            0 => true,
+            1 => waiting >= self.options.ahead && self.overtaken <= settled,
+            _ => false,
         }
-        self.list_lazy();
-        if !self.urgent {
-            return;
+    }
+
+    /// Starts a commit, if there is reason to.
+    pub(super) fn flush(&mut self, effects: &mut Vec<Effect>) {
+        if self.batches.is_empty() {
+            self.list_lazy();
         }
         let waiting = self.loose.len() + self.unwritten.len() + self.bare_inserts.len();
+        if !self.urgent || !self.may_commit(waiting) {
+            return;
+        }
         let room = waiting.min(self.options.batch.max(self.loose.len()));
         let mut groups = Vec::with_capacity(room);
         let mut items = Vec::with_capacity(room);
@@ -120,7 +140,9 @@ impl Lane {
         if groups.is_empty() {
             return;
         }
-        self.batch = Some(Batch { items });
+        self.begun += 1;
+        self.counters.commit_ahead += u64::from(!self.batches.is_empty());
+        self.batches.push_back(Batch { items });
         effects.push(Effect::Commit { groups, cursor: self.cursor });
     }
 

@@ -128,22 +128,62 @@ struct Owning {
     since: Timestamp,
     /// Number of the last settled commit.
     number: CommitNo,
-    /// Commits that are packed and not yet settled; the first one is under way.
-    commits: VecDeque<Arc<[Group]>>,
-    cursor: Seq,
-    outcomes: Vec<GroupOutcome>,
+    /// Commits that are packed and not yet settled.
+    commits: VecDeque<Packed>,
+    /// Of the first one.
     tries: u32,
-    /// The commit under way: its call, and whether an earlier try of it may have been applied.
-    under_way: Option<u64>,
+    /// Of what the machine hears of next.
+    outcomes: Vec<GroupOutcome>,
     reads: BTreeMap<u64, (u64, LaneRead, usize)>,
     releasing: bool,
 }
+
+/// A commit that is not settled.
+#[derive(Debug)]
+struct Packed {
+    groups: Arc<[Group]>,
+    cursor: Seq,
+    /// The machine's own commit, of which this is a part, ends here.
+    last: bool,
+    sent: Sent,
+}
+
+/// Whether a commit was sent to the store. Commits under way are settled in their order, whatever the order in which
+/// they are answered.
+#[derive(Debug, PartialEq, Eq)]
+enum Sent {
+    No,
+    UnderWay(u64),
+    /// The store has it, and so it has the one before.
+    Done(Vec<GroupOutcome>),
+    /// It was not the first one when it failed, which says nothing: perhaps it came before the one before it. It is sent
+    /// again when it is the first.
+    Refused,
+}
+
+/// Commits under way at once.
+const UNDER_WAY_MAX: usize = 2;
 
 /// Turns the steady clock into the lane's own: the wall time at which it was claimed, plus what has passed since.
 /// Later jumps of the wall clock do not move it.
 #[derive(Clone, Copy, Debug)]
 struct LaneClock {
     ahead: i64,
+}
+
+impl Owning {
+    /// One of the commits that are not settled.
+    fn commit(&self, lane: LaneId, place: usize) -> Commit {
+        let packed = &self.commits[place];
+        Commit {
+            lane,
+            epoch: self.epoch,
+            owner: self.owner,
+            number: CommitNo(self.number.0 + 1 + place as u64),
+            groups: packed.groups.clone(),
+            cursor: packed.cursor,
+        }
+    }
 }
 
 impl LaneClock {
@@ -388,10 +428,11 @@ impl Ownership {
                     _ => self.head(effects),
                 }
             }
-            State::Owning(owning) if owning.under_way == Some(call) => {
-                self.on_commit_reply(call, reply, effects);
-            }
             State::Owning(owning) => {
+                let is_it = |commit: &Packed| commit.sent == Sent::UnderWay(call);
+                if let Some(place) = owning.commits.iter().take(UNDER_WAY_MAX).position(is_it) {
+                    return self.on_commit_reply(place, call, reply, effects);
+                }
                 let Some((read, what, limit)) = owning.reads.remove(&call) else { return };
                 if let Ok(Reply::Page(page)) = reply {
                     self.drive(lane::Input::Page { read, page }, effects);
@@ -460,10 +501,8 @@ impl Ownership {
                     since: self.now,
                     number: CommitNo(0),
                     commits: VecDeque::new(),
-                    cursor: Seq(0),
-                    outcomes: Vec::new(),
                     tries: 0,
-                    under_way: None,
+                    outcomes: Vec::new(),
                     reads: BTreeMap::new(),
                     releasing: false,
                 }));
@@ -514,9 +553,15 @@ impl Ownership {
                 });
             }
             lane::Effect::Commit { groups, cursor } => {
-                owning.commits.extend(pack(groups, self.options.pack));
-                owning.cursor = cursor;
-                self.send_commit(effects);
+                let packed = pack(groups, self.options.pack);
+                owning.commits.extend(packed.into_iter().map(|groups| Packed {
+                    groups,
+                    cursor,
+                    last: false,
+                    sent: Sent::No,
+                }));
+                owning.commits.back_mut().expect("a commit holds something").last = true;
+                self.send_commits(effects);
             }
             lane::Effect::Send(batch) => effects.push(Effect::Send(batch)),
             lane::Effect::Submitted { token, outcomes } => {
@@ -529,63 +574,69 @@ impl Ownership {
         }
     }
 
-    fn send_commit(&mut self, effects: &mut Vec<Effect>) {
+    /// Sends the first commit and, while nothing has gone wrong with it, the one behind it.
+    fn send_commits(&mut self, effects: &mut Vec<Effect>) {
         let State::Owning(owning) = &mut self.state else { return };
-        let Some(groups) = owning.commits.front() else { return };
-        owning.tries = 0;
-        self.next_call += 1;
-        owning.under_way = Some(self.next_call);
-        let request = Request::Commit(Commit {
-            lane: self.lane,
-            epoch: owning.epoch,
-            owner: owning.owner,
-            number: owning.number.next(),
-            groups: groups.clone(),
-            cursor: owning.cursor,
-        });
-        effects.push(Effect::Call { call: self.next_call, request });
-    }
-
-    /// What became of the commit under way is known: the next one follows, or the machine is told.
-    fn on_settled(&mut self, effects: &mut Vec<Effect>) {
-        let State::Owning(owning) = &mut self.state else { return };
-        owning.commits.pop_front();
-        owning.number = owning.number.next();
-        owning.under_way = None;
-        if owning.commits.is_empty() {
-            let outcomes = std::mem::take(&mut owning.outcomes);
-            self.drive(lane::Input::Committed { outcomes }, effects);
-        } else {
-            self.send_commit(effects);
+        let under_way_max = if owning.tries == 0 { UNDER_WAY_MAX } else { 1 };
+        for place in 0..owning.commits.len().min(under_way_max) {
+            let commit = &mut owning.commits[place];
+            if commit.sent == Sent::No || (place == 0 && commit.sent == Sent::Refused) {
+                self.next_call += 1;
+                commit.sent = Sent::UnderWay(self.next_call);
+                let request = Request::Commit(owning.commit(self.lane, place));
+                effects.push(Effect::Call { call: self.next_call, request });
+            }
         }
     }
 
-    fn on_commit_reply(&mut self, call: u64, reply: Result<Reply, CallError>, effects: &mut Vec<Effect>) {
+    /// What became of the first commit is known: the next ones follow, and the machine is told.
+    fn on_settled(&mut self, outcomes: Vec<GroupOutcome>, effects: &mut Vec<Effect>) {
         let State::Owning(owning) = &mut self.state else { return };
+        let settled = owning.commits.pop_front().expect("what is settled was under way");
+        owning.number = owning.number.next();
+        owning.tries = 0;
+        owning.outcomes.extend(outcomes);
+        let told = settled.last.then(|| std::mem::take(&mut owning.outcomes));
+        self.send_commits(effects);
+        if let Some(outcomes) = told {
+            self.drive(lane::Input::Committed { outcomes }, effects);
+        }
+        if let State::Owning(owning) = &mut self.state
+            && let Some(Sent::Done(outcomes)) = owning.commits.front_mut().map(|first| &mut first.sent)
+        {
+            let outcomes = std::mem::take(outcomes);
+            self.on_settled(outcomes, effects);
+        }
+    }
+
+    fn on_commit_reply(
+        &mut self,
+        place: usize,
+        call: u64,
+        reply: Result<Reply, CallError>,
+        effects: &mut Vec<Effect>,
+    ) {
+        let State::Owning(owning) = &mut self.state else { return };
+        if place > 0 {
+            owning.commits[place].sent = match reply {
+                Ok(Reply::Committed(outcomes)) => Sent::Done(outcomes),
+                _ => Sent::Refused,
+            };
+            return;
+        }
         match reply {
-            Ok(Reply::Committed(outcomes)) => {
-                owning.outcomes.extend(outcomes);
-                self.on_settled(effects);
-            }
+            Ok(Reply::Committed(outcomes)) => self.on_settled(outcomes, effects),
             Err(CallError::Unknown) if !self.options.lane.guards.on(Guard::ReclaimAfterUnknown) => {
                 // What must not happen: taking an unknown outcome for a success and going on with the next number.
-                let groups = owning.commits.front().map_or(0, |groups| groups.len());
+                let groups = owning.commits[0].groups.len();
                 let applied = GroupOutcome::Applied { seq: None };
-                owning.outcomes.extend(std::iter::repeat_n(applied, groups));
-                self.on_settled(effects);
+                self.on_settled(vec![applied; groups], effects);
             }
             Err(CallError::NotApplied | CallError::Unknown)
                 if owning.tries < self.options.commit_tries_max =>
             {
                 owning.tries += 1;
-                let request = Request::Commit(Commit {
-                    lane: self.lane,
-                    epoch: owning.epoch,
-                    owner: owning.owner,
-                    number: owning.number.next(),
-                    groups: owning.commits.front().expect("a commit is under way").clone(),
-                    cursor: owning.cursor,
-                });
+                let request = Request::Commit(owning.commit(self.lane, 0));
                 self.call_again(call, request);
             }
             // Fenced, or it cannot be settled: memory is not repaired but made anew. Who is fenced may have lost the grant

@@ -486,7 +486,11 @@ impl Story {
     pub fn release_commits(&self) {
         let mut inner = self.inner.borrow_mut();
         inner.hold_commits = false;
-        while let Some(outcomes) = inner.held_commits.pop_front() {
+        // All of them before those that come of it.
+        let mut held = std::mem::take(&mut inner.held_commits).into_iter();
+        let last = held.next_back();
+        inner.inputs.extend(held.map(|outcomes| Input::Committed { outcomes }));
+        if let Some(outcomes) = last {
             inner.step(Input::Committed { outcomes });
         }
     }

@@ -153,6 +153,40 @@ fn what_happened_while_a_commit_was_under_way_is_written_once() {
 }
 
 #[test]
+fn a_second_commit_follows_the_first_once_enough_waits() {
+    let lane = Story::with(|o| o.ahead = 2);
+    let (_, _, before) = lane.effort();
+    lane.hold_commits();
+    lane.submit(task());
+    lane.submit(task());
+    assert_eq!(lane.effort().2, before + 1);
+    lane.submit(task());
+    lane.submit_all([task(), task(), task()]);
+    assert_eq!((lane.effort().2, lane.counters().commit_ahead), (before + 2, 1));
+    lane.release_commits();
+    assert_eq!(lane.effort().2, before + 3);
+}
+
+#[test]
+fn what_ended_is_written_before_what_it_made_room_for() {
+    let lane = Story::with(|o| o.ahead = 1);
+    let w1 = lane.worker("w1", 1);
+    let (first, second) = (lane.submit(task()), lane.submit(task()));
+    w1.runs();
+    lane.hold_commits();
+    lane.advance_millis(100);
+    let both = || (lane.status(first), lane.status(second));
+    assert_eq!(both(), (Status::Running, Status::Pending));
+    // The commit under way is about the first, so that its end is not in the next one; nor is the second, then.
+    w1.finishes(first);
+    assert_eq!(lane.decided(second), Some(Status::Scheduled));
+    lane.submit(task());
+    assert_eq!(both(), (Status::Running, Status::Pending));
+    lane.release_commits();
+    assert_eq!(both(), (Status::Success, Status::Scheduled));
+}
+
+#[test]
 fn an_insert_and_its_assignment_are_one_write() {
     let lane = Story::new();
     lane.worker("w1", 1);

@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tasklane_core::message::{Message, OwnerBatch, WorkerBatch};
+use tasklane_core::message::{Message, OwnerBatch, ToLane, ToWorker, WorkerBatch};
 use tasklane_ports::{Address, Bus, BusError};
 use tokio::sync::Notify;
 
@@ -130,22 +130,38 @@ pub(super) fn join(last: &mut Message, next: Message) -> Option<Message> {
     }
 }
 
-/// Cuts what is too large to be sent at once into parts that are not.
+/// Cuts what is too large to be sent at once into messages that are not, as far as its parts allow.
 fn split(message: Message) -> Vec<Message> {
     if message.bytes() <= BATCH_BYTES {
         return vec![message];
     }
     match message {
         Message::ToLane(WorkerBatch { lane, session, messages }) => {
-            let part = |part| Message::ToLane(WorkerBatch { lane, session, messages: vec![part] });
-            messages.into_iter().map(part).collect()
+            let piece = |messages| Message::ToLane(WorkerBatch { lane, session, messages });
+            pieces(messages, ToLane::bytes).into_iter().map(piece).collect()
         }
         Message::ToWorker(OwnerBatch { lane, epoch, session, messages }) => {
-            let part = |part| Message::ToWorker(OwnerBatch { lane, epoch, session, messages: vec![part] });
-            messages.into_iter().map(part).collect()
+            let piece = |messages| Message::ToWorker(OwnerBatch { lane, epoch, session, messages });
+            pieces(messages, ToWorker::bytes).into_iter().map(piece).collect()
         }
         other => vec![other],
     }
+}
+
+fn pieces<T>(parts: Vec<T>, bytes: impl Fn(&T) -> usize) -> Vec<Vec<T>> {
+    let (mut pieces, mut size) = (vec![Vec::new()], 0);
+    for part in parts {
+        let part_bytes = bytes(&part);
+        let last = pieces.last_mut().expect("there is always one");
+        if size + part_bytes <= BATCH_BYTES || last.is_empty() {
+            size += part_bytes;
+            last.push(part);
+        } else {
+            size = part_bytes;
+            pieces.push(vec![part]);
+        }
+    }
+    pieces
 }
 
 async fn run(shared: Arc<Shared>) {
@@ -176,7 +192,7 @@ async fn run(shared: Arc<Shared>) {
 #[cfg(test)]
 mod tests {
     use tasklane_core::id::{AttemptNo, LaneId, SessionId, TaskId};
-    use tasklane_core::message::{AttemptId, Report, ToLane};
+    use tasklane_core::message::{AttemptId, Report};
     use tasklane_local::LocalBus;
 
     use super::*;
@@ -204,15 +220,15 @@ mod tests {
     #[test]
     fn what_is_large_goes_in_pieces() {
         let mut state = State::default();
-        let large = || said(1, "x".repeat(BATCH_BYTES / 2 + 1));
-        let mut both = large();
-        assert!(join(&mut both, large()).is_none());
-        let pieces = split(both);
-        assert_eq!(pieces.len(), 2);
-        for piece in pieces {
+        let of = |bytes: usize| said(1, "x".repeat(bytes));
+        let mut all = of(BATCH_BYTES);
+        for bytes in [BATCH_BYTES / 2, BATCH_BYTES / 2, 1, 1, BATCH_BYTES + 1] {
+            assert!(join(&mut all, of(bytes)).is_none());
+        }
+        for piece in split(all) {
             state.put(Address::Lane(LaneId(1)), piece);
         }
-        assert_eq!(parts(&state), [1, 1]);
+        assert_eq!(parts(&state), [1, 2, 2, 1]);
     }
 
     #[test]
