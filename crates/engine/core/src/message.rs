@@ -41,6 +41,25 @@ impl Message {
         }
     }
 
+    /// Adds what the same sender says to the same receiver; gives it back where that cannot be.
+    pub fn join(&mut self, next: Self) -> Option<Self> {
+        match (self, next) {
+            (Self::ToLane(last), Self::ToLane(next))
+                if (last.lane, last.session) == (next.lane, next.session) =>
+            {
+                last.messages.extend(next.messages);
+                None
+            }
+            (Self::ToWorker(last), Self::ToWorker(next))
+                if (last.lane, last.epoch, last.session) == (next.lane, next.epoch, next.session) =>
+            {
+                last.messages.extend(next.messages);
+                None
+            }
+            (_, next) => Some(next),
+        }
+    }
+
     /// About how large it is: the parts that can be large.
     pub fn bytes(&self) -> usize {
         match self {

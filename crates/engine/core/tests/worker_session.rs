@@ -183,7 +183,12 @@ fn dispatch_with(k: u64, attempt: AttemptId, progress_timeout: Option<Duration>)
         progress_timeout,
         retry: RetryPolicy::default(),
     };
-    ToWorker::Dispatch(Dispatch { k: DispatchNo(k), attempt, head: Arc::new(head), body: None })
+    ToWorker::Dispatch(Dispatch {
+        k: DispatchNo(k),
+        attempt,
+        head: Arc::new(head),
+        body: Some(Arc::default()),
+    })
 }
 
 fn recall(k: u64, attempt: AttemptId) -> ToWorker {
@@ -228,7 +233,12 @@ fn an_attempt_whose_output_is_being_kept_leaves_its_room_to_the_next() {
 
 /// A worker whose attempts have taken so long, with nothing to do. Answers it and its credit.
 fn after_attempts_of(micros: i64) -> (Stage, u64) {
+    after_attempts_with(micros, |_| {})
+}
+
+fn after_attempts_with(micros: i64, change: impl FnOnce(&mut WorkerOptions)) -> (Stage, u64) {
     let mut worker = Stage::with(|o| {
+        change(o);
         (o.capacity, o.prefetch, o.prefetch_max, o.surplus) = (2, 2, 100, 0);
         o.prefetch_for = Duration::from_millis(10);
     });
@@ -250,6 +260,15 @@ fn the_shorter_attempts_are_the_more_may_wait() {
     assert_eq!(after_attempts_of(1).1, 64 + 2 + 100);
     assert_eq!(after_attempts_of(500).1, 64 + 2 + 40);
     assert_eq!(after_attempts_of(20_000).1, 64 + 2 + 2);
+}
+
+#[test]
+fn the_larger_attempts_are_the_fewer_may_wait() {
+    let credit = |bytes| after_attempts_with(1, |o| o.prefetch_bytes = bytes).1;
+    let ToWorker::Dispatch(one) = dispatch(1, A) else { unreachable!() };
+    let bytes = one.body.expect("it has one").bytes();
+    assert_eq!(credit(10 * bytes), 64 + 2 + 10);
+    assert_eq!(credit(1), 64 + 2 + 2);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 /// Bounds of a [`LocalBus`].
 #[derive(Clone, Copy, Debug)]
 pub struct LocalBusOptions {
-    /// Messages that wait for one subscriber. One more, and the oldest is dropped.
+    /// Parts of messages that wait for one subscriber. When there are more, the oldest messages are dropped.
     pub waiting_max: usize,
     /// Messages that one `receive` gives.
     pub receive_max: usize,
@@ -22,7 +22,7 @@ pub struct LocalBusOptions {
 
 impl Default for LocalBusOptions {
     fn default() -> Self {
-        Self { waiting_max: 4096, receive_max: 512, message_bytes_max: 8 << 20 }
+        Self { waiting_max: 1 << 16, receive_max: 512, message_bytes_max: 8 << 20 }
     }
 }
 
@@ -42,11 +42,21 @@ struct Ears {
 /// What one subscription has not yet received.
 #[derive(Default)]
 struct Ear {
-    waiting: Mutex<VecDeque<Message>>,
+    waiting: Mutex<Waiting>,
     /// Set once; together with `woken` it ends a `receive`.
     closed: std::sync::atomic::AtomicBool,
     woken: Notify,
 }
+
+#[derive(Default)]
+struct Waiting {
+    messages: VecDeque<Message>,
+    /// In all of them.
+    parts: usize,
+}
+
+/// A message with more parts is not added to.
+const JOINED_PARTS: usize = 1024;
 
 impl LocalBus {
     /// A bus that nobody listens to yet.
@@ -130,11 +140,33 @@ impl LocalBus {
 impl Ear {
     fn put(&self, messages: Vec<Message>, waiting_max: usize) {
         let mut waiting = lock(&self.waiting);
-        waiting.extend(messages);
-        let surplus = waiting.len().saturating_sub(waiting_max);
-        waiting.drain(..surplus);
+        for message in messages {
+            waiting.put(message);
+        }
+        while waiting.parts > waiting_max && waiting.messages.len() > 1 {
+            waiting.take();
+        }
         drop(waiting);
         self.woken.notify_one();
+    }
+}
+
+impl Waiting {
+    /// A slow subscriber hears all that came from one sender at once, so that it catches up.
+    fn put(&mut self, message: Message) {
+        self.parts += message.parts();
+        let last = self.messages.back_mut().filter(|last| last.parts() < JOINED_PARTS);
+        let apart = match last {
+            Some(last) => last.join(message),
+            None => Some(message),
+        };
+        self.messages.extend(apart);
+    }
+
+    fn take(&mut self) -> Option<Message> {
+        let taken = self.messages.pop_front()?;
+        self.parts -= taken.parts();
+        Some(taken)
     }
 }
 
@@ -156,9 +188,10 @@ impl Subscription for LocalSubscription {
         loop {
             {
                 let mut waiting = lock(&self.ear.waiting);
-                if !waiting.is_empty() {
-                    let taken = waiting.len().min(self.bus.options.receive_max);
-                    return Some(waiting.drain(..taken).collect());
+                let taken: Vec<Message> =
+                    std::iter::from_fn(|| waiting.take()).take(self.bus.options.receive_max).collect();
+                if !taken.is_empty() {
+                    return Some(taken);
                 }
             }
             if self.ear.closed.load(std::sync::atomic::Ordering::Acquire) {
@@ -187,7 +220,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
-    use tasklane_core::id::LaneId;
+    use tasklane_core::id::{DispatchNo, Epoch, LaneId, SessionId};
+    use tasklane_core::message::{ToLane, WorkerBatch};
 
     use super::*;
 
@@ -204,6 +238,23 @@ mod tests {
         }
         assert_eq!(slow.receive().await, Some(vec![hint(2), hint(3)]));
         assert_eq!(slow.receive().await, Some(vec![hint(4)]));
+    }
+
+    #[tokio::test]
+    async fn what_one_worker_says_to_one_lane_is_heard_at_once() {
+        let bus = LocalBus::new(LocalBusOptions { waiting_max: 3, ..Default::default() });
+        let mut lane = bus.subscribe(Address::Lane(LaneId(1))).await.unwrap();
+        let said = |by: u128, parts: usize| {
+            let credit = ToLane::Credit { epoch: Epoch(1), credit: DispatchNo(1), load: 0 };
+            let session = SessionId::from_random(by);
+            Message::ToLane(WorkerBatch { lane: LaneId(1), session, messages: vec![credit; parts] })
+        };
+        for by in [1, 1, 2] {
+            bus.publish(Address::Lane(LaneId(1)), vec![said(by, 1)]).await.unwrap();
+        }
+        assert_eq!(lane.receive().await, Some(vec![said(1, 2), said(2, 1)]));
+        bus.publish(Address::Lane(LaneId(1)), vec![said(1, 2), said(2, 2)]).await.unwrap();
+        assert_eq!(lane.receive().await, Some(vec![said(2, 2)]));
     }
 
     #[tokio::test]

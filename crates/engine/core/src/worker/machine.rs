@@ -26,6 +26,8 @@ pub struct WorkerOptions {
     /// How long what waits should keep the worker busy: long enough to fill the time until more comes. By this and by how
     /// long attempts take, it is found how many may wait.
     pub prefetch_for: Duration,
+    /// About how many bytes what waits may have, beyond `prefetch`.
+    pub prefetch_bytes: usize,
     /// Attempts beyond that which may wait here too: those of an owner that was thought to be gone, so that its promise
     /// was given to another. What comes on top is handed back.
     pub surplus: u32,
@@ -55,6 +57,7 @@ impl Default for WorkerOptions {
             prefetch: 4,
             prefetch_max: 0,
             prefetch_for: Duration::from_millis(50),
+            prefetch_bytes: 32 << 20,
             surplus: 4,
             silent_after: 3,
             unacked_max: 1000,
@@ -86,6 +89,8 @@ pub struct WorkerSession {
     pub(super) arrived: Vec<AttemptId>,
     /// How long attempts take, in microseconds; the last ones count most. 0 while nothing is known.
     mean_run: u64,
+    /// How large they are, in bytes.
+    mean_bytes: u64,
     /// Weight of the unacknowledged reports on attempts that have ended.
     pub(super) unacked: usize,
     pub(super) timeouts: BTreeSet<(Timestamp, AttemptId)>,
@@ -165,6 +170,7 @@ impl WorkerSession {
             exited: 0,
             arrived: Vec::new(),
             mean_run: 0,
+            mean_bytes: 0,
             unacked: 0,
             timeouts: BTreeSet::new(),
             lease_from: asked_at,
@@ -280,7 +286,9 @@ impl WorkerSession {
             return least;
         }
         let busy_for = time.as_micros().saturating_mul(u128::from(self.capacity));
-        let fitting = busy_for / u128::from(self.mean_run);
+        let in_time = busy_for / u128::from(self.mean_run);
+        let in_room = self.options.prefetch_bytes as u64 / self.mean_bytes.max(1);
+        let fitting = in_time.min(in_room.into());
         u32::try_from(fitting).unwrap_or(u32::MAX).clamp(least, self.options.prefetch_max.max(least))
     }
 
@@ -397,14 +405,13 @@ impl WorkerSession {
 
     /// Learns how long attempts take.
     fn learn(&mut self, ran: Duration) {
-        /// So many attempts make up most of the mean.
-        const REMEMBERED: u64 = 16;
-        let ran =
-            u64::try_from(ran.as_micros()).unwrap_or(u64::MAX / REMEMBERED).clamp(1, u64::MAX / REMEMBERED);
-        self.mean_run = match self.mean_run {
-            0 => ran,
-            mean => (mean * (REMEMBERED - 1) + ran).div_ceil(REMEMBERED),
-        };
+        self.mean_run = mean(self.mean_run, u64::try_from(ran.as_micros()).unwrap_or(u64::MAX));
+    }
+
+    /// Learns how large they are.
+    pub(super) fn weigh(&mut self, dispatch: &Dispatch) {
+        let bytes = dispatch.body.as_ref().map_or(0, |body| body.bytes());
+        self.mean_bytes = mean(self.mean_bytes, bytes as u64);
     }
 
     /// Attempts were short, so many wait here; now they are long, and others may have room for them. What would still wait
@@ -574,6 +581,16 @@ impl WorkerSession {
                 effects.push(Effect::Send(WorkerBatch { lane, session: self.session, messages }));
             }
         }
+    }
+}
+
+/// A mean of which the last values make up most; 0 before the first.
+fn mean(mean: u64, value: u64) -> u64 {
+    const REMEMBERED: u64 = 16;
+    let value = value.clamp(1, u64::MAX / REMEMBERED);
+    match mean {
+        0 => value,
+        mean => (mean * (REMEMBERED - 1) + value).div_ceil(REMEMBERED),
     }
 }
 

@@ -69,6 +69,7 @@ impl WorkerSession {
             let reason = "the worker has no room".to_owned();
             return self.conclude(lane, id, Report::HandedBack { reason });
         }
+        self.weigh(&dispatch);
         self.attempts.insert(id, Attempt { lane, state: AttemptState::Queued(dispatch) });
         self.queued.push_back(id);
         self.arrived.push(id);

@@ -24,7 +24,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::clock;
 
-use super::outbox::{Outbox, join};
+use super::outbox::Outbox;
 use super::refusals::Refusals;
 use super::{LaneInfo, SchedulerOptions, SchedulerParts};
 
@@ -230,7 +230,7 @@ impl LaneDriver {
         let mut joined: Vec<Message> = Vec::with_capacity(1);
         for message in messages {
             let apart = match joined.last_mut() {
-                Some(last) => join(last, message),
+                Some(last) => last.join(message),
                 None => Some(message),
             };
             joined.extend(apart);

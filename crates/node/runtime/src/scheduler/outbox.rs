@@ -97,7 +97,7 @@ impl State {
             last.address == address && last.bytes + bytes <= BATCH_BYTES && last.parts + parts <= BATCH_PARTS
         };
         let message = match self.waiting.back_mut().filter(fits) {
-            Some(last) => match join(&mut last.message, message) {
+            Some(last) => match last.message.join(message) {
                 None => {
                     last.parts += parts;
                     last.bytes += bytes;
@@ -108,25 +108,6 @@ impl State {
             None => message,
         };
         self.waiting.push_back(Waiting { address, message, parts, bytes });
-    }
-}
-
-/// Adds what is said to the same receiver by the same sender; gives it back where that cannot be.
-pub(super) fn join(last: &mut Message, next: Message) -> Option<Message> {
-    match (last, next) {
-        (Message::ToLane(last), Message::ToLane(next))
-            if (last.lane, last.session) == (next.lane, next.session) =>
-        {
-            last.messages.extend(next.messages);
-            None
-        }
-        (Message::ToWorker(last), Message::ToWorker(next))
-            if (last.lane, last.epoch, last.session) == (next.lane, next.epoch, next.session) =>
-        {
-            last.messages.extend(next.messages);
-            None
-        }
-        (_, next) => Some(next),
     }
 }
 
@@ -223,7 +204,7 @@ mod tests {
         let of = |bytes: usize| said(1, "x".repeat(bytes));
         let mut all = of(BATCH_BYTES);
         for bytes in [BATCH_BYTES / 2, BATCH_BYTES / 2, 1, 1, BATCH_BYTES + 1] {
-            assert!(join(&mut all, of(bytes)).is_none());
+            assert_eq!(all.join(of(bytes)), None);
         }
         for piece in split(all) {
             state.put(Address::Lane(LaneId(1)), piece);
