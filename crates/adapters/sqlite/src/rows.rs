@@ -1,9 +1,11 @@
 //! Tasks and states as they are stored. Made by whoever asks for the write, so that the writer's thread only writes.
 
+use std::sync::Arc;
+
 use tasklane_core::commit::{Commit, Group, TaskChange};
 use tasklane_core::id::{AttemptNo, LineKey, QueueKey, TaskId};
 use tasklane_core::status::Version;
-use tasklane_core::task::{Fingerprint, NewTask, Place, TaskState};
+use tasklane_core::task::{Fingerprint, NewTask, Place, TaskHead, TaskState};
 use tasklane_core::time::Timestamp;
 use tasklane_ports::codec::encode;
 
@@ -14,18 +16,41 @@ pub(crate) struct NewRow {
     pub(crate) created_at: Timestamp,
     pub(crate) fingerprint: Fingerprint,
     pub(crate) queue_len_max: Option<u32>,
-    pub(crate) line: LineKey,
-    pub(crate) rank: u8,
+    pub(crate) head: HeadRow,
     pub(crate) parent: Option<TaskId>,
     pub(crate) schedule: Option<String>,
-    pub(crate) head: Vec<u8>,
     pub(crate) body: Vec<u8>,
     /// As `Load::body_bytes_max` counts them.
     pub(crate) body_bytes: i64,
 }
 
+/// What scheduling looks at.
+#[derive(Clone)]
+pub(crate) struct HeadRow {
+    pub(crate) line: LineKey,
+    pub(crate) rank: u8,
+    pub(crate) bytes: Arc<[u8]>,
+}
+
+/// Remembers the last head: tasks that come together often have the same.
+#[derive(Default)]
+pub(crate) struct Heads(Option<(Arc<TaskHead>, HeadRow)>);
+
+impl Heads {
+    fn row(&mut self, head: &Arc<TaskHead>) -> HeadRow {
+        match &self.0 {
+            Some((last, row)) if last == head => row.clone(),
+            _ => {
+                let bytes = encode(&**head).into();
+                let row = HeadRow { line: head.line(), rank: head.priority.rank(), bytes };
+                self.0.insert((Arc::clone(head), row)).1.clone()
+            }
+        }
+    }
+}
+
 impl NewRow {
-    pub(crate) fn of(task: &NewTask) -> Self {
+    pub(crate) fn of(task: &NewTask, heads: &mut Heads) -> Self {
         let (head, body) = (&task.spec.head, &task.spec.body);
         Self {
             id: task.id,
@@ -33,11 +58,9 @@ impl NewRow {
             created_at: task.created_at,
             fingerprint: task.fingerprint,
             queue_len_max: task.queue_len_max,
-            line: head.line(),
-            rank: head.priority.rank(),
+            head: heads.row(head),
             parent: body.parent,
             schedule: body.schedule.clone(),
-            head: encode(&**head),
             body: encode(&**body),
             body_bytes: i64::try_from(body.bytes()).unwrap_or(i64::MAX),
         }
@@ -76,7 +99,9 @@ pub(crate) struct CommitRows {
 
 impl CommitRows {
     pub(crate) fn of(commit: &Commit) -> Self {
-        Self { commit: commit.clone(), groups: commit.groups.iter().map(GroupRows::of).collect() }
+        let mut heads = Heads::default();
+        let groups = commit.groups.iter().map(|group| GroupRows::of(group, &mut heads)).collect();
+        Self { commit: commit.clone(), groups }
     }
 }
 
@@ -105,12 +130,12 @@ pub(crate) struct ChangeRow {
 }
 
 impl GroupRows {
-    fn of(group: &Group) -> Self {
+    fn of(group: &Group, heads: &mut Heads) -> Self {
         let change = group.change.as_ref().map(ChangeRow::of);
         let insert = group.insert.as_ref().map(|task| {
             let changed = change.as_ref().is_some_and(|change| change.task == task.id);
             let state = (!changed).then(|| StateRow::of(&task.state()));
-            InsertRow { task: NewRow::of(task), state }
+            InsertRow { task: NewRow::of(task, heads), state }
         });
         Self { insert, change }
     }

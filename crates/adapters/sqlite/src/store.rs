@@ -24,7 +24,7 @@ use crate::error::{Failure, closed};
 use crate::readers::{self, Question};
 use crate::requests::{BindQueue, PostRows, Request, Size, SubmitRows};
 use crate::retire::{self, RETIRED_MAX, RetireRows};
-use crate::rows::{CommitRows, NewRow, StateRow};
+use crate::rows::{CommitRows, Heads, NewRow, StateRow};
 use crate::signals::Signals;
 use crate::writer::{self, Message};
 use crate::{load, query};
@@ -208,7 +208,9 @@ impl Store for Sqlite {
         for task in submit.tasks.iter() {
             assert_eq!(task.id.lane(), submit.lane, "task {} is submitted to another lane", task.id);
         }
-        let tasks = submit.tasks.iter().map(|task| (NewRow::of(task), StateRow::of(&task.state()))).collect();
+        let mut heads = Heads::default();
+        let rows = |task: &NewTask| (NewRow::of(task, &mut heads), StateRow::of(&task.state()));
+        let tasks = submit.tasks.iter().map(rows).collect();
         self.write(SubmitRows { lane: submit.lane, tasks, size }).await
     }
 

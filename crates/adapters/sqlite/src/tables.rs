@@ -15,7 +15,9 @@ use crate::error::Failure;
 use crate::keys::{self, IndexKey};
 use crate::rows::{NewRow, StateRow};
 
-/// Most queues remembered from one transaction to the next.
+/// Most tasks in flight remembered from one transaction to the next.
+const TASKS_REMEMBERED: usize = 1 << 16;
+/// Most queues remembered.
 const QUEUES_REMEMBERED: usize = 16 << 10;
 
 macro_rules! statements {
@@ -100,6 +102,8 @@ pub(crate) struct Tables<'c> {
     lanes: FxHashMap<LaneId, Kept<LaneRow>>,
     queues: FxHashMap<QueueKey, i64>,
     counts: FxHashMap<i64, Kept<[u64; 8]>>,
+    /// Tasks in flight, as they were written last: what changes next is most likely one of them.
+    in_flight: FxHashMap<TaskId, Found>,
     lanes_changed: Vec<LaneId>,
     counts_changed: Vec<i64>,
 }
@@ -138,6 +142,7 @@ impl<'c> Tables<'c> {
             lanes: FxHashMap::default(),
             queues: FxHashMap::default(),
             counts: FxHashMap::default(),
+            in_flight: FxHashMap::default(),
             lanes_changed: Vec::new(),
             counts_changed: Vec::new(),
         })
@@ -183,6 +188,7 @@ impl<'c> Tables<'c> {
         self.lanes.clear();
         self.queues.clear();
         self.counts.clear();
+        self.in_flight.clear();
         self.lanes_changed.clear();
         self.counts_changed.clear();
     }
@@ -296,7 +302,19 @@ impl<'c> Tables<'c> {
         }
     }
 
+    /// Remembers a task as it is written, if it is in flight.
+    fn remember(&mut self, id: TaskId, found: Found) {
+        if !found.version.status.is_in_flight() {
+            self.in_flight.remove(&id);
+        } else if self.in_flight.len() < TASKS_REMEMBERED || self.in_flight.contains_key(&id) {
+            self.in_flight.insert(id, found);
+        }
+    }
+
     pub(crate) fn task(&mut self, id: TaskId) -> Result<Option<Found>, Failure> {
+        if let Some(found) = self.in_flight.get(&id) {
+            return Ok(Some(*found));
+        }
         let found = self.sql.task.query_row([id.0.as_bytes()], |row| {
             Ok((row.get(0)?, row.get(1)?, row.get::<_, u8>(2)?, row.get(3)?))
         });
@@ -322,7 +340,7 @@ impl<'c> Tables<'c> {
         let seq = self.lane(lane)?.seq.next();
         let key = keys::row_key(lane, seq);
         let queue = self.queue(&task.queue)?;
-        let place = state.place(lane, seq, task.id, || Ok((task.line, task.rank)))?;
+        let place = state.place(lane, seq, task.id, || Ok((task.head.line, task.head.rank)))?;
         let expiry = state.start_by.map(|start_by| keys::expiry(lane, start_by, seq));
         let added = self.sql.add_task.execute(params![
             key,
@@ -343,7 +361,7 @@ impl<'c> Tables<'c> {
             task.fingerprint.version,
             task.fingerprint.hash.cast_signed(),
             task.body_bytes,
-            task.head,
+            &*task.head.bytes,
             task.body,
         ])?;
         let (id, created_at) = (task.id.0.as_bytes(), task.created_at.as_micros());
@@ -355,7 +373,9 @@ impl<'c> Tables<'c> {
         }
         self.count(queue, None, Some(state.version.status))?;
         self.lane_mut(lane)?.seq = seq;
-        Ok(Some(Found { key, queue, version: state.version }))
+        let found = Found { key, queue, version: state.version };
+        self.remember(task.id, found);
+        Ok(Some(found))
     }
 
     /// Writes a task's new state.
@@ -386,6 +406,7 @@ impl<'c> Tables<'c> {
                 expiry.as_deref(),
             ])?;
         }
+        self.remember(id, Found { version: to, ..found });
         self.count(found.queue, Some(from), Some(to.status))
     }
 

@@ -8,7 +8,10 @@ use crate::StoreError;
 
 /// A value as bytes.
 pub fn encode<T: Serialize + ?Sized>(value: &T) -> Vec<u8> {
-    rmp_serde::to_vec_named(value).expect("values of these types can always be written")
+    // As much as most values take.
+    let mut bytes = Vec::with_capacity(256);
+    rmp_serde::encode::write_named(&mut bytes, value).expect("values of these types can always be written");
+    bytes
 }
 
 /// A value from bytes.

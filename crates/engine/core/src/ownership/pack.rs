@@ -16,11 +16,15 @@ pub struct PackLimits {
 /// Cuts groups, in their order, into as few commits as fit. A group that is too large alone goes alone: the store says
 /// what it thinks of it.
 pub(super) fn pack(groups: Vec<Group>, limits: PackLimits) -> Vec<Arc<[Group]>> {
+    let sizes: Vec<_> = groups.iter().map(|group| (group.ops(), group.bytes())).collect();
+    let (ops, bytes) = sizes.iter().fold((0, 0), |(o, b), (ops, bytes)| (o + ops, b + bytes));
+    if !groups.is_empty() && ops <= limits.ops_max && bytes <= limits.bytes_max {
+        return vec![groups.into()];
+    }
     let mut commits = Vec::new();
     let mut current: Vec<Group> = Vec::new();
     let (mut ops, mut bytes) = (0, 0);
-    for group in groups {
-        let (group_ops, group_bytes) = (group.ops(), group.bytes());
+    for (group, (group_ops, group_bytes)) in groups.into_iter().zip(sizes) {
         let fits = ops + group_ops <= limits.ops_max && bytes + group_bytes <= limits.bytes_max;
         if !fits && !current.is_empty() {
             commits.push(std::mem::take(&mut current).into());
