@@ -107,6 +107,6 @@ async fn a_task_costs_no_more_than_it_did() {
     );
     println!("{TASKS} tasks: {commits} commits; each {allocations} allocations, {bytes} bytes written");
     assert!(commits <= 100, "{commits} commits for {TASKS} tasks");
-    assert!(allocations <= 55, "{allocations} allocations for each task");
+    assert!(allocations <= 35, "{allocations} allocations for each task");
     assert!(bytes <= 2_000, "{bytes} bytes written for each task");
 }
