@@ -269,6 +269,10 @@ fn the_larger_attempts_are_the_fewer_may_wait() {
     let bytes = one.body.expect("it has one").bytes();
     assert_eq!(credit(10 * bytes), 64 + 2 + 10);
     assert_eq!(credit(1), 64 + 2 + 2);
+    // What was promised while they were small is not all kept.
+    let (mut worker, _) = after_attempts_with(1, |o| o.prefetch_bytes = 10 * bytes);
+    worker.hears(1, (65..=120).map(|k| dispatch(k, attempt(k.into()))).collect::<Vec<_>>());
+    assert_eq!((worker.machine.load(), worker.machine.counters().surplus_handed_back), (21, 56 - 21));
 }
 
 #[test]
@@ -286,6 +290,18 @@ fn what_waits_behind_attempts_that_have_become_long_is_handed_back() {
     // Each is said again with every heartbeat until it is acknowledged.
     assert_eq!(handed_back.len() % 16, 0);
     assert!(!handed_back.is_empty());
+}
+
+/// All slots have long ones for a moment: that is no reason to give back what is done soon.
+#[test]
+fn what_waits_behind_a_mixture_stays_if_as_many_have_ended() {
+    let (mut worker, _) = after_attempts_of(500);
+    let sent: Vec<ToWorker> = (65..=84).map(|k| dispatch(k, attempt(k.into()))).collect();
+    worker.hears(1, sent);
+    worker.until(2);
+    assert_eq!(worker.machine.counters().prefetch_handed_back, 0);
+    worker.until(4);
+    assert_eq!(worker.machine.counters().prefetch_handed_back, 16);
 }
 
 #[test]

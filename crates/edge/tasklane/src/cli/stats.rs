@@ -22,7 +22,7 @@ pub(crate) async fn run(args: Args, client: &Client, out: Out) -> anyhow::Result
 
 fn shown(stats: &Stats, counters: bool) -> String {
     let count = |status: &Status| stats.tasks.get(status.as_str()).copied().unwrap_or(0);
-    let lanes = stats.lanes.iter().map(|lane| format!("{} {}", lane.lane, lane.phase));
+    let lanes = stats.lanes.iter().map(|lane| format!("{} ({})", lane.lane, lane.phase));
     let mut text = pairs(&[
         ("version", stats.version.clone()),
         ("started", shown_time(stats.started_at)),

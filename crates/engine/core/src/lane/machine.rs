@@ -27,6 +27,9 @@ use super::on_submit::Submission;
 use super::workers::{Load, Worker};
 use super::write::Batch;
 
+/// Bodies up to this size are kept in memory with their task; larger ones are read when the task is sent.
+pub const BODY_BYTES_MAX: usize = 4 << 10;
+
 /// Numbers that bound and pace a lane.
 #[derive(Clone, Debug)]
 pub struct LaneOptions {

@@ -46,4 +46,4 @@ mod write;
 pub use counters::Counters;
 pub use explain::{Explanation, Holder, Reason};
 pub use input::{Effect, Input, Item, SubmitToken};
-pub use machine::{Lane, LaneOptions};
+pub use machine::{BODY_BYTES_MAX, Lane, LaneOptions};

@@ -9,7 +9,7 @@ use crate::status::Status;
 
 use super::entry::{Handle, Listed, Spot};
 use super::input::{Effect, SubmitToken};
-use super::machine::Lane;
+use super::machine::{BODY_BYTES_MAX, Lane};
 use super::write::BatchItem;
 
 impl Lane {
@@ -106,6 +106,10 @@ impl Lane {
                 }
                 self.tell_changed(handle);
                 self.on_entry_applied(handle, attempt);
+                // Whoever needs it later reads it: memory has room for many tasks, not for many large ones.
+                if let Some(entry) = self.entries.get_mut(handle).filter(|_| seq.is_some()) {
+                    entry.body.take_if(|body| body.bytes() > BODY_BYTES_MAX);
+                }
             }
             GroupOutcome::NotCreated(outcome) => {
                 match outcome {

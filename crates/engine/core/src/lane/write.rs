@@ -100,9 +100,7 @@ impl Lane {
 
     /// Starts a commit, if there is reason to.
     pub(super) fn flush(&mut self, effects: &mut Vec<Effect>) {
-        if self.batches.is_empty() {
-            self.list_lazy();
-        }
+        self.list_lazy();
         let waiting = self.loose.len() + self.unwritten.len() + self.bare_inserts.len();
         if !self.urgent || !self.may_commit(waiting) {
             return;
@@ -122,9 +120,8 @@ impl Lane {
         self.unwritten = unwritten;
         let batch = self.options.batch;
         let bare = self.bare_inserts.len().min(batch / 4);
-        let room = batch.saturating_sub(groups.len() + bare).min(self.unwritten.len());
-        let rest = self.unwritten.split_off(room);
-        let written = std::mem::replace(&mut self.unwritten, rest);
+        let room = batch.saturating_sub(groups.len() + bare);
+        let written = self.cut_unwritten(room, batch / 4);
         for entry in written {
             self.write_entry(entry, &mut groups, &mut items);
         }
@@ -144,6 +141,21 @@ impl Lane {
         self.counters.commit_ahead += u64::from(!self.batches.is_empty());
         self.batches.push_back(Batch { items });
         effects.push(Effect::Commit { groups, cursor: self.cursor });
+    }
+
+    /// Takes what is written next out of the sorted list. New tasks that were not assigned come last, but some of them go
+    /// with each commit: whoever submitted them waits for it.
+    fn cut_unwritten(&mut self, room: usize, reserved: usize) -> Vec<Handle> {
+        let is_first = |&entry: &Handle| self.write_order(entry) < u64::MAX;
+        let split = self.unwritten.partition_point(is_first);
+        let new = self.unwritten.len() - split;
+        let first = split.min(room.saturating_sub(reserved.min(new)));
+        let last = new.min(room - first);
+        let mut rest = self.unwritten.split_off(first);
+        let new_written = rest.drain(split - first..split - first + last).collect::<Vec<_>>();
+        let mut written = std::mem::replace(&mut self.unwritten, rest);
+        written.extend(new_written);
+        written
     }
 
     fn write_order(&self, entry: Handle) -> u64 {

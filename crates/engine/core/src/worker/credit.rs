@@ -127,7 +127,8 @@ impl WorkerSession {
 
     /// There is no room for one more, not even for what was promised twice.
     pub(super) fn is_overfull(&self) -> bool {
-        self.load() >= self.load_max() && self.options.guards.on(Guard::SurplusHandedBack)
+        (self.load() >= self.load_max() || self.is_overweight())
+            && self.options.guards.on(Guard::SurplusHandedBack)
     }
 
     fn slots(&self) -> u64 {

@@ -91,6 +91,8 @@ pub struct WorkerSession {
     mean_run: u64,
     /// How large they are, in bytes.
     mean_bytes: u64,
+    /// Attempts that have ended since the last heartbeat.
+    ended_since_beat: u32,
     /// Weight of the unacknowledged reports on attempts that have ended.
     pub(super) unacked: usize,
     pub(super) timeouts: BTreeSet<(Timestamp, AttemptId)>,
@@ -171,6 +173,7 @@ impl WorkerSession {
             arrived: Vec::new(),
             mean_run: 0,
             mean_bytes: 0,
+            ended_since_beat: 0,
             unacked: 0,
             timeouts: BTreeSet::new(),
             lease_from: asked_at,
@@ -292,6 +295,13 @@ impl WorkerSession {
         u32::try_from(fitting).unwrap_or(u32::MAX).clamp(least, self.options.prefetch_max.max(least))
     }
 
+    /// What waits is far larger than it may be: credit was given while attempts were small.
+    pub(super) fn is_overweight(&self) -> bool {
+        let (waiting, least) =
+            (self.queued.len() as u64, u64::from(self.options.prefetch + self.options.surplus));
+        waiting > least && waiting * self.mean_bytes > 2 * self.options.prefetch_bytes as u64
+    }
+
     /// How often rare things happened.
     pub fn counters(&self) -> Counters {
         self.counters
@@ -334,14 +344,14 @@ impl WorkerSession {
         }
         if self.now >= self.next_heartbeat {
             self.next_heartbeat = self.now + self.options.heartbeat_every;
+            if self.options.guards.on(Guard::ReportRepetition) {
+                self.repeat_reports();
+            }
             // Before the heartbeats: these say that the worker is ready for more.
             self.return_prefetched();
             let lanes: Vec<LaneId> = self.links.keys().copied().collect();
             for lane in lanes {
                 self.heartbeat(lane, false);
-            }
-            if self.options.guards.on(Guard::ReportRepetition) {
-                self.repeat_reports();
             }
         }
     }
@@ -415,8 +425,10 @@ impl WorkerSession {
     }
 
     /// Attempts were short, so many wait here; now they are long, and others may have room for them. What would still wait
-    /// at the next heartbeat is handed back.
+    /// at the next heartbeat is handed back. Where short and long ones are mixed, as many may end until then as have ended
+    /// since the last one.
     fn return_prefetched(&mut self) {
+        let ended = std::mem::take(&mut self.ended_since_beat);
         if self.running < self.capacity || self.queued.is_empty() {
             return;
         }
@@ -428,7 +440,8 @@ impl WorkerSession {
         let Some(since) = youngest.max() else { return };
         let least = u64::try_from(self.now.since(since).as_micros()).unwrap_or(u64::MAX);
         self.mean_run = self.mean_run.max(least.min(u64::MAX >> 8));
-        let kept = self.busy_for(self.options.heartbeat_every).saturating_add(self.options.surplus);
+        let kept =
+            self.busy_for(self.options.heartbeat_every).max(ended).saturating_add(self.options.surplus);
         let kept = usize::try_from(kept).unwrap_or(usize::MAX);
         for id in self.queued.split_off(kept.min(self.queued.len())) {
             let Some(lane) = self.attempts.get(&id).map(|attempt| attempt.lane) else { continue };
@@ -504,6 +517,7 @@ impl WorkerSession {
         self.timeouts.remove(&(*stop_at, id));
         self.running -= 1;
         self.exited += 1;
+        self.ended_since_beat = self.ended_since_beat.saturating_add(1);
         self.learn(ran);
     }
 

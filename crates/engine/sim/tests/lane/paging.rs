@@ -167,6 +167,21 @@ fn a_second_commit_follows_the_first_once_enough_waits() {
     assert_eq!(lane.effort().2, before + 3);
 }
 
+/// It was looked at only while no commit was under way, and under load one always is.
+#[test]
+fn what_nobody_waits_for_is_written_also_while_a_commit_is_under_way() {
+    let lane = Story::with(|o| o.ahead = 1);
+    let w1 = lane.worker("w1", 1);
+    let id = lane.submit(task());
+    w1.runs();
+    lane.hold_commits();
+    lane.submit(task());
+    lane.advance_millis(50);
+    assert_eq!(lane.status(id), Status::Scheduled);
+    lane.advance_millis(50);
+    assert_eq!(lane.status(id), Status::Running);
+}
+
 #[test]
 fn what_ended_is_written_before_what_it_made_room_for() {
     let lane = Story::with(|o| o.ahead = 1);

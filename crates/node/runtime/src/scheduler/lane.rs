@@ -13,7 +13,7 @@ use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use tasklane_core::commit::SubmitOutcome;
 use tasklane_core::id::{Epoch, LaneId, QueueKey, SessionId, TaskId};
-use tasklane_core::lane::{Explanation, SubmitToken};
+use tasklane_core::lane::{BODY_BYTES_MAX, Explanation, SubmitToken};
 use tasklane_core::member::Role;
 use tasklane_core::message::{Message, OwnerBatch, ToWorker};
 use tasklane_core::ownership::{CallError, Effect, Input, Ownership, Reply, Request, fair_share};
@@ -62,8 +62,6 @@ enum Done {
 
 /// Inputs that are taken before timers and messages get their turn.
 const BATCH: usize = 256;
-/// Bodies up to this size are kept in memory with their task; larger ones are read when the task is sent.
-const BODY_BYTES_MAX: usize = 4 << 10;
 
 /// Drives one lane. See the [module](self).
 pub(super) struct LaneDriver {
