@@ -262,6 +262,27 @@ fn the_shorter_attempts_are_the_more_may_wait() {
     assert_eq!(after_attempts_of(20_000).1, 64 + 2 + 2);
 }
 
+/// Attempts are short on average, but in the last two seconds no more than a few hundred have ended.
+#[test]
+fn not_many_more_may_wait_than_end_until_the_next_heartbeat() {
+    let mut worker = Stage::with(|o| (o.capacity, o.prefetch, o.prefetch_max, o.surplus) = (2, 2, 10_000, 0));
+    worker.hears(1, []);
+    let ends = |worker: &mut Stage, numbers: std::ops::RangeInclusive<u64>| {
+        for number in numbers {
+            worker.hears(1, [dispatch(number, attempt(number.into()))]);
+            worker.succeeds(attempt(number.into()));
+            worker.is_acked(attempt(number.into()));
+        }
+        worker.credit(0)
+    };
+    assert_eq!(ends(&mut worker, 1..=10), Some(10 + 2 + 256));
+    assert_eq!(ends(&mut worker, 11..=300), Some(300 + 2 + 1200));
+    worker.until(2);
+    // What was promised is, but no more before the worker has become faster.
+    assert_eq!(ends(&mut worker, 301..=900), None);
+    assert_eq!(ends(&mut worker, 901..=1501), Some(1501 + 2 + 1201));
+}
+
 #[test]
 fn the_larger_attempts_are_the_fewer_may_wait() {
     let credit = |bytes| after_attempts_with(1, |o| o.prefetch_bytes = bytes).1;

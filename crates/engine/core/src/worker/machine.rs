@@ -91,8 +91,10 @@ pub struct WorkerSession {
     mean_run: u64,
     /// How large they are, in bytes.
     mean_bytes: u64,
-    /// Attempts that have ended since the last heartbeat.
+    /// Attempts that have ended since the last heartbeat, …
     ended_since_beat: u32,
+    /// … and between that one and the one before.
+    ended_last_beat: u32,
     /// Weight of the unacknowledged reports on attempts that have ended.
     pub(super) unacked: usize,
     pub(super) timeouts: BTreeSet<(Timestamp, AttemptId)>,
@@ -174,6 +176,7 @@ impl WorkerSession {
             mean_run: 0,
             mean_bytes: 0,
             ended_since_beat: 0,
+            ended_last_beat: 0,
             unacked: 0,
             timeouts: BTreeSet::new(),
             lease_from: asked_at,
@@ -277,9 +280,16 @@ impl WorkerSession {
         self.capacity.saturating_add(prefetch).saturating_add(self.options.surplus)
     }
 
-    /// How many attempts may wait here now.
+    /// How many attempts may wait here now. The mean says little where short and long ones are mixed, so not many more
+    /// than end from one heartbeat to the next.
     pub(super) fn prefetch(&self) -> u32 {
-        self.busy_for(self.options.prefetch_for)
+        /// So many may wait for a moment, whatever comes.
+        const FEW: u32 = 256;
+        let seen = match self.ended_last_beat {
+            0 => self.ended_since_beat.saturating_mul(4),
+            ended => ended.max(self.ended_since_beat),
+        };
+        self.busy_for(self.options.prefetch_for).min(seen.max(FEW).max(self.options.prefetch))
     }
 
     /// How many attempts that wait keep the worker busy for so long, within the bounds.
@@ -429,6 +439,7 @@ impl WorkerSession {
     /// since the last one.
     fn return_prefetched(&mut self) {
         let ended = std::mem::take(&mut self.ended_since_beat);
+        self.ended_last_beat = ended;
         if self.running < self.capacity || self.queued.is_empty() {
             return;
         }
