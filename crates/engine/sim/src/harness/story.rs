@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tasklane_core::command::Command;
 use tasklane_core::commit::{ClaimLane, Commit, GroupOutcome, SubmitOutcome};
-use tasklane_core::id::{CommitNo, Epoch, LaneId, OwnerId, SessionId, TaskId};
+use tasklane_core::id::{CommitNo, Epoch, LaneId, OwnerId, Seq, SessionId, TaskId};
 use tasklane_core::lane::{Counters, Effect, Explanation, Input, Lane, LaneOptions, Reason, SubmitToken};
 use tasklane_core::member::WorkerDescriptor;
 use tasklane_core::message::WorkerBatch;
@@ -394,6 +394,11 @@ impl Story {
     /// The state of a task in the store.
     pub fn stored(&self, task: TaskId) -> TaskState {
         self.inner.borrow().store.task(task).expect("the task is stored").state.clone()
+    }
+
+    /// Where a task stands in the order in which the store has taken them in.
+    pub fn arrival(&self, task: TaskId) -> Seq {
+        self.inner.borrow().store.task(task).expect("the task is stored").seq
     }
 
     /// The code of the error that a task ended with.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tasklane_core::id::{LaneId, Name, QueueKey, TaskId};
 use tasklane_core::retry::RetryPolicy;
-use tasklane_core::task::{Fingerprint, FlowKey, NewTask, Priority, TaskBody, TaskHead, TaskSpec};
+use tasklane_core::task::{Fingerprint, FlowKey, NewTask, Payload, Priority, TaskBody, TaskHead, TaskSpec};
 use tasklane_core::time::Timestamp;
 
 /// A valid name.
@@ -110,6 +110,12 @@ impl Make {
     /// May be tried again so often.
     pub fn retries(mut self, max: u32) -> Self {
         self.head.retry.max_retries = max;
+        self
+    }
+
+    /// With a payload of so many bytes.
+    pub fn payload_bytes(mut self, bytes: usize) -> Self {
+        self.body.payload = Payload::Text("x".repeat(bytes));
         self
     }
 

@@ -1,6 +1,7 @@
 //! More tasks than memory holds, and a store that knows better.
 
 use tasklane_core::commit::SubmitOutcome;
+use tasklane_core::id::TaskId;
 use tasklane_core::status::Status;
 use tasklane_sim::harness::{Story, task};
 
@@ -180,6 +181,31 @@ fn what_nobody_waits_for_is_written_also_while_a_commit_is_under_way() {
     assert_eq!(lane.status(id), Status::Scheduled);
     lane.advance_millis(50);
     assert_eq!(lane.status(id), Status::Running);
+}
+
+/// As long as there was enough to write that had been assigned, whoever submitted a task for later got no answer.
+#[test]
+fn tasks_that_cannot_run_yet_are_taken_in_also_while_others_are_assigned() {
+    let lane = Story::with(|o| o.batch = 4);
+    lane.worker("w1", 20);
+    lane.hold_commits();
+    lane.submit(task());
+    let assigned = lane.submit_all((0..8).map(|_| task()));
+    let later = lane.submit_all((0..2).map(|_| task().after(3600)));
+    lane.release_commits();
+    let order = |ids: &[TaskId]| ids.iter().map(|id| lane.arrival(*id).0).collect::<Vec<_>>();
+    assert_eq!((order(&assigned), order(&later)), (vec![2, 3, 4, 6, 7, 8, 10, 11], vec![5, 9]));
+}
+
+#[test]
+fn a_large_body_is_not_kept_in_memory_once_it_is_stored() {
+    let lane = Story::new();
+    let (large, small) =
+        (lane.submit(task().payload_bytes(5 << 10)), lane.submit(task().payload_bytes(1 << 10)));
+    let w1 = lane.worker("w1", 3);
+    let at_once = lane.submit(task().payload_bytes(5 << 10));
+    let sent: Vec<_> = w1.mailbox().iter().map(|d| (d.attempt.task, d.body.is_some())).collect();
+    assert_eq!(sent, [(large, false), (small, true), (at_once, true)]);
 }
 
 #[test]
