@@ -528,3 +528,29 @@ impl StateRow {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tasklane_ports::conformance::fixture::{LANE, advance, task};
+
+    use super::*;
+    use crate::migrate::migrate;
+    use crate::rows::Heads;
+
+    #[test]
+    fn a_task_in_flight_is_forgotten_with_the_transaction_that_wrote_it() {
+        let conn = Connection::open_in_memory().unwrap();
+        migrate(&conn).unwrap();
+        let mut tables = Tables::new(&conn).unwrap();
+        let task = task(1).build();
+        let (_, assigned) = advance(&task.state(), &[Status::Scheduled], task.created_at);
+        conn.execute_batch("BEGIN IMMEDIATE").unwrap();
+        tables.on_begin().unwrap();
+        let row = NewRow::of(&task, &mut Heads::default());
+        assert!(tables.add_task(LANE, &row, &StateRow::of(&assigned)).unwrap().is_some());
+        assert!(tables.task(task.id).unwrap().is_some());
+        conn.execute_batch("ROLLBACK").unwrap();
+        tables.forget();
+        assert!(tables.task(task.id).unwrap().is_none());
+    }
+}
