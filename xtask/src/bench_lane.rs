@@ -281,5 +281,6 @@ fn task(number: u64, task_type: &str) -> NewTask {
         due: created_at,
         fingerprint: Fingerprint { version: 1, hash: number },
         queue_len_max: None,
+        unique: None,
     }
 }

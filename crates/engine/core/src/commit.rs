@@ -167,6 +167,11 @@ pub enum SubmitOutcome {
     Duplicate,
     /// Another request with the same id was stored before.
     RequestIdReused,
+    /// Another task holds its unique key.
+    Exists {
+        /// Which one.
+        task: TaskId,
+    },
     /// The queue has as many waiting tasks as it may.
     QueueFull,
 }

@@ -28,6 +28,8 @@ guards! {
     CommitRepeat,
     /// Store: the request id is the primary key of a task.
     RequestIdKey,
+    /// Store: a unique key is held by one task.
+    UniqueKey,
     /// Store: arrival numbers become visible in their order.
     ArrivalsOrder,
     /// Store: inbox rows are removed in the group that applies them.

@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use uuid::Uuid;
-use xxhash_rust::xxh3::{Xxh3, xxh3_128};
+use xxhash_rust::xxh3::{Xxh3, xxh3_64, xxh3_128};
 
+use crate::policy::Rate;
 use crate::time::Timestamp;
 
 macro_rules! number {
@@ -281,15 +282,58 @@ fn lane_of(parts: &[&str], lanes: u16) -> LaneId {
 #[serde(transparent)]
 pub struct LineKey(pub u128);
 
-impl LineKey {
-    /// Hashes the parts that make up a line, each with its length.
-    pub fn of<'a>(parts: impl Iterator<Item = &'a str>) -> Self {
-        let mut bytes = Vec::with_capacity(128);
-        for part in parts {
-            bytes.extend_from_slice(&u32::try_from(part.len()).unwrap_or(u32::MAX).to_le_bytes());
-            bytes.extend_from_slice(part.as_bytes());
-        }
-        Self(xxh3_128(&bytes))
+/// Makes a [`LineKey`] of the parts that make up a line, each with its length.
+#[derive(Debug)]
+pub(crate) struct LineHasher(Vec<u8>);
+
+impl Default for LineHasher {
+    fn default() -> Self {
+        Self(Vec::with_capacity(192))
+    }
+}
+
+impl LineHasher {
+    pub(crate) fn part(&mut self, part: &[u8]) {
+        self.0.extend_from_slice(&u32::try_from(part.len()).unwrap_or(u32::MAX).to_le_bytes());
+        self.0.extend_from_slice(part);
+    }
+
+    pub(crate) fn finish(self) -> LineKey {
+        LineKey(xxh3_128(&self.0))
+    }
+}
+
+/// Identity of a limit within its queue: the text of its key template, and for a rate that a task brings along also
+/// the numbers. Tasks are counted together that have the same limit and the same key.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct LimitId(pub u64);
+
+impl LimitId {
+    /// The limit over the whole queue.
+    pub const QUEUE: Self = Self(0);
+
+    /// The limit with this key template.
+    pub fn of(template: &str) -> Self {
+        Self(xxh3_64(template.as_bytes()).max(1))
+    }
+
+    /// The rate that a task brings along: those with other numbers are other rates.
+    pub fn of_own_rate(template: &str, rate: &Rate) -> Self {
+        let Rate { limit, per, burst } = rate;
+        Self::of(&format!("{template}\0{limit}\0{}\0{burst}", per.as_micros()))
+    }
+}
+
+impl fmt::Display for LimitId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+impl fmt::Debug for LimitId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
     }
 }
 

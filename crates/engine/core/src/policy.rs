@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::id::{LaneId, Name};
+use crate::id::LaneId;
 use crate::retry::RetryPolicy;
 use crate::time::{Timestamp, duration_micros};
 
@@ -21,8 +21,12 @@ pub struct QueuePolicy {
     pub strategy: Strategy,
     /// Share among the queues of a lane, relative to the others.
     pub weight: u32,
-    /// Limits on what runs at once and on what starts in a time.
-    pub limits: Vec<Limit>,
+    /// Limits on what runs at once.
+    pub concurrency: Vec<ConcurrencyLimit>,
+    /// Limits on what starts in a time.
+    pub rate: Vec<RateLimit>,
+    /// For tasks that do not bring their own.
+    pub unique: Option<UniqueRule>,
     /// For tasks that do not bring their own.
     pub retry: RetryPolicy,
     /// For tasks that do not bring their own.
@@ -37,7 +41,9 @@ impl Default for QueuePolicy {
             len_max: None,
             strategy: Strategy::default(),
             weight: 1,
-            limits: Vec::new(),
+            concurrency: Vec::new(),
+            rate: Vec::new(),
+            unique: None,
             retry: RetryPolicy::default(),
             execution_timeout: Duration::from_mins(5),
         }
@@ -82,30 +88,55 @@ pub enum WhenFull {
     Next,
 }
 
-/// A limit that a queue puts on its tasks.
+/// A limit of a queue on how many attempts are alive at once.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Limit {
-    /// What tasks call it in their flow keys.
-    pub name: Name,
-    /// Over the whole queue, or over each key that tasks bring for this name.
-    pub scope: LimitScope,
-    /// At most this many attempts alive at once.
-    pub concurrency: Option<u32>,
-    /// At most this many starts in a time.
-    pub rate: Option<Rate>,
+pub struct ConcurrencyLimit {
+    /// Template of the key that tasks are counted by; `None` counts all tasks of the queue together.
+    pub key: Option<String>,
+    /// How many.
+    pub concurrency: Concurrency,
 }
 
-/// What a limit counts together.
+/// A limit of a queue on how many attempts are assigned in a time.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RateLimit {
+    /// Template of the key that tasks are counted by; `None` counts all tasks of the queue together.
+    pub key: Option<String>,
+    /// How many.
+    pub rate: Rate,
+}
+
+/// How many attempts of a key may be alive at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum LimitScope {
-    /// All tasks of the queue.
-    Queue,
-    /// The tasks with the same key.
-    Key,
+pub struct Concurrency {
+    /// At most this many.
+    pub limit: u32,
+    /// What becomes of the tasks above that.
+    pub when_reached: WhenReached,
+}
+
+/// What becomes of tasks above a limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum WhenReached {
+    /// They wait.
+    #[default]
+    Wait,
+    /// No more tasks than the limit wait or run: the newest that never ran are cancelled.
+    CancelNewest,
+}
+
+/// Of tasks with the same key there is one at a time.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UniqueRule {
+    /// Template of the key.
+    pub key: String,
+    /// For how long a task holds its key; `None` until it has finished.
+    #[serde(with = "duration_micros::option")]
+    pub hold_for: Option<Duration>,
 }
 
 /// A rate: `limit` assignments in each `per`, up to `burst` of them at once. Kept as one time per key (GCRA).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Rate {
     /// How many.
     pub limit: u32,

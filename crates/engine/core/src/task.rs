@@ -11,7 +11,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::id::{AttemptNo, LineKey, Name, QueueKey, Seq, SessionId, TaskId};
+use crate::id::{AttemptNo, LimitId, LineHasher, LineKey, Name, QueueKey, Seq, SessionId, TaskId};
+use crate::policy::{Concurrency, Rate, WhenReached};
 use crate::retry::RetryPolicy;
 use crate::status::{Status, Version};
 use crate::time::{Timestamp, duration_micros};
@@ -60,15 +61,58 @@ impl From<Priority> for u8 {
     }
 }
 
-/// A key under which a limit of the queue's policy counts this task.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+/// A key under which a limit counts this task.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FlowKey {
-    /// Name of the limit in the policy.
+    /// Which limit.
     #[serde(rename = "l")]
-    pub limit: Name,
+    pub limit: LimitId,
     /// Value of its key for this task.
     #[serde(rename = "k")]
+    pub key: Arc<str>,
+    /// What the task itself says of this limit; the queue's policy may say more.
+    #[serde(rename = "o", default, skip_serializing_if = "Option::is_none")]
+    pub own: Option<OwnLimit>,
+}
+
+/// A limit that a task brings along.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum OwnLimit {
+    /// It is not assigned while this many are alive.
+    #[serde(rename = "c")]
+    Concurrency(Concurrency),
+    /// It counts with those that bring the same rate.
+    #[serde(rename = "r")]
+    Rate(Rate),
+}
+
+impl OwnLimit {
+    /// Tells the numbers of one line from those of another.
+    fn bytes(self) -> [u8; 5] {
+        let [a, b, c, d] = match self {
+            Self::Concurrency(Concurrency { limit, .. }) => limit,
+            // The numbers of a rate are part of its id.
+            Self::Rate(_) => 0,
+        }
+        .to_le_bytes();
+        let kind = match self {
+            Self::Concurrency(Concurrency { when_reached: WhenReached::Wait, .. }) => 0,
+            Self::Concurrency(Concurrency { when_reached: WhenReached::CancelNewest, .. }) => 1,
+            Self::Rate(_) => 2,
+        };
+        [kind, a, b, c, d]
+    }
+}
+
+/// Of tasks of a queue with the same unique key there is one at a time.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unique {
+    /// The key.
+    #[serde(rename = "k")]
     pub key: String,
+    /// The task holds its key until this time; `None` until it has finished.
+    #[serde(rename = "u", default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<Timestamp>,
 }
 
 /// The part of the spec that scheduling looks at.
@@ -86,7 +130,7 @@ pub struct TaskHead {
     /// Labels that a worker must have.
     #[serde(rename = "lb", default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// Keys under which the queue's limits count this task, computed when it was submitted.
+    /// Keys under which limits count this task, computed when it was submitted.
     #[serde(rename = "fl", default, skip_serializing_if = "Vec::is_empty")]
     pub flow: Vec<FlowKey>,
     /// For the consistent-hash strategy: tasks of one bucket go to the same worker.
@@ -127,7 +171,7 @@ impl TaskHead {
             + self.queue.queue.as_str().len()
             + self.task_type.as_str().len();
         let labels: usize = self.labels.iter().map(|(k, v)| k.len() + v.len() + 8).sum();
-        let flow: usize = self.flow.iter().map(|flow| flow.limit.as_str().len() + flow.key.len() + 8).sum();
+        let flow: usize = self.flow.iter().map(|flow| flow.key.len() + 48).sum();
         names + labels + flow
     }
 
@@ -143,8 +187,16 @@ impl TaskHead {
         let fixed =
             [self.queue.namespace.as_str(), self.queue.queue.as_str(), self.task_type.as_str(), &bucket];
         let labels = self.labels.iter().flat_map(|(k, v)| [k.as_str(), v.as_str()]);
-        let flow = self.flow.iter().flat_map(|f| [f.limit.as_str(), f.key.as_str()]);
-        LineKey::of(fixed.into_iter().chain(labels).chain(["|"]).chain(flow))
+        let mut line = LineHasher::default();
+        for name in fixed.into_iter().chain(labels).chain(["|"]) {
+            line.part(name.as_bytes());
+        }
+        for flow in &self.flow {
+            line.part(&flow.limit.0.to_le_bytes());
+            line.part(flow.own.map(OwnLimit::bytes).as_ref().map_or(&[], |own| own));
+            line.part(flow.key.as_bytes());
+        }
+        line.finish()
     }
 }
 
@@ -250,18 +302,21 @@ pub struct NewTask {
     pub fingerprint: Fingerprint,
     /// Refuse if this many tasks or more wait in the queue already.
     pub queue_len_max: Option<u32>,
+    /// Take this key of the queue, or refuse if another task holds it.
+    pub unique: Option<Unique>,
 }
 
 impl NewTask {
-    /// An upper bound of the keys or rows that a store writes for it: state, spec, index of waiting tasks, arrival, and
-    /// the index of start deadlines if it has one.
+    /// An upper bound of the keys or rows that a store writes for it: state, spec, index of waiting tasks, arrival, the
+    /// index of start deadlines if it has one, and its unique key both ways.
     pub fn ops(&self) -> usize {
-        4 + usize::from(self.spec.head.start_timeout.is_some())
+        4 + usize::from(self.spec.head.start_timeout.is_some()) + 2 * usize::from(self.unique.is_some())
     }
 
     /// An upper bound of the bytes a store writes for it, but for the fixed size of rows.
     pub fn bytes(&self) -> usize {
-        512 + self.spec.head.bytes() + self.spec.body_bytes()
+        let unique = self.unique.as_ref().map_or(0, |unique| 2 * unique.key.len() + 64);
+        512 + self.spec.head.bytes() + self.spec.body_bytes() + unique
     }
 
     /// The state it starts in.
@@ -630,7 +685,7 @@ mod tests {
             task_type: name("SHELL"),
             priority: Priority::default(),
             labels: labels.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect(),
-            flow: flow.iter().map(|(l, k)| FlowKey { limit: name(l), key: (*k).to_owned() }).collect(),
+            flow: flow.iter().map(|(l, k)| flow_key(l, k)).collect(),
             hash_bucket: None,
             execution_timeout: Duration::from_mins(5),
             start_timeout: None,
@@ -639,9 +694,17 @@ mod tests {
         }
     }
 
+    fn flow_key(limit: &str, key: &str) -> FlowKey {
+        FlowKey { limit: LimitId::of(limit), key: key.into(), own: None }
+    }
+
     #[test]
     fn a_line_is_type_labels_flow_keys_and_bucket() {
         let plain = head(&[], &[]).line();
+        let own = |own| {
+            let flow = FlowKey { own: Some(own), ..flow_key("a", "b") };
+            TaskHead { flow: vec![flow], ..head(&[], &[]) }.line()
+        };
         assert_eq!(plain, TaskHead { priority: Priority::MAX, ..head(&[], &[]) }.line());
         let others = [
             head(&[("a", "b")], &[]).line(),
@@ -649,6 +712,10 @@ mod tests {
             head(&[("ab", "")], &[]).line(),
             TaskHead { hash_bucket: Some(0), ..head(&[], &[]) }.line(),
             TaskHead { task_type: Name::new("HTTP").unwrap(), ..head(&[], &[]) }.line(),
+            own(OwnLimit::Concurrency(Concurrency { limit: 1, when_reached: WhenReached::Wait })),
+            own(OwnLimit::Concurrency(Concurrency { limit: 2, when_reached: WhenReached::Wait })),
+            own(OwnLimit::Concurrency(Concurrency { limit: 1, when_reached: WhenReached::CancelNewest })),
+            own(OwnLimit::Rate(Rate { limit: 1, per: Duration::from_secs(1), burst: 1 })),
         ];
         for (i, line) in others.iter().enumerate() {
             assert_ne!(*line, plain);

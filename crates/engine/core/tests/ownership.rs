@@ -186,6 +186,7 @@ impl Stage {
             due: self.now,
             fingerprint: Fingerprint { version: 1, hash: 0 },
             queue_len_max: None,
+            unique: None,
         }
     }
 

@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use tasklane_core::command::Command;
 use tasklane_core::commit::SubmitOutcome;
-use tasklane_core::id::{LaneId, QueueKey, TaskId};
-use tasklane_core::policy::{Limit, LimitScope, QueuePolicy, Rate, Strategy, WhenFull};
+use tasklane_core::id::{LaneId, LimitId, QueueKey, TaskId};
+use tasklane_core::policy::{
+    Concurrency, ConcurrencyLimit, QueuePolicy, Rate, RateLimit, Strategy, WhenFull, WhenReached,
+};
 use tasklane_core::retry::RetryPolicy;
 use tasklane_core::task::{Fingerprint, FlowKey, NewTask, Payload, Priority, TaskBody, TaskHead, TaskSpec};
 
@@ -25,7 +27,7 @@ pub(crate) struct Client {
     operations: Vec<Operation>,
     open: usize,
     /// Limits of each queue, with the most that any version of its policy allows.
-    pub(crate) limits: BTreeMap<QueueKey, Vec<(Limit, u32)>>,
+    pub(crate) limits: BTreeMap<QueueKey, Vec<ConcurrencyLimit>>,
     /// How often each task was sent.
     sent: BTreeMap<TaskId, u32>,
 }
@@ -100,8 +102,7 @@ impl World {
     pub(crate) fn plan_client(&mut self) {
         for (index, policy) in policies().into_iter().enumerate() {
             let queue = queue_key(index);
-            let maxima = policy.limits.iter().filter_map(|l| l.concurrency.map(|max| (l.clone(), max)));
-            self.client.limits.insert(queue.clone(), maxima.collect());
+            self.client.limits.insert(queue.clone(), policy.concurrency.clone());
             let put = PutPolicy { queue: queue.clone(), expected: 0, policy: policy.clone() };
             self.store.put_policy(put).expect("the first policy of its queue");
             // Some are changed in the middle of it all: paused for a while, or with a lower limit.
@@ -185,7 +186,7 @@ impl World {
             _ => "plain",
         };
         let flow = if index == 3 {
-            vec![FlowKey { limit: name("tenant"), key: format!("t{}", rng.below(3)) }]
+            vec![FlowKey { limit: LimitId::of(TENANT), key: format!("t{}", rng.below(3)).into(), own: None }]
         } else {
             Vec::new()
         };
@@ -229,6 +230,7 @@ impl World {
             due,
             fingerprint: Fingerprint { version: 1, hash: *number },
             queue_len_max: (index == 5).then_some(25),
+            unique: None,
         }
     }
 
@@ -301,6 +303,7 @@ impl World {
                 }
                 SubmitOutcome::RequestIdReused => self.report.fault("request id reused"),
                 SubmitOutcome::QueueFull => self.report.fault("queue full"),
+                SubmitOutcome::Exists { .. } => self.report.fault("unique key held"),
             }
         }
     }
@@ -327,25 +330,29 @@ impl World {
     }
 }
 
+/// The template of keys by tenant.
+const TENANT: &str = "{{ metadata.tenant }}";
+
 /// One queue of each kind.
 fn policies() -> Vec<QueuePolicy> {
-    let limit = |scope, concurrency, rate| Limit {
-        name: name(if scope == LimitScope::Key { "tenant" } else { "all" }),
-        scope,
-        concurrency,
-        rate,
+    let at_once = |key: Option<&str>, limit| ConcurrencyLimit {
+        key: key.map(str::to_owned),
+        concurrency: Concurrency { limit, when_reached: WhenReached::Wait },
+    };
+    let rate = |key: Option<&str>| RateLimit {
+        key: key.map(str::to_owned),
+        rate: Rate { limit: 4, per: Duration::from_secs(1), burst: 2 },
     };
     let plain = QueuePolicy::default;
-    let rate = Rate { limit: 4, per: Duration::from_secs(1), burst: 2 };
     vec![
         plain(),
-        QueuePolicy { limits: vec![limit(LimitScope::Queue, Some(3), None)], ..plain() },
+        QueuePolicy { concurrency: vec![at_once(None, 3)], ..plain() },
+        QueuePolicy { rate: vec![rate(None)], strategy: Strategy::RoundRobin, ..plain() },
         QueuePolicy {
-            limits: vec![limit(LimitScope::Queue, None, Some(rate))],
-            strategy: Strategy::RoundRobin,
+            concurrency: vec![at_once(Some(TENANT), 1)],
+            rate: vec![rate(Some(TENANT))],
             ..plain()
         },
-        QueuePolicy { limits: vec![limit(LimitScope::Key, Some(1), Some(rate))], ..plain() },
         QueuePolicy {
             strategy: Strategy::ConsistentHash { when_full: WhenFull::Wait },
             weight: 3,

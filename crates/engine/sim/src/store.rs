@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use tasklane_core::command::Command;
 use tasklane_core::commit::SubmitOutcome;
-use tasklane_core::id::LaneId;
+use tasklane_core::id::{LaneId, LimitId};
 use tasklane_core::ownership::{CallError, Reply, Request};
-use tasklane_core::policy::{LimitScope, Rate};
+use tasklane_core::policy::Rate;
 use tasklane_core::status::Status;
-use tasklane_core::task::TaskHead;
+use tasklane_core::task::{FlowKey, OwnLimit, TaskHead};
 use tasklane_local::memory::HistoryEvent;
 use tasklane_ports::{Load, Outcome, PutPolicy, StoreError, Submit};
 
@@ -213,16 +213,24 @@ impl World {
     fn rates_of(&self, task: tasklane_core::id::TaskId) -> Vec<(String, Rate)> {
         let Some(task) = self.store.task(task) else { return Vec::new() };
         let policy = self.store.policy(&task.head.queue);
-        let rated = policy.policy.limits.iter().filter_map(|limit| limit.rate.map(|rate| (limit, rate)));
-        rated.filter_map(|(limit, rate)| Some((limit_key(&task.head, limit)?, rate))).collect()
+        let said = policy.policy.rate.iter();
+        let said = said.filter_map(|rate| Some((limit_key(&task.head, rate.key.as_deref())?, rate.rate)));
+        let own = task.head.flow.iter().filter_map(|flow| match flow.own? {
+            OwnLimit::Rate(rate) => Some((flow_key(&task.head, flow), rate)),
+            OwnLimit::Concurrency(_) => None,
+        });
+        said.chain(own).collect()
     }
 
-    /// Limits that count an attempt: the most that any version of the policy has allowed.
+    /// Limits that count an attempt: the most that any version of the policy has allowed, and what the task says.
     pub(crate) fn limits_of(&self, head: &TaskHead) -> Vec<(String, u32)> {
-        let limits = self.client.limits.get(&head.queue);
-        let limited =
-            limits.into_iter().flatten().filter_map(|(limit, max)| Some((limit_key(head, limit)?, *max)));
-        limited.collect()
+        let said = self.client.limits.get(&head.queue).into_iter().flatten();
+        let said = said.filter_map(|l| Some((limit_key(head, l.key.as_deref())?, l.concurrency.limit)));
+        let own = head.flow.iter().filter_map(|flow| match flow.own? {
+            OwnLimit::Concurrency(own) => Some((flow_key(head, flow), own.limit)),
+            OwnLimit::Rate(_) => None,
+        });
+        said.chain(own).collect()
     }
 
     pub(crate) fn tell_client(&mut self, operation: usize, outcomes: Option<Vec<SubmitOutcome>>) {
@@ -231,13 +239,13 @@ impl World {
     }
 }
 
-/// What a limit counts a task under.
-fn limit_key(head: &TaskHead, limit: &tasklane_core::policy::Limit) -> Option<String> {
-    match limit.scope {
-        LimitScope::Queue => Some(format!("{}/{}", head.queue, limit.name)),
-        LimitScope::Key => {
-            let flow = head.flow.iter().find(|flow| flow.limit == limit.name)?;
-            Some(format!("{}/{}/{}", head.queue, limit.name, flow.key))
-        }
-    }
+/// What a limit of the policy counts a task under.
+fn limit_key(head: &TaskHead, template: Option<&str>) -> Option<String> {
+    let Some(template) = template else { return Some(head.queue.to_string()) };
+    let flow = head.flow.iter().find(|flow| flow.limit == LimitId::of(template))?;
+    Some(flow_key(head, flow))
+}
+
+fn flow_key(head: &TaskHead, flow: &FlowKey) -> String {
+    format!("{}/{}/{}", head.queue, flow.limit, flow.key)
 }

@@ -5,7 +5,7 @@
 
 use tasklane_core::id::{LaneId, TaskId};
 use tasklane_core::lane::LaneOptions;
-use tasklane_core::policy::{Limit, LimitScope};
+use tasklane_core::policy::{Concurrency, ConcurrencyLimit, WhenReached};
 use tasklane_sim::harness::{Make, Story, Worker, name, task};
 
 /// Tasks that wait.
@@ -89,8 +89,9 @@ fn nobody_runs_the_type() {
 /// A million tasks, nine of ten under one key whose limit is reached.
 fn one_key_has_nearly_all() {
     let lane = Story::large();
-    let by_user = Limit { name: name("user"), scope: LimitScope::Key, concurrency: Some(1), rate: None };
-    lane.policy(|p| p.limits = vec![by_user]);
+    let concurrency = Concurrency { limit: 1, when_reached: WhenReached::Wait };
+    let by_user = ConcurrencyLimit { key: Some("user".to_owned()), concurrency };
+    lane.policy(|p| p.concurrency = vec![by_user]);
     let worker = lane.worker("w1", 4);
     let (greedy, modest) = (task().flow("user", "greedy").priority(9), task().flow("user", "modest"));
     fill(&lane, &greedy, MANY, WAITING * 9 / 10);

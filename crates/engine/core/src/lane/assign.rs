@@ -4,14 +4,14 @@ use smallvec::SmallVec;
 
 use crate::commit::RecordChange;
 use crate::guard::Guard;
-use crate::id::DispatchNo;
+use crate::id::{DispatchNo, LimitId};
 use crate::message::ToWorker;
-use crate::policy::{Limit, LimitScope, Rate};
+use crate::policy::Rate;
 use crate::status::Status;
 use crate::time::Timestamp;
 
 use super::entry::{Flight, Handle, Spot};
-use super::limits::{LimitKey, LimitState, rate_record};
+use super::limits::{LimitKey, LimitState, Rule, rate_record};
 use super::machine::{Lane, Timer};
 
 /// Assignments in one step, so that reports and submits get their turn.
@@ -88,7 +88,7 @@ impl Lane {
         let line = self.entries[handle].line;
         let order = self.entries[handle].order();
         self.lines[line].window.remove(&order);
-        self.waiting -= 1;
+        self.count_waiting(line, -1);
         let queue = self.lines[line].queue;
         if let Some(policy) = self.unrecorded_policy(queue) {
             let key = self.queues[queue].key.clone();
@@ -146,66 +146,57 @@ impl Lane {
     pub(super) fn hold_limits(&mut self, handle: Handle) -> SmallVec<[Handle; 2]> {
         let line = &self.lines[self.entries[handle].line];
         let queue = &self.queues[line.queue];
-        let limits: SmallVec<[Handle; 2]> = queue.limits.iter().chain(&line.limits).copied().collect();
+        let limits: SmallVec<[Handle; 2]> = queue.whole.iter().chain(&line.limits).copied().collect();
         for &limit in &limits {
             self.limits.get_mut(limit).running += 1;
         }
         limits
     }
 
-    /// A limit over the whole queue may be new: counts what is in flight under it.
-    pub(super) fn recount_queue_limits(&mut self, queue: Handle) {
-        let states = self.queues[queue].limits.clone();
-        let flights: Vec<Handle> = self
-            .entries
-            .iter()
-            .filter(|(_, entry)| entry.flight.is_some() && self.lines[entry.line].queue == queue)
-            .map(|(handle, _)| handle)
-            .collect();
-        for &state in &states {
-            for &handle in &flights {
-                let Some(flight) = &mut self.entries[handle].flight else { continue };
-                if !flight.limits.contains(&state) {
-                    flight.limits.push(state);
-                    self.limits.get_mut(state).running += 1;
-                }
+    /// The limit over the whole queue may be new: counts what is in flight under it.
+    pub(super) fn recount_whole(&mut self, queue: Handle) {
+        let Some(state) = self.queues[queue].whole else { return };
+        for (_, entry) in &mut self.entries {
+            let Some(flight) = &mut entry.flight else { continue };
+            if self.lines[entry.line].queue == queue && !flight.limits.contains(&state) {
+                flight.limits.push(state);
+                self.limits.get_mut(state).running += 1;
             }
         }
     }
 
     fn queue_verdict(&self, queue: Handle) -> Verdict {
         let q = &self.queues[queue];
-        let scoped = q.policy.policy.limits.iter().filter(|limit| limit.scope == LimitScope::Queue);
-        let mut verdict = Verdict::Free;
-        for (limit, &state) in scoped.zip(&q.limits) {
-            verdict = worse(verdict, self.limit_verdict(limit, self.limits.get(state)));
-        }
-        verdict
+        let Some((state, rule)) = q.whole.zip(q.rules.find(LimitId::QUEUE)) else { return Verdict::Free };
+        self.limit_verdict(rule, self.limits.get(state))
     }
 
     /// Judges a line by the limits of its keys; a reached one remembers that the line waits for it.
     fn line_verdict(&mut self, line: Handle) -> Verdict {
         let line = &self.lines[line];
+        let rules = &self.queues[line.queue].rules;
         let mut verdict = Verdict::Free;
-        for &handle in &line.limits {
-            let state = self.limits.get(handle);
-            let policy = &self.queues[line.queue].policy.policy;
-            let named = |l: &&Limit| l.scope == LimitScope::Key && l.name == state.key.limit;
-            let Some(limit) = policy.limits.iter().find(named) else { continue };
-            let found = self.limit_verdict(limit, state);
-            if found == Verdict::Full {
-                self.limits.get_mut(handle).parked = true;
+        let mut reached: SmallVec<[Handle; 2]> = SmallVec::new();
+        for (flow, &handle) in line.head.flow.iter().zip(&line.limits) {
+            for rule in rules.of_key(flow) {
+                let found = self.limit_verdict(&rule, self.limits.get(handle));
+                if found == Verdict::Full {
+                    reached.push(handle);
+                }
+                verdict = worse(verdict, found);
             }
-            verdict = worse(verdict, found);
+        }
+        for handle in reached {
+            self.limits.get_mut(handle).parked = true;
         }
         verdict
     }
 
-    pub(super) fn limit_verdict(&self, limit: &Limit, state: &LimitState) -> Verdict {
-        if limit.concurrency.is_some_and(|max| state.running >= max) {
+    pub(super) fn limit_verdict(&self, rule: &Rule, state: &LimitState) -> Verdict {
+        if rule.concurrency.is_some_and(|max| state.running >= max.limit) {
             return Verdict::Full;
         }
-        if let (Some(rate), Some(stored)) = (&limit.rate, state.rate) {
+        if let (Some(rate), Some(stored)) = (&rule.rate, state.rate) {
             let next_at = rate.next_at(rate.settle(stored, self.now));
             if next_at > self.now {
                 return Verdict::Until(next_at);
@@ -218,22 +209,20 @@ impl Lane {
     fn take_rates(&mut self, handle: Handle, now: Timestamp) {
         let line = &self.lines[self.entries[handle].line];
         let queue = &self.queues[line.queue];
-        if queue.policy.policy.limits.iter().all(|limit| limit.rate.is_none()) {
-            return;
-        }
-        let states: SmallVec<[Handle; 4]> = queue.limits.iter().chain(&line.limits).copied().collect();
-        for state in states {
-            let LimitKey { queue, limit, key } = self.limits.get(state).key.clone();
-            let queue = &self.queues[queue];
-            let named = |l: &&Limit| l.name == limit && (l.scope == LimitScope::Queue) == key.is_none();
-            let Some(rate) = queue.policy.policy.limits.iter().find(named).and_then(|l| l.rate) else {
-                continue;
-            };
-            let record = rate_record(&queue.key, &limit, key.as_deref());
+        let whole = queue.whole.zip(queue.rules.find(LimitId::QUEUE).copied());
+        let by_key = line.head.flow.iter().zip(&line.limits);
+        let by_key =
+            by_key.flat_map(|(flow, &state)| queue.rules.of_key(flow).map(move |rule| (state, rule)));
+        let rates: SmallVec<[(Handle, Rate); 2]> =
+            whole.into_iter().chain(by_key).filter_map(|(state, rule)| Some((state, rule.rate?))).collect();
+        for (state, rate) in rates {
             let moved = moved_rate(rate, self.limits.get(state).rate, now);
-            self.limits.get_mut(state).rate = Some(moved);
+            let state = self.limits.get_mut(state);
+            state.rate = Some(moved);
+            let LimitKey { queue, limit, key } = &state.key;
+            let key = rate_record(&self.queues[*queue].key, *limit, key);
             let value = Some(moved.as_micros().to_le_bytes().to_vec());
-            self.entries[handle].change().records.push(RecordChange { key: record, value });
+            self.entries[handle].change().records.push(RecordChange { key, value });
         }
     }
 

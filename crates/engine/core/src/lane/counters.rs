@@ -43,6 +43,8 @@ counters! {
     attempt_lost,
     /// Tasks stopped because too many attempts were lost.
     lost_limit,
+    /// Tasks cancelled because the limit of their key was reached.
+    newest_cancelled,
     /// Tasks failed because they did not start in time.
     start_timeout,
     /// Attempts that ran past timeout and grace.

@@ -1,14 +1,14 @@
 //! Why an unfinished task is not running.
 
-use crate::id::{AttemptNo, Name, SessionId, TaskId};
-use crate::policy::{Limit, LimitScope};
+use crate::id::{AttemptNo, LimitId, Name, SessionId, TaskId};
 use crate::status::Status;
 use crate::task::{TaskHead, TaskRow};
 use crate::time::Timestamp;
 
 use super::assign::Verdict;
 use super::entry::{Entry, Spot};
-use super::limits::{LimitKey, LimitState};
+use super::keys::template;
+use super::limits::{LimitKey, LimitState, Rule};
 use super::machine::Lane;
 
 /// What is known of a task that has not finished.
@@ -37,10 +37,10 @@ pub enum Reason {
         /// How many there are.
         workers: usize,
     },
-    /// A limit of its queue is reached.
+    /// A limit is reached.
     Limit {
-        /// Which one.
-        limit: Name,
+        /// The template of its key, if the queue's policy has it.
+        template: Option<String>,
         /// Its key, for a limit by key.
         key: Option<String>,
         /// How many run.
@@ -50,10 +50,10 @@ pub enum Reason {
         /// Some of those that run.
         held_by: Vec<Holder>,
     },
-    /// A rate of its queue allows the next task at a time.
+    /// A rate allows the next task at a time.
     Rate {
-        /// Which one.
-        limit: Name,
+        /// The template of its key, if the queue's policy has it.
+        template: Option<String>,
         /// Its key, for a limit by key.
         key: Option<String>,
         /// When.
@@ -159,24 +159,23 @@ impl Lane {
         });
     }
 
-    /// What the policy of its queue puts in the way of a task.
+    /// What its queue and its keys put in the way of a task.
     fn explain_queue(&self, head: &TaskHead, reasons: &mut Vec<Reason>) {
-        let Some(policy) = self.policies.get(&head.queue).map(|versioned| &versioned.policy) else { return };
-        if policy.paused {
+        let policy = self.policies.get(&head.queue).map(|versioned| &versioned.policy);
+        if policy.is_some_and(|policy| policy.paused) {
             reasons.push(Reason::Paused);
         }
         let Some(&queue) = self.queue_by_key.get(&head.queue) else { return };
-        for limit in &policy.limits {
-            let key = match limit.scope {
-                LimitScope::Queue => None,
-                LimitScope::Key => match head.flow.iter().find(|flow| flow.limit == limit.name) {
-                    Some(flow) => Some(flow.key.clone()),
-                    None => continue,
-                },
-            };
-            let key = LimitKey { queue, limit: limit.name.clone(), key };
+        let q = &self.queues[queue];
+        let whole = q.rules.find(LimitId::QUEUE).map(|rule| (LimitKey::whole(queue), *rule));
+        let by_key = head
+            .flow
+            .iter()
+            .flat_map(|flow| q.rules.of_key(flow).map(move |rule| (LimitKey::of(queue, flow), rule)));
+        for (key, rule) in whole.into_iter().chain(by_key) {
             if let Some(state) = self.limits.find(&key) {
-                reasons.extend(self.explain_limit(limit, state));
+                let template = policy.and_then(|policy| template(policy, key.limit));
+                reasons.extend(self.explain_limit(&rule, state, template));
             }
         }
     }
@@ -191,11 +190,11 @@ impl Lane {
         }
     }
 
-    fn explain_limit(&self, limit: &Limit, state: &LimitState) -> Option<Reason> {
-        let key = state.key.key.clone();
-        match self.limit_verdict(limit, state) {
+    fn explain_limit(&self, rule: &Rule, state: &LimitState, template: Option<String>) -> Option<Reason> {
+        let key = (state.key.limit != LimitId::QUEUE).then(|| state.key.key.to_string());
+        match self.limit_verdict(rule, state) {
             Verdict::Free => None,
-            Verdict::Until(until) => Some(Reason::Rate { limit: limit.name.clone(), key, until }),
+            Verdict::Until(until) => Some(Reason::Rate { template, key, until }),
             Verdict::Full => {
                 let holds = |entry: &&Entry| {
                     let limits = entry.flight.as_ref().map(|flight| &flight.limits);
@@ -209,10 +208,10 @@ impl Lane {
                     since: entry.state.scheduled_at,
                 });
                 Some(Reason::Limit {
-                    limit: limit.name.clone(),
+                    template,
                     key,
                     running: state.running,
-                    max: limit.concurrency.unwrap_or(0),
+                    max: rule.concurrency.map_or(0, |max| max.limit),
                     held_by: held_by.collect(),
                 })
             }

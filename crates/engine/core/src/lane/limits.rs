@@ -3,25 +3,98 @@
 //! Concurrency is counted for every key of a task in flight, whether or not the policy limits it at the moment, so
 //! that a limit that is added or changed is right at once. A rate needs one time per key (see
 //! [`Rate`](crate::policy::Rate)); it is written in the same group as the assignment that moves it.
+//!
+//! The policy says how many may be alive for each [`LimitId`]; a task may say so too. Whoever says less counts.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::collections::btree_map::Range;
+use std::ops::Bound;
+use std::sync::Arc;
 
 use slab::Slab;
+use smallvec::SmallVec;
 
 use crate::commit::{RecordKey, RecordKind};
-use crate::id::{Name, QueueKey};
-use crate::policy::{Limit, LimitScope};
+use crate::id::{LimitId, Name, QueueKey, Seq};
+use crate::policy::{Concurrency, QueuePolicy, Rate};
+use crate::task::{FlowKey, OwnLimit};
 use crate::time::Timestamp;
 
 use super::entry::Handle;
 
-/// What is counted together: a limit of a queue, and for limits by key the key.
+/// What the policy of a queue says of one limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Rule {
+    pub(super) limit: LimitId,
+    pub(super) concurrency: Option<Concurrency>,
+    pub(super) rate: Option<Rate>,
+}
+
+impl Rule {
+    /// What a task says by itself.
+    pub(super) fn own(flow: &FlowKey) -> Option<Self> {
+        let rule = Self { limit: flow.limit, concurrency: None, rate: None };
+        Some(match flow.own? {
+            OwnLimit::Concurrency(concurrency) => Self { concurrency: Some(concurrency), ..rule },
+            OwnLimit::Rate(rate) => Self { rate: Some(rate), ..rule },
+        })
+    }
+}
+
+/// The rules of a policy, one for each limit.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Rules(SmallVec<[Rule; 1]>);
+
+impl Rules {
+    pub(super) fn of(policy: &QueuePolicy) -> Self {
+        let mut rules = Self::default();
+        for limit in &policy.concurrency {
+            rules.entry(limit.key.as_deref()).concurrency = Some(limit.concurrency);
+        }
+        for limit in &policy.rate {
+            rules.entry(limit.key.as_deref()).rate = Some(limit.rate);
+        }
+        rules
+    }
+
+    fn entry(&mut self, template: Option<&str>) -> &mut Rule {
+        let limit = template.map_or(LimitId::QUEUE, LimitId::of);
+        let at = self.0.iter().position(|rule| rule.limit == limit).unwrap_or_else(|| {
+            self.0.push(Rule { limit, concurrency: None, rate: None });
+            self.0.len() - 1
+        });
+        &mut self.0[at]
+    }
+
+    /// What the policy says of a limit.
+    pub(super) fn find(&self, limit: LimitId) -> Option<&Rule> {
+        self.0.iter().find(|rule| rule.limit == limit)
+    }
+
+    /// What the policy says of a key of a task, and what the task says itself.
+    pub(super) fn of_key(&self, flow: &FlowKey) -> impl Iterator<Item = Rule> {
+        self.find(flow.limit).copied().into_iter().chain(Rule::own(flow))
+    }
+}
+
+/// What is counted together: a limit of a queue, and its key.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct LimitKey {
     pub(super) queue: Handle,
-    pub(super) limit: Name,
-    /// `None` for a limit over the whole queue.
-    pub(super) key: Option<String>,
+    pub(super) limit: LimitId,
+    /// Empty for the limit over the whole queue.
+    pub(super) key: Arc<str>,
+}
+
+impl LimitKey {
+    /// The limit over the whole queue.
+    pub(super) fn whole(queue: Handle) -> Self {
+        Self { queue, limit: LimitId::QUEUE, key: Arc::default() }
+    }
+
+    pub(super) fn of(queue: Handle, flow: &FlowKey) -> Self {
+        Self { queue, limit: flow.limit, key: flow.key.clone() }
+    }
 }
 
 /// One of them.
@@ -33,7 +106,9 @@ pub(super) struct LimitState {
     /// Stored time of the rate.
     pub(super) rate: Option<Timestamp>,
     /// Lines in memory that name it; those parked at it are woken when an attempt ends.
-    pub(super) lines: BTreeSet<Handle>,
+    pub(super) lines: SmallVec<[Handle; 1]>,
+    /// The last arrival that was seen to wait for it.
+    pub(super) newest: Seq,
     /// Some of the lines are parked at it.
     pub(super) parked: bool,
     /// Its queue's policy has it as a limit over the whole queue.
@@ -49,21 +124,18 @@ pub(super) struct Limits {
 
 impl Limits {
     /// The state of a key, made if it is new.
-    pub(super) fn intern(&mut self, key: &LimitKey) -> Handle {
-        if let Some(&handle) = self.by_key.get(key) {
-            return handle;
-        }
-        let state = LimitState {
-            key: key.clone(),
-            running: 0,
-            rate: None,
-            lines: BTreeSet::new(),
-            parked: false,
-            bound: false,
-        };
-        let handle = self.states.insert(state);
-        self.by_key.insert(key.clone(), handle);
-        handle
+    pub(super) fn intern(&mut self, key: LimitKey) -> Handle {
+        *self.by_key.entry(key).or_insert_with_key(|key| {
+            self.states.insert(LimitState {
+                key: key.clone(),
+                running: 0,
+                rate: None,
+                lines: SmallVec::new(),
+                newest: Seq(0),
+                parked: false,
+                bound: false,
+            })
+        })
     }
 
     pub(super) fn get(&self, handle: Handle) -> &LimitState {
@@ -78,6 +150,28 @@ impl Limits {
         self.by_key.get(key).map(|&handle| &self.states[handle])
     }
 
+    /// The states of a queue by limit and key, behind one of them.
+    pub(super) fn of_queue(
+        &self,
+        queue: Handle,
+        after: Option<LimitKey>,
+    ) -> impl Iterator<Item = &LimitState> {
+        let first = after.map_or_else(|| Bound::Included(LimitKey::whole(queue)), Bound::Excluded);
+        let range: Range<'_, LimitKey, Handle> = self.by_key.range((first, Bound::Unbounded));
+        range.take_while(move |(key, _)| key.queue == queue).map(|(_, &handle)| &self.states[handle])
+    }
+
+    /// A line in memory names a key.
+    pub(super) fn add_line(&mut self, handle: Handle, line: Handle) {
+        self.states[handle].lines.push(line);
+    }
+
+    /// A line is forgotten, and with it the key if nothing else refers to it.
+    pub(super) fn remove_line(&mut self, handle: Handle, line: Handle) {
+        self.states[handle].lines.retain(|known| *known != line);
+        self.drop_if_idle(handle);
+    }
+
     /// Forgets a key that nothing refers to any more.
     pub(super) fn drop_if_idle(&mut self, handle: Handle) {
         let state = &self.states[handle];
@@ -89,12 +183,10 @@ impl Limits {
 
     /// The rates of a queue were read or changed: stored times that cannot be right under them are cut, counted from
     /// now on.
-    pub(super) fn settle_rates(&mut self, queue: Handle, limits: &[Limit], now: Timestamp) {
+    pub(super) fn settle_rates(&mut self, queue: Handle, rules: &Rules, now: Timestamp) {
         for (_, LimitState { key, rate, .. }) in self.states.iter_mut().filter(|(_, s)| s.key.queue == queue)
         {
-            let named =
-                |l: &&Limit| l.name == key.limit && (l.scope == LimitScope::Queue) == key.key.is_none();
-            let limit = limits.iter().find(named).and_then(|limit| limit.rate);
+            let limit = rules.find(key.limit).and_then(|rule| rule.rate);
             if let (Some(stored), Some(limit)) = (rate.as_mut(), limit) {
                 *stored = limit.settle(*stored, now);
             }
@@ -119,20 +211,15 @@ impl Limits {
 }
 
 /// Key of the record that keeps the time of a rate. Names contain no slash, so the parts stay apart.
-pub(super) fn rate_record(queue: &QueueKey, limit: &Name, key: Option<&str>) -> RecordKey {
-    let key = match key {
-        Some(key) => format!("{queue}/{limit}/={key}"),
-        None => format!("{queue}/{limit}/"),
-    };
-    RecordKey { kind: RecordKind::Rate, key }
+pub(super) fn rate_record(queue: &QueueKey, limit: LimitId, key: &str) -> RecordKey {
+    RecordKey { kind: RecordKind::Rate, key: format!("{queue}/{limit}/{key}") }
 }
 
 /// Back from [`rate_record`].
-pub(super) fn parse_rate_record(key: &str) -> Option<(QueueKey, Name, Option<String>)> {
+pub(super) fn parse_rate_record(key: &str) -> Option<(QueueKey, LimitId, &str)> {
     let mut parts = key.splitn(4, '/');
     let namespace = Name::new(parts.next()?).ok()?;
     let queue = Name::new(parts.next()?).ok()?;
-    let limit = Name::new(parts.next()?).ok()?;
-    let key = parts.next()?.strip_prefix('=').map(str::to_owned);
-    Some((QueueKey::new(namespace, queue), limit, key))
+    let limit = LimitId(u64::from_str_radix(parts.next()?, 16).ok()?);
+    Some((QueueKey::new(namespace, queue), limit, parts.next()?))
 }

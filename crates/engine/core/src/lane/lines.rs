@@ -13,13 +13,13 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use crate::id::{LineKey, Name, QueueKey, Seq};
-use crate::policy::{LimitScope, Strategy, VersionedPolicy, WhenFull};
-use crate::task::{OrderKey, TaskHead};
+use crate::id::{LimitId, LineKey, Name, QueueKey, Seq};
+use crate::policy::{Strategy, VersionedPolicy, WhenFull};
+use crate::task::{OrderKey, OwnLimit, TaskHead};
 use crate::time::Timestamp;
 
 use super::entry::{Handle, Spot};
-use super::limits::LimitKey;
+use super::limits::{LimitKey, Rules};
 use super::machine::{Lane, Timer};
 
 /// Order of a queue's lines: priority, then whose turn it is, then due time and arrival.
@@ -37,8 +37,12 @@ pub(super) struct Queue {
     /// Virtual time of the stride scheduler.
     pub(super) pass: u64,
     pub(super) active: bool,
-    /// States of the limits over the whole queue.
-    pub(super) limits: SmallVec<[Handle; 1]>,
+    /// What its policy says of limits.
+    pub(super) rules: Rules,
+    /// State of the limit over the whole queue, if there is one.
+    pub(super) whole: Option<Handle>,
+    /// Tasks in the windows of its lines.
+    pub(super) waiting: usize,
     /// No assignment before this time: a rate over the whole queue.
     pub(super) rate_until: Option<Timestamp>,
     /// A limit over the whole queue is reached.
@@ -160,41 +164,38 @@ impl Lane {
         if let Some(&handle) = self.queue_by_key.get(key) {
             return handle;
         }
+        let policy = self.policies.get(key).cloned().unwrap_or_default();
         let handle = self.queues.insert(Queue {
             key: key.clone(),
-            policy: self.policies.get(key).cloned().unwrap_or_default(),
+            rules: Rules::of(&policy.policy),
+            policy,
             ready: BTreeMap::new(),
             open: BTreeSet::new(),
             open_key: BTreeMap::new(),
             pass: self.pass,
             active: false,
-            limits: SmallVec::new(),
+            whole: None,
+            waiting: 0,
             rate_until: None,
             full: false,
             turn: 0,
             fair: false,
         });
         self.queue_by_key.insert(key.clone(), handle);
-        self.bind_queue_limits(handle);
+        self.bind_whole(handle);
         handle
     }
 
-    /// Looks up the states of the limits over the whole queue.
-    pub(super) fn bind_queue_limits(&mut self, queue: Handle) {
-        let scoped = |l: &&crate::policy::Limit| l.scope == LimitScope::Queue;
-        let names: Vec<Name> =
-            self.queues[queue].policy.policy.limits.iter().filter(scoped).map(|l| l.name.clone()).collect();
-        let states: SmallVec<[Handle; 1]> = names
-            .into_iter()
-            .map(|limit| self.limits.intern(&LimitKey { queue, limit, key: None }))
-            .collect();
-        let before = std::mem::replace(&mut self.queues[queue].limits, states.clone());
-        for &state in &states {
+    /// Looks up the state of the limit over the whole queue.
+    pub(super) fn bind_whole(&mut self, queue: Handle) {
+        let limited = self.queues[queue].rules.find(LimitId::QUEUE).is_some();
+        let state = limited.then(|| self.limits.intern(LimitKey::whole(queue)));
+        let before = std::mem::replace(&mut self.queues[queue].whole, state);
+        if let Some(state) = state {
             self.limits.get_mut(state).bound = true;
-        }
-        for state in before.into_iter().filter(|state| !states.contains(state)) {
-            self.limits.get_mut(state).bound = false;
-            self.limits.drop_if_idle(state);
+        } else if let Some(before) = before {
+            self.limits.get_mut(before).bound = false;
+            self.limits.drop_if_idle(before);
         }
     }
 
@@ -214,12 +215,9 @@ impl Lane {
         let queue = self.intern_queue(&head.queue);
         let class = self.intern_class(self.class_key(queue, head));
         self.classes[class].lines += 1;
-        let keys = head.flow.iter().map(|flow| LimitKey {
-            queue,
-            limit: flow.limit.clone(),
-            key: Some(flow.key.clone()),
-        });
-        let limits: SmallVec<[Handle; 2]> = keys.map(|key| self.limits.intern(&key)).collect();
+        let keys = head.flow.iter().map(|flow| LimitKey::of(queue, flow));
+        let limits: SmallVec<[Handle; 2]> = keys.map(|key| self.limits.intern(key)).collect();
+        self.settle_own_rates(head, &limits);
         let turn = self.queues[queue].turn;
         self.queues[queue].fair |= !head.flow.is_empty();
         let handle = self.lines.insert(Line {
@@ -240,7 +238,7 @@ impl Lane {
             entries: 0,
         });
         for limit in limits {
-            self.limits.get_mut(limit).lines.insert(handle);
+            self.limits.add_line(limit, handle);
         }
         // Tasks of an unknown line may have been left in the store before.
         self.lines[handle].more = self.lines_more || !self.lines_loaded;
@@ -248,6 +246,16 @@ impl Lane {
         self.share_window();
         self.want_refill(handle);
         Some(handle)
+    }
+
+    /// Stored times that cannot be right under the rates that tasks bring along are cut, as those of policies are.
+    fn settle_own_rates(&mut self, head: &TaskHead, limits: &[Handle]) {
+        for (flow, &limit) in head.flow.iter().zip(limits) {
+            if let Some(OwnLimit::Rate(rate)) = flow.own {
+                let state = self.limits.get_mut(limit);
+                state.rate = state.rate.map(|stored| rate.settle(stored, self.now));
+            }
+        }
     }
 
     /// Forgets a line that has nothing in memory and nothing in the store.
@@ -270,8 +278,7 @@ impl Lane {
             self.timers.remove(&(at, Timer::LineRate(handle)));
         }
         for limit in line.limits {
-            self.limits.get_mut(limit).lines.remove(&handle);
-            self.limits.drop_if_idle(limit);
+            self.limits.remove_line(limit, handle);
         }
         self.classes[line.class].lines -= 1;
         if self.classes[line.class].lines == 0 {
@@ -339,13 +346,22 @@ impl Lane {
     pub(super) fn place_in_line(&mut self, entry: Handle) {
         let order = self.entries[entry].order();
         let line = self.entries[entry].line;
+        let seq = self.entries[entry].seq;
         self.entries[entry].spot = Spot::Window;
         self.lines[line].window.insert(order, entry);
-        self.waiting += 1;
+        self.count_waiting(line, 1);
         self.arm_start_by(entry);
         self.evict(line);
         self.refresh_line(line);
         self.want_refill(line);
+        self.cancel_newest(line, seq);
+    }
+
+    /// Counts what was put into windows, or taken out of them.
+    pub(super) fn count_waiting(&mut self, line: Handle, change: isize) {
+        self.waiting = self.waiting.strict_add_signed(change);
+        let queue = &mut self.queues[self.lines[line].queue];
+        queue.waiting = queue.waiting.strict_add_signed(change);
     }
 
     /// Drops the end of a window that is too long; what is not written yet stays until it is.
@@ -363,7 +379,7 @@ impl Lane {
                 break;
             }
             self.lines[line].window.remove(&order);
-            self.waiting -= 1;
+            self.count_waiting(line, -1);
             self.entries[entry].spot = Spot::Nowhere;
             self.counters.window_evicted += 1;
             self.lines[line].more = true;
@@ -385,7 +401,7 @@ impl Lane {
         let order = self.entries[entry].order();
         let line = self.entries[entry].line;
         self.lines[line].window.remove(&order);
-        self.waiting -= 1;
+        self.count_waiting(line, -1);
         self.entries[entry].spot = Spot::Nowhere;
         self.refresh_line(line);
         self.want_refill(line);
@@ -499,7 +515,7 @@ impl Lane {
         if !std::mem::take(&mut self.limits.get_mut(limit).parked) {
             return;
         }
-        let lines: SmallVec<[Handle; 4]> = self.limits.get(limit).lines.iter().copied().collect();
+        let lines = self.limits.get(limit).lines.clone();
         for line in lines {
             if std::mem::take(&mut self.lines[line].parked) {
                 self.refresh_line(line);

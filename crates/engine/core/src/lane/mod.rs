@@ -24,10 +24,12 @@
 //! its line knows that there is more.
 
 mod assign;
+mod cancel_newest;
 mod counters;
 mod entry;
 mod explain;
 mod input;
+mod keys;
 mod limits;
 mod lines;
 mod machine;
@@ -46,4 +48,5 @@ mod write;
 pub use counters::Counters;
 pub use explain::{Explanation, Holder, Reason};
 pub use input::{Effect, Input, Item, SubmitToken};
+pub use keys::{KeyInfo, KeyPosition};
 pub use machine::{BODY_BYTES_MAX, Lane, LaneOptions};

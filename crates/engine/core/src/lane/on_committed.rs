@@ -116,7 +116,9 @@ impl Lane {
                     SubmitOutcome::Duplicate | SubmitOutcome::Created { .. } => {
                         self.counters.insert_duplicate += 1;
                     }
-                    SubmitOutcome::RequestIdReused | SubmitOutcome::QueueFull => {
+                    SubmitOutcome::RequestIdReused
+                    | SubmitOutcome::Exists { .. }
+                    | SubmitOutcome::QueueFull => {
                         self.counters.insert_refused += 1;
                     }
                 }

@@ -176,7 +176,7 @@ impl Lane {
             RecordKind::Rate if self.options.guards.on(Guard::RateAfterTakeover) => {
                 let Some((queue, limit, key)) = parse_rate_record(&key.key) else { return };
                 let queue = self.intern_queue(&queue);
-                let state = self.limits.intern(&LimitKey { queue, limit, key });
+                let state = self.limits.intern(LimitKey { queue, limit, key: key.into() });
                 self.limits.get_mut(state).rate = Some(Timestamp::from_micros(value));
             }
             RecordKind::Rate => {}

@@ -2,9 +2,10 @@
 //! and lowering a limit never stops what runs.
 
 use crate::commit::{Group, RecordChange, RecordKey, RecordKind};
-use crate::id::{Name, QueueKey};
+use crate::id::{Name, QueueKey, Seq};
 use crate::policy::VersionedPolicy;
 
+use super::limits::Rules;
 use super::machine::{Lane, Timer};
 
 impl Lane {
@@ -31,14 +32,15 @@ impl Lane {
         if let Some(&queue) = self.queue_by_key.get(key) {
             let q = &mut self.queues[queue];
             let strategy_changed = q.policy.policy.strategy != policy.policy.strategy;
+            q.rules = Rules::of(&policy.policy);
             q.policy = policy.clone();
             q.full = false;
             if let Some(at) = q.rate_until.take() {
                 self.timers.remove(&(at, Timer::QueueRate(queue)));
             }
-            self.limits.settle_rates(queue, &policy.policy.limits, self.now);
-            self.bind_queue_limits(queue);
-            self.recount_queue_limits(queue);
+            self.limits.settle_rates(queue, &self.queues[queue].rules, self.now);
+            self.bind_whole(queue);
+            self.recount_whole(queue);
             if strategy_changed {
                 self.reclass_queue(queue);
             }
@@ -49,6 +51,7 @@ impl Lane {
                     self.timers.remove(&(at, Timer::LineRate(line)));
                 }
                 self.refresh_line(line);
+                self.cancel_newest(line, Seq(0));
             }
             self.refresh_active(queue);
         }

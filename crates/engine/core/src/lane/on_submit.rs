@@ -50,6 +50,8 @@ impl Lane {
         } else {
             self.intern_line(&task.spec.head, false)
         };
+        // Whether there is one more of them is known only when it has been created.
+        let line = line.filter(|&line| !self.cancels_newest(line));
         self.provisional_seq += 1;
         let seq = Seq(self.provisional_seq);
         // As the store sees it, whatever this owner's clock says: one that has come due already is released at once.

@@ -132,8 +132,7 @@ impl Lane {
         for handle in self.limits.full_again(self.now, RATES_FORGOTTEN_MAX) {
             let state = self.limits.get_mut(handle);
             state.rate = None;
-            let key = state.key.clone();
-            let key = rate_record(&self.queues[key.queue].key, &key.limit, key.key.as_deref());
+            let key = rate_record(&self.queues[state.key.queue].key, state.key.limit, &state.key.key);
             records.push(RecordChange { key, value: None });
             self.limits.drop_if_idle(handle);
         }
@@ -191,7 +190,7 @@ impl Lane {
             self.lines[line].more = true;
             let entries: Vec<Handle> = self.lines[line].window.values().copied().collect();
             self.lines[line].window.clear();
-            self.waiting -= entries.len();
+            self.count_waiting(line, -entries.len().cast_signed());
             self.refresh_line(line);
             for entry in entries {
                 self.entries[entry].spot = Spot::Nowhere;

@@ -69,9 +69,9 @@ impl Lane {
             if let Some(at) = queue.rate_until {
                 self.timers.remove(&(at, Timer::QueueRate(handle)));
             }
-            for limit in queue.limits {
-                self.limits.get_mut(limit).bound = false;
-                self.limits.drop_if_idle(limit);
+            if let Some(whole) = queue.whole {
+                self.limits.get_mut(whole).bound = false;
+                self.limits.drop_if_idle(whole);
             }
         }
         self.queues_kept = self.queues.len();

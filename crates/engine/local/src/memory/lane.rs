@@ -33,6 +33,8 @@ pub struct StoredTask {
     pub(super) line: LineKey,
     /// Size of the body, likewise.
     pub(super) body_bytes: usize,
+    /// The unique key that it took.
+    pub(super) unique: Option<super::state::UniqueKey>,
 }
 
 impl StoredTask {

@@ -11,6 +11,7 @@ use tasklane_core::id::{Epoch, LaneId, QueueKey, Seq, TaskId};
 use tasklane_core::policy::{QueueBinding, VersionedPolicy};
 use tasklane_core::status::Status;
 use tasklane_core::task::NewTask;
+use tasklane_core::time::Timestamp;
 use tasklane_ports::{
     ClaimLane, LaneHead, LogChunk, LogPosition, PutPolicy, StoreCapabilities, StoreError, Submit, TaskCursor,
 };
@@ -37,6 +38,8 @@ pub struct MemoryState {
     pub(super) tasks: BTreeMap<TaskId, StoredTask>,
     pub(super) lanes: BTreeMap<LaneId, Lane>,
     pub(super) by_time: BTreeSet<TaskCursor>,
+    /// Who took each unique key, and until when it is held, where that is a time.
+    uniques: BTreeMap<UniqueKey, (TaskId, Option<Timestamp>)>,
     pub(super) counts: BTreeMap<QueueKey, [u64; 8]>,
     bindings: BTreeMap<QueueKey, QueueBinding>,
     pub(super) policies: BTreeMap<QueueKey, StoredPolicy>,
@@ -47,6 +50,9 @@ pub struct MemoryState {
     calls: u64,
     history: Vec<HistoryEvent>,
 }
+
+/// A unique key of a queue, in one lane.
+pub(super) type UniqueKey = (LaneId, QueueKey, String);
 
 #[derive(Debug)]
 pub(super) struct StoredPolicy {
@@ -241,11 +247,24 @@ impl MemoryState {
             let same = stored.fingerprint.agrees(new.fingerprint);
             return Some(if same { SubmitOutcome::Duplicate } else { SubmitOutcome::RequestIdReused });
         }
+        if let Some(task) = self.holder(new) {
+            return Some(SubmitOutcome::Exists { task });
+        }
         let len_max = u64::from(new.queue_len_max?);
         let waiting = self.counts.get(&new.spec.head.queue).map_or(0, |by_status| {
             Status::ALL.iter().filter(|s| s.is_waiting()).map(|s| by_status[usize::from(s.code())]).sum()
         });
         (waiting >= len_max).then_some(SubmitOutcome::QueueFull)
+    }
+
+    /// The task that holds the unique key of a new one.
+    fn holder(&self, new: &NewTask) -> Option<TaskId> {
+        let &(task, until) = self.uniques.get(&unique_key(new)?)?;
+        let held = match until {
+            Some(until) => until > new.created_at,
+            None => self.tasks.get(&task).is_some_and(|task| !task.state.status.is_final()),
+        };
+        (held && self.options.guards.on(Guard::UniqueKey)).then_some(task)
     }
 
     /// Stores a task that nothing speaks against. Answers its arrival number and how many keys that took.
@@ -265,9 +284,14 @@ impl MemoryState {
             attempts: BTreeMap::new(),
             line: new.spec.head.line(),
             body_bytes: new.spec.body_bytes(),
+            unique: unique_key(new),
         };
         // State, spec and arrival; and its places.
         let keys = 3 + lane.enter(task.place(new.id), task.deadline(), new.id);
+        let keys = keys + 2 * usize::from(new.unique.is_some());
+        if let (Some(key), Some(unique)) = (&task.unique, &new.unique) {
+            self.uniques.insert(key.clone(), (new.id, unique.until));
+        }
         lane.arrivals.insert(seq, new.id);
         self.by_time.insert(TaskCursor { created_at: new.created_at, id: new.id });
         self.count(&task.head.queue, task.state.status, 1);
@@ -294,5 +318,16 @@ impl MemoryState {
         lane.arrivals.remove(&old.seq);
         self.by_time.remove(&TaskCursor { created_at: old.state.created_at, id });
         self.count(&old.head.queue, old.state.status, -1);
+        // Another task may have taken its key since.
+        if let Some(key) = old.unique
+            && self.uniques.get(&key).is_some_and(|(holder, _)| *holder == id)
+        {
+            self.uniques.remove(&key);
+        }
     }
+}
+
+fn unique_key(new: &NewTask) -> Option<UniqueKey> {
+    let unique = new.unique.as_ref()?;
+    Some((new.id.lane(), new.spec.head.queue.clone(), unique.key.clone()))
 }

@@ -205,6 +205,7 @@ impl TaskBuilder {
             due: self.created_at + self.delay,
             fingerprint: self.fingerprint,
             queue_len_max: self.len_max,
+            unique: None,
         }
     }
 }
@@ -232,7 +233,10 @@ pub async fn create(store: &dyn Store, tasks: impl Into<Arc<[NewTask]>>) -> Vec<
 pub fn created(outcome: &SubmitOutcome) -> Option<Seq> {
     match outcome {
         SubmitOutcome::Created { seq } => Some(*seq),
-        SubmitOutcome::Duplicate | SubmitOutcome::RequestIdReused | SubmitOutcome::QueueFull => None,
+        SubmitOutcome::Duplicate
+        | SubmitOutcome::RequestIdReused
+        | SubmitOutcome::Exists { .. }
+        | SubmitOutcome::QueueFull => None,
     }
 }
 

@@ -4,9 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tasklane_core::id::{LaneId, Name, QueueKey, TaskId};
+use tasklane_core::id::{LaneId, LimitId, Name, QueueKey, TaskId};
+use tasklane_core::policy::{Concurrency, Rate, WhenReached};
 use tasklane_core::retry::RetryPolicy;
-use tasklane_core::task::{Fingerprint, FlowKey, NewTask, Payload, Priority, TaskBody, TaskHead, TaskSpec};
+use tasklane_core::task::{
+    Fingerprint, FlowKey, NewTask, OwnLimit, Payload, Priority, TaskBody, TaskHead, TaskSpec, Unique,
+};
 use tasklane_core::time::Timestamp;
 
 /// A valid name.
@@ -38,6 +41,7 @@ pub fn task() -> Make {
         delay: Duration::ZERO,
         fingerprint: 0,
         queue_len_max: None,
+        unique: None,
     }
 }
 
@@ -50,6 +54,7 @@ pub struct Make {
     delay: Duration,
     fingerprint: u64,
     queue_len_max: Option<u32>,
+    unique: Option<Unique>,
 }
 
 impl Make {
@@ -77,9 +82,29 @@ impl Make {
         self
     }
 
-    /// Counted by a limit of the queue under this key.
-    pub fn flow(mut self, limit: &str, key: &str) -> Self {
-        self.head.flow.push(FlowKey { limit: name(limit), key: key.to_owned() });
+    /// Counted by a limit of the queue, with this template, under this key.
+    pub fn flow(mut self, template: &str, key: &str) -> Self {
+        self.head.flow.push(FlowKey { limit: LimitId::of(template), key: key.into(), own: None });
+        self
+    }
+
+    /// Brings along a limit on what is alive at once.
+    pub fn own_limit(mut self, template: &str, key: &str, limit: u32) -> Self {
+        let own = OwnLimit::Concurrency(Concurrency { limit, when_reached: WhenReached::Wait });
+        self.head.flow.push(FlowKey { limit: LimitId::of(template), key: key.into(), own: Some(own) });
+        self
+    }
+
+    /// Brings along a rate.
+    pub fn own_rate(mut self, template: &str, key: &str, rate: Rate) -> Self {
+        let limit = LimitId::of_own_rate(template, &rate);
+        self.head.flow.push(FlowKey { limit, key: key.into(), own: Some(OwnLimit::Rate(rate)) });
+        self
+    }
+
+    /// One at a time of this key, until it has finished.
+    pub fn unique(mut self, key: &str) -> Self {
+        self.unique = Some(Unique { key: key.to_owned(), until: None });
         self
     }
 
@@ -160,6 +185,7 @@ impl Make {
             due: now + self.delay,
             fingerprint: Fingerprint { version: 1, hash: self.fingerprint },
             queue_len_max: self.queue_len_max,
+            unique: self.unique.clone(),
         }
     }
 }

@@ -29,15 +29,15 @@ fn all_full_and_its_position() {
 #[test]
 fn a_limit_and_who_holds_it() {
     let lane = Story::new();
-    lane.policy(|p| p.limits = vec![at_once(2)]);
+    lane.policy(|p| p.concurrency = vec![at_once(2)]);
     let w1 = lane.worker("w1", 9);
     let since = lane.now();
     let ids = lane.submit_all((0..3).map(|_| task()));
     w1.runs();
-    let Reason::Limit { limit, key, running, max, held_by } = lane.explain(ids[2])[0].clone() else {
+    let Reason::Limit { template, key, running, max, held_by } = lane.explain(ids[2])[0].clone() else {
         panic!("not a limit")
     };
-    assert_eq!((limit, key, running, max), (name("all"), None, 2, 2));
+    assert_eq!((template, key, running, max), (None, None, 2, 2));
     let holder = |task| Holder { task, attempt: tasklane_core::id::AttemptNo(1), since: Some(since) };
     assert_eq!(held_by, [holder(ids[0]), holder(ids[1])]);
 }
@@ -45,24 +45,22 @@ fn a_limit_and_who_holds_it() {
 #[test]
 fn a_limit_by_key() {
     let lane = Story::new();
-    lane.policy(|p| p.limits = vec![at_once_by_user(1)]);
+    lane.policy(|p| p.concurrency = vec![at_once_by_user(1)]);
     lane.worker("w1", 9);
     let ids = lane.submit_all((0..2).map(|_| task().flow("user", "alice")));
     let reasons = lane.explain(ids[1]);
-    assert!(
-        matches!(&reasons[0], Reason::Limit { key: Some(key), running: 1, max: 1, .. } if key == "alice"),
-        "{reasons:?}"
-    );
+    let Reason::Limit { template, key, running: 1, max: 1, .. } = &reasons[0] else { panic!("{reasons:?}") };
+    assert_eq!((template.as_deref(), key.as_deref()), (Some("user"), Some("alice")));
 }
 
 #[test]
 fn a_rate_and_until_when() {
     let lane = Story::new();
-    lane.policy(|p| p.limits = vec![per_second(1, 1)]);
+    lane.policy(|p| p.rate = vec![per_second(1, 1)]);
     lane.worker("w1", 9);
     let ids = lane.submit_all((0..2).map(|_| task()));
     let until = lane.in_secs(1);
-    assert_eq!(lane.explain(ids[1])[0], Reason::Rate { limit: name("pace"), key: None, until });
+    assert_eq!(lane.explain(ids[1])[0], Reason::Rate { template: None, key: None, until });
 }
 
 #[test]

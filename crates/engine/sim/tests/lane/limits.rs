@@ -1,6 +1,7 @@
 //! Limits, rates and pauses.
 
 use tasklane_core::commit::SubmitOutcome;
+use tasklane_core::id::LimitId;
 use tasklane_core::status::Status;
 use tasklane_sim::harness::{Story, task};
 
@@ -9,7 +10,7 @@ use crate::{at_once, at_once_by_user, per_second, per_second_by_user};
 #[test]
 fn no_more_run_at_once_than_the_queue_allows() {
     let lane = Story::new();
-    lane.policy(|p| p.limits = vec![at_once(2)]);
+    lane.policy(|p| p.concurrency = vec![at_once(2)]);
     let w1 = lane.worker("w1", 10);
     let ids = lane.submit_all((0..5).map(|_| task()));
     let other = lane.submit(task().queue("other"));
@@ -28,7 +29,7 @@ fn no_more_run_at_once_than_the_queue_allows() {
 #[test]
 fn a_key_at_its_limit_hides_no_other_key() {
     let lane = Story::new();
-    lane.policy(|p| p.limits = vec![at_once_by_user(1)]);
+    lane.policy(|p| p.concurrency = vec![at_once_by_user(1)]);
     let w1 = lane.worker("w1", 10);
     let alice = lane.submit_all((0..3).map(|_| task().flow("user", "alice").priority(9)));
     let bob = lane.submit(task().flow("user", "bob").priority(0));
@@ -45,7 +46,7 @@ fn a_key_at_its_limit_hides_no_other_key() {
 #[test]
 fn lines_of_one_key_share_its_limit() {
     let lane = Story::new();
-    lane.policy(|p| p.limits = vec![at_once_by_user(1)]);
+    lane.policy(|p| p.concurrency = vec![at_once_by_user(1)]);
     let w1 = lane.worker_with("w1", 10, |d| {
         d.labels.insert("zone".to_owned(), "a".to_owned());
     });
@@ -59,7 +60,7 @@ fn lines_of_one_key_share_its_limit() {
 #[test]
 fn a_task_obeys_all_of_its_limits() {
     let lane = Story::new();
-    lane.policy(|p| p.limits = vec![at_once(3), at_once_by_user(2)]);
+    lane.policy(|p| p.concurrency = vec![at_once(3), at_once_by_user(2)]);
     let w1 = lane.worker("w1", 10);
     let alice = lane.submit_all((0..3).map(|_| task().flow("user", "alice")));
     let bob = lane.submit_all((0..3).map(|_| task().flow("user", "bob")));
@@ -77,7 +78,7 @@ fn a_task_obeys_all_of_its_limits() {
 #[test]
 fn starts_follow_the_rate_exactly() {
     let lane = Story::new();
-    lane.policy(|p| p.limits = vec![per_second(2, 2)]);
+    lane.policy(|p| p.rate = vec![per_second(2, 2)]);
     let w1 = lane.worker("w1", 100);
     let ids = lane.submit_all((0..6).map(|_| task()));
     assert_eq!(w1.takes(), ids[..2]);
@@ -96,7 +97,7 @@ fn starts_follow_the_rate_exactly() {
 #[test]
 fn rates_by_key_are_kept_apart() {
     let lane = Story::new();
-    lane.policy(|p| p.limits = vec![per_second_by_user(1, 1)]);
+    lane.policy(|p| p.rate = vec![per_second_by_user(1, 1)]);
     let w1 = lane.worker("w1", 100);
     let alice = lane.submit_all((0..3).map(|_| task().flow("user", "alice")));
     let bob = lane.submit_all((0..1).map(|_| task().flow("user", "bob")));
@@ -110,10 +111,11 @@ fn rates_by_key_are_kept_apart() {
 #[test]
 fn rate_state_is_forgotten_when_it_says_nothing_any_more() {
     let lane = Story::new();
-    lane.policy(|p| p.limits = vec![per_second_by_user(1, 1)]);
+    lane.policy(|p| p.rate = vec![per_second_by_user(1, 1)]);
     let w1 = lane.worker("w1", 1);
     lane.submit(task().flow("user", "alice"));
-    assert!(lane.record_keys().contains(&"Rate default/q/user/=alice".to_owned()));
+    let record = format!("Rate default/q/{}/alice", LimitId::of("user"));
+    assert!(lane.record_keys().contains(&record));
     w1.works_off();
     lane.advance(10);
     assert_eq!(lane.record_keys(), ["AppliedPolicy default/q"]);
@@ -123,24 +125,24 @@ fn rate_state_is_forgotten_when_it_says_nothing_any_more() {
 #[test]
 fn a_raised_limit_lets_waiting_tasks_go_at_once() {
     let lane = Story::new();
-    lane.policy(|p| p.limits = vec![at_once(1)]);
+    lane.policy(|p| p.concurrency = vec![at_once(1)]);
     let w1 = lane.worker("w1", 10);
     let ids = lane.submit_all((0..5).map(|_| task()));
     assert_eq!(w1.runs(), ids[..1]);
-    lane.policy(|p| p.limits = vec![at_once(3)]);
+    lane.policy(|p| p.concurrency = vec![at_once(3)]);
     assert_eq!(w1.runs(), ids[1..3]);
-    lane.policy(|p| p.limits.clear());
+    lane.policy(|p| p.concurrency.clear());
     assert_eq!(w1.runs(), ids[3..]);
 }
 
 #[test]
 fn a_lowered_limit_stops_nothing_that_runs() {
     let lane = Story::new();
-    lane.policy(|p| p.limits = vec![at_once(3)]);
+    lane.policy(|p| p.concurrency = vec![at_once(3)]);
     let w1 = lane.worker("w1", 10);
     let ids = lane.submit_all((0..4).map(|_| task()));
     w1.runs();
-    lane.policy(|p| p.limits = vec![at_once(1)]);
+    lane.policy(|p| p.concurrency = vec![at_once(1)]);
     w1.finishes(ids[0]);
     w1.finishes(ids[1]);
     assert!(w1.takes().is_empty() && w1.stops().is_empty());
@@ -154,7 +156,7 @@ fn a_new_limit_counts_what_runs_already() {
     let w1 = lane.worker("w1", 10);
     let ids = lane.submit_all((0..2).map(|_| task().flow("user", "alice")));
     w1.runs();
-    lane.policy(|p| p.limits = vec![at_once(2), at_once_by_user(1)]);
+    lane.policy(|p| p.concurrency = vec![at_once(2), at_once_by_user(1)]);
     let third = lane.submit(task().flow("user", "alice"));
     w1.finishes(ids[0]);
     assert!(w1.takes().is_empty(), "alice still has one");
@@ -166,15 +168,15 @@ fn a_new_limit_counts_what_runs_already() {
 fn a_changed_rate_applies_to_waiting_tasks() {
     let lane = Story::new();
     lane.policy(|p| {
-        p.limits = vec![per_second(1, 1)];
-        p.limits[0].rate.as_mut().unwrap().per = std::time::Duration::from_hours(1);
+        p.rate = vec![per_second(1, 1)];
+        p.rate[0].rate.per = std::time::Duration::from_hours(1);
     });
     let w1 = lane.worker("w1", 10);
     let ids = lane.submit_all((0..2).map(|_| task()));
     assert_eq!(w1.takes(), [ids[0]]);
     lane.advance(60);
     assert!(w1.takes().is_empty());
-    lane.policy(|p| p.limits = vec![per_second(1, 1)]);
+    lane.policy(|p| p.rate = vec![per_second(1, 1)]);
     lane.advance(1);
     assert_eq!(w1.takes(), [ids[1]]);
 }

@@ -106,7 +106,7 @@ fn idle_queues_are_forgotten() {
 fn a_forgotten_queue_has_its_policy_when_it_is_used_again() {
     let lane = Story::new();
     let w1 = lane.worker("w1", 4);
-    lane.policy(|p| p.limits = vec![at_once(1)]);
+    lane.policy(|p| p.concurrency = vec![at_once(1)]);
     for _ in 0..2 {
         lane.submit_all([task(), task()]);
         assert_eq!(w1.mailbox().len(), 1, "one at once");
@@ -114,7 +114,7 @@ fn a_forgotten_queue_has_its_policy_when_it_is_used_again() {
         lane.advance(5);
         assert_eq!((lane.machine().queues_in_memory(), lane.machine().lines_in_memory()), (0, (0, 0)));
     }
-    lane.policy(|p| p.limits = vec![at_once(2)]);
+    lane.policy(|p| p.concurrency = vec![at_once(2)]);
     lane.submit_all([task(), task(), task()]);
     assert_eq!(w1.runs().len(), 2);
 }
@@ -123,7 +123,7 @@ fn a_forgotten_queue_has_its_policy_when_it_is_used_again() {
 fn a_queue_is_kept_while_its_rate_is_not_full() {
     let lane = Story::new();
     let w1 = lane.worker("w1", 50);
-    lane.policy(|p| p.limits = vec![per_second(1, 20)]);
+    lane.policy(|p| p.rate = vec![per_second(1, 20)]);
     lane.submit_all((0..20).map(|_| task()));
     assert_eq!(w1.works_off().len(), 20, "the burst");
     lane.advance(10);

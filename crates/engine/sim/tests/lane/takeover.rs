@@ -94,7 +94,7 @@ fn attempts_of_sessions_that_ended_meanwhile_are_lost() {
 #[test]
 fn limits_count_what_is_in_flight() {
     let lane = Story::new();
-    lane.policy(|p| p.limits = vec![at_once(3), at_once_by_user(1)]);
+    lane.policy(|p| p.concurrency = vec![at_once(3), at_once_by_user(1)]);
     let w1 = lane.worker("w1", 9);
     let alice = lane.submit_all((0..2).map(|_| task().flow("user", "alice")));
     let others = lane.submit_all((0..3).map(|n| task().flow("user", &n.to_string())));
@@ -112,7 +112,7 @@ fn limits_count_what_is_in_flight() {
 #[test]
 fn rates_go_on_where_they_were() {
     let lane = Story::new();
-    lane.policy(|p| p.limits = vec![per_second(1, 2)]);
+    lane.policy(|p| p.rate = vec![per_second(1, 2)]);
     let w1 = lane.worker("w1", 9);
     let ids = lane.submit_all((0..4).map(|_| task()));
     assert_eq!(w1.takes(), ids[..2]);
@@ -129,7 +129,7 @@ fn rates_go_on_where_they_were() {
 #[test]
 fn a_rate_stored_by_a_clock_that_was_ahead_blocks_no_longer_than_a_full_bucket() {
     let lane = Story::new();
-    lane.policy(|p| p.limits = vec![per_second(1, 1)]);
+    lane.policy(|p| p.rate = vec![per_second(1, 1)]);
     let w1 = lane.worker("w1", 9);
     let ids = lane.submit_all((0..2).map(|_| task()));
     assert_eq!(w1.takes(), ids[..1]);

@@ -6,7 +6,8 @@ use std::time::Duration;
 use futures::future::join_all;
 use tasklane_core::id::{LaneId, QueueKey};
 use tasklane_core::policy::{
-    Limit, LimitScope, QueueBinding, QueuePolicy, Rate, Strategy, VersionedPolicy, WhenFull,
+    Concurrency, ConcurrencyLimit, QueueBinding, QueuePolicy, Rate, RateLimit, Strategy, UniqueRule,
+    VersionedPolicy, WhenFull, WhenReached,
 };
 
 use crate::conformance::fixture::{LANE, OTHER_LANE, name, queue};
@@ -97,15 +98,18 @@ pub async fn all_fields_of_a_policy_are_kept(env: &dyn StoreEnv) {
         ..QueuePolicy::default()
     };
     policy.retry.max_retries = 0;
-    policy.limits = vec![
-        Limit { name: name("all"), scope: LimitScope::Queue, concurrency: Some(5), rate: None },
-        Limit {
-            name: name("customer"),
-            scope: LimitScope::Key,
-            concurrency: None,
-            rate: Some(Rate { limit: 10, per: Duration::from_mins(1), burst: 3 }),
-        },
-    ];
+    policy.concurrency = [(None, WhenReached::Wait), (Some("{{ taskType }}"), WhenReached::CancelNewest)]
+        .map(|(key, when_reached)| ConcurrencyLimit {
+            key: key.map(str::to_owned),
+            concurrency: Concurrency { limit: 5, when_reached },
+        })
+        .to_vec();
+    policy.rate = vec![RateLimit {
+        key: Some("{{ metadata.customer }}".to_owned()),
+        rate: Rate { limit: 10, per: Duration::from_mins(1), burst: 3 },
+    }];
+    policy.unique =
+        Some(UniqueRule { key: "{{ payload }}".to_owned(), hold_for: Some(Duration::from_secs(3)) });
     let put = PutPolicy { queue: queue("q"), expected: 0, policy: policy.clone() };
     store.put_policy(put).await.unwrap();
     assert_eq!(store.policy(&queue("q")).await.unwrap(), VersionedPolicy { version: 1, policy });

@@ -4,15 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
-use tasklane_core::commit::SubmitOutcome::{Created, Duplicate, QueueFull, RequestIdReused};
+use tasklane_core::commit::SubmitOutcome::{Created, Duplicate, Exists, QueueFull, RequestIdReused};
 use tasklane_core::id::LaneId;
+use tasklane_core::id::LimitId;
 use tasklane_core::status::Status::{self, Dispatched, Retrying, Running, Scheduled};
 use tasklane_core::task::{Fingerprint, FlowKey, NewTask, Payload};
 
 use crate::Submit;
-use crate::conformance::fixture::{
-    LANE, Owner, TaskBuilder, at, create, created, name, submit, task, tasks, view,
-};
+use crate::conformance::fixture::{LANE, Owner, TaskBuilder, at, create, created, submit, task, tasks, view};
 use crate::conformance::{StoreEnv, pages};
 
 /// 1: what was submitted is there when the call returns, whole.
@@ -26,7 +25,7 @@ pub async fn a_created_task_is_stored_as_it_was_sent(env: &dyn StoreEnv) {
         .start_timeout(60_000)
         .with(|head, body| {
             head.labels = [("zone".to_owned(), "eu".to_owned())].into();
-            head.flow = vec![FlowKey { limit: name("customer"), key: "42".to_owned() }];
+            head.flow = vec![FlowKey { limit: LimitId::of("customer"), key: "42".into(), own: None }];
             head.hash_bucket = Some(1023);
             head.progress_timeout = Some(Duration::from_micros(1));
             head.retry.max_retries = 0;
@@ -107,7 +106,7 @@ pub async fn racing_submits_create_once(env: &dyn StoreEnv) {
             match outcome {
                 Created { .. } => created_by_number[usize::try_from(number).unwrap()] += 1,
                 Duplicate => {}
-                RequestIdReused | QueueFull => panic!("{outcome:?}"),
+                RequestIdReused | Exists { .. } | QueueFull => panic!("{outcome:?}"),
             }
         }
     }
@@ -201,7 +200,7 @@ pub async fn any_text_is_kept(env: &dyn StoreEnv) {
     let new = task(1)
         .with(|head, body| {
             head.labels = [(text.to_owned(), text.to_owned()), (String::new(), String::new())].into();
-            head.flow = vec![FlowKey { limit: name("l"), key: text.to_owned() }];
+            head.flow = vec![FlowKey { limit: LimitId::of("l"), key: text.into(), own: None }];
             text.clone_into(&mut body.name);
             body.payload = Payload::Text(format!("{text}\0\u{1}"));
             body.metadata = [(text.to_owned(), text.to_owned()), (String::new(), String::new())].into();

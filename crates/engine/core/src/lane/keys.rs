@@ -1,0 +1,88 @@
+//! The keys of a queue's limits, for those who look.
+
+use std::sync::Arc;
+
+use crate::id::{LimitId, QueueKey};
+use crate::policy::{Concurrency, QueuePolicy, Rate};
+use crate::time::Timestamp;
+
+use super::limits::{LimitKey, LimitState, Rule, Rules};
+use super::machine::Lane;
+
+/// A key that is counted, or that tasks in memory wait for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyInfo {
+    /// Which limit, and which of its keys.
+    pub position: KeyPosition,
+    /// The template that the key was made by, if the policy still has it.
+    pub template: Option<String>,
+    /// Attempts alive.
+    pub running: u32,
+    /// Tasks that wait in memory.
+    pub waiting: usize,
+    /// The store may hold more.
+    pub more_waiting: bool,
+    /// How many may be alive at once: as the policy says, or else some task.
+    pub concurrency: Option<Concurrency>,
+    /// How many may start in a time, and when the next one may.
+    pub rate: Option<(Rate, Timestamp)>,
+}
+
+/// Where a key stands among those of its queue.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct KeyPosition {
+    /// Its limit.
+    pub limit: LimitId,
+    /// The key; empty for a limit over the whole queue.
+    pub key: Arc<str>,
+}
+
+impl Lane {
+    /// The keys of a queue behind a position, by limit and key.
+    pub fn keys(&self, queue: &QueueKey, after: Option<KeyPosition>, limit: usize) -> Vec<KeyInfo> {
+        let Some(&handle) = self.queue_by_key.get(queue) else { return Vec::new() };
+        let q = &self.queues[handle];
+        let after = after.map(|after| LimitKey { queue: handle, limit: after.limit, key: after.key });
+        let states = self.limits.of_queue(handle, after).take(limit);
+        states.map(|state| self.key_info(state, &q.rules, &q.policy.policy)).collect()
+    }
+
+    fn key_info(&self, state: &LimitState, rules: &Rules, policy: &QueuePolicy) -> KeyInfo {
+        let LimitKey { queue, limit, ref key } = state.key;
+        let whole = limit == LimitId::QUEUE;
+        let lines = state.lines.iter().map(|&line| &self.lines[line]);
+        let own = lines.clone().flat_map(|line| &line.head.flow).filter(|flow| flow.limit == limit);
+        let own: Vec<Rule> = own.filter_map(Rule::own).collect();
+        let rule = rules.find(limit);
+        let said = rule.into_iter().chain(&own);
+        let rate = said.clone().find_map(|rule| rule.rate).map(|rate| {
+            let next_at = state.rate.map_or(self.now, |stored| rate.next_at(rate.settle(stored, self.now)));
+            (rate, next_at.max(self.now))
+        });
+        let of_queue = |line: &&super::lines::Line| line.queue == queue;
+        let more_waiting = if whole {
+            self.lines_more || self.lines.iter().map(|(_, line)| line).filter(of_queue).any(|line| line.more)
+        } else {
+            self.lines_more || lines.clone().any(|line| line.more)
+        };
+        KeyInfo {
+            position: KeyPosition { limit, key: key.clone() },
+            template: template(policy, limit),
+            running: state.running,
+            waiting: if whole {
+                self.queues[queue].waiting
+            } else {
+                lines.map(|line| line.window.len()).sum()
+            },
+            more_waiting,
+            concurrency: said.clone().find_map(|rule| rule.concurrency),
+            rate,
+        }
+    }
+}
+
+/// The template of a limit, if the policy has it.
+pub(super) fn template(policy: &QueuePolicy, limit: LimitId) -> Option<String> {
+    let templates = policy.concurrency.iter().map(|l| &l.key).chain(policy.rate.iter().map(|l| &l.key));
+    templates.flatten().find(|template| LimitId::of(template) == limit).cloned()
+}
