@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use jiff::Timestamp;
 use reqwest::Method;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -49,6 +50,58 @@ impl Queue {
     }
 }
 
+/// A key that the limits of a queue count, or that tasks wait for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Key {
+    /// The key; `None` for a limit over the whole queue.
+    #[serde(default)]
+    pub key: Option<String>,
+    /// The template that it was made by; `None` for a limit of a task's own.
+    #[serde(default)]
+    pub template: Option<String>,
+    /// Attempts alive.
+    pub running: u64,
+    /// Tasks that wait: at least so many.
+    pub waiting: u64,
+    /// There may be more of them.
+    #[serde(default)]
+    pub more_waiting: bool,
+    /// How many may be alive at once.
+    #[serde(default)]
+    pub limit: Option<u64>,
+    /// How many may start in a time.
+    #[serde(default)]
+    pub rate: Option<KeyRate>,
+    /// Everything else.
+    #[serde(flatten)]
+    pub more: Map<String, Value>,
+}
+
+/// The rate of a key.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct KeyRate {
+    /// So many …
+    pub limit: u64,
+    /// … in so many seconds,
+    pub per: f64,
+    /// and so many at once after a quiet time.
+    pub burst: u64,
+    /// When the next one may start.
+    pub next_at: Timestamp,
+}
+
+/// A page of keys.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct KeyPage {
+    /// The keys.
+    pub keys: Vec<Key>,
+    /// Where to go on; `None` at the end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cursor: Option<String>,
+}
+
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Queues {
@@ -84,6 +137,13 @@ impl Client {
     /// One queue; one that nobody has used yet has the default policy.
     pub async fn queue(&self, name: &str) -> Result<Queue, Error> {
         self.answer(self.get(&["queues", name])).await
+    }
+
+    /// A page of the keys that the limits of a queue count now; the next one follows its cursor.
+    pub async fn queue_keys(&self, name: &str, limit: u32, cursor: Option<&str>) -> Result<KeyPage, Error> {
+        let call = self.get(&["queues", name, "keys"]).query(&[("limit", limit)]);
+        let call = if let Some(cursor) = cursor { call.query(&[("cursor", cursor)]) } else { call };
+        self.answer(call).await
     }
 
     /// Replaces the policy of a queue if it still has this version, and gives the queue as it is then.

@@ -61,6 +61,15 @@ pub struct TaskRequest {
     /// An attempt that reports no progress for this long is stopped.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "seconds")]
     pub progress_timeout: Option<Duration>,
+    /// It does not start while as many attempts of its keys are alive.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub concurrency: Vec<Concurrency>,
+    /// It does not start faster than its keys allow.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub rate: Vec<Rate>,
+    /// While another task holds this key, that one is the answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unique: Option<Unique>,
 }
 
 impl TaskRequest {
@@ -99,6 +108,55 @@ pub struct RetryPolicy {
     /// Up to this share of the wait, 0 to 1, is added or taken away at random.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub jitter: Option<f64>,
+}
+
+/// At most so many attempts of a key alive at once.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Concurrency {
+    /// Text, or a template such as `{{ metadata.tenant }}`.
+    pub key: String,
+    /// How many.
+    pub limit: u32,
+    /// Above it the newest task is cancelled rather than waiting.
+    #[serde(rename = "whenFull", serialize_with = "when_full")]
+    pub cancel_newest: bool,
+}
+
+/// At most so many starts of a key in a time.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Rate {
+    /// Text, or a template such as `{{ metadata.tenant }}`.
+    pub key: String,
+    /// How many.
+    pub limit: u32,
+    /// In what time.
+    #[serde(serialize_with = "plain_seconds")]
+    pub per: Duration,
+    /// How many at once after a quiet time; 1 if not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub burst: Option<u32>,
+}
+
+/// Of tasks of a queue with the same key there is one at a time.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Unique {
+    /// Text, or a template such as `{{ metadata.tenant }}`.
+    pub key: String,
+    /// For how long, from the submit; `None` until the task has finished.
+    #[serde(rename = "until", skip_serializing_if = "Option::is_none", serialize_with = "seconds")]
+    pub hold_for: Option<Duration>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
+fn when_full<S: Serializer>(cancel_newest: &bool, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(if *cancel_newest { "cancelNewest" } else { "wait" })
+}
+
+fn plain_seconds<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_f64(duration.as_secs_f64())
 }
 
 /// A task that the server has taken in.

@@ -110,6 +110,7 @@ pub async fn start(config: &Config, functions: Registrations) -> Result<Running>
     );
     let limits = RequestLimits {
         payload_bytes_max: bytes(config.limits.payload_bytes_max),
+        unique_for_max: config.retention.request_ids.max(config.retention.tasks),
         ..RequestLimits::default()
     };
     let node = Node::new(

@@ -27,6 +27,9 @@ pub struct QueuePolicy {
     pub rate: Vec<RateLimit>,
     /// For tasks that do not bring their own.
     pub unique: Option<UniqueRule>,
+    /// The queue is spread over all lanes by this template; empty for no key. As its binding says, see
+    /// [`QueueBinding`]: it never changes.
+    pub spread: Option<String>,
     /// For tasks that do not bring their own.
     pub retry: RetryPolicy,
     /// For tasks that do not bring their own.
@@ -44,6 +47,7 @@ impl Default for QueuePolicy {
             concurrency: Vec::new(),
             rate: Vec::new(),
             unique: None,
+            spread: None,
             retry: RetryPolicy::default(),
             execution_timeout: Duration::from_mins(5),
         }

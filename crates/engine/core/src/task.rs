@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::id::{AttemptNo, LimitId, LineHasher, LineKey, Name, QueueKey, Seq, SessionId, TaskId};
-use crate::policy::{Concurrency, Rate, WhenReached};
+use crate::policy::{Concurrency, Rate, UniqueRule, WhenReached};
 use crate::retry::RetryPolicy;
 use crate::status::{Status, Version};
 use crate::time::{Timestamp, duration_micros};
@@ -104,7 +104,7 @@ impl OwnLimit {
     }
 }
 
-/// Of tasks of a queue with the same unique key there is one at a time.
+/// A unique key of a queue: of tasks with the same one there is one at a time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unique {
     /// The key.
@@ -113,6 +113,13 @@ pub struct Unique {
     /// The task holds its key until this time; `None` until it has finished.
     #[serde(rename = "u", default, skip_serializing_if = "Option::is_none")]
     pub until: Option<Timestamp>,
+}
+
+impl Unique {
+    /// What a task takes that is created at a time, by a rule whose key is made already.
+    pub fn taken(rule: &UniqueRule, now: Timestamp) -> Self {
+        Self { key: rule.key.clone(), until: rule.hold_for.map(|time| now + time) }
+    }
 }
 
 /// The part of the spec that scheduling looks at.
@@ -218,6 +225,9 @@ pub struct TaskBody {
     /// What the hash bucket was made of.
     #[serde(rename = "hk", default, skip_serializing_if = "Option::is_none")]
     pub hash_key: Option<String>,
+    /// Its unique key, and for how long it holds it: also for those who run it again.
+    #[serde(rename = "uq", default, skip_serializing_if = "Option::is_none")]
+    pub unique: Option<Box<UniqueRule>>,
     /// The task that this one is a part or a retry of.
     #[serde(rename = "pa", default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<TaskId>,
@@ -282,7 +292,15 @@ impl TaskBody {
         let request_id = self.request_id.as_ref().map_or(0, String::len);
         let hash_key = self.hash_key.as_ref().map_or(0, String::len);
         let schedule = self.schedule.as_ref().map_or(0, String::len);
-        self.name.len() + self.payload.as_str().len() + metadata + request_id + hash_key + schedule + 64
+        let unique = self.unique.as_ref().map_or(0, |unique| unique.key.len() + 16);
+        self.name.len()
+            + unique
+            + self.payload.as_str().len()
+            + metadata
+            + request_id
+            + hash_key
+            + schedule
+            + 64
     }
 }
 

@@ -6,7 +6,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::{Serialize, Serializer};
 use tasklane_ports::StoreError;
-use tasklane_runtime::node::SubmitError;
+use tasklane_runtime::node::{PolicyError, SubmitError};
 use tasklane_runtime::request::FieldError;
 use utoipa::openapi::{RefOr, Schema};
 use utoipa::{PartialSchema, ToSchema};
@@ -240,6 +240,15 @@ impl From<&StoreError> for Problem {
 impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
         Self::from(&error)
+    }
+}
+
+impl From<PolicyError> for Problem {
+    fn from(error: PolicyError) -> Self {
+        match error {
+            PolicyError::Invalid(error) => error.into(),
+            PolicyError::Store(error) => error.into(),
+        }
     }
 }
 

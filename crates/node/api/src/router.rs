@@ -47,6 +47,7 @@ pub(crate) fn paths() -> OpenApiRouter<Api> {
         .routes(routes!(bulk::operation))
         .routes(routes!(queues::list))
         .routes(routes!(queues::get, queues::put))
+        .routes(routes!(queues::keys))
         .routes(routes!(queues::pause))
         .routes(routes!(queues::resume))
         .routes(routes!(workers::list))

@@ -1,10 +1,13 @@
 //! What requests for tasks may say, and what they become.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use tasklane_core::id::{LaneId, Name, TaskId};
-use tasklane_core::policy::{Limit, LimitScope, QueuePolicy};
-use tasklane_core::task::{NewTask, Payload};
+use tasklane_core::id::{LaneId, LimitId, Name, TaskId};
+use tasklane_core::policy::{
+    Concurrency, ConcurrencyLimit, QueueBinding, QueuePolicy, Rate, RateLimit, UniqueRule, WhenReached,
+};
+use tasklane_core::task::{NewTask, OwnLimit, Payload};
 use tasklane_core::time::Timestamp;
 use tasklane_runtime::request::{FieldError, Placement, RequestLimits, TaskRequest};
 
@@ -20,10 +23,17 @@ fn with(field: &str) -> String {
 }
 
 fn place(request: TaskRequest, policy: &QueuePolicy) -> Result<NewTask, FieldError> {
+    place_in(&QueueBinding::Lane(LaneId(3)), request, policy)
+}
+
+fn place_in(
+    binding: &QueueBinding,
+    request: TaskRequest,
+    policy: &QueuePolicy,
+) -> Result<NewTask, FieldError> {
     let namespace = Name::new("default").expect("a valid name");
     let limits = RequestLimits::default();
-    let place =
-        Placement { namespace: &namespace, lane: LaneId(3), policy, now: NOW, random: 7, limits: &limits };
+    let place = Placement { namespace: &namespace, binding, policy, now: NOW, random: 7, limits: &limits };
     request.into_task(place)
 }
 
@@ -233,17 +243,173 @@ fn the_same_request_id_gives_the_same_task_and_tells_other_requests_apart() {
     assert!(!seen.contains(&retry.fingerprint().hash));
 }
 
+const TENANT: &str = "{{ metadata.tenant }}";
+
+fn at_once(key: Option<&str>, limit: u32) -> ConcurrencyLimit {
+    let concurrency = Concurrency { limit, when_reached: WhenReached::Wait };
+    ConcurrencyLimit { key: key.map(str::to_owned), concurrency }
+}
+
+fn per_minute(key: Option<&str>, limit: u32) -> RateLimit {
+    let rate = Rate { limit, per: Duration::from_mins(1), burst: 1 };
+    RateLimit { key: key.map(str::to_owned), rate }
+}
+
+fn flow(policy: &QueuePolicy, fields: &str) -> Vec<(LimitId, String, Option<OwnLimit>)> {
+    let task = place(read(&with(fields)).unwrap(), policy).unwrap();
+    task.spec.head.flow.iter().map(|flow| (flow.limit, flow.key.to_string(), flow.own)).collect()
+}
+
 #[test]
-fn a_limit_by_key_counts_by_the_metadata_of_its_name() {
-    let limit =
-        |name: &str, scope| Limit { name: Name::new(name).unwrap(), scope, concurrency: Some(1), rate: None };
-    let limits = vec![limit("tenant", LimitScope::Key), limit("all", LimitScope::Queue)];
-    let policy = QueuePolicy { limits, ..QueuePolicy::default() };
-    let request = read(&with(r#""metadata":{"tenant":"t1","all":"x"}"#)).unwrap();
-    let task = place(request, &policy).unwrap();
-    let flow: Vec<_> = task.spec.head.flow.iter().map(|f| (f.limit.as_str(), f.key.as_str())).collect();
-    assert_eq!(flow, [("tenant", "t1")]);
-    assert!(place(read(&with(r#""priority":1"#)).unwrap(), &policy).unwrap().spec.head.flow.is_empty());
+fn a_task_is_counted_under_the_keys_of_its_queue() {
+    let policy = QueuePolicy {
+        concurrency: vec![at_once(None, 9), at_once(Some(TENANT), 2)],
+        rate: vec![per_minute(Some(TENANT), 2), per_minute(Some("{{ taskType }}"), 3)],
+        ..QueuePolicy::default()
+    };
+    let expected = [
+        (LimitId::of(TENANT), "t1".to_owned(), None),
+        (LimitId::of("{{ taskType }}"), "SHELL".to_owned(), None),
+    ];
+    assert_eq!(flow(&policy, r#""metadata":{"tenant":"t1"}"#), expected);
+    assert_eq!(flow(&policy, r#""metadata":{"tenant":""}"#), expected[1..], "an empty key counts nothing");
+    let error = place(read(&with(r#""priority":1"#)).unwrap(), &policy).unwrap_err();
+    assert_eq!((error.field.as_str(), error.code), ("queue", "invalid_value"));
+    assert!(error.message.contains("metadata.tenant is not given"), "{error}");
+}
+
+#[test]
+fn a_task_may_bring_limits_of_its_own() {
+    let policy = QueuePolicy { concurrency: vec![at_once(Some(TENANT), 2)], ..QueuePolicy::default() };
+    let fields = r#""metadata":{"tenant":"t1"},
+        "concurrency":[{"key":"{{ metadata.tenant }}","limit":1},{"key":"api","limit":3,"whenFull":"cancelNewest"}],
+        "rate":[{"key":"api","limit":10,"per":"1m"}]"#;
+    let own = |limit, when_reached| Some(OwnLimit::Concurrency(Concurrency { limit, when_reached }));
+    let rate = per_minute(None, 10).rate;
+    let expected = [
+        (LimitId::of(TENANT), "t1".to_owned(), own(1, WhenReached::Wait)),
+        (LimitId::of("api"), "api".to_owned(), own(3, WhenReached::CancelNewest)),
+        (LimitId::of_own_rate("api", &rate), "api".to_owned(), Some(OwnLimit::Rate(rate))),
+    ];
+    assert_eq!(flow(&policy, fields), expected, "the same template is counted once");
+}
+
+#[test]
+fn rules_about_keys_name_the_field() {
+    let plain = QueuePolicy::default();
+    let spread = QueuePolicy { spread: Some(TENANT.to_owned()), ..QueuePolicy::default() };
+    let unkeyed = QueuePolicy { spread: Some(String::new()), ..QueuePolicy::default() };
+    for (policy, fields, field, part) in [
+        (&plain, r#""concurrency":[{"limit":1}]"#, "concurrency[0].key", "is required"),
+        (&plain, r#""rate":[{"limit":1,"per":1}]"#, "rate[0].key", "is required"),
+        (
+            &plain,
+            r#""concurrency":[{"key":"a","limit":1},{"key":"a","limit":2}]"#,
+            "concurrency[1].key",
+            "differ",
+        ),
+        (&plain, r#""concurrency":[{"key":"{{ a }}","limit":1}]"#, "concurrency[0].key", "\"a\""),
+        (
+            &plain,
+            r#""concurrency":[{"key":"{{ metadata.x }}","limit":1}]"#,
+            "concurrency[0].key",
+            "metadata.x",
+        ),
+        (&plain, r#""rate":[{"key":"a","limit":1,"per":"367d"}]"#, "rate[0].per", "366 days"),
+        (&plain, r#""unique":{"key":"a","until":"8d"}"#, "unique.until", "604800"),
+        (&plain, r#""unique":{"key":"{{"}"#, "unique.key", "syntax"),
+        (
+            &spread,
+            r#""metadata":{"tenant":"t"},"concurrency":[{"key":"a","limit":1}]"#,
+            "concurrency[0].key",
+            TENANT,
+        ),
+        (&unkeyed, r#""concurrency":[{"key":"a","limit":1}]"#, "concurrency[0].key", "without a key"),
+    ] {
+        let error = place(read(&with(fields)).unwrap(), policy).unwrap_err();
+        assert!(error.field == field && error.message.contains(part), "{fields}: {error}");
+    }
+    for fields in [
+        r#""concurrency":[{"key":"a"}]"#,
+        r#""concurrency":[{"key":"a","limit":0}]"#,
+        r#""concurrency":[{"key":"a","limit":1,"whenFull":"next"}]"#,
+        r#""concurrency":[["a",1]]"#,
+        r#""unique":{"until":"1m"}"#,
+        r#""unique":{"key":"a","until":"soon"}"#,
+        r#""unique":{"key":"a","until":0}"#,
+    ] {
+        assert!(read(&with(fields)).is_err(), "{fields}");
+    }
+}
+
+#[test]
+fn a_policy_is_checked_before_it_is_written() {
+    let limits = RequestLimits::default();
+    let rule = |key: &str| UniqueRule { key: key.to_owned(), hold_for: None };
+    let plain = QueuePolicy::default;
+    for (policy, field) in [
+        (
+            QueuePolicy { concurrency: vec![at_once(Some("{{ x }}"), 1)], ..plain() },
+            "policy.concurrency[0].key",
+        ),
+        (
+            QueuePolicy { rate: vec![per_minute(None, 1), per_minute(None, 2)], ..plain() },
+            "policy.rate[1].key",
+        ),
+        (QueuePolicy { concurrency: vec![at_once(Some("a"), 1); 5], ..plain() }, "policy.concurrency"),
+        (QueuePolicy { unique: Some(rule("{{ x }}")), ..plain() }, "policy.unique.key"),
+        (QueuePolicy { spread: Some("{{ x }}".to_owned()), ..plain() }, "policy.spread"),
+        (QueuePolicy { spread: Some("a".to_owned()), len_max: Some(1), ..plain() }, "policy.maxLength"),
+        (
+            QueuePolicy { spread: Some(TENANT.to_owned()), concurrency: vec![at_once(None, 1)], ..plain() },
+            "policy.concurrency[0].key",
+        ),
+    ] {
+        assert_eq!(limits.check_policy(&policy).unwrap_err().field, field);
+    }
+    let fine = QueuePolicy {
+        spread: Some(TENANT.to_owned()),
+        concurrency: vec![at_once(Some(TENANT), 1)],
+        unique: Some(rule("x")),
+        ..plain()
+    };
+    limits.check_policy(&fine).unwrap();
+}
+
+#[test]
+fn a_unique_key_is_taken_for_a_time_or_until_the_end() {
+    let policy = QueuePolicy {
+        unique: Some(UniqueRule { key: TENANT.to_owned(), hold_for: None }),
+        ..QueuePolicy::default()
+    };
+    let unique = |policy: &QueuePolicy, fields: &str| {
+        let unique = place(read(&with(fields)).unwrap(), policy).unwrap().unique;
+        unique.map(|unique| (unique.key, unique.until))
+    };
+    let tenant = r#""metadata":{"tenant":"t1"}"#;
+    assert_eq!(unique(&policy, tenant), Some(("t1".to_owned(), None)));
+    let own = format!(r#"{tenant},"unique":{{"key":"own","until":"1m"}}"#);
+    assert_eq!(unique(&policy, &own), Some(("own".to_owned(), Some(NOW + Duration::from_mins(1)))));
+    assert_eq!(unique(&QueuePolicy::default(), tenant), None);
+    assert_eq!(unique(&policy, r#""metadata":{"tenant":""}"#), None);
+}
+
+#[test]
+fn a_queue_that_is_spread_keeps_each_key_in_one_lane() {
+    let binding = QueueBinding::Spread { lanes: 16, key: TENANT.to_owned() };
+    let policy = QueuePolicy { spread: Some(TENANT.to_owned()), ..QueuePolicy::default() };
+    let lane = |fields: &str| place_in(&binding, read(&with(fields)).unwrap(), &policy).unwrap().id.lane();
+    let of_tenant = |n: u32| lane(&format!(r#""metadata":{{"tenant":"t{n}"}},"requestId":"r""#));
+    let lanes: BTreeSet<LaneId> = (0..50).map(of_tenant).collect();
+    assert!(lanes.len() > 8, "{lanes:?}");
+    assert_eq!(of_tenant(1), lane(r#""metadata":{"tenant":"t1"},"requestId":"other""#));
+    let id = |fields: &str| place_in(&binding, read(&with(fields)).unwrap(), &policy).unwrap().id;
+    let one = id(r#""metadata":{"tenant":"t1"},"requestId":"r""#);
+    assert_ne!(one, id(r#""metadata":{"tenant":"t2"},"requestId":"r""#), "request ids are of a tenant");
+    assert_eq!(one, id(r#""metadata":{"tenant":"t1"},"requestId":"r""#));
+    let by_request = |n: u32| lane(&format!(r#""metadata":{{"tenant":""}},"requestId":"r{n}""#));
+    assert!((0..50).map(by_request).collect::<BTreeSet<_>>().len() > 8);
+    assert_eq!(by_request(1), by_request(1));
 }
 
 /// Those who copy a sample must not be told that something is missing.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use serde_json::{Map, Value, json};
-use tasklane_client::{Client, Queue, Status};
+use tasklane_client::{Client, Key, Queue, Status};
 
 use super::exit::{Exit, Usage};
 use super::out::{Out, pairs, remark};
@@ -21,6 +21,15 @@ pub(crate) enum Command {
     Get {
         /// The queue
         queue: String,
+    },
+    /// Show the keys that the limits of a queue count
+    Keys {
+        /// The queue
+        queue: String,
+
+        /// How many, at most
+        #[arg(long, default_value_t = 100, value_name = "N")]
+        limit: usize,
     },
     /// Change the policy of a queue; what is not named stays as it is
     Set(Box<SetArgs>),
@@ -53,6 +62,30 @@ pub(crate) struct SetArgs {
     #[arg(long, value_parser = rate, value_name = "N/DURATION")]
     rate: Option<Rate>,
 
+    /// Count --concurrency and --rate by this key, such as '{{ metadata.tenant }}', instead of over the whole queue
+    #[arg(long, value_name = "TEMPLATE")]
+    key: Option<String>,
+
+    /// With --concurrency: cancel the newest tasks above it instead of letting them wait
+    #[arg(long, requires = "concurrency")]
+    cancel_newest: bool,
+
+    /// With --rate: so many at once after a quiet time
+    #[arg(long, requires = "rate", value_name = "N")]
+    burst: Option<u32>,
+
+    /// Of tasks with the same key there is one at a time; empty for no such rule
+    #[arg(long, value_name = "TEMPLATE")]
+    unique: Option<String>,
+
+    /// With --unique: for this long from the submit, instead of until the task has finished
+    #[arg(long, requires = "unique", value_parser = value::duration, value_name = "DURATION")]
+    unique_for: Option<Duration>,
+
+    /// Before the first task: spread the queue over all lanes by this key; empty for no key
+    #[arg(long, value_name = "TEMPLATE")]
+    spread: Option<String>,
+
     /// How a worker is chosen
     #[arg(long, value_name = "STRATEGY", value_parser = ["random", "roundRobin", "leastLoad", "weighted", "consistentHash"])]
     strategy: Option<String>,
@@ -78,15 +111,7 @@ pub(crate) struct SetArgs {
 type Rate = Option<(u32, Duration)>;
 
 fn rate(text: &str) -> Result<Rate, String> {
-    if text == "0" {
-        return Ok(None);
-    }
-    let wrong = || format!("a rate is written 10/1s or 600/1m, not {text:?}");
-    let (count, per) = text.split_once('/').ok_or_else(wrong)?;
-    // `10/s` is what people type.
-    let per = if per.starts_with(|c: char| c.is_ascii_digit()) { per.to_owned() } else { format!("1{per}") };
-    let count = count.parse().map_err(|_| wrong())?;
-    Ok(Some((count, value::duration(&per).map_err(|_| wrong())?)))
+    if text == "0" { Ok(None) } else { value::rate(text).map(Some) }
 }
 
 pub(crate) async fn run(command: Command, client: &Client, out: Out) -> anyhow::Result<Exit> {
@@ -99,12 +124,60 @@ pub(crate) async fn run(command: Command, client: &Client, out: Out) -> anyhow::
             }
             return Ok(Exit::OK);
         }
+        Command::Keys { queue, limit } => return keys(&queue, limit, client, out).await,
         Command::Get { queue } => client.queue(&queue).await?,
         Command::Set(args) => set(*args, client).await?,
         Command::Pause { queue } => client.pause_queue(&queue).await?,
         Command::Resume { queue } => client.resume_queue(&queue).await?,
     };
     out.either(&queue, shown).map(|()| Exit::OK)
+}
+
+/// The most keys that the server gives at once.
+const KEYS_MAX: usize = 1000;
+
+async fn keys(queue: &str, limit: usize, client: &Client, out: Out) -> anyhow::Result<Exit> {
+    let (mut keys, mut cursor) = (Vec::new(), None);
+    while keys.len() < limit {
+        let wanted = u32::try_from((limit - keys.len()).min(KEYS_MAX))?;
+        let page = client.queue_keys(queue, wanted, cursor.as_deref()).await?;
+        keys.extend(page.keys);
+        cursor = page.cursor;
+        if cursor.is_none() {
+            break;
+        }
+    }
+    out.rows(&keys, &KEY_HEAD, key_cells)?;
+    if keys.is_empty() {
+        remark("no key has tasks now; limits are set with `tasklane queue set`, see docs/flow-control.md");
+    } else if cursor.is_some() {
+        remark("there are more: --limit shows them");
+    }
+    Ok(Exit::OK)
+}
+
+const KEY_HEAD: [&str; 7] = ["KEY", "TEMPLATE", "RUNNING", "LIMIT", "WAITING", "RATE", "NEXT AT"];
+
+fn key_cells(key: &Key) -> Vec<String> {
+    let number = |n: Option<u64>| n.map_or_else(|| "-".to_owned(), |n| n.to_string());
+    let rate = key.rate.as_ref();
+    let more = if key.more_waiting { "+" } else { "" };
+    let template = key.template.as_deref().unwrap_or(if key.key.is_some() { "(of a task)" } else { "-" });
+    vec![
+        key.key.clone().unwrap_or_else(|| "(whole queue)".to_owned()),
+        template.to_owned(),
+        key.running.to_string(),
+        number(key.limit),
+        format!("{}{more}", key.waiting),
+        rate.map_or_else(
+            || "-".to_owned(),
+            |rate| {
+                let per = Duration::try_from_secs_f64(rate.per).unwrap_or_default();
+                format!("{}/{}", rate.limit, value::shown_duration(per))
+            },
+        ),
+        value::shown_time(rate.map(|rate| rate.next_at)),
+    ]
 }
 
 /// Reads the policy, changes it, and puts it back if nobody else has changed it meanwhile.
@@ -122,9 +195,6 @@ async fn set(args: SetArgs, client: &Client) -> anyhow::Result<Queue> {
     Ok(client.put_queue(&args.queue, queue.version, &policy).await?)
 }
 
-/// The limit over the whole queue that the flags set. Others are left as they are.
-const LIMIT: &str = "queue";
-
 fn changed(mut policy: Map<String, Value>, args: &SetArgs) -> Map<String, Value> {
     let mut put = |key: &str, value: Option<Value>| {
         if let Some(value) = value {
@@ -135,31 +205,47 @@ fn changed(mut policy: Map<String, Value>, args: &SetArgs) -> Map<String, Value>
     put("strategy", args.strategy.clone().map(Value::from));
     put("weight", args.weight.map(Value::from));
     put("executionTimeout", args.timeout.map(seconds));
+    put("spread", args.spread.clone().map(Value::from));
+    put(
+        "unique",
+        args.unique.as_ref().map(|key| match (key.as_str(), args.unique_for) {
+            ("", _) => Value::Null,
+            (key, None) => json!({ "key": key }),
+            (key, Some(time)) => json!({ "key": key, "until": seconds(time) }),
+        }),
+    );
     if let Some(retries) = args.retries {
         let retry = policy.entry("retryPolicy").or_insert_with(|| json!({}));
         if let Some(retry) = retry.as_object_mut() {
             retry.insert("maxRetries".to_owned(), retries.into());
         }
     }
-    if args.concurrency.is_some() || args.rate.is_some() {
-        let limits = policy.entry("limits").or_insert_with(|| json!([]));
-        if let Some(limits) = limits.as_array_mut() {
-            let at = limits.iter().position(|limit| limit["name"] == LIMIT);
-            let mut limit =
-                at.map_or_else(|| json!({ "name": LIMIT, "scope": "queue" }), |at| limits.remove(at));
-            if let Some(concurrency) = args.concurrency {
-                limit["concurrency"] = if concurrency == 0 { Value::Null } else { concurrency.into() };
-            }
-            if let Some(rate) = args.rate {
-                limit["rate"] =
-                    rate.map_or(Value::Null, |(count, per)| json!({ "limit": count, "per": seconds(per) }));
-            }
-            if !(limit["concurrency"].is_null() && limit["rate"].is_null()) {
-                limits.push(limit);
-            }
-        }
+    let key = args.key.as_ref().map_or(Value::Null, |key| Value::from(key.as_str()));
+    if let Some(limit) = args.concurrency {
+        let when_full = if args.cancel_newest { "cancelNewest" } else { "wait" };
+        let limit = (limit > 0).then(|| json!({ "key": key, "limit": limit, "whenFull": when_full }));
+        replace(&mut policy, "concurrency", &key, limit);
+    }
+    if let Some(rate) = args.rate {
+        let burst = args.burst.unwrap_or(1);
+        let limit = rate
+            .map(|(limit, per)| json!({ "key": key, "limit": limit, "per": seconds(per), "burst": burst }));
+        replace(&mut policy, "rate", &key, limit);
     }
     policy
+}
+
+/// Puts a limit in the place of the one with the same key.
+fn replace(policy: &mut Map<String, Value>, list: &str, key: &Value, limit: Option<Value>) {
+    let limits = policy.entry(list).or_insert_with(|| json!([]));
+    let Some(limits) = limits.as_array_mut() else { return };
+    let at = limits.iter().position(|limit| limit["key"] == *key).unwrap_or(limits.len());
+    if at < limits.len() {
+        limits.remove(at);
+    }
+    if let Some(limit) = limit {
+        limits.insert(at, limit);
+    }
 }
 
 fn seconds(duration: Duration) -> Value {
@@ -218,25 +304,45 @@ mod tests {
 
     #[test]
     fn only_what_was_named_changes() {
+        let tenant = "{{ metadata.tenant }}";
         let policy =
-            json!({ "weight": 3, "limits": [{ "name": "tenant", "scope": "key", "concurrency": 1 }] });
+            json!({ "weight": 3, "concurrency": [{ "key": tenant, "limit": 1, "whenFull": "wait" }] });
         let Value::Object(policy) = policy else { unreachable!("it is one") };
         let args = SetArgs {
             concurrency: Some(4),
             rate: Some(Some((10, Duration::from_millis(1500)))),
+            unique: Some("k".to_owned()),
             ..SetArgs::default()
         };
         let set = changed(policy.clone(), &args);
-        assert_eq!(set["weight"], 3);
-        assert_eq!(set["limits"][0], policy["limits"][0]);
+        assert_eq!((&set["weight"], &set["unique"]), (&json!(3), &json!({ "key": "k" })));
+        assert_eq!(set["concurrency"][0], policy["concurrency"][0]);
+        assert_eq!(set["concurrency"][1], json!({ "key": null, "limit": 4, "whenFull": "wait" }));
+        assert_eq!(set["rate"], json!([{ "key": null, "limit": 10, "per": 1.5, "burst": 1 }]));
+        let by_tenant = SetArgs {
+            key: Some(tenant.to_owned()),
+            concurrency: Some(2),
+            cancel_newest: true,
+            ..SetArgs::default()
+        };
+        let by_tenant = changed(set.clone(), &by_tenant);
         assert_eq!(
-            set["limits"][1],
-            json!({ "name": "queue", "scope": "queue", "concurrency": 4, "rate": { "limit": 10, "per": 1.5 } })
+            by_tenant["concurrency"][0],
+            json!({ "key": tenant, "limit": 2, "whenFull": "cancelNewest" })
         );
-        let none =
-            SetArgs { concurrency: Some(0), rate: Some(None), max_length: Some(0), ..SetArgs::default() };
+        assert_eq!(by_tenant["concurrency"][1], set["concurrency"][1]);
+        let none = SetArgs {
+            concurrency: Some(0),
+            rate: Some(None),
+            max_length: Some(0),
+            unique: Some(String::new()),
+            ..SetArgs::default()
+        };
         let unset = changed(set, &none);
-        assert_eq!(unset["limits"].as_array().unwrap().len(), 1);
-        assert_eq!(unset["maxLength"], Value::Null);
+        assert_eq!(unset["concurrency"], policy["concurrency"]);
+        assert_eq!(
+            (&unset["rate"], &unset["maxLength"], &unset["unique"]),
+            (&json!([]), &Value::Null, &Value::Null)
+        );
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use tasklane_client::{RetryPolicy, TaskRequest};
+use tasklane_client::{Concurrency, Rate, RetryPolicy, TaskRequest, Unique};
 
 use super::value;
 
@@ -66,6 +66,22 @@ pub(crate) struct Spec {
     /// Stop an attempt that reports no progress for this long
     #[arg(long, value_parser = value::duration, value_name = "DURATION")]
     progress_timeout: Option<Duration>,
+
+    /// Start only while fewer attempts of this key are alive, such as stripe=3; may be repeated
+    #[arg(long, value_parser = value::limit, value_name = "KEY=N")]
+    concurrency: Vec<(String, u32)>,
+
+    /// Start no faster than this key allows, such as stripe=100/1m; may be repeated
+    #[arg(long, value_parser = value::key_rate, value_name = "KEY=N/DURATION")]
+    rate: Vec<(String, u32, Duration)>,
+
+    /// While another task of the queue with this key is unfinished, there is no second one
+    #[arg(long, value_name = "KEY")]
+    unique: Option<String>,
+
+    /// With --unique: for this long, instead of until the other one has finished
+    #[arg(long, requires = "unique", value_parser = value::duration, value_name = "DURATION")]
+    unique_for: Option<Duration>,
 }
 
 impl Spec {
@@ -97,6 +113,17 @@ impl Spec {
             hash_key: self.hash_key,
             start_timeout: self.start_timeout,
             progress_timeout: self.progress_timeout,
+            concurrency: self
+                .concurrency
+                .into_iter()
+                .map(|(key, limit)| Concurrency { key, limit, cancel_newest: false })
+                .collect(),
+            rate: self
+                .rate
+                .into_iter()
+                .map(|(key, limit, per)| Rate { key, limit, per, burst: None })
+                .collect(),
+            unique: self.unique.map(|key| Unique { key, hold_for: self.unique_for }),
             ..TaskRequest::new(self.name.as_deref().unwrap_or(name), task_type, payload)
         }
     }

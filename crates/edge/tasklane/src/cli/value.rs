@@ -37,6 +37,30 @@ pub(crate) fn pair(text: &str) -> Result<(String, String), String> {
     }
 }
 
+/// `key=3`. The key may itself have a `=`.
+pub(crate) fn limit(text: &str) -> Result<(String, u32), String> {
+    let wrong = || format!("a limit is written key=3, not {text:?}");
+    let (key, limit) = text.rsplit_once('=').filter(|(key, _)| !key.is_empty()).ok_or_else(wrong)?;
+    Ok((key.to_owned(), limit.parse().map_err(|_| wrong())?))
+}
+
+/// `10/1s`, `600/1m` or `10/s`.
+pub(crate) fn rate(text: &str) -> Result<(u32, Duration), String> {
+    let wrong = || format!("a rate is written 10/1s or 600/1m, not {text:?}");
+    let (count, per) = text.split_once('/').ok_or_else(wrong)?;
+    // `10/s` is what people type.
+    let per = if per.starts_with(|c: char| c.is_ascii_digit()) { per.to_owned() } else { format!("1{per}") };
+    Ok((count.parse().map_err(|_| wrong())?, duration(&per).map_err(|_| wrong())?))
+}
+
+/// `key=10/1s`.
+pub(crate) fn key_rate(text: &str) -> Result<(String, u32, Duration), String> {
+    let wrong = || format!("the rate of a key is written key=10/1s, not {text:?}");
+    let (key, of_key) = text.rsplit_once('=').filter(|(key, _)| !key.is_empty()).ok_or_else(wrong)?;
+    let (limit, per) = rate(of_key)?;
+    Ok((key.to_owned(), limit, per))
+}
+
 /// The name of a status, in any case.
 pub(crate) fn status(text: &str) -> Result<Status, String> {
     let known = || Status::ALL.iter();

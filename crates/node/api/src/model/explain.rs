@@ -44,10 +44,10 @@ pub(crate) struct ReasonJson {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     workers: Option<usize>,
-    /// Name of the limit in the queue's policy.
+    /// Template of the limit's key in the queue's policy.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
-    limit: Option<String>,
+    template: Option<String>,
     /// Key that the limit counts by.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
@@ -169,8 +169,8 @@ impl ReasonJson {
                     },
                 )
             },
-            Reason::Limit { limit, key, running, max, held_by } => Self {
-                limit: Some(limit.to_string()),
+            Reason::Limit { template, key, running, max, held_by } => Self {
+                template: template.clone(),
                 key: key.clone(),
                 running: Some(*running),
                 max: Some(*max),
@@ -178,22 +178,19 @@ impl ReasonJson {
                 ..of(
                     "limit",
                     format!(
-                        "The limit {limit}{} is reached: {running} of {max} run.",
-                        for_key(key.as_deref())
+                        "The limit {} is reached: {running} of {max} run{}.",
+                        of_key(key.as_deref()),
+                        since(held_by)
                     ),
                 )
             },
-            Reason::Rate { limit, key, until } => Self {
-                limit: Some(limit.to_string()),
+            Reason::Rate { template, key, until } => Self {
+                template: template.clone(),
                 key: key.clone(),
                 until: Some(Time(*until)),
                 ..of(
                     "rate",
-                    format!(
-                        "The rate {limit}{} allows the next task at {}.",
-                        for_key(key.as_deref()),
-                        shown(*until)
-                    ),
+                    format!("The rate {} allows the next task at {}.", of_key(key.as_deref()), shown(*until)),
                 )
             },
             Reason::Paused => of("paused", "Its queue is paused.".into()),
@@ -247,8 +244,16 @@ fn count(n: usize, one: &str, many: &str) -> String {
     if n == 1 { format!("1 {one}") } else { format!("{n} {many}") }
 }
 
-fn for_key(key: Option<&str>) -> String {
-    key.map_or_else(String::new, |key| format!(" for {key:?}"))
+fn of_key(key: Option<&str>) -> String {
+    key.map_or_else(|| "of the queue".to_owned(), |key| format!("of the key {key:?}"))
+}
+
+/// Who holds a limit for longest, and since when.
+fn since(holders: &[Holder]) -> String {
+    let held = holders.iter().filter_map(|holder| Some((holder.since?, holder.task)));
+    held.min().map_or_else(String::new, |(since, task)| {
+        format!(", the oldest of them task {task} since {}", shown(since))
+    })
 }
 
 fn shown(time: Timestamp) -> String {

@@ -12,7 +12,7 @@ mod worker;
 pub(crate) use bulk::{BulkRequest, BulkStarted, Operation, parse_status};
 pub(crate) use explain::{ExplainedTask, WorkerNames};
 pub(crate) use logs::{LogEntry, LogPage, tail};
-pub(crate) use queue::{PutQueue, Queue, QueuePage};
+pub(crate) use queue::{KeyOut, KeyPage, PutQueue, Queue, QueuePage};
 pub(crate) use scalar::{AnyJson, Seconds, StatusName, Time};
 pub(crate) use stats::{CountsByStatus, Ready, Stats};
 pub(crate) use task::{Attempt, AttemptPage, Created, RetryJson, Task, TaskPageJson};

@@ -1,16 +1,18 @@
 //! Queues and their policies.
 
-use std::time::Duration;
-
 use serde::{Deserialize, Serialize};
-use tasklane_core::id::Name;
-use tasklane_core::policy::{Limit, LimitScope, QueuePolicy, Rate, Strategy, WhenFull};
+use tasklane_core::lane::KeyInfo;
+use tasklane_core::policy::{
+    Concurrency, ConcurrencyLimit, QueuePolicy, Rate, RateLimit, Strategy, UniqueRule, WhenFull, WhenReached,
+};
 use tasklane_core::retry::RetryPolicy;
 use tasklane_runtime::node::QueueInfo;
-use tasklane_runtime::request::{FieldError, Object, Positive, Ranged, RetryRequest, code};
+use tasklane_runtime::request::{
+    ConcurrencyJson, LIMIT_MAX, Object, Positive, Ranged, RateJson, RetryRequest, UniqueJson, objects,
+};
 use utoipa::ToSchema;
 
-use super::{CountsByStatus, RetryJson, Seconds};
+use super::{CountsByStatus, RetryJson, Seconds, Time};
 
 /// A queue.
 #[derive(Clone, Debug, Serialize, ToSchema)]
@@ -58,28 +60,157 @@ struct PolicyOut {
     /// For `consistentHash`: what to do while the chosen worker has no room.
     when_full: WhenFullName,
     weight: u32,
-    limits: Vec<LimitOut>,
+    /// Limits on what runs at once.
+    concurrency: Vec<ConcurrencyOut>,
+    /// Limits on what starts in a time.
+    rate: Vec<RateOut>,
+    /// Of tasks with the same key there is one at a time.
+    unique: Option<UniqueOut>,
+    /// The queue is spread over all lanes by this key; empty if by none.
+    spread: Option<String>,
     retry_policy: RetryJson,
     execution_timeout: Seconds,
 }
 
+/// At most so many attempts alive at once.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-#[schema(as = Limit)]
-struct LimitOut {
-    name: String,
-    scope: ScopeName,
-    concurrency: Option<u32>,
-    rate: Option<RateOut>,
+#[schema(as = Concurrency)]
+pub(super) struct ConcurrencyOut {
+    /// What tasks are counted by; `null` counts all tasks of the queue together.
+    key: Option<String>,
+    limit: u32,
+    when_full: WhenReachedName,
 }
 
+/// What becomes of tasks above a limit.
+#[derive(Clone, Copy, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = WhenLimitFull)]
+enum WhenReachedName {
+    Wait,
+    CancelNewest,
+}
+
+/// At most so many starts in a time.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = Rate)]
-struct RateOut {
+pub(super) struct RateOut {
+    /// What tasks are counted by; `null` counts all tasks of the queue together.
+    key: Option<String>,
+    limit: u32,
+    per: Seconds,
+    /// How many at once after a quiet time.
+    burst: u32,
+}
+
+/// Of tasks with the same key there is one at a time.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = Unique)]
+pub(super) struct UniqueOut {
+    key: String,
+    /// `finished`, or a duration in seconds from the submit.
+    until: UntilOut,
+}
+
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[serde(untagged)]
+#[schema(as = UniqueUntil)]
+enum UntilOut {
+    Word(&'static str),
+    Time(Seconds),
+}
+
+impl From<&ConcurrencyLimit> for ConcurrencyOut {
+    fn from(ConcurrencyLimit { key, concurrency }: &ConcurrencyLimit) -> Self {
+        Self { key: key.clone(), ..Self::from(*concurrency) }
+    }
+}
+
+impl From<Concurrency> for ConcurrencyOut {
+    fn from(Concurrency { limit, when_reached }: Concurrency) -> Self {
+        let when_full = match when_reached {
+            WhenReached::Wait => WhenReachedName::Wait,
+            WhenReached::CancelNewest => WhenReachedName::CancelNewest,
+        };
+        Self { key: None, limit, when_full }
+    }
+}
+
+impl From<&RateLimit> for RateOut {
+    fn from(RateLimit { key, rate: Rate { limit, per, burst } }: &RateLimit) -> Self {
+        Self { key: key.clone(), limit: *limit, per: Seconds(*per), burst: *burst }
+    }
+}
+
+impl From<&UniqueRule> for UniqueOut {
+    fn from(UniqueRule { key, hold_for }: &UniqueRule) -> Self {
+        let until = hold_for.map_or(UntilOut::Word("finished"), |time| UntilOut::Time(Seconds(time)));
+        Self { key: key.clone(), until }
+    }
+}
+
+/// A key that a limit of a queue counts, or that tasks wait for.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = Key)]
+pub(crate) struct KeyOut {
+    /// The key; `null` for a limit over the whole queue.
+    key: Option<String>,
+    /// The template that it was made by, if the policy of the queue has it; `null` for a limit of a task's own.
+    template: Option<String>,
+    /// Attempts alive.
+    running: u32,
+    /// Tasks that wait; more of them if `moreWaiting` is set.
+    waiting: usize,
+    more_waiting: bool,
+    /// How many may be alive at once.
+    limit: Option<u32>,
+    rate: Option<KeyRateOut>,
+}
+
+/// The rate of a key.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = KeyRate)]
+struct KeyRateOut {
     limit: u32,
     per: Seconds,
     burst: u32,
+    /// When the next one may start.
+    next_at: Time,
+}
+
+impl From<&KeyInfo> for KeyOut {
+    fn from(info: &KeyInfo) -> Self {
+        let key = &info.position.key;
+        Self {
+            key: (!key.is_empty()).then(|| key.to_string()),
+            template: info.template.clone(),
+            running: info.running,
+            waiting: info.waiting,
+            more_waiting: info.more_waiting,
+            limit: info.concurrency.map(|concurrency| concurrency.limit),
+            rate: info.rate.map(|(Rate { limit, per, burst }, next_at)| KeyRateOut {
+                limit,
+                per: Seconds(per),
+                burst,
+                next_at: Time(next_at),
+            }),
+        }
+    }
+}
+
+/// A page of keys.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(crate) struct KeyPage {
+    pub(crate) keys: Vec<KeyOut>,
+    /// Where to go on; absent at the end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub(crate) cursor: Option<String>,
 }
 
 /// How a worker is chosen.
@@ -105,17 +236,6 @@ enum WhenFullName {
     Next,
 }
 
-/// What a limit counts together: all tasks of the queue, or those with the same value of the metadata called as the
-/// limit.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-#[schema(as = LimitScope)]
-enum ScopeName {
-    #[default]
-    Queue,
-    Key,
-}
-
 impl From<&QueuePolicy> for PolicyOut {
     fn from(policy: &QueuePolicy) -> Self {
         let (strategy, when_full) = match policy.strategy {
@@ -130,26 +250,16 @@ impl From<&QueuePolicy> for PolicyOut {
                 (StrategyName::ConsistentHash, WhenFullName::Next)
             }
         };
-        let limits = policy.limits.iter().map(|limit| LimitOut {
-            name: limit.name.to_string(),
-            scope: match limit.scope {
-                LimitScope::Queue => ScopeName::Queue,
-                LimitScope::Key => ScopeName::Key,
-            },
-            concurrency: limit.concurrency,
-            rate: limit.rate.map(|rate| RateOut {
-                limit: rate.limit,
-                per: Seconds(rate.per),
-                burst: rate.burst,
-            }),
-        });
         Self {
             paused: policy.paused,
             max_length: policy.len_max,
             strategy,
             when_full,
             weight: policy.weight,
-            limits: limits.collect(),
+            concurrency: policy.concurrency.iter().map(ConcurrencyOut::from).collect(),
+            rate: policy.rate.iter().map(RateOut::from).collect(),
+            unique: policy.unique.as_ref().map(UniqueOut::from),
+            spread: policy.spread.clone(),
             retry_policy: RetryJson::from(&policy.retry),
             execution_timeout: Seconds(policy.execution_timeout),
         }
@@ -172,40 +282,17 @@ pub(crate) struct PolicyJson {
     max_length: Option<Ranged<1, { u32::MAX }>>,
     strategy: Option<StrategyName>,
     when_full: Option<WhenFullName>,
-    weight: Option<Ranged<1, { NUMBER_MAX }>>,
-    limits: Option<Vec<Object<LimitJson>>>,
+    weight: Option<Ranged<1, { LIMIT_MAX }>>,
+    concurrency: Option<Vec<Object<ConcurrencyJson>>>,
+    rate: Option<Vec<Object<RateJson>>>,
+    unique: Option<Object<UniqueJson>>,
+    spread: Option<String>,
     retry_policy: Option<RetryRequest>,
     execution_timeout: Option<Positive>,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
-struct LimitJson {
-    name: Name,
-    scope: Option<ScopeName>,
-    concurrency: Option<Ranged<1, { NUMBER_MAX }>>,
-    rate: Option<Object<RateJson>>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
-struct RateJson {
-    limit: Ranged<1, { NUMBER_MAX }>,
-    per: Positive,
-    burst: Option<Ranged<1, { NUMBER_MAX }>>,
-}
-
-/// Limits of one queue: each is looked at for each line.
-const LIMITS_MAX: usize = 16;
-
-/// The largest weight, concurrency, rate and burst.
-const NUMBER_MAX: u32 = 1_000_000;
-
-/// The longest time that a rate counts over: longer ones are schedules.
-const RATE_PER_MAX: Duration = Duration::from_hours(24 * 366);
-
 impl PolicyJson {
-    pub(crate) fn into_policy(self) -> Result<QueuePolicy, FieldError> {
+    pub(crate) fn into_policy(self) -> QueuePolicy {
         let base = QueuePolicy::default();
         let when_full = match self.when_full.unwrap_or_default() {
             WhenFullName::Wait => WhenFull::Wait,
@@ -218,62 +305,26 @@ impl PolicyJson {
             StrategyName::Weighted => Strategy::Weighted,
             StrategyName::ConsistentHash => Strategy::ConsistentHash { when_full },
         };
-        let limits = self.limits.unwrap_or_default();
-        if limits.len() > LIMITS_MAX {
-            return Err(FieldError::invalid("policy.limits", format!("must be at most {LIMITS_MAX}")));
-        }
-        let limits: Result<Vec<Limit>, FieldError> = limits
-            .into_iter()
-            .enumerate()
-            .map(|(n, Object(limit))| limit.into_limit(&format!("policy.limits[{n}]")))
-            .collect();
-        let limits = limits?;
-        if let Some(n) = (1..limits.len()).find(|&n| limits[..n].iter().any(|l| l.name == limits[n].name)) {
-            return Err(FieldError::invalid(format!("policy.limits[{n}].name"), "must occur once"));
-        }
         let retry = self.retry_policy.map_or_else(RetryPolicy::default, |retry| retry.over(&base.retry));
-        Ok(QueuePolicy {
+        QueuePolicy {
             paused: self.paused.unwrap_or(base.paused),
             len_max: self.max_length.map(|n| n.0),
             strategy,
             weight: self.weight.map_or(base.weight, |n| n.0),
-            limits,
+            concurrency: objects(self.concurrency, ConcurrencyJson::into_limit),
+            rate: objects(self.rate, RateJson::into_limit),
+            unique: self.unique.map(|Object(unique)| unique.into_rule()),
+            spread: self.spread,
             retry,
             execution_timeout: self.execution_timeout.map_or(base.execution_timeout, |span| span.0),
-        })
-    }
-}
-
-impl LimitJson {
-    fn into_limit(self, path: &str) -> Result<Limit, FieldError> {
-        let concurrency = self.concurrency.map(|n| n.0);
-        let rate = self.rate.map(|Object(rate)| rate.into_rate(&format!("{path}.rate"))).transpose()?;
-        if concurrency.is_none() && rate.is_none() {
-            return Err(FieldError {
-                field: path.to_owned(),
-                code: code::MISSING_FIELD,
-                message: "must have concurrency, rate, or both".into(),
-            });
         }
-        let scope = match self.scope.unwrap_or_default() {
-            ScopeName::Queue => LimitScope::Queue,
-            ScopeName::Key => LimitScope::Key,
-        };
-        Ok(Limit { name: self.name, scope, concurrency, rate })
-    }
-}
-
-impl RateJson {
-    fn into_rate(self, path: &str) -> Result<Rate, FieldError> {
-        if self.per.0 > RATE_PER_MAX {
-            return Err(FieldError::invalid(format!("{path}.per"), "must be at most 366 days"));
-        }
-        Ok(Rate { limit: self.limit.0, per: self.per.0, burst: self.burst.map_or(1, |n| n.0) })
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use tasklane_runtime::request::read_json;
 
     use super::*;
@@ -285,34 +336,26 @@ mod tests {
             len_max: Some(7),
             strategy: Strategy::ConsistentHash { when_full: WhenFull::Next },
             weight: 3,
-            limits: vec![Limit {
-                name: Name::new("tenant").unwrap(),
-                scope: LimitScope::Key,
-                concurrency: Some(2),
-                rate: Some(Rate { limit: 5, per: Duration::from_millis(1500), burst: 2 }),
+            concurrency: [(None, WhenReached::Wait), (Some("{{ taskType }}"), WhenReached::CancelNewest)]
+                .map(|(key, when_reached)| ConcurrencyLimit {
+                    key: key.map(str::to_owned),
+                    concurrency: Concurrency { limit: 2, when_reached },
+                })
+                .to_vec(),
+            rate: vec![RateLimit {
+                key: Some("{{ metadata.tenant }}".to_owned()),
+                rate: Rate { limit: 5, per: Duration::from_millis(1500), burst: 2 },
             }],
+            unique: Some(UniqueRule { key: "k".to_owned(), hold_for: Some(Duration::from_mins(1)) }),
+            spread: Some("{{ metadata.tenant }}".to_owned()),
             retry: RetryPolicy { backoff_percent: 150, ..RetryPolicy::default() },
             execution_timeout: Duration::from_secs(9),
         };
-        for policy in [policy, QueuePolicy::default()] {
+        let unique = Some(UniqueRule { key: "k".to_owned(), hold_for: None });
+        let other = QueuePolicy { unique, ..QueuePolicy::default() };
+        for policy in [policy, other, QueuePolicy::default()] {
             let json = serde_json::to_vec(&PolicyOut::from(&policy)).unwrap();
-            assert_eq!(read_json::<PolicyJson>(&json).unwrap().into_policy().unwrap(), policy);
-        }
-    }
-
-    #[test]
-    fn rules_across_fields_name_the_field() {
-        let cases = [
-            (r#"{"limits":[{"name":"a"}]}"#, "policy.limits[0]"),
-            (r#"{"limits":[{"name":"a","rate":{"limit":1,"per":"367d"}}]}"#, "policy.limits[0].rate.per"),
-            (
-                r#"{"limits":[{"name":"a","concurrency":1},{"name":"a","concurrency":1}]}"#,
-                "policy.limits[1].name",
-            ),
-        ];
-        for (json, field) in cases {
-            let error = read_json::<PolicyJson>(json.as_bytes()).unwrap().into_policy().unwrap_err();
-            assert_eq!(error.field, field, "{error}");
+            assert_eq!(read_json::<PolicyJson>(&json).unwrap().into_policy(), policy);
         }
     }
 }

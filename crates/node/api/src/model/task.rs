@@ -9,6 +9,7 @@ use tasklane_core::status::Status;
 use tasklane_core::task::{AttemptOutcome, AttemptRecord, Payload, Progress, TaskError, TaskResult, TaskRow};
 use utoipa::ToSchema;
 
+use super::queue::UniqueOut;
 use super::{AnyJson, LogEntry, Seconds, StatusName, Time};
 
 /// A task.
@@ -39,6 +40,12 @@ pub(crate) struct Task {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     hash_key: Option<String>,
+    /// Keys that limits count it under.
+    keys: Vec<String>,
+    /// The key of which it is the only task.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    unique: Option<UniqueOut>,
     /// The task that this one is a part or a retry of.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, format = "uuid")]
@@ -134,6 +141,8 @@ impl Task {
             labels: head.labels.clone(),
             request_id: body.request_id,
             hash_key: body.hash_key,
+            keys: head.flow.iter().map(|flow| flow.key.to_string()).collect(),
+            unique: body.unique.as_deref().map(UniqueOut::from),
             parent: body.parent.map(|id| id.to_string()),
             execution_timeout: Seconds(head.execution_timeout),
             start_timeout: head.start_timeout.map(Seconds),

@@ -1,14 +1,17 @@
 //! Queues and their policies.
 
+use std::fmt::Write;
+
 use axum::Json;
 use axum::extract::State;
-use tasklane_core::id::{Name, QueueKey};
+use tasklane_core::id::{LimitId, Name, QueueKey};
+use tasklane_core::lane::KeyPosition;
 use tasklane_ports::{PutPolicy, StoreError};
-use tasklane_runtime::node::QueueInfo;
+use tasklane_runtime::node::{PolicyError, QueueInfo};
 use tasklane_runtime::request::check_internal;
 
 use crate::extract::{JsonBody, NameInPath, Namespace, NoBody, NoParams};
-use crate::model::{PutQueue, Queue, QueuePage};
+use crate::model::{KeyOut, KeyPage, PutQueue, Queue, QueuePage};
 use crate::params::Params;
 use crate::problem::{self, Problem};
 use crate::state::Api;
@@ -78,11 +81,65 @@ pub(crate) async fn put(
 ) -> Result<Json<Queue>, Problem> {
     check_changeable(&name)?;
     let request: PutQueue = body.read()?;
-    let policy = request.policy.0.into_policy()?;
+    let policy = request.policy.0.into_policy();
     let queue = QueueKey::new(namespace, name);
     let put = PutPolicy { queue: queue.clone(), expected: u64::from(request.version.0), policy };
     api.node.put_policy(put).await?;
     Ok(Json(Queue::from(&api.node.queue(&queue).await?)))
+}
+
+/// List the keys of a queue
+///
+/// The keys that its limits count now, or that tasks in memory wait for; a key without tasks is not kept. In no order that
+/// means anything, the same from page to page.
+#[utoipa::path(
+    get, path = "/api/v1/queues/{name}/keys", operation_id = "listKeys", tag = "queues",
+    params(
+        ("name" = String, Path, description = "The queue.", pattern = "^[A-Za-z0-9._:@-]{1,128}$"),
+        ("limit" = Option<u32>, Query, description = "How many, at most. 100 if not given.", minimum = 1, maximum = 1000),
+        ("cursor" = Option<String>, Query, description = "Where the page before ended, as it said.", pattern = "^[0-9a-f]{16}-([0-9a-f]{2}){0,1024}$"),
+    ),
+    responses((status = 200, description = "A page of keys.", body = KeyPage))
+)]
+pub(crate) async fn keys(
+    State(api): State<Api>,
+    Namespace(namespace): Namespace,
+    NameInPath(name): NameInPath,
+    mut params: Params,
+) -> Result<Json<KeyPage>, Problem> {
+    let limit = params.limit(100)?;
+    let after = match params.take("cursor")? {
+        Some(text) => Some(
+            parse_key_cursor(&text)
+                .ok_or_else(|| Problem::parameter("cursor", "must be the cursor of a page of keys"))?,
+        ),
+        None => None,
+    };
+    params.finish()?;
+    let infos = api.node.keys(&QueueKey::new(namespace, name), after.as_ref(), limit).await;
+    let last = infos.last().filter(|_| infos.len() >= limit);
+    let cursor = last.map(|info| key_cursor(&info.position));
+    Ok(Json(KeyPage { keys: infos.iter().map(KeyOut::from).collect(), cursor }))
+}
+
+/// The limit, and the bytes of the key.
+fn key_cursor(position: &KeyPosition) -> String {
+    let mut cursor = format!("{}-", position.limit);
+    for byte in position.key.bytes() {
+        let _ = write!(cursor, "{byte:02x}");
+    }
+    cursor
+}
+
+fn parse_key_cursor(text: &str) -> Option<KeyPosition> {
+    let (limit, key) = text.split_once('-')?;
+    let limit = LimitId(u64::from_str_radix(limit, 16).ok().filter(|_| limit.len() == 16)?);
+    let bytes = key.as_bytes().chunks(2).map(|pair| {
+        let pair = str::from_utf8(pair).ok().filter(|pair| pair.len() == 2)?;
+        u8::from_str_radix(pair, 16).ok()
+    });
+    let key = String::from_utf8_lossy(&bytes.collect::<Option<Vec<u8>>>()?).into_owned();
+    Some(KeyPosition { limit, key: key.into() })
 }
 
 /// Pause a queue
@@ -133,7 +190,7 @@ async fn set_paused(api: &Api, namespace: Name, name: Name, paused: bool) -> Res
                 info.policy.policy.paused = paused;
             }
             // Somebody changed something else meanwhile, and that is to stay.
-            Err(StoreError::PolicyConflict { .. }) if round < PAUSE_ROUNDS => {
+            Err(PolicyError::Store(StoreError::PolicyConflict { .. })) if round < PAUSE_ROUNDS => {
                 info = api.node.queue(&queue).await?;
             }
             Err(error) => return Err(error.into()),
@@ -148,7 +205,7 @@ fn check_changeable(name: &Name) -> Result<(), Problem> {
         .map_err(|error| Problem::new(&problem::NAME_RESERVED, error.message).field("name"))
 }
 
-async fn try_set_paused(api: &Api, info: &QueueInfo, paused: bool) -> Result<u64, StoreError> {
+async fn try_set_paused(api: &Api, info: &QueueInfo, paused: bool) -> Result<u64, PolicyError> {
     let mut policy = info.policy.policy.clone();
     policy.paused = paused;
     let put = PutPolicy { queue: info.queue.clone(), expected: info.policy.version, policy };

@@ -19,7 +19,7 @@ use tasklane_ports::{Address, Bus, Logs, Store, StoreError};
 use tokio_util::sync::CancellationToken;
 
 pub use self::bulk::{BULK_TYPE, BulkAction, BulkExecutor, BulkStatus};
-pub use self::queues::QueueInfo;
+pub use self::queues::{PolicyError, QueueInfo};
 
 pub use self::retention::RetentionOptions;
 pub use self::submit::{SubmitError, Submitted};

@@ -3,9 +3,12 @@
 use std::collections::BTreeMap;
 
 use tasklane_core::id::{LaneId, Name, QueueKey};
-use tasklane_core::policy::VersionedPolicy;
+use tasklane_core::lane::{KeyInfo, KeyPosition};
+use tasklane_core::policy::{QueueBinding, VersionedPolicy};
 use tasklane_core::read::{LanePage, LaneRead};
 use tasklane_ports::{CountList, Load, PutPolicy, QueueCounts, StoreError};
+
+use crate::request::FieldError;
 
 use super::Node;
 
@@ -18,6 +21,17 @@ pub struct QueueInfo {
     pub policy: VersionedPolicy,
     /// Its tasks by `Status::code`.
     pub counts: [u64; 8],
+}
+
+/// Why a policy was not written. Nothing has changed.
+#[derive(Debug, thiserror::Error)]
+pub enum PolicyError {
+    /// The policy is not valid.
+    #[error(transparent)]
+    Invalid(#[from] FieldError),
+    /// Somebody else has changed it, or the store could not take it.
+    #[error(transparent)]
+    Store(#[from] StoreError),
 }
 
 /// Rows read at once.
@@ -56,13 +70,45 @@ impl Node {
         Ok(QueueInfo { queue: queue.clone(), policy, counts })
     }
 
+    /// The keys that the limits of a queue count now, behind a position.
+    pub async fn keys(&self, queue: &QueueKey, after: Option<&KeyPosition>, limit: usize) -> Vec<KeyInfo> {
+        self.0.parts.scheduler.keys(queue, after, limit).await
+    }
+
     /// Changes a policy by compare-and-set of its version and answers the new one.
-    pub async fn put_policy(&self, put: PutPolicy) -> Result<u64, StoreError> {
+    pub async fn put_policy(&self, put: PutPolicy) -> Result<u64, PolicyError> {
+        self.0.options.limits.check_policy(&put.policy)?;
+        self.bind(&put).await?;
         let (queue, policy) = (put.queue.clone(), put.policy.clone());
         let version = self.0.parts.store.put_policy(put).await?;
         self.0.queues.forget(&queue);
         self.0.parts.scheduler.policy_changed(&queue, &VersionedPolicy { version, policy }).await;
         Ok(version)
+    }
+
+    /// Whether a queue is spread is settled by its first task or its first policy.
+    async fn bind(&self, put: &PutPolicy) -> Result<(), PolicyError> {
+        let store = &self.0.parts.store;
+        let current = store.policy(&put.queue).await?.version;
+        if current != put.expected {
+            let PutPolicy { queue, expected, .. } = put.clone();
+            return Err(StoreError::PolicyConflict { queue, expected, current }.into());
+        }
+        let wanted = match &put.policy.spread {
+            Some(key) => QueueBinding::Spread { lanes: self.0.options.lanes, key: key.clone() },
+            None => self.lane_of(&put.queue),
+        };
+        let rule = match (store.bind_queue(&put.queue, &wanted).await?, &put.policy.spread) {
+            (QueueBinding::Lane(_), None) => return Ok(()),
+            (QueueBinding::Spread { key, .. }, Some(wanted)) if key == *wanted => return Ok(()),
+            (QueueBinding::Lane(_), Some(_)) => {
+                "must not be given: the queue is in use, and is not spread".to_owned()
+            }
+            (QueueBinding::Spread { key, .. }, _) => {
+                format!("must be {key:?}: the queue is in use, spread by it")
+            }
+        };
+        Err(FieldError::invalid("policy.spread", rule).into())
     }
 
     /// Tasks of all queues by state.

@@ -21,7 +21,7 @@ use super::Node;
 pub struct Submitted {
     /// Its identity.
     pub id: TaskId,
-    /// The same request was taken in before.
+    /// It was taken in before: by the same request, or by another one with the same unique key.
     pub duplicate: bool,
 }
 
@@ -75,7 +75,7 @@ pub(super) struct QueueCache(Mutex<HashMap<QueueKey, Known>>);
 
 #[derive(Clone, Debug)]
 pub(super) struct Known {
-    lane: LaneId,
+    binding: QueueBinding,
     pub(super) policy: Arc<QueuePolicy>,
     read_at: Instant,
 }
@@ -121,7 +121,7 @@ impl Node {
         let known = self.known(&queue).await?;
         let placement = Placement {
             namespace,
-            lane: known.lane,
+            binding: &known.binding,
             policy: &known.policy,
             now: clock::wall(),
             random: rand::random(),
@@ -180,7 +180,12 @@ impl Node {
         self.0.parts.scheduler.hint(lane);
     }
 
-    /// The lane and policy of a queue. Its first use puts its lane into the store.
+    /// The one lane of a queue that is not spread.
+    pub(super) fn lane_of(&self, queue: &QueueKey) -> QueueBinding {
+        QueueBinding::Lane(queue.default_lane(self.0.options.lanes))
+    }
+
+    /// The lanes and policy of a queue. Its first use puts its lanes into the store.
     pub(super) async fn known(&self, queue: &QueueKey) -> Result<Known, StoreError> {
         let cache = || self.0.queues.0.lock().unwrap_or_else(PoisonError::into_inner);
         let found = cache().get(queue).cloned();
@@ -190,19 +195,12 @@ impl Node {
             return Ok(known.clone());
         }
         let store = &self.0.parts.store;
-        let lane = if let Some(known) = found {
-            known.lane
-        } else {
-            let wanted = QueueBinding::Lane(queue.default_lane(self.0.options.lanes));
-            match store.bind_queue(queue, &wanted).await? {
-                QueueBinding::Lane(lane) => lane,
-                spread @ QueueBinding::Spread { .. } => {
-                    return Err(StoreError::corrupt(format!("queue {queue} is bound to {spread:?}")));
-                }
-            }
+        let binding = match found {
+            Some(known) => known.binding,
+            None => store.bind_queue(queue, &self.lane_of(queue)).await?,
         };
         let policy = Arc::new(store.policy(queue).await?.policy);
-        let known = Known { lane, policy, read_at: Instant::now() };
+        let known = Known { binding, policy, read_at: Instant::now() };
         let mut cache = cache();
         if cache.len() >= QUEUES_MAX {
             cache.clear();
@@ -216,6 +214,7 @@ fn answer(task: &NewTask, outcome: &SubmitOutcome) -> Result<Submitted, SubmitEr
     match outcome {
         SubmitOutcome::Created { .. } => Ok(Submitted { id: task.id, duplicate: false }),
         SubmitOutcome::Duplicate => Ok(Submitted { id: task.id, duplicate: true }),
+        SubmitOutcome::Exists { task } => Ok(Submitted { id: *task, duplicate: true }),
         SubmitOutcome::RequestIdReused => {
             let request_id = task.spec.body.request_id.clone().unwrap_or_default();
             Err(SubmitError::RequestIdReused { request_id })

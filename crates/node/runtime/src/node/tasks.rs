@@ -7,12 +7,13 @@ use tasklane_core::command::Command;
 use tasklane_core::id::{AttemptNo, Name, TaskId};
 use tasklane_core::lane::{Explanation, Reason};
 use tasklane_core::status::Status;
-use tasklane_core::task::{AttemptRecord, Fingerprint, NewTask, TaskBody, TaskSpec};
+use tasklane_core::task::{AttemptRecord, Fingerprint, NewTask, TaskBody, TaskSpec, Unique};
 use tasklane_ports::{AttemptList, LogChunk, LogPosition, StoreError, TaskList, TaskPage, TaskView};
 use tokio::time::Instant;
 
 use crate::clock;
 use crate::hub::Follow;
+use crate::request::TaskRequest;
 
 use super::{Node, SubmitError, Submitted};
 
@@ -127,7 +128,9 @@ impl Node {
         let body = TaskBody { request_id, parent: Some(id), ..(**body).clone() };
         let (head, now) = (view.row.head, clock::wall());
         let lane = id.lane();
-        let queue_len_max = self.known(&head.queue).await?.policy.len_max;
+        let policy = self.known(&head.queue).await?.policy;
+        let head = Arc::new(TaskRequest::again(&head, &body, &policy)?);
+        let unique = body.unique.as_ref().map(|unique| Unique::taken(unique, now));
         let new = match &body.request_id {
             Some(request_id) => TaskId::from_request(lane, &head.queue, None, request_id),
             None => TaskId::from_time(lane, now, rand::random()),
@@ -139,7 +142,8 @@ impl Node {
             created_at: now,
             due: now,
             fingerprint: Fingerprint { version: RETRY_FINGERPRINT, hash: low },
-            queue_len_max,
+            queue_len_max: policy.len_max,
+            unique,
         };
         let answer = self.submit_to(lane, vec![task]).await.pop().expect("one answer for one task");
         answer.map(Retry::Created)

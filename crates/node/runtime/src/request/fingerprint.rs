@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use tasklane_core::policy::{ConcurrencyLimit, RateLimit};
 use tasklane_core::task::{Fingerprint, Payload};
 use xxhash_rust::xxh3::Xxh3;
 
@@ -39,6 +40,21 @@ pub(super) fn of(request: &TaskRequest) -> Fingerprint {
     }
     hash.duration("startTimeout", request.start_timeout);
     hash.duration("progressTimeout", request.progress_timeout);
+    for ConcurrencyLimit { key, concurrency } in &request.concurrency {
+        hash.text("concurrency", key.as_deref().unwrap_or_default());
+        hash.number("limit", Some(i128::from(concurrency.limit)));
+        hash.text("whenFull", &format!("{:?}", concurrency.when_reached));
+    }
+    for RateLimit { key, rate } in &request.rate {
+        hash.text("rate", key.as_deref().unwrap_or_default());
+        hash.number("limit", Some(i128::from(rate.limit)));
+        hash.duration("per", Some(rate.per));
+        hash.number("burst", Some(i128::from(rate.burst)));
+    }
+    if let Some(unique) = &request.unique {
+        hash.text("unique", &unique.key);
+        hash.duration("until", unique.hold_for);
+    }
     if let Some(parent) = request.parent {
         hash.text("parent", &parent.to_string());
     }

@@ -18,6 +18,7 @@ use tasklane_core::time::Timestamp;
 
 use super::duration::{Positive, Span};
 use super::error::{FieldError, code};
+use super::flow::{ConcurrencyJson, RateJson, UniqueJson, objects};
 use super::task::{RetryRequest, TaskRequest};
 
 /// Reads a body that is an object; an error names the field.
@@ -106,6 +107,9 @@ struct TaskJson {
     hash_key: Option<String>,
     start_timeout: Option<Positive>,
     progress_timeout: Option<Positive>,
+    concurrency: Option<Vec<Object<ConcurrencyJson>>>,
+    rate: Option<Vec<Object<RateJson>>>,
+    unique: Option<Object<UniqueJson>>,
 }
 
 /// The most retries that can be asked for.
@@ -169,6 +173,9 @@ impl TaskJson {
             hash_key: self.hash_key,
             start_timeout: self.start_timeout.map(|span| span.0),
             progress_timeout: self.progress_timeout.map(|span| span.0),
+            concurrency: objects(self.concurrency, ConcurrencyJson::into_limit),
+            rate: objects(self.rate, RateJson::into_limit),
+            unique: self.unique.map(|Object(unique)| unique.into_rule()),
             ..new
         })
     }

@@ -1,6 +1,7 @@
 //! How large the parts of a request may be.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use tasklane_core::id::Name;
 use tasklane_core::task::Payload;
@@ -17,11 +18,14 @@ pub struct RequestLimits {
     pub payload_bytes_max: usize,
     /// All keys and values of `metadata` together.
     pub metadata_bytes_max: usize,
+    /// The longest time that a task may hold a unique key: its id must be kept as long.
+    pub unique_for_max: Duration,
 }
 
 impl Default for RequestLimits {
     fn default() -> Self {
-        Self { payload_bytes_max: 256 << 10, metadata_bytes_max: 64 << 10 }
+        let unique_for_max = Duration::from_hours(7 * 24);
+        Self { payload_bytes_max: 256 << 10, metadata_bytes_max: 64 << 10, unique_for_max }
     }
 }
 
@@ -138,7 +142,7 @@ pub fn check_internal(field: &str, name: &Name) -> Result<(), FieldError> {
     Ok(())
 }
 
-/// The rule of request ids and hash keys.
+/// The rule of request ids, hash keys and keys of limits.
 pub fn check_key(field: &str, value: &str) -> Result<(), FieldError> {
     text(field, value, RequestLimits::KEY_LEN_MAX)
 }

@@ -8,13 +8,17 @@ mod depth;
 mod duration;
 mod error;
 mod fingerprint;
+mod flow;
 mod json;
 mod limits;
 mod task;
+mod template;
 
 pub use depth::{JSON_DEPTH_MAX, too_deep};
 pub use duration::{Positive, Span, parse_span};
 pub use error::{FieldError, code};
+pub use flow::{ConcurrencyJson, LIMIT_MAX, LIMITS_MAX, RateJson, UniqueJson, objects};
 pub use json::{Object, RETRIES_MAX, Ranged, parse_time, read_json};
 pub use limits::{INTERNAL_PREFIX, RequestLimits, check_internal, check_key};
 pub use task::{Placement, RetryRequest, TaskRequest};
+pub use template::TEMPLATE_LEN_MAX;

@@ -4,14 +4,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tasklane_core::id::{LaneId, Name, QueueKey, TaskId};
-use tasklane_core::policy::{LimitScope, QueuePolicy};
+use tasklane_core::id::{Name, QueueKey, TaskId};
+use tasklane_core::policy::{ConcurrencyLimit, QueueBinding, QueuePolicy, RateLimit, UniqueRule};
 use tasklane_core::retry::RetryPolicy;
-use tasklane_core::task::{Fingerprint, FlowKey, NewTask, Payload, Priority, TaskBody, TaskHead, TaskSpec};
+use tasklane_core::task::{Fingerprint, NewTask, Payload, Priority, TaskBody, TaskHead, TaskSpec, Unique};
 use tasklane_core::time::Timestamp;
 
 use super::error::FieldError;
+use super::flow::Keys;
 use super::limits::RequestLimits;
+use super::template::KeySource;
 use super::{fingerprint, json};
 
 /// What a client asks to be run.
@@ -47,6 +49,12 @@ pub struct TaskRequest {
     pub start_timeout: Option<Duration>,
     /// An attempt that reports no progress for this long is stopped.
     pub progress_timeout: Option<Duration>,
+    /// It is not assigned while as many attempts of its keys are alive.
+    pub concurrency: Vec<ConcurrencyLimit>,
+    /// It is not assigned faster than its keys allow.
+    pub rate: Vec<RateLimit>,
+    /// While another task holds this key, there is no second one.
+    pub unique: Option<UniqueRule>,
     /// The task that this one is a part or a retry of. Not a client's to say.
     pub parent: Option<TaskId>,
 }
@@ -84,8 +92,8 @@ impl RetryRequest {
 pub struct Placement<'a> {
     /// The namespace of the caller.
     pub namespace: &'a Name,
-    /// The lane of the request's queue.
-    pub lane: LaneId,
+    /// Where the tasks of the request's queue go.
+    pub binding: &'a QueueBinding,
     /// The policy of that queue.
     pub policy: &'a QueuePolicy,
     /// The time of the submission.
@@ -118,6 +126,9 @@ impl TaskRequest {
             hash_key: None,
             start_timeout: None,
             progress_timeout: None,
+            concurrency: Vec::new(),
+            rate: Vec::new(),
+            unique: None,
             parent: None,
         }
     }
@@ -132,14 +143,54 @@ impl TaskRequest {
         fingerprint::of(self)
     }
 
+    /// The same request as a task was made of, as far as keys are made of it.
+    fn of_task(head: &TaskHead, body: &TaskBody) -> Self {
+        Self {
+            queue: head.queue.queue.clone(),
+            priority: head.priority,
+            metadata: body.metadata.clone(),
+            labels: head.labels.clone(),
+            hash_key: body.hash_key.clone(),
+            request_id: body.request_id.clone(),
+            ..Self::new(&body.name, head.task_type.clone(), body.payload.clone())
+        }
+    }
+
+    /// The head of a task that runs another one again: limits of the queue count it by their present templates, and
+    /// what the task itself brought along stays.
+    pub fn again(head: &TaskHead, body: &TaskBody, policy: &QueuePolicy) -> Result<TaskHead, FieldError> {
+        let request = Self::of_task(head, body);
+        let source = KeySource { namespace: &head.queue.namespace, request: &request };
+        let mut flow = Keys { policy, source }.flow()?;
+        for own in head.flow.iter().filter(|key| key.own.is_some()) {
+            flow.retain(|key| key.limit != own.limit);
+            flow.push(own.clone());
+        }
+        Ok(TaskHead { flow, ..head.clone() })
+    }
+
     /// The task to store. The same request id in the same queue always gives the same task id.
     pub fn into_task(self, place: Placement<'_>) -> Result<NewTask, FieldError> {
         place.limits.check(&self)?;
+        place.limits.check_flow(&self, place.policy)?;
         let fingerprint = self.fingerprint();
-        let queue = QueueKey::new(place.namespace.clone(), self.queue);
+        let queue = QueueKey::new(place.namespace.clone(), self.queue.clone());
+        let source = KeySource { namespace: place.namespace, request: &self };
+        let keys = Keys { policy: place.policy, source };
+        let (lane, spread_key) = match place.binding {
+            QueueBinding::Lane(lane) => (*lane, None),
+            QueueBinding::Spread { lanes, key } => {
+                let spread_key = keys.spread(key)?;
+                let random = || place.random.to_string();
+                let by = spread_key.clone().or_else(|| self.request_id.clone()).unwrap_or_else(random);
+                (queue.spread_lane(&by, *lanes), spread_key)
+            }
+        };
+        let spread_key = spread_key.as_deref();
+        let (flow, unique) = (keys.flow()?, keys.unique(spread_key)?);
         let id = match &self.request_id {
-            Some(request_id) => TaskId::from_request(place.lane, &queue, None, request_id),
-            None => TaskId::from_time(place.lane, place.now, place.random),
+            Some(request_id) => TaskId::from_request(lane, &queue, spread_key, request_id),
+            None => TaskId::from_time(lane, place.now, place.random),
         };
         let due = self.run_at.unwrap_or_else(|| place.now + self.delay.unwrap_or_default());
         let head = TaskHead {
@@ -147,19 +198,21 @@ impl TaskRequest {
             task_type: self.task_type,
             priority: self.priority,
             labels: self.labels,
-            flow: flow(place.policy, &self.metadata),
+            flow,
             hash_bucket: self.hash_key.as_deref().map(TaskHead::bucket_of),
             execution_timeout: self.execution_timeout.unwrap_or(place.policy.execution_timeout),
             start_timeout: self.start_timeout,
             progress_timeout: self.progress_timeout,
             retry: self.retry.over(&place.policy.retry),
         };
+        let taken = unique.as_ref().map(|unique| Unique::taken(unique, place.now));
         let body = TaskBody {
             name: self.task_name,
             payload: self.payload,
             metadata: self.metadata,
             request_id: self.request_id,
             hash_key: self.hash_key,
+            unique: unique.map(Box::new),
             parent: self.parent,
             schedule: None,
             nominal_time: None,
@@ -171,18 +224,7 @@ impl TaskRequest {
             due: due.max(place.now),
             fingerprint,
             queue_len_max: place.policy.len_max,
+            unique: taken,
         })
     }
-}
-
-/// Keys under which the queue's limits count a task: a limit by key counts tasks with the same value of the metadata
-/// that is called as the limit.
-fn flow(policy: &QueuePolicy, metadata: &BTreeMap<String, String>) -> Vec<FlowKey> {
-    let by_key = policy.limits.iter().filter(|limit| limit.scope == LimitScope::Key);
-    by_key
-        .filter_map(|limit| {
-            let key = metadata.get(limit.name.as_str())?;
-            Some(FlowKey { limit: limit.name.clone(), key: key.clone() })
-        })
-        .collect()
 }

@@ -13,7 +13,7 @@ use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use tasklane_core::commit::SubmitOutcome;
 use tasklane_core::id::{Epoch, LaneId, QueueKey, SessionId, TaskId};
-use tasklane_core::lane::{BODY_BYTES_MAX, Explanation, SubmitToken};
+use tasklane_core::lane::{BODY_BYTES_MAX, Explanation, KeyInfo, KeyPosition, SubmitToken};
 use tasklane_core::member::Role;
 use tasklane_core::message::{Message, OwnerBatch, ToWorker};
 use tasklane_core::ownership::{CallError, Effect, Input, Ownership, Reply, Request, fair_share};
@@ -43,6 +43,8 @@ pub(super) enum ToDriver {
     Policy { queue: QueueKey, policy: VersionedPolicy },
     /// Why is this task not running?
     Explain { row: Box<TaskRow>, reply: oneshot::Sender<Option<Explanation>> },
+    /// Which keys do the limits of a queue count?
+    Keys { queue: QueueKey, after: Option<KeyPosition>, limit: usize, reply: oneshot::Sender<Vec<KeyInfo>> },
     /// Where does the lane stand?
     Info { reply: oneshot::Sender<LaneInfo> },
     /// Answer when the lane is owned here and loaded.
@@ -185,6 +187,10 @@ impl LaneDriver {
                 let explained = machine
                     .map(|machine| machine.explain(row.id).unwrap_or_else(|| machine.explain_paged(&row)));
                 let _ = reply.send(explained);
+            }
+            ToDriver::Keys { queue, after, limit, reply } => {
+                let keys = self.machine.machine().map(|machine| machine.keys(&queue, after, limit));
+                let _ = reply.send(keys.unwrap_or_default());
             }
             ToDriver::Info { reply } => {
                 let _ = reply.send(LaneInfo {

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use tasklane_core::commit::SubmitOutcome;
 use tasklane_core::id::{Epoch, LaneId, QueueKey};
-use tasklane_core::lane::{Counters, Explanation};
+use tasklane_core::lane::{Counters, Explanation, KeyInfo, KeyPosition};
 use tasklane_core::ownership::{OwnershipOptions, PackLimits};
 use tasklane_core::policy::VersionedPolicy;
 use tasklane_core::task::{NewTask, TaskRow};
@@ -182,6 +182,22 @@ impl SchedulerHandle {
         let (reply, answer) = oneshot::channel();
         self.lane(row.id.lane())?.send(ToDriver::Explain { row: Box::new(row), reply }).await.ok()?;
         answer.await.ok()?
+    }
+
+    /// The keys that the limits of a queue count, behind a position, in the lanes that are owned here.
+    pub async fn keys(&self, queue: &QueueKey, after: Option<&KeyPosition>, limit: usize) -> Vec<KeyInfo> {
+        let mut keys = Vec::new();
+        for driver in self.lanes.iter() {
+            let (reply, answer) = oneshot::channel();
+            let (queue, after) = (queue.clone(), after.cloned());
+            if driver.send(ToDriver::Keys { queue, after, limit, reply }).await.is_ok() {
+                keys.extend(answer.await.unwrap_or_default());
+            }
+        }
+        // A queue that is spread has some of them in each lane.
+        keys.sort_by(|a: &KeyInfo, b| a.position.cmp(&b.position));
+        keys.truncate(limit);
+        keys
     }
 
     /// Where the lanes of this server stand.

@@ -1,0 +1,272 @@
+//! Templates of keys: what tasks are counted by, made of what they say.
+//!
+//! A template is text with `{{ … }}` in it, read by minijinja. It may name the fields of a task and nothing else, and what
+//! a task does not have is an error, not an empty text. Statements, loops and everything that could make a long text out
+//! of a short one are left out: a key is made for every task, from templates that anybody may send.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+
+use minijinja::value::{Serde, Value};
+use minijinja::{Environment, ErrorKind, UndefinedBehavior, filters, tests};
+use tasklane_core::id::Name;
+use tasklane_core::task::Payload;
+
+use super::error::FieldError;
+use super::limits::check_key;
+use super::task::TaskRequest;
+
+/// The longest template, in characters.
+pub const TEMPLATE_LEN_MAX: usize = 512;
+
+/// What a template may name.
+const FIELDS: [&str; 10] = [
+    "hashKey",
+    "labels",
+    "metadata",
+    "namespace",
+    "payload",
+    "priority",
+    "queue",
+    "requestId",
+    "taskName",
+    "taskType",
+];
+
+/// Steps that a template may take; an honest one takes a few.
+const FUEL: u64 = 1_000;
+
+/// A template of a key.
+#[derive(Debug)]
+pub(crate) struct KeyTemplate(Kind);
+
+#[derive(Debug)]
+enum Kind {
+    /// No template at all.
+    Text(String),
+    /// `{{ metadata.name }}`: what most of them are.
+    Metadata(String),
+    /// Anything else, and the fields that it names.
+    Other(Box<Environment<'static>>, Vec<&'static str>),
+}
+
+/// What a key is made of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct KeySource<'a> {
+    pub(crate) namespace: &'a Name,
+    pub(crate) request: &'a TaskRequest,
+}
+
+/// Templates that are ready to be used. Few are in use at a time.
+static KNOWN: LazyLock<Mutex<HashMap<String, Arc<KeyTemplate>>>> = LazyLock::new(Mutex::default);
+
+/// Templates that are remembered.
+const KNOWN_MAX: usize = 1_000;
+
+impl KeyTemplate {
+    /// The template that a text says; the error is the rule that it breaks.
+    pub(crate) fn parse(text: &str) -> Result<Arc<Self>, String> {
+        let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(template) = known().get(text) {
+            return Ok(Arc::clone(template));
+        }
+        let template = Arc::new(Self::read(text)?);
+        let mut known = known();
+        if known.len() >= KNOWN_MAX {
+            known.clear();
+        }
+        known.insert(text.to_owned(), Arc::clone(&template));
+        Ok(template)
+    }
+
+    fn read(text: &str) -> Result<Self, String> {
+        let len = text.chars().count();
+        if !(1..=TEMPLATE_LEN_MAX).contains(&len) {
+            return Err(format!("must be 1 to {TEMPLATE_LEN_MAX} characters long, not {len}"));
+        }
+        if !text.contains("{{") && !text.contains("{%") && !text.contains("{#") {
+            check_key("", text).map_err(|error| error.message)?;
+            return Ok(Self(Kind::Text(text.to_owned())));
+        }
+        if text.contains("{%") || text.contains('*') {
+            return Err("must be made of text and {{ … }}, without {% … %} and without *".to_owned());
+        }
+        let mut environment = Environment::empty();
+        environment.set_undefined_behavior(UndefinedBehavior::Strict);
+        environment.set_fuel(Some(FUEL));
+        environment.add_filter("default", filters::default);
+        environment.add_filter("d", filters::default);
+        environment.add_filter("first", filters::first);
+        environment.add_filter("int", filters::int);
+        environment.add_filter("last", filters::last);
+        environment.add_filter("length", filters::length);
+        environment.add_filter("lower", filters::lower);
+        environment.add_filter("string", filters::string);
+        environment.add_filter("trim", filters::trim);
+        environment.add_filter("upper", filters::upper);
+        environment.add_test("defined", tests::is_defined);
+        environment.add_test("none", tests::is_none);
+        environment.add_test("undefined", tests::is_undefined);
+        environment.add_template_owned("key", text.to_owned()).map_err(|error| told(&error))?;
+        let template = environment.get_template("key").map_err(|error| told(&error))?;
+        let named = template.undeclared_variables(false);
+        if let Some(unknown) = named.iter().find(|name| !FIELDS.contains(&name.as_str())) {
+            return Err(format!("names {unknown:?}, which is none of {}", FIELDS.join(", ")));
+        }
+        // Filters and tests are looked for when they are used. What an empty task gives does not matter.
+        let mut trial = environment.clone();
+        trial.set_undefined_behavior(UndefinedBehavior::Chainable);
+        if let Err(error) = trial.get_template("key").and_then(|template| template.render(Value::from(())))
+            && matches!(
+                error.kind(),
+                ErrorKind::UnknownFilter | ErrorKind::UnknownTest | ErrorKind::UnknownFunction
+            )
+        {
+            return Err(told(&error));
+        }
+        let inner = text.trim_start_matches("{{").trim_end_matches("}}").trim();
+        let plain = |name: &&str| name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+        if text.starts_with("{{")
+            && text.ends_with("}}")
+            && let Some(name) = inner.strip_prefix("metadata.").filter(plain)
+        {
+            return Ok(Self(Kind::Metadata(name.to_owned())));
+        }
+        let fields = FIELDS.into_iter().filter(|field| named.contains(*field)).collect();
+        Ok(Self(Kind::Other(Box::new(environment), fields)))
+    }
+
+    /// The key of a task; empty if the template gives nothing for it. The error says what is wrong with it.
+    pub(crate) fn render<'a>(&'a self, source: KeySource<'a>) -> Result<Cow<'a, str>, String> {
+        let key = match &self.0 {
+            Kind::Text(text) => return Ok(Cow::Borrowed(text)),
+            Kind::Metadata(name) => {
+                let value = source.request.metadata.get(name);
+                Cow::Borrowed(value.ok_or_else(|| format!("metadata.{name} is not given"))?.as_str())
+            }
+            Kind::Other(environment, fields) => {
+                let template = environment.get_template("key").map_err(|error| told(&error))?;
+                let context = Value::from_pairs(fields.iter().map(|field| (*field, source.value(field))));
+                Cow::Owned(template.render(context).map_err(|error| told(&error))?)
+            }
+        };
+        if !key.is_empty() {
+            check_key("", &key).map_err(|error| format!("a key {}", error.message))?;
+        }
+        Ok(key)
+    }
+}
+
+impl KeySource<'_> {
+    fn value(&self, field: &str) -> Value {
+        let request = self.request;
+        let pairs = |pairs: &BTreeMap<String, String>| {
+            Value::from_pairs(pairs.iter().map(|(key, value)| (key.as_str(), value.as_str())))
+        };
+        let text =
+            |text: &Option<String>| text.as_ref().map_or(Value::UNDEFINED, |text| Value::from(text.as_str()));
+        match field {
+            "hashKey" => text(&request.hash_key),
+            "labels" => pairs(&request.labels),
+            "metadata" => pairs(&request.metadata),
+            "namespace" => Value::from(self.namespace.as_str()),
+            "payload" => match &request.payload {
+                Payload::Text(text) => Value::from(text.as_str()),
+                Payload::Json(json) => serde_json::from_str::<serde_json::Value>(json)
+                    .map_or(Value::UNDEFINED, |json| Value::from(Serde(json))),
+            },
+            "priority" => Value::from(request.priority.get()),
+            "queue" => Value::from(request.queue.as_str()),
+            "requestId" => text(&request.request_id),
+            "taskName" => Value::from(request.task_name.as_str()),
+            "taskType" => Value::from(request.task_type.as_str()),
+            _ => Value::UNDEFINED,
+        }
+    }
+}
+
+/// Checks a template; the error names the field.
+pub(crate) fn check_template(field: &str, text: &str) -> Result<(), FieldError> {
+    KeyTemplate::parse(text).map(drop).map_err(|rule| FieldError::invalid(field, rule))
+}
+
+/// What minijinja says, without the place: a template is a line.
+fn told(error: &minijinja::Error) -> String {
+    match error.detail() {
+        Some(detail) => format!("{}: {detail}", error.kind()),
+        None if error.kind() == ErrorKind::UndefinedError => {
+            "names something that the task does not have; give a default, as {{ metadata.tenant | default('none') }}"
+                .to_owned()
+        }
+        None => error.kind().to_string(),
+    }
+}
+
+#[cfg(test)]
+mod template_tests {
+    use super::*;
+
+    fn request() -> TaskRequest {
+        let payload = Payload::Json(r#"{"region":"eu","n":7,"list":["a","b"]}"#.to_owned());
+        let mut request = TaskRequest::new("import", Name::new("SHELL").unwrap(), payload);
+        request.metadata.insert("tenant".to_owned(), "Acme".to_owned());
+        request.metadata.insert("empty".to_owned(), String::new());
+        request.metadata.insert("odd name".to_owned(), "o".to_owned());
+        request
+    }
+
+    fn key(template: &str) -> Result<String, String> {
+        let namespace = Name::new("prod").unwrap();
+        let source = KeySource { namespace: &namespace, request: &request() };
+        KeyTemplate::parse(template)?.render(source).map(Cow::into_owned)
+    }
+
+    #[test]
+    fn a_key_is_made_of_what_the_task_says() {
+        for (template, expected) in [
+            ("fixed", "fixed"),
+            ("{{ metadata.tenant }}", "Acme"),
+            ("{{metadata.tenant}}", "Acme"),
+            ("{{ metadata['odd name'] }}", "o"),
+            ("{{ metadata.empty }}", ""),
+            ("{{ metadata.tenant | lower }}:{{ payload.region }}", "acme:eu"),
+            ("{{ metadata.owner | default('none') }}", "none"),
+            ("{{ payload.n }}/{{ priority }}/{{ queue }}", "7/5/default"),
+            ("{{ namespace }}.{{ taskType }}.{{ taskName }}", "prod.SHELL.import"),
+            ("{{ payload.list | first }}", "a"),
+            ("{{ 'b' if labels.big is defined else 's' }}", "s"),
+        ] {
+            assert_eq!(key(template).as_deref(), Ok(expected), "{template}");
+        }
+    }
+
+    #[test]
+    fn what_a_task_lacks_is_told() {
+        for template in ["{{ metadata.owner }}", "{{ payload.a.b }}", "{{ requestId }}", "{{ labels.zone }}x"]
+        {
+            let error = key(template).unwrap_err();
+            assert!(error.contains("not"), "{template}: {error}");
+        }
+        assert!(key("{{ payload.list }}\u{7}").is_err());
+    }
+
+    #[test]
+    fn a_template_that_cannot_be_right_is_refused_before_it_is_used() {
+        let long = "x".repeat(TEMPLATE_LEN_MAX + 1);
+        for (template, part) in [
+            ("", "1 to 512"),
+            (long.as_str(), "1 to 512"),
+            ("{{ metdata.tenant }}", "\"metdata\""),
+            ("{{ metadata.tenant", "syntax error"),
+            ("{{ metadata.tenant | shout }}", "unknown filter"),
+            ("{{ metadata.tenant is odd }}", "unknown test"),
+            ("{{ range(9) }}", "\"range\""),
+            ("{% if true %}x{% endif %}", "without {%"),
+            ("{{ 'x' * 1000000000 }}", "without"),
+        ] {
+            let rule = KeyTemplate::parse(template).unwrap_err();
+            assert!(rule.contains(part), "{template}: {rule}");
+        }
+    }
+}
