@@ -58,6 +58,12 @@ guards! {
     LimitsAfterTakeover,
     /// Lane: the stored times of rates are loaded at takeover.
     RateAfterTakeover,
+    /// Lane: lines with keys take turns.
+    LinesTakeTurns,
+    /// Lane: where a limit says so, the newest task above it is cancelled.
+    NewestCancelled,
+    /// Lane: a limit that a task brings along counts.
+    OwnLimits,
     /// Lane: a cancel of a task with a live attempt is stored with the task.
     CancelRequestedKept,
     /// Lane: a cancel reaches a task that waits for its retry.

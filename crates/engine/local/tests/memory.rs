@@ -143,7 +143,13 @@ fn history_tells_what_was_applied_and_nothing_else() {
     };
     let expected = [
         HistoryEvent::Claimed { lane: LANE, epoch: Epoch(1), owner: owner_id(1) },
-        HistoryEvent::Created { task: new.id, head: Arc::clone(&new.spec.head), seq: Seq(1), call: 3 },
+        HistoryEvent::Created {
+            task: new.id,
+            head: Arc::clone(&new.spec.head),
+            seq: Seq(1),
+            call: 3,
+            unique: None,
+        },
         HistoryEvent::Changed {
             task: new.id,
             lane: LANE,

@@ -13,6 +13,9 @@
 //! 10. A report is acknowledged only when what it led to is durable.
 //! 11. Tasks whose attempts keep getting lost are stopped.
 //! 12. A lane that failed under several owners in a row is left alone for a while before it is tried again.
+//! 13. Of tasks with the same unique key there is one at a time.
+//! 14. A line that may run gets its turn.
+//! 15. Of a key whose limit cancels, no more tasks wait or run than the limit says.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -22,6 +25,8 @@ use tasklane_core::message::AttemptId;
 use tasklane_core::policy::Rate;
 use tasklane_core::status::Status;
 use tasklane_core::time::Timestamp;
+
+use crate::keyed::{KeyWatch, Keyed};
 
 /// Something that was observed.
 #[derive(Clone, Debug)]
@@ -37,6 +42,13 @@ pub enum Observation {
     Created {
         /// The task.
         task: TaskId,
+    },
+    /// What the keys of a task that was just created ask for.
+    Keyed {
+        /// The task.
+        task: TaskId,
+        /// Its keys.
+        keyed: Keyed,
     },
     /// A lane got a new owner.
     Claimed {
@@ -160,6 +172,7 @@ pub struct Checker {
     sessions: BTreeMap<AttemptId, SessionId>,
     started: BTreeSet<AttemptId>,
     rates: BTreeMap<String, Timestamp>,
+    keys: KeyWatch,
 }
 
 #[derive(Debug, Default)]
@@ -191,6 +204,7 @@ impl Checker {
             sessions: BTreeMap::new(),
             started: BTreeSet::new(),
             rates: BTreeMap::new(),
+            keys: KeyWatch::default(),
         }
     }
 
@@ -227,7 +241,16 @@ impl Checker {
                     self.fail(at, format!("task {task} was created twice"));
                 }
             }
+            Observation::Keyed { task, keyed } => {
+                let tasks = &self.tasks;
+                let is_final = |task| {
+                    tasks.get(&task).is_some_and(|task: &Task| task.status.is_some_and(Status::is_final))
+                };
+                let wrong = self.keys.created(at, task, keyed, is_final);
+                wrong.into_iter().for_each(|wrong| self.fail(at, wrong));
+            }
             Observation::Claimed { lane, epoch, owner, failures } => {
+                self.keys.claimed(lane, at);
                 if self.failures.get(&lane).is_none_or(|(known, _)| *known != failures) {
                     self.failures.insert(lane, (failures, at));
                 }
@@ -310,6 +333,9 @@ impl Checker {
         task.session = change.session;
         task.cancel_requested = change.cancel_requested;
         let assigned = change.path.iter().any(|(status, _)| *status == Status::Scheduled);
+        let scheduled = change.path.iter().rev().find(|(status, _)| *status == Status::Scheduled);
+        let wrong = self.keys.changed(at, id, change.status, scheduled.map(|(_, time)| *time));
+        wrong.into_iter().for_each(|wrong| self.fail(at, wrong));
         if was_final && !change.path.is_empty() {
             self.fail(at, format!("task {id} was final and became {}", change.status));
         }

@@ -11,7 +11,10 @@ use tasklane_core::policy::{
     Concurrency, ConcurrencyLimit, QueuePolicy, Rate, RateLimit, Strategy, WhenFull, WhenReached,
 };
 use tasklane_core::retry::RetryPolicy;
-use tasklane_core::task::{Fingerprint, FlowKey, NewTask, Payload, Priority, TaskBody, TaskHead, TaskSpec};
+use tasklane_core::rng::Rng;
+use tasklane_core::task::{
+    Fingerprint, FlowKey, NewTask, OwnLimit, Payload, Priority, TaskBody, TaskHead, TaskSpec, Unique,
+};
 
 use tasklane_ports::{PutPolicy, Submit};
 
@@ -94,7 +97,7 @@ impl Client {
     }
 }
 
-fn queue_key(index: usize) -> QueueKey {
+pub(crate) fn queue_key(index: usize) -> QueueKey {
     QueueKey::new(name("default"), name(&format!("q{index}")))
 }
 
@@ -116,6 +119,7 @@ impl World {
                 self.after(back, Event::Client(ClientEvent::Policy { queue, policy: Box::new(policy) }));
             }
         }
+        self.plan_turns();
         let mut left = self.scenario.tasks;
         let mut number = 0;
         while left > 0 {
@@ -125,6 +129,32 @@ impl World {
             let (lane, tasks) = self.make_tasks(batch, &mut number, at);
             self.plan_twins(&tasks, lane, at);
             self.plan_operation(Kind::Submit { lane, tasks: tasks.into() }, at);
+        }
+    }
+
+    /// Two who have much to do and one who has little, in a queue that takes one task in a second.
+    fn plan_turns(&mut self) {
+        let mut number = 1_000_000;
+        for (key, batches, at) in
+            [("greedy", 4, 1_000_000), ("eager", 3, 1_500_000), ("modest", 1, 4_000_000)]
+        {
+            for _ in 0..batches {
+                let at = self.between(at, at + 1_000_000);
+                let queue = queue_key(FAIR);
+                let lane = queue.default_lane(self.scenario.lanes);
+                let tasks: Vec<NewTask> = (0..5)
+                    .map(|_| {
+                        let mut task = self.make_task(FAIR, &queue, lane, false, &mut number, at);
+                        let head = Arc::make_mut(&mut task.spec.head);
+                        head.flow = vec![FlowKey { limit: LimitId::of(TENANT), key: key.into(), own: None }];
+                        (head.task_type, head.labels) = (name(TYPES[1]), BTreeMap::new());
+                        (head.priority, head.start_timeout) = (Priority::default(), None);
+                        task.due = task.created_at;
+                        task
+                    })
+                    .collect();
+                self.plan_operation(Kind::Submit { lane, tasks: tasks.into() }, at);
+            }
         }
     }
 
@@ -153,7 +183,7 @@ impl World {
     }
 
     fn make_tasks(&mut self, batch: usize, number: &mut u64, at: Duration) -> (LaneId, Vec<NewTask>) {
-        let index = self.rng.index(policies().len());
+        let index = [0, 1, 2, 3, 4, 5, UNIQUE, ONLY][self.rng.index(8)];
         let queue = queue_key(index);
         let lane = queue.default_lane(self.scenario.lanes);
         let named = self.rng.chance(40);
@@ -185,11 +215,21 @@ impl World {
             2..=4 => "endless",
             _ => "plain",
         };
-        let flow = if index == 3 {
-            vec![FlowKey { limit: LimitId::of(TENANT), key: format!("t{}", rng.below(3)).into(), own: None }]
-        } else {
-            Vec::new()
+        let flow = match index {
+            3 | ONLY => {
+                vec![FlowKey {
+                    limit: LimitId::of(TENANT),
+                    key: format!("t{}", rng.below(3)).into(),
+                    own: None,
+                }]
+            }
+            0 => own_limits(rng),
+            _ => Vec::new(),
         };
+        let unique = (index == UNIQUE).then(|| Unique {
+            key: format!("u{}", rng.below(3)),
+            until: rng.chance(30).then(|| created_at + Duration::from_millis(rng.below(20_000))),
+        });
         let labels = if rng.chance(10) {
             BTreeMap::from([("zone".to_owned(), "b".to_owned())])
         } else {
@@ -230,7 +270,7 @@ impl World {
             due,
             fingerprint: Fingerprint { version: 1, hash: *number },
             queue_len_max: (index == 5).then_some(25),
-            unique: None,
+            unique,
         }
     }
 
@@ -330,6 +370,31 @@ impl World {
     }
 }
 
+/// Some tasks bring limits along.
+fn own_limits(rng: &mut Rng) -> Vec<FlowKey> {
+    let number = rng.below(2);
+    let key = format!("k{number}");
+    if rng.chance(20) {
+        // The same for all of a key: who is assigned first need not start first.
+        let limit = 1 + u32::try_from(number).unwrap_or(0);
+        let own = OwnLimit::Concurrency(Concurrency { limit, when_reached: WhenReached::Wait });
+        vec![FlowKey { limit: LimitId::of(TENANT), key: key.into(), own: Some(own) }]
+    } else if rng.chance(10) {
+        let rate = Rate { limit: 1, per: Duration::from_secs(2), burst: 1 };
+        let limit = LimitId::of_own_rate(TENANT, &rate);
+        vec![FlowKey { limit, key: key.into(), own: Some(OwnLimit::Rate(rate)) }]
+    } else {
+        Vec::new()
+    }
+}
+
+/// The queue whose lines take turns, …
+pub(crate) const FAIR: usize = 6;
+/// … that with unique keys, …
+const UNIQUE: usize = 7;
+/// … and that whose limit cancels.
+const ONLY: usize = 8;
+
 /// The template of keys by tenant.
 const TENANT: &str = "{{ metadata.tenant }}";
 
@@ -359,5 +424,21 @@ fn policies() -> Vec<QueuePolicy> {
             ..plain()
         },
         QueuePolicy { strategy: Strategy::Weighted, len_max: Some(25), ..plain() },
+        QueuePolicy {
+            concurrency: vec![at_once(Some(TENANT), 50)],
+            rate: vec![RateLimit {
+                key: None,
+                rate: Rate { limit: 1, per: Duration::from_secs(1), burst: 1 },
+            }],
+            ..plain()
+        },
+        plain(),
+        QueuePolicy {
+            concurrency: vec![ConcurrencyLimit {
+                key: Some(TENANT.to_owned()),
+                concurrency: Concurrency { limit: 2, when_reached: WhenReached::CancelNewest },
+            }],
+            ..plain()
+        },
     ]
 }

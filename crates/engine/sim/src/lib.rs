@@ -5,6 +5,7 @@ mod client;
 mod coordinator;
 pub mod guards;
 pub mod harness;
+mod keyed;
 mod nemesis;
 mod network;
 mod report;
@@ -14,6 +15,7 @@ mod store;
 mod worker;
 mod world;
 
+pub use keyed::Keyed;
 pub use report::{FULL, Report, Totals};
 pub use scenario::Scenario;
 pub use world::run;

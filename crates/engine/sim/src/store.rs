@@ -4,16 +4,17 @@ use std::time::Duration;
 
 use tasklane_core::command::Command;
 use tasklane_core::commit::SubmitOutcome;
-use tasklane_core::id::{LaneId, LimitId};
+use tasklane_core::id::{LaneId, LimitId, TaskId};
 use tasklane_core::ownership::{CallError, Reply, Request};
-use tasklane_core::policy::Rate;
+use tasklane_core::policy::{Rate, WhenReached};
 use tasklane_core::status::Status;
-use tasklane_core::task::{FlowKey, OwnLimit, TaskHead};
+use tasklane_core::task::{FlowKey, OwnLimit, TaskHead, Unique};
 use tasklane_local::memory::HistoryEvent;
 use tasklane_ports::{Load, Outcome, PutPolicy, StoreError, Submit};
 
 use crate::checker::{Change, Observation};
-use crate::client::ClientEvent;
+use crate::client::{ClientEvent, FAIR, queue_key};
+use crate::keyed::Keyed;
 use crate::server::ServerInput;
 use crate::world::{Event, World};
 
@@ -171,10 +172,11 @@ impl World {
     pub(crate) fn observe_store(&mut self) {
         for event in self.store.take_history() {
             let observation = match event {
-                HistoryEvent::Created { task, .. } => {
+                HistoryEvent::Created { task, head, unique, .. } => {
                     self.report.tasks += 1;
                     self.tell(task, || "created".to_owned());
-                    Observation::Created { task }
+                    self.checker.observe(self.now, Observation::Created { task });
+                    Observation::Keyed { task, keyed: self.keyed(task, &head, unique) }
                 }
                 HistoryEvent::InboxDone { task, .. } => Observation::CommandRemoved { task },
                 HistoryEvent::Claimed { lane, epoch, owner } => {
@@ -207,6 +209,29 @@ impl World {
                 }
             };
             self.checker.observe(self.now, observation);
+        }
+    }
+
+    fn keyed(&self, task: TaskId, head: &TaskHead, unique: Option<Unique>) -> Keyed {
+        // Times in paths are those of wall clocks, and short windows may not have room for a line.
+        let checked = !self.scenario.tiny_windows && !self.scenario.clock_jumps;
+        let turns = head.queue == queue_key(FAIR) && checked;
+        let policy = self.client.limits.get(&head.queue).into_iter().flatten();
+        let mut cancelling = policy.filter(|l| l.concurrency.when_reached == WhenReached::CancelNewest);
+        let only = cancelling
+            .find_map(|limit| Some((limit_key(head, limit.key.as_deref())?, limit.concurrency.limit)));
+        let stored = self.store.task(task).map(|task| &task.state);
+        let delayed = stored.is_some_and(|state| state.delayed);
+        Keyed {
+            unique: unique.map(|unique| (format!("{}/{}", head.queue, unique.key), unique.until)),
+            created_at: stored.map_or(self.now, |state| state.created_at),
+            turn: head
+                .flow
+                .first()
+                .filter(|_| turns)
+                .map(|flow| (head.queue.to_string(), flow.key.to_string())),
+            // One that is delayed is no matter before it is due.
+            only: only.filter(|_| checked && !delayed),
         }
     }
 

@@ -75,7 +75,7 @@ impl Lane {
                 self.lines[line].window.first_key_value().expect("an open line has a first task");
             self.assign_to(entry, worker);
             let q = &mut self.queues[queue];
-            if q.fair {
+            if q.fair && self.options.guards.on(Guard::LinesTakeTurns) {
                 q.turn += 1;
                 self.lines[line].turn = q.turn;
                 self.refresh_line(line);
@@ -179,6 +179,9 @@ impl Lane {
         let mut reached: SmallVec<[Handle; 2]> = SmallVec::new();
         for (flow, &handle) in line.head.flow.iter().zip(&line.limits) {
             for rule in rules.of_key(flow) {
+                if flow.own.is_some() && !self.options.guards.on(Guard::OwnLimits) {
+                    continue;
+                }
                 let found = self.limit_verdict(&rule, self.limits.get(handle));
                 if found == Verdict::Full {
                     reached.push(handle);

@@ -6,6 +6,7 @@
 
 use smallvec::SmallVec;
 
+use crate::guard::Guard;
 use crate::id::{LimitId, Seq};
 use crate::policy::{Concurrency, WhenReached};
 use crate::status::Status;
@@ -37,7 +38,7 @@ impl Lane {
 
     /// Cancels what is too much under the limits of a line. `placed` has just come to wait in it.
     pub(super) fn cancel_newest(&mut self, line: Handle, placed: Seq) {
-        if !self.loading.is_complete() {
+        if !self.loading.is_complete() || !self.options.guards.on(Guard::NewestCancelled) {
             return;
         }
         for (state, max) in self.cancelling(line) {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tasklane_core::id::{AttemptNo, CommitNo, Epoch, LaneId, OwnerId, Seq, SessionId, TaskId};
 use tasklane_core::status::{Path, Status, Version};
-use tasklane_core::task::{TaskHead, TaskState};
+use tasklane_core::task::{TaskHead, TaskState, Unique};
 
 /// Something that was applied. Kept only where `MemoryOptions::history` is set.
 #[derive(Clone, Debug, PartialEq)]
@@ -19,6 +19,8 @@ pub enum HistoryEvent {
         seq: Seq,
         /// The writing call that did it, counted from 1.
         call: u64,
+        /// The unique key that it took.
+        unique: Option<Unique>,
     },
     /// A task was changed.
     Changed {

@@ -297,7 +297,8 @@ impl MemoryState {
         self.count(&task.head.queue, task.state.status, 1);
         let (head, call) = (Arc::clone(&task.head), self.calls);
         self.tasks.insert(new.id, task);
-        self.record(|| HistoryEvent::Created { task: new.id, head, seq, call });
+        let unique = new.unique.clone();
+        self.record(|| HistoryEvent::Created { task: new.id, head, seq, call, unique });
         (seq, keys)
     }
 

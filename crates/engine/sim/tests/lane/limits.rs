@@ -2,6 +2,7 @@
 
 use tasklane_core::commit::SubmitOutcome;
 use tasklane_core::id::LimitId;
+use tasklane_core::policy::Rate;
 use tasklane_core::status::Status;
 use tasklane_sim::harness::{Story, task};
 
@@ -222,4 +223,104 @@ fn a_full_queue_refuses() {
     assert_eq!(lane.counters().insert_refused, 1);
     let w1 = lane.worker("w1", 9);
     assert_eq!(w1.works_off().len(), 2);
+}
+
+#[test]
+fn a_limit_that_tasks_bring_along_counts_them_together() {
+    let lane = Story::new();
+    let w1 = lane.worker("w1", 10);
+    let few = lane.submit_all((0..2).map(|_| task().own_limit("api", "stripe", 1)));
+    let more = lane.submit_all((0..2).map(|_| task().own_limit("api", "stripe", 2)));
+    let elsewhere = lane.submit(task().queue("other").own_limit("api", "stripe", 1));
+    let other = lane.submit(task().own_limit("api", "paypal", 1));
+    assert_eq!(w1.runs(), [few[0], more[0], elsewhere, other], "one number holds for one task");
+    w1.finishes(more[0]);
+    assert_eq!(w1.runs(), [more[1]], "not the one that must be alone");
+    w1.finishes(few[0]);
+    assert!(w1.runs().is_empty());
+    w1.finishes(more[1]);
+    assert_eq!(w1.runs(), [few[1]]);
+}
+
+#[test]
+fn a_task_is_limited_by_its_queue_and_by_itself() {
+    let lane = Story::new();
+    lane.policy(|p| p.concurrency = vec![at_once_by_user(2)]);
+    let w1 = lane.worker("w1", 10);
+    let plain = lane.submit_all((0..2).map(|_| task().flow("user", "alice")));
+    assert_eq!(w1.runs(), plain);
+    let alone = lane.submit(task().own_limit("user", "alice", 1));
+    w1.finishes(plain[0]);
+    assert!(w1.runs().is_empty(), "it wants to be alone");
+    w1.finishes(plain[1]);
+    assert_eq!(w1.runs(), [alone]);
+    let third = lane.submit(task().flow("user", "alice"));
+    assert_eq!(w1.runs(), [third], "that the other wanted to be alone is not its concern");
+}
+
+#[test]
+fn a_rate_that_tasks_bring_along_outlives_its_owner() {
+    let lane = Story::new();
+    let rate = Rate { limit: 1, per: std::time::Duration::from_secs(10), burst: 1 };
+    let w1 = lane.worker("w1", 10);
+    let ids = lane.submit_all((0..2).map(|_| task().own_rate("api", "stripe", rate)));
+    let faster = Rate { limit: 2, ..rate };
+    let other = lane.submit(task().own_rate("api", "stripe", faster));
+    assert_eq!(w1.takes(), [ids[0], other], "another rate is another limit");
+    lane.advance(9);
+    lane.takeover();
+    w1.beats();
+    assert!(!w1.takes().contains(&ids[1]));
+    lane.advance(1);
+    assert_eq!(w1.takes(), [ids[1]]);
+}
+
+#[test]
+fn a_changed_template_counts_later_tasks() {
+    let lane = Story::new();
+    lane.policy(|p| p.concurrency = vec![at_once_by_user(1)]);
+    let w1 = lane.worker("w1", 10);
+    let before = lane.submit_all((0..2).map(|_| task().flow("user", "alice")));
+    assert_eq!(w1.runs(), [before[0]]);
+    lane.policy(|p| p.concurrency[0].key = Some("team".to_owned()));
+    assert_eq!(w1.runs(), [before[1]], "nothing counts them any more");
+    let after = lane.submit_all((0..2).map(|_| task().flow("team", "red")));
+    assert_eq!(w1.runs(), [after[0]]);
+}
+
+#[test]
+fn one_key_with_many_tasks_does_not_delay_another_with_few() {
+    let lane = Story::new();
+    lane.policy(|p| p.concurrency = vec![at_once_by_user(100)]);
+    lane.submit_all((0..1_000).map(|_| task().flow("user", "greedy")));
+    let modest = lane.submit_all((0..5).map(|_| task().flow("user", "modest")));
+    let w1 = lane.worker("w1", 1);
+    let mut order = Vec::new();
+    for _ in 0..10 {
+        let ids = w1.runs();
+        ids.iter().for_each(|id| w1.finishes(*id));
+        order.extend(ids);
+    }
+    let turns: Vec<usize> =
+        order.iter().enumerate().filter(|(_, id)| modest.contains(id)).map(|(n, _)| n).collect();
+    assert_eq!(turns, [1, 3, 5, 7, 9], "each has every second turn");
+}
+
+#[test]
+fn a_unique_key_is_held_until_its_task_has_finished() {
+    let lane = Story::new();
+    let w1 = lane.worker("w1", 9);
+    let first = lane.submit(task().unique("nightly"));
+    lane.submit_all([
+        task().unique("nightly"),
+        task().unique("hourly"),
+        task().queue("other").unique("nightly"),
+    ]);
+    let answer = lane.answer().unwrap();
+    assert_eq!(answer[0], SubmitOutcome::Exists { task: first });
+    assert!(answer[1..].iter().all(|outcome| matches!(outcome, SubmitOutcome::Created { .. })));
+    assert_eq!(w1.works_off().len(), 3);
+    let again = lane.submit(task().unique("nightly"));
+    assert_eq!(w1.works_off(), [again]);
+    assert_eq!(lane.machine().tasks_in_memory(), 0, "what was not created is forgotten");
 }

@@ -1,7 +1,9 @@
 //! Stories about one lane: what the machine decides, told through workers that are moved by hand.
 
 mod cancel;
+mod cancel_newest;
 mod explain;
+mod keys;
 mod limits;
 mod order;
 mod paging;

@@ -1,0 +1,144 @@
+//! The invariants about keys: uniqueness, turns, and limits that cancel. Part of the [checker](crate::checker).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use tasklane_core::id::{LaneId, TaskId};
+use tasklane_core::status::Status;
+use tasklane_core::time::Timestamp;
+
+/// What the keys of a new task ask for.
+#[derive(Clone, Debug, Default)]
+pub struct Keyed {
+    /// Of tasks with this key there is one at a time: until a time, or else until it has finished.
+    pub unique: Option<(String, Option<Timestamp>)>,
+    /// When it was created, by the clock that `unique` was made by.
+    pub created_at: Timestamp,
+    /// Lines take turns: a group of them, and the line of this task in it. Nothing but its turn keeps it from running.
+    pub turn: Option<(String, String)>,
+    /// No more tasks of this key wait or run than so many.
+    pub only: Option<(String, u32)>,
+}
+
+/// How long an owner may take to notice what waits: two sweeps, and the time to read.
+const NOTICED_AFTER: Duration = Duration::from_secs(15);
+
+/// Turns that others may take before one that waits.
+const TURNS_MAX: u32 = 3;
+
+/// Watches keys.
+#[derive(Debug, Default)]
+pub(crate) struct KeyWatch {
+    tasks: BTreeMap<TaskId, Keyed>,
+    /// Who took a key last.
+    holders: BTreeMap<String, TaskId>,
+    lines: BTreeMap<(String, String), Line>,
+    /// Tasks of a key that never ran, and since when they wait; and those that are in flight.
+    only: BTreeMap<String, Only>,
+    /// When the owner of a lane last changed.
+    claimed: BTreeMap<LaneId, Timestamp>,
+}
+
+#[derive(Debug, Default)]
+struct Line {
+    waiting: BTreeMap<TaskId, Timestamp>,
+    /// Turns that others of the group took while it waited.
+    passed: u32,
+}
+
+#[derive(Debug, Default)]
+struct Only {
+    fresh: BTreeMap<TaskId, Timestamp>,
+    in_flight: BTreeSet<TaskId>,
+}
+
+impl KeyWatch {
+    pub(crate) fn claimed(&mut self, lane: LaneId, at: Timestamp) {
+        self.claimed.insert(lane, at);
+    }
+
+    /// A task was created. Answers what is wrong with that.
+    pub(crate) fn created(
+        &mut self,
+        at: Timestamp,
+        task: TaskId,
+        keyed: Keyed,
+        is_final: impl Fn(TaskId) -> bool,
+    ) -> Option<String> {
+        let mut wrong = None;
+        if let Some((key, _)) = &keyed.unique
+            && let Some(holder) = self.holders.insert(key.clone(), task)
+        {
+            let until = self.tasks.get(&holder).and_then(|keyed| keyed.unique.as_ref()?.1);
+            let held = until.map_or_else(|| !is_final(holder), |until| until > keyed.created_at);
+            wrong = held.then(|| format!("tasks {holder} and {task} have the key {key} at the same time"));
+        }
+        if let Some(line) = &keyed.turn {
+            self.lines.entry(line.clone()).or_default().waiting.insert(task, at);
+        }
+        if let Some((key, _)) = &keyed.only {
+            self.only.entry(key.clone()).or_default().fresh.insert(task, at);
+        }
+        self.tasks.insert(task, keyed);
+        wrong
+    }
+
+    /// A task changed. Answers what is wrong with that.
+    pub(crate) fn changed(
+        &mut self,
+        at: Timestamp,
+        task: TaskId,
+        status: Status,
+        assigned: Option<Timestamp>,
+    ) -> Option<String> {
+        let keyed = self.tasks.get(&task)?.clone();
+        let since = self.claimed.get(&task.lane()).copied().unwrap_or(at);
+        // What is written now may have been decided long ago.
+        let at = assigned.unwrap_or(at);
+        let noticed = |from: Timestamp| at.since(from.max(since)) > NOTICED_AFTER;
+        let mut wrong = None;
+        if let Some((key, max)) = &keyed.only {
+            let only = self.only.entry(key.clone()).or_default();
+            if status != Status::Pending || assigned.is_some() {
+                only.fresh.remove(&task);
+            }
+            if status.is_in_flight() {
+                only.in_flight.insert(task);
+            } else {
+                only.in_flight.remove(&task);
+            }
+            let fresh = only.fresh.values().filter(|from| noticed(**from)).count();
+            let taken = fresh + only.in_flight.len();
+            // Ends are written before what they made room for, so it is looked at when something is assigned.
+            if assigned.is_some() && fresh > 0 && taken > usize::try_from(*max).unwrap_or(usize::MAX) {
+                wrong = Some(format!("{taken} tasks of {key} wait or run, {max} may"));
+            }
+        }
+        if let Some((group, own)) = &keyed.turn {
+            let line = self.lines.entry((group.clone(), own.clone())).or_default();
+            if status == Status::Pending {
+                line.waiting.entry(task).or_insert(at);
+            } else {
+                line.waiting.remove(&task);
+            }
+            if assigned.is_some() {
+                line.passed = 0;
+                for ((other_group, other), line) in &mut self.lines {
+                    let waits = line.waiting.values().any(|from| noticed(*from));
+                    if other_group != group || other == own {
+                        continue;
+                    }
+                    line.passed = if waits { line.passed + 1 } else { 0 };
+                    if line.passed > TURNS_MAX {
+                        let task = line.waiting.keys().next().copied().unwrap_or(task);
+                        let turns = line.passed;
+                        wrong = Some(format!(
+                            "{other} (task {task}) waits while others of {group} had {turns} turns"
+                        ));
+                    }
+                }
+            }
+        }
+        wrong
+    }
+}

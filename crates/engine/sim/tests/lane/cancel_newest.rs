@@ -1,0 +1,107 @@
+//! Limits that cancel the newest instead of letting it wait.
+
+use tasklane_core::id::TaskId;
+use tasklane_core::policy::{Concurrency, ConcurrencyLimit, WhenReached};
+use tasklane_core::status::Status;
+use tasklane_sim::harness::{Make, Story, task};
+
+use crate::{at_once_by_user, only_by_user};
+
+fn of_alice() -> Make {
+    task().flow("user", "alice")
+}
+
+fn statuses(lane: &Story, ids: &[TaskId]) -> Vec<Status> {
+    ids.iter().map(|id| lane.status(*id)).collect()
+}
+
+#[test]
+fn no_more_wait_or_run_than_the_limit_says() {
+    let lane = Story::new();
+    lane.policy(|p| p.concurrency = vec![only_by_user(2)]);
+    let w1 = lane.worker("w1", 1);
+    let ids = lane.submit_all((0..4).map(|_| of_alice()));
+    let bob = lane.submit(task().flow("user", "bob"));
+    assert_eq!(
+        statuses(&lane, &ids),
+        [Status::Scheduled, Status::Pending, Status::Cancelled, Status::Cancelled]
+    );
+    assert_eq!(lane.error(ids[2]).as_deref(), Some("limit_reached"));
+    assert_eq!(w1.works_off(), [ids[0], ids[1], bob]);
+    let next = lane.submit(of_alice());
+    assert_eq!(w1.works_off(), [next], "there is room again");
+}
+
+#[test]
+fn a_limit_over_the_whole_queue_cancels_too() {
+    let lane = Story::new();
+    let concurrency = Concurrency { limit: 2, when_reached: WhenReached::CancelNewest };
+    lane.policy(|p| p.concurrency = vec![ConcurrencyLimit { key: None, concurrency }]);
+    let ids = lane.submit_all([task(), task().priority(0), task().priority(9), of_alice()]);
+    assert_eq!(
+        statuses(&lane, &ids),
+        [Status::Pending, Status::Pending, Status::Cancelled, Status::Cancelled],
+        "the newest goes, not the least urgent"
+    );
+    let w1 = lane.worker("w1", 9);
+    assert_eq!(w1.works_off().len(), 2);
+}
+
+#[test]
+fn the_same_request_twice_cancels_nothing() {
+    let lane = Story::new();
+    lane.policy(|p| p.concurrency = vec![only_by_user(1)]);
+    let w1 = lane.worker("w1", 1);
+    let first = lane.submit(of_alice().request_id("r"));
+    assert_eq!(w1.works_off(), [first]);
+    lane.submit_all([of_alice().request_id("r"), of_alice().request_id("other")]);
+    assert_eq!(w1.works_off().len(), 1, "the one that was there before took no place");
+}
+
+#[test]
+fn a_task_that_ran_before_waits_for_its_retry() {
+    let lane = Story::new();
+    lane.policy(|p| p.concurrency = vec![only_by_user(1)]);
+    let w1 = lane.worker("w1", 1);
+    let first = lane.submit(of_alice());
+    w1.runs();
+    w1.fails(first);
+    let second = lane.submit(of_alice());
+    assert_eq!(w1.runs(), [second], "one that waits for its retry takes no place");
+    lane.advance(10);
+    assert_eq!((lane.decided(first), lane.status(second)), (Some(Status::Pending), Status::Running));
+    let third = lane.submit(of_alice());
+    assert_eq!(lane.status(third), Status::Cancelled);
+    w1.finishes(second);
+    assert_eq!(w1.works_off(), [first]);
+}
+
+#[test]
+fn it_holds_after_a_takeover_and_for_what_the_store_holds() {
+    let lane = Story::new();
+    lane.policy(|p| p.concurrency = vec![only_by_user(2)]);
+    let w1 = lane.worker("w1", 1);
+    let running = lane.submit(of_alice());
+    assert_eq!(w1.runs(), [running]);
+    let stored = lane.store_all((0..3).map(|_| of_alice()));
+    lane.takeover();
+    w1.beats();
+    lane.settle();
+    assert_eq!(statuses(&lane, &stored), [Status::Pending, Status::Cancelled, Status::Cancelled]);
+    let late = lane.arrive(of_alice());
+    assert_eq!(lane.status(late), Status::Cancelled);
+    w1.finishes(running);
+    assert_eq!(w1.works_off(), [stored[0]]);
+}
+
+#[test]
+fn a_changed_policy_applies_to_what_waits() {
+    let lane = Story::new();
+    lane.policy(|p| p.concurrency = vec![at_once_by_user(1)]);
+    let ids = lane.submit_all((0..3).map(|_| of_alice()));
+    assert_eq!(statuses(&lane, &ids), [Status::Pending; 3]);
+    lane.policy(|p| p.concurrency = vec![only_by_user(1)]);
+    assert_eq!(statuses(&lane, &ids), [Status::Pending, Status::Cancelled, Status::Cancelled]);
+    let w1 = lane.worker("w1", 9);
+    assert_eq!(w1.works_off(), [ids[0]]);
+}
