@@ -109,8 +109,19 @@ CREATE TABLE task (
     state      BLOB NOT NULL
 ) STRICT;
 
+CREATE TABLE unique_key (
+    lane  INTEGER NOT NULL,
+    queue INTEGER NOT NULL,
+    name  TEXT NOT NULL,
+    until INTEGER,
+    key   INTEGER NOT NULL,
+    PRIMARY KEY (lane, queue, name)
+) STRICT, WITHOUT ROWID;
+
 CREATE INDEX task_created ON task (created_at, id, queue);
 
 CREATE INDEX task_expiry ON task (expiry) WHERE expiry IS NOT NULL;
 
 CREATE INDEX task_place ON task (place) WHERE place IS NOT NULL;
+
+CREATE INDEX unique_key_task ON unique_key (key);

@@ -43,10 +43,14 @@ pub(crate) enum LaneKey {
     Counts,
     /// Sorted set: creation time, id.
     Created,
+    /// Hash: by queue and unique key the task that took it last, and the time until which it holds it, if that is one.
+    Unique,
+    /// Hash: queue and unique key by task.
+    UniqueOf,
 }
 
 impl LaneKey {
-    const NAMES: [&str; 16] = [
+    const NAMES: [&str; 18] = [
         "lane",
         "state",
         "spec",
@@ -63,6 +67,8 @@ impl LaneKey {
         "records",
         "counts",
         "created",
+        "unique",
+        "uniqueof",
     ];
 }
 
@@ -70,7 +76,7 @@ impl LaneKey {
 pub(crate) struct LaneKeys {
     tag: String,
     slot: u16,
-    keys: [String; 16],
+    keys: [String; 18],
     /// The lane is in the list of lanes.
     listed: AtomicBool,
 }
@@ -151,7 +157,8 @@ mod tests {
         assert_eq!(keys.key(LaneKey::Created), "{tl:7}:created");
         assert_eq!(keys.key(LaneKey::Lane), "{tl:7}:lane");
         assert_eq!(keys.slot(), slot_of("tl:7"));
-        assert_eq!(keys.all().len(), LaneKey::Created as usize + 1);
+        assert_eq!(keys.key(LaneKey::UniqueOf), "{tl:7}:uniqueof");
+        assert_eq!(keys.all().len(), LaneKey::UniqueOf as usize + 1);
         assert!(keys.log_of(TaskId::from_random(1)).starts_with("{tl:7}:log:"));
     }
 }

@@ -11,7 +11,7 @@ use tasklane_core::id::{AttemptNo, LineKey, Name, QueueKey, Seq, TaskId};
 use tasklane_core::policy::VersionedPolicy;
 use tasklane_core::status::{Status, Version};
 use tasklane_core::task::{
-    AttemptRecord, NewTask, OrderKey, Place, TaskBody, TaskHead, TaskRow, TaskSpec, TaskState,
+    AttemptRecord, NewTask, OrderKey, Place, TaskBody, TaskHead, TaskRow, TaskSpec, TaskState, Unique,
 };
 use tasklane_core::time::Timestamp;
 use tasklane_ports::{StoreError, TaskCursor, codec};
@@ -101,6 +101,14 @@ pub(crate) fn spec(spec: &TaskSpec) -> (Vec<u8>, Vec<u8>) {
         (packed, Vec::new())
     } else {
         (packed, codec::encode(&*spec.body))
+    }
+}
+
+/// A unique key as scripts take it: '-' and the key, or '+', the time until which it is held, and the key.
+pub(crate) fn unique(unique: &Unique) -> Vec<u8> {
+    match unique.until {
+        Some(until) => [b"+".as_slice(), &time_key(until), unique.key.as_bytes()].concat(),
+        None => [b"-".as_slice(), unique.key.as_bytes()].concat(),
     }
 }
 
@@ -285,6 +293,11 @@ fn submit_outcome(letter: u8, packed: &mut &[u8]) -> Result<SubmitOutcome, Store
         }
         b'D' => Ok(SubmitOutcome::Duplicate),
         b'R' => Ok(SubmitOutcome::RequestIdReused),
+        b'E' => {
+            let task = TaskId(Uuid::from_bytes(fixed(packed, 0)?));
+            *packed = &packed[16..];
+            Ok(SubmitOutcome::Exists { task })
+        }
         b'F' => Ok(SubmitOutcome::QueueFull),
         _ => Err(unexpected("an unknown outcome")),
     }
@@ -410,7 +423,10 @@ mod tests {
         let mut packed = b"AD".to_vec();
         packed.push(b'C');
         packed.extend_from_slice(&7u64.to_be_bytes());
-        packed.extend_from_slice(b"NRFM");
+        packed.extend_from_slice(b"NRE");
+        let holder = TaskId::from_random(u128::MAX / 3);
+        packed.extend_from_slice(holder.0.as_bytes());
+        packed.extend_from_slice(b"FM");
         let version = Version { status: Status::Running, attempt: AttemptNo(258) };
         packed.extend_from_slice(&version_key(version));
         assert_eq!(
@@ -421,11 +437,13 @@ mod tests {
                 GroupOutcome::Applied { seq: Some(Seq(7)) },
                 GroupOutcome::Mismatch { found: None },
                 GroupOutcome::NotCreated(SubmitOutcome::RequestIdReused),
+                GroupOutcome::NotCreated(SubmitOutcome::Exists { task: holder }),
                 GroupOutcome::NotCreated(SubmitOutcome::QueueFull),
                 GroupOutcome::Mismatch { found: Some(version) },
             ]
         );
         assert!(group_outcomes(b"C").is_err());
+        assert!(submit_outcomes(b"E012345678901234").is_err());
         assert!(submit_outcomes(b"A").is_err());
     }
 

@@ -74,9 +74,11 @@ impl RedisStore {
     }
 
     async fn retire_in(&self, lane: LaneId, strip: &[TaskId], forget: &[TaskId]) -> Result<(), StoreError> {
-        use LaneKey::{Arrivals, Attempts, Body, Counts, Created, Lane, Result, Spec, State};
+        use LaneKey::{
+            Arrivals, Attempts, Body, Counts, Created, Lane, Result, Spec, State, Unique, UniqueOf,
+        };
         let lane = self.lane(lane);
-        let keys = [Lane, State, Spec, Body, Result, Attempts, Arrivals, Counts, Created];
+        let keys = [Lane, State, Spec, Body, Result, Attempts, Arrivals, Counts, Created, Unique, UniqueOf];
         let mut call = SCRIPTS.retire.call(keys.map(|key| lane.key(key)).into_iter());
         call.arg(strip.len());
         for id in strip.iter().chain(forget) {

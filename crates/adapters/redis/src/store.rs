@@ -336,6 +336,10 @@ fn add_insert(call: &mut Cmd, task: &NewTask, state: &TaskState) {
         Some(max) => call.arg(max),
         None => call.arg(""),
     };
+    match &task.unique {
+        Some(unique) => call.arg(layout::unique(unique)),
+        None => call.arg(""),
+    };
     let (spec, body) = layout::spec(&task.spec);
     call.arg(layout::packed(task, state)).arg(spec).arg(body);
 }

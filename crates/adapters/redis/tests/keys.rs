@@ -7,9 +7,10 @@ use std::sync::Arc;
 use support::RedisServer;
 use tasklane_core::id::{LaneId, Seq};
 use tasklane_core::read::{Arrival, LanePage, LaneRead};
-use tasklane_core::status::Status::Scheduled;
+use tasklane_core::status::Status::{Cancelled, Scheduled};
 use tasklane_ports::conformance::fixture::{
-    APPLIED, LANE, Owner, TaskBuilder, cancel, changing, create, ended, record, result, task, tasks,
+    APPLIED, LANE, Owner, TaskBuilder, at, cancel, changing, create, ended, inserting_assigned, record,
+    result, submit, task, tasks,
 };
 use tasklane_ports::conformance::{pages, run};
 use tasklane_ports::{LogChunk, LogPosition, LogStream, Logs, Store, TaskFilter};
@@ -34,7 +35,8 @@ fn a_lane_has_a_fixed_number_of_keys() {
         let mut keys = Vec::new();
         for first in [0, 100, 200] {
             let mut groups = Vec::new();
-            let delayed = (first + 50..first + 60).map(|n| task(n).delay(1_000).start_timeout(10));
+            let delayed = (first + 50..first + 60)
+                .map(|n| task(n).delay(1_000).start_timeout(10).unique(&n.to_string()));
             let large = task(first + 60).payload_bytes(100_000);
             let new: Vec<_> = tasks(first..first + 50)
                 .into_iter()
@@ -53,8 +55,8 @@ fn a_lane_has_a_fixed_number_of_keys() {
             assert_eq!(owner.commit(groups).await, vec![APPLIED; 20]);
             keys.push(number_of_keys(&server));
         }
-        // 16 of the lane, and the list of lanes and the version of the data.
-        assert_eq!(keys, [18; 3]);
+        // 18 of the lane, and the list of lanes and the version of the data.
+        assert_eq!(keys, [20; 3]);
         Some(())
     });
 }
@@ -127,6 +129,41 @@ fn arrivals_are_trimmed_to_the_committed_cursor_and_no_further() {
         assert_eq!((rows.len(), next), (1, Seq(12)));
         // What was trimmed from the index is still there.
         assert_eq!(pages::all_inbox(&*store, LANE, 10).await.len(), 1);
+        Some(())
+    });
+}
+
+#[test]
+fn entries_of_unique_keys_go_with_their_tasks() {
+    run("unique keys", async {
+        let server = RedisServer::start()?;
+        let store: Arc<dyn Store> = store(&server, "k").await;
+        let mut owner = Owner::claim(&store, LANE).await;
+        // Unique keys, and tasks that took one.
+        let entries =
+            || ["unique", "uniqueof"].map(|key| server.command(&["HLEN", &format!("{{k:3}}:{key}")]));
+        let lengths = |keys: u32, tasks: u32| [format!(":{keys}\r\n"), format!(":{tasks}\r\n")];
+        create(&*store, [task(1).unique("a").build(), task(2).unique_until("b", at(10)).build()]).await;
+        owner.commit([inserting_assigned(task(3).unique("c").build())]).await;
+        // Refused ones leave nothing, and neither do those without a key.
+        submit(&*store, [task(4).unique("a").build(), task(5).unique("d").len_max(0).build()]).await;
+        create(&*store, [task(6).build()]).await;
+        assert_eq!(entries(), lengths(3, 3));
+
+        for number in [1, 2, 3, 6] {
+            owner.advance(task(number).id(), &[Cancelled]).await;
+        }
+        let all: Vec<_> = (1..=7).map(|number| task(number).id()).collect();
+        store.retire(&all, &[]).await.unwrap();
+        assert_eq!(entries(), lengths(3, 3));
+        // Taken over: the one before knows what it took until it is forgotten.
+        create(&*store, [task(7).unique("a").build()]).await;
+        assert_eq!(entries(), lengths(3, 4));
+        store.retire(&[], &all).await.unwrap();
+        assert_eq!(entries(), lengths(1, 1));
+        owner.advance(task(7).id(), &[Cancelled]).await;
+        store.retire(&[], &all).await.unwrap();
+        assert_eq!(entries(), lengths(0, 0));
         Some(())
     });
 }

@@ -36,6 +36,7 @@ fn nth(first: &GroupOutcome, n: u32) -> GroupOutcome {
 #[cfg(test)]
 mod tests {
     use tasklane_core::commit::SubmitOutcome;
+    use tasklane_core::id::TaskId;
     use tasklane_core::status::Version;
     use tasklane_ports::codec::{decode, encode};
 
@@ -44,6 +45,8 @@ mod tests {
     #[test]
     fn outcomes_come_back_as_they_were() {
         let applied = |seq: u64| GroupOutcome::Applied { seq: Some(Seq(seq)) };
+        let exists =
+            |task| GroupOutcome::NotCreated(SubmitOutcome::Exists { task: TaskId::from_random(task) });
         let cases: [Vec<GroupOutcome>; 4] = [
             vec![],
             vec![GroupOutcome::Applied { seq: None }; 1000],
@@ -54,6 +57,10 @@ mod tests {
                 applied(8),
                 GroupOutcome::NotCreated(SubmitOutcome::Duplicate),
                 GroupOutcome::NotCreated(SubmitOutcome::Duplicate),
+                exists(1),
+                exists(1),
+                exists(2),
+                GroupOutcome::NotCreated(SubmitOutcome::QueueFull),
                 GroupOutcome::Mismatch { found: None },
                 GroupOutcome::Mismatch { found: Some(Version::NEW) },
                 GroupOutcome::Applied { seq: None },

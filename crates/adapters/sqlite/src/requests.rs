@@ -80,13 +80,22 @@ fn create(
 /// Why a task cannot be created, as far as that can be said without trying: trying is cheaper than looking for an id
 /// that is hardly ever there.
 fn refusal(tables: &mut Tables<'_>, task: &NewRow) -> Result<Option<SubmitOutcome>, Failure> {
-    let Some(max) = task.queue_len_max else { return Ok(None) };
-    let queue = tables.queue(&task.queue)?;
-    if tables.waiting(queue)? < u64::from(max) {
+    let refused = if let Some(task) = tables.holder(task)? {
+        SubmitOutcome::Exists { task }
+    } else if is_full(tables, task)? {
+        SubmitOutcome::QueueFull
+    } else {
         return Ok(None);
-    }
-    // A repeated request is told so even if there is no room for another.
-    Ok(Some(existing(tables, task)?.unwrap_or(SubmitOutcome::QueueFull)))
+    };
+    // A repeated request is told so, whatever else speaks against it.
+    Ok(Some(existing(tables, task)?.unwrap_or(refused)))
+}
+
+/// Whether as many tasks wait in the queue as may.
+fn is_full(tables: &mut Tables<'_>, task: &NewRow) -> Result<bool, Failure> {
+    let Some(max) = task.queue_len_max else { return Ok(false) };
+    let queue = tables.queue(&task.queue)?;
+    Ok(tables.waiting(queue)? >= u64::from(max))
 }
 
 /// The same, with a look for the id.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tasklane_core::commit::{Commit, Group, TaskChange};
 use tasklane_core::id::{AttemptNo, LineKey, QueueKey, TaskId};
 use tasklane_core::status::Version;
-use tasklane_core::task::{Fingerprint, NewTask, Place, TaskHead, TaskState};
+use tasklane_core::task::{Fingerprint, NewTask, Place, TaskHead, TaskState, Unique};
 use tasklane_core::time::Timestamp;
 use tasklane_ports::codec::encode;
 
@@ -16,6 +16,7 @@ pub(crate) struct NewRow {
     pub(crate) created_at: Timestamp,
     pub(crate) fingerprint: Fingerprint,
     pub(crate) queue_len_max: Option<u32>,
+    pub(crate) unique: Option<Unique>,
     pub(crate) head: HeadRow,
     pub(crate) parent: Option<TaskId>,
     pub(crate) schedule: Option<String>,
@@ -58,6 +59,7 @@ impl NewRow {
             created_at: task.created_at,
             fingerprint: task.fingerprint,
             queue_len_max: task.queue_len_max,
+            unique: task.unique.clone(),
             head: heads.row(head),
             parent: body.parent,
             schedule: body.schedule.clone(),

@@ -8,7 +8,8 @@ use rusqlite::{Connection, OptionalExtension, Statement, params};
 use rustc_hash::FxHashMap;
 use tasklane_core::id::{AttemptNo, CommitNo, Epoch, LaneId, OwnerId, QueueKey, Seq, TaskId};
 use tasklane_core::status::{Status, Version};
-use tasklane_core::task::{Fingerprint, Place, TaskBody, TaskHead};
+use tasklane_core::task::{Fingerprint, Place, TaskBody, TaskHead, Unique};
+use tasklane_core::time::Timestamp;
 use tasklane_ports::{StoreError, codec};
 
 use crate::error::Failure;
@@ -68,6 +69,10 @@ statements! {
     add_spec: "INSERT INTO spec (key, fingerprint_version, fingerprint_hash, body_bytes, head, body)
                VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
     add_child: "INSERT INTO child (parent, created_at, id, key) VALUES (?1, ?2, ?3, ?4)";
+    holder: "SELECT t.id, t.status, u.until FROM unique_key u CROSS JOIN task t ON t.key = u.key
+             WHERE u.lane = ?1 AND u.queue = ?2 AND u.name = ?3";
+    put_unique: "INSERT OR REPLACE INTO unique_key (lane, queue, name, until, key)
+                 VALUES (?1, ?2, ?3, ?4, ?5)";
     add_fired: "INSERT INTO fired (schedule, created_at, id, key) VALUES (?1, ?2, ?3, ?4)";
     // Names no indexed column, so no index is touched.
     change_in_place: "UPDATE task SET status = ?2, attempt = ?3, state = ?4 WHERE key = ?1";
@@ -82,6 +87,7 @@ statements! {
     drop_attempts: "DELETE FROM attempt WHERE key = ?1";
     drop_child: "DELETE FROM child WHERE parent = ?1 AND created_at = ?2 AND id = ?3";
     drop_fired: "DELETE FROM fired WHERE schedule = ?1 AND created_at = ?2 AND id = ?3";
+    drop_unique: "DELETE FROM unique_key WHERE key = ?1";
     drop_spec: "DELETE FROM spec WHERE key = ?1";
     drop_task: "DELETE FROM task WHERE key = ?1";
 
@@ -319,15 +325,29 @@ impl<'c> Tables<'c> {
             Ok((row.get(0)?, row.get(1)?, row.get::<_, u8>(2)?, row.get(3)?))
         });
         let Some((key, queue, status, attempt)) = found.optional()? else { return Ok(None) };
-        let status = Status::from_code(status)
-            .ok_or_else(|| StoreError::corrupt(format!("task {id} has status {status}")))?;
-        Ok(Some(Found { key, queue, version: Version { status, attempt: AttemptNo(attempt) } }))
+        let version = Version { status: status_of(id, status)?, attempt: AttemptNo(attempt) };
+        Ok(Some(Found { key, queue, version }))
     }
 
     pub(crate) fn fingerprint(&mut self, key: i64) -> Result<Fingerprint, Failure> {
         Ok(self.sql.fingerprint.query_row([key], |row| {
             Ok(Fingerprint { version: row.get(0)?, hash: row.get::<_, i64>(1)?.cast_unsigned() })
         })?)
+    }
+
+    /// The task that holds the unique key of a new one.
+    pub(crate) fn holder(&mut self, task: &NewRow) -> Result<Option<TaskId>, Failure> {
+        let Some(unique) = &task.unique else { return Ok(None) };
+        let queue = self.queue(&task.queue)?;
+        let taken = self.sql.holder.query_row(params![task.id.lane().0, queue, unique.key], |row| {
+            Ok((TaskId(uuid::Uuid::from_bytes(row.get(0)?)), row.get::<_, u8>(1)?, row.get(2)?))
+        });
+        let Some((id, status, until)) = taken.optional()? else { return Ok(None) };
+        let held = match until {
+            Some(until) => Timestamp::from_micros(until) > task.created_at,
+            None => !status_of(id, status)?.is_final(),
+        };
+        Ok(held.then_some(id))
     }
 
     /// Creates a task with the next number of its lane, or answers `None` if the id is taken.
@@ -370,6 +390,10 @@ impl<'c> Tables<'c> {
         }
         if let Some(schedule) = &task.schedule {
             self.sql.add_fired.execute(params![schedule, created_at, id, key])?;
+        }
+        if let Some(Unique { key: name, until }) = &task.unique {
+            let until = until.map(Timestamp::as_micros);
+            self.sql.put_unique.execute(params![task.id.lane().0, queue, name, until, key])?;
         }
         self.count(queue, None, Some(state.version.status))?;
         self.lane_mut(lane)?.seq = seq;
@@ -442,6 +466,7 @@ impl<'c> Tables<'c> {
 
     /// Removes a task that was stripped.
     pub(crate) fn forget_task(&mut self, found: Found) -> Result<(), Failure> {
+        self.sql.drop_unique.execute([found.key])?;
         self.sql.drop_spec.execute([found.key])?;
         self.sql.drop_task.execute([found.key])?;
         self.count(found.queue, Some(found.version.status), None)
@@ -497,6 +522,10 @@ impl<'c> Tables<'c> {
         let (attempt, number): (i64, i64) = next.optional()?.unwrap_or((i64::MAX, 0));
         Ok(self.sql.drop_logs.execute(params![id, attempt, number])?)
     }
+}
+
+fn status_of(task: TaskId, code: u8) -> Result<Status, StoreError> {
+    Status::from_code(code).ok_or_else(|| StoreError::corrupt(format!("task {task} has status {code}")))
 }
 
 /// Counts by status, from eight columns.

@@ -95,3 +95,12 @@ async fn statements_of_a_task_that_waited() {
     let assigned = tasks.iter().map(|task| changing(task.id, &task.state(), &[Status::Scheduled]));
     assert_eq!(counted.cost(assigned.collect()).await, 2, "it is looked for, and changed");
 }
+
+/// One with a unique key.
+#[tokio::test]
+async fn statements_of_a_task_with_a_unique_key() {
+    let mut counted = Counted::new().await;
+    let unique =
+        (1..=TASKS as u64).map(|number| task(number).unique(&number.to_string()).build()).map(inserting);
+    assert_eq!(counted.cost(unique.collect()).await, 4, "its holder is looked for, and it is written down");
+}

@@ -5,6 +5,7 @@ mod support;
 use std::sync::Arc;
 
 use rusqlite::Connection;
+use tasklane_core::commit::SubmitOutcome;
 use tasklane_ports::conformance::fixture::{LANE, create, submit, task, tasks};
 use tasklane_ports::conformance::pages::all_counts;
 use tasklane_ports::{Store, StoreError};
@@ -74,6 +75,25 @@ async fn second_store_on_the_same_file_is_refused_by_any_name() {
     }
     // The attempt has done no harm.
     create(&store, tasks(1..=3)).await;
+}
+
+#[tokio::test]
+async fn file_of_the_first_version_goes_on_with_what_it_holds() {
+    let folder = support::folder();
+    let path = folder.path().join("tasklane.db");
+    create(&Sqlite::connect(Options::new(&path)).await.unwrap(), tasks(1..=3)).await;
+    // As it was before unique keys.
+    let shell = Connection::open(&path).unwrap();
+    shell.execute_batch("DROP TABLE unique_key; PRAGMA user_version = 1").unwrap();
+    let store = Sqlite::connect(Options::new(&path)).await.unwrap();
+    assert_eq!(submit(&store, [task(1).unique("a").build()]).await, [SubmitOutcome::Duplicate]);
+    let holder = task(4).unique("a").build();
+    create(&store, [holder.clone()]).await;
+    assert_eq!(
+        submit(&store, [task(5).unique("a").build()]).await,
+        [SubmitOutcome::Exists { task: holder.id }]
+    );
+    assert_eq!(all_counts(&store, 10).await[0].by_status[0], 4);
 }
 
 #[tokio::test]

@@ -333,7 +333,11 @@ impl NewTask {
 
     /// An upper bound of the bytes a store writes for it, but for the fixed size of rows.
     pub fn bytes(&self) -> usize {
-        let unique = self.unique.as_ref().map_or(0, |unique| 2 * unique.key.len() + 64);
+        let QueueKey { namespace, queue } = &self.spec.head.queue;
+        let unique = self.unique.as_ref().map_or(0, |unique| {
+            // Twice, each time with the name of its queue.
+            2 * (namespace.as_str().len() + queue.as_str().len() + unique.key.len()) + 64
+        });
         512 + self.spec.head.bytes() + self.spec.body_bytes() + unique
     }
 

@@ -9,7 +9,7 @@ use tasklane_core::guard::{Guard, Guards};
 use tasklane_local::{MemoryOptions, MemoryStore};
 use tasklane_ports::Store;
 use tasklane_ports::conformance::model::{Plan, find_difference};
-use tasklane_ports::conformance::store::{claim, commit, group, load, submit};
+use tasklane_ports::conformance::store::{claim, commit, group, load, submit, unique};
 use tasklane_ports::conformance::{StoreEnv, run_long};
 
 struct Unguarded(MemoryStore);
@@ -43,6 +43,7 @@ fn the_model_finds_every_missing_guard() {
         Guard::CommitNumber,
         Guard::CommitRepeat,
         Guard::RequestIdKey,
+        Guard::UniqueKey,
         Guard::ArrivalsOrder,
         Guard::InboxDoneInGroup,
     ];
@@ -77,6 +78,7 @@ found_by! {
     CommitNumber => commit::numbers_begin_at_one_and_leave_none_out,
     CommitRepeat => commit::a_repeated_commit_answers_the_first_outcomes,
     RequestIdKey => submit::racing_submits_create_once,
+    UniqueKey => unique::of_racing_submits_with_a_unique_key_one_is_created,
     ArrivalsOrder => load::arrivals_go_on_where_they_ended,
     InboxDoneInGroup => group::inbox_rows_stay_when_their_group_is_skipped,
 }

@@ -43,6 +43,8 @@ use crate::{Expired, Retire, StoreError};
 ///     still a duplicate and another one under the same id is still refused.
 /// 19. A forgotten task has never been there: not in lists, counts or arrivals, and its id can be taken anew. Readers
 ///     of arrivals pass over it.
+/// 20. Of tasks of one lane and queue with the same unique key, one at a time holds it: until it has finished, or until
+///     the time it was given. Whoever comes meanwhile is told its id; a task that is forgotten holds nothing any more.
 #[async_trait]
 pub trait Store: Send + Sync + std::fmt::Debug {
     /// What this store can take.

@@ -53,9 +53,9 @@ local function has(parts, bit) return parts % (2 * bit) >= bit end
 
 -- Any group. Takes its arguments whole, whatever becomes of it.
 local function group(parts)
-  local inserted, len_max, packed, spec, body
+  local inserted, len_max, unique, packed, spec, body
   if has(parts, 1) then
-    inserted, len_max, packed, spec, body = next_id(), take(), take(), take(), take()
+    inserted, len_max, unique, packed, spec, body = next_id(), take(), take(), take(), take(), take()
   end
   local changed, expected, moving, numbers, result, ended
   if has(parts, 2) then
@@ -72,7 +72,7 @@ local function group(parts)
   end
 
   if inserted then
-    local refused = refusal(inserted, packed, len_max)
+    local refused = refusal(inserted, len_max, unique, packed)
     if refused then return refused end
     if has(parts, 64) then return 'N' end
   end
@@ -88,7 +88,7 @@ local function group(parts)
 
   -- Nothing is refused from here on.
   local outcome = 'A'
-  if inserted then outcome = 'C' .. insert(inserted, packed, spec, body) end
+  if inserted then outcome = 'C' .. insert(inserted, unique, packed, spec, body) end
   if changed then change(changed, old, last, moving) end
   local id = changed or inserted
   if numbers then

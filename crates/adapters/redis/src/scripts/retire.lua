@@ -1,7 +1,8 @@
--- KEYS: lane, state, spec, body, result, attempts, arrivals, counts, created. ARGV: how many tasks to strip, their ids,
--- then the ids of those to forget. Tasks that are not finished are passed over. Positions as in writing.lua.
+-- KEYS: lane, state, spec, body, result, attempts, arrivals, counts, created, unique, uniqueof. ARGV: how many tasks to
+-- strip, their ids, then the ids of those to forget. Tasks that are not finished are passed over. Positions as in
+-- writing.lua.
 local LANE, STATE, SPEC, BODY, RESULT, ATTEMPTS = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local ARRIVALS, COUNTS, CREATED = KEYS[7], KEYS[8], KEYS[9]
+local ARRIVALS, COUNTS, CREATED, UNIQUE, UNIQUE_OF = KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11]
 local strips = tonumber(ARGV[1])
 
 -- The finished ones among the tasks that some arguments name. Each comes once, so that none is counted twice.
@@ -65,3 +66,16 @@ for i = 1, #forgotten do
   call('HDEL', STATE, id)
 end
 drop_data(forgotten)
+
+-- Another task may have taken a unique key since.
+local ids = {}
+for i = 1, #forgotten do ids[i] = forgotten[i].id end
+local fields = gather(UNIQUE_OF, ids)
+for i = 1, #ids do
+  local field = fields[i]
+  if field then
+    local holder = call('HGET', UNIQUE, field)
+    if holder and sub(holder, 1, 16) == ids[i] then call('HDEL', UNIQUE, field) end
+    call('HDEL', UNIQUE_OF, ids[i])
+  end
+end

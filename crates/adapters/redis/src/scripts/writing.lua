@@ -25,7 +25,7 @@
 local LANE, STATE, SPEC, BODY, RESULT, ATTEMPTS = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local READY, DELAYED, EXPIRING, IN_FLIGHT = KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local ARRIVALS, INBOX, RECORD_KEYS, RECORDS = KEYS[11], KEYS[12], KEYS[13], KEYS[14]
-local COUNTS, CREATED = KEYS[15], KEYS[16]
+local COUNTS, CREATED, UNIQUE, UNIQUE_OF = KEYS[15], KEYS[16], KEYS[17], KEYS[18]
 
 local ARGV, call, byte, sub, pack = ARGV, redis.call, string.byte, string.sub, struct.pack
 local PENDING, RETRYING = 0, 4
@@ -88,12 +88,56 @@ local function waiting(queue)
   return n + counts[PENDING] + counts[RETRYING]
 end
 
+-- Times as they are packed. Lua itself would compare them by the server's locale.
+local function is_after(one, other)
+  local high, low = struct.unpack('>I4I4', one)
+  local other_high, other_low = struct.unpack('>I4I4', other)
+  return high > other_high or high == other_high and low > other_low
+end
+
+-- What `unique` asks for ('-' key, or '+' time key): its field, which is queue and key, and the time or ''. Names of
+-- queues have one slash in the middle, so the key begins after the second one.
+local function unique_field(packed, unique)
+  local high, low = byte(packed, 40, 41)
+  local queue = sub(packed, 42, 41 + high * 256 + low)
+  if sub(unique, 1, 1) == '+' then return queue .. '/' .. sub(unique, 10), sub(unique, 2, 9) end
+  return queue .. '/' .. sub(unique, 2), ''
+end
+
+-- By field: id and time of the task that took it last, or false. Read when asked for, because few tasks have a key.
+local taken = {}
+
+-- The task that holds the unique key which a new one asks for.
+local function holder(packed, unique)
+  local field = unique_field(packed, unique)
+  local found = taken[field]
+  if found == nil then
+    found = call('HGET', UNIQUE, field)
+    taken[field] = found
+  end
+  if not found then return end
+  local id, till = sub(found, 1, 16), sub(found, 17)
+  local state = now[id]
+  if state == nil then
+    state = call('HGET', STATE, id)
+    now[id] = state
+  end
+  if not state then return end
+  if till ~= '' then
+    if is_after(till, sub(packed, 32, 39)) then return id end
+    return
+  end
+  local high, low = byte(state, 48, 49)
+  if byte(state, 51 + high * 256 + low) ~= IS_DONE then return id end
+end
+
 local seq = 0
+local uniques, unique_of = { [0] = 0 }, { [0] = 0 }
 local specs, bodies, arrived, created = { [0] = 0 }, { [0] = 0 }, { [0] = 0 }, { [0] = 0 }
 
--- Why a task cannot be inserted: D(uplicate), R(equest id reused), F (queue full); nil if it can. `packed` is its state
--- from position 9 on.
-local function refusal(id, packed, len_max)
+-- Why a task cannot be inserted: D(uplicate), R(equest id reused), E(xists) and the id of the task that holds its unique
+-- key, F (queue full); nil if it can. `packed` is its state from position 9 on.
+local function refusal(id, len_max, unique, packed)
   local found = now[id]
   if found then
     local was, is = byte(found, 27), byte(packed, 19)
@@ -102,6 +146,10 @@ local function refusal(id, packed, len_max)
     if was ~= is or sub(found, 28, 35) == sub(packed, 20, 27) then return 'D' end
     return 'R'
   end
+  if unique ~= '' then
+    local held_by = holder(packed, unique)
+    if held_by then return 'E' .. held_by end
+  end
   if len_max ~= '' then
     local high, low = byte(packed, 40, 41)
     if waiting(sub(packed, 42, 41 + high * 256 + low)) >= tonumber(len_max) then return 'F' end
@@ -109,7 +157,7 @@ local function refusal(id, packed, len_max)
 end
 
 -- Answers the arrival number. `body` is empty where it is part of the spec.
-local function insert(id, packed, spec, body)
+local function insert(id, unique, packed, spec, body)
   seq = seq + 1
   local number = pack('>I8', seq)
   before[id] = false
@@ -123,6 +171,12 @@ local function insert(id, packed, spec, body)
   add_two(created, '0', sub(packed, 32, 39) .. id)
   add(arrived, id)
   if body ~= '' then add_two(bodies, id, body) end
+  if unique ~= '' then
+    local field, till = unique_field(packed, unique)
+    taken[field] = id .. till
+    add_two(uniques, field, id .. till)
+    add_two(unique_of, id, field)
+  end
   return number
 end
 
@@ -196,6 +250,8 @@ local function write_tasks()
   many('HSET', STATE, states)
   many('HSET', SPEC, specs)
   many('HSET', BODY, bodies)
+  many('HSET', UNIQUE, uniques)
+  many('HSET', UNIQUE_OF, unique_of)
   many('ZADD', CREATED, created)
   many('RPUSH', ARRIVALS, arrived)
   for place, index in pairs({ [IS_READY] = READY, [IS_DELAYED] = DELAYED, [IS_IN_FLIGHT] = IN_FLIGHT }) do

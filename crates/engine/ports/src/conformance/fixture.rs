@@ -14,7 +14,7 @@ use tasklane_core::retry::RetryPolicy;
 use tasklane_core::status::{Path, Status, Step};
 use tasklane_core::task::{
     AttemptOutcome, AttemptRecord, Fingerprint, NewTask, Payload, Priority, TaskBody, TaskError, TaskHead,
-    TaskResult, TaskSpec, TaskState,
+    TaskResult, TaskSpec, TaskState, Unique,
 };
 use tasklane_core::time::Timestamp;
 
@@ -71,6 +71,7 @@ pub struct TaskBuilder {
     delay: Duration,
     fingerprint: Fingerprint,
     len_max: Option<u32>,
+    unique: Option<Unique>,
 }
 
 impl TaskBuilder {
@@ -105,6 +106,7 @@ impl TaskBuilder {
             delay: Duration::ZERO,
             fingerprint,
             len_max: None,
+            unique: None,
         }
     }
 
@@ -176,6 +178,20 @@ impl TaskBuilder {
         self
     }
 
+    /// With a unique key that it holds until it has finished.
+    #[must_use]
+    pub fn unique(mut self, key: &str) -> Self {
+        self.unique = Some(Unique { key: key.to_owned(), until: None });
+        self
+    }
+
+    /// With a unique key that it holds until this time.
+    #[must_use]
+    pub fn unique_until(mut self, key: &str, until: Timestamp) -> Self {
+        self.unique = Some(Unique { key: key.to_owned(), until: Some(until) });
+        self
+    }
+
     /// With a payload of this many bytes.
     #[must_use]
     pub fn payload_bytes(mut self, bytes: usize) -> Self {
@@ -205,7 +221,7 @@ impl TaskBuilder {
             due: self.created_at + self.delay,
             fingerprint: self.fingerprint,
             queue_len_max: self.len_max,
-            unique: None,
+            unique: self.unique,
         }
     }
 }

@@ -16,6 +16,8 @@ pub(super) const LANES: usize = 2;
 pub(super) const ACTORS: usize = 3;
 /// Request ids in each queue.
 pub(super) const REQUESTS: u64 = 8;
+/// Unique keys in each queue.
+pub(super) const UNIQUES: usize = 3;
 /// Queues of a sequence.
 pub(super) const QUEUES: usize = 2;
 
@@ -66,7 +68,16 @@ pub(super) struct NewOp {
     pub(super) delay: u64,
     pub(super) start_timeout: Option<u64>,
     pub(super) len_max: Option<u32>,
+    pub(super) unique: Option<UniqueOp>,
     pub(super) payload_bytes: usize,
+}
+
+/// A unique key to take.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct UniqueOp {
+    pub(super) key: usize,
+    /// Held for so many milliseconds; until the task has finished unless said otherwise.
+    pub(super) millis: Option<u64>,
 }
 
 /// How a lane is claimed.
@@ -308,11 +319,16 @@ fn new_task() -> impl Strategy<Value = NewOp> {
     let waits = (select(&[0, 0, 0, 50, 50, 100_000][..]), select(&[None, None, Some(100), Some(10_000)][..]));
     let large = chance(0.05).prop_map(|large| if large { 10_000 } else { 10 });
     let rest = (chance(0.1), 0..2_usize, select(&[5, 5, 0, 9][..]), maybe(0.25, 0..6_u32), large);
-    (task(), waits, rest).prop_map(|(task, (delay, start_timeout), rest)| {
+    (task(), waits, maybe(0.3, unique()), rest).prop_map(|(task, (delay, start_timeout), unique, rest)| {
         let (other, kind, priority, len_max, payload_bytes) = rest;
         let fingerprint = u64::from(other);
-        NewOp { task, fingerprint, kind, priority, delay, start_timeout, len_max, payload_bytes }
+        NewOp { task, fingerprint, kind, priority, delay, start_timeout, len_max, unique, payload_bytes }
     })
+}
+
+fn unique() -> impl Strategy<Value = UniqueOp> {
+    let millis = select(&[None, None, None, Some(0), Some(10), Some(60), Some(100_000)][..]);
+    (0..UNIQUES, millis).prop_map(|(key, millis)| UniqueOp { key, millis })
 }
 
 fn claim() -> impl Strategy<Value = ClaimHow> {

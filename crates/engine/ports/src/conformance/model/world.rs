@@ -14,7 +14,7 @@ use tasklane_core::time::Timestamp;
 
 use super::op::{
     ACTORS, ChangeOp, ClaimHow, CommitOp, CursorHow, ExpectedHow, FenceHow, FilterOp, GroupOp, LANES, NewOp,
-    NumberHow, Op, Pick, QUEUES, REQUESTS, ReadOp, TaskRef, VersionHow, Way,
+    NumberHow, Op, Pick, QUEUES, REQUESTS, ReadOp, TaskRef, UNIQUES, UniqueOp, VersionHow, Way,
 };
 use super::side::{Answer, Side};
 use crate::conformance::fixture::{
@@ -226,10 +226,27 @@ impl World {
         for queue in &queues {
             both!(self, |side| side.policy(queue))?;
         }
+        self.try_unique_keys().await?;
         let (expected, _) = self.reference.policies(self.lanes[0], 0, &queues).await;
         let (found, revision) = self.subject.policies(self.lanes[0], self.policies_since, &queues).await;
         compare(expected, &found)?;
         Ok(revision)
+    }
+
+    /// Who holds a unique key shows only when another task wants it.
+    async fn try_unique_keys(&mut self) -> Result<(), String> {
+        for lane in self.lanes {
+            let wanted = (0..QUEUES).flat_map(|queue| (0..UNIQUES).map(move |key| (queue, key)));
+            let tasks: Vec<_> = wanted
+                .map(|(queue, key)| {
+                    let request = REQUESTS + key as u64;
+                    let task = TaskBuilder::new(lane, request).in_queue(self.queue(lane, queue));
+                    task.created_at(self.base).unique(UNIQUE_KEYS[key]).build()
+                })
+                .collect();
+            both!(self, |side| side.submit(lane, &tasks))?;
+        }
+        Ok(())
     }
 
     async fn claim(&mut self, lane_index: usize, actor: usize, how: ClaimHow) -> Result<(), String> {
@@ -381,6 +398,13 @@ impl World {
         if let Some(len_max) = new.len_max.filter(|_| new.task.queue != SPREAD) {
             task = task.len_max(len_max);
         }
+        task = match new.unique {
+            Some(UniqueOp { key, millis: None }) => task.unique(UNIQUE_KEYS[key]),
+            Some(UniqueOp { key, millis: Some(millis) }) => {
+                task.unique_until(UNIQUE_KEYS[key], now + Duration::from_millis(millis))
+            }
+            None => task,
+        };
         task.build()
     }
 
@@ -504,6 +528,8 @@ const SPREAD: usize = 0;
 
 /// Task types, each with lines of its own.
 const KINDS: [&str; 2] = ["SHELL", "HTTP"];
+
+const UNIQUE_KEYS: [&str; UNIQUES] = ["a", "", "a/é"];
 
 const RECORDS: [(RecordKind, &str); 4] = [
     (RecordKind::Rate, "a"),

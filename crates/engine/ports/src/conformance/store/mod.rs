@@ -10,6 +10,7 @@ pub mod policy;
 pub mod query;
 pub mod retire;
 pub mod submit;
+pub mod unique;
 
 /// One test for each case of the store's suite. Takes an `async fn` that gives an `Option` of a
 /// [`StoreEnv`](crate::conformance::StoreEnv) in a fresh, empty place.
@@ -29,6 +30,26 @@ macro_rules! store_conformance {
                 every_lane_takes_tasks,
                 any_text_is_kept,
                 a_submit_as_large_as_the_store_takes_is_stored,
+            ],
+            unique: [
+                a_unique_key_is_held_by_an_unfinished_task,
+                a_unique_key_is_free_once_its_holder_is_final,
+                a_unique_key_is_held_until_a_time,
+                a_unique_key_belongs_to_a_queue_of_a_lane,
+                any_text_is_a_unique_key,
+                tasks_of_a_batch_see_the_unique_keys_of_those_before,
+                a_known_id_is_told_before_a_held_unique_key,
+                a_held_unique_key_is_told_before_a_full_queue,
+                a_refused_task_takes_no_unique_key,
+                an_insert_with_a_held_unique_key_skips_its_group,
+                groups_see_the_unique_keys_of_those_before,
+                a_repeated_commit_names_the_same_holder,
+                a_forgotten_task_holds_no_unique_key,
+                forgetting_leaves_a_unique_key_that_another_has_taken,
+                a_stripped_task_keeps_its_unique_key,
+                of_racing_submits_with_a_unique_key_one_is_created,
+                many_unique_keys_are_taken_at_once,
+                unique_keys_survive_a_crash,
             ],
             claim: [
                 a_lane_that_nobody_claimed_has_epoch_zero,
