@@ -370,14 +370,24 @@ async fn a_policy_that_is_not_allowed() {
         (json!({ "version": 0, "policy": { "maxLength": 0 } }), "invalid_value", "policy.maxLength"),
         (json!({ "version": 0, "policy": { "strategy": "best" } }), "invalid_value", "policy.strategy"),
         (
-            json!({ "version": 0, "policy": { "limits": [{ "name": "a" }] } }),
+            json!({ "version": 0, "policy": { "concurrency": [{ "key": "a" }] } }),
             "missing_field",
-            "policy.limits[0]",
+            "policy.concurrency[0].limit",
         ),
         (
-            json!({ "version": 0, "policy": { "limits": [{ "name": "a", "rate": { "per": 1 } }] } }),
-            "missing_field",
-            "policy.limits[0].rate.limit",
+            json!({ "version": 0, "policy": { "concurrency": [{ "key": "{{ tenant }}", "limit": 1 }] } }),
+            "invalid_value",
+            "policy.concurrency[0].key",
+        ),
+        (
+            json!({ "version": 0, "policy": { "rate": [{ "limit": 1, "per": 1 }, { "limit": 2, "per": 1 }] } }),
+            "invalid_value",
+            "policy.rate[1].key",
+        ),
+        (
+            json!({ "version": 0, "policy": { "rate": [{ "limit": 1, "per": "367d" }] } }),
+            "invalid_value",
+            "policy.rate[0].per",
         ),
     ];
     for (body, code, field) in cases {
