@@ -9,14 +9,14 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use tasklane_core::commit::GroupOutcome;
-use tasklane_core::id::{DispatchNo, Epoch, LaneId, Name, QueueKey, Seq, SessionId, TaskId};
+use tasklane_core::id::{DispatchNo, Epoch, LaneId, LimitId, Name, QueueKey, Seq, SessionId, TaskId};
 use tasklane_core::lane::{Effect, Input, Lane, LaneOptions, SubmitToken};
 use tasklane_core::member::{Member, Role, WorkerDescriptor};
 use tasklane_core::message::{Ending, Finish, Heartbeat, OwnerBatch, Report, ToLane, ToWorker, WorkerBatch};
 use tasklane_core::read::{LanePage, LaneRead};
 use tasklane_core::retry::RetryPolicy;
 use tasklane_core::task::{
-    Fingerprint, NewTask, Payload, Priority, TaskBody, TaskHead, TaskResult, TaskSpec,
+    Fingerprint, FlowKey, NewTask, Payload, Priority, TaskBody, TaskHead, TaskResult, TaskSpec,
 };
 use tasklane_core::time::Timestamp;
 
@@ -35,7 +35,7 @@ pub(crate) struct Options {
 }
 
 /// Waiting tasks whose memory is measured.
-const WAITING: u64 = 200_000;
+const WAITING: u64 = 100_000;
 /// Room that each worker gives the lane.
 const ROOM: u64 = 64;
 
@@ -72,8 +72,14 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         ratio(bench.groups, bench.commits),
         ratio(bench.groups, options.tasks)
     );
-    let bytes = waiting_bytes()?;
+    // All are kept until the end, so that none takes the memory that another has left.
+    let (one_line, bytes) = waiting_bytes(None)?;
     println!("{bytes} bytes for each waiting task in the window, with a payload of 200 bytes");
+    let (one_key, of_one_key) = waiting_bytes(Some(1))?;
+    let (many_keys, of_many_keys) = waiting_bytes(Some(WAITING))?;
+    let bytes = of_many_keys.saturating_sub(of_one_key);
+    println!("{bytes} bytes more for each of {WAITING} keys with one waiting task");
+    drop((one_line, one_key, many_keys));
     Ok(())
 }
 
@@ -86,18 +92,36 @@ fn ratio(a: u64, b: u64) -> f64 {
     a as f64 / b as f64
 }
 
-/// Memory of a window full of tasks that no worker runs.
-fn waiting_bytes() -> anyhow::Result<u64> {
+/// Memory of a window full of tasks that no worker runs, with so many keys, for each task.
+fn waiting_bytes(keys: Option<u64>) -> anyhow::Result<(Bench, u64)> {
     let window = usize::try_from(WAITING)?;
-    let mut bench = Bench::new(1, LaneOptions { window, tasks_max: 2 * window, ..LaneOptions::default() });
+    let options =
+        LaneOptions { window, tasks_max: 2 * window, lines_max: 2 * window, ..LaneOptions::default() };
+    let mut bench = Bench::new(1, options);
     let before = resident()?;
     for batch in 0..WAITING / 1000 {
-        let tasks = (0..1000).map(|at| task(batch * 1000 + at, "ghost")).collect();
+        let numbers = (0..1000).map(|at| batch * 1000 + at);
+        let tasks =
+            numbers.map(|number| with_key(task(number, "ghost"), keys.map(|keys| number % keys))).collect();
         bench.step(Input::Submit { token: SubmitToken(batch), tasks });
         bench.carry_out();
     }
     anyhow::ensure!(bench.lane.tasks_in_memory() == window, "the window holds all of them");
-    Ok((resident()? - before) / WAITING)
+    let bytes = (resident()? - before) / WAITING;
+    Ok((bench, bytes))
+}
+
+fn with_key(mut task: NewTask, key: Option<u64>) -> NewTask {
+    if let Some(key) = key {
+        let limit = LimitId::of("{{ metadata.tenant }}");
+        let key = FlowKey { limit, key: format!("tenant-{key:06}").into(), own: None };
+        let number = task.fingerprint.hash;
+        let head = Arc::make_mut(&mut task.spec.head);
+        head.flow = vec![key];
+        // No two are the same, so that none shares its head: what is compared is what keys take, not what tasks do.
+        head.execution_timeout += Duration::from_micros(number);
+    }
+    task
 }
 
 /// Memory of this process, in bytes.

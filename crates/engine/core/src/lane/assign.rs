@@ -1,5 +1,7 @@
 //! Assignment: the next task of the next queue goes to a worker that can run it and has room.
 
+use std::collections::BTreeSet;
+
 use smallvec::SmallVec;
 
 use crate::commit::RecordChange;
@@ -71,16 +73,26 @@ impl Lane {
             let strategy = self.queues[queue].policy.policy.strategy;
             let bucket = self.lines[line].head.hash_bucket;
             let worker = self.choose(class, strategy, bucket);
-            let (_, &entry) =
-                self.lines[line].window.first_key_value().expect("an open line has a first task");
+            let (_, entry) = self.lines[line].window.first().expect("an open line has a first task");
             self.assign_to(entry, worker);
-            let q = &mut self.queues[queue];
-            if q.fair && self.options.guards.on(Guard::LinesTakeTurns) {
-                q.turn += 1;
-                self.lines[line].turn = q.turn;
-                self.refresh_line(line);
-            }
+            self.end_turn(queue, class, line);
             self.advance_pass(queue);
+        }
+    }
+
+    /// A line has taken a task: the next one's turn, unless this one may take more of them.
+    fn end_turn(&mut self, queue: Handle, class: Handle, line: Handle) {
+        let q = &mut self.queues[queue];
+        if !q.fair || !self.options.guards.on(Guard::LinesTakeTurns) {
+            return;
+        }
+        let lines = q.ready.get(&class).map_or(0, BTreeSet::len);
+        let line_state = &mut self.lines[line];
+        line_state.taken += 1;
+        if line_state.taken >= self.pace.turn(lines) {
+            q.turn += 1;
+            (line_state.turn, line_state.taken) = (q.turn, 0);
+            self.refresh_line(line);
         }
     }
 

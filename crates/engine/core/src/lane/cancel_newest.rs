@@ -77,7 +77,7 @@ impl Lane {
             self.lines.iter().filter(|(_, l)| whole && l.queue == limit.key.queue).map(|(h, _)| h);
         let key_lines = limit.lines.iter().copied().filter(|_| !whole);
         let just_placed = (placed >= limit.newest).then_some(line);
-        let waiting = |line: Handle| self.lines[line].window.values().copied();
+        let waiting = |line: Handle| self.lines[line].window.iter().map(|(_, entry)| entry);
         let fresh = |entry: &Handle| self.entries[*entry].state.attempt.0 == 0;
         let newest = |entry: &Handle| self.entries[*entry].seq;
         let just_placed =

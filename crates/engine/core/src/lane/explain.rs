@@ -154,7 +154,7 @@ impl Lane {
         let class = &self.classes[line.class];
         reasons.extend(self.explain_workers(&class.key.task_type, class.serving.len(), class.free.len()));
         reasons.push(match entry {
-            Some(entry) => Reason::Position(line.window.range(..entry.order()).count()),
+            Some(entry) => Reason::Position(line.window.before(entry.order())),
             None => Reason::MoreThan(line.window.len()),
         });
     }

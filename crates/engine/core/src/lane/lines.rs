@@ -21,6 +21,7 @@ use crate::time::Timestamp;
 use super::entry::{Handle, Spot};
 use super::limits::{LimitKey, Rules};
 use super::machine::{Lane, Timer};
+use super::window::Window;
 
 /// Order of a queue's lines: priority, then whose turn it is, then due time and arrival.
 pub(super) type ReadyKey = (u8, u64, Timestamp, Seq, Handle);
@@ -61,16 +62,18 @@ pub(super) struct Line {
     pub(super) class: Handle,
     /// Of one of its tasks; the parts that make up the line are the same in all.
     pub(super) head: Arc<TaskHead>,
-    pub(super) window: BTreeMap<OrderKey, Handle>,
+    pub(super) window: Window,
     /// Everything ready up to here is in the window.
     pub(super) bound: Option<OrderKey>,
     /// The store may hold more, after the bound.
     pub(super) more: bool,
     /// The first position behind the bound at which something was left to the store, or dropped, while a page was being
     /// read: the page may not have it.
-    pub(super) missed: Option<OrderKey>,
+    pub(super) missed: Option<Box<OrderKey>>,
     pub(super) reading: bool,
     pub(super) turn: u64,
+    /// Tasks taken in this turn.
+    pub(super) taken: u32,
     pub(super) limits: SmallVec<[Handle; 2]>,
     /// A limit by key is reached.
     pub(super) parked: bool,
@@ -79,7 +82,7 @@ pub(super) struct Line {
     /// Where it is in its queue's ready set.
     pub(super) ready: Option<ReadyKey>,
     /// Entries in memory that belong to it.
-    pub(super) entries: usize,
+    pub(super) entries: u32,
 }
 
 impl Queue {
@@ -94,13 +97,14 @@ impl Line {
     pub(super) fn miss(&mut self, order: OrderKey) {
         if self.reading {
             let order = settled(order);
-            self.missed = Some(self.missed.map_or(order, |missed| missed.min(order)));
+            let missed = self.missed.as_deref().map_or(order, |missed| order.min(*missed));
+            self.missed = Some(Box::new(missed));
         }
     }
 
     /// The next page should be read: the window is short, or what is in it lies behind what was not read yet.
     pub(super) fn needs_refill(&self, window: usize) -> bool {
-        let first = self.window.first_key_value().map(|(&order, _)| order);
+        let first = self.window.first().map(|(order, _)| order);
         let behind = first.is_some_and(|first| self.bound.is_none_or(|bound| first > bound));
         self.more && !self.reading && (self.window.len() <= window / 4 || behind)
     }
@@ -218,19 +222,21 @@ impl Lane {
         let keys = head.flow.iter().map(|flow| LimitKey::of(queue, flow));
         let limits: SmallVec<[Handle; 2]> = keys.map(|key| self.limits.intern(key)).collect();
         self.settle_own_rates(head, &limits);
+        let head = self.share_names(head, queue, class);
         let turn = self.queues[queue].turn;
         self.queues[queue].fair |= !head.flow.is_empty();
         let handle = self.lines.insert(Line {
             key,
             queue,
             class,
-            head: head.clone(),
-            window: BTreeMap::new(),
+            head,
+            window: Window::Empty,
             bound: None,
             more: false,
             missed: None,
             reading: false,
             turn,
+            taken: 0,
             limits: limits.clone(),
             parked: false,
             rate_until: None,
@@ -246,6 +252,16 @@ impl Lane {
         self.share_window();
         self.want_refill(handle);
         Some(handle)
+    }
+
+    /// The same head, with the names and keys that memory has already.
+    fn share_names(&self, head: &TaskHead, queue: Handle, class: Handle) -> Arc<TaskHead> {
+        let class = &self.classes[class].key;
+        Arc::new(TaskHead {
+            queue: self.queues[queue].key.clone(),
+            task_type: class.task_type.clone(),
+            ..head.clone()
+        })
     }
 
     /// Stored times that cannot be right under the rates that tasks bring along are cut, as those of policies are.
@@ -374,7 +390,7 @@ impl Lane {
     /// Cuts a window to its share.
     pub(super) fn cut_window(&mut self, line: Handle) {
         while self.lines[line].window.len() > self.window {
-            let (&order, &entry) = self.lines[line].window.last_key_value().expect("the window is not empty");
+            let (order, entry) = self.lines[line].window.last().expect("the window is not empty");
             if !self.entries[entry].is_clean() || self.entries[entry].state.delayed {
                 break;
             }
@@ -385,7 +401,7 @@ impl Lane {
             self.lines[line].more = true;
             self.lines[line].miss(order);
             self.forget_entry(entry);
-            let last = self.lines[line].window.last_key_value().map(|(&order, _)| settled(order));
+            let last = self.lines[line].window.last().map(|(order, _)| settled(order));
             let bound = self.lines[line].bound;
             self.lines[line].bound = match (bound, last) {
                 (Some(bound), Some(last)) => Some(bound.min(last)),
@@ -417,7 +433,7 @@ impl Lane {
     /// Brings the ready set of a line's queue into step with the line.
     pub(super) fn refresh_line(&mut self, handle: Handle) {
         let line = &self.lines[handle];
-        let first = line.window.first_key_value().map(|(&order, _)| order);
+        let first = line.window.first().map(|(order, _)| order);
         let may_run = !line.parked && line.rate_until.is_none();
         let wanted = first
             .filter(|&order| may_run && (!line.more || line.bound.is_some_and(|bound| order <= bound)))

@@ -41,7 +41,9 @@ mod on_policy;
 mod on_report;
 mod on_submit;
 mod on_tick;
+mod pace;
 mod room;
+mod window;
 mod workers;
 mod write;
 

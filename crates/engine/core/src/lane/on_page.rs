@@ -412,7 +412,7 @@ impl Lane {
 
     fn on_line(&mut self, line: Handle, rows: Vec<TaskRow>, more: bool) {
         self.lines[line].reading = false;
-        let missed = self.lines[line].missed.take();
+        let missed = self.lines[line].missed.take().map(|missed| *missed);
         if let Some(last) = rows.last() {
             self.lines[line].bound = Some(last.order());
         }

@@ -303,6 +303,7 @@ impl Lane {
         let entry = &mut self.entries[handle];
         entry.spot = Spot::Nowhere;
         let Some(Flight { worker, limits, .. }) = entry.flight.take() else { return };
+        self.pace.count();
         let queue = self.lines[entry.line].queue;
         if self.workers.contains(worker) {
             self.workers[worker].holds.swap_remove(&handle);

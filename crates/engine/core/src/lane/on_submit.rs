@@ -84,7 +84,7 @@ impl Lane {
         let line = &mut self.lines[handle];
         if !line.more && line.window.len() >= full {
             line.more = true;
-            line.bound = line.window.last_key_value().map(|(&last, _)| settled(last));
+            line.bound = line.window.last().map(|(last, _)| settled(last));
         }
         let keep = !line.more || line.bound.is_some_and(|bound| order <= bound);
         if !keep {

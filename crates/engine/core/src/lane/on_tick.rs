@@ -178,8 +178,8 @@ impl Lane {
                 && self.queues[line.queue].may_assign();
             !may_run
                 && !line.reading
-                && line.entries == line.window.len()
-                && line.window.values().all(|&entry| self.entries[entry].is_clean())
+                && line.entries as usize == line.window.len()
+                && line.window.iter().all(|(_, entry)| self.entries[entry].is_clean())
         };
         let blocked: Vec<Handle> =
             self.lines.iter().filter(|(_, line)| clean(line)).map(|(h, _)| h).collect();
@@ -188,7 +188,7 @@ impl Lane {
         for line in blocked.into_iter().take(room) {
             // Keeps the line until all of its entries are gone.
             self.lines[line].more = true;
-            let entries: Vec<Handle> = self.lines[line].window.values().copied().collect();
+            let entries: Vec<Handle> = self.lines[line].window.iter().map(|(_, entry)| entry).collect();
             self.lines[line].window.clear();
             self.count_waiting(line, -entries.len().cast_signed());
             self.refresh_line(line);

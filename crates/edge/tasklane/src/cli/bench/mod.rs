@@ -1,6 +1,7 @@
 //! `tasklane bench`: how fast a server, or a Tasklane in this process, takes in and finishes tasks.
 
 mod bare;
+mod keys;
 mod report;
 mod scenarios;
 mod target;
@@ -29,7 +30,7 @@ pub(crate) struct Args {
     #[arg(value_enum, default_value_t = Scenario::Burst)]
     scenario: Scenario,
 
-    /// How many tasks [default: burst 100000, backlog 1000000, single 20000, sync 2000, shell 1000]
+    /// How many tasks [default: burst, keys and crowd 100000, backlog 1000000, single 20000, sync 2000, shell 1000]
     #[arg(long, short = 'n', value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     tasks: Option<u64>,
 
@@ -56,6 +57,14 @@ pub(crate) struct Args {
     /// backlog: leave the rest as it is, instead of waiting until all are finished
     #[arg(long)]
     keep: bool,
+
+    /// keys, crowd: how many different keys
+    #[arg(long, default_value_t = 1000, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    keys: u64,
+
+    /// keys: attempts of each key at once
+    #[arg(long, default_value_t = 10, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    key_limit: u32,
 
     /// Bytes of payload of each task
     #[arg(long, default_value_t = 200, value_name = "N", value_parser = clap::value_parser!(u64).range(..=100_000))]
@@ -92,6 +101,10 @@ enum Scenario {
     Sync,
     /// Fill a paused queue, then let it run: first with few tasks, then with many
     Backlog,
+    /// Fill a paused queue with tasks of many keys, then let it run: first without limits, then with a limit for each key
+    Keys,
+    /// The same with nine of ten tasks under one key at its limit: how fast are the others, beside those alone
+    Crowd,
     /// Real processes, beside a bare loop that starts the same ones
     Shell,
 }
@@ -99,7 +112,7 @@ enum Scenario {
 impl Args {
     fn tasks(&self) -> u64 {
         self.tasks.unwrap_or_else(|| match self.scenario {
-            Scenario::Burst => 100_000,
+            Scenario::Burst | Scenario::Keys | Scenario::Crowd => 100_000,
             Scenario::Backlog => 1_000_000,
             Scenario::Steady => {
                 let tasks = u128::from(self.rate) * self.lasting.as_millis() / 1000;
@@ -115,7 +128,12 @@ impl Args {
         let connections = self.connections.unwrap_or(match self.scenario {
             Scenario::Single => 64,
             Scenario::Sync => 1,
-            Scenario::Burst | Scenario::Steady | Scenario::Backlog | Scenario::Shell => 4,
+            Scenario::Burst
+            | Scenario::Steady
+            | Scenario::Backlog
+            | Scenario::Keys
+            | Scenario::Crowd
+            | Scenario::Shell => 4,
         });
         usize::try_from(connections).unwrap_or(usize::MAX)
     }

@@ -35,22 +35,24 @@ pub(super) async fn run(args: &Args, target: &Target) -> Result<Report> {
         Scenario::Steady => steady(args, target).await,
         Scenario::Single | Scenario::Sync => each(args, target).await,
         Scenario::Backlog => backlog(args, target).await,
+        Scenario::Keys => super::keys::keys(args, target).await,
+        Scenario::Crowd => super::keys::crowd(args, target).await,
     }
 }
 
 /// What is known before tasks are submitted.
-struct Before {
+pub(super) struct Before {
     since: Timestamp,
-    started: Instant,
-    finished: u64,
+    pub(super) started: Instant,
+    pub(super) finished: u64,
     used: Used,
     client: Option<Usage>,
 }
 
 impl Before {
-    async fn of(args: &Args, target: &Target) -> Result<Self> {
+    pub(super) async fn of(queue: &str, target: &Target) -> Result<Self> {
         Ok(Self {
-            finished: target.counts(&args.queue).await?.1,
+            finished: target.counts(queue).await?.1,
             used: target.used().await?,
             client: target.client_usage(),
             since: Timestamp::now(),
@@ -59,7 +61,13 @@ impl Before {
     }
 
     /// The report on what has happened since.
-    async fn report(self, args: &Args, target: &Target, tasks: u64, seconds: f64) -> Result<Report> {
+    pub(super) async fn report(
+        self,
+        args: &Args,
+        target: &Target,
+        tasks: u64,
+        seconds: f64,
+    ) -> Result<Report> {
         let used = target.used().await?;
         let commits = used.commits - self.used.commits;
         let since =
@@ -90,11 +98,11 @@ async fn burst(args: &Args, target: &Target) -> Result<Report> {
         Scenario::Shell => Some(bare_processes(target, tasks).await?),
         _ => None,
     };
-    let before = Before::of(args, target).await?;
+    let before = Before::of(&args.queue, target).await?;
     let (since, begun) = (before.since, before.started);
     submit(args, target, tasks).await?;
     let submitted = begun.elapsed().as_secs_f64();
-    drain(args, target, before.finished, tasks).await?;
+    drain(&args.queue, target, before.finished, tasks).await?;
     let seconds = begun.elapsed().as_secs_f64();
     let mut report = before.report(args, target, tasks, seconds).await?;
     report.submitted_per_second = rate(tasks, submitted);
@@ -135,10 +143,10 @@ async fn submit(args: &Args, target: &Target, tasks: u64) -> Result<()> {
 }
 
 /// Waits until so many more tasks are finished than there were before.
-async fn drain(args: &Args, target: &Target, before: u64, tasks: u64) -> Result<()> {
+pub(super) async fn drain(queue: &str, target: &Target, before: u64, tasks: u64) -> Result<()> {
     let progress = bar(tasks, "finished");
     loop {
-        let (unfinished, finished) = target.counts(&args.queue).await?;
+        let (unfinished, finished) = target.counts(queue).await?;
         let done = finished.saturating_sub(before);
         progress.set_position(done.min(tasks));
         if done >= tasks {
@@ -146,7 +154,7 @@ async fn drain(args: &Args, target: &Target, before: u64, tasks: u64) -> Result<
             return Ok(());
         }
         if unfinished == 0 {
-            bail!("only {done} of {tasks} tasks are there; does something else use queue {}?", args.queue);
+            bail!("only {done} of {tasks} tasks are there; does something else use queue {queue}?");
         }
         tokio::time::sleep(ASK_EVERY).await;
     }
@@ -172,12 +180,12 @@ async fn steady(args: &Args, target: &Target) -> Result<Report> {
     // The first connection and the first use of a queue are not what is measured.
     target.submit_and_wait(&request).await?;
     let (ends, following) = target.follow_ends();
-    let before = Before::of(args, target).await?;
+    let before = Before::of(&args.queue, target).await?;
     let (since, begun) = (before.since, before.started);
     let progress = bar(tasks, "submitted");
     let answers = paced(args, target, &request, tasks, &progress).await?;
     progress.finish_and_clear();
-    drain(args, target, before.finished, tasks).await?;
+    drain(&args.queue, target, before.finished, tasks).await?;
     let seconds = begun.elapsed().as_secs_f64();
     let mut report = before.report(args, target, tasks, seconds).await?;
     let mut answer = Latencies::default();
@@ -274,7 +282,7 @@ async fn each(args: &Args, target: &Target) -> Result<Report> {
     let tasks = args.tasks();
     let request = Arc::new(request(args));
     target.submit_and_wait(&request).await?;
-    let before = Before::of(args, target).await?;
+    let before = Before::of(&args.queue, target).await?;
     let (since, begun) = (before.since, before.started);
     let progress = bar(tasks, "submitted");
     let answers: Vec<Duration> = futures::stream::iter(0..tasks)
@@ -296,7 +304,7 @@ async fn each(args: &Args, target: &Target) -> Result<Report> {
         .await?;
     progress.finish_and_clear();
     let submitted = begun.elapsed().as_secs_f64();
-    drain(args, target, before.finished, tasks).await?;
+    drain(&args.queue, target, before.finished, tasks).await?;
     let seconds = begun.elapsed().as_secs_f64();
     let mut report = before.report(args, target, tasks, seconds).await?;
     report.submitted_per_second = rate(tasks, submitted);
@@ -340,11 +348,11 @@ async fn fill_and_drain(
     submit(args, target, tasks).await?;
     let submitted = rate(tasks, begun.elapsed().as_secs_f64());
     let queued = target.used().await?.usage.anon_bytes;
-    let before = Before::of(args, target).await?;
+    let before = Before::of(&args.queue, target).await?;
     let begun = Instant::now();
     target.pause(&args.queue, false).await?;
     let drained = drained.min(tasks);
-    drain(args, target, before.finished, drained).await?;
+    drain(&args.queue, target, before.finished, drained).await?;
     let seconds = begun.elapsed().as_secs_f64();
     let mut report = before.report(args, target, drained, seconds).await?;
     report.submitted_per_second = submitted;

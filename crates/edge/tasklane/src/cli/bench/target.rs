@@ -7,9 +7,12 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::{Context, Result, bail};
 use futures::TryStreamExt;
 use jiff::Timestamp;
+use serde_json::json;
 use tasklane_client::{BatchItem, Client, EventItem, TaskQuery, TaskRequest};
 use tasklane_core::id::{Name, QueueKey};
+use tasklane_core::policy::{Concurrency, ConcurrencyLimit, QueuePolicy, WhenReached};
 use tasklane_core::status::Status;
+use tasklane_core::task::Priority;
 use tasklane_ports::{PutPolicy, TaskFilter, TaskList};
 use tasklane_runtime::node::{ProcessUsage, StreamItem};
 use tokio::task::JoinHandle;
@@ -107,6 +110,26 @@ impl Target {
         Ok(())
     }
 
+    /// Hands in tasks that differ.
+    pub(super) async fn submit_all(&self, requests: &[TaskRequest]) -> Result<()> {
+        match self {
+            Self::Rest(client) => {
+                for answer in client.submit_batch(requests).await? {
+                    if let BatchItem::Refused(problem) = answer {
+                        bail!("a task was refused: {problem}");
+                    }
+                }
+            }
+            Self::Embedded(embedded) => {
+                let requests = requests.iter().map(own).collect::<Result<Vec<_>>>()?;
+                for answer in embedded.tasklane.submit_all(requests).await {
+                    answer?;
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Hands in one task and answers its id.
     pub(super) async fn submit(&self, request: &TaskRequest) -> Result<String> {
         match self {
@@ -162,6 +185,65 @@ impl Target {
                 let mut policy = current.policy;
                 policy.paused = paused;
                 node.put_policy(PutPolicy { queue, expected: current.version, policy }).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Limits a queue by the key that tasks of the benchmark have in their metadata, or not at all.
+    pub(super) async fn set_key_limit(&self, queue: &str, limit: Option<u32>, paused: bool) -> Result<()> {
+        const KEY: &str = "{{ metadata.key }}";
+        match self {
+            Self::Rest(client) => {
+                let version = client.queue(queue).await?.version;
+                let limits: Vec<_> =
+                    limit.iter().map(|limit| json!({ "key": KEY, "limit": limit })).collect();
+                let policy = serde_json::from_value(json!({ "paused": paused, "concurrency": limits }))?;
+                client.put_queue(queue, version, &policy).await?;
+            }
+            Self::Embedded(embedded) => {
+                let (node, queue) = (embedded.tasklane.node(), key(queue)?);
+                let of_key = |limit| ConcurrencyLimit {
+                    key: Some(KEY.to_owned()),
+                    concurrency: Concurrency { limit, when_reached: WhenReached::Wait },
+                };
+                let concurrency = limit.map(of_key).into_iter().collect();
+                let expected = node.queue(&queue).await?.policy.version;
+                let policy = QueuePolicy { paused, concurrency, ..QueuePolicy::default() };
+                node.put_policy(PutPolicy { queue, expected, policy }).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until a task runs.
+    pub(super) async fn until_running(&self, id: &str) -> Result<()> {
+        loop {
+            let running = match self {
+                Self::Rest(client) => client.task(id).await?.status == tasklane_client::Status::Running,
+                Self::Embedded(embedded) => {
+                    let view = embedded.tasklane.node().task(&namespace(), id.parse()?).await?;
+                    view.is_some_and(|view| view.row.state.status == Status::Running)
+                }
+            };
+            if running {
+                return Ok(());
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Cancels all that is left in a queue, and waits until that is done.
+    pub(super) async fn cancel_queue(&self, queue: &str) -> Result<()> {
+        // In this process all goes with the folder.
+        if let Self::Rest(client) = self {
+            let filter = tasklane_client::TaskFilter {
+                queue: Some(queue.to_owned()),
+                ..tasklane_client::TaskFilter::default()
+            };
+            client.bulk(tasklane_client::BulkAction::Cancel, &filter).await?;
+            while self.counts(queue).await?.0 > 0 {
+                tokio::time::sleep(Duration::from_millis(100)).await;
             }
         }
         Ok(())
@@ -324,6 +406,9 @@ fn own(request: &TaskRequest) -> Result<tasklane::TaskRequest> {
     };
     let (name, task_type) = (request.task_name.clone(), Name::new(&request.task_type)?);
     let mut own = tasklane::TaskRequest::new(name, task_type, payload);
+    own.metadata.clone_from(&request.metadata);
+    own.priority = request.priority.and_then(Priority::new).unwrap_or_default();
+    own.execution_timeout = request.execution_timeout;
     if let Some(queue) = &request.queue {
         own.queue = Name::new(queue)?;
     }

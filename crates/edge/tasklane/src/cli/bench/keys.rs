@@ -1,0 +1,115 @@
+//! Limits by key: what they cost, and what one crowded key costs the others.
+
+use std::time::Instant;
+
+use anyhow::Result;
+use futures::{StreamExt, TryStreamExt};
+use tasklane_client::TaskRequest;
+
+use crate::cli::out::bar;
+
+use super::Args;
+use super::report::{Compared, Report, rate};
+use super::scenarios::{Before, drain};
+use super::target::{Target, request};
+
+/// The key that has nearly all tasks.
+const CROWDED: &str = "crowded";
+
+/// Fills a paused queue with tasks of many keys and lets it run, first without limits, then with them.
+pub(super) async fn keys(args: &Args, target: &Target) -> Result<Report> {
+    let plain_queue = format!("{}-plain", args.queue);
+    let tasks: Vec<TaskRequest> =
+        (0..args.tasks()).map(|n| of_key(args, &(n % args.keys).to_string())).collect();
+    let plain: Vec<TaskRequest> =
+        tasks.iter().map(|task| TaskRequest { queue: Some(plain_queue.clone()), ..task.clone() }).collect();
+    let plain = fill_and_drain(args, target, &plain_queue, &plain, None, args.tasks()).await?;
+    let report =
+        fill_and_drain(args, target, &args.queue, &tasks, Some(args.key_limit), args.tasks()).await?;
+    Ok(compared(report, "the same tasks without limits", &plain))
+}
+
+/// Nine of ten tasks have one key, whose limit is reached all the time. How fast are the others, beside those and alone?
+pub(super) async fn crowd(args: &Args, target: &Target) -> Result<Report> {
+    let others = args.tasks() / 10;
+    let alone_queue = format!("{}-alone", args.queue);
+    let of_others = |queue: &str| -> Vec<TaskRequest> {
+        let task = |n: u64| TaskRequest {
+            queue: Some(queue.to_owned()),
+            ..of_key(args, &(n % args.keys).to_string())
+        };
+        (0..others).map(task).collect()
+    };
+    let alone = of_others(&alone_queue);
+    let alone = fill_and_drain(args, target, &alone_queue, &alone, Some(1), others).await?;
+    // Every tenth is one of the others, so that they arrive among the crowd.
+    let mut of_others = of_others(&args.queue).into_iter();
+    let crowded = of_key(args, CROWDED);
+    let tasks: Vec<TaskRequest> =
+        (0..args.tasks())
+            .map(|n| {
+                if n % 10 == 9 {
+                    of_others.next().unwrap_or_else(|| crowded.clone())
+                } else {
+                    crowded.clone()
+                }
+            })
+            .collect();
+    let holder = TaskRequest {
+        priority: Some(9),
+        execution_timeout: Some(std::time::Duration::from_hours(1)),
+        ..TaskRequest::new("holder", "SHELL", "sleep 3600")
+    };
+    let holder = TaskRequest { queue: crowded.queue.clone(), metadata: crowded.metadata, ..holder };
+    target.set_key_limit(&args.queue, Some(1), false).await?;
+    let holder = target.submit(&holder).await?;
+    target.until_running(&holder).await?;
+    let report = fill_and_drain(args, target, &args.queue, &tasks, Some(1), others).await?;
+    // What is left of the crowd would run for ever after.
+    target.cancel_queue(&args.queue).await?;
+    Ok(compared(report, "the same tasks alone", &alone))
+}
+
+fn of_key(args: &Args, key: &str) -> TaskRequest {
+    TaskRequest { metadata: [("key".to_owned(), key.to_owned())].into(), ..request(args) }
+}
+
+fn compared(report: Report, with: &'static str, other: &Report) -> Report {
+    let per_second = other.completed_per_second;
+    let ratio = report.completed_per_second / per_second;
+    Report { compared: Some(Compared { with, per_second, ratio, queued_anon_bytes: None }), ..report }
+}
+
+/// Fills a paused queue and measures how fast the first `drained` are finished once it runs.
+async fn fill_and_drain(
+    args: &Args,
+    target: &Target,
+    queue: &str,
+    tasks: &[TaskRequest],
+    limit: Option<u32>,
+    drained: u64,
+) -> Result<Report> {
+    target.set_key_limit(queue, limit, true).await?;
+    let progress = bar(tasks.len() as u64, "submitted");
+    let begun = Instant::now();
+    futures::stream::iter(tasks.chunks(usize::try_from(args.batch)?))
+        .map(|batch| {
+            let progress = &progress;
+            async move {
+                target.submit_all(batch).await?;
+                progress.inc(batch.len() as u64);
+                anyhow::Ok(())
+            }
+        })
+        .buffer_unordered(args.connections())
+        .try_collect::<()>()
+        .await?;
+    progress.finish_and_clear();
+    let submitted = rate(tasks.len() as u64, begun.elapsed().as_secs_f64());
+    let before = Before::of(queue, target).await?;
+    target.pause(queue, false).await?;
+    drain(queue, target, before.finished, drained).await?;
+    let seconds = before.started.elapsed().as_secs_f64();
+    let report = before.report(args, target, drained, seconds).await?;
+    Ok(Report { submitted_per_second: submitted, ..report })
+}
