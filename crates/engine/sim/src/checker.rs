@@ -247,7 +247,9 @@ impl Checker {
                     tasks.get(&task).is_some_and(|task: &Task| task.status.is_some_and(Status::is_final))
                 };
                 let wrong = self.keys.created(at, task, keyed, is_final);
-                wrong.into_iter().for_each(|wrong| self.fail(at, wrong));
+                if let Some(wrong) = wrong {
+                    self.fail(at, wrong);
+                }
             }
             Observation::Claimed { lane, epoch, owner, failures } => {
                 self.keys.claimed(lane, at);
@@ -335,7 +337,9 @@ impl Checker {
         let assigned = change.path.iter().any(|(status, _)| *status == Status::Scheduled);
         let scheduled = change.path.iter().rev().find(|(status, _)| *status == Status::Scheduled);
         let wrong = self.keys.changed(at, id, change.status, scheduled.map(|(_, time)| *time));
-        wrong.into_iter().for_each(|wrong| self.fail(at, wrong));
+        if let Some(wrong) = wrong {
+            self.fail(at, wrong);
+        }
         if was_final && !change.path.is_empty() {
             self.fail(at, format!("task {id} was final and became {}", change.status));
         }

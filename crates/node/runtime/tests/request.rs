@@ -256,7 +256,8 @@ fn per_minute(key: Option<&str>, limit: u32) -> RateLimit {
 }
 
 fn flow(policy: &QueuePolicy, fields: &str) -> Vec<(LimitId, String, Option<OwnLimit>)> {
-    let task = place(read(&with(fields)).unwrap(), policy).unwrap();
+    let request = read(&with(fields)).expect("a valid request");
+    let task = place(request, policy).expect("a valid task");
     task.spec.head.flow.iter().map(|flow| (flow.limit, flow.key.to_string(), flow.own)).collect()
 }
 

@@ -241,7 +241,8 @@ impl Keys<'_> {
     /// The unique key that the task takes, made of its template.
     pub(super) fn unique(&self, spread_key: Option<&str>) -> Result<Option<UniqueRule>, FieldError> {
         let own = self.source.request.unique.as_ref().map(|unique| (unique, "unique.key"));
-        let Some((unique, field)) = own.or(self.policy.unique.as_ref().map(|unique| (unique, "queue")))
+        let Some((unique, field)) =
+            own.or_else(|| self.policy.unique.as_ref().map(|unique| (unique, "queue")))
         else {
             return Ok(None);
         };

@@ -1,6 +1,6 @@
 //! Limits by key: what they cost, and what one crowded key costs the others.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use futures::{StreamExt, TryStreamExt};
@@ -16,62 +16,61 @@ use super::target::{Target, request};
 /// The key that has nearly all tasks.
 const CROWDED: &str = "crowded";
 
-/// Fills a paused queue with tasks of many keys and lets it run, first without limits, then with them.
+/// Fills a paused queue with tasks of many keys and lets it run, in turns without limits and with them.
 pub(super) async fn keys(args: &Args, target: &Target) -> Result<Report> {
     let plain_queue = format!("{}-plain", args.queue);
-    let tasks: Vec<TaskRequest> =
-        (0..args.tasks()).map(|n| of_key(args, &(n % args.keys).to_string())).collect();
-    let plain: Vec<TaskRequest> =
-        tasks.iter().map(|task| TaskRequest { queue: Some(plain_queue.clone()), ..task.clone() }).collect();
-    let plain = fill_and_drain(args, target, &plain_queue, &plain, None, args.tasks()).await?;
-    let report =
-        fill_and_drain(args, target, &args.queue, &tasks, Some(args.key_limit), args.tasks()).await?;
-    Ok(compared(report, "the same tasks without limits", &plain))
+    let task = |queue: &str, n: u64| of_key(args, queue, &(n % args.keys).to_string());
+    let tasks = |queue: &str| -> Vec<TaskRequest> { (0..args.tasks()).map(|n| task(queue, n)).collect() };
+    let (plain_tasks, tasks) = (tasks(&plain_queue), tasks(&args.queue));
+    let (mut plain, mut limited) = (Vec::new(), Vec::new());
+    for _ in 0..args.rounds {
+        plain.push(fill_and_drain(args, target, &plain_queue, &plain_tasks, None, args.tasks()).await?);
+        let limit = Some(args.key_limit);
+        limited.push(fill_and_drain(args, target, &args.queue, &tasks, limit, args.tasks()).await?);
+    }
+    Ok(compared(median(limited), "the same tasks without limits", &median(plain)))
 }
 
 /// Nine of ten tasks have one key, whose limit is reached all the time. How fast are the others, beside those and alone?
 pub(super) async fn crowd(args: &Args, target: &Target) -> Result<Report> {
     let others = args.tasks() / 10;
     let alone_queue = format!("{}-alone", args.queue);
-    let of_others = |queue: &str| -> Vec<TaskRequest> {
-        let task = |n: u64| TaskRequest {
-            queue: Some(queue.to_owned()),
-            ..of_key(args, &(n % args.keys).to_string())
-        };
-        (0..others).map(task).collect()
-    };
-    let alone = of_others(&alone_queue);
-    let alone = fill_and_drain(args, target, &alone_queue, &alone, Some(1), others).await?;
+    let of_others = |queue: &str, n: u64| of_key(args, queue, &(n % args.keys).to_string());
+    let alone_tasks: Vec<TaskRequest> = (0..others).map(|n| of_others(&alone_queue, n)).collect();
+    let crowded = of_key(args, &args.queue, CROWDED);
     // Every tenth is one of the others, so that they arrive among the crowd.
-    let mut of_others = of_others(&args.queue).into_iter();
-    let crowded = of_key(args, CROWDED);
-    let tasks: Vec<TaskRequest> =
-        (0..args.tasks())
-            .map(|n| {
-                if n % 10 == 9 {
-                    of_others.next().unwrap_or_else(|| crowded.clone())
-                } else {
-                    crowded.clone()
-                }
-            })
-            .collect();
+    let one_of = |n: u64| if n % 10 == 9 { of_others(&args.queue, n / 10) } else { crowded.clone() };
+    let tasks: Vec<TaskRequest> = (0..others * 10).map(one_of).collect();
     let holder = TaskRequest {
+        queue: crowded.queue.clone(),
+        metadata: crowded.metadata.clone(),
         priority: Some(9),
-        execution_timeout: Some(std::time::Duration::from_hours(1)),
+        execution_timeout: Some(Duration::from_hours(1)),
         ..TaskRequest::new("holder", "SHELL", "sleep 3600")
     };
-    let holder = TaskRequest { queue: crowded.queue.clone(), metadata: crowded.metadata, ..holder };
     target.set_key_limit(&args.queue, Some(1), false).await?;
     let holder = target.submit(&holder).await?;
     target.until_running(&holder).await?;
-    let report = fill_and_drain(args, target, &args.queue, &tasks, Some(1), others).await?;
+    let (mut alone, mut beside) = (Vec::new(), Vec::new());
+    for _ in 0..args.rounds {
+        alone.push(fill_and_drain(args, target, &alone_queue, &alone_tasks, Some(1), others).await?);
+        beside.push(fill_and_drain(args, target, &args.queue, &tasks, Some(1), others).await?);
+    }
     // What is left of the crowd would run for ever after.
     target.cancel_queue(&args.queue).await?;
-    Ok(compared(report, "the same tasks alone", &alone))
+    Ok(compared(median(beside), "the same tasks alone", &median(alone)))
 }
 
-fn of_key(args: &Args, key: &str) -> TaskRequest {
-    TaskRequest { metadata: [("key".to_owned(), key.to_owned())].into(), ..request(args) }
+/// The one in the middle by its speed.
+fn median(mut reports: Vec<Report>) -> Report {
+    reports.sort_by(|a, b| a.completed_per_second.total_cmp(&b.completed_per_second));
+    let middle = (reports.len() - 1) / 2;
+    reports.swap_remove(middle)
+}
+
+fn of_key(args: &Args, queue: &str, key: &str) -> TaskRequest {
+    let metadata = [("key".to_owned(), key.to_owned())].into();
+    TaskRequest { queue: Some(queue.to_owned()), metadata, ..request(args) }
 }
 
 fn compared(report: Report, with: &'static str, other: &Report) -> Report {

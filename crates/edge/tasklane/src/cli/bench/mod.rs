@@ -62,6 +62,10 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 1000, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     keys: u64,
 
+    /// keys, crowd: how often the two are measured in turns; medians are told
+    #[arg(long, default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
+    rounds: u32,
+
     /// keys: attempts of each key at once
     #[arg(long, default_value_t = 10, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     key_limit: u32,
