@@ -162,7 +162,8 @@ fn key_cells(key: &Key) -> Vec<String> {
     let number = |n: Option<u64>| n.map_or_else(|| "-".to_owned(), |n| n.to_string());
     let rate = key.rate.as_ref();
     let more = if key.more_waiting { "+" } else { "" };
-    let template = key.template.as_deref().unwrap_or(if key.key.is_some() { "(of a task)" } else { "-" });
+    let no_template = if key.key.is_some() { "(of a task)" } else { "-" };
+    let template = key.template.as_deref().unwrap_or(no_template);
     vec![
         key.key.clone().unwrap_or_else(|| "(whole queue)".to_owned()),
         template.to_owned(),

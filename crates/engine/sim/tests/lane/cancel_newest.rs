@@ -88,8 +88,8 @@ fn it_holds_after_a_takeover_and_for_what_the_store_holds() {
     w1.beats();
     lane.settle();
     assert_eq!(statuses(&lane, &stored), [Status::Pending, Status::Cancelled, Status::Cancelled]);
-    let late = lane.arrive(of_alice());
-    assert_eq!(lane.status(late), Status::Cancelled);
+    let newest = lane.arrive(of_alice());
+    assert_eq!(lane.status(newest), Status::Cancelled);
     w1.finishes(running);
     assert_eq!(w1.works_off(), [stored[0]]);
 }

@@ -298,7 +298,9 @@ fn one_key_with_many_tasks_does_not_delay_another_with_few() {
     let mut order = Vec::new();
     for _ in 0..10 {
         let ids = w1.runs();
-        ids.iter().for_each(|id| w1.finishes(*id));
+        for id in &ids {
+            w1.finishes(*id);
+        }
         order.extend(ids);
     }
     let turns: Vec<usize> =

@@ -129,7 +129,7 @@ impl Node {
         let (head, now) = (view.row.head, clock::wall());
         let lane = id.lane();
         let policy = self.known(&head.queue).await?.policy;
-        let head = Arc::new(TaskRequest::again(&head, &body, &policy)?);
+        let head = Arc::new(TaskRequest::again(&head, &body, &policy));
         let unique = body.unique.as_ref().map(|unique| Unique::taken(unique, now));
         let new = match &body.request_id {
             Some(request_id) => TaskId::from_request(lane, &head.queue, None, request_id),

@@ -157,16 +157,17 @@ impl TaskRequest {
     }
 
     /// The head of a task that runs another one again: limits of the queue count it by their present templates, and
-    /// what the task itself brought along stays.
-    pub fn again(head: &TaskHead, body: &TaskBody, policy: &QueuePolicy) -> Result<TaskHead, FieldError> {
+    /// what the task itself brought along stays. Where the present ones ask for what the task does not have, nobody could
+    /// add it: it is counted as the first one was.
+    pub fn again(head: &TaskHead, body: &TaskBody, policy: &QueuePolicy) -> TaskHead {
         let request = Self::of_task(head, body);
         let source = KeySource { namespace: &head.queue.namespace, request: &request };
-        let mut flow = Keys { policy, source }.flow()?;
+        let Ok(mut flow) = Keys { policy, source }.flow() else { return head.clone() };
         for own in head.flow.iter().filter(|key| key.own.is_some()) {
             flow.retain(|key| key.limit != own.limit);
             flow.push(own.clone());
         }
-        Ok(TaskHead { flow, ..head.clone() })
+        TaskHead { flow, ..head.clone() }
     }
 
     /// The task to store. The same request id in the same queue always gives the same task id.
