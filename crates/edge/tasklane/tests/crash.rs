@@ -229,6 +229,7 @@ fn history(
             newest,
             0,
             Observation::Changed(Change {
+                limit_reached: false,
                 task,
                 lane,
                 epoch,

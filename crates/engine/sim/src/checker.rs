@@ -128,6 +128,8 @@ pub struct Change {
     pub cancel_requested: bool,
     /// Attempts lost with their workers.
     pub lost: u32,
+    /// It was cancelled because the limit of its key was reached.
+    pub limit_reached: bool,
     /// Rates that count its assignment, by key.
     pub rates: Vec<(String, Rate)>,
 }
@@ -336,7 +338,8 @@ impl Checker {
         task.cancel_requested = change.cancel_requested;
         let assigned = change.path.iter().any(|(status, _)| *status == Status::Scheduled);
         let scheduled = change.path.iter().rev().find(|(status, _)| *status == Status::Scheduled);
-        let wrong = self.keys.changed(at, id, change.status, scheduled.map(|(_, time)| *time));
+        let scheduled = scheduled.map(|(_, time)| *time);
+        let wrong = self.keys.changed(at, id, change.status, scheduled, change.limit_reached);
         if let Some(wrong) = wrong {
             self.fail(at, wrong);
         }

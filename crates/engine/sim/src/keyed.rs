@@ -18,6 +18,8 @@ pub struct Keyed {
     pub turn: Option<(String, String)>,
     /// No more tasks of this key wait or run than so many.
     pub only: Option<(String, u32)>,
+    /// It need not be judged before it is due.
+    pub delayed: bool,
 }
 
 /// How long an owner may take to notice what waits: two sweeps, and the time to read.
@@ -48,6 +50,10 @@ struct Line {
 
 #[derive(Debug, Default)]
 struct Only {
+    /// All that have not finished.
+    open: BTreeSet<TaskId>,
+    /// When some of them last finished, and how many did then.
+    finished: (Timestamp, usize),
     fresh: BTreeMap<TaskId, Timestamp>,
     in_flight: BTreeSet<TaskId>,
 }
@@ -77,7 +83,11 @@ impl KeyWatch {
             self.lines.entry(line.clone()).or_default().waiting.insert(task, at);
         }
         if let Some((key, _)) = &keyed.only {
-            self.only.entry(key.clone()).or_default().fresh.insert(task, at);
+            let only = self.only.entry(key.clone()).or_default();
+            only.open.insert(task);
+            if !keyed.delayed {
+                only.fresh.insert(task, at);
+            }
         }
         self.tasks.insert(task, keyed);
         wrong
@@ -90,15 +100,29 @@ impl KeyWatch {
         task: TaskId,
         status: Status,
         assigned: Option<Timestamp>,
+        limit_reached: bool,
     ) -> Option<String> {
         let keyed = self.tasks.get(&task)?.clone();
         let since = self.claimed.get(&task.lane()).copied().unwrap_or(at);
         // What is written now may have been decided long ago.
+        let written = at;
         let at = assigned.unwrap_or(at);
         let noticed = |from: Timestamp| at.since(from.max(since)) > NOTICED_AFTER;
         let mut wrong = None;
         if let Some((key, max)) = &keyed.only {
             let only = self.only.entry(key.clone()).or_default();
+            if status.is_final() && only.open.remove(&task) && !limit_reached {
+                let before = if only.finished.0 == written { only.finished.1 } else { 0 };
+                only.finished = (written, before + 1);
+            }
+            // Those that finished in the same commit may have done so after this one was found to be too much.
+            let finished = if only.finished.0 == written { only.finished.1 } else { 0 };
+            let others = only.open.len() + finished;
+            if limit_reached && others < usize::try_from(*max).unwrap_or(usize::MAX) {
+                return Some(format!(
+                    "task {task} was cancelled, though only {others} others of {key} wait or run"
+                ));
+            }
             if status != Status::Pending || assigned.is_some() {
                 only.fresh.remove(&task);
             }

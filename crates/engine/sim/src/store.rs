@@ -204,6 +204,7 @@ impl World {
                         session: to.session,
                         cancel_requested: to.cancel_requested,
                         lost: to.lost,
+                        limit_reached: self.is_limit_reached(task),
                         rates,
                     })
                 }
@@ -230,9 +231,14 @@ impl World {
                 .first()
                 .filter(|_| turns)
                 .map(|flow| (head.queue.to_string(), flow.key.to_string())),
-            // One that is delayed is no matter before it is due.
-            only: only.filter(|_| checked && !delayed),
+            only: only.filter(|_| checked),
+            delayed,
         }
+    }
+
+    fn is_limit_reached(&self, task: TaskId) -> bool {
+        let error = self.store.task(task).and_then(|task| task.state.error.as_ref());
+        error.is_some_and(|error| error.code == "limit_reached")
     }
 
     fn rates_of(&self, task: tasklane_core::id::TaskId) -> Vec<(String, Rate)> {

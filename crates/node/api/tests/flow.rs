@@ -176,6 +176,10 @@ async fn a_unique_key_of_the_policy_is_held_for_a_time() {
         (200, &first["taskId"]),
         "also after it has finished"
     );
+    let retry = format!("/api/v1/tasks/{}/retry", first["taskId"].as_str().unwrap());
+    let again = server.request("POST", &retry).send().await;
+    assert_eq!(again.status, 201, "who runs it again means it");
+    assert_ne!(again.json()["newTaskId"], first["taskId"]);
     server.close().await;
 }
 

@@ -317,6 +317,12 @@ fn rules_about_keys_name_the_field() {
             "metadata.x",
         ),
         (&plain, r#""rate":[{"key":"a","limit":1,"per":"367d"}]"#, "rate[0].per", "366 days"),
+        (
+            &plain,
+            r#""concurrency":[{"key":"a","limit":1001,"whenFull":"cancelNewest"}]"#,
+            "concurrency[0].limit",
+            "between 1 and 1000",
+        ),
         (&plain, r#""unique":{"key":"a","until":"8d"}"#, "unique.until", "604800"),
         (&plain, r#""unique":{"key":"{{"}"#, "unique.key", "syntax"),
         (
@@ -327,7 +333,11 @@ fn rules_about_keys_name_the_field() {
         ),
         (&unkeyed, r#""concurrency":[{"key":"a","limit":1}]"#, "concurrency[0].key", "without a key"),
     ] {
-        let error = place(read(&with(fields)).unwrap(), policy).unwrap_err();
+        let binding = match &policy.spread {
+            Some(key) => QueueBinding::Spread { lanes: 4, key: key.clone() },
+            None => QueueBinding::Lane(LaneId(0)),
+        };
+        let error = place_in(&binding, read(&with(fields)).unwrap(), policy).unwrap_err();
         assert!(error.field == field && error.message.contains(part), "{fields}: {error}");
     }
     for fields in [
@@ -408,6 +418,9 @@ fn a_queue_that_is_spread_keeps_each_key_in_one_lane() {
     let one = id(r#""metadata":{"tenant":"t1"},"requestId":"r""#);
     assert_ne!(one, id(r#""metadata":{"tenant":"t2"},"requestId":"r""#), "request ids are of a tenant");
     assert_eq!(one, id(r#""metadata":{"tenant":"t1"},"requestId":"r""#));
+    let unique = r#""metadata":{"tenant":""},"unique":{"key":"nightly"}"#;
+    let other = format!(r#"{unique},"requestId":"r7""#);
+    assert_eq!(lane(unique), lane(&other), "those with the same unique key are together");
     let by_request = |n: u32| lane(&format!(r#""metadata":{{"tenant":""}},"requestId":"r{n}""#));
     assert!((0..50).map(by_request).collect::<BTreeSet<_>>().len() > 8);
     assert_eq!(by_request(1), by_request(1));

@@ -183,6 +183,10 @@ fn key_cells(key: &Key) -> Vec<String> {
 
 /// Reads the policy, changes it, and puts it back if nobody else has changed it meanwhile.
 async fn set(args: SetArgs, client: &Client) -> anyhow::Result<Queue> {
+    if args.key.is_some() && args.concurrency.is_none() && args.rate.is_none() {
+        let rule = "--key says what --concurrency and --rate count by: name one of them";
+        return Err(Usage(rule.to_owned()).into());
+    }
     let queue = client.queue(&args.queue).await?;
     let policy = match &args.file {
         Some(file) => serde_json::from_str(&super::submit::read_text(file)?)
@@ -223,28 +227,33 @@ fn changed(mut policy: Map<String, Value>, args: &SetArgs) -> Map<String, Value>
     }
     let key = args.key.as_ref().map_or(Value::Null, |key| Value::from(key.as_str()));
     if let Some(limit) = args.concurrency {
-        let when_full = if args.cancel_newest { "cancelNewest" } else { "wait" };
-        let limit = (limit > 0).then(|| json!({ "key": key, "limit": limit, "whenFull": when_full }));
-        replace(&mut policy, "concurrency", &key, limit);
+        let when_full = args.cancel_newest.then(|| json!("cancelNewest"));
+        let limit = (limit > 0).then(|| json!({ "key": key, "limit": limit }));
+        replace(&mut policy, "concurrency", &key, limit, ("whenFull", when_full, json!("wait")));
     }
     if let Some(rate) = args.rate {
-        let burst = args.burst.unwrap_or(1);
-        let limit = rate
-            .map(|(limit, per)| json!({ "key": key, "limit": limit, "per": seconds(per), "burst": burst }));
-        replace(&mut policy, "rate", &key, limit);
+        let limit = rate.map(|(limit, per)| json!({ "key": key, "limit": limit, "per": seconds(per) }));
+        replace(&mut policy, "rate", &key, limit, ("burst", args.burst.map(Value::from), json!(1)));
     }
     policy
 }
 
-/// Puts a limit in the place of the one with the same key.
-fn replace(policy: &mut Map<String, Value>, list: &str, key: &Value, limit: Option<Value>) {
+/// Puts a limit in the place of the one with the same key. Its `rest` is as given, else as it was, else the default.
+fn replace(
+    policy: &mut Map<String, Value>,
+    list: &str,
+    key: &Value,
+    limit: Option<Value>,
+    rest: (&str, Option<Value>, Value),
+) {
     let limits = policy.entry(list).or_insert_with(|| json!([]));
     let Some(limits) = limits.as_array_mut() else { return };
     let at = limits.iter().position(|limit| limit["key"] == *key).unwrap_or(limits.len());
-    if at < limits.len() {
-        limits.remove(at);
-    }
-    if let Some(limit) = limit {
+    let before = if at < limits.len() { limits.remove(at) } else { Value::Null };
+    if let Some(mut limit) = limit {
+        let (field, given, default) = rest;
+        let kept = before.get(field).cloned().unwrap_or(default);
+        limit[field] = given.unwrap_or(kept);
         limits.insert(at, limit);
     }
 }
@@ -332,6 +341,9 @@ mod tests {
             json!({ "key": tenant, "limit": 2, "whenFull": "cancelNewest" })
         );
         assert_eq!(by_tenant["concurrency"][1], set["concurrency"][1]);
+        let more = SetArgs { key: Some(tenant.to_owned()), concurrency: Some(3), ..SetArgs::default() };
+        let more = changed(by_tenant, &more);
+        assert_eq!(more["concurrency"][0], json!({ "key": tenant, "limit": 3, "whenFull": "cancelNewest" }));
         let none = SetArgs {
             concurrency: Some(0),
             rate: Some(None),

@@ -34,7 +34,8 @@ impl Lane {
         if self.releasing {
             return;
         }
-        for _ in 0..ASSIGN_MAX {
+        let mut assigned = 0;
+        while assigned < ASSIGN_MAX {
             let Some(&(_, queue)) = self.active.first() else { break };
             let &((_, _, _, _, line), class) =
                 self.queues[queue].open.first().expect("an active queue has an open class");
@@ -75,6 +76,7 @@ impl Lane {
             let worker = self.choose(class, strategy, bucket);
             let (_, entry) = self.lines[line].window.first().expect("an open line has a first task");
             self.assign_to(entry, worker);
+            assigned += 1;
             self.end_turn(queue, class, line);
             self.advance_pass(queue);
         }
@@ -89,7 +91,7 @@ impl Lane {
         let lines = q.ready.get(&class).map_or(0, BTreeSet::len);
         let line_state = &mut self.lines[line];
         line_state.taken += 1;
-        if line_state.taken >= self.pace.turn(lines) {
+        if line_state.taken >= q.pace.turn(lines, self.now) {
             q.turn += 1;
             (line_state.turn, line_state.taken) = (q.turn, 0);
             self.refresh_line(line);
@@ -218,6 +220,14 @@ impl Lane {
             }
         }
         Verdict::Free
+    }
+
+    /// Whether a rate counts the tasks of a line.
+    pub(super) fn is_rated(&self, line: Handle) -> bool {
+        let line = &self.lines[line];
+        let rules = &self.queues[line.queue].rules;
+        let by_key = line.head.flow.iter().flat_map(|flow| rules.of_key(flow));
+        rules.find(LimitId::QUEUE).copied().into_iter().chain(by_key).any(|rule| rule.rate.is_some())
     }
 
     /// Moves the rates that an assignment counts under; their new times go into the same group.

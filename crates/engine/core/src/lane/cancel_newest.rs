@@ -1,13 +1,13 @@
 //! Limits that cancel: of their keys no more tasks wait or run than the limit says. The newest of those that never ran
 //! make way.
 //!
-//! What waits is judged when it comes into memory, and when the policy changes. A task that had an attempt before
-//! waits, like under any other limit: it is not the newest.
+//! What waits is judged when it comes into memory, and when the policy changes; so everything that waits in such a line
+//! is read. A task that had an attempt before waits, like under any other limit: it is not the newest.
 
 use smallvec::SmallVec;
 
 use crate::guard::Guard;
-use crate::id::{LimitId, Seq};
+use crate::id::LimitId;
 use crate::policy::{Concurrency, WhenReached};
 use crate::status::Status;
 use crate::task::TaskError;
@@ -36,17 +36,24 @@ impl Lane {
         whole.into_iter().chain(by_key).collect()
     }
 
-    /// Cancels what is too much under the limits of a line. `placed` has just come to wait in it.
-    pub(super) fn cancel_newest(&mut self, line: Handle, placed: Seq) {
+    /// Cancels what is too much under the limits of a line. `placed` has just come to wait in it, if anything has.
+    pub(super) fn cancel_newest(&mut self, line: Handle, placed: Option<Handle>) {
         if !self.loading.is_complete() || !self.options.guards.on(Guard::NewestCancelled) {
             return;
         }
         for (state, max) in self.cancelling(line) {
+            let seq = placed.and_then(|entry| self.entries.get(entry)).map(|entry| entry.seq);
             let limit = self.limits.get_mut(state);
-            limit.newest = limit.newest.max(placed);
-            let max = usize::try_from(max).unwrap_or(usize::MAX);
-            while self.taken(state) > max {
-                let Some(entry) = self.newest_of(state, line, placed) else { break };
+            // Mostly the newest is the one that has just come, and the only one that is too much.
+            let newest = placed.filter(|_| seq > Some(limit.newest));
+            limit.newest = limit.newest.max(seq.unwrap_or_default());
+            let excess = self.taken(state).saturating_sub(usize::try_from(max).unwrap_or(usize::MAX));
+            let too_much = match newest.filter(|&entry| excess == 1 && self.never_ran(entry)) {
+                Some(entry) => vec![entry],
+                None if excess > 0 => self.newest_of(state, excess),
+                None => Vec::new(),
+            };
+            for entry in too_much {
                 self.counters.newest_cancelled += 1;
                 let key = &self.limits.get(state).key.key;
                 let of = if key.is_empty() { "the queue".to_owned() } else { format!("the key {key:?}") };
@@ -61,28 +68,25 @@ impl Lane {
     /// How many wait or run under a limit, as far as memory knows.
     fn taken(&self, state: Handle) -> usize {
         let limit = self.limits.get(state);
-        let waiting = if limit.key.limit == LimitId::QUEUE {
-            self.queues[limit.key.queue].waiting
-        } else {
-            limit.lines.iter().map(|&line| self.lines[line].window.len()).sum()
-        };
-        waiting + usize::try_from(limit.running).unwrap_or(usize::MAX)
+        self.waiting_under(limit) + usize::try_from(limit.running).unwrap_or(usize::MAX)
     }
 
-    /// The newest task that waits under a limit and never ran. Mostly it is the one that has just come.
-    fn newest_of(&self, state: Handle, line: Handle, placed: Seq) -> Option<Handle> {
-        let limit = self.limits.get(state);
-        let whole = limit.key.limit == LimitId::QUEUE;
-        let queue_lines =
-            self.lines.iter().filter(|(_, l)| whole && l.queue == limit.key.queue).map(|(h, _)| h);
-        let key_lines = limit.lines.iter().copied().filter(|_| !whole);
-        let just_placed = (placed >= limit.newest).then_some(line);
+    fn never_ran(&self, entry: Handle) -> bool {
+        self.entries[entry].state.attempt.0 == 0
+    }
+
+    /// The newest tasks that wait under a limit and never ran, of lines that it cancels.
+    fn newest_of(&self, state: Handle, count: usize) -> Vec<Handle> {
+        let cancels = |line: &Handle| self.cancelling(*line).iter().any(|(limit, _)| *limit == state);
         let waiting = |line: Handle| self.lines[line].window.iter().map(|(_, entry)| entry);
-        let fresh = |entry: &Handle| self.entries[*entry].state.attempt.0 == 0;
-        let newest = |entry: &Handle| self.entries[*entry].seq;
-        let just_placed =
-            just_placed.and_then(|line| waiting(line).filter(fresh).find(|entry| newest(entry) == placed));
-        just_placed
-            .or_else(|| queue_lines.chain(key_lines).flat_map(waiting).filter(fresh).max_by_key(newest))
+        let mut fresh: Vec<Handle> = self
+            .lines_under(self.limits.get(state))
+            .filter(cancels)
+            .flat_map(waiting)
+            .filter(|&entry| self.never_ran(entry))
+            .collect();
+        fresh.sort_unstable_by_key(|&entry| std::cmp::Reverse(self.entries[entry].seq));
+        fresh.truncate(count);
+        fresh
     }
 }

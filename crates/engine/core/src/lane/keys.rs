@@ -6,6 +6,7 @@ use crate::id::{LimitId, QueueKey};
 use crate::policy::{Concurrency, QueuePolicy, Rate};
 use crate::time::Timestamp;
 
+use super::entry::Handle;
 use super::limits::{LimitKey, LimitState, Rule, Rules};
 use super::machine::Lane;
 
@@ -47,11 +48,26 @@ impl Lane {
         states.map(|state| self.key_info(state, &q.rules, &q.policy.policy)).collect()
     }
 
+    /// The lines in memory that a limit holds for.
+    pub(super) fn lines_under(&self, state: &LimitState) -> impl Iterator<Item = Handle> {
+        let whole = state.key.limit == LimitId::QUEUE;
+        let queue = state.key.queue;
+        let of_queue = self.lines.iter().filter(move |(_, l)| whole && l.queue == queue).map(|(h, _)| h);
+        of_queue.chain(state.lines.iter().copied())
+    }
+
+    /// Tasks in memory that wait under a limit.
+    pub(super) fn waiting_under(&self, state: &LimitState) -> usize {
+        if state.key.limit == LimitId::QUEUE {
+            return self.queues[state.key.queue].waiting;
+        }
+        state.lines.iter().map(|&line| self.lines[line].window.len()).sum()
+    }
+
     fn key_info(&self, state: &LimitState, rules: &Rules, policy: &QueuePolicy) -> KeyInfo {
-        let LimitKey { queue, limit, ref key } = state.key;
-        let whole = limit == LimitId::QUEUE;
+        let LimitKey { limit, ref key, .. } = state.key;
         let lines = state.lines.iter().map(|&line| &self.lines[line]);
-        let own = lines.clone().flat_map(|line| &line.head.flow).filter(|flow| flow.limit == limit);
+        let own = lines.flat_map(|line| &line.head.flow).filter(|flow| flow.limit == limit);
         let own: Vec<Rule> = own.filter_map(Rule::own).collect();
         let rule = rules.find(limit);
         let said = rule.into_iter().chain(&own);
@@ -59,21 +75,12 @@ impl Lane {
             let next_at = state.rate.map_or(self.now, |stored| rate.next_at(rate.settle(stored, self.now)));
             (rate, next_at.max(self.now))
         });
-        let of_queue = |line: &&super::lines::Line| line.queue == queue;
-        let more_waiting = if whole {
-            self.lines_more || self.lines.iter().map(|(_, line)| line).filter(of_queue).any(|line| line.more)
-        } else {
-            self.lines_more || lines.clone().any(|line| line.more)
-        };
+        let more_waiting = self.lines_more || self.lines_under(state).any(|line| self.lines[line].more);
         KeyInfo {
             position: KeyPosition { limit, key: key.clone() },
             template: template(policy, limit),
             running: state.running,
-            waiting: if whole {
-                self.queues[queue].waiting
-            } else {
-                lines.map(|line| line.window.len()).sum()
-            },
+            waiting: self.waiting_under(state),
             more_waiting,
             concurrency: said.clone().find_map(|rule| rule.concurrency),
             rate,

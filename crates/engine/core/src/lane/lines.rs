@@ -21,6 +21,7 @@ use crate::time::Timestamp;
 use super::entry::{Handle, Spot};
 use super::limits::{LimitKey, Rules};
 use super::machine::{Lane, Timer};
+use super::pace::Pace;
 use super::window::Window;
 
 /// Order of a queue's lines: priority, then whose turn it is, then due time and arrival.
@@ -48,6 +49,8 @@ pub(super) struct Queue {
     pub(super) rate_until: Option<Timestamp>,
     /// A limit over the whole queue is reached.
     pub(super) full: bool,
+    /// How fast its attempts end, which says how long a turn is.
+    pub(super) pace: Pace,
     /// Counts the turns given to lines.
     pub(super) turn: u64,
     /// Lines take turns: some of them have flow keys.
@@ -182,6 +185,7 @@ impl Lane {
             waiting: 0,
             rate_until: None,
             full: false,
+            pace: Pace::new(self.now),
             turn: 0,
             fair: false,
         });
@@ -362,7 +366,6 @@ impl Lane {
     pub(super) fn place_in_line(&mut self, entry: Handle) {
         let order = self.entries[entry].order();
         let line = self.entries[entry].line;
-        let seq = self.entries[entry].seq;
         self.entries[entry].spot = Spot::Window;
         self.lines[line].window.insert(order, entry);
         self.count_waiting(line, 1);
@@ -370,7 +373,7 @@ impl Lane {
         self.evict(line);
         self.refresh_line(line);
         self.want_refill(line);
-        self.cancel_newest(line, seq);
+        self.cancel_newest(line, Some(entry).filter(|&entry| self.entries.contains(entry)));
     }
 
     /// Counts what was put into windows, or taken out of them.
@@ -382,7 +385,7 @@ impl Lane {
 
     /// Drops the end of a window that is too long; what is not written yet stays until it is.
     pub(super) fn evict(&mut self, line: Handle) {
-        if self.lines[line].window.len() > 2 * self.window {
+        if self.lines[line].window.len() > 2 * self.window && !self.cancels_newest(line) {
             self.cut_window(line);
         }
     }
@@ -425,9 +428,15 @@ impl Lane {
 
     /// Remembers that a line's window is getting short.
     pub(super) fn want_refill(&mut self, handle: Handle) {
-        if self.lines[handle].needs_refill(self.window) {
+        if self.wants_refill(handle) {
             self.refill.insert(handle);
         }
+    }
+
+    /// Whether the next page of a line should be read. Where a limit cancels, all of it is: to be judged.
+    pub(super) fn wants_refill(&self, handle: Handle) -> bool {
+        let line = &self.lines[handle];
+        line.needs_refill(self.window) || (line.more && !line.reading && self.cancels_newest(handle))
     }
 
     /// Brings the ready set of a line's queue into step with the line.

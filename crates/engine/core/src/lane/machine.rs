@@ -24,7 +24,6 @@ use super::limits::Limits;
 use super::lines::{Class, ClassKey, Line, PROVISIONAL_SEQ, Queue};
 use super::on_page::Loading;
 use super::on_submit::Submission;
-use super::pace::Pace;
 use super::workers::{Load, Worker};
 use super::write::Batch;
 
@@ -153,8 +152,6 @@ pub struct Lane {
     pub(super) class_by_key: BTreeMap<ClassKey, Handle>,
 
     pub(super) limits: Limits,
-    /// How fast attempts end, which says how long turns are.
-    pub(super) pace: Pace,
 
     pub(super) workers: Slab<Worker>,
     pub(super) worker_by_session: BTreeMap<SessionId, Handle>,
@@ -265,7 +262,6 @@ impl Lane {
             classes: Slab::new(),
             class_by_key: BTreeMap::new(),
             limits: Limits::default(),
-            pace: Pace::new(now),
             workers: Slab::new(),
             worker_by_session: BTreeMap::new(),
             members_revision: None,
@@ -331,7 +327,6 @@ impl Lane {
     /// Does what the inputs have made possible: assigns, asks for more, writes, sends.
     pub fn settle(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
         self.advance(now);
-        self.pace.advance(self.now);
         if self.loading.is_complete() {
             self.on_tick(effects);
             self.assign();

@@ -50,6 +50,8 @@ impl Lane {
                             at: self.now,
                         });
                         self.left_in_store(&head, due, seq, delayed);
+                    } else if let Some(&line) = self.line_by_key.get(&head.line()) {
+                        self.drop_line_if_empty(line);
                     }
                 }
                 BatchItem::Loose { inbox_done } => {

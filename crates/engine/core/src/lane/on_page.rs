@@ -485,10 +485,10 @@ impl Lane {
         let under_way = self.reads.values().filter(|what| matches!(what, LaneRead::Line { .. })).count();
         for _ in under_way..self.options.line_reads {
             let Some(handle) = self.refill.pop_first() else { break };
-            let Some(line) = self.lines.get_mut(handle) else { continue };
-            if !line.needs_refill(self.window) {
+            if !self.lines.contains(handle) || !self.wants_refill(handle) {
                 continue;
             }
+            let line = &mut self.lines[handle];
             line.reading = true;
             let what = LaneRead::Line { line: line.key, after: line.bound };
             self.read(what, effects);

@@ -2,7 +2,7 @@
 //! and lowering a limit never stops what runs.
 
 use crate::commit::{Group, RecordChange, RecordKey, RecordKind};
-use crate::id::{Name, QueueKey, Seq};
+use crate::id::{Name, QueueKey};
 use crate::policy::VersionedPolicy;
 
 use super::limits::Rules;
@@ -51,7 +51,8 @@ impl Lane {
                     self.timers.remove(&(at, Timer::LineRate(line)));
                 }
                 self.refresh_line(line);
-                self.cancel_newest(line, Seq(0));
+                self.want_refill(line);
+                self.cancel_newest(line, None);
             }
             self.refresh_active(queue);
         }

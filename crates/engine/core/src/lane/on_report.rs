@@ -303,8 +303,8 @@ impl Lane {
         let entry = &mut self.entries[handle];
         entry.spot = Spot::Nowhere;
         let Some(Flight { worker, limits, .. }) = entry.flight.take() else { return };
-        self.pace.count();
         let queue = self.lines[entry.line].queue;
+        self.queues[queue].pace.count(self.now);
         if self.workers.contains(worker) {
             self.workers[worker].holds.swap_remove(&handle);
             self.refresh_load(worker);

@@ -50,8 +50,11 @@ impl Lane {
         } else {
             self.intern_line(&task.spec.head, false)
         };
-        // Whether there is one more of them is known only when it has been created.
-        let line = line.filter(|&line| !self.cancels_newest(line));
+        // Whether there is one more of them is known only when it has been created. Until then it takes no place and no
+        // part of a rate from another.
+        let counts =
+            |&line: &Handle| self.cancels_newest(line) || (task.unique.is_some() && self.is_rated(line));
+        let line = line.filter(|line| !counts(line));
         self.provisional_seq += 1;
         let seq = Seq(self.provisional_seq);
         // As the store sees it, whatever this owner's clock says: one that has come due already is released at once.

@@ -12,7 +12,7 @@ use super::limits::rate_record;
 use super::machine::{Lane, Timer};
 
 /// Rates forgotten in one sweep.
-const RATES_FORGOTTEN_MAX: usize = 1000;
+const RATES_FORGOTTEN_MAX: usize = 10_000;
 
 impl Lane {
     pub(super) fn on_tick(&mut self, effects: &mut Vec<Effect>) {

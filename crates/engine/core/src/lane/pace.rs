@@ -2,7 +2,7 @@
 //!
 //! Lines with keys take turns, so that nobody waits behind another's million tasks. Taking one task of each of a thousand
 //! lines is the worst order for a store, which keeps the tasks of a line together. So a turn lasts for several tasks
-//! while so many end that a whole round is over in a moment; where tasks are slow it is one.
+//! while so many of its queue end that a whole round is over in a moment; where tasks are slow it is one.
 
 use std::time::Duration;
 
@@ -30,12 +30,12 @@ impl Pace {
     }
 
     /// An attempt has ended.
-    pub(super) fn count(&mut self) {
+    pub(super) fn count(&mut self, now: Timestamp) {
+        self.advance(now);
         self.ended += 1;
     }
 
-    /// Time has passed.
-    pub(super) fn advance(&mut self, now: Timestamp) {
+    fn advance(&mut self, now: Timestamp) {
         let passed = now.since(self.since);
         if passed >= COUNTED_OVER {
             let in_round = u128::from(self.ended) * ROUND.as_micros() / passed.as_micros();
@@ -45,7 +45,8 @@ impl Pace {
     }
 
     /// How many tasks a line may take in its turn, when so many lines are ready.
-    pub(super) fn turn(&self, lines: usize) -> u32 {
+    pub(super) fn turn(&mut self, lines: usize, now: Timestamp) -> u32 {
+        self.advance(now);
         let turn = self.in_round / (lines as u64).max(1);
         u32::try_from(turn).unwrap_or(TURN_MAX).clamp(1, TURN_MAX)
     }
@@ -57,13 +58,16 @@ mod tests {
 
     fn pace(per_second: u64) -> Pace {
         let mut pace = Pace::new(Timestamp::ZERO);
-        (0..per_second).for_each(|_| pace.count());
+        for _ in 0..per_second {
+            pace.count(Timestamp::ZERO);
+        }
         pace.advance(Timestamp::from_millis(1_000));
         pace
     }
 
     #[test]
     fn a_round_is_over_in_a_moment() {
+        let now = Timestamp::from_millis(1_000);
         for (per_second, lines, turn) in [
             (50_000, 1_000, 10),
             (50_000, 10, 32),
@@ -72,16 +76,14 @@ mod tests {
             (0, 1, 1),
             (1_000, 0, 32),
         ] {
-            assert_eq!(pace(per_second).turn(lines), turn, "{per_second} in a second, {lines} lines");
+            assert_eq!(pace(per_second).turn(lines, now), turn, "{per_second} in a second, {lines} lines");
         }
     }
 
     #[test]
     fn what_was_fast_once_is_forgotten() {
         let mut pace = pace(50_000);
-        pace.advance(Timestamp::from_millis(1_050));
-        assert_eq!(pace.turn(1_000), 10, "not counted for long enough");
-        pace.advance(Timestamp::from_millis(1_200));
-        assert_eq!(pace.turn(1_000), 1);
+        assert_eq!(pace.turn(1_000, Timestamp::from_millis(1_050)), 10, "not counted for long enough");
+        assert_eq!(pace.turn(1_000, Timestamp::from_millis(1_200)), 1);
     }
 }

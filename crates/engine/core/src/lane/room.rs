@@ -38,7 +38,10 @@ impl Lane {
         let long: Vec<Handle> =
             self.lines.iter().filter(|(_, l)| l.window.len() > self.window).map(|(h, _)| h).collect();
         for line in long {
-            self.cut_window(line);
+            // What was read to be judged would only be read again.
+            if !self.cancels_newest(line) {
+                self.cut_window(line);
+            }
         }
         // What could not be dropped yet, because it is not written, is not looked for again with every step.
         self.squeeze_at = self.options.tasks_max.max(self.waiting + self.options.tasks_max / 8);

@@ -89,9 +89,14 @@ impl Make {
     }
 
     /// Brings along a limit on what is alive at once.
-    pub fn own_limit(mut self, template: &str, key: &str, limit: u32) -> Self {
-        let own = OwnLimit::Concurrency(Concurrency { limit, when_reached: WhenReached::Wait });
-        self.head.flow.push(FlowKey { limit: LimitId::of(template), key: key.into(), own: Some(own) });
+    pub fn own_limit(self, template: &str, key: &str, limit: u32) -> Self {
+        self.own_concurrency(template, key, Concurrency { limit, when_reached: WhenReached::Wait })
+    }
+
+    /// The same, with what becomes of tasks above it.
+    pub fn own_concurrency(mut self, template: &str, key: &str, concurrency: Concurrency) -> Self {
+        let own = Some(OwnLimit::Concurrency(concurrency));
+        self.head.flow.push(FlowKey { limit: LimitId::of(template), key: key.into(), own });
         self
     }
 

@@ -105,3 +105,50 @@ fn a_changed_policy_applies_to_what_waits() {
     let w1 = lane.worker("w1", 9);
     assert_eq!(w1.works_off(), [ids[0]]);
 }
+
+#[test]
+fn all_that_waits_is_judged_however_little_memory_holds() {
+    for limit in [3, 20] {
+        let lane = Story::with(|options| {
+            options.window = 4;
+            options.page = 3;
+            options.tasks_max = 16;
+        });
+        lane.policy(|p| p.concurrency = vec![only_by_user(limit)]);
+        let ids = lane.submit_all((0..40).map(|n| of_alice().priority(n % 10)));
+        lane.store_all((0..20).map(|_| of_alice()));
+        lane.hint();
+        lane.settle();
+        let kept: Vec<_> = ids.iter().filter(|id| lane.status(**id) == Status::Pending).copied().collect();
+        assert_eq!(kept, ids[..usize::try_from(limit).unwrap()], "the oldest are left");
+        let w1 = lane.worker("w1", 9);
+        assert_eq!(w1.works_off().len(), kept.len());
+    }
+}
+
+#[test]
+fn a_task_that_cancels_for_itself_cancels_none_that_waits() {
+    let lane = Story::new();
+    let limit = |when_reached| Concurrency { limit: 1, when_reached };
+    let own = |when_reached| task().own_concurrency("api", "stripe", limit(when_reached));
+    let waits = lane.submit_all((0..2).map(|_| own(WhenReached::Wait)));
+    let cancels = lane.submit(own(WhenReached::CancelNewest));
+    let later = lane.submit(own(WhenReached::Wait));
+    assert_eq!(lane.status(cancels), Status::Cancelled);
+    let w1 = lane.worker("w1", 9);
+    assert_eq!(w1.works_off(), [waits[0], waits[1], later]);
+}
+
+#[test]
+fn what_was_not_created_leaves_nothing_behind() {
+    let lane = Story::new();
+    lane.policy(|p| p.concurrency = vec![only_by_user(1)]);
+    let w1 = lane.worker("w1", 9);
+    let users: Vec<String> = (0..5).map(|n| format!("u{n}")).collect();
+    let of = |user: &String| task().flow("user", user).request_id(user);
+    lane.submit_all(users.iter().map(of));
+    assert_eq!(w1.works_off().len(), 5);
+    lane.submit_all(users.iter().map(of));
+    assert!(w1.works_off().is_empty());
+    assert_eq!(lane.machine().lines_in_memory(), (0, 0));
+}

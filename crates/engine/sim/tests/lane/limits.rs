@@ -326,3 +326,38 @@ fn a_unique_key_is_held_until_its_task_has_finished() {
     assert_eq!(w1.works_off(), [again]);
     assert_eq!(lane.machine().tasks_in_memory(), 0, "what was not created is forgotten");
 }
+
+#[test]
+fn a_task_that_is_not_created_takes_no_part_of_a_rate() {
+    let lane = Story::new();
+    lane.policy(|p| p.rate = vec![per_second(1, 2)]);
+    let w1 = lane.worker("w1", 9);
+    let first = lane.submit(task().unique("nightly"));
+    assert_eq!(w1.runs(), [first]);
+    lane.submit(task().unique("nightly"));
+    assert!(matches!(lane.answer().unwrap()[..], [SubmitOutcome::Exists { .. }]));
+    let other = lane.submit(task());
+    assert_eq!(w1.runs(), [other], "the second of two at once");
+}
+
+#[test]
+fn turns_are_as_long_as_the_tasks_of_their_own_queue_allow() {
+    let lane = Story::new();
+    for queue in ["fast", "slow"] {
+        lane.policy_of(queue, |p| p.concurrency = vec![at_once_by_user(100)]);
+    }
+    let of = |queue: &'static str, user: &'static str| move |_| task().queue(queue).flow("user", user);
+    let w1 = lane.worker("w1", 1);
+    lane.submit_all((0..500).map(of("fast", "a")));
+    // Five hundred in half a second.
+    for _ in 0..500 {
+        let ids = w1.runs();
+        lane.advance_millis(1);
+        w1.finishes(ids[0]);
+    }
+    let greedy = lane.submit_all((0..9).map(of("slow", "greedy")));
+    let modest = lane.submit_all((0..2).map(of("slow", "modest")));
+    let order = w1.works_off();
+    let place = |id| order.iter().position(|found| *found == id);
+    assert!(place(modest[1]) < place(greedy[3]), "{order:?}");
+}

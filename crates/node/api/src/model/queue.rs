@@ -148,7 +148,9 @@ impl From<&RateLimit> for RateOut {
 impl From<&UniqueRule> for UniqueOut {
     fn from(UniqueRule { key, hold_for }: &UniqueRule) -> Self {
         let until = hold_for.map_or(UntilOut::Word("finished"), |time| UntilOut::Time(Seconds(time)));
-        Self { key: key.clone(), until }
+        // In a queue that is spread the spread key stands before it.
+        let key = key.rsplit('\n').next().unwrap_or_default().to_owned();
+        Self { key, until }
     }
 }
 

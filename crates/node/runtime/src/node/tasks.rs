@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tasklane_core::command::Command;
-use tasklane_core::id::{AttemptNo, Name, TaskId};
+use tasklane_core::id::{AttemptNo, LaneId, Name, TaskId};
 use tasklane_core::lane::{Explanation, Reason};
 use tasklane_core::status::Status;
 use tasklane_core::task::{AttemptRecord, Fingerprint, NewTask, TaskBody, TaskSpec, Unique};
@@ -136,7 +136,7 @@ impl Node {
             None => TaskId::from_time(lane, now, rand::random()),
         };
         let (_, low) = id.0.as_u64_pair();
-        let task = NewTask {
+        let mut task = NewTask {
             id: new,
             spec: TaskSpec { head, body: Arc::new(body) },
             created_at: now,
@@ -145,8 +145,17 @@ impl Node {
             queue_len_max: policy.len_max,
             unique,
         };
-        let answer = self.submit_to(lane, vec![task]).await.pop().expect("one answer for one task");
+        let mut answer = self.submit_one_to(lane, task.clone()).await;
+        // A key that is held for a time is held by the task itself, whatever became of it: to run it again is asked for.
+        if matches!(&answer, Ok(submitted) if submitted.id == id) {
+            task.unique = None;
+            answer = self.submit_one_to(lane, task).await;
+        }
         answer.map(Retry::Created)
+    }
+
+    async fn submit_one_to(&self, lane: LaneId, task: NewTask) -> Result<Submitted, SubmitError> {
+        self.submit_to(lane, vec![task]).await.pop().expect("one answer for one task")
     }
 
     /// Why a task is not running. Without reasons if it runs, or has finished.

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde::de::{self, Deserializer};
 use tasklane_core::id::LimitId;
 use tasklane_core::policy::{
-    Concurrency, ConcurrencyLimit, QueuePolicy, Rate, RateLimit, UniqueRule, WhenReached,
+    Concurrency, ConcurrencyLimit, QueueBinding, QueuePolicy, Rate, RateLimit, UniqueRule, WhenReached,
 };
 use tasklane_core::task::{FlowKey, OwnLimit};
 
@@ -23,6 +23,9 @@ pub const LIMITS_MAX: usize = 4;
 
 /// The largest limit and burst.
 pub const LIMIT_MAX: u32 = 1_000_000;
+
+/// The largest limit that cancels: so many tasks of a key are kept in memory.
+const CANCEL_LIMIT_MAX: u32 = 1_000;
 
 /// The longest time that a rate counts over: longer ones are schedules.
 const RATE_PER_MAX: Duration = Duration::from_hours(24 * 366);
@@ -131,9 +134,13 @@ impl RequestLimits {
     }
 
     /// Checks what a task says about keys.
-    pub(super) fn check_flow(&self, request: &TaskRequest, policy: &QueuePolicy) -> Result<(), FieldError> {
+    pub(super) fn check_flow(&self, request: &TaskRequest, binding: &QueueBinding) -> Result<(), FieldError> {
         let TaskRequest { concurrency, rate, unique, .. } = request;
-        check_limits("", concurrency, rate, unique.as_ref(), true, policy.spread.as_deref())?;
+        let spread = match binding {
+            QueueBinding::Lane(_) => None,
+            QueueBinding::Spread { key, .. } => Some(key.as_str()),
+        };
+        check_limits("", concurrency, rate, unique.as_ref(), true, spread)?;
         self.check_hold("unique.until", unique.as_ref())
     }
 
@@ -156,6 +163,16 @@ fn check_limits(
     needs_key: bool,
     spread: Option<&str>,
 ) -> Result<(), FieldError> {
+    for (n, ConcurrencyLimit { concurrency, .. }) in concurrency.iter().enumerate() {
+        let max = match concurrency.when_reached {
+            WhenReached::Wait => LIMIT_MAX,
+            WhenReached::CancelNewest => CANCEL_LIMIT_MAX,
+        };
+        if !(1..=max).contains(&concurrency.limit) {
+            let rule = format!("must be between 1 and {max}, not {}", concurrency.limit);
+            return Err(FieldError::invalid(format!("{path}concurrency[{n}].limit"), rule));
+        }
+    }
     let concurrency: Vec<Option<&str>> = concurrency.iter().map(|limit| limit.key.as_deref()).collect();
     let rates: Vec<Option<&str>> = rate.iter().map(|limit| limit.key.as_deref()).collect();
     for (list, keys) in [("concurrency", &concurrency), ("rate", &rates)] {
@@ -221,7 +238,9 @@ impl Keys<'_> {
         for (n, RateLimit { key, rate }) in rate.iter().enumerate() {
             let Some(template) = key else { continue };
             let id = LimitId::of_own_rate(template, rate);
-            keys.extend(self.key(id, template, Some(OwnLimit::Rate(*rate)), &format!("rate[{n}].key"))?);
+            let own = self.key(id, template, Some(OwnLimit::Rate(*rate)), &format!("rate[{n}].key"))?;
+            keys.retain(|key| key.limit != id);
+            keys.extend(own);
         }
         Ok(keys)
     }

@@ -173,22 +173,26 @@ impl TaskRequest {
     /// The task to store. The same request id in the same queue always gives the same task id.
     pub fn into_task(self, place: Placement<'_>) -> Result<NewTask, FieldError> {
         place.limits.check(&self)?;
-        place.limits.check_flow(&self, place.policy)?;
+        place.limits.check_flow(&self, place.binding)?;
         let fingerprint = self.fingerprint();
         let queue = QueueKey::new(place.namespace.clone(), self.queue.clone());
         let source = KeySource { namespace: place.namespace, request: &self };
         let keys = Keys { policy: place.policy, source };
-        let (lane, spread_key) = match place.binding {
-            QueueBinding::Lane(lane) => (*lane, None),
-            QueueBinding::Spread { lanes, key } => {
-                let spread_key = keys.spread(key)?;
-                let random = || place.random.to_string();
-                let by = spread_key.clone().or_else(|| self.request_id.clone()).unwrap_or_else(random);
-                (queue.spread_lane(&by, *lanes), spread_key)
-            }
+        let spread_key = match place.binding {
+            QueueBinding::Lane(_) => None,
+            QueueBinding::Spread { key, .. } => keys.spread(key)?,
         };
         let spread_key = spread_key.as_deref();
         let (flow, unique) = (keys.flow()?, keys.unique(spread_key)?);
+        let lane = match place.binding {
+            QueueBinding::Lane(lane) => *lane,
+            // Without a spread key those with the same unique key are together, and else those of one request.
+            QueueBinding::Spread { lanes, .. } => {
+                let unique_key = unique.as_ref().map(|unique| unique.key.as_str());
+                let by = spread_key.or(unique_key).or(self.request_id.as_deref());
+                queue.spread_lane(by.unwrap_or(&place.random.to_string()), *lanes)
+            }
+        };
         let id = match &self.request_id {
             Some(request_id) => TaskId::from_request(lane, &queue, spread_key, request_id),
             None => TaskId::from_time(lane, place.now, place.random),

@@ -1,11 +1,12 @@
 //! Templates of keys: what tasks are counted by, made of what they say.
 //!
 //! A template is text with `{{ … }}` in it, read by minijinja. It may name the fields of a task and nothing else, and what
-//! a task does not have is an error, not an empty text. Statements, loops and everything that could make a long text out
-//! of a short one are left out: a key is made for every task, from templates that anybody may send.
+//! a task does not have is an error, not an empty text. Statements, loops and multiplication are left out, and long
+//! payloads: a key is made for every task, from templates that anybody may send.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
+use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use minijinja::value::{Serde, Value};
@@ -33,6 +34,9 @@ const FIELDS: [&str; 10] = [
     "taskName",
     "taskType",
 ];
+
+/// The largest payload that keys are made of: each step may copy it.
+const PAYLOAD_BYTES_MAX: usize = 16 << 10;
 
 /// Steps that a template may take; an honest one takes a few.
 const FUEL: u64 = 1_000;
@@ -117,13 +121,11 @@ impl KeyTemplate {
         // Filters and tests are looked for when they are used. What an empty task gives does not matter.
         let mut trial = environment.clone();
         trial.set_undefined_behavior(UndefinedBehavior::Chainable);
-        if let Err(error) = trial.get_template("key").and_then(|template| template.render(Value::from(())))
-            && matches!(
-                error.kind(),
-                ErrorKind::UnknownFilter | ErrorKind::UnknownTest | ErrorKind::UnknownFunction
-            )
+        let unknown = [ErrorKind::UnknownFilter, ErrorKind::UnknownTest, ErrorKind::UnknownFunction];
+        if let Err((Some(kind), told)) = rendered(&trial, Value::from(()))
+            && unknown.contains(&kind)
         {
-            return Err(told(&error));
+            return Err(told);
         }
         let inner = text.trim_start_matches("{{").trim_end_matches("}}").trim();
         let plain = |name: &&str| name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
@@ -146,9 +148,9 @@ impl KeyTemplate {
                 Cow::Borrowed(value.ok_or_else(|| format!("metadata.{name} is not given"))?.as_str())
             }
             Kind::Other(environment, fields) => {
-                let template = environment.get_template("key").map_err(|error| told(&error))?;
-                let context = Value::from_pairs(fields.iter().map(|field| (*field, source.value(field))));
-                Cow::Owned(template.render(context).map_err(|error| told(&error))?)
+                let values = fields.iter().map(|field| Ok((*field, source.value(field)?)));
+                let values = values.collect::<Result<Vec<_>, String>>()?;
+                Cow::Owned(rendered(environment, Value::from_pairs(values)).map_err(|error| error.1)?)
             }
         };
         if !key.is_empty() {
@@ -158,15 +160,28 @@ impl KeyTemplate {
     }
 }
 
+/// Renders the template of an environment. Some expressions on some texts make minijinja panic (slices that go
+/// backwards): that is a fault of the template, and must not end more than its rendering.
+fn rendered(environment: &Environment<'_>, context: Value) -> Result<String, (Option<ErrorKind>, String)> {
+    let render = || environment.get_template("key").and_then(|template| template.render(context));
+    match std::panic::catch_unwind(AssertUnwindSafe(render)) {
+        Ok(result) => result.map_err(|error| (Some(error.kind()), told(&error))),
+        Err(_) => Err((None, "the expression cannot be worked out".to_owned())),
+    }
+}
+
 impl KeySource<'_> {
-    fn value(&self, field: &str) -> Value {
+    fn value(&self, field: &str) -> Result<Value, String> {
         let request = self.request;
+        if field == "payload" && request.payload.as_str().len() > PAYLOAD_BYTES_MAX {
+            return Err(format!("the payload is larger than {PAYLOAD_BYTES_MAX} bytes"));
+        }
         let pairs = |pairs: &BTreeMap<String, String>| {
             Value::from_pairs(pairs.iter().map(|(key, value)| (key.as_str(), value.as_str())))
         };
         let text =
             |text: &Option<String>| text.as_ref().map_or(Value::UNDEFINED, |text| Value::from(text.as_str()));
-        match field {
+        Ok(match field {
             "hashKey" => text(&request.hash_key),
             "labels" => pairs(&request.labels),
             "metadata" => pairs(&request.metadata),
@@ -182,7 +197,7 @@ impl KeySource<'_> {
             "taskName" => Value::from(request.task_name.as_str()),
             "taskType" => Value::from(request.task_type.as_str()),
             _ => Value::UNDEFINED,
-        }
+        })
     }
 }
 
@@ -249,6 +264,10 @@ mod template_tests {
             assert!(error.contains("not"), "{template}: {error}");
         }
         assert!(key("{{ payload.list }}\u{7}").is_err());
+        // These make minijinja panic.
+        for template in ["{{ taskName[0:2:-1] }}", "{{ metadata.empty[::-1] }}"] {
+            assert!(key(template).is_err(), "{template}");
+        }
     }
 
     #[test]
