@@ -92,6 +92,22 @@ fn measure(options: &Options, program: &Path, work: &Path, figures: &mut Figures
         figures.add("burst embedded, part of the store's limit", "", Some(Bar::AtLeast(0.5)), done / limit);
         figures.add("burst embedded, part of the barest limit", "", None, done / bare);
     }
+    if figures.wants("limits by key") {
+        let keys = bench(program, work, None, &["keys", "--embedded", "-n", &tasks])?;
+        let ratio = number(&keys, "/compared/ratio")?;
+        figures.add("limits by key, part of the speed without them", "", Some(Bar::AtLeast(0.7)), ratio);
+    }
+    if figures.wants("beside a crowded key") {
+        let others = (3 * options.tasks).to_string();
+        let crowd = bench(program, work, None, &["crowd", "--embedded", "-n", &others])?;
+        let ratio = number(&crowd, "/compared/ratio")?;
+        figures.add(
+            "keys beside a crowded key, part of their speed alone",
+            "",
+            Some(Bar::AtLeast(0.7)),
+            ratio,
+        );
+    }
     let server = Server::start(program, &work.join("data"), &[])?;
     let rest = |args: &[&str]| bench(program, work, Some(&server), args);
     if figures.wants("burst over REST") {

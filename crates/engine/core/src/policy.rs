@@ -159,6 +159,15 @@ impl Rate {
         Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX))
     }
 
+    /// What is assigned may wait for as long as this before it starts, and still counts as started when it was assigned.
+    pub const AHEAD: Duration = Duration::from_millis(100);
+
+    /// How many may be assigned that have not started: those that the burst allows, or that come in [`AHEAD`](Self::AHEAD).
+    pub fn ahead(&self) -> u32 {
+        let soon = u128::from(self.limit) * Self::AHEAD.as_micros() / self.per.as_micros().max(1);
+        self.burst.max(u32::try_from(soon).unwrap_or(u32::MAX)).max(1)
+    }
+
     fn tolerance(&self) -> Duration {
         self.interval() * self.burst.max(1).saturating_sub(1)
     }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use serde_json::{Map, Value, json};
-use tasklane_client::{Client, LogItem, LogStream, TaskRequest};
+use tasklane_client::{Client, LogItem, LogStream, Submitted, TaskRequest};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::exit::{Exit, Usage};
@@ -57,7 +57,13 @@ pub(crate) async fn run(args: Args, client: &Client, out: Out) -> anyhow::Result
     if detach {
         return out.either(&submitted, |submitted| submitted.task_id.clone()).map(|()| Exit::OK);
     }
-    attend(&submitted.task_id, &mut interrupts, client, out).await
+    if submitted.duplicate {
+        remark(format_args!(
+            "tasklane: task {} was there already; Ctrl-C leaves it alone",
+            submitted.task_id
+        ));
+    }
+    attend(&submitted, &mut interrupts, client, out).await
 }
 
 fn request(args: Args) -> anyhow::Result<TaskRequest> {
@@ -117,8 +123,14 @@ impl Interrupts {
     }
 }
 
-/// Shows output until the task is final. Ctrl-C cancels it.
-async fn attend(id: &str, interrupts: &mut Interrupts, client: &Client, out: Out) -> anyhow::Result<Exit> {
+/// Shows output until the task is final. Ctrl-C cancels it, unless it is somebody else's.
+async fn attend(
+    submitted: &Submitted,
+    interrupts: &mut Interrupts,
+    client: &Client,
+    out: Out,
+) -> anyhow::Result<Exit> {
+    let id = submitted.task_id.as_str();
     let mut follow = client.follow_logs(id, None);
     let mut cancelling = false;
     let mut attempt = 1;
@@ -137,7 +149,7 @@ async fn attend(id: &str, interrupts: &mut Interrupts, client: &Client, out: Out
                 Some(LogItem::End(_)) | None => break,
             },
             () = interrupts.next() => {
-                if cancelling {
+                if cancelling || submitted.duplicate {
                     return Ok(Exit::CANCELLED);
                 }
                 cancelling = true;

@@ -89,11 +89,12 @@ impl Lane {
             return;
         }
         let lines = q.ready.get(&class).map_or(0, BTreeSet::len);
-        let line_state = &mut self.lines[line];
-        line_state.taken += 1;
-        if line_state.taken >= q.pace.turn(lines, self.now) {
-            q.turn += 1;
-            (line_state.turn, line_state.taken) = (q.turn, 0);
+        let state = &mut self.lines[line];
+        state.taken += 1;
+        if state.taken >= q.pace.turn(lines, self.now) {
+            q.turn = q.turn.max(state.turn);
+            state.taken = 0;
+            state.turn = self.limits.next_turn(state.limits.first().copied(), q.turn, q.turn + 1);
             self.refresh_line(line);
         }
     }
@@ -109,7 +110,7 @@ impl Lane {
             self.record_policy(&key, policy);
         }
         let now = self.now;
-        self.take_rates(handle, now);
+        self.take_rates(handle, now, false);
         let limits = self.hold_limits(handle);
         let k = self.take_number(worker);
         let w = &self.workers[worker];
@@ -161,8 +162,11 @@ impl Lane {
         let line = &self.lines[self.entries[handle].line];
         let queue = &self.queues[line.queue];
         let limits: SmallVec<[Handle; 2]> = queue.whole.iter().chain(&line.limits).copied().collect();
+        let unstarted = u32::from(self.entries[handle].state.status != Status::Running);
         for &limit in &limits {
-            self.limits.get_mut(limit).running += 1;
+            let state = self.limits.get_mut(limit);
+            state.running += 1;
+            state.unstarted += unstarted;
         }
         limits
     }
@@ -174,7 +178,9 @@ impl Lane {
             let Some(flight) = &mut entry.flight else { continue };
             if self.lines[entry.line].queue == queue && !flight.limits.contains(&state) {
                 flight.limits.push(state);
-                self.limits.get_mut(state).running += 1;
+                let counted = self.limits.get_mut(state);
+                counted.running += 1;
+                counted.unstarted += u32::from(flight.running_since.is_none());
             }
         }
     }
@@ -219,30 +225,37 @@ impl Lane {
                 return Verdict::Until(next_at);
             }
         }
+        // What waits at a worker would start together when the worker has time.
+        if rule.rate.is_some_and(|rate| state.unstarted >= rate.ahead()) {
+            return Verdict::Full;
+        }
         Verdict::Free
     }
 
     /// Whether a rate counts the tasks of a line.
     pub(super) fn is_rated(&self, line: Handle) -> bool {
-        let line = &self.lines[line];
-        let rules = &self.queues[line.queue].rules;
-        let by_key = line.head.flow.iter().flat_map(|flow| rules.of_key(flow));
-        rules.find(LimitId::QUEUE).copied().into_iter().chain(by_key).any(|rule| rule.rate.is_some())
+        !self.rates_of(line).is_empty()
     }
 
-    /// Moves the rates that an assignment counts under; their new times go into the same group.
-    fn take_rates(&mut self, handle: Handle, now: Timestamp) {
-        let line = &self.lines[self.entries[handle].line];
+    /// The rates that count the tasks of a line.
+    fn rates_of(&self, line: Handle) -> SmallVec<[(Handle, Rate); 2]> {
+        let line = &self.lines[line];
         let queue = &self.queues[line.queue];
         let whole = queue.whole.zip(queue.rules.find(LimitId::QUEUE).copied());
         let by_key = line.head.flow.iter().zip(&line.limits);
         let by_key =
             by_key.flat_map(|(flow, &state)| queue.rules.of_key(flow).map(move |rule| (state, rule)));
-        let rates: SmallVec<[(Handle, Rate); 2]> =
-            whole.into_iter().chain(by_key).filter_map(|(state, rule)| Some((state, rule.rate?))).collect();
-        for (state, rate) in rates {
-            let moved = moved_rate(rate, self.limits.get(state).rate, now);
+        whole.into_iter().chain(by_key).filter_map(|(state, rule)| Some((state, rule.rate?))).collect()
+    }
+
+    /// Moves the rates that an assignment counts under; their new times go into the same group. One that started late
+    /// moves them again: what follows keeps its distance from the start, not from the assignment.
+    pub(super) fn take_rates(&mut self, handle: Handle, at: Timestamp, late: bool) {
+        for (state, rate) in self.rates_of(self.entries[handle].line) {
             let state = self.limits.get_mut(state);
+            // Those that wait beside it may start at the same moment.
+            let beside = if late { state.unstarted.saturating_sub(1) } else { 0 };
+            let moved = moved_rate(rate, state.rate, at) + rate.interval() * beside;
             state.rate = Some(moved);
             let LimitKey { queue, limit, key } = &state.key;
             let key = rate_record(&self.queues[*queue].key, *limit, key);

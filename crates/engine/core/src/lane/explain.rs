@@ -195,6 +195,10 @@ impl Lane {
         match self.limit_verdict(rule, state) {
             Verdict::Free => None,
             Verdict::Until(until) => Some(Reason::Rate { template, key, until }),
+            // As many as may are on their way, and have not started.
+            Verdict::Full if rule.concurrency.is_none_or(|max| state.running < max.limit) => {
+                Some(Reason::Rate { template, key, until: self.now })
+            }
             Verdict::Full => {
                 let holds = |entry: &&Entry| {
                     let limits = entry.flight.as_ref().map(|flight| &flight.limits);

@@ -107,6 +107,10 @@ pub(super) struct LimitState {
     pub(super) rate: Option<Timestamp>,
     /// Lines in memory that name it; those parked at it are woken when an attempt ends.
     pub(super) lines: SmallVec<[Handle; 1]>,
+    /// Attempts alive that have not started.
+    pub(super) unstarted: u32,
+    /// The turn that the next of its lines gets.
+    pub(super) turn: u64,
     /// The last arrival that was seen to wait for it.
     pub(super) newest: Seq,
     /// Some of the lines are parked at it.
@@ -129,6 +133,8 @@ impl Limits {
             self.states.insert(LimitState {
                 key: key.clone(),
                 running: 0,
+                unstarted: 0,
+                turn: 0,
                 rate: None,
                 lines: SmallVec::new(),
                 newest: Seq(0),
@@ -159,6 +165,15 @@ impl Limits {
         let first = after.map_or_else(|| Bound::Included(LimitKey::whole(queue)), Bound::Excluded);
         let range: Range<'_, LimitKey, Handle> = self.by_key.range((first, Bound::Unbounded));
         range.take_while(move |(key, _)| key.queue == queue).map(|(_, &handle)| &self.states[handle])
+    }
+
+    /// The next turn of a line, given its first key. Lines of one key have one turn after the other, so that it makes no
+    /// difference to other keys how many lines a key has.
+    pub(super) fn next_turn(&mut self, first_key: Option<Handle>, now: u64, without_key: u64) -> u64 {
+        let Some(state) = first_key.map(|handle| &mut self.states[handle]) else { return without_key };
+        let turn = state.turn.max(now);
+        state.turn = turn + 1;
+        turn
     }
 
     /// A line in memory names a key.

@@ -51,7 +51,7 @@ pub(super) struct Queue {
     pub(super) full: bool,
     /// How fast its attempts end, which says how long a turn is.
     pub(super) pace: Pace,
-    /// Counts the turns given to lines.
+    /// The last turn that a line had.
     pub(super) turn: u64,
     /// Lines take turns: some of them have flow keys.
     pub(super) fair: bool,
@@ -227,7 +227,8 @@ impl Lane {
         let limits: SmallVec<[Handle; 2]> = keys.map(|key| self.limits.intern(key)).collect();
         self.settle_own_rates(head, &limits);
         let head = self.share_names(head, queue, class);
-        let turn = self.queues[queue].turn;
+        let now = self.queues[queue].turn;
+        let turn = self.limits.next_turn(limits.first().copied(), now, now);
         self.queues[queue].fair |= !head.flow.is_empty();
         let handle = self.lines.insert(Line {
             key,
@@ -527,10 +528,11 @@ impl Lane {
     pub(super) fn advance_pass(&mut self, handle: Handle) {
         let q = &mut self.queues[handle];
         self.pass = q.pass;
-        let step = STRIDE / u64::from(q.policy.policy.weight.max(1));
-        if q.active && self.active.len() > 1 {
-            self.active.remove(&(q.pass, handle));
-            q.pass += step;
+        // Also when it has just become inactive: it may have taken the last room there was.
+        let before = q.pass;
+        q.pass += STRIDE / u64::from(q.policy.policy.weight.max(1));
+        if q.active {
+            self.active.remove(&(before, handle));
             self.active.insert((q.pass, handle));
         }
     }

@@ -9,6 +9,7 @@ use crate::message::{
     AttemptId, Dispatch, Ending, Finish, Heartbeat, HeldState, Report, RetryAdvice, ToLane, ToWorker,
     Verdict, WorkerBatch,
 };
+use crate::policy::Rate;
 use crate::read::LaneRead;
 use crate::status::Status;
 use crate::task::{AttemptOutcome, AttemptRecord, Progress, TaskError, TaskResult};
@@ -135,14 +136,38 @@ impl Lane {
         self.note_accepted(handle);
         let now = self.now;
         let entry = &mut self.entries[handle];
+        let mut first = false;
         if let Some(flight) = &mut entry.flight {
             flight.recalls = 0;
+            first = flight.running_since.is_none();
             flight.running_since.get_or_insert(now - ago);
         }
+        if first {
+            self.count_start(handle, now - ago);
+        }
+        let entry = &mut self.entries[handle];
         if entry.state.status == Status::Dispatched {
             entry.enter(Status::Running, now - ago);
             self.mark(handle, false);
             self.disarm_start_by(handle);
+        }
+    }
+
+    /// An attempt has started: rates may let the next one go.
+    fn count_start(&mut self, handle: Handle, at: Timestamp) {
+        let assigned = self.entries[handle].state.scheduled_at;
+        if assigned.is_some_and(|assigned| at > assigned + Rate::AHEAD) {
+            self.take_rates(handle, at, true);
+        }
+        let limits = self.entries[handle].flight.as_ref().map(|flight| flight.limits.clone());
+        for limit in limits.into_iter().flatten() {
+            let state = self.limits.get_mut(limit);
+            state.unstarted = state.unstarted.saturating_sub(1);
+            self.wake_parked(limit);
+        }
+        let queue = self.lines[self.entries[handle].line].queue;
+        if std::mem::take(&mut self.queues[queue].full) {
+            self.refresh_active(queue);
         }
     }
 
@@ -302,7 +327,7 @@ impl Lane {
     pub(super) fn end_flight(&mut self, handle: Handle) {
         let entry = &mut self.entries[handle];
         entry.spot = Spot::Nowhere;
-        let Some(Flight { worker, limits, .. }) = entry.flight.take() else { return };
+        let Some(Flight { worker, limits, running_since, .. }) = entry.flight.take() else { return };
         let queue = self.lines[entry.line].queue;
         self.queues[queue].pace.count(self.now);
         if self.workers.contains(worker) {
@@ -310,7 +335,11 @@ impl Lane {
             self.refresh_load(worker);
         }
         for limit in limits {
-            self.limits.get_mut(limit).running -= 1;
+            let state = self.limits.get_mut(limit);
+            state.running -= 1;
+            if running_since.is_none() {
+                state.unstarted = state.unstarted.saturating_sub(1);
+            }
             self.wake_parked(limit);
             self.limits.drop_if_idle(limit);
         }

@@ -2,7 +2,7 @@
 
 use tasklane_core::commit::SubmitOutcome;
 use tasklane_core::id::LimitId;
-use tasklane_core::policy::Rate;
+use tasklane_core::policy::{ConcurrencyLimit, Rate};
 use tasklane_core::status::Status;
 use tasklane_sim::harness::{Story, task};
 
@@ -82,17 +82,18 @@ fn starts_follow_the_rate_exactly() {
     lane.policy(|p| p.rate = vec![per_second(2, 2)]);
     let w1 = lane.worker("w1", 100);
     let ids = lane.submit_all((0..6).map(|_| task()));
-    assert_eq!(w1.takes(), ids[..2]);
+    assert_eq!(w1.runs(), ids[..2]);
     lane.advance_millis(499);
-    assert!(w1.takes().is_empty());
+    assert!(w1.runs().is_empty());
     lane.advance_millis(1);
-    assert_eq!(w1.takes(), [ids[2]]);
-    lane.advance(1);
-    assert_eq!(w1.takes(), ids[3..5]);
+    assert_eq!(w1.runs(), [ids[2]]);
+    for id in &ids[3..] {
+        lane.advance_millis(500);
+        assert_eq!(w1.runs(), [*id]);
+    }
     lane.advance(100);
-    assert_eq!(w1.takes(), [ids[5]]);
     let burst = lane.submit_all((0..4).map(|_| task()));
-    assert_eq!(w1.takes(), burst[..2], "a quiet time saves up no more than the burst");
+    assert_eq!(w1.runs(), burst[..2], "a quiet time saves up no more than the burst");
 }
 
 #[test]
@@ -102,11 +103,11 @@ fn rates_by_key_are_kept_apart() {
     let w1 = lane.worker("w1", 100);
     let alice = lane.submit_all((0..3).map(|_| task().flow("user", "alice")));
     let bob = lane.submit_all((0..1).map(|_| task().flow("user", "bob")));
-    assert_eq!(w1.takes(), [alice[0], bob[0]]);
+    assert_eq!(w1.runs(), [alice[0], bob[0]]);
     lane.advance(1);
-    assert_eq!(w1.takes(), [alice[1]]);
+    assert_eq!(w1.runs(), [alice[1]]);
     lane.advance(1);
-    assert_eq!(w1.takes(), [alice[2]]);
+    assert_eq!(w1.runs(), [alice[2]]);
 }
 
 #[test]
@@ -174,12 +175,12 @@ fn a_changed_rate_applies_to_waiting_tasks() {
     });
     let w1 = lane.worker("w1", 10);
     let ids = lane.submit_all((0..2).map(|_| task()));
-    assert_eq!(w1.takes(), [ids[0]]);
+    assert_eq!(w1.runs(), [ids[0]]);
     lane.advance(60);
-    assert!(w1.takes().is_empty());
+    assert!(w1.runs().is_empty());
     lane.policy(|p| p.rate = vec![per_second(1, 1)]);
     lane.advance(1);
-    assert_eq!(w1.takes(), [ids[1]]);
+    assert_eq!(w1.runs(), [ids[1]]);
 }
 
 #[test]
@@ -266,13 +267,13 @@ fn a_rate_that_tasks_bring_along_outlives_its_owner() {
     let ids = lane.submit_all((0..2).map(|_| task().own_rate("api", "stripe", rate)));
     let faster = Rate { limit: 2, ..rate };
     let other = lane.submit(task().own_rate("api", "stripe", faster));
-    assert_eq!(w1.takes(), [ids[0], other], "another rate is another limit");
+    assert_eq!(w1.runs(), [ids[0], other], "another rate is another limit");
     lane.advance(9);
     lane.takeover();
     w1.beats();
-    assert!(!w1.takes().contains(&ids[1]));
+    assert!(!w1.runs().contains(&ids[1]));
     lane.advance(1);
-    assert_eq!(w1.takes(), [ids[1]]);
+    assert_eq!(w1.runs(), [ids[1]]);
 }
 
 #[test]
@@ -360,4 +361,60 @@ fn turns_are_as_long_as_the_tasks_of_their_own_queue_allow() {
     let order = w1.works_off();
     let place = |id| order.iter().position(|found| *found == id);
     assert!(place(modest[1]) < place(greedy[3]), "{order:?}");
+}
+
+#[test]
+fn what_waits_at_a_worker_does_not_start_faster_than_the_rate() {
+    let lane = Story::new();
+    lane.policy(|p| p.rate = vec![per_second(1, 2)]);
+    let w1 = lane.worker("w1", 100);
+    let ids = lane.submit_all((0..6).map(|_| task()));
+    assert_eq!(w1.takes(), ids[..2]);
+    lane.advance(10);
+    assert!(w1.takes().is_empty(), "two wait at the worker: no third one joins them");
+    w1.starts(ids[0]);
+    w1.starts(ids[1]);
+    lane.advance(1);
+    assert!(w1.takes().is_empty(), "the distance is kept from when they started");
+    lane.advance(1);
+    assert_eq!(w1.runs(), [ids[2]]);
+}
+
+#[test]
+fn a_key_with_many_lines_has_one_turn_as_others_do() {
+    let lane = Story::new();
+    lane.policy(|p| {
+        p.concurrency =
+            vec![at_once_by_user(100), ConcurrencyLimit { key: Some("order".to_owned()), ..at_once(1) }];
+    });
+    let of = |user: &str, order: u32| task().flow("user", user).flow("order", &format!("{user}-{order}"));
+    lane.submit_all((0..200).map(|n| of("greedy", n)));
+    let modest = lane.submit_all((0..5).map(|n| of("modest", n)));
+    let w1 = lane.worker("w1", 1);
+    let mut order = Vec::new();
+    for _ in 0..12 {
+        let ids = w1.runs();
+        for id in &ids {
+            w1.finishes(*id);
+        }
+        order.extend(ids);
+    }
+    assert!(modest.iter().all(|id| order.contains(id)), "{order:?}");
+}
+
+#[test]
+fn queues_share_a_single_place() {
+    let lane = Story::new();
+    let w1 = lane.worker("w1", 1);
+    lane.submit_all((0..20).map(|_| task().queue("long")));
+    let short = lane.submit_all((0..5).map(|_| task().queue("short")));
+    let mut order = Vec::new();
+    for _ in 0..12 {
+        let ids = w1.runs();
+        for id in &ids {
+            w1.finishes(*id);
+        }
+        order.extend(ids);
+    }
+    assert!(short.iter().all(|id| order.contains(id)), "{order:?}");
 }

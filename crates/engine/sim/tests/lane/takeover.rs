@@ -115,13 +115,13 @@ fn rates_go_on_where_they_were() {
     lane.policy(|p| p.rate = vec![per_second(1, 2)]);
     let w1 = lane.worker("w1", 9);
     let ids = lane.submit_all((0..4).map(|_| task()));
-    assert_eq!(w1.takes(), ids[..2]);
+    assert_eq!(w1.runs(), ids[..2]);
     lane.takeover();
     w1.beats();
     lane.advance_millis(999);
-    assert!(w1.takes().is_empty());
+    assert!(w1.runs().is_empty());
     lane.advance_millis(1);
-    assert_eq!(w1.takes(), [ids[2]]);
+    assert_eq!(w1.runs(), [ids[2]]);
 }
 
 /// A stored time that lay ahead used to be cut to a full bucket from *now*, whenever now was, so that it blocked its key
@@ -132,13 +132,13 @@ fn a_rate_stored_by_a_clock_that_was_ahead_blocks_no_longer_than_a_full_bucket()
     lane.policy(|p| p.rate = vec![per_second(1, 1)]);
     let w1 = lane.worker("w1", 9);
     let ids = lane.submit_all((0..2).map(|_| task()));
-    assert_eq!(w1.takes(), ids[..1]);
+    assert_eq!(w1.runs(), ids[..1]);
     lane.takeover_behind(3600);
     w1.beats();
     lane.advance_millis(999);
-    assert!(w1.takes().is_empty());
+    assert!(w1.runs().is_empty());
     lane.advance_millis(1);
-    assert_eq!(w1.takes(), ids[1..]);
+    assert_eq!(w1.runs(), ids[1..]);
 }
 
 #[test]

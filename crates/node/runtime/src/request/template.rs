@@ -189,7 +189,7 @@ impl KeySource<'_> {
             "payload" => match &request.payload {
                 Payload::Text(text) => Value::from(text.as_str()),
                 Payload::Json(json) => serde_json::from_str::<serde_json::Value>(json)
-                    .map_or(Value::UNDEFINED, |json| Value::from(Serde(json))),
+                    .map_or(Value::UNDEFINED, |json| Value::from(Serde(without_nulls(json)))),
             },
             "priority" => Value::from(request.priority.get()),
             "queue" => Value::from(request.queue.as_str()),
@@ -198,6 +198,17 @@ impl KeySource<'_> {
             "taskType" => Value::from(request.task_type.as_str()),
             _ => Value::UNDEFINED,
         })
+    }
+}
+
+/// What is null is not there: as a key it would be a word.
+fn without_nulls(json: serde_json::Value) -> serde_json::Value {
+    match json {
+        serde_json::Value::Object(fields) => {
+            let given = fields.into_iter().filter(|(_, value)| !value.is_null());
+            given.map(|(name, value)| (name, without_nulls(value))).collect()
+        }
+        other => other,
     }
 }
 
@@ -223,7 +234,7 @@ mod template_tests {
     use super::*;
 
     fn request() -> TaskRequest {
-        let payload = Payload::Json(r#"{"region":"eu","n":7,"list":["a","b"]}"#.to_owned());
+        let payload = Payload::Json(r#"{"region":"eu","n":7,"list":["a","b"],"none":null}"#.to_owned());
         let mut request = TaskRequest::new("import", Name::new("SHELL").unwrap(), payload);
         request.metadata.insert("tenant".to_owned(), "Acme".to_owned());
         request.metadata.insert("empty".to_owned(), String::new());
@@ -250,6 +261,7 @@ mod template_tests {
             ("{{ payload.n }}/{{ priority }}/{{ queue }}", "7/5/default"),
             ("{{ namespace }}.{{ taskType }}.{{ taskName }}", "prod.SHELL.import"),
             ("{{ payload.list | first }}", "a"),
+            ("{{ payload.none | default('n') }}", "n"),
             ("{{ 'b' if labels.big is defined else 's' }}", "s"),
         ] {
             assert_eq!(key(template).as_deref(), Ok(expected), "{template}");
@@ -258,8 +270,13 @@ mod template_tests {
 
     #[test]
     fn what_a_task_lacks_is_told() {
-        for template in ["{{ metadata.owner }}", "{{ payload.a.b }}", "{{ requestId }}", "{{ labels.zone }}x"]
-        {
+        for template in [
+            "{{ metadata.owner }}",
+            "{{ payload.none }}",
+            "{{ payload.a.b }}",
+            "{{ requestId }}",
+            "{{ labels.zone }}x",
+        ] {
             let error = key(template).unwrap_err();
             assert!(error.contains("not"), "{template}: {error}");
         }
