@@ -255,7 +255,11 @@ impl Lane {
             let state = self.limits.get_mut(state);
             // Those that wait beside it may start at the same moment.
             let beside = if late { state.unstarted.saturating_sub(1) } else { 0 };
-            let moved = moved_rate(rate, state.rate, at) + rate.interval() * beside;
+            let mut moved = moved_rate(rate, state.rate, at) + rate.interval() * beside;
+            if late {
+                // It started in the past, and others may have been assigned since.
+                moved = moved.max(state.rate.unwrap_or(moved));
+            }
             state.rate = Some(moved);
             let LimitKey { queue, limit, key } = &state.key;
             let key = rate_record(&self.queues[*queue].key, *limit, key);
