@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use smallvec::SmallVec;
 
-use crate::commit::RecordChange;
+use crate::commit::{Group, RecordChange};
 use crate::guard::Guard;
 use crate::id::{DispatchNo, LimitId};
 use crate::message::ToWorker;
@@ -264,7 +264,13 @@ impl Lane {
             let LimitKey { queue, limit, key } = &state.key;
             let key = rate_record(&self.queues[*queue].key, *limit, key);
             let value = Some(moved.as_micros().to_le_bytes().to_vec());
-            self.entries[handle].change().records.push(RecordChange { key, value });
+            let record = RecordChange { key, value };
+            if late {
+                // At once, and not with the start, which may be written later than assignments that follow.
+                self.write_loose(Group { records: vec![record], ..Group::default() });
+            } else {
+                self.entries[handle].change().records.push(record);
+            }
         }
     }
 
