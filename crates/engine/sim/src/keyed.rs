@@ -27,7 +27,7 @@ const NOTICED_AFTER: Duration = Duration::from_secs(15);
 
 /// Turns that others may take before one that waits: two of each of the two others that there are, and some for attempts
 /// that were handed back.
-const TURNS_MAX: u32 = 8;
+const TURNS_MAX: u32 = 5;
 
 /// Watches keys.
 #[derive(Debug, Default)]
