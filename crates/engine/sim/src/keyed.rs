@@ -25,9 +25,8 @@ pub struct Keyed {
 /// How long an owner may take to notice what waits: two sweeps, and the time to read.
 const NOTICED_AFTER: Duration = Duration::from_secs(15);
 
-/// Turns that others may take before one that waits: two of each of the two others that there are, and some for attempts
-/// that were handed back.
-const TURNS_MAX: u32 = 5;
+/// Turns that others may take before one that waits.
+const TURNS_MAX: u32 = 3;
 
 /// Watches keys.
 #[derive(Debug, Default)]

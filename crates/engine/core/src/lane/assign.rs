@@ -92,9 +92,10 @@ impl Lane {
         let state = &mut self.lines[line];
         state.taken += 1;
         if state.taken >= q.pace.turn(lines, self.now) {
-            q.turn = q.turn.max(state.turn);
+            let (round, count) = (q.turn.0.max(state.turn.0), q.turn.1 + 1);
+            q.turn = (round, count);
             state.taken = 0;
-            state.turn = self.limits.next_turn(state.limits.first().copied(), q.turn, q.turn + 1);
+            state.turn = (self.limits.next_round(state.limits.first().copied(), round + 1), count);
             self.refresh_line(line);
         }
     }

@@ -109,8 +109,8 @@ pub(super) struct LimitState {
     pub(super) lines: SmallVec<[Handle; 1]>,
     /// Attempts alive that have not started.
     pub(super) unstarted: u32,
-    /// The turn that the next of its lines gets.
-    pub(super) turn: u64,
+    /// The round in which the next of its lines has its turn.
+    pub(super) round: u64,
     /// The last arrival that was seen to wait for it.
     pub(super) newest: Seq,
     /// Some of the lines are parked at it.
@@ -134,7 +134,7 @@ impl Limits {
                 key: key.clone(),
                 running: 0,
                 unstarted: 0,
-                turn: 0,
+                round: 0,
                 rate: None,
                 lines: SmallVec::new(),
                 newest: Seq(0),
@@ -167,13 +167,13 @@ impl Limits {
         range.take_while(move |(key, _)| key.queue == queue).map(|(_, &handle)| &self.states[handle])
     }
 
-    /// The next turn of a line, given its first key. Lines of one key have one turn after the other, so that it makes no
-    /// difference to other keys how many lines a key has.
-    pub(super) fn next_turn(&mut self, first_key: Option<Handle>, now: u64, without_key: u64) -> u64 {
-        let Some(state) = first_key.map(|handle| &mut self.states[handle]) else { return without_key };
-        let turn = state.turn.max(now);
-        state.turn = turn + 1;
-        turn
+    /// The round of a line's next turn, given its first key and the earliest it may be. Lines of one key have their turns
+    /// in different rounds, so that it makes no difference to other keys how many lines a key has.
+    pub(super) fn next_round(&mut self, first_key: Option<Handle>, earliest: u64) -> u64 {
+        let Some(state) = first_key.map(|handle| &mut self.states[handle]) else { return earliest };
+        let round = state.round.max(earliest);
+        state.round = round + 1;
+        round
     }
 
     /// A line in memory names a key.

@@ -25,7 +25,10 @@ use super::pace::Pace;
 use super::window::Window;
 
 /// Order of a queue's lines: priority, then whose turn it is, then due time and arrival.
-pub(super) type ReadyKey = (u8, u64, Timestamp, Seq, Handle);
+pub(super) type ReadyKey = (u8, Turn, Timestamp, Seq, Handle);
+
+/// A round, and within it the order in which lines had their last turn.
+pub(super) type Turn = (u64, u64);
 
 /// A queue, as far as it has tasks in memory.
 #[derive(Debug)]
@@ -51,8 +54,8 @@ pub(super) struct Queue {
     pub(super) full: bool,
     /// How fast its attempts end, which says how long a turn is.
     pub(super) pace: Pace,
-    /// The last turn that a line had.
-    pub(super) turn: u64,
+    /// The last turn that a line had: its round, and how many there were.
+    pub(super) turn: Turn,
     /// Lines take turns: some of them have flow keys.
     pub(super) fair: bool,
 }
@@ -74,7 +77,7 @@ pub(super) struct Line {
     /// read: the page may not have it.
     pub(super) missed: Option<Box<OrderKey>>,
     pub(super) reading: bool,
-    pub(super) turn: u64,
+    pub(super) turn: Turn,
     /// Tasks taken in this turn.
     pub(super) taken: u32,
     pub(super) limits: SmallVec<[Handle; 2]>,
@@ -186,7 +189,7 @@ impl Lane {
             rate_until: None,
             full: false,
             pace: Pace::new(self.now),
-            turn: 0,
+            turn: (0, 0),
             fair: false,
         });
         self.queue_by_key.insert(key.clone(), handle);
@@ -227,8 +230,8 @@ impl Lane {
         let limits: SmallVec<[Handle; 2]> = keys.map(|key| self.limits.intern(key)).collect();
         self.settle_own_rates(head, &limits);
         let head = self.share_names(head, queue, class);
-        let now = self.queues[queue].turn;
-        let turn = self.limits.next_turn(limits.first().copied(), now, now);
+        let (round, count) = self.queues[queue].turn;
+        let turn = (self.limits.next_round(limits.first().copied(), round), count);
         self.queues[queue].fair |= !head.flow.is_empty();
         let handle = self.lines.insert(Line {
             key,
@@ -448,7 +451,7 @@ impl Lane {
         let wanted = first
             .filter(|&order| may_run && (!line.more || line.bound.is_some_and(|bound| order <= bound)))
             .map(|order| {
-                let turn = if self.queues[line.queue].fair { line.turn } else { 0 };
+                let turn = if self.queues[line.queue].fair { line.turn } else { (0, 0) };
                 (order.rank, turn, order.due, order.seq, handle)
             });
         if wanted == line.ready {
