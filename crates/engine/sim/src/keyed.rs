@@ -25,7 +25,7 @@ pub struct Keyed {
 /// How long an owner may take to notice what waits: two sweeps, and the time to read.
 const NOTICED_AFTER: Duration = Duration::from_secs(15);
 
-/// Turns that others may take before one that waits.
+/// Turns that others may take before one that waits, under one owner: a new one begins a new round.
 const TURNS_MAX: u32 = 3;
 
 /// Watches keys.
@@ -46,6 +46,8 @@ struct Line {
     waiting: BTreeMap<TaskId, Timestamp>,
     /// Turns that others of the group took while it waited.
     passed: u32,
+    /// When their owner claimed the lane.
+    owner_since: Timestamp,
 }
 
 #[derive(Debug, Default)]
@@ -148,11 +150,13 @@ impl KeyWatch {
             if assigned.is_some() {
                 line.passed = 0;
                 for ((other_group, other), line) in &mut self.lines {
-                    let waits = line.waiting.values().any(|from| noticed(*from));
                     if other_group != group || other == own {
                         continue;
                     }
-                    line.passed = if waits { line.passed + 1 } else { 0 };
+                    let waits = line.waiting.values().any(|from| noticed(*from));
+                    let before = if line.owner_since == since { line.passed } else { 0 };
+                    line.passed = if waits { before + 1 } else { 0 };
+                    line.owner_since = since;
                     if line.passed > TURNS_MAX {
                         let task = line.waiting.keys().next().copied().unwrap_or(task);
                         let turns = line.passed;
