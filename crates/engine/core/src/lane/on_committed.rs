@@ -174,7 +174,7 @@ impl Lane {
         if let Some(flight) = &entry.flight {
             let worker = flight.worker;
             if flight.sent_at.is_none() {
-                self.dispatch(handle);
+                self.send_first(handle);
             }
             if self.entries[handle].state.cancel_requested {
                 let attempt = self.entries[handle].attempt();

@@ -507,6 +507,20 @@ impl Lane {
         self.refresh_worker(worker);
     }
 
+    /// The assignment of an attempt is committed: it goes to its worker, unless its time to start is over.
+    pub(super) fn send_first(&mut self, handle: Handle) {
+        let now = self.now;
+        let entry = &mut self.entries[handle];
+        let late = entry.state.start_by.is_some_and(|at| at <= now);
+        match &mut entry.flight {
+            Some(flight) if late => {
+                flight.sent_at = Some(now);
+                self.recall(handle);
+            }
+            _ => self.dispatch(handle),
+        }
+    }
+
     /// Sends an attempt to its worker.
     pub(super) fn dispatch(&mut self, handle: Handle) {
         let now = self.now;

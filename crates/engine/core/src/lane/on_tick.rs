@@ -71,7 +71,13 @@ impl Lane {
                 self.leave_spot(handle);
                 self.fail_to_start(handle);
             }
-            Status::Scheduled | Status::Dispatched => self.recall(handle),
+            Status::Scheduled | Status::Dispatched => {
+                // Before that is committed the worker must not hear of the attempt: another owner could give its number
+                // to another one.
+                if self.entries[handle].flight.as_ref().is_some_and(|flight| flight.sent_at.is_some()) {
+                    self.recall(handle);
+                }
+            }
             Status::Running | Status::Retrying | Status::Success | Status::Failed | Status::Cancelled => {}
         }
     }

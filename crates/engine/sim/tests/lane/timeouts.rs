@@ -69,6 +69,20 @@ fn a_dispatched_task_that_does_not_start_is_recalled() {
     expect_start_timeout(&lane, id);
 }
 
+/// The worker answered for an attempt that was never written. The next owner gave its number again, and took the old
+/// answer for one about the attempt that ran.
+#[test]
+fn a_worker_does_not_hear_of_an_attempt_before_it_is_written() {
+    let lane = Story::new();
+    let w1 = lane.worker("w1", 1);
+    lane.hold_commits();
+    let id = lane.submit(task().start_timeout(5));
+    lane.advance(5);
+    assert!(w1.recalls().is_empty());
+    lane.release_commits();
+    assert_eq!((w1.takes(), w1.recalls()), (vec![], vec![id]));
+}
+
 #[test]
 fn a_scheduled_task_whose_dispatch_was_lost_is_recalled() {
     let lane = Story::new();
