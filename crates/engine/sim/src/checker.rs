@@ -38,6 +38,8 @@ pub enum Observation {
         /// It was called a duplicate, though its id had never been sent before.
         wrongly_duplicate: bool,
     },
+    /// The store answers again.
+    StoreBack,
     /// The store has a new task.
     Created {
         /// The task.
@@ -237,6 +239,7 @@ impl Checker {
                     self.fail(at, format!("task {task} was acknowledged, but it is not stored"));
                 }
             }
+            Observation::StoreBack => self.keys.store_back(at),
             Observation::Created { task } => {
                 let fresh = Task { status: Some(Status::Pending), ..Task::default() };
                 if self.tasks.insert(task, fresh).is_some() {

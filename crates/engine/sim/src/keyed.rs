@@ -22,7 +22,7 @@ pub struct Keyed {
     pub delayed: bool,
 }
 
-/// How long an owner may take to notice what waits: two sweeps, and the time to read.
+/// How long an owner with a store may take to notice what waits: two sweeps, and the time to read.
 const NOTICED_AFTER: Duration = Duration::from_secs(15);
 
 /// Turns that others may take before one that waits, under one owner: a new one begins a new round.
@@ -39,6 +39,8 @@ pub(crate) struct KeyWatch {
     only: BTreeMap<String, Only>,
     /// When the owner of a lane last changed.
     claimed: BTreeMap<LaneId, Timestamp>,
+    /// When the store was last down.
+    store_back: Timestamp,
 }
 
 #[derive(Debug, Default)]
@@ -63,6 +65,10 @@ struct Only {
 impl KeyWatch {
     pub(crate) fn claimed(&mut self, lane: LaneId, at: Timestamp) {
         self.claimed.insert(lane, at);
+    }
+
+    pub(crate) fn store_back(&mut self, at: Timestamp) {
+        self.store_back = at;
     }
 
     /// A task was created. Answers what is wrong with that.
@@ -109,7 +115,7 @@ impl KeyWatch {
         // What is written now may have been decided long ago.
         let written = at;
         let at = assigned.unwrap_or(at);
-        let noticed = |from: Timestamp| at.since(from.max(since)) > NOTICED_AFTER;
+        let noticed = |from: Timestamp| at.since(from.max(since).max(self.store_back)) > NOTICED_AFTER;
         let mut wrong = None;
         if let Some((key, max)) = &keyed.only {
             let only = self.only.entry(key.clone()).or_default();

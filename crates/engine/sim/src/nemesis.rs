@@ -6,6 +6,7 @@ use std::time::Duration;
 use tasklane_core::id::LaneId;
 use tasklane_core::time::Timestamp;
 
+use crate::checker::Observation;
 use crate::worker::WorkerInput;
 use crate::world::{Event, World};
 
@@ -121,7 +122,10 @@ impl World {
             "store slow" => self.weather.slow_store = false,
             "coordinator down" => self.weather.coordinator_down = false,
             "storm on the bus" => self.weather.storm = false,
-            _ => self.weather.store_down = false,
+            _ => {
+                self.weather.store_down = false;
+                self.checker.observe(self.now, Observation::StoreBack);
+            }
         }
     }
 
