@@ -408,7 +408,9 @@ fn a_key_that_missed_rounds_does_not_catch_up_with_them() {
     running.extend(w1.runs());
     let mut pairs = Vec::new();
     for _ in 0..4 {
-        running.iter().for_each(|id| w1.finishes(*id));
+        for id in running {
+            w1.finishes(id);
+        }
         running = w1.runs();
         pairs.push(running.iter().map(|id| user_of(*id)).collect::<String>());
     }
