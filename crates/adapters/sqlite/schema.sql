@@ -27,6 +27,20 @@ CREATE TABLE counts (
     s7    INTEGER NOT NULL
 ) STRICT;
 
+CREATE TABLE document (
+    kind      INTEGER NOT NULL,
+    namespace TEXT NOT NULL,
+    id        TEXT NOT NULL,
+    version   INTEGER NOT NULL,
+    due       INTEGER,
+    value     BLOB NOT NULL,
+    PRIMARY KEY (kind, namespace, id)
+) STRICT;
+
+CREATE TABLE document_version (
+    version INTEGER NOT NULL
+) STRICT;
+
 CREATE TABLE fired (
     schedule   TEXT NOT NULL,
     created_at INTEGER NOT NULL,
@@ -117,6 +131,8 @@ CREATE TABLE unique_key (
     key   INTEGER NOT NULL,
     PRIMARY KEY (lane, queue, name)
 ) STRICT, WITHOUT ROWID;
+
+CREATE INDEX document_due ON document (kind, due, namespace, id) WHERE due IS NOT NULL;
 
 CREATE INDEX task_created ON task (created_at, id, queue);
 

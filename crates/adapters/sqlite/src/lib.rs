@@ -4,6 +4,7 @@
 
 mod checkpoint;
 mod connect;
+mod documents;
 mod error;
 mod keys;
 mod load;

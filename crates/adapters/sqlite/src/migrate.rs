@@ -7,8 +7,11 @@ use tasklane_ports::StoreError;
 use crate::error::{Failure, read_failed};
 
 /// Step `n` leads from version `n` to `n + 1`.
-const STEPS: &[&str] =
-    &[include_str!("../migrations/0001_tasks.sql"), include_str!("../migrations/0002_unique_keys.sql")];
+const STEPS: &[&str] = &[
+    include_str!("../migrations/0001_tasks.sql"),
+    include_str!("../migrations/0002_unique_keys.sql"),
+    include_str!("../migrations/0003_documents.sql"),
+];
 
 /// In the file's header: the bytes of "Lane". So that no other program's file is taken for ours.
 const APPLICATION_ID: i32 = i32::from_be_bytes(*b"Lane");

@@ -10,7 +10,7 @@ use tasklane_core::id::{AttemptNo, CommitNo, Epoch, LaneId, OwnerId, QueueKey, S
 use tasklane_core::status::{Status, Version};
 use tasklane_core::task::{Fingerprint, Place, TaskBody, TaskHead, Unique};
 use tasklane_core::time::Timestamp;
-use tasklane_ports::{StoreError, codec};
+use tasklane_ports::{Content, DocumentKey, StoreError, codec};
 
 use crate::error::Failure;
 use crate::keys::{self, IndexKey};
@@ -54,6 +54,13 @@ statements! {
                  VALUES (?1, ?2, (SELECT coalesce(max(revision), 0) + 1 FROM policy), ?3)
                  ON CONFLICT (queue) DO UPDATE SET version = excluded.version, revision = excluded.revision,
                      policy = excluded.policy";
+
+    document: "SELECT version FROM document WHERE kind = ?1 AND namespace = ?2 AND id = ?3";
+    next_version: "UPDATE document_version SET version = version + 1 RETURNING version";
+    put_document: "INSERT INTO document (kind, namespace, id, version, due, value) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+                   ON CONFLICT (kind, namespace, id) DO UPDATE SET version = excluded.version,
+                       due = excluded.due, value = excluded.value";
+    drop_document: "DELETE FROM document WHERE kind = ?1 AND namespace = ?2 AND id = ?3";
 
     counts: "SELECT s0, s1, s2, s3, s4, s5, s6, s7 FROM counts WHERE queue = ?1";
     put_counts: "INSERT INTO counts (queue, s0, s1, s2, s3, s4, s5, s6, s7)
@@ -268,6 +275,31 @@ impl<'c> Tables<'c> {
     pub(crate) fn put_policy(&mut self, queue: i64, version: u64, policy: &[u8]) -> Result<(), Failure> {
         self.sql.put_policy.execute(params![queue, version.cast_signed(), policy])?;
         Ok(())
+    }
+
+    /// The version of a document; 0 where there is none.
+    pub(crate) fn document_version(&mut self, key: &DocumentKey) -> Result<u64, Failure> {
+        let version =
+            self.sql.document.query_row(document_name(key), |row| row.get::<_, i64>(0)).optional()?;
+        Ok(version.map_or(0, i64::cast_unsigned))
+    }
+
+    /// Writes or removes a document and answers its version.
+    pub(crate) fn put_document(
+        &mut self,
+        key: &DocumentKey,
+        content: Option<&Content>,
+    ) -> Result<u64, Failure> {
+        let version: i64 = self.sql.next_version.query_row([], |row| row.get(0))?;
+        match content {
+            Some(Content { due, value }) => {
+                let (kind, namespace, id) = document_name(key);
+                let due = due.map(Timestamp::as_micros);
+                self.sql.put_document.execute(params![kind, namespace, id, version, due, value])?;
+            }
+            None => _ = self.sql.drop_document.execute(document_name(key))?,
+        }
+        Ok(version.cast_unsigned())
     }
 
     /// How many tasks of a queue wait.
@@ -582,4 +614,9 @@ mod tests {
         tables.forget();
         assert!(tables.task(task.id).unwrap().is_none());
     }
+}
+
+/// How the table names a document.
+fn document_name(key: &DocumentKey) -> (u8, &str, &str) {
+    (key.kind.code(), key.namespace.as_str(), key.id.as_str())
 }

@@ -11,8 +11,8 @@ use async_trait::async_trait;
 use tasklane_core::commit::Commit;
 use tasklane_local::{MemoryOptions, MemoryStore};
 use tasklane_ports::conformance::model::{self, Plan};
-use tasklane_ports::conformance::{self, LogsEnv, StalledCommit, StoreEnv};
-use tasklane_ports::{Logs, Store};
+use tasklane_ports::conformance::{self, DocumentsEnv, LogsEnv, StalledCommit, StoreEnv};
+use tasklane_ports::{Documents, Logs, Store};
 use tasklane_sqlite::{Durability, Options, Signals, Sqlite};
 use tempfile::TempDir;
 use tokio::sync::{Notify, oneshot};
@@ -145,6 +145,18 @@ impl LogsEnv for File {
     }
 }
 
+#[async_trait]
+impl DocumentsEnv for File {
+    fn documents(&self) -> Arc<dyn Documents> {
+        Arc::new(self.current())
+    }
+
+    async fn reopen_documents(&self) -> Arc<dyn Documents> {
+        self.crash().await;
+        self.documents()
+    }
+}
+
 async fn file() -> Option<File> {
     Some(File::new(Durability::Full).await)
 }
@@ -172,10 +184,12 @@ fn behaves_like_the_reference() {
 
 tasklane_ports::store_conformance!(file);
 tasklane_ports::logs_conformance!(file);
+tasklane_ports::documents_conformance!(file);
 
 mod relaxed {
     use super::relaxed_file;
 
     tasklane_ports::store_conformance!(relaxed_file);
     tasklane_ports::logs_conformance!(relaxed_file);
+    tasklane_ports::documents_conformance!(relaxed_file);
 }

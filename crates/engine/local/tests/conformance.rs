@@ -9,8 +9,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tasklane_core::time::Timestamp;
 use tasklane_local::{Clock, LocalBus, LocalCoordinator, MemoryOptions, MemoryStore, SessionsOptions, Sleep};
-use tasklane_ports::conformance::{BusEnv, CoordinatorEnv, LogsEnv, StoreEnv};
-use tasklane_ports::{Bus, Coordinator, Logs, Store};
+use tasklane_ports::conformance::{BusEnv, CoordinatorEnv, DocumentsEnv, LogsEnv, StoreEnv};
+use tasklane_ports::{Bus, Coordinator, Documents, Logs, Store};
 use tokio::time::Instant;
 
 struct Memory(MemoryStore);
@@ -37,6 +37,17 @@ impl LogsEnv for Memory {
     }
 
     async fn reopen_logs(&self) -> Arc<dyn Logs> {
+        Arc::new(MemoryStore::open(self.0.state()))
+    }
+}
+
+#[async_trait]
+impl DocumentsEnv for Memory {
+    fn documents(&self) -> Arc<dyn Documents> {
+        Arc::new(self.0.clone())
+    }
+
+    async fn reopen_documents(&self) -> Arc<dyn Documents> {
         Arc::new(MemoryStore::open(self.0.state()))
     }
 }
@@ -123,6 +134,7 @@ fn reference() -> Arc<dyn Store> {
 tasklane_ports::store_conformance!(memory);
 tasklane_ports::store_model!(strict_memory, reference);
 tasklane_ports::logs_conformance!(memory);
+tasklane_ports::documents_conformance!(memory);
 tasklane_ports::bus_conformance!(bus);
 tasklane_ports::coordinator_conformance!(coordinator);
 

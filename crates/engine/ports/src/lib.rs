@@ -5,6 +5,7 @@ mod archive;
 mod bus;
 pub mod codec;
 mod coordinator;
+mod documents;
 mod error;
 mod executor;
 mod intake;
@@ -18,6 +19,9 @@ pub mod conformance;
 pub use archive::{Archive, ArchivedTask};
 pub use bus::{Address, Bus, BusCapabilities, Subscription};
 pub use coordinator::{Coordinator, CoordinatorCapabilities, OpenSession, SessionToken, View, Watch};
+pub use documents::{
+    Content, Document, DocumentKey, DocumentKind, DocumentList, Documents, DueList, PutDocument, PutOutcome,
+};
 pub use error::{
     ArchiveError, BusError, CoordinatorError, ExecutorError, IntakeError, Outcome, Source, StoreError,
 };

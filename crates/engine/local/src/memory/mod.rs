@@ -8,12 +8,14 @@
 //! ├── tasks      by id: spec, state, result, attempts
 //! ├── lanes      by number: owner, counter of arrivals, inbox, records, and where each task of the lane is:
 //! │              ready by (line, order) · delayed by due time · in flight by id · expiring by deadline
-//! └── queues     bindings, policies, counts
+//! ├── queues     bindings, policies, counts
+//! └── documents  by kind, namespace and id, and by time
 //! ```
 //! What always holds: every task that is not final is in exactly one place of its lane, the one that
 //! `TaskState::place` names; it is in `expiring` exactly while it waits with a deadline; counts agree with states.
 
 mod commit;
+mod documents;
 mod history;
 mod lane;
 mod load;

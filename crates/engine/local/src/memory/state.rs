@@ -16,6 +16,7 @@ use tasklane_ports::{
     ClaimLane, LaneHead, LogChunk, LogPosition, PutPolicy, StoreCapabilities, StoreError, Submit, TaskCursor,
 };
 
+use super::documents::Shelf;
 use super::history::HistoryEvent;
 use super::lane::{Lane, StoredTask};
 
@@ -47,6 +48,7 @@ pub struct MemoryState {
     pub(super) policy_revisions: BTreeMap<u64, QueueKey>,
     pub(super) policy_revision: u64,
     pub(super) logs: BTreeMap<(TaskId, LogPosition), LogChunk>,
+    pub(super) documents: Shelf,
     calls: u64,
     history: Vec<HistoryEvent>,
 }

@@ -40,7 +40,7 @@ impl MemoryStore {
         Arc::clone(&self.state)
     }
 
-    fn lock(&self) -> Result<MutexGuard<'_, MemoryState>, StoreError> {
+    pub(super) fn lock(&self) -> Result<MutexGuard<'_, MemoryState>, StoreError> {
         if self.closed.load(Ordering::Acquire) {
             return Err(StoreError::unavailable("the store was closed"));
         }

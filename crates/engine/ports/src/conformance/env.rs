@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use futures::future::BoxFuture;
 use tasklane_core::commit::{Commit, GroupOutcome};
 
-use crate::{Bus, Coordinator, Logs, Store, StoreError};
+use crate::{Bus, Coordinator, Documents, Logs, Store, StoreError};
 
 /// A store in a fresh, empty place.
 #[async_trait]
@@ -74,6 +74,16 @@ pub trait LogsEnv: Send + Sync {
 
     /// Opens the data as after a crash of the process.
     async fn reopen_logs(&self) -> Arc<dyn Logs>;
+}
+
+/// Documents in a fresh, empty place.
+#[async_trait]
+pub trait DocumentsEnv: Send + Sync {
+    /// The handle that a case uses.
+    fn documents(&self) -> Arc<dyn Documents>;
+
+    /// Opens the data as after a crash of the process.
+    async fn reopen_documents(&self) -> Arc<dyn Documents>;
 }
 
 /// A bus that nobody else uses.

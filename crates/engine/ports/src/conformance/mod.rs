@@ -8,6 +8,7 @@
 //! tasklane_ports::store_conformance!(env);
 //! tasklane_ports::store_model!(env, || Arc::new(MemoryStore::new(MemoryOptions::default())));
 //! tasklane_ports::logs_conformance!(env);
+//! tasklane_ports::documents_conformance!(env);
 //! ```
 //! The test runs print those that were skipped because the factory gave nothing.
 
@@ -15,6 +16,7 @@
 
 pub mod bus;
 pub mod coordinator;
+pub mod documents;
 mod env;
 pub mod fixture;
 pub mod logs;
@@ -23,5 +25,5 @@ pub mod model;
 pub mod pages;
 pub mod store;
 
-pub use env::{BusEnv, CoordinatorEnv, LogsEnv, StalledCommit, StoreEnv};
+pub use env::{BusEnv, CoordinatorEnv, DocumentsEnv, LogsEnv, StalledCommit, StoreEnv};
 pub use macros::{run, run_alone, run_long, skipped};
