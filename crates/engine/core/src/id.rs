@@ -313,9 +313,17 @@ impl LimitId {
     /// The limit over the whole queue.
     pub const QUEUE: Self = Self(0);
 
-    /// The limit with this key template.
+    /// The limit with this key template. Blanks at the inner side of `{{` and `}}` make no difference.
     pub fn of(template: &str) -> Self {
-        Self(xxh3_64(template.as_bytes()).max(1))
+        let mut plain = String::with_capacity(template.len());
+        for (at, part) in template.split("{{").enumerate() {
+            match part.split_once("}}") {
+                Some((code, rest)) if at > 0 => plain.extend(["{{", code.trim(), "}}", rest]),
+                _ if at > 0 => plain.extend(["{{", part]),
+                _ => plain.push_str(part),
+            }
+        }
+        Self(xxh3_64(plain.as_bytes()).max(1))
     }
 
     /// The rate that a task brings along: those with other numbers are other rates.
@@ -346,6 +354,15 @@ impl fmt::Debug for LineKey {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn blanks_around_the_code_of_a_template_make_no_other_limit() {
+        let id = LimitId::of("{{ metadata.tenant }}/{{ queue }}");
+        assert_eq!(LimitId::of("{{metadata.tenant}}/{{queue  }}"), id);
+        for other in ["{{ metadata.tenant }}/ {{ queue }}", "{{ metadata.tenant }}", "{{ metadata.tenant"] {
+            assert_ne!(LimitId::of(other), id, "{other}");
+        }
+    }
 
     fn queue(name: &str) -> QueueKey {
         QueueKey::new(Name::new("default").unwrap(), Name::new(name).unwrap())

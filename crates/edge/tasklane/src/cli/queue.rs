@@ -82,7 +82,7 @@ pub(crate) struct SetArgs {
     #[arg(long, requires = "unique", value_parser = value::duration, value_name = "DURATION")]
     unique_for: Option<Duration>,
 
-    /// Before the first task: spread the queue over all lanes by this key; empty for no key
+    /// Before the first task and the first policy: spread the queue over all lanes by this key; empty for no key
     #[arg(long, value_name = "TEMPLATE")]
     spread: Option<String>,
 

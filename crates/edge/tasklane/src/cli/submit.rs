@@ -87,6 +87,9 @@ pub(crate) async fn run(args: Args, client: &Client, out: Out) -> anyhow::Result
         return Ok(Exit::of_task(&task));
     }
     let submitted = client.submit(&task).await?;
+    if submitted.duplicate {
+        remark(format_args!("tasklane: task {} was there already", submitted.task_id));
+    }
     out.either(&submitted, |submitted| submitted.task_id.clone()).map(|()| Exit::OK)
 }
 

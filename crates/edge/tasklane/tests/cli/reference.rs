@@ -6,7 +6,7 @@ use std::fmt::Write;
 use super::{output, stdout, tasklane};
 
 /// Every command with its own help.
-const COMMANDS: [&[&str]; 27] = [
+const COMMANDS: &[&[&str]] = &[
     &["dev"],
     &["run"],
     &["submit"],
@@ -20,6 +20,7 @@ const COMMANDS: [&[&str]; 27] = [
     &["queue", "list"],
     &["queue", "get"],
     &["queue", "set"],
+    &["queue", "keys"],
     &["queue", "pause"],
     &["queue", "resume"],
     &["worker", "list"],
