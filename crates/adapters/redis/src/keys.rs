@@ -4,6 +4,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tasklane_core::id::{LaneId, TaskId};
+use tasklane_ports::DocumentKind;
 
 use crate::cluster::slot_of;
 
@@ -130,6 +131,20 @@ pub(crate) struct SharedKeys {
     pub(crate) policy_changes: String,
     /// Counts the changes of policies.
     pub(crate) policy_revision: String,
+    schedules: DocumentKeys,
+}
+
+/// Keys of the documents of a kind.
+#[derive(Debug)]
+pub(crate) struct DocumentKeys {
+    /// Hash: the document by name.
+    pub(crate) values: String,
+    /// Sorted set: names.
+    pub(crate) names: String,
+    /// Sorted set: time, name.
+    pub(crate) times: String,
+    /// Counts the changes of all of them.
+    pub(crate) version: String,
 }
 
 impl SharedKeys {
@@ -143,6 +158,18 @@ impl SharedKeys {
             policies: key("policies"),
             policy_changes: key("policychanges"),
             policy_revision: key("policyrevision"),
+            schedules: DocumentKeys {
+                values: key("schedules"),
+                names: key("schedulenames"),
+                times: key("scheduletimes"),
+                version: key("documentversion"),
+            },
+        }
+    }
+
+    pub(crate) fn documents(&self, kind: DocumentKind) -> &DocumentKeys {
+        match kind {
+            DocumentKind::Schedule => &self.schedules,
         }
     }
 }

@@ -3,6 +3,7 @@
 
 mod cluster;
 mod connect;
+mod documents;
 mod error;
 mod keys;
 mod layout;

@@ -64,6 +64,7 @@ scripts! {
     post: "" + "post.lua";
     put_once: "" + "put_once.lua";
     put_policy: "" + "put_policy.lua";
+    put_documents: "" + "put_documents.lua";
     append_logs: "" + "append_logs.lua";
     retire: "" + "reading.lua" + "retire.lua";
     rows: " flags=no-writes" + "reading.lua" + "rows.lua";
@@ -75,4 +76,5 @@ scripts! {
     attempts: " flags=no-writes" + "attempts.lua";
     counts: " flags=no-writes" + "counts.lua";
     policies: " flags=no-writes" + "reading.lua" + "policies.lua";
+    documents: " flags=no-writes" + "reading.lua" + "documents.lua";
 }

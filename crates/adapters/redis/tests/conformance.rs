@@ -9,8 +9,8 @@ use support::{Cluster, Mode, Proxy, RedisServer};
 use tasklane_core::commit::Commit;
 use tasklane_local::{MemoryOptions, MemoryStore};
 use tasklane_ports::conformance::model::{self, Plan};
-use tasklane_ports::conformance::{LogsEnv, StalledCommit, StoreEnv, run_long};
-use tasklane_ports::{Logs, Store};
+use tasklane_ports::conformance::{DocumentsEnv, LogsEnv, StalledCommit, StoreEnv, run_long};
+use tasklane_ports::{Documents, Logs, Store};
 use tasklane_redis::{RedisOptions, RedisStore};
 
 /// A prefix of its own on a server that all cases share.
@@ -73,6 +73,17 @@ impl LogsEnv for RedisEnv {
     }
 }
 
+#[async_trait]
+impl DocumentsEnv for RedisEnv {
+    fn documents(&self) -> Arc<dyn Documents> {
+        Arc::clone(&self.store) as Arc<dyn Documents>
+    }
+
+    async fn reopen_documents(&self) -> Arc<dyn Documents> {
+        self.again().await
+    }
+}
+
 fn reference() -> Arc<dyn Store> {
     Arc::new(MemoryStore::new(MemoryOptions::default()))
 }
@@ -111,6 +122,7 @@ mod plain {
         compare_with_the_reference(env);
     }
     tasklane_ports::logs_conformance!(env);
+    tasklane_ports::documents_conformance!(env);
 }
 
 mod cluster {
@@ -129,4 +141,5 @@ mod cluster {
         compare_with_the_reference(env);
     }
     tasklane_ports::logs_conformance!(env);
+    tasklane_ports::documents_conformance!(env);
 }

@@ -15,10 +15,6 @@ use crate::requests::{Request, Size};
 use crate::store::Sqlite;
 use crate::tables::Tables;
 
-/// Puts in one transaction, at most; a large one alone.
-const PUTS_MAX: usize = 1000;
-const PUT_BYTES_MAX: usize = 4 << 20;
-
 /// `Documents::put`.
 struct PutDocuments(Vec<PutDocument>);
 
@@ -47,16 +43,8 @@ impl Request for PutDocuments {
 impl Documents for Sqlite {
     async fn put(&self, puts: &[PutDocument]) -> Result<Vec<PutOutcome>, StoreError> {
         let mut outcomes = Vec::with_capacity(puts.len());
-        let mut rest = puts;
-        while !rest.is_empty() {
-            let mut bytes = 0;
-            let fits = rest.iter().take(PUTS_MAX).take_while(|put| {
-                bytes += put.bytes();
-                bytes <= PUT_BYTES_MAX
-            });
-            let (now, later) = rest.split_at(fits.count().max(1));
-            outcomes.extend(self.write(PutDocuments(now.to_vec())).await?);
-            rest = later;
+        for batch in PutDocument::batches(puts) {
+            outcomes.extend(self.write(PutDocuments(batch.to_vec())).await?);
         }
         Ok(outcomes)
     }

@@ -101,6 +101,22 @@ impl PutDocument {
         let name = self.key.namespace.as_str().len() + self.key.id.as_str().len();
         2 * name + self.content.as_ref().map_or(0, |content| content.value.len()) + 64
     }
+
+    /// Cuts puts into parts that a store takes at once: a thousand, or 4 MiB, or one that is larger.
+    pub fn batches(puts: &[Self]) -> impl Iterator<Item = &[Self]> {
+        let mut rest = puts;
+        std::iter::from_fn(move || {
+            let mut bytes = 0;
+            let fits = rest.iter().take(1000).take_while(|put| {
+                let first = bytes == 0;
+                bytes += put.bytes();
+                first || bytes <= 4 << 20
+            });
+            let (batch, after) = rest.split_at(fits.count());
+            rest = after;
+            (!batch.is_empty()).then_some(batch)
+        })
+    }
 }
 
 /// What became of a put.
