@@ -1,5 +1,7 @@
 //! Plain cases, one line each, and what is refused.
 
+#![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
+
 use std::time::Duration;
 
 use jiff::civil::DateTime;
