@@ -1,0 +1,15 @@
+//! When schedules fire.
+//!
+//! A [`When`] is what a user writes: a cron expression, an interval or a single time. [`Times`] is the same, checked and
+//! bound to a time zone; it answers which fire time comes after a given moment. Everything here is pure: no clock, no
+//! I/O, and the time zone database is part of the program, so the answer is the same on every machine.
+//!
+//! Clocks that go forward or back are the hard part; `zone.rs` tells how they are handled.
+
+mod cron;
+mod fields;
+mod names;
+mod times;
+mod zone;
+
+pub use times::{TEXT_LEN_MAX, Times, TimesError, When};
