@@ -38,7 +38,7 @@ pub(crate) struct Cron {
     pub(crate) hours: Set,
     pub(crate) days: Days,
     pub(crate) months: Set,
-    /// Neither `*` nor a step in hour and minute.
+    /// It names times of the day, with neither `*` nor a step in hour and minute. Otherwise it follows the clock.
     pub(crate) fixed: bool,
 }
 
@@ -64,11 +64,6 @@ pub(crate) struct Days {
 }
 
 impl Cron {
-    /// Whether this names times of the day, rather than following the clock.
-    pub(crate) fn is_fixed(&self) -> bool {
-        self.fixed
-    }
-
     /// The first time in the range that fits all fields.
     pub(crate) fn first_in(&self, range: Range<DateTime>) -> Option<DateTime> {
         let (mut date, mut time) = (range.start.date(), range.start.time());

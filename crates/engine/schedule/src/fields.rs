@@ -174,7 +174,7 @@ impl Field {
             return Ok(number..=if stepped { max.max(number) } else { number });
         };
         let (first, mut last) = (self.number(from, item)?, self.number(to, item)?);
-        if self.max == SUNDAY_AGAIN && to.eq_ignore_ascii_case("SUN") {
+        if self.max == SUNDAY_AGAIN && first > 0 && to.eq_ignore_ascii_case("SUN") {
             last = SUNDAY_AGAIN;
         }
         if first > last {

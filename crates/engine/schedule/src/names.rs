@@ -11,11 +11,12 @@ pub(crate) fn nearest(typed: &str, names: Vec<String>) -> Option<String> {
     let distance_max = DISTANCE_MAX.min(typed.len() / 4);
     let distance_to = |name: &str| {
         let name = simple(name);
-        let last = name.rsplit('/').next().map_or(usize::MAX, |last| distance(&typed, last));
-        distance(&typed, &name).min(last)
+        let parts = [Some(name.as_str()), name.rsplit('/').next()].into_iter().flatten();
+        // Most names are of another length, and need not be looked at.
+        let close = parts.filter(|part| part.len().abs_diff(typed.len()) <= distance_max);
+        close.map(|part| distance(&typed, part)).min().filter(|distance| *distance <= distance_max)
     };
-    let best = names.into_iter().map(|name| (distance_to(&name), name)).min()?;
-    (best.0 <= distance_max).then_some(best.1)
+    names.into_iter().filter_map(|name| Some((distance_to(&name)?, name))).min().map(|(_, name)| name)
 }
 
 fn simple(name: &str) -> String {

@@ -119,7 +119,7 @@ impl Times {
         let at = jiff::Timestamp::from_microsecond(at.as_micros()).ok()?;
         let local = self.zone.to_datetime(at);
         if let Rule::Cron(cron) = &self.rule
-            && cron.is_fixed()
+            && cron.fixed
             && let Some(change) = zone::stretch(&self.zone, at).begin
             && change.at == at
             && let Some(missed) = cron.first_in(change.stopped..change.shows)

@@ -53,12 +53,12 @@ pub(crate) fn names() -> Vec<String> {
 
 /// The stretch that `at` lies in.
 pub(crate) fn stretch(zone: &TimeZone, at: Timestamp) -> Stretch {
-    let second = SignedDuration::from_secs(1);
+    let instant = SignedDuration::from_nanos(1);
     // `preceding` leaves out a change at the very moment it is asked for, which is one that counts here.
-    let changed = at.checked_add(second).ok().and_then(|after| zone.preceding(after).next());
+    let changed = at.checked_add(instant).ok().and_then(|after| zone.preceding(after).next());
     let begin = changed.and_then(|transition| {
         let at = transition.timestamp();
-        let before = zone.to_offset(at.checked_sub(second).ok()?);
+        let before = zone.to_offset(at.checked_sub(instant).ok()?);
         Some(Change { at, stopped: before.to_datetime(at), shows: transition.offset().to_datetime(at) })
     });
     let end = zone.following(at).next().map(|transition| transition.timestamp());
@@ -71,7 +71,7 @@ impl Stretch {
         let until = self.offset.to_datetime(self.end.map_or(until, |end| end.min(until)));
         let mut first = self.offset.to_datetime(from);
         if let Some(change) = &self.begin
-            && cron.is_fixed()
+            && cron.fixed
         {
             if change.at == from && cron.first_in(change.stopped..change.shows).is_some() {
                 return Some(from);

@@ -21,7 +21,7 @@ const DAY: i64 = 24 * 60 * 60;
 const AROUND: i64 = 2 * DAY;
 
 /// The two databases are of different years. What they do not agree on is left out, in no more zones than these.
-const DIFFERENT_MAX: usize = 60;
+const DIFFERENT_MAX: usize = 30;
 
 /// From when on a zone has which offset, in seconds.
 type History = Vec<(i64, i64)>;
