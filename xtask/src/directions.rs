@@ -23,10 +23,14 @@ const RULES: &[Rule] = &[
     Rule { of: "engine/sim", may_use: &["engine/core", "engine/ports", "engine/local"], tests_may_use: &[] },
     // Adapters are compared with the memory store, but only in tests.
     Rule { of: "adapters/*", may_use: &["engine/core", "engine/ports"], tests_may_use: &["engine/local"] },
-    Rule { of: "node/runtime", may_use: &["engine/core", "engine/ports"], tests_may_use: &["engine/*"] },
+    Rule {
+        of: "node/runtime",
+        may_use: &["engine/core", "engine/ports", "engine/schedule"],
+        tests_may_use: &["engine/*"],
+    },
     Rule {
         of: "node/api",
-        may_use: &["engine/core", "engine/ports", "node/runtime"],
+        may_use: &["engine/core", "engine/ports", "engine/schedule", "node/runtime"],
         tests_may_use: &["engine/*"],
     },
     Rule { of: "edge/client", may_use: &["engine/core"], tests_may_use: &[] },

@@ -19,7 +19,7 @@ use tasklane_core::id::Name;
 use tasklane_core::time::Timestamp;
 use tasklane_core::worker as session;
 use tasklane_local::{LocalBus, LocalCoordinator, SessionsOptions};
-use tasklane_ports::{Bus, Coordinator, Logs, Store, StoreError};
+use tasklane_ports::{Bus, Coordinator, Documents, Logs, Store, StoreError};
 use tasklane_runtime::executors::{ExecutorOptions, Registry};
 use tasklane_runtime::guard::{Guard, GuardOptions, remove_tree};
 use tasklane_runtime::hub::Hub;
@@ -87,6 +87,7 @@ pub async fn start(config: &Config, functions: Registrations) -> Result<Running>
     let lock = await_guard(&config.data_dir).await?;
     let guard = start_guard(config, lock).await?;
 
+    let documents: Arc<dyn Documents> = sqlite.clone();
     let (store, logs): (Arc<dyn Store>, Arc<dyn Logs>) = (sqlite.clone(), sqlite);
     let bus: Arc<dyn Bus> = Arc::new(LocalBus::default());
     let coordinator: Arc<dyn Coordinator> = Arc::new(LocalCoordinator::new(SessionsOptions::default()));
@@ -118,6 +119,7 @@ pub async fn start(config: &Config, functions: Registrations) -> Result<Running>
         NodeParts {
             store: Arc::clone(&store),
             logs: Arc::clone(&logs),
+            documents,
             bus: Arc::clone(&bus),
             scheduler: scheduler.handle(),
             hub: Arc::clone(&hub),

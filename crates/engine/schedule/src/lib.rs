@@ -7,9 +7,13 @@
 //! Clocks that go forward or back are the hard part; `zone.rs` tells how they are handled.
 
 mod cron;
+mod decide;
 mod fields;
 mod names;
+mod rule;
 mod times;
 mod zone;
 
+pub use decide::{Ended, FIRES_MAX, LATE_AFTER, LOOK_AGAIN, Submitted};
+pub use rule::{Backfill, Fate, Fire, Missed, Overlap, Past, Planned, Rule, Schedule, State};
 pub use times::{TEXT_LEN_MAX, Times, TimesError, When};

@@ -137,6 +137,12 @@ impl Times {
         }
     }
 
+    /// What the clocks of its zone show at a time, with their distance from UTC.
+    pub fn local(&self, at: Timestamp) -> String {
+        let at = jiff::Timestamp::from_microsecond(at.as_micros()).unwrap_or(jiff::Timestamp::MAX);
+        at.display_with_offset(self.zone.to_offset(at)).to_string()
+    }
+
     fn cron_after(&self, cron: &Cron, after: Timestamp) -> Option<Timestamp> {
         // Cron fires at whole seconds, so this is the first moment that can be the answer.
         let second = after.as_micros().div_euclid(MICROS_PER_SECOND) + 1;

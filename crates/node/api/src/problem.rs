@@ -6,7 +6,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::{Serialize, Serializer};
 use tasklane_ports::StoreError;
-use tasklane_runtime::node::{PolicyError, SubmitError};
+use tasklane_runtime::node::{PolicyError, ScheduleError, SubmitError};
 use tasklane_runtime::request::FieldError;
 use utoipa::openapi::{RefOr, Schema};
 use utoipa::{PartialSchema, ToSchema};
@@ -63,12 +63,14 @@ codes! {
     TASK_NOT_FOUND "task_not_found" 404 "There is no such task";
     WORKER_NOT_FOUND "worker_not_found" 404 "There is no such worker";
     OPERATION_NOT_FOUND "operation_not_found" 404 "There is no such operation";
+    SCHEDULE_NOT_FOUND "schedule_not_found" 404 "There is no such schedule";
     METHOD_NOT_ALLOWED "method_not_allowed" 405 "The method is not allowed here";
     TASK_FINISHED "task_finished" 409 "The task has finished already";
     TASK_UNFINISHED "task_unfinished" 409 "The task has not finished";
     PAYLOAD_REMOVED "payload_removed" 409 "The task no longer has its payload";
     REQUEST_ID_REUSED "request_id_reused" 409 "The request id stands for another request";
     POLICY_CONFLICT "policy_conflict" 409 "The policy was changed by somebody else";
+    SCHEDULE_CONFLICT "schedule_conflict" 409 "The schedule is not as it must be for this";
     QUEUE_FULL "queue_full" 429 "The queue is full";
     OVERLOADED "overloaded" 503 "The server has too much to do";
     ANSWER_TIMEOUT "answer_timeout" 503 "The answer took too long";
@@ -248,6 +250,20 @@ impl From<PolicyError> for Problem {
         match error {
             PolicyError::Invalid(error) => error.into(),
             PolicyError::Store(error) => error.into(),
+        }
+    }
+}
+
+impl From<ScheduleError> for Problem {
+    fn from(error: ScheduleError) -> Self {
+        match error {
+            ScheduleError::Invalid(error) => error.into(),
+            ScheduleError::NotFound => {
+                Self::new(&SCHEDULE_NOT_FOUND, "no schedule of this namespace has this name")
+            }
+            ScheduleError::Conflict(detail) => Self::new(&SCHEDULE_CONFLICT, detail),
+            ScheduleError::Refused(error) => error.into(),
+            ScheduleError::Store(error) => error.into(),
         }
     }
 }

@@ -15,7 +15,7 @@ use utoipa_axum::routes;
 
 use crate::ApiOptions;
 use crate::problem::{self, Problem};
-use crate::routes::{bulk, events, health, logs, queues, submit, tasks, workers};
+use crate::routes::{bulk, events, health, logs, queues, schedules, submit, tasks, workers};
 use crate::state::Api;
 use crate::{gate, openapi, page};
 
@@ -50,6 +50,14 @@ pub(crate) fn paths() -> OpenApiRouter<Api> {
         .routes(routes!(queues::keys))
         .routes(routes!(queues::pause))
         .routes(routes!(queues::resume))
+        .routes(routes!(schedules::list))
+        .routes(routes!(schedules::get, schedules::put, schedules::delete))
+        .routes(routes!(schedules::enable))
+        .routes(routes!(schedules::disable))
+        .routes(routes!(schedules::trigger))
+        .routes(routes!(schedules::backfill))
+        .routes(routes!(schedules::next))
+        .routes(routes!(schedules::history))
         .routes(routes!(workers::list))
         .routes(routes!(workers::get, workers::patch))
         .routes(routes!(workers::drain))

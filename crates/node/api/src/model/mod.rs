@@ -5,6 +5,7 @@ mod explain;
 mod logs;
 mod queue;
 mod scalar;
+mod schedule;
 mod stats;
 mod task;
 mod worker;
@@ -14,6 +15,9 @@ pub(crate) use explain::{ExplainedTask, WorkerNames};
 pub(crate) use logs::{LogEntry, LogPage, tail};
 pub(crate) use queue::{KeyOut, KeyPage, PutQueue, Queue, QueuePage};
 pub(crate) use scalar::{AnyJson, Seconds, StatusName, Time};
+pub(crate) use schedule::{
+    Backfill, BackfillRequest, FireHistory, FireOut, NextTimes, Schedule, SchedulePage, Triggered,
+};
 pub(crate) use stats::{CountsByStatus, Ready, Stats};
 pub(crate) use task::{Attempt, AttemptPage, Created, RetryJson, Task, TaskPageJson};
 pub(crate) use worker::{PatchWorker, Worker, WorkerList};

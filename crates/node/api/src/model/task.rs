@@ -36,6 +36,14 @@ pub(crate) struct Task {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     request_id: Option<String>,
+    /// The schedule that created it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    schedule: Option<String>,
+    /// The time that the schedule meant.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    nominal_time: Option<Time>,
     /// Under the consistent-hash strategy: tasks with the same key go to the same worker.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
@@ -140,6 +148,8 @@ impl Task {
             metadata: body.metadata,
             labels: head.labels.clone(),
             request_id: body.request_id,
+            schedule: body.schedule,
+            nominal_time: body.nominal_time.map(Time),
             hash_key: body.hash_key,
             keys: head.flow.iter().map(|flow| flow.key.to_string()).collect(),
             unique: body.unique.as_deref().map(UniqueOut::from),

@@ -13,17 +13,19 @@ use crate::router;
 const REQUESTS: &str = include_str!("requests.json");
 
 /// Bodies: operation, schema, whether it must be there.
-const BODIES: [(&str, &str, bool); 6] = [
+const BODIES: [(&str, &str, bool); 8] = [
     ("submitTask", "TaskRequest", true),
     ("submitBatch", "BatchRequest", true),
     ("bulk", "BulkRequest", true),
     ("retryTask", "RetryRequest", false),
     ("putQueue", "PutQueue", true),
+    ("putSchedule", "PutSchedule", true),
+    ("backfillSchedule", "BackfillRequest", true),
     ("patchWorker", "PatchWorker", true),
 ];
 
 /// Problems that only some operations answer with.
-const SPECIAL: [(&str, &[u16]); 19] = [
+const SPECIAL: [(&str, &[u16]); 29] = [
     ("submitTask", &[409, 429, 507]),
     ("submitBatch", &[]),
     ("listTasks", &[]),
@@ -39,6 +41,16 @@ const SPECIAL: [(&str, &[u16]); 19] = [
     ("putQueue", &[409, 507]),
     ("pauseQueue", &[409, 507]),
     ("resumeQueue", &[409, 507]),
+    ("listSchedules", &[]),
+    ("getSchedule", &[404]),
+    ("putSchedule", &[409, 507]),
+    ("deleteSchedule", &[409, 507]),
+    ("enableSchedule", &[404, 409, 507]),
+    ("disableSchedule", &[404, 409, 507]),
+    ("triggerSchedule", &[404, 409, 429, 507]),
+    ("backfillSchedule", &[404, 409, 507]),
+    ("nextTimes", &[404]),
+    ("scheduleHistory", &[404]),
     ("getWorker", &[404]),
     ("patchWorker", &[404]),
     ("drainWorker", &[404]),
@@ -67,6 +79,7 @@ pub(crate) fn openapi() -> Value {
     api["tags"] = json!([
         { "name": "tasks", "description": "Submit, look at, stop and repeat tasks." },
         { "name": "queues", "description": "Where tasks wait, and by which policy." },
+        { "name": "schedules", "description": "Rules that create tasks at certain times." },
         { "name": "workers", "description": "Who runs tasks." },
         { "name": "system", "description": "How the server is doing." },
     ]);
@@ -97,7 +110,8 @@ fn complete(path: &str, method: &str, operation: &mut Value) {
         operation["requestBody"] =
             json!({ "required": required, "content": { "application/json": { "schema": schema } } });
     }
-    let namespaced = ["/api/v1/tasks", "/api/v1/queues", "/api/v1/operations", "/api/v1/events"];
+    let namespaced =
+        ["/api/v1/tasks", "/api/v1/queues", "/api/v1/operations", "/api/v1/schedules", "/api/v1/events"];
     if namespaced.iter().any(|prefix| path.starts_with(prefix)) {
         let parameters = operation.as_object_mut().expect("an object").entry("parameters");
         let parameters = parameters.or_insert_with(|| json!([])).as_array_mut().expect("a list");

@@ -5,6 +5,7 @@ pub(crate) mod events;
 pub(crate) mod health;
 pub(crate) mod logs;
 pub(crate) mod queues;
+pub(crate) mod schedules;
 pub(crate) mod submit;
 pub(crate) mod tasks;
 pub(crate) mod workers;

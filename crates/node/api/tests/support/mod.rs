@@ -88,6 +88,7 @@ impl Server {
             NodeParts {
                 store: faults.clone(),
                 logs: store.clone(),
+                documents: store.clone(),
                 bus: bus.clone(),
                 scheduler: scheduler.handle(),
                 hub: Arc::clone(&hub),

@@ -6,6 +6,7 @@
 mod bulk;
 mod queues;
 mod retention;
+mod schedules;
 mod submit;
 mod tasks;
 mod workers;
@@ -15,13 +16,14 @@ use std::sync::{Arc, Mutex};
 use tasklane_core::id::SessionId;
 use tasklane_core::message::{Message, WorkerStats};
 use tasklane_core::time::Timestamp;
-use tasklane_ports::{Address, Bus, Logs, Store, StoreError};
+use tasklane_ports::{Address, Bus, Documents, Logs, Store, StoreError};
 use tokio_util::sync::CancellationToken;
 
 pub use self::bulk::{BULK_TYPE, BulkAction, BulkExecutor, BulkStatus};
 pub use self::queues::{PolicyError, QueueInfo};
 
 pub use self::retention::RetentionOptions;
+pub use self::schedules::{BACKFILL_MAX, BackfillPlan, NamedSchedule, ScheduleError};
 pub use self::submit::{SubmitError, Submitted};
 pub use self::tasks::{Cancel, Retry};
 pub use self::workers::{WorkerError, WorkerInfo};
@@ -52,6 +54,8 @@ pub struct NodeParts {
     pub store: Arc<dyn Store>,
     /// Output of attempts.
     pub logs: Arc<dyn Logs>,
+    /// Schedules.
+    pub documents: Arc<dyn Documents>,
     /// Carries messages to workers.
     pub bus: Arc<dyn Bus>,
     /// The scheduler of this process.
@@ -70,6 +74,7 @@ struct Inner {
     parts: NodeParts,
     started_at: Timestamp,
     queues: submit::QueueCache,
+    alarm: schedules::Alarm,
     stats: Mutex<std::collections::BTreeMap<SessionId, WorkerStats>>,
 }
 
@@ -113,11 +118,12 @@ impl Node {
             parts,
             started_at: clock::wall(),
             queues: submit::QueueCache::default(),
+            alarm: schedules::Alarm::default(),
             stats: Mutex::default(),
         }))
     }
 
-    /// Listens to what workers tell of themselves, and removes what is too old, until it is told to stop.
+    /// Listens to what workers tell of themselves, fires schedules and removes what is too old, until it is told to stop.
     pub async fn run(&self, shutdown: CancellationToken) {
         let listening = async {
             loop {
@@ -132,8 +138,10 @@ impl Node {
             }
         };
         let sweeping = self.retain();
+        let firing = self.fire_schedules();
         tokio::select! {
             () = listening => {}
+            () = firing => {}
             () = sweeping => {}
             () = shutdown.cancelled() => {}
         }

@@ -136,12 +136,7 @@ impl Node {
         lane: LaneId,
         tasks: Vec<NewTask>,
     ) -> Vec<Result<Submitted, SubmitError>> {
-        let parts = &self.0.parts;
-        let outcomes = match parts.scheduler.submit(lane, tasks.clone()).await {
-            Some(outcomes) => Ok(outcomes),
-            None => self.store(lane, &tasks).await,
-        };
-        match outcomes {
+        match self.outcomes(lane, &tasks).await {
             Ok(outcomes) => {
                 tasks.iter().zip(outcomes).map(|(task, outcome)| answer(task, &outcome)).collect()
             }
@@ -149,6 +144,18 @@ impl Node {
                 let error = Arc::new(error);
                 tasks.iter().map(|_| Err(SubmitError::Store(Arc::clone(&error)))).collect()
             }
+        }
+    }
+
+    /// What became of tasks that were given to the owner of their lane, or to the store.
+    pub(super) async fn outcomes(
+        &self,
+        lane: LaneId,
+        tasks: &[NewTask],
+    ) -> Result<Vec<SubmitOutcome>, StoreError> {
+        match self.0.parts.scheduler.submit(lane, tasks.to_vec()).await {
+            Some(outcomes) => Ok(outcomes),
+            None => self.store(lane, tasks).await,
         }
     }
 

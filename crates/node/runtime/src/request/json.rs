@@ -274,7 +274,8 @@ impl<'de, S: Share> Deserialize<'de> for Percent<S> {
 }
 
 /// A point in time, as RFC 3339 writes it.
-struct Moment(Timestamp);
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moment(pub Timestamp);
 
 impl<'de> Deserialize<'de> for Moment {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {

@@ -11,6 +11,7 @@ mod fingerprint;
 mod flow;
 mod json;
 mod limits;
+mod schedule;
 mod task;
 mod template;
 
@@ -18,7 +19,8 @@ pub use depth::{JSON_DEPTH_MAX, too_deep};
 pub use duration::{Positive, Span, parse_span};
 pub use error::{FieldError, code};
 pub use flow::{ConcurrencyJson, LIMIT_MAX, LIMITS_MAX, RateJson, UniqueJson, objects};
-pub use json::{Object, RETRIES_MAX, Ranged, parse_time, read_json};
+pub use json::{Moment, Object, RETRIES_MAX, Ranged, parse_time, read_json};
 pub use limits::{INTERNAL_PREFIX, RequestLimits, check_internal, check_key};
+pub use schedule::{FAILURES_MAX, MissedName, OverlapName, ScheduleRequest, scheduled_task, times_of};
 pub use task::{Placement, RetryRequest, TaskRequest};
 pub use template::TEMPLATE_LEN_MAX;

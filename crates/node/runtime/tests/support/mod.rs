@@ -76,6 +76,7 @@ impl System {
             NodeParts {
                 store: store.clone(),
                 logs: logs.clone(),
+                documents: logs.clone(),
                 bus: bus.clone(),
                 scheduler: scheduler.handle(),
                 hub: Arc::clone(&hub),

@@ -1,0 +1,317 @@
+//! What a schedule does, step by step.
+//!
+//! A fire is planned, submitted, and settled. The plan holds the task with its id and is written before the task is
+//! submitted; the next time is written together with it. So a fire is never lost, because it is found as planned until it
+//! is settled, and never doubled, because the task that is submitted again is the same one.
+//!
+//! All of this is pure: whoever runs it reads the schedule, steps, writes it back if nobody else has written it since,
+//! and only then does what the plan says.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tasklane_core::id::TaskId;
+use tasklane_core::task::NewTask;
+use tasklane_core::time::Timestamp;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use crate::Times;
+use crate::rule::{Backfill, Fate, Fire, Missed, Overlap, Planned, Rule, Schedule, State};
+
+/// A time that is further past than this was missed.
+pub const LATE_AFTER: Duration = Duration::from_mins(1);
+
+/// How often the end of a task that a fire waits for is looked for, should nobody tell of it.
+pub const LOOK_AGAIN: Duration = Duration::from_secs(5);
+
+/// The most fires in one plan.
+pub const FIRES_MAX: usize = 100;
+
+/// About how many bytes the tasks of a plan may have.
+const PLAN_BYTES_MAX: usize = 512 << 10;
+
+/// The most tasks whose end is waited for; the oldest are given up first.
+const OPEN_MAX: usize = 1000;
+
+/// How far missed times are counted.
+const COUNTED_MAX: u32 = 1000;
+
+/// What became of a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// It succeeded.
+    Success,
+    /// It failed.
+    Failure,
+    /// It was cancelled, or is not there any more.
+    Neither,
+}
+
+/// What became of a submitted task.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Submitted {
+    /// It is there.
+    Yes,
+    /// It is not, for this reason.
+    No(String),
+}
+
+impl Rule {
+    /// The first time after one, within the bounds.
+    pub fn after(&self, times: &Times, after: Timestamp) -> Option<Timestamp> {
+        let after = match self.from {
+            Some(from) if from > after => from - Duration::from_micros(1),
+            _ => after,
+        };
+        times.after(after).filter(|next| self.until.is_none_or(|until| *next <= until))
+    }
+
+    /// When a time is fired: moved by jitter, always by the same.
+    pub fn due(&self, id: &str, nominal: Timestamp) -> Timestamp {
+        let span = u64::try_from(self.jitter.as_micros()).unwrap_or(u64::MAX);
+        if span == 0 {
+            return nominal;
+        }
+        let moved = xxh3_64_with_seed(id.as_bytes(), nominal.as_micros().cast_unsigned()) % (span + 1);
+        nominal + Duration::from_micros(moved)
+    }
+
+    /// How many fires go into one plan, which holds their tasks.
+    fn fires_max(&self) -> usize {
+        (PLAN_BYTES_MAX / (self.task.len() + 1024)).clamp(1, FIRES_MAX)
+    }
+
+    /// Whether it matters how its tasks end.
+    fn follows(&self) -> bool {
+        self.overlap != Overlap::AllowAll || self.pause_after.is_some()
+    }
+}
+
+impl Schedule {
+    /// A new one.
+    pub fn new(rule: Rule, times: &Times, now: Timestamp) -> Self {
+        let mut schedule = Self { rule, state: State::new(now) };
+        schedule.state.next = schedule.rule.after(times, now);
+        schedule
+    }
+
+    /// Gives it another rule. Times before now are not its business.
+    pub fn change(&mut self, rule: Rule, times: &Times, now: Timestamp) {
+        self.rule = rule;
+        self.state.updated_at = now;
+        self.state.next = self.rule.after(times, now);
+    }
+
+    /// Stops it, for a reason; what was decided is still carried out.
+    pub fn pause(&mut self, reason: &str) {
+        self.state.paused = Some(reason.to_owned());
+        self.state.buffered = None;
+    }
+
+    /// Lets it fire again, from now on.
+    pub fn resume(&mut self, times: &Times, now: Timestamp) {
+        self.state.paused = None;
+        self.state.failures = 0;
+        self.state.next = self.rule.after(times, now);
+    }
+
+    /// Fires all times from one to another again; answers the number of this backfill, or `None` while another one is
+    /// under way.
+    pub fn backfill(&mut self, from: Timestamp, until: Timestamp) -> Option<u32> {
+        if self.state.backfill.is_some() {
+            return None;
+        }
+        self.state.backfills += 1;
+        let number = self.state.backfills;
+        let after = from - Duration::from_micros(1);
+        self.state.backfill = Some(Backfill { number, after, until });
+        Some(number)
+    }
+
+    /// When somebody must look at it.
+    pub fn due(&self, id: &str, now: Timestamp) -> Option<Timestamp> {
+        let state = &self.state;
+        let at_once = !state.planned.is_empty() || !state.cancels.is_empty() || state.backfill.is_some();
+        let next = state.next.filter(|_| state.paused.is_none()).map(|next| self.rule.due(id, next));
+        let buffered = state.buffered.map(|_| now + LOOK_AGAIN);
+        [at_once.then_some(now), next, buffered].into_iter().flatten().min()
+    }
+
+    /// Takes in how tasks have ended and says which fires are due. Each is then [planned](Self::plan). Nothing is
+    /// decided while something planned is not settled.
+    pub fn decide(
+        &mut self,
+        id: &str,
+        times: &Times,
+        now: Timestamp,
+        ended: &BTreeMap<TaskId, Ended>,
+    ) -> Vec<Fire> {
+        self.take_ends(ended);
+        let mut fires = Vec::new();
+        if !self.state.planned.is_empty() {
+            return fires;
+        }
+        if self.state.open.is_empty()
+            && let Some(nominal) = self.state.buffered.take()
+        {
+            fires.push(Fire { nominal, backfill: 0 });
+        }
+        if self.state.paused.is_none() {
+            self.pass_over_missed(times, now);
+            while let Some(nominal) = self.state.next.filter(|next| self.rule.due(id, *next) <= now)
+                && fires.len() < self.rule.fires_max()
+            {
+                self.state.next = self.rule.after(times, nominal);
+                self.judge(Fire { nominal, backfill: 0 }, now, &mut fires);
+            }
+        }
+        self.fire_again(times, &mut fires);
+        fires
+    }
+
+    fn take_ends(&mut self, ended: &BTreeMap<TaskId, Ended>) {
+        let State { open, failures, .. } = &mut self.state;
+        open.retain(|task| {
+            match ended.get(task) {
+                None => return true,
+                Some(Ended::Success) => *failures = 0,
+                Some(Ended::Failure) => *failures += 1,
+                Some(Ended::Neither) => {}
+            }
+            false
+        });
+        self.pause_if_failing();
+    }
+
+    fn pause_if_failing(&mut self) {
+        let failures = self.state.failures;
+        if self.rule.pause_after.is_some_and(|max| failures >= max) && self.state.paused.is_none() {
+            self.pause(&format!("{failures} failures in a row"));
+        }
+    }
+
+    /// Deals with times that passed while nobody was there to fire.
+    fn pass_over_missed(&mut self, times: &Times, now: Timestamp) {
+        let late = now - LATE_AFTER - self.rule.jitter;
+        let horizon = now - self.rule.catch_up;
+        let Some(first) = self.state.next.filter(|next| *next < late) else { return };
+        if first < horizon {
+            self.miss(times, first, horizon, now, "longer ago than catchUp allows");
+        }
+        let Some(first) = self.state.next.filter(|next| *next < late) else { return };
+        match self.rule.missed {
+            Missed::RunAll => {}
+            Missed::Skip => self.miss(times, first, late, now, "the schedule skips what it has missed"),
+            Missed::RunOnce => {
+                let last = self.last_before(times, first, late);
+                if last > first {
+                    self.miss(times, first, last, now, "a later one is run instead");
+                }
+            }
+        }
+    }
+
+    /// Passes over all times from one to before another.
+    fn miss(&mut self, times: &Times, first: Timestamp, end: Timestamp, now: Timestamp, reason: &str) {
+        let mut count = 1;
+        let mut next = self.rule.after(times, first);
+        while let Some(at) = next.filter(|at| *at < end) {
+            if count == COUNTED_MAX {
+                next = self.rule.after(times, end - Duration::from_micros(1));
+                break;
+            }
+            count += 1;
+            next = self.rule.after(times, at);
+        }
+        self.state.next = next;
+        let what = Fate::Missed { reason: reason.to_owned(), count };
+        self.state.tell(Fire { nominal: first, backfill: 0 }, now, what);
+    }
+
+    /// The last time before one, which is `first` or later.
+    fn last_before(&self, times: &Times, first: Timestamp, end: Timestamp) -> Timestamp {
+        const SPANS: [Duration; 4] = [
+            Duration::from_mins(1),
+            Duration::from_hours(1),
+            Duration::from_hours(24),
+            Duration::from_hours(24 * 31),
+        ];
+        let within = |from: Timestamp| self.rule.after(times, from).filter(|at| *at < end);
+        let nearby = SPANS.iter().map(|span| end - *span).filter(|from| *from > first).find_map(within);
+        let mut last = nearby.unwrap_or(first);
+        while let Some(at) = within(last) {
+            last = at;
+        }
+        last
+    }
+
+    /// A time has come: it is fired, waits, or is skipped.
+    fn judge(&mut self, fire: Fire, now: Timestamp, fires: &mut Vec<Fire>) {
+        let state = &mut self.state;
+        let free = fires.is_empty() && state.open.is_empty() && state.buffered.is_none();
+        match self.rule.overlap {
+            Overlap::AllowAll => fires.push(fire),
+            _ if free => fires.push(fire),
+            Overlap::Skip => state.skip(fire, now, "the task before is unfinished"),
+            Overlap::BufferOne if state.buffered.is_none() => state.buffered = Some(fire.nominal),
+            Overlap::BufferOne => state.skip(fire, now, "another one waits for the task before"),
+            Overlap::CancelOther => {
+                if let Some(nominal) = state.buffered.replace(fire.nominal) {
+                    state.skip(Fire { nominal, backfill: 0 }, now, "a later one takes its place");
+                }
+                state.cancels.clone_from(&state.open);
+            }
+        }
+    }
+
+    /// Fires of a backfill: they run beside all others.
+    fn fire_again(&mut self, times: &Times, fires: &mut Vec<Fire>) {
+        let Some(mut backfill) = self.state.backfill else { return };
+        while fires.len() < self.rule.fires_max() {
+            match self.rule.after(times, backfill.after).filter(|next| *next <= backfill.until) {
+                Some(nominal) => {
+                    fires.push(Fire { nominal, backfill: backfill.number });
+                    backfill.after = nominal;
+                }
+                None => {
+                    self.state.backfill = None;
+                    return;
+                }
+            }
+        }
+        self.state.backfill = Some(backfill);
+    }
+
+    /// A fire becomes a plan, or is skipped because no task can be made for it.
+    pub fn plan(&mut self, fire: Fire, task: Result<NewTask, String>, now: Timestamp) {
+        match task {
+            Ok(task) => self.state.planned.push(Planned { fire, task: Box::new(task) }),
+            Err(reason) => self.fail(fire, now, reason),
+        }
+    }
+
+    /// A planned task was submitted.
+    pub fn settle(&mut self, task: TaskId, submitted: Submitted, now: Timestamp) {
+        let Some(at) = self.state.planned.iter().position(|planned| planned.task.id == task) else { return };
+        let fire = self.state.planned.remove(at).fire;
+        match submitted {
+            Submitted::Yes => {
+                self.state.tell(fire, now, Fate::Fired { task });
+                if self.rule.follows() && fire.backfill == 0 {
+                    self.state.open.push(task);
+                    let surplus = self.state.open.len().saturating_sub(OPEN_MAX);
+                    self.state.open.drain(..surplus);
+                }
+            }
+            Submitted::No(reason) => self.fail(fire, now, reason),
+        }
+    }
+
+    fn fail(&mut self, fire: Fire, now: Timestamp, reason: String) {
+        self.state.skip(fire, now, reason);
+        if fire.backfill == 0 {
+            self.state.failures += 1;
+            self.pause_if_failing();
+        }
+    }
+}

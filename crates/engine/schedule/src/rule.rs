@@ -1,0 +1,242 @@
+//! A schedule as it is stored: what it should do, and where it stands.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tasklane_core::id::TaskId;
+use tasklane_core::task::NewTask;
+use tasklane_core::time::{Timestamp, duration_micros};
+
+use crate::When;
+
+/// A schedule.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Schedule {
+    /// What it should do.
+    #[serde(rename = "r")]
+    pub rule: Rule,
+    /// Where it stands.
+    #[serde(rename = "s")]
+    pub state: State,
+}
+
+/// What a schedule should do.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rule {
+    /// At which times.
+    #[serde(rename = "w")]
+    pub when: When,
+    /// The time zone of a cron expression, by its IANA name.
+    #[serde(rename = "z")]
+    pub timezone: String,
+    /// Not before this time.
+    #[serde(rename = "f", default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<Timestamp>,
+    /// Not after this time.
+    #[serde(rename = "u", default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<Timestamp>,
+    /// A fire is moved to later by up to this much: always by the same for the same time.
+    #[serde(rename = "j", with = "duration_micros")]
+    pub jitter: Duration,
+    /// What is done while the last task is unfinished.
+    #[serde(rename = "o")]
+    pub overlap: Overlap,
+    /// What is done about times that passed while nobody was there to fire.
+    #[serde(rename = "m")]
+    pub missed: Missed,
+    /// Times that passed longer ago are not made up for.
+    #[serde(rename = "c", with = "duration_micros")]
+    pub catch_up: Duration,
+    /// After so many failed tasks in a row it is paused.
+    #[serde(rename = "p", default, skip_serializing_if = "Option::is_none")]
+    pub pause_after: Option<u32>,
+    /// The request for a task, as JSON.
+    #[serde(rename = "t")]
+    pub task: String,
+}
+
+/// What a schedule does while its last task is unfinished.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Overlap {
+    /// Nothing at this time.
+    #[default]
+    #[serde(rename = "s")]
+    Skip,
+    /// One fire waits until it has finished; more are skipped.
+    #[serde(rename = "b")]
+    BufferOne,
+    /// It is cancelled, and the fire follows when it has ended.
+    #[serde(rename = "c")]
+    CancelOther,
+    /// The next task runs beside it.
+    #[serde(rename = "a")]
+    AllowAll,
+}
+
+/// What a schedule does about times that passed while nobody was there to fire.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Missed {
+    /// Nothing.
+    #[serde(rename = "s")]
+    Skip,
+    /// One fire, for the last of them.
+    #[default]
+    #[serde(rename = "o")]
+    RunOnce,
+    /// A fire for each.
+    #[serde(rename = "a")]
+    RunAll,
+}
+
+/// Where a schedule stands.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct State {
+    /// When it was put first.
+    #[serde(rename = "ca")]
+    pub created_at: Timestamp,
+    /// When its rule was last changed.
+    #[serde(rename = "ua")]
+    pub updated_at: Timestamp,
+    /// Why it does not fire; `None` while it does.
+    #[serde(rename = "pa", default, skip_serializing_if = "Option::is_none")]
+    pub paused: Option<String>,
+    /// The next time, before it is moved by jitter.
+    #[serde(rename = "n", default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<Timestamp>,
+    /// Fires that are decided, with their tasks, which may or may not have been submitted.
+    #[serde(rename = "pl", default, skip_serializing_if = "Vec::is_empty")]
+    pub planned: Vec<Planned>,
+    /// Tasks to cancel, likewise.
+    #[serde(rename = "cn", default, skip_serializing_if = "Vec::is_empty")]
+    pub cancels: Vec<TaskId>,
+    /// A fire that waits for the end of the one before.
+    #[serde(rename = "b", default, skip_serializing_if = "Option::is_none")]
+    pub buffered: Option<Timestamp>,
+    /// Tasks that were submitted and are not known to have finished; only where that matters.
+    #[serde(rename = "op", default, skip_serializing_if = "Vec::is_empty")]
+    pub open: Vec<TaskId>,
+    /// Failed tasks in a row.
+    #[serde(rename = "fl", default)]
+    pub failures: u32,
+    /// Times that are being fired again.
+    #[serde(rename = "bf", default, skip_serializing_if = "Option::is_none")]
+    pub backfill: Option<Backfill>,
+    /// How many backfills there were.
+    #[serde(rename = "bn", default)]
+    pub backfills: u32,
+    /// What became of the last times, the oldest first.
+    #[serde(rename = "h", default)]
+    pub history: Vec<Past>,
+}
+
+/// A fire: the time that it stands for, and for the how manieth time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Fire {
+    /// The time.
+    #[serde(rename = "t")]
+    pub nominal: Timestamp,
+    /// 0 for the time itself, n for the nth backfill.
+    #[serde(rename = "n", default)]
+    pub backfill: u32,
+}
+
+/// A fire that is decided.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Planned {
+    /// Which one.
+    #[serde(rename = "f")]
+    pub fire: Fire,
+    /// Its task.
+    #[serde(rename = "t")]
+    pub task: Box<NewTask>,
+}
+
+/// Times that are fired again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Backfill {
+    /// The how manieth backfill it is.
+    #[serde(rename = "n")]
+    pub number: u32,
+    /// Times after this one are to be fired …
+    #[serde(rename = "a")]
+    pub after: Timestamp,
+    /// … up to this one.
+    #[serde(rename = "u")]
+    pub until: Timestamp,
+}
+
+/// What became of a time.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Past {
+    /// Which one; the first, where there are several.
+    #[serde(rename = "f")]
+    pub fire: Fire,
+    /// When that was settled.
+    #[serde(rename = "a")]
+    pub at: Timestamp,
+    /// What became of it.
+    #[serde(rename = "w")]
+    pub what: Fate,
+}
+
+/// What became of a time.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Fate {
+    /// There is a task.
+    #[serde(rename = "f")]
+    Fired {
+        /// Which one.
+        #[serde(rename = "t")]
+        task: TaskId,
+    },
+    /// It came, and there is none.
+    #[serde(rename = "s")]
+    Skipped {
+        /// Why.
+        #[serde(rename = "r")]
+        reason: String,
+    },
+    /// It passed while nobody was there to fire.
+    #[serde(rename = "m")]
+    Missed {
+        /// Why it was not made up for.
+        #[serde(rename = "r")]
+        reason: String,
+        /// How many times there were, as far as they were counted.
+        #[serde(rename = "n")]
+        count: u32,
+    },
+}
+
+impl State {
+    /// The most times whose fate is kept.
+    pub const HISTORY_MAX: usize = 100;
+
+    /// A schedule that was never used.
+    pub fn new(now: Timestamp) -> Self {
+        Self {
+            created_at: now,
+            updated_at: now,
+            paused: None,
+            next: None,
+            planned: Vec::new(),
+            cancels: Vec::new(),
+            buffered: None,
+            open: Vec::new(),
+            failures: 0,
+            backfill: None,
+            backfills: 0,
+            history: Vec::new(),
+        }
+    }
+
+    pub(crate) fn tell(&mut self, fire: Fire, at: Timestamp, what: Fate) {
+        self.history.push(Past { fire, at, what });
+        let surplus = self.history.len().saturating_sub(Self::HISTORY_MAX);
+        self.history.drain(..surplus);
+    }
+
+    pub(crate) fn skip(&mut self, fire: Fire, at: Timestamp, reason: impl Into<String>) {
+        self.tell(fire, at, Fate::Skipped { reason: reason.into() });
+    }
+}

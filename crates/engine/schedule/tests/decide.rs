@@ -1,0 +1,298 @@
+//! What a schedule does, step by step.
+
+#![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tasklane_core::id::{LaneId, Name, QueueKey, TaskId};
+use tasklane_core::retry::RetryPolicy;
+use tasklane_core::task::{Fingerprint, NewTask, Priority, TaskBody, TaskHead, TaskSpec};
+use tasklane_core::time::Timestamp;
+use tasklane_schedule::{
+    Ended, FIRES_MAX, Fate, Fire, Missed, Overlap, Rule, Schedule, Submitted, Times, When,
+};
+
+const HOUR: i64 = 3600;
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp::from_millis(seconds * 1000)
+}
+
+fn hourly() -> Rule {
+    Rule {
+        when: When::Cron("0 * * * *".to_owned()),
+        timezone: "UTC".to_owned(),
+        from: None,
+        until: None,
+        jitter: Duration::ZERO,
+        overlap: Overlap::Skip,
+        missed: Missed::RunOnce,
+        catch_up: Duration::from_hours(24),
+        pause_after: None,
+        task: "{}".to_owned(),
+    }
+}
+
+/// A schedule and what is known of its tasks.
+struct Story {
+    schedule: Schedule,
+    times: Times,
+    ended: BTreeMap<TaskId, Ended>,
+    made: u64,
+}
+
+impl Story {
+    fn new(rule: Rule) -> Self {
+        let times = Times::new(&rule.when, &rule.timezone).unwrap();
+        let schedule = Schedule::new(rule, &times, at(1));
+        Self { schedule, times, ended: BTreeMap::new(), made: 0 }
+    }
+
+    fn task(&mut self) -> NewTask {
+        self.made += 1;
+        let head = TaskHead {
+            queue: QueueKey::new(Name::new("n").unwrap(), Name::new("q").unwrap()),
+            task_type: Name::new("T").unwrap(),
+            priority: Priority::default(),
+            labels: BTreeMap::new(),
+            flow: Vec::new(),
+            hash_bucket: None,
+            execution_timeout: Duration::from_secs(1),
+            start_timeout: None,
+            progress_timeout: None,
+            retry: RetryPolicy::default(),
+        };
+        NewTask {
+            id: TaskId::from_time(LaneId(0), at(0), self.made),
+            spec: TaskSpec { head: Arc::new(head), body: Arc::new(TaskBody::default()) },
+            created_at: at(0),
+            due: at(0),
+            fingerprint: Fingerprint { version: 1, hash: 0 },
+            queue_len_max: None,
+            unique: None,
+        }
+    }
+
+    /// Decides and plans.
+    fn plan(&mut self, now: i64) -> Vec<(TaskId, i64)> {
+        let fires = self.schedule.decide("s", &self.times, at(now), &self.ended);
+        for fire in fires {
+            let task = self.task();
+            self.schedule.plan(fire, Ok(task), at(now));
+        }
+        let planned = self.schedule.state.planned.iter();
+        planned.map(|planned| (planned.task.id, planned.fire.nominal.as_micros() / 1_000_000)).collect()
+    }
+
+    /// Decides, plans and submits; answers the times that were fired.
+    fn fire(&mut self, now: i64) -> Vec<i64> {
+        let planned = self.plan(now);
+        for (task, _) in &planned {
+            self.schedule.settle(*task, Submitted::Yes, at(now));
+        }
+        planned.into_iter().map(|(_, nominal)| nominal).collect()
+    }
+
+    /// The last task ends.
+    fn end(&mut self, how: Ended) {
+        let task = *self.schedule.state.open.last().expect("one is open");
+        self.ended.insert(task, how);
+    }
+
+    fn fates(&self) -> Vec<(i64, &'static str)> {
+        let history = self.schedule.state.history.iter();
+        history
+            .map(|past| {
+                let what = match past.what {
+                    Fate::Fired { .. } => "fired",
+                    Fate::Skipped { .. } => "skipped",
+                    Fate::Missed { .. } => "missed",
+                };
+                (past.fire.nominal.as_micros() / 1_000_000, what)
+            })
+            .collect()
+    }
+
+    fn due(&self, now: i64) -> Option<i64> {
+        self.schedule.due("s", at(now)).map(|due| due.as_micros() / 1_000_000)
+    }
+}
+
+#[test]
+fn each_time_is_fired_once() {
+    let mut story = Story::new(Rule { overlap: Overlap::AllowAll, ..hourly() });
+    assert_eq!(story.due(1), Some(HOUR));
+    assert_eq!(story.fire(HOUR - 1), [0; 0]);
+    assert_eq!(story.fire(HOUR), [HOUR]);
+    assert_eq!(story.fire(HOUR), [0; 0]);
+    assert_eq!(story.due(HOUR), Some(2 * HOUR));
+    assert_eq!(story.fire(HOUR - 10), [0; 0], "a clock that goes back fires nothing again");
+    assert_eq!(story.fire(2 * HOUR + 1), [2 * HOUR]);
+    assert_eq!(story.fates(), [(HOUR, "fired"), (2 * HOUR, "fired")]);
+}
+
+#[test]
+fn what_is_planned_is_submitted_before_anything_else_is_decided() {
+    let mut story = Story::new(Rule { overlap: Overlap::AllowAll, ..hourly() });
+    let planned = story.plan(HOUR);
+    assert_eq!(story.due(HOUR), Some(HOUR), "until it is settled");
+    assert_eq!(story.plan(2 * HOUR), planned, "the same task, however often it is looked at");
+    story.schedule.settle(planned[0].0, Submitted::Yes, at(2 * HOUR));
+    story.schedule.settle(planned[0].0, Submitted::Yes, at(2 * HOUR));
+    assert_eq!(story.fates(), [(HOUR, "fired")]);
+    assert_eq!(story.fire(2 * HOUR), [2 * HOUR]);
+}
+
+#[test]
+fn overlap_skip() {
+    let mut story = Story::new(hourly());
+    assert_eq!(story.fire(HOUR), [HOUR]);
+    assert_eq!(story.fire(2 * HOUR), [0; 0]);
+    story.end(Ended::Success);
+    assert_eq!(story.fire(3 * HOUR), [3 * HOUR]);
+    assert_eq!(story.fates(), [(HOUR, "fired"), (2 * HOUR, "skipped"), (3 * HOUR, "fired")]);
+}
+
+#[test]
+fn overlap_buffer_one() {
+    let mut story = Story::new(Rule { overlap: Overlap::BufferOne, ..hourly() });
+    assert_eq!(story.fire(HOUR), [HOUR]);
+    assert_eq!(story.fire(2 * HOUR), [0; 0]);
+    assert_eq!(story.fire(3 * HOUR), [0; 0]);
+    assert_eq!(story.due(3 * HOUR), Some(3 * HOUR + 5), "the end is looked for");
+    story.end(Ended::Failure);
+    assert_eq!(story.fire(3 * HOUR + 5), [2 * HOUR]);
+    assert_eq!(story.fates(), [(HOUR, "fired"), (3 * HOUR, "skipped"), (2 * HOUR, "fired")]);
+}
+
+#[test]
+fn overlap_cancel_other() {
+    let mut story = Story::new(Rule { overlap: Overlap::CancelOther, ..hourly() });
+    assert_eq!(story.fire(HOUR), [HOUR]);
+    let first = story.schedule.state.open.clone();
+    assert_eq!(story.fire(2 * HOUR), [0; 0]);
+    assert_eq!(story.schedule.state.cancels, first);
+    assert_eq!(story.fire(3 * HOUR), [0; 0], "it has not ended");
+    story.end(Ended::Neither);
+    assert_eq!(story.fire(3 * HOUR + 1), [3 * HOUR]);
+    assert_eq!(story.fates(), [(HOUR, "fired"), (2 * HOUR, "skipped"), (3 * HOUR, "fired")]);
+}
+
+#[test]
+fn what_was_missed_is_skipped_run_once_or_run() {
+    for (missed, expected) in [
+        (Missed::Skip, vec![]),
+        (Missed::RunOnce, vec![5 * HOUR]),
+        (Missed::RunAll, (1..=5).map(|n| n * HOUR).collect()),
+    ] {
+        let mut story = Story::new(Rule { missed, overlap: Overlap::AllowAll, ..hourly() });
+        assert_eq!(story.fire(5 * HOUR + 600), expected, "{missed:?}");
+        assert_eq!(story.due(5 * HOUR + 600), Some(6 * HOUR), "{missed:?}");
+        assert_eq!(story.fire(6 * HOUR + 59), [6 * HOUR], "a little late is not missed");
+    }
+    let mut story = Story::new(Rule { missed: Missed::Skip, overlap: Overlap::AllowAll, ..hourly() });
+    assert_eq!(story.fire(5 * HOUR + 10), [5 * HOUR], "what has just come is fired");
+    let Fate::Missed { count, .. } = story.schedule.state.history[0].what else { panic!("not missed") };
+    assert_eq!((story.fates()[0], count), ((HOUR, "missed"), 4));
+}
+
+#[test]
+fn nothing_older_than_the_window_is_caught_up_with() {
+    let rule = Rule {
+        missed: Missed::RunAll,
+        overlap: Overlap::AllowAll,
+        catch_up: Duration::from_hours(2),
+        ..hourly()
+    };
+    let mut story = Story::new(rule);
+    assert_eq!(story.fire(5 * HOUR + 600), [4 * HOUR, 5 * HOUR]);
+    assert_eq!(story.fates(), [(HOUR, "missed"), (4 * HOUR, "fired"), (5 * HOUR, "fired")]);
+}
+
+#[test]
+fn years_without_a_server_are_passed_over_at_once() {
+    for missed in [Missed::Skip, Missed::RunOnce] {
+        let when = When::Cron("* * * * * *".to_owned());
+        let catch_up = Duration::from_hours(24 * 3650);
+        let mut story = Story::new(Rule { when, missed, catch_up, overlap: Overlap::AllowAll, ..hourly() });
+        let now = 2 * 365 * 24 * HOUR;
+        let fired = story.fire(now);
+        let late = usize::from(missed == Missed::RunOnce);
+        assert_eq!(fired.len(), 61 + late, "the last minute, and {late} before it");
+        assert_eq!(story.due(now), Some(now + 1));
+    }
+}
+
+#[test]
+fn failures_in_a_row_pause_it() {
+    let mut story = Story::new(Rule { pause_after: Some(2), ..hourly() });
+    for (hour, how) in [(1, Ended::Failure), (2, Ended::Success), (3, Ended::Failure), (4, Ended::Failure)] {
+        assert_eq!(story.fire(hour * HOUR), [hour * HOUR]);
+        story.end(how);
+    }
+    assert_eq!(story.fire(5 * HOUR), [0; 0]);
+    assert_eq!(story.schedule.state.paused.as_deref(), Some("2 failures in a row"));
+    assert_eq!(story.due(5 * HOUR), None);
+    let times = story.times.clone();
+    story.schedule.resume(&times, at(6 * HOUR + 1));
+    assert_eq!(story.fire(7 * HOUR), [7 * HOUR], "what passed meanwhile is not made up for");
+}
+
+#[test]
+fn a_fire_without_a_task_counts_as_a_failure() {
+    let mut story = Story::new(Rule { pause_after: Some(2), ..hourly() });
+    let fire = Fire { nominal: at(HOUR), backfill: 0 };
+    story.schedule.plan(fire, Err("the queue wants metadata.tenant".to_owned()), at(HOUR));
+    let planned = story.plan(HOUR);
+    story.schedule.settle(planned[0].0, Submitted::No("its queue is full".to_owned()), at(HOUR));
+    assert_eq!(story.schedule.state.paused.as_deref(), Some("2 failures in a row"));
+    assert_eq!(story.fates(), [(HOUR, "skipped"), (HOUR, "skipped")]);
+}
+
+#[test]
+fn bounds_hold_and_an_end_is_an_end() {
+    let rule =
+        Rule { from: Some(at(3 * HOUR)), until: Some(at(4 * HOUR)), overlap: Overlap::AllowAll, ..hourly() };
+    let mut story = Story::new(rule);
+    assert_eq!(story.due(1), Some(3 * HOUR), "a bound belongs to what it bounds");
+    assert_eq!(story.fire(3 * HOUR), [3 * HOUR]);
+    assert_eq!(story.fire(4 * HOUR), [4 * HOUR]);
+    assert_eq!((story.fire(5 * HOUR), story.due(5 * HOUR)), (vec![], None));
+}
+
+#[test]
+fn jitter_moves_a_fire_always_by_the_same() {
+    let jitter = Duration::from_mins(30);
+    let rule = Rule { jitter, missed: Missed::Skip, overlap: Overlap::AllowAll, ..hourly() };
+    let mut story = Story::new(rule);
+    let mut moved = Vec::new();
+    for hour in 1..20 {
+        let due = story.due(1).unwrap();
+        assert_eq!(story.fire(due - 1), [0; 0]);
+        assert_eq!(story.fire(due + 1), [hour * HOUR], "and it is not missed for that");
+        moved.push(due - hour * HOUR);
+    }
+    assert!(moved.iter().all(|by| (0..=1800).contains(by)), "{moved:?}");
+    moved.dedup();
+    assert!(moved.len() > 10, "{moved:?}");
+}
+
+#[test]
+fn a_backfill_fires_all_times_in_parts() {
+    let mut story = Story::new(hourly());
+    assert_eq!(story.schedule.backfill(at(HOUR), at(250 * HOUR)), Some(1));
+    assert_eq!(story.schedule.backfill(at(HOUR), at(2 * HOUR)), None, "one at a time");
+    let mut fired = Vec::new();
+    while story.schedule.state.backfill.is_some() {
+        assert_eq!(story.due(1), Some(1));
+        let part = story.fire(1);
+        assert!(part.len() <= FIRES_MAX);
+        fired.extend(part);
+    }
+    assert_eq!(fired, (1..=250).map(|n| n * HOUR).collect::<Vec<_>>());
+    assert!(story.schedule.state.history.iter().all(|past| past.fire.backfill == 1));
+    assert!(story.schedule.state.open.is_empty(), "they stand in nobody's way");
+    assert_eq!(story.schedule.backfill(at(HOUR), at(2 * HOUR)), Some(2));
+}

@@ -1,0 +1,532 @@
+//! Schedules: what is asked about them, and firing them.
+//!
+//! A schedule is a document, changed by compare-and-set. So whoever fires it and whoever changes it need not know of each
+//! other, and two servers that look at it at once do no harm: the plan of one of them is not written. How a fire goes
+//! through plan, submit and settle is told in `tasklane_schedule`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tasklane_core::commit::SubmitOutcome;
+use tasklane_core::id::{LaneId, Name, TaskId};
+use tasklane_core::status::Status;
+use tasklane_core::task::NewTask;
+use tasklane_core::time::Timestamp;
+use tasklane_ports::{
+    Content, Document, DocumentKey, DocumentKind, DocumentList, DueList, PutDocument, PutOutcome, StoreError,
+    codec,
+};
+use tasklane_schedule::{Ended, Fire, LOOK_AGAIN, Schedule, Submitted, Times};
+use tokio::sync::Notify;
+
+use crate::clock;
+use crate::request::{FieldError, ScheduleRequest, scheduled_task, times_of};
+
+use super::{Node, SubmitError};
+
+/// Why nothing was done to a schedule.
+#[derive(Debug, thiserror::Error)]
+pub enum ScheduleError {
+    /// The request is not valid.
+    #[error(transparent)]
+    Invalid(#[from] FieldError),
+    /// There is no such schedule.
+    #[error("there is no such schedule")]
+    NotFound,
+    /// It is not as it must be for this.
+    #[error("{0}")]
+    Conflict(String),
+    /// Its task was not taken in.
+    #[error(transparent)]
+    Refused(SubmitError),
+    /// The store could not be asked.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// A schedule with its name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamedSchedule {
+    /// Its name.
+    pub id: Name,
+    /// What it does, and where it stands.
+    pub schedule: Schedule,
+}
+
+/// What a backfill does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BackfillPlan {
+    /// Its number; `None` if it was only asked what it would do.
+    pub number: Option<u32>,
+    /// How many times it fires.
+    pub count: usize,
+    /// The first of them.
+    pub first: Option<Timestamp>,
+    /// The last of them.
+    pub last: Option<Timestamp>,
+}
+
+/// Wakes whoever fires schedules.
+#[derive(Debug, Default)]
+pub(super) struct Alarm {
+    changed: Notify,
+    /// Schedules to look at before they are due.
+    early: Mutex<BTreeSet<DocumentKey>>,
+}
+
+impl Alarm {
+    fn look_at(&self, key: DocumentKey) {
+        self.early.lock().unwrap_or_else(PoisonError::into_inner).insert(key);
+        self.changed.notify_one();
+    }
+
+    fn take_early(&self) -> Vec<DocumentKey> {
+        let mut early = self.early.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut *early).into_iter().collect()
+    }
+}
+
+/// How often schedules are looked for that nobody told of.
+const SWEEP: Duration = Duration::from_secs(5);
+/// Wait after the store has failed, or another server was first.
+const AGAIN_AFTER: Duration = Duration::from_secs(1);
+/// Schedules looked at in one go.
+const PAGE: usize = 500;
+/// How often a change is tried that somebody else's gets in the way of.
+const TRIES: usize = 10;
+/// Times in one backfill.
+pub const BACKFILL_MAX: usize = 10_000;
+
+fn key_of(namespace: &Name, id: &Name) -> DocumentKey {
+    DocumentKey { kind: DocumentKind::Schedule, namespace: namespace.clone(), id: id.clone() }
+}
+
+/// A schedule that was read, to be written back.
+struct Work {
+    key: DocumentKey,
+    version: u64,
+    schedule: Schedule,
+}
+
+impl Work {
+    fn of(document: Document) -> Result<Self, StoreError> {
+        let schedule = codec::decode(&document.value)?;
+        Ok(Self { key: document.key, version: document.version, schedule })
+    }
+
+    fn put(&self, now: Timestamp) -> PutDocument {
+        let due = self.schedule.due(self.key.id.as_str(), now);
+        let content = Some(Content { due, value: codec::encode(&self.schedule) });
+        PutDocument { key: self.key.clone(), expected: self.version, content }
+    }
+}
+
+impl Node {
+    /// Puts a schedule. Answers it, and whether it is new.
+    pub async fn put_schedule(
+        &self,
+        namespace: &Name,
+        id: &Name,
+        request: &ScheduleRequest,
+    ) -> Result<(NamedSchedule, bool), ScheduleError> {
+        // Whether its task could be taken in now is the best guess at whether it can be later.
+        self.place(namespace, request.task.clone()).await.map_err(below_task)?;
+        let key = key_of(namespace, id);
+        for _ in 0..TRIES {
+            let now = clock::wall();
+            let stored = self.read_schedule(&key).await?;
+            let is_new = stored.is_none();
+            let rule = request.rule(stored.as_ref().map(|work| &work.schedule.rule), now);
+            let times = times_of(&rule)?;
+            let mut work = match stored {
+                None => Work { key: key.clone(), version: 0, schedule: Schedule::new(rule, &times, now) },
+                Some(mut work) => {
+                    let paused = work.schedule.state.paused.is_some();
+                    if work.schedule.rule == rule && request.enabled.is_none_or(|enabled| enabled != paused) {
+                        return Ok((NamedSchedule { id: id.clone(), schedule: work.schedule }, false));
+                    }
+                    if work.schedule.rule != rule {
+                        work.schedule.change(rule, &times, now);
+                    }
+                    work
+                }
+            };
+            enable(&mut work.schedule, request.enabled, &times, now);
+            if let Some(schedule) = self.write_schedule(work, now).await? {
+                return Ok((NamedSchedule { id: id.clone(), schedule }, is_new));
+            }
+        }
+        Err(crowded())
+    }
+
+    /// Changes a schedule that is there.
+    async fn change_schedule<T>(
+        &self,
+        namespace: &Name,
+        id: &Name,
+        mut change: impl FnMut(&mut Schedule, &Times, Timestamp) -> Result<T, ScheduleError>,
+    ) -> Result<(NamedSchedule, T), ScheduleError> {
+        let key = key_of(namespace, id);
+        for _ in 0..TRIES {
+            let now = clock::wall();
+            let Some(mut work) = self.read_schedule(&key).await? else { return Err(ScheduleError::NotFound) };
+            let times = times_of(&work.schedule.rule)?;
+            let answer = change(&mut work.schedule, &times, now)?;
+            if let Some(schedule) = self.write_schedule(work, now).await? {
+                return Ok((NamedSchedule { id: id.clone(), schedule }, answer));
+            }
+        }
+        Err(crowded())
+    }
+
+    /// Lets a schedule fire, or stops it.
+    pub async fn enable_schedule(
+        &self,
+        namespace: &Name,
+        id: &Name,
+        enabled: bool,
+    ) -> Result<NamedSchedule, ScheduleError> {
+        let changed = self
+            .change_schedule(namespace, id, |schedule, times, now| {
+                enable(schedule, Some(enabled), times, now);
+                Ok(())
+            })
+            .await?;
+        Ok(changed.0)
+    }
+
+    /// Fires a schedule now, whatever else it does, and answers the task.
+    pub async fn trigger_schedule(&self, namespace: &Name, id: &Name) -> Result<TaskId, ScheduleError> {
+        let Some(work) = self.read_schedule(&key_of(namespace, id)).await? else {
+            return Err(ScheduleError::NotFound);
+        };
+        let fire = Fire { nominal: clock::wall(), backfill: 0 };
+        let task = self.task_of(namespace, id, &work.schedule.rule.task, fire).await;
+        let task = task.map_err(ScheduleError::Refused)?;
+        let task_id = task.id;
+        self.change_schedule(namespace, id, |schedule, _, now| {
+            schedule.plan(fire, Ok(task.clone()), now);
+            Ok(())
+        })
+        .await?;
+        // It is planned: whatever happens now, it is going to be submitted.
+        let mut answers = self.submit_to(task_id.lane(), vec![task]).await;
+        self.0.alarm.look_at(key_of(namespace, id));
+        match answers.pop() {
+            Some(Err(error @ (SubmitError::QueueFull { .. } | SubmitError::Invalid(_)))) => {
+                Err(ScheduleError::Refused(error))
+            }
+            Some(Ok(submitted)) => Ok(submitted.id),
+            _ => Ok(task_id),
+        }
+    }
+
+    /// Fires all times between two again, or says what that would be.
+    pub async fn backfill_schedule(
+        &self,
+        namespace: &Name,
+        id: &Name,
+        (from, until): (Timestamp, Timestamp),
+        dry_run: bool,
+    ) -> Result<BackfillPlan, ScheduleError> {
+        let Some(work) = self.read_schedule(&key_of(namespace, id)).await? else {
+            return Err(ScheduleError::NotFound);
+        };
+        let rule = work.schedule.rule;
+        let times = times_of(&rule)?;
+        let after = from - Duration::from_micros(1);
+        let next = |last: &Timestamp| rule.after(&times, *last).filter(|at| *at <= until);
+        let all: Vec<Timestamp> = std::iter::successors(next(&after), next).take(BACKFILL_MAX + 1).collect();
+        if all.len() > BACKFILL_MAX {
+            let message = format!("must be so early that there are at most {BACKFILL_MAX} times");
+            return Err(FieldError::invalid("until", message).into());
+        }
+        let (count, first, last) = (all.len(), all.first().copied(), all.last().copied());
+        if dry_run {
+            return Ok(BackfillPlan { number: None, count, first, last });
+        }
+        let begun = self.change_schedule(namespace, id, |schedule, _, _| {
+            let busy =
+                || ScheduleError::Conflict("another backfill of this schedule is under way".to_owned());
+            schedule.backfill(from, until).ok_or_else(busy)
+        });
+        let (_, number) = begun.await?;
+        Ok(BackfillPlan { number: Some(number), count, first, last })
+    }
+
+    /// Removes a schedule; its tasks stay. Answers whether there was one.
+    pub async fn delete_schedule(&self, namespace: &Name, id: &Name) -> Result<bool, ScheduleError> {
+        let key = key_of(namespace, id);
+        for _ in 0..TRIES {
+            let Some(work) = self.read_schedule(&key).await? else { return Ok(false) };
+            let put = PutDocument { key: key.clone(), expected: work.version, content: None };
+            if let [PutOutcome::Stored { .. }] = self.0.parts.documents.put(&[put]).await?[..] {
+                return Ok(true);
+            }
+        }
+        Err(crowded())
+    }
+
+    /// A schedule.
+    pub async fn schedule(&self, namespace: &Name, id: &Name) -> Result<Option<NamedSchedule>, StoreError> {
+        let work = self.read_schedule(&key_of(namespace, id)).await?;
+        Ok(work.map(|work| NamedSchedule { id: work.key.id, schedule: work.schedule }))
+    }
+
+    /// Schedules by name.
+    pub async fn schedules(
+        &self,
+        namespace: &Name,
+        after: Option<Name>,
+        limit: usize,
+    ) -> Result<Vec<NamedSchedule>, StoreError> {
+        let list = DocumentList { kind: DocumentKind::Schedule, namespace: namespace.clone(), after, limit };
+        let documents = self.0.parts.documents.by_name(list).await?;
+        let named = documents.into_iter().map(Work::of).map(|work| {
+            let Work { key, schedule, .. } = work?;
+            Ok(NamedSchedule { id: key.id, schedule })
+        });
+        named.collect()
+    }
+
+    async fn read_schedule(&self, key: &DocumentKey) -> Result<Option<Work>, StoreError> {
+        let found = self.0.parts.documents.get(std::slice::from_ref(key)).await?.pop().flatten();
+        found.map(Work::of).transpose()
+    }
+
+    /// Writes a schedule back, unless somebody else was first.
+    async fn write_schedule(&self, work: Work, now: Timestamp) -> Result<Option<Schedule>, StoreError> {
+        match self.0.parts.documents.put(&[work.put(now)]).await?[..] {
+            [PutOutcome::Stored { .. }] => {
+                self.0.alarm.changed.notify_one();
+                Ok(Some(work.schedule))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// The task of a fire.
+    async fn task_of(
+        &self,
+        namespace: &Name,
+        id: &Name,
+        task: &str,
+        fire: Fire,
+    ) -> Result<NewTask, SubmitError> {
+        let request = scheduled_task(task)?;
+        let mut task = self.place(namespace, request).await?;
+        let body = Arc::make_mut(&mut task.spec.body);
+        body.schedule = Some(id.to_string());
+        body.nominal_time = Some(fire.nominal);
+        Ok(task)
+    }
+
+    /// Fires schedules, for ever.
+    pub(super) async fn fire_schedules(&self) {
+        loop {
+            let wait = match self.fire_due().await {
+                Ok(wait) => wait,
+                Err(error) => {
+                    tracing::warn!(%error, "schedules cannot be fired, trying again");
+                    AGAIN_AFTER
+                }
+            };
+            let _ = tokio::time::timeout(wait, self.0.alarm.changed.notified()).await;
+        }
+    }
+
+    /// Fires what is due. Answers how long nothing else is.
+    async fn fire_due(&self) -> Result<Duration, StoreError> {
+        let documents = &self.0.parts.documents;
+        let early = self.0.alarm.take_early();
+        let early = documents.get(&early).await?;
+        self.fire(early.into_iter().flatten().collect()).await?;
+        let until = clock::wall();
+        let mut after = None;
+        let (mut looked, mut written) = (0, 0);
+        loop {
+            let list = DueList { kind: DocumentKind::Schedule, until, after, limit: PAGE };
+            let page = documents.by_time(list).await?;
+            let more = page.len() == PAGE;
+            after = page
+                .last()
+                .and_then(|last| Some((last.due?, last.key.namespace.clone(), last.key.id.clone())));
+            looked += page.len();
+            written += self.fire(page).await?;
+            if !more {
+                break;
+            }
+        }
+        if written < looked {
+            return Ok(AGAIN_AFTER);
+        }
+        let now = clock::wall();
+        let next = DueList { kind: DocumentKind::Schedule, until: now + SWEEP, after: None, limit: 1 };
+        let next = documents.by_time(next).await?.pop().and_then(|next| next.due);
+        Ok(next.map_or(SWEEP, |next| next.since(now)))
+    }
+
+    /// Takes schedules one step further: decides and plans, submits what is planned, settles. Answers how many were
+    /// written.
+    async fn fire(&self, documents: Vec<Document>) -> Result<usize, StoreError> {
+        let mut works = Vec::with_capacity(documents.len());
+        for document in documents {
+            let key = document.key.clone();
+            match Work::of(document) {
+                Ok(work) => works.push(work),
+                Err(error) => {
+                    tracing::error!(namespace = %key.namespace, schedule = %key.id, %error, "a schedule cannot be read");
+                }
+            }
+        }
+        let ended = self.ends_of(&works).await?;
+        let now = clock::wall();
+        for work in &mut works {
+            self.plan(work, now, &ended).await?;
+        }
+        let mut works = self.write_all(works, now).await?;
+        let written = works.len();
+        works.retain(|work| {
+            let state = &work.schedule.state;
+            self.look_when_ended(work);
+            !state.planned.is_empty() || !state.cancels.is_empty()
+        });
+        for work in &mut works {
+            for task in std::mem::take(&mut work.schedule.state.cancels) {
+                self.cancel(&work.key.namespace, task).await?;
+            }
+        }
+        let submitted = self.submit_planned(&works).await?;
+        let now = clock::wall();
+        for work in &mut works {
+            let planned: Vec<TaskId> = work.schedule.state.planned.iter().map(|plan| plan.task.id).collect();
+            for task in planned {
+                if let Some(outcome) = submitted.get(&task) {
+                    work.schedule.settle(task, outcome.clone(), now);
+                }
+            }
+        }
+        for work in self.write_all(works, now).await? {
+            self.look_when_ended(&work);
+        }
+        Ok(written)
+    }
+
+    async fn plan(
+        &self,
+        work: &mut Work,
+        now: Timestamp,
+        ended: &BTreeMap<TaskId, Ended>,
+    ) -> Result<(), StoreError> {
+        let DocumentKey { namespace, id, .. } = &work.key;
+        let times = match times_of(&work.schedule.rule) {
+            Ok(times) => times,
+            Err(error) => {
+                work.schedule.pause(&format!("{}: {}", error.field, error.message));
+                return Ok(());
+            }
+        };
+        for fire in work.schedule.decide(id.as_str(), &times, now, ended) {
+            let task = match self.task_of(namespace, id, &work.schedule.rule.task, fire).await {
+                Ok(task) => Ok(task),
+                // It may be the store's fault: nothing is decided then.
+                Err(SubmitError::Store(error)) => return Err(StoreError::unavailable(error)),
+                Err(error) => Err(error.to_string()),
+            };
+            work.schedule.plan(fire, task, now);
+        }
+        Ok(())
+    }
+
+    /// Writes schedules back and answers those that nobody else has changed meanwhile.
+    async fn write_all(&self, works: Vec<Work>, now: Timestamp) -> Result<Vec<Work>, StoreError> {
+        let puts: Vec<PutDocument> = works.iter().map(|work| work.put(now)).collect();
+        let outcomes = self.0.parts.documents.put(&puts).await?;
+        let written = works.into_iter().zip(outcomes).filter_map(|(mut work, outcome)| match outcome {
+            PutOutcome::Stored { version } => {
+                work.version = version;
+                Some(work)
+            }
+            PutOutcome::Conflict { .. } => None,
+        });
+        Ok(written.collect())
+    }
+
+    /// How the open tasks of schedules have ended, of those that have.
+    async fn ends_of(&self, works: &[Work]) -> Result<BTreeMap<TaskId, Ended>, StoreError> {
+        let open: Vec<TaskId> =
+            works.iter().flat_map(|work| work.schedule.state.open.iter().copied()).collect();
+        let mut ended = BTreeMap::new();
+        for ids in open.chunks(PAGE) {
+            let views = self.0.parts.store.tasks(ids).await?;
+            for (id, view) in ids.iter().zip(views) {
+                let end = match view.map(|view| view.row.state.status) {
+                    Some(Status::Success) => Ended::Success,
+                    Some(Status::Failed) => Ended::Failure,
+                    Some(Status::Cancelled) | None => Ended::Neither,
+                    Some(_) => continue,
+                };
+                ended.insert(*id, end);
+            }
+        }
+        Ok(ended)
+    }
+
+    /// Submits all planned tasks; again, where that was done before.
+    async fn submit_planned(&self, works: &[Work]) -> Result<BTreeMap<TaskId, Submitted>, StoreError> {
+        let mut lanes: BTreeMap<LaneId, Vec<NewTask>> = BTreeMap::new();
+        for planned in works.iter().flat_map(|work| &work.schedule.state.planned) {
+            lanes.entry(planned.task.id.lane()).or_default().push(NewTask::clone(&planned.task));
+        }
+        let mut submitted = BTreeMap::new();
+        for (lane, tasks) in lanes {
+            let outcomes = self.outcomes(lane, &tasks).await?;
+            for (task, outcome) in tasks.iter().zip(outcomes) {
+                let outcome = match outcome {
+                    SubmitOutcome::Created { .. } | SubmitOutcome::Duplicate => Submitted::Yes,
+                    SubmitOutcome::Exists { task } => {
+                        Submitted::No(format!("task {task} holds its unique key"))
+                    }
+                    SubmitOutcome::QueueFull => Submitted::No("its queue is full".to_owned()),
+                    SubmitOutcome::RequestIdReused => Submitted::No("its id is taken".to_owned()),
+                };
+                submitted.insert(task.id, outcome);
+            }
+        }
+        Ok(submitted)
+    }
+
+    /// If a fire waits for the end of a task, looks at the schedule when that comes.
+    fn look_when_ended(&self, work: &Work) {
+        let state = &work.schedule.state;
+        let Some(task) = state.open.last().filter(|_| state.buffered.is_some()) else { return };
+        let (node, key, mut follow) = (self.clone(), work.key.clone(), self.follow(*task));
+        tokio::spawn(async move {
+            if tokio::time::timeout(LOOK_AGAIN, follow.finished()).await.is_ok() {
+                node.0.alarm.look_at(key);
+            }
+        });
+    }
+}
+
+fn enable(schedule: &mut Schedule, enabled: Option<bool>, times: &Times, now: Timestamp) {
+    match (enabled, schedule.state.paused.is_some()) {
+        (Some(true), true) => schedule.resume(times, now),
+        (Some(false), false) => schedule.pause("disabled"),
+        _ => {}
+    }
+}
+
+fn below_task(error: SubmitError) -> ScheduleError {
+    match error {
+        SubmitError::Invalid(error) => {
+            ScheduleError::Invalid(FieldError { field: format!("task.{}", error.field), ..error })
+        }
+        error => ScheduleError::Refused(error),
+    }
+}
+
+fn crowded() -> ScheduleError {
+    ScheduleError::Conflict("others change this schedule at the same time; try again".to_owned())
+}
