@@ -17,7 +17,7 @@ use tasklane_ports::{
     Content, Document, DocumentKey, DocumentKind, DocumentList, DueList, PutDocument, PutOutcome, StoreError,
     codec,
 };
-use tasklane_schedule::{Ended, Fire, LOOK_AGAIN, Schedule, Submitted, Times};
+use tasklane_schedule::{Ended, Fire, LOOK_AGAIN, Rule, Schedule, Submitted, Times, When};
 use tokio::sync::Notify;
 
 use crate::clock;
@@ -152,6 +152,9 @@ impl Node {
                     work
                 }
             };
+            if work.schedule.state.next.is_none() {
+                return Err(never(&work.schedule.rule).into());
+            }
             enable(&mut work.schedule, request.enabled, &times, now);
             if let Some(schedule) = self.write_schedule(work, now).await? {
                 return Ok((NamedSchedule { id: id.clone(), schedule }, is_new));
@@ -524,6 +527,14 @@ fn below_task(error: SubmitError) -> ScheduleError {
             ScheduleError::Invalid(FieldError { field: format!("task.{}", error.field), ..error })
         }
         error => ScheduleError::Refused(error),
+    }
+}
+
+/// Why a rule has no time to come.
+fn never(rule: &Rule) -> FieldError {
+    match rule.when {
+        When::At(_) => FieldError::invalid("at", "must be in the future, and between from and until"),
+        _ => FieldError::invalid("until", "must be so late that there is a time before it"),
     }
 }
 

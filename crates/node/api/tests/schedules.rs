@@ -1,0 +1,256 @@
+//! Schedules over REST.
+
+mod support;
+
+use serde_json::{Value, json};
+use support::{Answer, Server, task, task_with};
+
+async fn put(server: &Server, id: &str, body: &Value) -> Answer {
+    server.request("PUT", &format!("/api/v1/schedules/{id}")).json(body).send().await
+}
+
+async fn post(server: &Server, id: &str, action: &str) -> Answer {
+    server.request("POST", &format!("/api/v1/schedules/{id}/{action}")).send().await
+}
+
+async fn get(server: &Server, path: &str) -> Value {
+    let answer = server.get(&format!("/api/v1/schedules/{path}")).await;
+    assert_eq!(answer.status, 200, "{}", answer.text);
+    answer.json()
+}
+
+/// The history of a schedule, once it has this many entries.
+async fn history(server: &Server, id: &str, count: usize) -> Vec<Value> {
+    loop {
+        let fires = get(server, &format!("{id}/history")).await["fires"].as_array().unwrap().clone();
+        if fires.len() >= count {
+            return fires;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+}
+
+fn nightly() -> Value {
+    json!({ "cron": "0 3 * * *", "timezone": "Europe/Paris", "task": task("noop") })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_same_put_twice_is_one_schedule() {
+    let server = Server::start().await;
+    let first = put(&server, "nightly", &nightly()).await;
+    assert_eq!(first.status, 201, "{}", first.text);
+    let schedule = first.json();
+    assert_eq!((&schedule["overlap"], &schedule["missed"]), (&json!("skip"), &json!("runOnce")));
+    assert_eq!((&schedule["enabled"], &schedule["task"]), (&json!(true), &task("noop")));
+    let again = put(&server, "nightly", &nightly()).await;
+    assert_eq!((again.status, again.json()), (200, schedule.clone()));
+    let mut changed = nightly();
+    changed["cron"] = json!("0 4 * * *");
+    let changed = put(&server, "nightly", &changed).await;
+    assert_eq!((changed.status, &changed.json()["cron"]), (200, &json!("0 4 * * *")));
+    assert_eq!(changed.json()["createdAt"], schedule["createdAt"]);
+    assert_ne!(changed.json()["nextTime"], schedule["nextTime"]);
+
+    put(&server, "other", &nightly()).await;
+    let page = server.get("/api/v1/schedules?limit=1").await.json();
+    assert_eq!((&page["schedules"][0]["id"], &page["cursor"]), (&json!("nightly"), &json!("nightly")));
+    let page = server.get("/api/v1/schedules?limit=1&cursor=nightly").await.json();
+    assert_eq!(page["schedules"][0]["id"], "other");
+    let elsewhere = server.request("GET", "/api/v1/schedules").header("tasklane-namespace", "x").send().await;
+    assert_eq!(elsewhere.json(), json!({ "schedules": [] }));
+
+    for _ in 0..2 {
+        assert_eq!(server.request("DELETE", "/api/v1/schedules/other").send().await.status, 204);
+    }
+    server.get("/api/v1/schedules/other").await.problem(404, "schedule_not_found", None);
+    server.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_interval_fires_and_tasks_know_their_schedule() {
+    let server = Server::start().await;
+    let put =
+        put(&server, "often", &json!({ "every": "1s", "overlap": "allowAll", "task": task("noop") })).await;
+    let created = put.json()["createdAt"].as_str().unwrap().to_owned();
+    let fires = history(&server, "often", 2).await;
+    let nominal = |n: usize| fires[n]["nominalTime"].as_str().unwrap().to_owned();
+    assert!(created < nominal(1) && nominal(1) < nominal(0), "the newest first: {fires:?}");
+    assert_eq!(nominal(0)[20..], created[20..], "whole seconds after it was made");
+    for fire in &fires {
+        assert_eq!(fire["outcome"], "fired");
+        let id = fire["taskId"].as_str().unwrap();
+        server.until(id, "SUCCESS").await;
+        let task = server.get(&format!("/api/v1/tasks/{id}")).await.json();
+        assert_eq!((&task["schedule"], &task["nominalTime"]), (&json!("often"), &fire["nominalTime"]));
+    }
+    assert_eq!(post(&server, "often", "disable").await.json()["enabled"], false);
+    let listed = server.get("/api/v1/tasks?schedule=often").await.json();
+    assert!(listed["tasks"].as_array().unwrap().len() >= 2);
+    assert_eq!(server.get("/api/v1/tasks?schedule=never").await.json()["tasks"], json!([]));
+    server.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_schedule_is_triggered_disabled_or_not() {
+    let server = Server::start().await;
+    let mut disabled = nightly();
+    disabled["enabled"] = json!(false);
+    let disabled = put(&server, "nightly", &disabled).await.json();
+    assert_eq!((&disabled["enabled"], &disabled["pausedBecause"]), (&json!(false), &json!("disabled")));
+    assert_eq!(disabled.get("nextTime"), None);
+    let triggered = post(&server, "nightly", "trigger").await;
+    assert_eq!(triggered.status, 201, "{}", triggered.text);
+    let id = triggered.json()["taskId"].as_str().unwrap().to_owned();
+    server.until(&id, "SUCCESS").await;
+    assert_eq!(history(&server, "nightly", 1).await[0]["taskId"], json!(id));
+    let enabled = post(&server, "nightly", "enable").await.json();
+    assert!(enabled["nextTime"].is_string());
+    post(&server, "none", "trigger").await.problem(404, "schedule_not_found", None);
+    server.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_buffered_fire_follows_the_end_of_the_task_before() {
+    let server = Server::start().await;
+    put(&server, "s", &json!({ "every": "1s", "overlap": "bufferOne", "task": task("endless") })).await;
+    let first = history(&server, "s", 1).await[0]["taskId"].as_str().unwrap().to_owned();
+    server.begun(&first).await;
+    let skipped = history(&server, "s", 2).await;
+    assert_eq!(skipped[0]["outcome"], "skipped", "one waits, another one came: {skipped:?}");
+    let schedule = get(&server, "s").await;
+    assert_eq!(schedule["running"], json!([first]));
+    let buffered = schedule["buffered"].clone();
+    post(&server, "s", "disable").await;
+    assert_eq!(get(&server, "s").await.get("buffered"), None);
+    post(&server, "s", "enable").await;
+    server.request("DELETE", &format!("/api/v1/tasks/{first}")).send().await;
+    loop {
+        let fires = history(&server, "s", 3).await;
+        if let Some(fired) =
+            fires.iter().find(|fire| fire["outcome"] == "fired" && fire["taskId"] != json!(first))
+        {
+            assert!(fired["nominalTime"].as_str() > buffered.as_str());
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    server.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn cancel_other_cancels_the_task_before() {
+    let server = Server::start().await;
+    put(&server, "s", &json!({ "every": "1s", "overlap": "cancelOther", "task": task("endless") })).await;
+    let first = history(&server, "s", 1).await[0]["taskId"].as_str().unwrap().to_owned();
+    server.until(&first, "CANCELLED").await;
+    let fires = history(&server, "s", 2).await;
+    assert!(
+        fires.iter().any(|fire| fire["outcome"] == "fired" && fire["taskId"] != json!(first)),
+        "{fires:?}"
+    );
+    server.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn failures_in_a_row_pause_a_schedule() {
+    let server = Server::start().await;
+    let failing = task_with("fail", json!({ "retryCount": 0 }));
+    let body = json!({ "every": "1s", "pauseAfterFailures": 1, "task": failing });
+    put(&server, "s", &body).await;
+    let paused = loop {
+        let schedule = get(&server, "s").await;
+        if schedule["enabled"] == false {
+            break schedule;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    };
+    assert_eq!(paused["pausedBecause"], "1 failures in a row");
+    assert_eq!(put(&server, "s", &body).await.json()["enabled"], false, "the same put does not wake it");
+    server.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn times_to_come_are_told_with_notes() {
+    let server = Server::start().await;
+    put(&server, "s", &json!({ "cron": "30 2 * * *", "timezone": "Europe/Paris", "task": task("noop") }))
+        .await;
+    let next = get(&server, "s/next?count=400").await;
+    let times = next["times"].as_array().unwrap();
+    assert_eq!(times.len(), 400);
+    let notes: Vec<&str> = times.iter().filter_map(|time| time["note"].as_str()).collect();
+    assert!(notes.iter().any(|note| note.contains("does not exist")), "{notes:?}");
+    assert!(notes.iter().any(|note| note.contains("comes twice")), "{notes:?}");
+    assert!(times.iter().filter(|time| time.get("note").is_none()).all(|time| {
+        let local = time["local"].as_str().unwrap();
+        local.contains("T02:30:00+0")
+    }));
+    assert_eq!(get(&server, "s/next").await["times"].as_array().unwrap().len(), 10);
+    server.get("/api/v1/schedules/s/next?count=0").await.problem(400, "invalid_parameter", Some("count"));
+    server.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backfill_fires_times_again() {
+    let server = Server::start().await;
+    put(&server, "s", &json!({ "cron": "0 * * * *", "task": task("noop") })).await;
+    let range = |dry_run: bool| json!({ "from": "2020-01-01T00:00:00Z", "until": "2020-01-01T05:00:00Z", "dryRun": dry_run });
+    let dry = server.post("/api/v1/schedules/s/backfill", &range(true)).await;
+    let expected = json!({
+        "dryRun": true, "count": 6, "first": "2020-01-01T00:00:00.000000Z", "last": "2020-01-01T05:00:00.000000Z",
+    });
+    assert_eq!((dry.status, dry.json()), (200, expected));
+    assert_eq!(get(&server, "s/history").await["fires"], json!([]));
+    let begun = server.post("/api/v1/schedules/s/backfill", &range(false)).await;
+    assert_eq!((begun.status, &begun.json()["number"]), (202, &json!(1)));
+    let fires = history(&server, "s", 6).await;
+    assert_eq!(fires[5]["fire"], "s@2020-01-01T00:00:00Z#1");
+    assert!(fires.iter().all(|fire| fire["outcome"] == "fired"), "{fires:?}");
+    let much = json!({ "from": "2020-01-01T00:00:00Z", "until": "2030-01-01T00:00:00Z" });
+    server.post("/api/v1/schedules/s/backfill", &much).await.problem(422, "invalid_value", Some("until"));
+    server.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_right_is_refused_and_changes_nothing() {
+    let server = Server::start().await;
+    let cron = |text: &str| json!({ "cron": text, "task": task("noop") });
+    let with = |more: Value| {
+        let mut body = cron("0 3 * * *");
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        body
+    };
+    for (body, code, field) in [
+        (json!({ "task": task("noop") }), "missing_field", "cron"),
+        (json!({ "cron": "@daily" }), "missing_field", "task"),
+        (cron("0 0 30 2 *"), "invalid_value", "cron"),
+        (cron("nonsense"), "invalid_value", "cron"),
+        (with(json!({ "every": "1s" })), "conflicting_fields", "every"),
+        (with(json!({ "timezone": "Europe/Pariss" })), "invalid_value", "timezone"),
+        (
+            with(json!({ "from": "2030-01-01T00:00:00Z", "until": "2029-01-01T00:00:00Z" })),
+            "invalid_value",
+            "until",
+        ),
+        (with(json!({ "until": "2020-01-01T00:00:00Z" })), "invalid_value", "until"),
+        (with(json!({ "overlap": "both" })), "invalid_value", "overlap"),
+        (with(json!({ "jitter": "2d" })), "invalid_value", "jitter"),
+        (with(json!({ "color": "red" })), "unknown_field", "color"),
+        (
+            with(json!({ "task": task_with("noop", json!({ "priority": 10 })) })),
+            "invalid_value",
+            "task.priority",
+        ),
+        (
+            with(json!({ "task": task_with("noop", json!({ "requestId": "r" })) })),
+            "invalid_value",
+            "task.requestId",
+        ),
+        (with(json!({ "task": task_with("noop", json!({ "colour": 1 })) })), "unknown_field", "task.colour"),
+        (json!({ "at": "2020-01-01T00:00:00Z", "task": task("noop") }), "invalid_value", "at"),
+        (json!({ "every": "10ms", "task": task("noop") }), "invalid_value", "every"),
+    ] {
+        put(&server, "s", &body).await.problem(422, code, Some(field));
+    }
+    assert_eq!(server.get("/api/v1/schedules").await.json(), json!({ "schedules": [] }));
+    server.close().await;
+}
