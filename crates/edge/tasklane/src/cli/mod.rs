@@ -18,6 +18,7 @@ mod out;
 mod queue;
 mod retry;
 mod run;
+mod schedule;
 mod spec;
 mod stats;
 mod submit;
@@ -70,6 +71,8 @@ enum Command {
     #[command(subcommand)]
     Queue(queue::Command),
     #[command(subcommand)]
+    Schedule(schedule::Command),
+    #[command(subcommand)]
     Worker(worker::Command),
     Stats(stats::Args),
     #[command(subcommand)]
@@ -116,6 +119,7 @@ fn client(command: Command, connect: &Connect, out: Out) -> anyhow::Result<Exit>
             Command::Wait(args) => wait::run(args, &client, out).await,
             Command::Explain(args) => explain::run(args, &client, out).await,
             Command::Queue(command) => Box::pin(queue::run(command, &client, out)).await,
+            Command::Schedule(command) => Box::pin(schedule::run(command, &client, out)).await,
             Command::Worker(command) => worker::run(command, &client, out).await,
             Command::Stats(args) => stats::run(args, &client, out).await,
             Command::Bulk(command) => Box::pin(bulk::run(command, &client, out)).await,

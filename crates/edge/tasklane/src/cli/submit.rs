@@ -94,7 +94,7 @@ pub(crate) async fn run(args: Args, client: &Client, out: Out) -> anyhow::Result
 }
 
 /// An object or a list is meant as JSON; a number or a word is more likely a script.
-fn payload_value(text: String) -> Value {
+pub(crate) fn payload_value(text: String) -> Value {
     match serde_json::from_str(&text) {
         Ok(value @ (Value::Object(_) | Value::Array(_))) => value,
         _ => Value::String(text),

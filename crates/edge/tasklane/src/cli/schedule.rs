@@ -1,0 +1,317 @@
+//! `tasklane schedule`: tasks at certain times.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context;
+use jiff::Timestamp;
+use serde_json::{Map, Value, json};
+use tasklane_client::{Backfill, Client, Fire, NextTime, Schedule};
+
+use super::exit::{Exit, Usage};
+use super::out::{Out, pairs, remark};
+use super::spec::Spec;
+use super::{submit, value};
+
+/// Create tasks at certain times
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum Command {
+    /// List the schedules
+    List,
+    /// Show a schedule
+    Get {
+        /// The schedule
+        name: String,
+    },
+    Put(Box<PutArgs>),
+    /// Remove schedules; their tasks stay
+    Delete {
+        /// The schedules
+        #[arg(required = true)]
+        names: Vec<String>,
+    },
+    /// Let a schedule fire, from now on
+    Enable {
+        /// The schedule
+        name: String,
+    },
+    /// Stop a schedule from firing; its tasks go on
+    Disable {
+        /// The schedule
+        name: String,
+    },
+    /// Fire a schedule now and print the id of the task
+    Trigger {
+        /// The schedule
+        name: String,
+    },
+    /// Fire all times of a schedule between two again
+    Backfill {
+        /// The schedule
+        name: String,
+
+        /// From this time, such as 2030-01-31T00:00:00Z
+        #[arg(long, value_parser = value::time, value_name = "TIME")]
+        from: Timestamp,
+
+        /// Up to this time
+        #[arg(long, value_parser = value::time, value_name = "TIME")]
+        until: Timestamp,
+
+        /// Only say what would be done
+        #[arg(long)]
+        dry_run: bool,
+    },
+    /// Show the times to come
+    Next {
+        /// The schedule
+        name: String,
+
+        /// How many
+        #[arg(long, short = 'n', default_value_t = 10, value_name = "N")]
+        count: u32,
+    },
+    /// Show what became of the last times, the newest first
+    History {
+        /// The schedule
+        name: String,
+    },
+}
+
+/// Put a schedule; the same again changes nothing
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+A command every night:    tasklane schedule put backup --cron '0 3 * * *' -- ./backup.sh
+A task every minute:      tasklane schedule put ping --every 1m --type HTTP --payload '{\"url\":\"…\"}'
+From a JSON file:         tasklane schedule put backup backup.json
+docs/schedules.md tells all of it.")]
+pub(crate) struct PutArgs {
+    /// Its name
+    #[arg(value_name = "NAME")]
+    schedule: String,
+
+    /// The schedule as a JSON file, - for standard input
+    #[arg(value_name = "FILE", conflicts_with_all = ["cron", "every", "at", "task_type", "command"])]
+    file: Option<PathBuf>,
+
+    /// A cron expression: five fields, or six with seconds first, or @daily and the like
+    #[arg(long, value_name = "EXPRESSION", conflicts_with_all = ["every", "at"])]
+    cron: Option<String>,
+
+    /// An interval, such as 10m
+    #[arg(long, value_parser = value::duration, value_name = "DURATION", conflicts_with = "at")]
+    every: Option<Duration>,
+
+    /// One time, such as 2030-01-31T12:00:00Z
+    #[arg(long, value_parser = value::time, value_name = "TIME")]
+    at: Option<Timestamp>,
+
+    /// Time zone of the cron expression, such as Europe/Paris [default: UTC]
+    #[arg(long, value_name = "ZONE")]
+    timezone: Option<String>,
+
+    /// Not before this time
+    #[arg(long, value_parser = value::time, value_name = "TIME")]
+    from: Option<Timestamp>,
+
+    /// Not after this time
+    #[arg(long, value_parser = value::time, value_name = "TIME")]
+    until: Option<Timestamp>,
+
+    /// Move each fire to later by up to this much
+    #[arg(long, value_parser = value::duration, value_name = "DURATION")]
+    jitter: Option<Duration>,
+
+    /// While the last task is unfinished [default: skip]
+    #[arg(long, value_parser = ["skip", "bufferOne", "cancelOther", "allowAll"], value_name = "WHAT")]
+    overlap: Option<String>,
+
+    /// About times that passed while no server ran [default: runOnce]
+    #[arg(long, value_parser = ["skip", "runOnce", "runAll"], value_name = "WHAT")]
+    missed: Option<String>,
+
+    /// Times that passed longer ago are not made up for [default: 24h]
+    #[arg(long, value_parser = value::duration, value_name = "DURATION")]
+    catch_up: Option<Duration>,
+
+    /// Pause after so many failed tasks in a row
+    #[arg(long, value_name = "N")]
+    pause_after: Option<u32>,
+
+    /// Do not fire before it is enabled
+    #[arg(long)]
+    disabled: bool,
+
+    /// The type of its tasks: SHELL, PYTHON_SCRIPT, HTTP, NOOP, or a registered function
+    #[arg(long = "type", value_name = "TYPE", conflicts_with = "command")]
+    task_type: Option<String>,
+
+    /// What their executor is given: JSON if it is an object or a list, else text
+    #[arg(long, value_name = "TEXT", requires = "task_type")]
+    payload: Option<String>,
+
+    #[command(flatten)]
+    spec: Spec,
+
+    /// A command to run, behind --
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<String>,
+}
+
+pub(crate) async fn run(command: Command, client: &Client, out: Out) -> anyhow::Result<Exit> {
+    let schedule = match command {
+        Command::List => {
+            let schedules = client.schedules().await?;
+            out.rows(&schedules, &["NAME", "WHEN", "STATE", "NEXT"], cells)?;
+            if schedules.is_empty() {
+                remark("no schedule yet; for one: tasklane schedule put hello --every 10s -- echo hello");
+            }
+            return Ok(Exit::OK);
+        }
+        Command::Get { name } => client.schedule(&name).await?,
+        Command::Put(args) => {
+            let name = args.schedule.clone();
+            let schedule = client.put_schedule(&name, &body(*args)?).await?;
+            remark(format_args!("tasklane: `tasklane schedule next {name}` shows its times"));
+            schedule
+        }
+        Command::Delete { names } => {
+            for name in names {
+                client.delete_schedule(&name).await?;
+            }
+            return Ok(Exit::OK);
+        }
+        Command::Enable { name } => client.enable_schedule(&name, true).await?,
+        Command::Disable { name } => client.enable_schedule(&name, false).await?,
+        Command::Trigger { name } => {
+            let task = client.trigger_schedule(&name).await?;
+            return out.either(&json!({ "taskId": task }), |_| task.clone()).map(|()| Exit::OK);
+        }
+        Command::Backfill { name, from, until, dry_run } => {
+            let plan = client.backfill_schedule(&name, from, until, dry_run).await?;
+            return out.either(&plan, backfill_shown).map(|()| Exit::OK);
+        }
+        Command::Next { name, count } => {
+            let times = client.next_times(&name, count).await?;
+            out.rows(&times, &["TIME", "THERE", "NOTE"], next_cells)?;
+            if times.is_empty() {
+                remark("there are no more");
+            }
+            return Ok(Exit::OK);
+        }
+        Command::History { name } => {
+            let fires = client.schedule_history(&name).await?;
+            out.rows(&fires, &["TIME", "OUTCOME", "TASK", "REASON"], fire_cells)?;
+            if fires.is_empty() {
+                remark("it has not fired yet");
+            }
+            return Ok(Exit::OK);
+        }
+    };
+    out.either(&schedule, shown).map(|()| Exit::OK)
+}
+
+/// The schedule that the flags say, in the form of the API.
+fn body(args: PutArgs) -> anyhow::Result<Value> {
+    if let Some(file) = &args.file {
+        return serde_json::from_str(&submit::read_text(file)?)
+            .with_context(|| format!("{} is not a schedule in JSON", file.display()));
+    }
+    let (task_type, payload) = match (args.task_type, args.command.as_slice()) {
+        (Some(task_type), _) => (task_type, args.payload.map(submit::payload_value).into()),
+        (None, []) => {
+            let rule = "say what to run: a command behind --, or --type and --payload, or a FILE";
+            return Err(Usage(rule.to_owned()).into());
+        }
+        (None, command) => ("SHELL".to_owned(), json!({ "argv": command })),
+    };
+    let task = args.spec.request(&task_type, payload, &args.schedule, None);
+    let seconds = |duration: Duration| json!(duration.as_secs_f64());
+    let mut body = Map::new();
+    for (field, given) in [
+        ("cron", args.cron.map(Value::from)),
+        ("every", args.every.map(seconds)),
+        ("at", args.at.map(|time| json!(time))),
+        ("timezone", args.timezone.map(Value::from)),
+        ("from", args.from.map(|time| json!(time))),
+        ("until", args.until.map(|time| json!(time))),
+        ("jitter", args.jitter.map(seconds)),
+        ("overlap", args.overlap.map(Value::from)),
+        ("missed", args.missed.map(Value::from)),
+        ("catchUp", args.catch_up.map(seconds)),
+        ("pauseAfterFailures", args.pause_after.map(Value::from)),
+        ("enabled", args.disabled.then_some(Value::Bool(false))),
+        ("task", Some(serde_json::to_value(task)?)),
+    ] {
+        body.extend(given.map(|value| (field.to_owned(), value)));
+    }
+    Ok(Value::Object(body))
+}
+
+/// When it fires, in a few words.
+fn when(schedule: &Schedule) -> String {
+    let text = |field: &str| schedule.more.get(field).and_then(Value::as_str).map(str::to_owned);
+    if let Some(cron) = text("cron") {
+        return match text("timezone") {
+            Some(zone) if zone != "UTC" => format!("{cron} ({zone})"),
+            _ => cron,
+        };
+    }
+    if let Some(seconds) = schedule.more.get("every").and_then(Value::as_f64) {
+        let every = Duration::try_from_secs_f64(seconds).unwrap_or_default();
+        return format!("every {}", value::shown_duration(every));
+    }
+    text("at").map_or_else(String::new, |at| format!("at {at}"))
+}
+
+fn state(schedule: &Schedule) -> String {
+    match &schedule.paused_because {
+        Some(reason) if reason != "disabled" => format!("paused: {reason}"),
+        Some(_) => "disabled".to_owned(),
+        None if schedule.next_time.is_none() => "over".to_owned(),
+        None => "enabled".to_owned(),
+    }
+}
+
+fn cells(schedule: &Schedule) -> Vec<String> {
+    vec![schedule.id.clone(), when(schedule), state(schedule), value::shown_time(schedule.next_time)]
+}
+
+fn shown(schedule: &Schedule) -> String {
+    let mut lines = vec![
+        ("name", schedule.id.clone()),
+        ("when", when(schedule)),
+        ("state", state(schedule)),
+        ("next", value::shown_time(schedule.next_time)),
+    ];
+    for field in ["from", "until", "overlap", "missed"] {
+        lines.extend(schedule.more.get(field).and_then(Value::as_str).map(|text| (field, text.to_owned())));
+    }
+    if schedule.failures > 0 {
+        lines.push(("failures", format!("{} in a row", schedule.failures)));
+    }
+    lines.extend(schedule.more.get("task").map(|task| ("task", task.to_string())));
+    pairs(&lines)
+}
+
+fn next_cells(next: &NextTime) -> Vec<String> {
+    vec![value::shown_time(Some(next.time)), next.local.clone(), next.note.clone().unwrap_or_default()]
+}
+
+fn fire_cells(fire: &Fire) -> Vec<String> {
+    let count =
+        fire.count.filter(|count| *count > 1).map_or_else(String::new, |count| format!(" ({count} times)"));
+    vec![
+        value::shown_time(Some(fire.nominal_time)),
+        format!("{}{count}", fire.outcome),
+        fire.task_id.clone().unwrap_or_default(),
+        fire.reason.clone().unwrap_or_default(),
+    ]
+}
+
+fn backfill_shown(plan: &Backfill) -> String {
+    let does = if plan.dry_run { "would fire" } else { "fires" };
+    let range =
+        plan.first.zip(plan.last).map_or_else(String::new, |(first, last)| format!(", {first} to {last}"));
+    format!("{does} {} times{range}", plan.count)
+}
