@@ -89,9 +89,10 @@ impl RedisStore {
         let mut outcomes = Vec::with_capacity(puts.len());
         for _ in puts {
             let (written, version) = (answer.flag()?, layout::be_number(&answer.bytes()?)?);
-            outcomes.push(match written {
-                true => PutOutcome::Stored { version },
-                false => PutOutcome::Conflict { current: version },
+            outcomes.push(if written {
+                PutOutcome::Stored { version }
+            } else {
+                PutOutcome::Conflict { current: version }
             });
         }
         Ok(outcomes)

@@ -268,16 +268,13 @@ impl Schedule {
     fn fire_again(&mut self, times: &Times, fires: &mut Vec<Fire>) {
         let Some(mut backfill) = self.state.backfill else { return };
         while fires.len() < self.rule.fires_max() {
-            match self.rule.after(times, backfill.after).filter(|next| *next <= backfill.until) {
-                Some(nominal) => {
-                    fires.push(Fire { nominal, backfill: backfill.number });
-                    backfill.after = nominal;
-                }
-                None => {
-                    self.state.backfill = None;
-                    return;
-                }
-            }
+            let next = self.rule.after(times, backfill.after).filter(|next| *next <= backfill.until);
+            let Some(nominal) = next else {
+                self.state.backfill = None;
+                return;
+            };
+            fires.push(Fire { nominal, backfill: backfill.number });
+            backfill.after = nominal;
         }
         self.state.backfill = Some(backfill);
     }

@@ -142,8 +142,12 @@ pub(crate) struct PutArgs {
     #[arg(long)]
     disabled: bool,
 
-    /// The type of its tasks: SHELL, PYTHON_SCRIPT, HTTP, NOOP, or a registered function
-    #[arg(long = "type", value_name = "TYPE", conflicts_with = "command")]
+    #[arg(
+        long = "type",
+        value_name = "TYPE",
+        conflicts_with = "command",
+        help = "The type of its tasks: SHELL, PYTHON_SCRIPT, HTTP, NOOP, or a registered function"
+    )]
     task_type: Option<String>,
 
     /// What their executor is given: JSON if it is an object or a list, else text

@@ -340,7 +340,7 @@ impl Node {
     }
 
     /// Fires what is due. Answers how long nothing else is.
-    async fn fire_due(&self) -> Result<Duration, StoreError> {
+    pub async fn fire_due(&self) -> Result<Duration, StoreError> {
         let documents = &self.0.parts.documents;
         let early = self.0.alarm.take_early();
         let early = documents.get(&early).await?;
