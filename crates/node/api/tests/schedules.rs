@@ -22,7 +22,7 @@ async fn get(server: &Server, path: &str) -> Value {
 /// The history of a schedule, once it has this many entries.
 async fn history(server: &Server, id: &str, count: usize) -> Vec<Value> {
     loop {
-        let fires = get(server, &format!("{id}/history")).await["fires"].as_array().unwrap().clone();
+        let fires = get(server, &format!("{id}/history")).await["fires"].as_array().expect("a list").clone();
         if fires.len() >= count {
             return fires;
         }
