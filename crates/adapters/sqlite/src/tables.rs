@@ -590,6 +590,11 @@ impl StateRow {
     }
 }
 
+/// How the table names a document.
+fn document_name(key: &DocumentKey) -> (u8, &str, &str) {
+    (key.kind.code(), key.namespace.as_str(), key.id.as_str())
+}
+
 #[cfg(test)]
 mod tests {
     use tasklane_ports::conformance::fixture::{LANE, advance, task};
@@ -614,9 +619,4 @@ mod tests {
         tables.forget();
         assert!(tables.task(task.id).unwrap().is_none());
     }
-}
-
-/// How the table names a document.
-fn document_name(key: &DocumentKey) -> (u8, &str, &str) {
-    (key.kind.code(), key.namespace.as_str(), key.id.as_str())
 }
