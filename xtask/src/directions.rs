@@ -20,7 +20,11 @@ const RULES: &[Rule] = &[
     Rule { of: "engine/ports", may_use: &["engine/core"], tests_may_use: &[] },
     Rule { of: "engine/schedule", may_use: &["engine/core"], tests_may_use: &[] },
     Rule { of: "engine/local", may_use: &["engine/core", "engine/ports"], tests_may_use: &[] },
-    Rule { of: "engine/sim", may_use: &["engine/core", "engine/ports", "engine/local"], tests_may_use: &[] },
+    Rule {
+        of: "engine/sim",
+        may_use: &["engine/core", "engine/ports", "engine/local", "engine/schedule"],
+        tests_may_use: &[],
+    },
     // Adapters are compared with the memory store, but only in tests.
     Rule { of: "adapters/*", may_use: &["engine/core", "engine/ports"], tests_may_use: &["engine/local"] },
     Rule {

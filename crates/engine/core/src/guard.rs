@@ -30,6 +30,8 @@ guards! {
     RequestIdKey,
     /// Store: a unique key is held by one task.
     UniqueKey,
+    /// Store: a document is replaced only by whoever knows its version.
+    DocumentVersion,
     /// Store: arrival numbers become visible in their order.
     ArrivalsOrder,
     /// Store: inbox rows are removed in the group that applies them.
@@ -86,6 +88,8 @@ guards! {
     RecallRefusesLater,
     /// Worker: what comes on top of the room and its surplus is handed back.
     SurplusHandedBack,
+    /// Schedule: what is planned is submitted before anything else is decided.
+    PlannedFirst,
     /// Coordinator: a revoked session ends one TTL after its last renewal, not at once.
     RevokeWaitsTtl,
     /// Coordinator: a judge ends a session only after watching it unrenewed for one TTL.

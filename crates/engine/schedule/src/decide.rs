@@ -10,6 +10,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use tasklane_core::guard::{Guard, Guards};
 use tasklane_core::id::TaskId;
 use tasklane_core::task::NewTask;
 use tasklane_core::time::Timestamp;
@@ -35,6 +36,17 @@ const OPEN_MAX: usize = 1000;
 
 /// How far missed times are counted.
 const COUNTED_MAX: u32 = 1000;
+
+/// What a decision is made by.
+#[derive(Clone, Copy, Debug)]
+pub struct Look<'a> {
+    /// The time.
+    pub now: Timestamp,
+    /// How open tasks have ended, of those that have.
+    pub ended: &'a BTreeMap<TaskId, Ended>,
+    /// Which guards are on.
+    pub guards: Guards,
+}
 
 /// What became of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,17 +151,15 @@ impl Schedule {
 
     /// Takes in how tasks have ended and says which fires are due. Each is then [planned](Self::plan). Nothing is
     /// decided while something planned is not settled.
-    pub fn decide(
-        &mut self,
-        id: &str,
-        times: &Times,
-        now: Timestamp,
-        ended: &BTreeMap<TaskId, Ended>,
-    ) -> Vec<Fire> {
-        self.take_ends(ended);
+    pub fn decide(&mut self, id: &str, times: &Times, look: &Look<'_>) -> Vec<Fire> {
+        let now = look.now;
+        self.take_ends(look.ended);
         let mut fires = Vec::new();
         if !self.state.planned.is_empty() {
-            return fires;
+            if look.guards.on(Guard::PlannedFirst) {
+                return fires;
+            }
+            self.state.planned.clear();
         }
         if self.state.open.is_empty()
             && let Some(nominal) = self.state.buffered.take()

@@ -14,6 +14,6 @@ mod rule;
 mod times;
 mod zone;
 
-pub use decide::{Ended, FIRES_MAX, LATE_AFTER, LOOK_AGAIN, Submitted};
+pub use decide::{Ended, FIRES_MAX, LATE_AFTER, LOOK_AGAIN, Look, Submitted};
 pub use rule::{Backfill, Fate, Fire, Missed, Overlap, Past, Planned, Rule, Schedule, State};
 pub use times::{TEXT_LEN_MAX, Times, TimesError, When};

@@ -6,12 +6,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tasklane_core::guard::Guards;
 use tasklane_core::id::{LaneId, Name, QueueKey, TaskId};
 use tasklane_core::retry::RetryPolicy;
 use tasklane_core::task::{Fingerprint, NewTask, Priority, TaskBody, TaskHead, TaskSpec};
 use tasklane_core::time::Timestamp;
 use tasklane_schedule::{
-    Ended, FIRES_MAX, Fate, Fire, Missed, Overlap, Rule, Schedule, Submitted, Times, When,
+    Ended, FIRES_MAX, Fate, Fire, Look, Missed, Overlap, Rule, Schedule, Submitted, Times, When,
 };
 
 const HOUR: i64 = 3600;
@@ -77,7 +78,8 @@ impl Story {
 
     /// Decides and plans.
     fn plan(&mut self, now: i64) -> Vec<(TaskId, i64)> {
-        let fires = self.schedule.decide("s", &self.times, at(now), &self.ended);
+        let look = Look { now: at(now), ended: &self.ended, guards: Guards::ALL_ON };
+        let fires = self.schedule.decide("s", &self.times, &look);
         for fire in fires {
             let task = self.task();
             self.schedule.plan(fire, Ok(task), at(now));

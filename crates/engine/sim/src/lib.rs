@@ -10,6 +10,7 @@ mod nemesis;
 mod network;
 mod report;
 mod scenario;
+mod schedules;
 mod server;
 mod store;
 mod worker;

@@ -15,6 +15,7 @@ use tasklane_ports::{OpenSession, SessionToken, View};
 use crate::checker::Observation;
 use crate::coordinator::{Caller, CoordinatorCall};
 use crate::scenario::Scenario;
+use crate::schedules::{Clerk, ClerkReply};
 use crate::store::{ReplyTo, StoreRequest};
 use crate::world::{Event, World};
 
@@ -29,6 +30,7 @@ pub(crate) struct Server {
     view: View,
     submits: BTreeMap<SubmitToken, usize>,
     next_token: u64,
+    pub(crate) clerk: Clerk,
 }
 
 /// What comes to a server.
@@ -66,11 +68,18 @@ pub(crate) enum ServerInput {
         operation: usize,
         outcomes: Result<Vec<SubmitOutcome>, ()>,
     },
+    /// Time to look at schedules.
+    Look,
+    /// The store has answered about schedules.
+    Schedules {
+        round: u64,
+        reply: Box<ClerkReply>,
+    },
     Tick,
 }
 
 /// Rare paths that the driver sees.
-pub(crate) const PATHS: [&str; 3] = ["lane_parked", "lane_parked_again", "lane_unparked"];
+pub(crate) const PATHS: [&str; 4] = ["lane_parked", "lane_parked_again", "lane_unparked", "schedule_fired"];
 
 /// A server stops owning this long before its session can have ended.
 const MARGIN: Duration = Duration::from_secs(1);
@@ -95,6 +104,7 @@ impl World {
             view: View::default(),
             submits: BTreeMap::new(),
             next_token: 0,
+            clerk: Clerk::default(),
         };
         let host = &mut self.servers[index];
         host.incarnation += 1;
@@ -103,6 +113,7 @@ impl World {
         host.tick_at = None;
         host.process = Some(server);
         self.open_server_session(index);
+        self.look_later(index);
     }
 
     fn open_server_session(&mut self, index: usize) {
@@ -214,6 +225,8 @@ impl World {
                 }
                 self.tell_client(operation, outcomes.ok());
             }
+            ServerInput::Look => self.look_at_schedules(index),
+            ServerInput::Schedules { round, reply } => self.clerk_reply(index, round, *reply),
             ServerInput::Tick => {
                 self.servers[index].tick_at = None;
                 for lane in 0..self.scenario.lanes {

@@ -15,6 +15,7 @@ use tasklane_ports::{Load, Outcome, PutPolicy, StoreError, Submit};
 use crate::checker::{Change, Observation};
 use crate::client::{ClientEvent, FAIR, queue_key};
 use crate::keyed::Keyed;
+use crate::schedules::{ClerkReply, ClerkRequest};
 use crate::server::ServerInput;
 use crate::world::{Event, World};
 
@@ -33,6 +34,7 @@ pub(crate) enum StoreRequest {
     Submit(Submit),
     Post { lane: LaneId, command: Command },
     PutPolicy(PutPolicy),
+    Clerk(ClerkRequest),
 }
 
 #[derive(Clone, Debug)]
@@ -49,6 +51,12 @@ pub(crate) enum ReplyTo {
         index: usize,
         incarnation: u32,
         operation: usize,
+    },
+    /// Who fires schedules in a server.
+    Clerk {
+        index: usize,
+        incarnation: u32,
+        round: u64,
     },
     Nobody,
 }
@@ -134,6 +142,13 @@ impl World {
                 // A conflict means that an earlier try was applied.
                 let _ = self.store.put_policy(put);
             }
+            StoreRequest::Clerk(request) => {
+                let reply = self.apply_clerk(request);
+                if !silent && let ReplyTo::Clerk { index, incarnation, round } = reply_to {
+                    let input = ServerInput::Schedules { round, reply: Box::new(reply) };
+                    self.after(delay, Event::Server { index, incarnation, input });
+                }
+            }
         }
     }
 
@@ -164,6 +179,10 @@ impl World {
                 let input = ServerInput::Stored { operation, outcomes: Err(()) };
                 self.after(delay, Event::Server { index, incarnation, input });
             }
+            ReplyTo::Clerk { index, incarnation, round } => {
+                let input = ServerInput::Schedules { round, reply: Box::new(ClerkReply::Failed) };
+                self.after(delay, Event::Server { index, incarnation, input });
+            }
             ReplyTo::Nobody => {}
         }
     }
@@ -176,6 +195,7 @@ impl World {
                     self.report.tasks += 1;
                     self.tell(task, || "created".to_owned());
                     self.checker.observe(self.now, Observation::Created { task });
+                    self.watch_fire(task);
                     Observation::Keyed { task, keyed: self.keyed(task, &head, unique) }
                 }
                 HistoryEvent::InboxDone { task, .. } => Observation::CommandRemoved { task },

@@ -20,6 +20,7 @@ use crate::coordinator::CoordinatorCall;
 use crate::nemesis::Weather;
 use crate::report::Report;
 use crate::scenario::Scenario;
+use crate::schedules::Fired;
 use crate::server::{PATHS, Server, ServerInput};
 use crate::store::StoreCall;
 use crate::worker::{Execution, Worker, WorkerInput};
@@ -147,6 +148,7 @@ pub(crate) struct World {
     pub(crate) executions: BTreeMap<u64, Execution>,
     pub(crate) next_execution: u64,
     pub(crate) client: Client,
+    pub(crate) fired: Fired,
     pub(crate) weather: Weather,
     pub(crate) checker: Checker,
     pub(crate) report: Report,
@@ -176,6 +178,7 @@ impl World {
             executions: BTreeMap::new(),
             next_execution: 0,
             client: Client::default(),
+            fired: Fired::default(),
             weather: Weather::default(),
             checker: Checker::new(bounds),
             report: Report { servers: scenario.servers, workers: scenario.workers, ..Report::default() },
@@ -188,6 +191,7 @@ impl World {
             world.after(Duration::from_millis(2), Event::StartWorker { index });
         }
         world.plan_client();
+        world.plan_schedules();
         world.plan_nemesis();
         for (name, _) in Counters::default().iter() {
             world.report.counters.insert(name, 0);
@@ -236,6 +240,7 @@ impl World {
             }
             if self.weather.healed {
                 if self.is_at_rest() {
+                    self.check_schedules();
                     return self.deliver_the_very_late();
                 }
                 let since = self.weather.healed_at;
@@ -286,6 +291,7 @@ impl World {
 
     fn is_at_rest(&self) -> bool {
         self.client.is_done()
+            && self.schedules_are_over()
             && self.store.all_tasks().all(|(_, task)| task.state.status.is_final())
             && (0..self.scenario.lanes).all(|lane| self.store.inbox(LaneId(lane)).next().is_none())
     }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
 use async_trait::async_trait;
+use tasklane_core::guard::{Guard, Guards};
 use tasklane_core::id::Name;
 use tasklane_core::time::Timestamp;
 use tasklane_ports::{
@@ -29,10 +30,10 @@ impl Shelf {
         Some((kind, document.due?, namespace, id))
     }
 
-    fn put(&mut self, put: &PutDocument) -> PutOutcome {
+    fn put(&mut self, put: &PutDocument, guards: Guards) -> PutOutcome {
         let stored = self.by_key.get(&put.key);
         let current = stored.map_or(0, |document| document.version);
-        if current != put.expected {
+        if current != put.expected && guards.on(Guard::DocumentVersion) {
             return PutOutcome::Conflict { current };
         }
         if let Some(timed) = stored.and_then(Self::timed) {
@@ -56,7 +57,8 @@ impl Shelf {
 impl MemoryState {
     /// See [`Documents::put`].
     pub fn put_documents(&mut self, puts: &[PutDocument]) -> Vec<PutOutcome> {
-        puts.iter().map(|put| self.documents.put(put)).collect()
+        let guards = self.options.guards;
+        puts.iter().map(|put| self.documents.put(put, guards)).collect()
     }
 
     /// See [`Documents::get`].

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tasklane_core::commit::SubmitOutcome;
+use tasklane_core::guard::Guards;
 use tasklane_core::id::{LaneId, Name, TaskId};
 use tasklane_core::status::Status;
 use tasklane_core::task::NewTask;
@@ -17,7 +18,7 @@ use tasklane_ports::{
     Content, Document, DocumentKey, DocumentKind, DocumentList, DueList, PutDocument, PutOutcome, StoreError,
     codec,
 };
-use tasklane_schedule::{Ended, Fire, LOOK_AGAIN, Rule, Schedule, Submitted, Times, When};
+use tasklane_schedule::{Ended, Fire, LOOK_AGAIN, Look, Rule, Schedule, Submitted, Times, When};
 use tokio::sync::Notify;
 
 use crate::clock;
@@ -430,7 +431,8 @@ impl Node {
                 return Ok(());
             }
         };
-        for fire in work.schedule.decide(id.as_str(), &times, now, ended) {
+        let look = Look { now, ended, guards: Guards::ALL_ON };
+        for fire in work.schedule.decide(id.as_str(), &times, &look) {
             let task = match self.task_of(namespace, id, &work.schedule.rule.task, fire).await {
                 Ok(task) => Ok(task),
                 // It may be the store's fault: nothing is decided then.

@@ -1,0 +1,363 @@
+//! Schedules, as servers fire them: the real decisions, over documents that are read and written through the network.
+//! Every server looks at all of them, so that they get in each other's way.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tasklane_core::commit::SubmitOutcome;
+use tasklane_core::id::TaskId;
+use tasklane_core::retry::RetryPolicy;
+use tasklane_core::status::Status;
+use tasklane_core::task::{Fingerprint, NewTask, Payload, Priority, TaskBody, TaskHead, TaskSpec};
+use tasklane_core::time::Timestamp;
+use tasklane_ports::{
+    Content, Document, DocumentKey, DocumentKind, DueList, PutDocument, PutOutcome, Submit, codec,
+};
+use tasklane_schedule::{Ended, Fate, Fire, Look, Missed, Overlap, Rule, Schedule, Submitted, Times, When};
+
+use crate::client::queue_key;
+use crate::server::ServerInput;
+use crate::store::{ReplyTo, StoreRequest};
+use crate::worker::{TYPES, name};
+use crate::world::{Event, World};
+
+/// What a server does with schedules at the moment.
+#[derive(Debug, Default)]
+pub(crate) struct Clerk {
+    /// Counts what was begun. Answers to what was given up are dropped.
+    round: u64,
+    since: Timestamp,
+    step: Step,
+}
+
+#[derive(Debug, Default)]
+enum Step {
+    #[default]
+    Idle,
+    Reading,
+    Planning(Vec<Work>),
+    Acting(Vec<Work>),
+    Settling,
+}
+
+/// A schedule that was read, to be written back.
+#[derive(Debug)]
+struct Work {
+    key: DocumentKey,
+    version: u64,
+    schedule: Schedule,
+}
+
+/// What a clerk asks of the store.
+#[derive(Clone, Debug)]
+pub(crate) enum ClerkRequest {
+    /// What is due at this time, and how the open tasks of that have ended.
+    Due(Timestamp),
+    Put(Vec<PutDocument>),
+    /// Cancel these and submit those.
+    Act {
+        cancels: Vec<TaskId>,
+        tasks: Vec<NewTask>,
+    },
+}
+
+/// What it is told; `None` where the call failed or nobody knows.
+#[derive(Clone, Debug)]
+pub(crate) enum ClerkReply {
+    Due(Vec<Document>, BTreeMap<TaskId, Ended>),
+    Put(Vec<PutOutcome>),
+    Acted(Vec<SubmitOutcome>),
+    Failed,
+}
+
+/// What was fired, and for what.
+#[derive(Debug, Default)]
+pub(crate) struct Fired(BTreeMap<(String, Timestamp), TaskId>);
+
+/// A round that takes longer is given up.
+const PATIENCE: Duration = Duration::from_secs(10);
+const INTERVAL: Duration = Duration::from_secs(4);
+/// Schedules of a run: those that let all run, and those that do not.
+const RULES: [(&str, Overlap); 4] = [
+    ("all", Overlap::AllowAll),
+    ("skip", Overlap::Skip),
+    ("one", Overlap::BufferOne),
+    ("cancel", Overlap::CancelOther),
+];
+
+fn times_of(rule: &Rule) -> Times {
+    Times::new(&rule.when, &rule.timezone).expect("the rules of the simulator are right")
+}
+
+fn key_of(id: &str) -> DocumentKey {
+    DocumentKey { kind: DocumentKind::Schedule, namespace: name("default"), id: name(id) }
+}
+
+impl Work {
+    fn put(&self, now: Timestamp) -> PutDocument {
+        let due = self.schedule.due(self.key.id.as_str(), now);
+        let content = Some(Content { due, value: codec::encode(&self.schedule) });
+        PutDocument { key: self.key.clone(), expected: self.version, content }
+    }
+}
+
+impl World {
+    /// Some seeds have schedules.
+    pub(crate) fn plan_schedules(&mut self) {
+        for (id, overlap) in RULES {
+            let from = self.now + self.between(1_000_000, 20_000_000);
+            let rule = Rule {
+                when: When::Every { interval: INTERVAL, anchor: from },
+                timezone: "UTC".to_owned(),
+                from: Some(from),
+                until: Some(from + INTERVAL * 12),
+                jitter: self.between(0, 3_000_000),
+                overlap,
+                missed: Missed::RunAll,
+                catch_up: Duration::from_hours(1_000_000),
+                pause_after: None,
+                task: String::new(),
+            };
+            let schedule = Schedule::new(rule.clone(), &times_of(&rule), self.now);
+            let work = Work { key: key_of(id), version: 0, schedule };
+            self.store.put_documents(&[work.put(self.now)]);
+        }
+    }
+
+    /// Whether all schedules are over.
+    pub(crate) fn schedules_are_over(&self) -> bool {
+        let due = DueList { kind: DocumentKind::Schedule, until: Timestamp::MAX, after: None, limit: 1 };
+        self.store.documents_by_time(&due).is_empty()
+    }
+
+    /// A server looks at schedules now and then.
+    pub(crate) fn look_later(&mut self, index: usize) {
+        let incarnation = self.servers[index].incarnation;
+        let delay = self.between(300_000, 1_500_000);
+        self.after(delay, Event::Server { index, incarnation, input: ServerInput::Look });
+    }
+
+    fn wall_of(&self, index: usize) -> Timestamp {
+        Timestamp::from_micros(self.now.as_micros() + self.servers[index].wall_ahead)
+    }
+
+    fn clerk(&mut self, index: usize) -> &mut Clerk {
+        &mut self.servers[index].process.as_mut().expect("the server is running").clerk
+    }
+
+    pub(crate) fn look_at_schedules(&mut self, index: usize) {
+        self.look_later(index);
+        let now = self.now;
+        let clerk = self.clerk(index);
+        if !matches!(clerk.step, Step::Idle) && now < clerk.since + PATIENCE {
+            return;
+        }
+        (clerk.round, clerk.since, clerk.step) = (clerk.round + 1, now, Step::Reading);
+        let wall = self.wall_of(index);
+        self.ask(index, ClerkRequest::Due(wall));
+    }
+
+    fn ask(&mut self, index: usize, request: ClerkRequest) {
+        let incarnation = self.servers[index].incarnation;
+        let round = self.clerk(index).round;
+        self.call_store(StoreRequest::Clerk(request), ReplyTo::Clerk { index, incarnation, round });
+    }
+
+    /// The store has answered a server about schedules.
+    pub(crate) fn clerk_reply(&mut self, index: usize, round: u64, reply: ClerkReply) {
+        let wall = self.wall_of(index);
+        let clerk = self.clerk(index);
+        if clerk.round != round {
+            return;
+        }
+        match (std::mem::take(&mut clerk.step), reply) {
+            (Step::Reading, ClerkReply::Due(documents, ended)) => {
+                let works: Vec<Work> =
+                    documents.into_iter().map(|document| self.planned(document, wall, &ended)).collect();
+                if !works.is_empty() {
+                    let puts = works.iter().map(|work| work.put(wall)).collect();
+                    self.clerk(index).step = Step::Planning(works);
+                    self.ask(index, ClerkRequest::Put(puts));
+                }
+            }
+            (Step::Planning(works), ClerkReply::Put(outcomes)) => {
+                let mut written = written(works, &outcomes);
+                written.retain(|work| {
+                    !work.schedule.state.planned.is_empty() || !work.schedule.state.cancels.is_empty()
+                });
+                let cancels =
+                    written.iter_mut().flat_map(|work| std::mem::take(&mut work.schedule.state.cancels));
+                let cancels: Vec<TaskId> = cancels.collect();
+                let planned = written.iter().flat_map(|work| &work.schedule.state.planned);
+                let tasks: Vec<NewTask> = planned.map(|planned| NewTask::clone(&planned.task)).collect();
+                if !written.is_empty() {
+                    self.clerk(index).step = Step::Acting(written);
+                    self.ask(index, ClerkRequest::Act { cancels, tasks });
+                }
+            }
+            (Step::Acting(mut works), ClerkReply::Acted(outcomes)) => {
+                let planned = works.iter().flat_map(|work| &work.schedule.state.planned);
+                let tasks: Vec<TaskId> = planned.map(|planned| planned.task.id).collect();
+                for (task, outcome) in tasks.into_iter().zip(outcomes) {
+                    let submitted = match outcome {
+                        SubmitOutcome::Created { .. } | SubmitOutcome::Duplicate => Submitted::Yes,
+                        other => Submitted::No(format!("{other:?}")),
+                    };
+                    for work in &mut works {
+                        work.schedule.settle(task, submitted.clone(), wall);
+                    }
+                }
+                let puts = works.iter().map(|work| work.put(wall)).collect();
+                self.clerk(index).step = Step::Settling;
+                self.ask(index, ClerkRequest::Put(puts));
+            }
+            _ => {}
+        }
+    }
+
+    /// A schedule with what is decided about it.
+    fn planned(&mut self, document: Document, wall: Timestamp, ended: &BTreeMap<TaskId, Ended>) -> Work {
+        let mut schedule: Schedule = codec::decode(&document.value).expect("it was written here");
+        let (id, times) = (document.key.id.to_string(), times_of(&schedule.rule));
+        let look = Look { now: wall, ended, guards: self.scenario.guards };
+        for fire in schedule.decide(&id, &times, &look) {
+            let task = self.scheduled_task(&id, fire, wall);
+            schedule.plan(fire, Ok(task), wall);
+        }
+        Work { key: document.key, version: document.version, schedule }
+    }
+
+    fn scheduled_task(&mut self, id: &str, fire: Fire, wall: Timestamp) -> NewTask {
+        let queue = queue_key(1);
+        let lane = queue.default_lane(self.scenario.lanes);
+        let head = TaskHead {
+            queue,
+            task_type: name(TYPES[1]),
+            priority: Priority::default(),
+            labels: BTreeMap::new(),
+            flow: Vec::new(),
+            hash_bucket: None,
+            execution_timeout: Duration::from_secs(40),
+            start_timeout: None,
+            progress_timeout: None,
+            retry: RetryPolicy { max_retries: 1, ..RetryPolicy::default() },
+        };
+        let body = TaskBody {
+            name: "plain".to_owned(),
+            payload: Payload::Text("x".to_owned()),
+            schedule: Some(id.to_owned()),
+            nominal_time: Some(fire.nominal),
+            ..TaskBody::default()
+        };
+        NewTask {
+            id: TaskId::from_time(lane, wall, self.rng.next_u64()),
+            spec: TaskSpec { head: Arc::new(head), body: Arc::new(body) },
+            created_at: self.now,
+            due: self.now,
+            fingerprint: Fingerprint { version: 1, hash: 0 },
+            queue_len_max: None,
+            unique: None,
+        }
+    }
+
+    /// The store does what a clerk asks.
+    pub(crate) fn apply_clerk(&mut self, request: ClerkRequest) -> ClerkReply {
+        match request {
+            ClerkRequest::Due(until) => {
+                let list = DueList { kind: DocumentKind::Schedule, until, after: None, limit: 100 };
+                let documents = self.store.documents_by_time(&list);
+                let schedules = documents.iter().map(|document| codec::decode::<Schedule>(&document.value));
+                let open = schedules.flat_map(|schedule| schedule.expect("it was written here").state.open);
+                let ended = open.filter_map(|task| Some((task, self.end_of(task)?))).collect();
+                ClerkReply::Due(documents, ended)
+            }
+            ClerkRequest::Put(puts) => ClerkReply::Put(self.store.put_documents(&puts)),
+            ClerkRequest::Act { cancels, tasks } => {
+                for task in cancels {
+                    let cancel = tasklane_core::command::Command::Cancel { task };
+                    self.store.post(task.lane(), &[cancel]);
+                }
+                let Some(lane) = tasks.first().map(|task| task.id.lane()) else {
+                    return ClerkReply::Acted(Vec::new());
+                };
+                let submit = Submit { lane, tasks: tasks.into() };
+                let outcomes = self.store.submit(&submit).expect("a submit of the simulator fits");
+                self.observe_store();
+                self.send_hint(lane);
+                ClerkReply::Acted(outcomes)
+            }
+        }
+    }
+
+    fn end_of(&self, task: TaskId) -> Option<Ended> {
+        match self.store.task(task).map(|task| task.state.status) {
+            Some(Status::Success) => Some(Ended::Success),
+            Some(Status::Failed) => Some(Ended::Failure),
+            Some(Status::Cancelled) | None => Some(Ended::Neither),
+            Some(_) => None,
+        }
+    }
+
+    /// A task was created: of a time there is one, and where tasks must not overlap all others have ended.
+    pub(crate) fn watch_fire(&mut self, task: TaskId) {
+        let Some(body) = self.store.task(task).and_then(|task| task.body.clone()) else { return };
+        let (Some(id), Some(nominal)) = (body.schedule.clone(), body.nominal_time) else { return };
+        self.report.path("schedule_fired");
+        if let Some(other) = self.fired.0.insert((id.clone(), nominal), task) {
+            let wrong = format!("tasks {other} and {task} are both for {nominal} of schedule {id}");
+            self.checker.fail(self.now, wrong);
+        }
+        let alone = RULES.iter().any(|(known, overlap)| *known == id && *overlap != Overlap::AllowAll);
+        let open = self.fired.0.iter().filter(|((of, _), _)| *of == id).map(|(_, other)| *other);
+        let open = open.filter(|other| *other != task && self.end_of(*other).is_none());
+        let open: Vec<TaskId> = if alone { open.collect() } else { Vec::new() };
+        for other in open {
+            let wrong = format!("task {task} of schedule {id} was created while {other} had not ended");
+            self.checker.fail(self.now, wrong);
+        }
+    }
+
+    /// Everything is over: each time has a fate, and what is said to be fired has its task.
+    pub(crate) fn check_schedules(&mut self) {
+        for (id, _) in RULES {
+            let Some(document) = self.store.documents(&[key_of(id)]).pop().flatten() else { continue };
+            let schedule: Schedule = codec::decode(&document.value).expect("it was written here");
+            let (rule, times) = (&schedule.rule, times_of(&schedule.rule));
+            let next = |after: &Timestamp| rule.after(&times, *after);
+            let mut wanted: Vec<Timestamp> = std::iter::successors(next(&Timestamp::ZERO), next).collect();
+            for past in &schedule.state.history {
+                let nominal = past.fire.nominal;
+                let known = wanted.iter().position(|time| *time == nominal);
+                match known {
+                    Some(at) => _ = wanted.remove(at),
+                    None => self.checker.fail(self.now, format!("{nominal} of schedule {id} has two fates")),
+                }
+                let task = self.fired.0.get(&(id.to_owned(), nominal)).copied();
+                let said = match past.what {
+                    Fate::Fired { task } => Some(task),
+                    Fate::Skipped { .. } | Fate::Missed { .. } => None,
+                };
+                if task != said {
+                    let wrong =
+                        format!("{nominal} of schedule {id} is said to have {said:?} and has {task:?}");
+                    self.checker.fail(self.now, wrong);
+                }
+            }
+            if !wanted.is_empty() {
+                self.checker.fail(self.now, format!("schedule {id} has lost {wanted:?}"));
+            }
+        }
+    }
+}
+
+fn written(works: Vec<Work>, outcomes: &[PutOutcome]) -> Vec<Work> {
+    let written = works.into_iter().zip(outcomes).filter_map(|(mut work, outcome)| match *outcome {
+        PutOutcome::Stored { version } => {
+            work.version = version;
+            Some(work)
+        }
+        PutOutcome::Conflict { .. } => None,
+    });
+    written.collect()
+}
