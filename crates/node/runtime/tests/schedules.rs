@@ -217,7 +217,7 @@ async fn a_change_and_a_fire_at_once_both_hold() {
     let memory = MemoryStore::new(MemoryOptions::default());
     store(&memory, "s", hourly(), clock::wall() - Duration::from_hours(5)).await;
     let (firing, changing) = (server(&memory, &Life::of(usize::MAX)), server(&memory, &Life::of(usize::MAX)));
-    let fires = tokio::spawn(async move {
+    let done = tokio::spawn(async move {
         for _ in 0..20 {
             firing.fire_due().await.unwrap();
         }
@@ -227,7 +227,7 @@ async fn a_change_and_a_fire_at_once_both_hold() {
         let request = ScheduleRequest::from_json(body.as_bytes()).unwrap();
         changing.put_schedule(&default_namespace(), &name("s"), &request).await.unwrap();
     }
-    fires.await.unwrap();
+    done.await.unwrap();
     server(&memory, &Life::of(usize::MAX)).fire_due().await.unwrap();
     let schedule = stored(&memory, "s").await;
     assert_eq!(schedule.rule.when, When::Cron("19 1 1 1 *".to_owned()));

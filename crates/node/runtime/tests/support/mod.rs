@@ -1,6 +1,7 @@
 //! A whole node in a test: memory store, in-process bus and coordinator, one worker.
 
 #![allow(clippy::unwrap_used, reason = "in tests a panic is an answer")]
+#![allow(dead_code, reason = "each test file uses its part")]
 
 mod faulty;
 
