@@ -132,6 +132,7 @@ pub(crate) struct SharedKeys {
     /// Counts the changes of policies.
     pub(crate) policy_revision: String,
     schedules: DocumentKeys,
+    locks: DocumentKeys,
 }
 
 /// Keys of the documents of a kind.
@@ -150,6 +151,12 @@ pub(crate) struct DocumentKeys {
 impl SharedKeys {
     pub(crate) fn new(prefix: &str) -> Self {
         let key = |name: &str| format!("{{{prefix}}}:{name}");
+        let documents = |kind: &str| DocumentKeys {
+            values: key(&format!("{kind}s")),
+            names: key(&format!("{kind}names")),
+            times: key(&format!("{kind}times")),
+            version: key("documentversion"),
+        };
         Self {
             slot: slot_of(prefix),
             meta: key("meta"),
@@ -158,18 +165,15 @@ impl SharedKeys {
             policies: key("policies"),
             policy_changes: key("policychanges"),
             policy_revision: key("policyrevision"),
-            schedules: DocumentKeys {
-                values: key("schedules"),
-                names: key("schedulenames"),
-                times: key("scheduletimes"),
-                version: key("documentversion"),
-            },
+            schedules: documents("schedule"),
+            locks: documents("lock"),
         }
     }
 
     pub(crate) fn documents(&self, kind: DocumentKind) -> &DocumentKeys {
         match kind {
             DocumentKind::Schedule => &self.schedules,
+            DocumentKind::Lock => &self.locks,
         }
     }
 }

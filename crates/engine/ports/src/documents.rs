@@ -39,6 +39,8 @@ pub trait Documents: Send + Sync + std::fmt::Debug {
 pub enum DocumentKind {
     /// A schedule and where it stands.
     Schedule = 1,
+    /// Who holds a lock, and until when.
+    Lock = 2,
 }
 
 impl DocumentKind {

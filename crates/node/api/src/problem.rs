@@ -64,6 +64,7 @@ codes! {
     WORKER_NOT_FOUND "worker_not_found" 404 "There is no such worker";
     OPERATION_NOT_FOUND "operation_not_found" 404 "There is no such operation";
     SCHEDULE_NOT_FOUND "schedule_not_found" 404 "There is no such schedule";
+    LOCK_NOT_HELD "lock_not_held" 404 "Nobody holds the lock";
     METHOD_NOT_ALLOWED "method_not_allowed" 405 "The method is not allowed here";
     TASK_FINISHED "task_finished" 409 "The task has finished already";
     TASK_UNFINISHED "task_unfinished" 409 "The task has not finished";
@@ -71,6 +72,7 @@ codes! {
     REQUEST_ID_REUSED "request_id_reused" 409 "The request id stands for another request";
     POLICY_CONFLICT "policy_conflict" 409 "The policy was changed by somebody else";
     SCHEDULE_CONFLICT "schedule_conflict" 409 "The schedule is not as it must be for this";
+    LOCK_HELD "lock_held" 409 "Somebody else holds the lock";
     QUEUE_FULL "queue_full" 429 "The queue is full";
     OVERLOADED "overloaded" 503 "The server has too much to do";
     ANSWER_TIMEOUT "answer_timeout" 503 "The answer took too long";

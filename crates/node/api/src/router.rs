@@ -15,7 +15,7 @@ use utoipa_axum::routes;
 
 use crate::ApiOptions;
 use crate::problem::{self, Problem};
-use crate::routes::{bulk, events, health, logs, queues, schedules, submit, tasks, workers};
+use crate::routes::{bulk, events, health, locks, logs, queues, schedules, submit, tasks, workers};
 use crate::state::Api;
 use crate::{gate, openapi, page};
 
@@ -58,6 +58,8 @@ pub(crate) fn paths() -> OpenApiRouter<Api> {
         .routes(routes!(schedules::backfill))
         .routes(routes!(schedules::next))
         .routes(routes!(schedules::history))
+        .routes(routes!(locks::list))
+        .routes(routes!(locks::get, locks::take, locks::release))
         .routes(routes!(workers::list))
         .routes(routes!(workers::get, workers::patch))
         .routes(routes!(workers::drain))

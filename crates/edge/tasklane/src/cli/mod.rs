@@ -13,6 +13,7 @@ mod explain;
 mod filter;
 mod get;
 mod list;
+mod lock;
 mod logs;
 mod out;
 mod queue;
@@ -73,6 +74,8 @@ enum Command {
     #[command(subcommand)]
     Schedule(schedule::Command),
     #[command(subcommand)]
+    Lock(lock::Command),
+    #[command(subcommand)]
     Worker(worker::Command),
     Stats(stats::Args),
     #[command(subcommand)]
@@ -120,6 +123,7 @@ fn client(command: Command, connect: &Connect, out: Out) -> anyhow::Result<Exit>
             Command::Explain(args) => explain::run(args, &client, out).await,
             Command::Queue(command) => Box::pin(queue::run(command, &client, out)).await,
             Command::Schedule(command) => Box::pin(schedule::run(command, &client, out)).await,
+            Command::Lock(command) => lock::run(command, &client, out).await,
             Command::Worker(command) => worker::run(command, &client, out).await,
             Command::Stats(args) => stats::run(args, &client, out).await,
             Command::Bulk(command) => Box::pin(bulk::run(command, &client, out)).await,

@@ -14,6 +14,7 @@ macro_rules! documents_conformance {
                 documents_are_listed_by_name,
                 documents_are_listed_by_time,
                 a_time_that_was_moved_is_found_where_it_is,
+                kinds_are_kept_apart,
                 any_bytes_are_kept,
                 documents_survive_a_crash,
             ],
@@ -213,6 +214,28 @@ pub mod cases {
         let again = store(documents, put_due("a", without, 5)).await;
         store(documents, removal("a", again)).await;
         assert_eq!(due(documents, 100, 10).await, [""; 0]);
+    }
+
+    /// 2, 3: also those of the same name, but versions are common to all.
+    pub async fn kinds_are_kept_apart(env: &dyn DocumentsEnv) {
+        let documents = &*env.documents();
+        let lock = |put: PutDocument| PutDocument {
+            key: DocumentKey { kind: DocumentKind::Lock, ..put.key.clone() },
+            ..put
+        };
+        let outcomes =
+            documents.put(&[put_due("a", 0, 10), lock(put_due("a", 0, 20)), put("b", 0, "b")]).await;
+        let outcomes = outcomes.unwrap();
+        let versions = [stored(&outcomes[..1]), stored(&outcomes[1..2]), stored(&outcomes[2..])];
+        assert!(versions.is_sorted_by(|a, b| a < b), "{versions:?}");
+        let keys = [lock(put("a", 0, "")).key, key("default", "a"), lock(put("b", 0, "")).key];
+        let found = documents.get(&keys).await.unwrap();
+        let found: Vec<_> = found.into_iter().map(|found| found.map(|found| found.version)).collect();
+        assert_eq!(found, [Some(versions[1]), Some(versions[0]), None]);
+        assert_eq!(due(documents, 100, 10).await, ["default/a"]);
+        let list =
+            DocumentList { kind: DocumentKind::Lock, namespace: name("default"), after: None, limit: 9 };
+        assert_eq!(documents.by_name(list).await.unwrap().len(), 1);
     }
 
     /// 1: large ones, empty ones, bytes that are no text.

@@ -2,6 +2,7 @@
 
 mod bulk;
 mod explain;
+mod lock;
 mod logs;
 mod queue;
 mod scalar;
@@ -12,6 +13,7 @@ mod worker;
 
 pub(crate) use bulk::{BulkRequest, BulkStarted, Operation, parse_status};
 pub(crate) use explain::{ExplainedTask, WorkerNames};
+pub(crate) use lock::{LockOut, LockPage, LockRequest};
 pub(crate) use logs::{LogEntry, LogPage, tail};
 pub(crate) use queue::{KeyOut, KeyPage, PutQueue, Queue, QueuePage};
 pub(crate) use scalar::{AnyJson, Seconds, StatusName, Time};

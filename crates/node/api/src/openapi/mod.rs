@@ -13,7 +13,7 @@ use crate::router;
 const REQUESTS: &str = include_str!("requests.json");
 
 /// Bodies: operation, schema, whether it must be there.
-const BODIES: [(&str, &str, bool); 8] = [
+const BODIES: &[(&str, &str, bool)] = &[
     ("submitTask", "TaskRequest", true),
     ("submitBatch", "BatchRequest", true),
     ("bulk", "BulkRequest", true),
@@ -21,11 +21,12 @@ const BODIES: [(&str, &str, bool); 8] = [
     ("putQueue", "PutQueue", true),
     ("putSchedule", "PutSchedule", true),
     ("backfillSchedule", "BackfillRequest", true),
+    ("takeLock", "LockRequest", true),
     ("patchWorker", "PatchWorker", true),
 ];
 
 /// Problems that only some operations answer with.
-const SPECIAL: [(&str, &[u16]); 29] = [
+const SPECIAL: &[(&str, &[u16])] = &[
     ("submitTask", &[409, 429, 507]),
     ("submitBatch", &[]),
     ("listTasks", &[]),
@@ -51,6 +52,10 @@ const SPECIAL: [(&str, &[u16]); 29] = [
     ("backfillSchedule", &[404, 409, 507]),
     ("nextTimes", &[404]),
     ("scheduleHistory", &[404]),
+    ("listLocks", &[]),
+    ("getLock", &[404]),
+    ("takeLock", &[409, 507]),
+    ("releaseLock", &[409, 507]),
     ("getWorker", &[404]),
     ("patchWorker", &[404]),
     ("drainWorker", &[404]),
@@ -80,6 +85,7 @@ pub(crate) fn openapi() -> Value {
         { "name": "tasks", "description": "Submit, look at, stop and repeat tasks." },
         { "name": "queues", "description": "Where tasks wait, and by which policy." },
         { "name": "schedules", "description": "Rules that create tasks at certain times." },
+        { "name": "locks", "description": "One owner at a time, for whoever needs that." },
         { "name": "workers", "description": "Who runs tasks." },
         { "name": "system", "description": "How the server is doing." },
     ]);
@@ -110,8 +116,14 @@ fn complete(path: &str, method: &str, operation: &mut Value) {
         operation["requestBody"] =
             json!({ "required": required, "content": { "application/json": { "schema": schema } } });
     }
-    let namespaced =
-        ["/api/v1/tasks", "/api/v1/queues", "/api/v1/operations", "/api/v1/schedules", "/api/v1/events"];
+    let namespaced = [
+        "/api/v1/tasks",
+        "/api/v1/queues",
+        "/api/v1/operations",
+        "/api/v1/schedules",
+        "/api/v1/locks",
+        "/api/v1/events",
+    ];
     if namespaced.iter().any(|prefix| path.starts_with(prefix)) {
         let parameters = operation.as_object_mut().expect("an object").entry("parameters");
         let parameters = parameters.or_insert_with(|| json!([])).as_array_mut().expect("a list");

@@ -3,6 +3,7 @@
 pub(crate) mod bulk;
 pub(crate) mod events;
 pub(crate) mod health;
+pub(crate) mod locks;
 pub(crate) mod logs;
 pub(crate) mod queues;
 pub(crate) mod schedules;

@@ -4,6 +4,7 @@
 //! it alone knows (why a task waits) or does faster (taking new tasks into a lane it owns).
 
 mod bulk;
+mod locks;
 mod queues;
 mod retention;
 mod schedules;
@@ -20,6 +21,7 @@ use tasklane_ports::{Address, Bus, Documents, Logs, Store, StoreError};
 use tokio_util::sync::CancellationToken;
 
 pub use self::bulk::{BULK_TYPE, BulkAction, BulkExecutor, BulkStatus};
+pub use self::locks::{Lock, Taken};
 pub use self::queues::{PolicyError, QueueInfo};
 
 pub use self::retention::RetentionOptions;
@@ -54,7 +56,7 @@ pub struct NodeParts {
     pub store: Arc<dyn Store>,
     /// Output of attempts.
     pub logs: Arc<dyn Logs>,
-    /// Schedules.
+    /// Schedules and locks.
     pub documents: Arc<dyn Documents>,
     /// Carries messages to workers.
     pub bus: Arc<dyn Bus>,

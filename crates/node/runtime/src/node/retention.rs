@@ -42,6 +42,9 @@ impl Node {
             if let Err(error) = self.retire_once().await {
                 tracing::warn!(%error, "old tasks were not removed, trying again later");
             }
+            if let Err(error) = self.forget_locks().await {
+                tracing::warn!(%error, "old locks were not removed, trying again later");
+            }
         }
     }
 

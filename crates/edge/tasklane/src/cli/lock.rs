@@ -1,0 +1,64 @@
+//! `tasklane lock`: one owner at a time.
+
+use std::time::Duration;
+
+use tasklane_client::{Client, Lock};
+
+use super::exit::Exit;
+use super::out::{Out, pairs, remark};
+use super::value;
+
+/// Take locks and give them back
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum Command {
+    /// List the locks that are held
+    List,
+    /// Take a lock for a time, or renew it
+    Take {
+        /// The lock
+        name: String,
+
+        /// A name for the one who holds it
+        #[arg(long)]
+        owner: String,
+
+        /// How long it is held, unless it is renewed
+        #[arg(long, default_value = "30s", value_parser = value::duration, value_name = "DURATION")]
+        ttl: Duration,
+    },
+    /// Give a lock back
+    Release {
+        /// The lock
+        name: String,
+
+        /// The one who holds it
+        #[arg(long)]
+        owner: String,
+    },
+}
+
+pub(crate) async fn run(command: Command, client: &Client, out: Out) -> anyhow::Result<Exit> {
+    match command {
+        Command::List => {
+            let locks = client.locks().await?;
+            out.rows(&locks, &["NAME", "OWNER", "TOKEN", "UNTIL"], cells)?;
+            if locks.is_empty() {
+                remark("nobody holds a lock");
+            }
+        }
+        Command::Take { name, owner, ttl } => {
+            let lock = client.take_lock(&name, &owner, ttl).await?;
+            out.either(&lock, shown)?;
+        }
+        Command::Release { name, owner } => client.release_lock(&name, &owner).await?,
+    }
+    Ok(Exit::OK)
+}
+
+fn cells(lock: &Lock) -> Vec<String> {
+    vec![lock.name.clone(), lock.owner.clone(), lock.token.to_string(), value::shown_time(Some(lock.until))]
+}
+
+fn shown(lock: &Lock) -> String {
+    pairs(&[("token", lock.token.to_string()), ("until", value::shown_time(Some(lock.until)))])
+}
