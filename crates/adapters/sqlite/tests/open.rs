@@ -82,9 +82,11 @@ async fn file_of_the_first_version_goes_on_with_what_it_holds() {
     let folder = support::folder();
     let path = folder.path().join("tasklane.db");
     create(&Sqlite::connect(Options::new(&path)).await.unwrap(), tasks(1..=3)).await;
-    // As it was before unique keys.
+    // As it was before unique keys and documents.
     let shell = Connection::open(&path).unwrap();
-    shell.execute_batch("DROP TABLE unique_key; PRAGMA user_version = 1").unwrap();
+    let older =
+        "DROP TABLE unique_key; DROP TABLE document; DROP TABLE document_version; PRAGMA user_version = 1";
+    shell.execute_batch(older).unwrap();
     let store = Sqlite::connect(Options::new(&path)).await.unwrap();
     assert_eq!(submit(&store, [task(1).unique("a").build()]).await, [SubmitOutcome::Duplicate]);
     let holder = task(4).unique("a").build();

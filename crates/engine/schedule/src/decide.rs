@@ -115,9 +115,11 @@ impl Schedule {
     }
 
     /// Stops it, for a reason; what was decided is still carried out.
-    pub fn pause(&mut self, reason: &str) {
+    pub fn pause(&mut self, reason: &str, now: Timestamp) {
         self.state.paused = Some(reason.to_owned());
-        self.state.buffered = None;
+        if let Some(nominal) = self.state.buffered.take() {
+            self.state.skip(Fire { nominal, backfill: 0 }, now, "the schedule was paused before its turn");
+        }
     }
 
     /// Lets it fire again, from now on.
@@ -153,7 +155,7 @@ impl Schedule {
     /// decided while something planned is not settled.
     pub fn decide(&mut self, id: &str, times: &Times, look: &Look<'_>) -> Vec<Fire> {
         let now = look.now;
-        self.take_ends(look.ended);
+        self.take_ends(look.ended, now);
         let mut fires = Vec::new();
         if !self.state.planned.is_empty() {
             if look.guards.on(Guard::PlannedFirst) {
@@ -179,7 +181,7 @@ impl Schedule {
         fires
     }
 
-    fn take_ends(&mut self, ended: &BTreeMap<TaskId, Ended>) {
+    fn take_ends(&mut self, ended: &BTreeMap<TaskId, Ended>, now: Timestamp) {
         let State { open, failures, .. } = &mut self.state;
         open.retain(|task| {
             match ended.get(task) {
@@ -190,13 +192,13 @@ impl Schedule {
             }
             false
         });
-        self.pause_if_failing();
+        self.pause_if_failing(now);
     }
 
-    fn pause_if_failing(&mut self) {
+    fn pause_if_failing(&mut self, now: Timestamp) {
         let failures = self.state.failures;
         if self.rule.pause_after.is_some_and(|max| failures >= max) && self.state.paused.is_none() {
-            self.pause(&format!("{failures} failures in a row"));
+            self.pause(&format!("{failures} failures in a row"), now);
         }
     }
 
@@ -318,7 +320,7 @@ impl Schedule {
         self.state.skip(fire, now, reason);
         if fire.backfill == 0 {
             self.state.failures += 1;
-            self.pause_if_failing();
+            self.pause_if_failing(now);
         }
     }
 }

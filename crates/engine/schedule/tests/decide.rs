@@ -170,6 +170,17 @@ fn overlap_buffer_one() {
 }
 
 #[test]
+fn a_time_that_waits_is_told_of_when_the_schedule_is_paused() {
+    let mut story = Story::new(Rule { overlap: Overlap::BufferOne, ..hourly() });
+    story.fire(HOUR);
+    story.fire(2 * HOUR);
+    story.schedule.pause("disabled", at(2 * HOUR + 1));
+    story.end(Ended::Success);
+    assert_eq!(story.fire(2 * HOUR + 2), [0; 0]);
+    assert_eq!(story.fates(), [(HOUR, "fired"), (2 * HOUR, "skipped")]);
+}
+
+#[test]
 fn overlap_cancel_other() {
     let mut story = Story::new(Rule { overlap: Overlap::CancelOther, ..hourly() });
     assert_eq!(story.fire(HOUR), [HOUR]);

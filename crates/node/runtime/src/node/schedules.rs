@@ -427,7 +427,7 @@ impl Node {
         let times = match times_of(&work.schedule.rule) {
             Ok(times) => times,
             Err(error) => {
-                work.schedule.pause(&format!("{}: {}", error.field, error.message));
+                work.schedule.pause(&format!("{}: {}", error.field, error.message), now);
                 return Ok(());
             }
         };
@@ -518,7 +518,7 @@ impl Node {
 fn enable(schedule: &mut Schedule, enabled: Option<bool>, times: &Times, now: Timestamp) {
     match (enabled, schedule.state.paused.is_some()) {
         (Some(true), true) => schedule.resume(times, now),
-        (Some(false), false) => schedule.pause("disabled"),
+        (Some(false), false) => schedule.pause("disabled", now),
         _ => {}
     }
 }
