@@ -5,6 +5,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use smallvec::SmallVec;
 use uuid::Uuid;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64, xxh3_128};
 
@@ -315,15 +316,17 @@ impl LimitId {
 
     /// The limit with this key template. Blanks at the inner side of `{{` and `}}` make no difference.
     pub fn of(template: &str) -> Self {
-        let mut plain = String::with_capacity(template.len());
+        // Made for each task that is submitted, so without allocating where it is short.
+        let mut plain: SmallVec<[u8; 128]> = SmallVec::new();
+        let mut add = |parts: &[&str]| parts.iter().for_each(|part| plain.extend_from_slice(part.as_bytes()));
         for (at, part) in template.split("{{").enumerate() {
             match part.split_once("}}") {
-                Some((code, rest)) if at > 0 => plain.extend(["{{", code.trim(), "}}", rest]),
-                _ if at > 0 => plain.extend(["{{", part]),
-                _ => plain.push_str(part),
+                Some((code, rest)) if at > 0 => add(&["{{", code.trim(), "}}", rest]),
+                _ if at > 0 => add(&["{{", part]),
+                _ => add(&[part]),
             }
         }
-        Self(xxh3_64(plain.as_bytes()).max(1))
+        Self(xxh3_64(&plain).max(1))
     }
 
     /// The rate that a task brings along: those with other numbers are other rates.
