@@ -251,6 +251,13 @@ async fn what_cannot_be_right_is_refused_and_changes_nothing() {
     ] {
         put(&server, "s", &body).await.problem(422, code, Some(field));
     }
+    for (more, field) in [
+        (json!({ "taskType": "tasklane.bulk" }), "task.taskType"),
+        (json!({ "queue": "tasklane.bulk" }), "task.queue"),
+    ] {
+        let body = with(json!({ "task": task_with("noop", more) }));
+        put(&server, "s", &body).await.problem(422, "invalid_value", Some(field));
+    }
     assert_eq!(server.get("/api/v1/schedules").await.json(), json!({ "schedules": [] }));
     server.close().await;
 }

@@ -10,6 +10,7 @@ use tasklane_schedule::{Missed, Overlap, Rule, Times, TimesError, When};
 use super::duration::{Positive, Span};
 use super::error::{FieldError, code};
 use super::json::{Moment, Ranged, read_json};
+use super::limits::check_internal;
 use super::task::TaskRequest;
 
 /// What a client asks to be done again and again.
@@ -196,6 +197,9 @@ pub fn scheduled_task(json: &str) -> Result<TaskRequest, FieldError> {
         ..error
     };
     let task = TaskRequest::from_json(json.as_bytes()).map_err(below)?;
+    // What servers keep for themselves is not to be had this way either.
+    check_internal("taskType", &task.task_type).map_err(below)?;
+    check_internal("queue", &task.queue).map_err(below)?;
     let given = [("requestId", task.request_id.is_some()), ("runAt", task.run_at.is_some())];
     match given.into_iter().find(|(_, given)| *given) {
         Some((field, _)) => {
