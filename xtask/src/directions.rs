@@ -19,22 +19,23 @@ const RULES: &[Rule] = &[
     Rule { of: "engine/core", may_use: &[], tests_may_use: &[] },
     Rule { of: "engine/ports", may_use: &["engine/core"], tests_may_use: &[] },
     Rule { of: "engine/schedule", may_use: &["engine/core"], tests_may_use: &[] },
+    Rule { of: "engine/workflow", may_use: &["engine/core"], tests_may_use: &[] },
     Rule { of: "engine/local", may_use: &["engine/core", "engine/ports"], tests_may_use: &[] },
     Rule {
         of: "engine/sim",
-        may_use: &["engine/core", "engine/ports", "engine/local", "engine/schedule"],
+        may_use: &["engine/core", "engine/ports", "engine/local", "engine/schedule", "engine/workflow"],
         tests_may_use: &[],
     },
     // Adapters are compared with the memory store, but only in tests.
     Rule { of: "adapters/*", may_use: &["engine/core", "engine/ports"], tests_may_use: &["engine/local"] },
     Rule {
         of: "node/runtime",
-        may_use: &["engine/core", "engine/ports", "engine/schedule"],
+        may_use: &["engine/core", "engine/ports", "engine/schedule", "engine/workflow"],
         tests_may_use: &["engine/*"],
     },
     Rule {
         of: "node/api",
-        may_use: &["engine/core", "engine/ports", "engine/schedule", "node/runtime"],
+        may_use: &["engine/core", "engine/ports", "engine/schedule", "engine/workflow", "node/runtime"],
         tests_may_use: &["engine/*"],
     },
     Rule { of: "edge/client", may_use: &["engine/core"], tests_may_use: &[] },

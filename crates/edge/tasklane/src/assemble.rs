@@ -23,7 +23,10 @@ use tasklane_ports::{Bus, Coordinator, Documents, Logs, Store, StoreError};
 use tasklane_runtime::executors::{ExecutorOptions, Registry};
 use tasklane_runtime::guard::{Guard, GuardOptions, remove_tree};
 use tasklane_runtime::hub::Hub;
-use tasklane_runtime::node::{BULK_TYPE, BulkExecutor, Node, NodeOptions, NodeParts, RetentionOptions};
+use tasklane_runtime::node::{
+    BULK_TYPE, BulkExecutor, MAP_TYPE, MapExecutor, Node, NodeOptions, NodeParts, REFUSED_TYPE, RefusedExecutor,
+    RetentionOptions, WORKFLOW_TYPE, WorkflowExecutor,
+};
 use tasklane_runtime::request::RequestLimits;
 use tasklane_runtime::scheduler::{Scheduler, SchedulerOptions, SchedulerParts};
 use tasklane_runtime::worker::{OutputOptions, Worker, WorkerOptions, WorkerParts};
@@ -75,6 +78,8 @@ const BIND_WITHIN: Duration = Duration::from_secs(5);
 const BIND_AGAIN: Duration = Duration::from_millis(100);
 /// Attempts that the server runs for itself at once.
 const SYSTEM_CAPACITY: u32 = 2;
+/// Runs of workflows, and tasks that become many, that are under way at once; the others wait.
+const WHOLES_CAPACITY: u32 = 10_000;
 
 /// Starts everything that a config asks for.
 pub async fn start(config: &Config, functions: Registrations) -> Result<Running> {
@@ -148,12 +153,12 @@ pub async fn start(config: &Config, functions: Registrations) -> Result<Running>
         hub: Arc::clone(&hub),
         on_lease: on_lease(config, guard.as_ref()),
     };
-    let mut system = Registry::new();
-    system.register(name(BULK_TYPE)?, Arc::new(BulkExecutor::new(node.clone())));
-    let system =
-        Worker::new(system_worker(config)?, WorkerParts { on_lease: Arc::new(|_| {}), ..parts(system) });
     // Workers end before the scheduler does, which has to hear what became of their attempts.
-    running.worker.tasks.spawn(system.run(running.worker.stop.clone()));
+    for (worker_name, capacity, executors) in system_executors(&node)? {
+        let options = system_worker(config, worker_name, capacity)?;
+        let worker = Worker::new(options, WorkerParts { on_lease: Arc::new(|_| {}), ..parts(executors) });
+        running.worker.tasks.spawn(worker.run(running.worker.stop.clone()));
+    }
     let executors = executors(config, guard.clone(), functions);
     let worker = Worker::new(worker(config), parts(executors));
     running.worker.tasks.spawn(worker.run(running.worker.stop.clone()));
@@ -351,15 +356,33 @@ fn fence_margin(config: &Config) -> Duration {
     config.session.worker_ttl / 4
 }
 
-fn system_worker(config: &Config) -> Result<WorkerOptions> {
+/// What the server runs for itself: each worker with its name and capacity. Those that drive others mostly wait, so they
+/// are many; and each kind has a worker of its own, so that none takes the room of those that it waits for.
+fn system_executors(node: &Node) -> Result<[(&'static str, u32, Registry); 3]> {
+    let mut short = Registry::new();
+    short.register(name(BULK_TYPE)?, Arc::new(BulkExecutor::new(node.clone())));
+    let mut runs = Registry::new();
+    runs.register(name(WORKFLOW_TYPE)?, Arc::new(WorkflowExecutor::new(node.clone())));
+    let mut maps = Registry::new();
+    maps.register(name(MAP_TYPE)?, Arc::new(MapExecutor::new(node.clone())));
+    maps.register(name(REFUSED_TYPE)?, Arc::new(RefusedExecutor));
+    Ok([
+        ("tasklane.system", SYSTEM_CAPACITY, short),
+        ("tasklane.workflows", WHOLES_CAPACITY, runs),
+        ("tasklane.maps", WHOLES_CAPACITY, maps),
+    ])
+}
+
+fn system_worker(config: &Config, worker_name: &str, capacity: u32) -> Result<WorkerOptions> {
     let options = worker(config);
     let machine = session::WorkerOptions {
-        capacity: SYSTEM_CAPACITY,
-        prefetch: SYSTEM_CAPACITY,
-        prefetch_max: SYSTEM_CAPACITY,
+        capacity,
+        prefetch: capacity,
+        prefetch_max: capacity,
+        unacked_max: 2 * capacity,
         ..options.machine
     };
-    Ok(WorkerOptions { name: name("tasklane.system")?, machine, drain_grace: Duration::ZERO, ..options })
+    Ok(WorkerOptions { name: name(worker_name)?, machine, drain_grace: Duration::ZERO, ..options })
 }
 
 fn retention(config: &Config) -> RetentionOptions {

@@ -90,6 +90,10 @@ guards! {
     SurplusHandedBack,
     /// Schedule: what is planned is submitted before anything else is decided.
     PlannedFirst,
+    /// Workflow: a node is decided when all that it waits for has ended.
+    NodeWaitsForAll,
+    /// Workflow: a run is over when all its tasks have ended.
+    WholeWaitsForParts,
     /// Coordinator: a revoked session ends one TTL after its last renewal, not at once.
     RevokeWaitsTtl,
     /// Coordinator: a judge ends a session only after watching it unrenewed for one TTL.

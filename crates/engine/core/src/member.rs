@@ -46,6 +46,9 @@ pub struct WorkerDescriptor {
 }
 
 impl WorkerDescriptor {
+    /// The label that every worker has without saying so: its name.
+    pub const NAME_LABEL: &str = "tasklane.worker";
+
     /// Whether it may be given such a task.
     pub fn can_run(&self, head: &TaskHead) -> bool {
         self.serves(&head.task_type, &head.labels)
@@ -53,6 +56,10 @@ impl WorkerDescriptor {
 
     /// Whether it offers the type and has all the labels.
     pub fn serves(&self, task_type: &Name, labels: &BTreeMap<String, String>) -> bool {
-        self.task_types.contains(task_type) && labels.iter().all(|(k, v)| self.labels.get(k) == Some(v))
+        let has = |(key, value): (&String, &String)| match key.as_str() {
+            Self::NAME_LABEL => self.name.as_str() == value,
+            _ => self.labels.get(key) == Some(value),
+        };
+        self.task_types.contains(task_type) && labels.iter().all(has)
     }
 }

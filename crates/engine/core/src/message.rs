@@ -111,6 +111,8 @@ pub struct TaskEvent {
     pub attempt: AttemptNo,
     /// When the owner decided so.
     pub at: Timestamp,
+    /// The task that it is a part of.
+    pub part_of: Option<TaskId>,
 }
 
 /// How a worker is doing: for people and statistics, not for scheduling.

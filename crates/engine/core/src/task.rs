@@ -231,6 +231,12 @@ pub struct TaskBody {
     /// The task that this one is a part or a retry of.
     #[serde(rename = "pa", default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<TaskId>,
+    /// Which part of its parent it is; `None` if it is none.
+    #[serde(rename = "pn", default, skip_serializing_if = "Option::is_none")]
+    pub part: Option<String>,
+    /// It may have parts: a task of the server's own that drives others.
+    #[serde(rename = "ow", default, skip_serializing_if = "is_false")]
+    pub whole: bool,
     /// The schedule that created it.
     #[serde(rename = "sc", default, skip_serializing_if = "Option::is_none")]
     pub schedule: Option<String>,
@@ -292,6 +298,7 @@ impl TaskBody {
         let request_id = self.request_id.as_ref().map_or(0, String::len);
         let hash_key = self.hash_key.as_ref().map_or(0, String::len);
         let schedule = self.schedule.as_ref().map_or(0, String::len);
+        let part = self.part.as_ref().map_or(0, |part| 2 * part.len());
         let unique = self.unique.as_ref().map_or(0, |unique| unique.key.len() + 16);
         self.name.len()
             + unique
@@ -300,6 +307,7 @@ impl TaskBody {
             + request_id
             + hash_key
             + schedule
+            + part
             + 64
     }
 }
@@ -343,6 +351,7 @@ impl NewTask {
 
     /// The state it starts in.
     pub fn state(&self) -> TaskState {
+        let TaskBody { parent, part, whole, .. } = &*self.spec.body;
         TaskState {
             status: Status::Pending,
             attempt: AttemptNo(0),
@@ -361,6 +370,8 @@ impl NewTask {
             worker: None,
             error: None,
             progress: None,
+            part: parent.zip(part.clone()).map(|(of, name)| Box::new(Part { of, name })),
+            whole: *whole,
         }
     }
 }
@@ -443,6 +454,24 @@ pub struct TaskState {
     /// How far it is, as an attempt said last. Few tasks tell.
     #[serde(rename = "pg", default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<Box<Progress>>,
+    /// Which part of which task it is. Never changes; here, because whoever looks at many parts needs nothing else of
+    /// their specs. A part is kept as long as the whole.
+    #[serde(rename = "pt", default, skip_serializing_if = "Option::is_none")]
+    pub part: Option<Box<Part>>,
+    /// It may have parts. Never changes. However often its worker is lost, it is tried again.
+    #[serde(rename = "wh", default, skip_serializing_if = "is_false")]
+    pub whole: bool,
+}
+
+/// Says of a task that it is a part of another.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Part {
+    /// The whole.
+    #[serde(rename = "o")]
+    pub of: TaskId,
+    /// Tells it from the other parts.
+    #[serde(rename = "n")]
+    pub name: String,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]

@@ -41,6 +41,10 @@ pub enum DocumentKind {
     Schedule = 1,
     /// Who holds a lock, and until when.
     Lock = 2,
+    /// A task that drives others is to be cancelled.
+    Cancel = 3,
+    /// A workflow that is run by its name.
+    Workflow = 4,
 }
 
 impl DocumentKind {

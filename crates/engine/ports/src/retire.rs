@@ -33,6 +33,8 @@ pub struct Expired {
     pub strip: Vec<TaskId>,
     /// Those that are to be forgotten.
     pub forget: Vec<TaskId>,
+    /// Those of both that may have parts, which have no time of their own: they are forgotten first.
+    pub wholes: Vec<TaskId>,
     /// Where to go on; `None` at the end.
     pub next: Option<TaskCursor>,
 }
@@ -42,10 +44,18 @@ impl Expired {
     /// before.
     pub fn judge(&mut self, retire: &Retire, id: TaskId, state: &TaskState, has_data: bool) {
         let Some(finished_at) = state.finished_at.filter(|_| state.status.is_final()) else { return };
+        if state.part.is_some() {
+            return;
+        }
         if finished_at < retire.forget_before {
             self.forget.push(id);
         } else if finished_at < retire.finished_before && has_data {
             self.strip.push(id);
+        } else {
+            return;
+        }
+        if state.whole {
+            self.wholes.push(id);
         }
     }
 }

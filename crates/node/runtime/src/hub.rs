@@ -49,6 +49,10 @@ struct Followed {
 struct News {
     changed: Notify,
     finished: AtomicBool,
+    /// Wakes the one who drives its parts.
+    driver: Notify,
+    /// Parts that have ended, for the same.
+    ended: Mutex<Option<Vec<TaskId>>>,
 }
 
 /// Events that are kept for those who come back.
@@ -105,6 +109,9 @@ impl Hub {
         if !state.followed.is_empty() {
             for event in events {
                 state.wake(event.task, event.status.is_final());
+                if let Some(whole) = event.part_of.filter(|_| event.status.is_final()) {
+                    state.wake_whole(whole, event.task);
+                }
             }
         }
         state.ring.extend(events.iter().map(|event| RingItem::Event(event.clone())));
@@ -166,7 +173,22 @@ impl State {
             // Kept for one who is not waiting at this moment.
             news.changed.notify_waiters();
             news.changed.notify_one();
+            news.driver.notify_one();
         }
+    }
+
+    fn wake_whole(&self, whole: TaskId, part: TaskId) {
+        let Some(Followed { news, .. }) = self.followed.get(&whole) else { return };
+        if let Some(ended) = news.ended().as_mut() {
+            ended.push(part);
+            news.driver.notify_one();
+        }
+    }
+}
+
+impl News {
+    fn ended(&self) -> MutexGuard<'_, Option<Vec<TaskId>>> {
+        self.ended.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -183,6 +205,21 @@ impl Follow {
     pub async fn changed(&mut self) {
         // The fallback, should the news come from another process and be lost on the way.
         let _ = tokio::time::timeout(LOOK_AGAIN, self.news.changed.notified()).await;
+    }
+
+    /// From now on, what parts of the task end is kept for [`take_ended`](Self::take_ended).
+    pub(crate) fn follow_parts(&self) {
+        self.news.ended().get_or_insert_default();
+    }
+
+    /// Parts that have ended since the last call.
+    pub(crate) fn take_ended(&self) -> Vec<TaskId> {
+        self.news.ended().as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Returns when there may be something new since the last call, for the one who drives the parts.
+    pub(crate) async fn told(&self) {
+        self.news.driver.notified().await;
     }
 
     /// Returns when the task is said to have finished; now and then for nothing.

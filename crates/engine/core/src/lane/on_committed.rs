@@ -48,6 +48,8 @@ impl Lane {
                             status: Status::Pending,
                             attempt: AttemptNo(0),
                             at: self.now,
+                            // Parts are followed for their ends.
+                            part_of: None,
                         });
                         self.left_in_store(&head, due, seq, delayed);
                     } else if let Some(&line) = self.line_by_key.get(&head.line()) {
@@ -151,6 +153,7 @@ impl Lane {
             status: entry.expected.status,
             attempt: entry.expected.attempt,
             at: self.now,
+            part_of: entry.state.part.as_ref().map(|part| part.of),
         });
     }
 

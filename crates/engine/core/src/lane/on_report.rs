@@ -288,7 +288,7 @@ impl Lane {
         if entry.state.cancel_requested {
             return self.finish(handle, Status::Cancelled, Some(error));
         }
-        if entry.state.lost > lost_max && self.options.guards.on(Guard::LostLimit) {
+        if entry.state.lost > lost_max && !entry.state.whole && self.options.guards.on(Guard::LostLimit) {
             self.counters.lost_limit += 1;
             let message =
                 format!("{} attempts were lost with their workers, {lost_max} are allowed", entry.state.lost);

@@ -173,6 +173,7 @@ pub mod deliver {
             status: Status::Cancelled,
             attempt: AttemptNo(1),
             at: Timestamp::from_millis(7),
+            part_of: None,
         });
         let stats = Message::Stats(WorkerStats {
             session: SessionId::from_random(9),

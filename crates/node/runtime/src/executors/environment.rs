@@ -39,6 +39,10 @@ pub(super) fn environment(
         ]
         .map(|(name, value)| (name.to_owned(), value)),
     );
+    if let Some((parent, part)) = dispatch.body.as_ref().and_then(|body| body.parent.zip(body.part.clone())) {
+        env.insert("TASKLANE_PARENT_ID".to_owned(), parent.to_string());
+        env.insert("TASKLANE_PART".to_owned(), part);
+    }
     env.into_iter().collect()
 }
 

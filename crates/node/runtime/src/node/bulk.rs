@@ -205,6 +205,7 @@ impl Node {
         request.priority = Priority::MAX;
         request.retry = RETRY;
         request.execution_timeout = Some(Duration::from_hours(24));
+        request.whole = true;
         // Not as users submit: its names are not theirs to use.
         let task = self.place(namespace, request).await?;
         let answer = self.submit_to(task.id.lane(), vec![task]).await.pop();
@@ -249,8 +250,9 @@ fn progress_of(progress: Option<&Progress>) -> Option<Tally> {
 }
 
 fn wanted(action: BulkAction, row: &TaskRow) -> bool {
-    // Operations do not act on operations, least of all on themselves.
-    action.applies(row.state.status) && row.head.task_type.as_str() != BULK_TYPE
+    // Operations do not act on operations, least of all on themselves. A part is run again with its whole.
+    let alone = action == BulkAction::Cancel || row.state.part.is_none();
+    action.applies(row.state.status) && row.head.task_type.as_str() != BULK_TYPE && alone
 }
 
 /// Carries operations out, in a server.
@@ -467,6 +469,10 @@ impl Operation {
     async fn cancel(&self, rows: &[&TaskRow]) -> Result<Outcome, Trouble> {
         let mut lanes = BTreeMap::<LaneId, Vec<Command>>::new();
         for row in rows {
+            if row.state.whole {
+                self.node.cancel_whole(row).await?;
+                continue;
+            }
             lanes.entry(row.id.lane()).or_default().push(Command::Cancel { task: row.id });
         }
         for (lane, commands) in lanes {

@@ -5,12 +5,16 @@
 
 mod bulk;
 mod locks;
+mod map;
 mod queues;
 mod retention;
 mod schedules;
 mod submit;
 mod tasks;
+mod wholes;
 mod workers;
+mod workflow_run;
+mod workflows;
 
 use std::sync::{Arc, Mutex};
 
@@ -22,13 +26,17 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::bulk::{BULK_TYPE, BulkAction, BulkExecutor, BulkStatus};
 pub use self::locks::{Lock, Taken};
+pub use self::map::{MAP_TYPE, MapExecutor};
 pub use self::queues::{PolicyError, QueueInfo};
 
 pub use self::retention::RetentionOptions;
 pub use self::schedules::{BACKFILL_MAX, BackfillPlan, NamedSchedule, ScheduleError};
 pub use self::submit::{SubmitError, Submitted};
 pub use self::tasks::{Cancel, Retry};
+pub use self::wholes::{REFUSED_TYPE, RefusedExecutor};
 pub use self::workers::{WorkerError, WorkerInfo};
+pub use self::workflow_run::{WORKFLOW_TYPE, WorkflowExecutor};
+pub use self::workflows::{NamedWorkflow, NodeView, RunView, WorkflowError};
 pub use crate::hub::{EventId, EventStream, Follow, StreamItem};
 pub use crate::process::ProcessUsage;
 pub use crate::scheduler::LaneInfo;
@@ -56,7 +64,7 @@ pub struct NodeParts {
     pub store: Arc<dyn Store>,
     /// Output of attempts.
     pub logs: Arc<dyn Logs>,
-    /// Schedules and locks.
+    /// Schedules, locks, workflows.
     pub documents: Arc<dyn Documents>,
     /// Carries messages to workers.
     pub bus: Arc<dyn Bus>,

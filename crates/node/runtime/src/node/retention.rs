@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tasklane_core::id::TaskId;
-use tasklane_ports::{Retire, StoreError, TaskCursor};
+use tasklane_ports::{Retire, StoreError, TaskCursor, TaskFilter, TaskList};
 
 use crate::clock;
 
@@ -65,6 +65,9 @@ impl Node {
                     limit: options.batch,
                 })
                 .await?;
+            for whole in &expired.wholes {
+                removed += self.forget_parts(*whole).await?;
+            }
             let tasks: Vec<TaskId> = expired.strip.iter().chain(&expired.forget).copied().collect();
             if !tasks.is_empty() {
                 // Output goes first: were the task gone, nobody would know that there is any.
@@ -79,5 +82,46 @@ impl Node {
             }
             tokio::time::sleep(PAUSE).await;
         }
+    }
+
+    /// Forgets all parts of a finished task, and theirs. The whole goes last, so that a crash leaves nothing behind that
+    /// nobody knows of. Answers how many it were.
+    pub(super) async fn forget_parts(&self, whole: TaskId) -> Result<u64, StoreError> {
+        let (parts, limit) = (&self.0.parts, self.0.options.retention.batch);
+        let mut removed = 0;
+        let mut wholes = vec![whole];
+        while let Some(&of) = wholes.last() {
+            let filter = TaskFilter { parent: Some(of), ..TaskFilter::default() };
+            let (mut found, mut inner, mut after) = (Vec::new(), Vec::new(), None);
+            while found.is_empty() && inner.is_empty() {
+                let page = parts.store.list(TaskList { filter: filter.clone(), after, limit }).await?;
+                let of_it = page.tasks.iter().filter(|row| row.state.part.is_some() && row.state.status.is_final());
+                for row in of_it {
+                    let list = if row.state.whole { &mut inner } else { &mut found };
+                    list.push(row.id);
+                }
+                after = page.next;
+                if after.is_none() {
+                    break;
+                }
+            }
+            parts.logs.remove(&found).await?;
+            parts.store.retire(&[], &found).await?;
+            removed += found.len() as u64;
+            if !inner.is_empty() {
+                wholes.extend(inner);
+            } else if found.is_empty() {
+                // All of its parts are gone: so may it, if it is not the one that was asked for.
+                wholes.pop();
+                self.forget_cancel(of).await?;
+                if of != whole {
+                    parts.logs.remove(&[of]).await?;
+                    parts.store.retire(&[], &[of]).await?;
+                    removed += 1;
+                }
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+        Ok(removed)
     }
 }

@@ -75,7 +75,7 @@ pub(super) struct QueueCache(Mutex<HashMap<QueueKey, Known>>);
 
 #[derive(Clone, Debug)]
 pub(super) struct Known {
-    binding: QueueBinding,
+    pub(super) binding: QueueBinding,
     pub(super) policy: Arc<QueuePolicy>,
     read_at: Instant,
 }
@@ -117,6 +117,9 @@ impl Node {
 
     /// Turns a request into a task of its queue's lane.
     pub(super) async fn place(&self, namespace: &Name, request: TaskRequest) -> Result<NewTask, SubmitError> {
+        let request = self.map_whole(request)?;
+        // What the server asks of itself may be larger.
+        let limits = if request.whole { self.own_limits() } else { self.0.options.limits };
         let queue = QueueKey::new(namespace.clone(), request.queue.clone());
         let known = self.known(&queue).await?;
         let placement = Placement {
@@ -125,7 +128,7 @@ impl Node {
             policy: &known.policy,
             now: clock::wall(),
             random: rand::random(),
-            limits: &self.0.options.limits,
+            limits: &limits,
         };
         Ok(request.into_task(placement)?)
     }

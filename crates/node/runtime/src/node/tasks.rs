@@ -7,15 +7,17 @@ use tasklane_core::command::Command;
 use tasklane_core::id::{AttemptNo, LaneId, Name, TaskId};
 use tasklane_core::lane::{Explanation, Reason};
 use tasklane_core::status::Status;
-use tasklane_core::task::{AttemptRecord, Fingerprint, NewTask, TaskBody, TaskSpec, Unique};
-use tasklane_ports::{AttemptList, LogChunk, LogPosition, StoreError, TaskList, TaskPage, TaskView};
+use tasklane_core::task::{AttemptRecord, Fingerprint, NewTask, Payload, TaskBody, TaskSpec, Unique};
+use tasklane_ports::{
+    AttemptList, LogChunk, LogPosition, StoreError, TaskCursor, TaskFilter, TaskList, TaskPage, TaskView,
+};
 use tokio::time::Instant;
 
 use crate::clock;
 use crate::hub::Follow;
 use crate::request::TaskRequest;
 
-use super::{Node, SubmitError, Submitted};
+use super::{BULK_TYPE, Node, SubmitError, Submitted};
 
 /// What became of a request to cancel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,6 +106,10 @@ impl Node {
         match view.row.state.status {
             Status::Cancelled => Ok(Cancel::AlreadyCancelled),
             status if status.is_final() => Ok(Cancel::Finished(status)),
+            _ if view.row.state.whole && view.row.head.task_type.as_str() != BULK_TYPE => {
+                self.cancel_whole(&view.row).await?;
+                Ok(Cancel::Accepted)
+            }
             _ => {
                 let lane = id.lane();
                 self.0.parts.store.post(lane, &[Command::Cancel { task: id }]).await?;
@@ -125,7 +131,10 @@ impl Node {
             return Ok(Retry::Unfinished(view.row.state.status));
         }
         let Some(body) = &view.row.body else { return Ok(Retry::Removed) };
-        let body = TaskBody { request_id, parent: Some(id), ..(**body).clone() };
+        let mut body = TaskBody { request_id, parent: Some(id), part: None, ..(**body).clone() };
+        if body.whole {
+            take_over(&mut body.payload, id);
+        }
         let (head, now) = (view.row.head, clock::wall());
         let lane = id.lane();
         let policy = self.known(&head.queue).await?.policy;
@@ -152,6 +161,20 @@ impl Node {
             answer = self.submit_one_to(lane, task).await;
         }
         answer.map(Retry::Created)
+    }
+
+    /// The parts of a whole, with what they answered: the newest first.
+    pub async fn parts(
+        &self,
+        whole: TaskId,
+        after: Option<TaskCursor>,
+        limit: usize,
+    ) -> Result<(Vec<TaskView>, Option<TaskCursor>), StoreError> {
+        let filter = TaskFilter { parent: Some(whole), ..TaskFilter::default() };
+        let page = self.list(TaskList { filter, after, limit }).await?;
+        let parts = page.tasks.iter().filter(|row| row.state.part.is_some()).map(|row| row.id);
+        let views = self.views(&parts.collect::<Vec<_>>()).await?;
+        Ok((views.into_iter().flatten().collect(), page.next))
     }
 
     async fn submit_one_to(&self, lane: LaneId, task: NewTask) -> Result<Submitted, SubmitError> {
@@ -204,4 +227,13 @@ impl Node {
     pub async fn log_tail(&self, id: TaskId, limit: usize) -> Result<Vec<LogChunk>, StoreError> {
         self.0.parts.logs.tail(id, limit).await
     }
+}
+
+/// Lets a whole that runs again take over what succeeded before.
+fn take_over(payload: &mut Payload, earlier: TaskId) {
+    let Ok(mut fields) = serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(payload.as_str()) else {
+        return;
+    };
+    fields.insert("takesOver".to_owned(), serde_json::json!(earlier));
+    *payload = Payload::Json(serde_json::Value::Object(fields).to_string());
 }

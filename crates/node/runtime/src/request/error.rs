@@ -45,6 +45,13 @@ pub mod code {
 }
 
 impl FieldError {
+    /// The same error, of a field within another.
+    #[must_use]
+    pub fn below(self, outer: &str) -> Self {
+        let field = if self.field.is_empty() { outer.to_owned() } else { format!("{outer}.{}", self.field) };
+        Self { field, ..self }
+    }
+
     /// A field whose value the rule does not allow.
     pub fn invalid(field: impl Into<String>, rule: impl Into<String>) -> Self {
         Self { field: field.into(), code: code::INVALID_VALUE, message: rule.into() }

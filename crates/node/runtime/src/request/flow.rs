@@ -134,7 +134,7 @@ impl RequestLimits {
     }
 
     /// Checks what a task says about keys.
-    pub(super) fn check_flow(&self, request: &TaskRequest, binding: &QueueBinding) -> Result<(), FieldError> {
+    pub(crate) fn check_flow(&self, request: &TaskRequest, binding: &QueueBinding) -> Result<(), FieldError> {
         let TaskRequest { concurrency, rate, unique, .. } = request;
         let spread = match binding {
             QueueBinding::Lane(_) => None,

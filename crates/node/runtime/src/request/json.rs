@@ -15,9 +15,11 @@ use serde_json::value::RawValue;
 use tasklane_core::id::Name;
 use tasklane_core::task::{Payload, Priority};
 use tasklane_core::time::Timestamp;
+use tasklane_workflow::TriggerRule;
 
 use super::duration::{Positive, Span};
 use super::error::{FieldError, code};
+use super::fan::{FanOut, MapJson, PARTS_MAX};
 use super::flow::{ConcurrencyJson, RateJson, UniqueJson, objects};
 use super::task::{RetryRequest, TaskRequest};
 
@@ -53,8 +55,45 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
 }
 
 pub(super) fn read_task(body: &[u8]) -> Result<TaskRequest, FieldError> {
-    let json: TaskJson = read_json(body)?;
-    json.into_request()
+    let mut json: TaskJson = read_json(body)?;
+    let of_nodes = [
+        ("name", json.name.is_some()),
+        ("dependsOn", json.depends_on.is_some()),
+        ("when", json.when.is_some()),
+        ("triggerRule", json.trigger_rule.is_some()),
+    ];
+    if let Some((field, _)) = of_nodes.into_iter().find(|(_, given)| *given) {
+        let message = "is not a known field: only a node of a workflow has it".to_owned();
+        return Err(FieldError { field: field.to_owned(), code: code::UNKNOWN_FIELD, message });
+    }
+    let name = json.task_name.take().ok_or_else(|| missing("taskName"))?;
+    json.into_request(name, body)
+}
+
+/// A node of a workflow, as it says of itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct NodeJson {
+    pub(super) name: String,
+    pub(super) depends_on: Vec<String>,
+    pub(super) when: Option<String>,
+    pub(super) rule: Option<TriggerRule>,
+}
+
+/// A node of a workflow: its place among the others, and its task.
+pub(super) fn read_node(body: &[u8]) -> Result<(NodeJson, TaskRequest), FieldError> {
+    let mut json: TaskJson = read_json(body)?;
+    let node = NodeJson {
+        name: json.name.take().ok_or_else(|| missing("name"))?,
+        depends_on: json.depends_on.take().unwrap_or_default(),
+        when: json.when.take(),
+        rule: json.trigger_rule.take(),
+    };
+    let name = json.task_name.take().unwrap_or_else(|| node.name.clone());
+    Ok((node, json.into_request(name, body)?))
+}
+
+fn missing(field: &str) -> FieldError {
+    FieldError { field: field.to_owned(), code: code::MISSING_FIELD, message: "is required".to_owned() }
 }
 
 /// From serde's words to ours. Its texts are the only place where it says what kind of error it is.
@@ -91,7 +130,7 @@ fn field_error(path: &str, error: &serde_json::Error) -> FieldError {
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 struct TaskJson {
-    task_name: String,
+    task_name: Option<String>,
     task_type: Name,
     payload: Option<Box<RawValue>>,
     execution_timeout: Option<Positive>,
@@ -110,6 +149,14 @@ struct TaskJson {
     concurrency: Option<Vec<Object<ConcurrencyJson>>>,
     rate: Option<Vec<Object<RateJson>>>,
     unique: Option<Object<UniqueJson>>,
+    map: Option<Object<MapJson>>,
+    shards: Option<Ranged<1, { PARTS_MAX }>>,
+    broadcast: Option<bool>,
+    // Only a node of a workflow has these.
+    name: Option<String>,
+    depends_on: Option<Vec<String>>,
+    when: Option<String>,
+    trigger_rule: Option<TriggerRule>,
 }
 
 /// The most retries that can be asked for.
@@ -144,7 +191,9 @@ impl RetryJson {
 }
 
 impl TaskJson {
-    fn into_request(self) -> Result<TaskRequest, FieldError> {
+    /// `body` is what it was read from.
+    fn into_request(mut self, name: String, body: &[u8]) -> Result<TaskRequest, FieldError> {
+        let fan = FanOut::new(self.map.take().map(|Object(map)| map), self.shards, self.broadcast, body)?;
         let retry = match (self.retry_count, self.retry_policy) {
             (Some(_), Some(_)) => {
                 return Err(FieldError {
@@ -158,7 +207,7 @@ impl TaskJson {
             (None, None) => RetryRequest::default(),
         };
         let payload = self.payload.map_or_else(|| Ok(Payload::default()), |raw| payload(&raw))?;
-        let new = TaskRequest::new(self.task_name, self.task_type, payload);
+        let new = TaskRequest::new(name, self.task_type, payload);
         let priority = self.priority.and_then(|n| Priority::new(u8::try_from(n.0).ok()?));
         Ok(TaskRequest {
             execution_timeout: self.execution_timeout.map(|span| span.0),
@@ -176,13 +225,14 @@ impl TaskJson {
             concurrency: objects(self.concurrency, ConcurrencyJson::into_limit),
             rate: objects(self.rate, RateJson::into_limit),
             unique: self.unique.map(|Object(unique)| unique.into_rule()),
+            fan: fan.map(Box::new),
             ..new
         })
     }
 }
 
 /// A JSON text becomes the text itself; everything else is kept as it was written.
-fn payload(raw: &RawValue) -> Result<Payload, FieldError> {
+pub(super) fn payload(raw: &RawValue) -> Result<Payload, FieldError> {
     if !raw.get().starts_with('"') {
         return Ok(Payload::Json(raw.get().to_owned()));
     }

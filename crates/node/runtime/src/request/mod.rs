@@ -7,20 +7,28 @@
 mod depth;
 mod duration;
 mod error;
+mod fan;
 mod fingerprint;
 mod flow;
 mod json;
 mod limits;
+mod render;
 mod schedule;
 mod task;
 mod template;
+mod workflow;
 
 pub use depth::{JSON_DEPTH_MAX, too_deep};
 pub use duration::{Positive, Span, parse_span};
 pub use error::{FieldError, code};
+pub use fan::{FanOut, MapRequest, Over, PARTS_MAX, Tolerance};
 pub use flow::{ConcurrencyJson, LIMIT_MAX, LIMITS_MAX, RateJson, UniqueJson, objects};
 pub use json::{Moment, Object, RETRIES_MAX, Ranged, parse_time, read_json};
 pub use limits::{INTERNAL_PREFIX, RequestLimits, check_internal, check_key};
 pub use schedule::{FAILURES_MAX, MissedName, OverlapName, ScheduleRequest, scheduled_task, times_of};
 pub use task::{Placement, RetryRequest, TaskRequest};
 pub use template::TEMPLATE_LEN_MAX;
+pub(crate) use fan::check_count;
+pub(crate) use render::{Context, Scope, holds, payload_of, render_payload, render_value};
+pub(crate) use workflow::node_request;
+pub use workflow::{NODES_MAX, RunRequest, Workflow, WorkflowNode};

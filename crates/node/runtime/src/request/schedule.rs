@@ -10,7 +10,6 @@ use tasklane_schedule::{Missed, Overlap, Rule, Times, TimesError, When};
 use super::duration::{Positive, Span};
 use super::error::{FieldError, code};
 use super::json::{Moment, Ranged, read_json};
-use super::limits::check_internal;
 use super::task::TaskRequest;
 
 /// What a client asks to be done again and again.
@@ -192,19 +191,8 @@ pub fn times_of(rule: &Rule) -> Result<Times, FieldError> {
 
 /// The task of a schedule, as JSON. Errors name fields below `task`.
 pub fn scheduled_task(json: &str) -> Result<TaskRequest, FieldError> {
-    let below = |error: FieldError| FieldError {
-        field: if error.field.is_empty() { "task".to_owned() } else { format!("task.{}", error.field) },
-        ..error
-    };
+    let below = |error: FieldError| error.below("task");
     let task = TaskRequest::from_json(json.as_bytes()).map_err(below)?;
-    // What servers keep for themselves is not to be had this way either.
-    check_internal("taskType", &task.task_type).map_err(below)?;
-    check_internal("queue", &task.queue).map_err(below)?;
-    let given = [("requestId", task.request_id.is_some()), ("runAt", task.run_at.is_some())];
-    match given.into_iter().find(|(_, given)| *given) {
-        Some((field, _)) => {
-            Err(below(FieldError::invalid(field, "must not be given: each fire is a task of its own")))
-        }
-        None => Ok(task),
-    }
+    task.check_part().map_err(below)?;
+    Ok(task)
 }

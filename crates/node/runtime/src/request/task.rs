@@ -11,8 +11,9 @@ use tasklane_core::task::{Fingerprint, NewTask, Payload, Priority, TaskBody, Tas
 use tasklane_core::time::Timestamp;
 
 use super::error::FieldError;
+use super::fan::FanOut;
 use super::flow::Keys;
-use super::limits::RequestLimits;
+use super::limits::{RequestLimits, check_internal};
 use super::template::KeySource;
 use super::{fingerprint, json};
 
@@ -55,8 +56,14 @@ pub struct TaskRequest {
     pub rate: Vec<RateLimit>,
     /// While another task holds this key, there is no second one.
     pub unique: Option<UniqueRule>,
+    /// It becomes many tasks instead of one.
+    pub fan: Option<Box<FanOut>>,
     /// The task that this one is a part or a retry of. Not a client's to say.
     pub parent: Option<TaskId>,
+    /// Which part of it. Not a client's to say.
+    pub part: Option<String>,
+    /// It may have parts. Not a client's to say.
+    pub whole: bool,
 }
 
 /// A retry policy of which any part may be left to the queue.
@@ -129,13 +136,28 @@ impl TaskRequest {
             concurrency: Vec::new(),
             rate: Vec::new(),
             unique: None,
+            fan: None,
             parent: None,
+            part: None,
+            whole: false,
         }
     }
 
     /// Reads a request from JSON. Sizes are checked by [`into_task`](Self::into_task).
     pub fn from_json(body: &[u8]) -> Result<Self, FieldError> {
         json::read_task(body)
+    }
+
+    /// Checks a request that becomes a task when something else says so: each time another one, of nobody's own names.
+    pub(crate) fn check_part(&self) -> Result<(), FieldError> {
+        // What servers keep for themselves is not to be had this way either.
+        check_internal("taskType", &self.task_type)?;
+        check_internal("queue", &self.queue)?;
+        let given = [("requestId", self.request_id.is_some()), ("runAt", self.run_at.is_some())];
+        match given.into_iter().find(|(_, given)| *given) {
+            Some((field, _)) => Err(FieldError::invalid(field, "must not be given: each task is one of its own")),
+            None => Ok(()),
+        }
     }
 
     /// Tells this request from others with the same request id.
@@ -219,6 +241,8 @@ impl TaskRequest {
             hash_key: self.hash_key,
             unique: unique.map(Box::new),
             parent: self.parent,
+            part: self.part,
+            whole: self.whole,
             schedule: None,
             nominal_time: None,
         };

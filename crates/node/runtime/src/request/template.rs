@@ -94,6 +94,9 @@ impl KeyTemplate {
             return Ok(Self(Kind::Text(text.to_owned())));
         }
         check_code(text)?;
+        if code_of(text).split(|c| !is_name(c)).any(|word| word == "self") {
+            return Err(format!("names \"self\", which is none of {}", FIELDS.join(", ")));
+        }
         let mut environment = Environment::empty();
         environment.set_undefined_behavior(UndefinedBehavior::Strict);
         environment.set_fuel(Some(FUEL));
@@ -169,7 +172,7 @@ impl KeyTemplate {
 
 /// A value that has a text under every name.
 #[derive(Debug)]
-struct Anything;
+pub(super) struct Anything;
 
 impl Object for Anything {
     fn get_value(self: &Arc<Self>, _: &Value) -> Option<Value> {
@@ -178,15 +181,14 @@ impl Object for Anything {
 }
 
 /// Refuses what no task could ever make right, or what would cost too much.
-fn check_code(text: &str) -> Result<(), String> {
+pub(super) fn check_code(text: &str) -> Result<(), String> {
     let code = code_of(text);
     if text.contains("{%") || code.contains('*') {
         return Err("must be made of text and {{ … }}, without {% … %} and without *".to_owned());
     }
-    let name = |c: char| c.is_alphanumeric() || c == '_';
     let calls = code.match_indices('.').any(|(at, _)| {
         let rest = code[at + 1..].trim_start();
-        rest.starts_with(name) && rest.trim_start_matches(name).trim_start().starts_with('(')
+        rest.starts_with(is_name) && rest.trim_start_matches(is_name).trim_start().starts_with('(')
     });
     if calls {
         return Err("must not call methods; there are filters, as {{ metadata.tenant | lower }}".to_owned());
@@ -196,10 +198,11 @@ fn check_code(text: &str) -> Result<(), String> {
     if slices {
         return Err("must not cut texts with [ : ]".to_owned());
     }
-    if code.split(|c| !name(c)).any(|word| word == "self") {
-        return Err(format!("names \"self\", which is none of {}", FIELDS.join(", ")));
-    }
     Ok(())
+}
+
+fn is_name(c: char) -> bool {
+    c.is_alphanumeric() || c == '_'
 }
 
 /// What stands within {{ … }}, without what stands in quotes there.
@@ -280,7 +283,7 @@ pub(crate) fn check_template(field: &str, text: &str) -> Result<(), FieldError> 
 }
 
 /// What minijinja says, without the place: a template is a line.
-fn told(error: &minijinja::Error) -> String {
+pub(super) fn told(error: &minijinja::Error) -> String {
     match error.detail() {
         Some(detail) => format!("{}: {detail}", error.kind()),
         None if error.kind() == ErrorKind::UndefinedError => {

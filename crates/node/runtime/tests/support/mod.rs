@@ -20,13 +20,17 @@ use tasklane_local::{LocalBus, LocalCoordinator, MemoryOptions, MemoryStore, Ses
 use tasklane_ports::{Attempt, Execution, Executor, ExecutorError, TaskView};
 use tasklane_runtime::executors::Registry;
 use tasklane_runtime::hub::Hub;
-use tasklane_runtime::node::{BULK_TYPE, BulkExecutor, Node, NodeOptions, NodeParts, RetentionOptions};
+use tasklane_runtime::node::{
+    BULK_TYPE, BulkExecutor, MAP_TYPE, MapExecutor, Node, NodeOptions, NodeParts, REFUSED_TYPE, RefusedExecutor,
+    RetentionOptions, WORKFLOW_TYPE, WorkflowExecutor,
+};
 use tasklane_runtime::request::{RequestLimits, TaskRequest};
 use tasklane_runtime::scheduler::{Scheduler, SchedulerOptions, SchedulerParts};
 use tasklane_runtime::worker::{OutputOptions, Worker, WorkerOptions, WorkerParts};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+#[allow(unused_imports, reason = "each test file uses its part")]
 pub(crate) use faulty::{Fault, Faulty};
 
 pub(crate) fn name(text: &str) -> Name {
@@ -46,6 +50,7 @@ pub(crate) struct System {
     stop_worker: CancellationToken,
     stop_rest: CancellationToken,
     worker: JoinHandle<()>,
+    drivers: JoinHandle<()>,
     rest: Vec<JoinHandle<()>>,
 }
 
@@ -90,18 +95,33 @@ impl System {
         for (task_type, executor) in executors {
             registry.register(name(task_type), executor);
         }
-        let worker = Worker::new(
-            WorkerOptions {
-                name: name("w1"),
+        let mut wholes = Registry::new();
+        wholes.register(name(WORKFLOW_TYPE), Arc::new(WorkflowExecutor::new(node.clone())));
+        wholes.register(name(MAP_TYPE), Arc::new(MapExecutor::new(node.clone())));
+        wholes.register(name(REFUSED_TYPE), Arc::new(RefusedExecutor));
+        let worker = |worker_name: &str, executors: Registry, capacity: u32| {
+            let options = WorkerOptions {
+                name: name(worker_name),
                 weight: 1,
                 labels: BTreeMap::new(),
                 stop_grace: Duration::from_secs(1),
                 drain_grace: Duration::from_secs(5),
-                machine: worker::WorkerOptions { lanes: 2, ..worker::WorkerOptions::default() },
+                machine: worker::WorkerOptions { lanes: 2, capacity, ..worker::WorkerOptions::default() },
                 output: OutputOptions::default(),
-            },
-            WorkerParts { bus, coordinator, logs, executors: registry, hub, on_lease: Arc::new(|_| {}) },
-        );
+            };
+            let parts = WorkerParts {
+                bus: bus.clone(),
+                coordinator: coordinator.clone(),
+                logs: logs.clone(),
+                executors,
+                hub: Arc::clone(&hub),
+                on_lease: Arc::new(|_| {}),
+            };
+            Worker::new(options, parts)
+        };
+        let capacity = worker::WorkerOptions::default().capacity;
+        let drivers = worker("tasklane.wholes", wholes, 100);
+        let worker = worker("w1", registry, capacity);
         let (stop_worker, stop_rest) = (CancellationToken::new(), CancellationToken::new());
         let background = node.clone();
         let stop_node = stop_rest.clone();
@@ -110,6 +130,7 @@ impl System {
             store,
             before_bulk,
             worker: tokio::spawn(worker.run(stop_worker.clone())),
+            drivers: tokio::spawn(drivers.run(stop_worker.clone())),
             rest: vec![
                 tokio::spawn(scheduler.run(stop_rest.clone())),
                 tokio::spawn(async move { background.run(stop_node).await }),
@@ -134,6 +155,7 @@ impl System {
     pub(crate) async fn close(self) {
         self.stop_worker.cancel();
         self.worker.await.unwrap();
+        self.drivers.await.unwrap();
         self.stop_rest.cancel();
         for part in self.rest {
             part.await.unwrap();

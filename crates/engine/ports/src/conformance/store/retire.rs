@@ -102,11 +102,38 @@ pub async fn expired_tasks_are_told_by_when_they_finished(env: &dyn StoreEnv) {
         (0, 1_000, vec![], vec![id(0), id(1), id(2), id(3)]),
     ] {
         let found = store.expired(bounds(finished_before, forget_before, 100)).await.unwrap();
-        assert_eq!(found, Expired { strip, forget, next: None }, "{finished_before} {forget_before}");
+        assert_eq!(found, Expired { strip, forget, ..Expired::default() }, "{finished_before} {forget_before}");
     }
     let before = store.tasks(&ids(&new)).await.unwrap();
     pages::all_expired(&*store, bounds(1_000, 1_000, 1)).await;
     assert_eq!(store.tasks(&ids(&new)).await.unwrap(), before, "looking changes nothing");
+}
+
+/// 16: a part is no matter of its own, and what may have parts is named.
+pub async fn parts_do_not_expire_by_themselves(env: &dyn StoreEnv) {
+    let store = env.store();
+    let whole = task(1).with(|_, body| body.whole = true).build();
+    let part = task(2).with(|_, body| {
+        body.parent = Some(task(1).id());
+        body.part = Some("extract".to_owned());
+    });
+    let new = vec![whole, part.build(), task(3).with(|_, body| body.parent = Some(task(1).id())).build()];
+    create(&*store, new.clone()).await;
+    let mut owner = Owner::claim(&store, LANE).await;
+    end(&mut owner, &new, 100).await;
+    let part = view(&*store, new[1].id).await.row.state.part.unwrap();
+    assert_eq!((part.of, part.name.as_str()), (new[0].id, "extract"));
+    for forget_before in [0, 1_000] {
+        let found = store.expired(bounds(1_000, forget_before, 10)).await.unwrap();
+        assert_eq!(found.wholes, [new[0].id]);
+        let mut due = [found.strip, found.forget].concat();
+        due.sort_unstable();
+        let mut expected = [new[0].id, new[2].id];
+        expected.sort_unstable();
+        assert_eq!(due, expected, "{forget_before}");
+    }
+    store.retire(&[], &[new[1].id]).await.unwrap();
+    assert_eq!(store.tasks(&[new[1].id]).await.unwrap(), [None], "it is forgotten when that is asked for");
 }
 
 /// 12, 16: over all lanes, oldest first, however small the pages; nothing behind the end is looked at.

@@ -1,0 +1,273 @@
+//! One run of a graph.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use tasklane_core::guard::{Guard, Guards};
+
+use crate::graph::{Graph, TriggerRule};
+
+/// What a failed node means for the others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum OnFailure {
+    /// Nothing begins any more but what is there for failures: nodes with another rule than that all have succeeded.
+    #[default]
+    Stop,
+    /// What does not depend on it goes on.
+    Continue,
+}
+
+/// Where a node stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeState {
+    /// It depends on what has not ended.
+    Waiting,
+    /// It may begin.
+    Ready,
+    /// Its task has not ended.
+    Open,
+    /// Nothing more happens to it.
+    Ended(End),
+}
+
+/// How a node ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Its task succeeded.
+    Succeeded,
+    /// Its task failed.
+    Failed,
+    /// Its task was cancelled.
+    Cancelled,
+    /// It has none.
+    Skipped(Skip),
+}
+
+/// Why a node has no task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Skip {
+    /// Its own condition does not hold.
+    Condition,
+    /// This dependency has not succeeded.
+    Dependency(usize),
+    /// It is there for failures, and there was none.
+    NothingFailed,
+    /// The run was stopped before.
+    Stopped,
+}
+
+impl End {
+    /// It began and did not succeed.
+    pub fn is_failure(self) -> bool {
+        matches!(self, Self::Failed | Self::Cancelled)
+    }
+}
+
+/// How many nodes are where.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counts {
+    /// Those that have not begun and may still.
+    pub waiting: usize,
+    /// Those whose task has not ended.
+    pub open: usize,
+    /// Those whose task succeeded.
+    pub succeeded: usize,
+    /// Those whose task failed.
+    pub failed: usize,
+    /// Those whose task was cancelled.
+    pub cancelled: usize,
+    /// Those that have no task.
+    pub skipped: usize,
+}
+
+/// A run: where each node stands.
+#[derive(Clone, Debug)]
+pub struct Run {
+    graph: Arc<Graph>,
+    on_failure: OnFailure,
+    guards: Guards,
+    states: Vec<NodeState>,
+    /// For each node, dependencies that have not ended.
+    awaited: Vec<usize>,
+    ready: VecDeque<usize>,
+    /// A node has failed, and that stops the run.
+    failed: bool,
+    /// Nothing begins any more.
+    halted: bool,
+    counts: Counts,
+}
+
+impl Run {
+    /// A run that has not begun.
+    pub fn new(graph: Arc<Graph>, on_failure: OnFailure, guards: Guards) -> Self {
+        let awaited: Vec<usize> = (0..graph.len()).map(|node| graph.waits_for(node).len()).collect();
+        let mut run = Self {
+            on_failure,
+            guards,
+            states: vec![NodeState::Waiting; graph.len()],
+            ready: VecDeque::new(),
+            failed: false,
+            halted: false,
+            counts: Counts { waiting: graph.len(), ..Counts::default() },
+            awaited,
+            graph,
+        };
+        for node in 0..run.graph.len() {
+            if run.awaited[node] == 0 {
+                run.set(node, NodeState::Ready);
+            }
+        }
+        run
+    }
+
+    /// The nodes.
+    pub fn graph(&self) -> &Arc<Graph> {
+        &self.graph
+    }
+
+    /// Where a node stands.
+    pub fn state(&self, node: usize) -> NodeState {
+        self.states[node]
+    }
+
+    /// How many nodes are where.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// A task of a node exists. Said of all that exist before anything is said of ends: what has begun is not stopped.
+    pub fn begun(&mut self, node: usize) {
+        if matches!(self.states[node], NodeState::Waiting | NodeState::Ready) {
+            self.set(node, NodeState::Open);
+        }
+    }
+
+    /// A node has ended: its task has, or it is to have none.
+    pub fn ended(&mut self, node: usize, end: End) {
+        let mut ended = VecDeque::from([(node, end)]);
+        while let Some((node, end)) = ended.pop_front() {
+            if matches!(self.states[node], NodeState::Ended(_)) {
+                continue;
+            }
+            self.set(node, NodeState::Ended(end));
+            let stops = end.is_failure() && self.on_failure == OnFailure::Stop && !self.failed;
+            self.failed |= stops;
+            let graph = Arc::clone(&self.graph);
+            for &next in graph.awaited_by(node) {
+                self.awaited[next] -= 1;
+                let decided = self.awaited[next] == 0 || !self.guards.on(Guard::NodeWaitsForAll);
+                if decided && self.states[next] == NodeState::Waiting {
+                    match self.judged(next) {
+                        Ok(()) => self.set(next, NodeState::Ready),
+                        Err(skip) => ended.push_back((next, End::Skipped(skip))),
+                    }
+                }
+            }
+            if stops {
+                ended.extend(self.not_begun().filter(|&node| self.is_stopped(node)).map(stopped));
+            }
+        }
+    }
+
+    /// Nothing begins any more: the run was cancelled, or its time is over.
+    pub fn halt(&mut self) {
+        self.halted = true;
+        let rest: Vec<usize> = self.not_begun().collect();
+        for node in rest {
+            self.ended(node, stopped(node).1);
+        }
+    }
+
+    /// Some of the nodes that may begin. Each is given out once; what cannot begin yet is given back.
+    pub fn take_ready(&mut self, limit: usize) -> Vec<usize> {
+        let mut taken = Vec::new();
+        while taken.len() < limit
+            && let Some(node) = self.ready.pop_front()
+        {
+            if self.states[node] == NodeState::Ready {
+                taken.push(node);
+            }
+        }
+        taken
+    }
+
+    /// A node could not begin yet.
+    pub fn give_back(&mut self, node: usize) {
+        if self.states[node] == NodeState::Ready {
+            self.ready.push_back(node);
+        }
+    }
+
+    /// Whether every node has ended.
+    pub fn is_over(&self) -> bool {
+        let open = if self.guards.on(Guard::WholeWaitsForParts) { self.counts.open } else { 0 };
+        self.counts.waiting + open == 0
+    }
+
+    /// Whether it has gone well, as far as it has gone.
+    pub fn has_failed(&self) -> bool {
+        self.counts.failed + self.counts.cancelled > 0
+    }
+
+    /// The first node that did not go well.
+    pub fn first_failure(&self) -> Option<usize> {
+        let failure = |node: &usize| matches!(self.states[*node], NodeState::Ended(end) if end.is_failure());
+        (0..self.states.len()).find(failure)
+    }
+
+    fn not_begun(&self) -> impl Iterator<Item = usize> {
+        let open = |node: &usize| matches!(self.states[*node], NodeState::Waiting | NodeState::Ready);
+        (0..self.states.len()).filter(open)
+    }
+
+    fn is_stopped(&self, node: usize) -> bool {
+        self.halted || self.failed && self.graph.rule(node) == TriggerRule::AllSucceeded
+    }
+
+    /// Whether a node may begin whose dependencies have ended.
+    fn judged(&self, node: usize) -> Result<(), Skip> {
+        let mut ends = self.graph.waits_for(node).iter().map(|&dependency| (dependency, self.states[dependency]));
+        let fits = match self.graph.rule(node) {
+            TriggerRule::AllSucceeded => {
+                let unlike = |(_, state): &(usize, NodeState)| *state != NodeState::Ended(End::Succeeded);
+                match ends.find(unlike).filter(|(_, state)| matches!(state, NodeState::Ended(_))) {
+                    Some((dependency, _)) => Err(Skip::Dependency(dependency)),
+                    None => Ok(()),
+                }
+            }
+            TriggerRule::AllDone => Ok(()),
+            TriggerRule::AnyFailed => {
+                let failed = |(_, state)| matches!(state, NodeState::Ended(end) if end.is_failure());
+                if ends.any(failed) { Ok(()) } else { Err(Skip::NothingFailed) }
+            }
+        };
+        if fits.is_ok() && self.is_stopped(node) { Err(Skip::Stopped) } else { fits }
+    }
+
+    fn set(&mut self, node: usize, state: NodeState) {
+        *self.count(self.states[node]) -= 1;
+        *self.count(state) += 1;
+        self.states[node] = state;
+        if state == NodeState::Ready {
+            self.ready.push_back(node);
+        }
+    }
+
+    fn count(&mut self, state: NodeState) -> &mut usize {
+        let counts = &mut self.counts;
+        match state {
+            NodeState::Waiting | NodeState::Ready => &mut counts.waiting,
+            NodeState::Open => &mut counts.open,
+            NodeState::Ended(End::Succeeded) => &mut counts.succeeded,
+            NodeState::Ended(End::Failed) => &mut counts.failed,
+            NodeState::Ended(End::Cancelled) => &mut counts.cancelled,
+            NodeState::Ended(End::Skipped(_)) => &mut counts.skipped,
+        }
+    }
+}
+
+fn stopped(node: usize) -> (usize, End) {
+    (node, End::Skipped(Skip::Stopped))
+}

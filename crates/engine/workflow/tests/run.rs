@@ -1,0 +1,207 @@
+//! Which nodes run, against a second opinion.
+
+#![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
+
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use tasklane_core::guard::Guards;
+use tasklane_workflow::{End, Graph, GraphError, NodeSpec, NodeState, OnFailure, Run, Skip, TriggerRule};
+
+fn node(name: &str, depends_on: &[&str], rule: TriggerRule) -> NodeSpec {
+    let depends_on = depends_on.iter().map(ToString::to_string).collect();
+    NodeSpec { name: name.to_owned(), depends_on, rule }
+}
+
+fn graph(nodes: &[(&str, &[&str])]) -> Result<Graph, GraphError> {
+    Graph::new(nodes.iter().map(|(name, on)| node(name, on, TriggerRule::AllSucceeded)).collect())
+}
+
+fn run(nodes: Vec<NodeSpec>, on_failure: OnFailure) -> Run {
+    Run::new(Arc::new(Graph::new(nodes).unwrap()), on_failure, Guards::ALL_ON)
+}
+
+#[test]
+fn what_is_no_graph_is_told_with_its_place() {
+    assert_eq!(graph(&[("a", &[]), ("a", &[])]), Err(GraphError::SameName { node: 1, first: 0 }));
+    let unknown = GraphError::Unknown { node: 1, at: 1, name: "c".to_owned() };
+    assert_eq!(graph(&[("a", &[]), ("b", &["a", "c"])]), Err(unknown));
+    assert_eq!(graph(&[("a", &[]), ("b", &["a", "a"])]), Err(GraphError::Twice { node: 1, at: 1 }));
+    let circle = graph(&[("s", &[]), ("a", &["s", "c"]), ("b", &["a"]), ("c", &["b"]), ("d", &["c"])]);
+    let message = circle.unwrap_err().to_string();
+    assert_eq!(message, "must not wait for itself: a waits for c waits for b waits for a");
+    let own = graph(&[("a", &["a"])]).unwrap_err().to_string();
+    assert_eq!(own, "must not wait for itself: a waits for a");
+}
+
+#[test]
+fn a_failure_stops_what_has_not_begun_but_for_what_is_there_for_it() {
+    let nodes = || {
+        vec![
+            node("a", &[], TriggerRule::AllSucceeded),
+            node("b", &[], TriggerRule::AllSucceeded),
+            node("after_b", &["b"], TriggerRule::AllSucceeded),
+            node("clean", &["after_b"], TriggerRule::AllDone),
+            node("alert", &["a"], TriggerRule::AnyFailed),
+            node("quiet", &["b"], TriggerRule::AnyFailed),
+        ]
+    };
+    let mut stop = run(nodes(), OnFailure::Stop);
+    assert_eq!(stop.take_ready(9), [0, 1]);
+    stop.begun(0);
+    stop.begun(1);
+    stop.ended(0, End::Failed);
+    assert_eq!(stop.state(2), NodeState::Ended(End::Skipped(Skip::Stopped)));
+    assert_eq!(stop.take_ready(9), [4, 3], "what is there for failures goes on");
+    stop.ended(1, End::Succeeded);
+    assert_eq!(stop.state(5), NodeState::Ended(End::Skipped(Skip::NothingFailed)));
+    assert!(!stop.is_over());
+    stop.ended(3, End::Succeeded);
+    stop.ended(4, End::Succeeded);
+    assert!(stop.is_over() && stop.has_failed());
+    assert_eq!(stop.first_failure(), Some(0));
+
+    let mut go_on = run(nodes(), OnFailure::Continue);
+    go_on.ended(0, End::Failed);
+    assert_eq!(go_on.state(2), NodeState::Waiting);
+    go_on.ended(1, End::Succeeded);
+    assert_eq!(go_on.take_ready(9), [4, 2]);
+}
+
+#[test]
+fn a_halt_leaves_only_what_has_begun() {
+    let mut halted = run(
+        vec![
+            node("a", &[], TriggerRule::AllSucceeded),
+            node("b", &["a"], TriggerRule::AllDone),
+            node("c", &[], TriggerRule::AllSucceeded),
+        ],
+        OnFailure::Continue,
+    );
+    halted.begun(0);
+    halted.halt();
+    assert!(halted.take_ready(9).is_empty() && !halted.is_over());
+    halted.ended(0, End::Cancelled);
+    assert!(halted.is_over());
+    assert_eq!(halted.state(1), NodeState::Ended(End::Skipped(Skip::Stopped)));
+}
+
+/// What a task of each node would come to, and whether the node wants one.
+#[derive(Clone, Debug)]
+struct Fate {
+    specs: Vec<NodeSpec>,
+    ends: Vec<End>,
+    wanted: Vec<bool>,
+    /// Says in which order things are heard.
+    order: Vec<u32>,
+}
+
+fn fates() -> impl Strategy<Value = Fate> {
+    let rule = prop_oneof![
+        3 => Just(TriggerRule::AllSucceeded),
+        1 => Just(TriggerRule::AllDone),
+        1 => Just(TriggerRule::AnyFailed),
+    ];
+    let end = prop_oneof![4 => Just(End::Succeeded), 1 => Just(End::Failed), 1 => Just(End::Cancelled)];
+    let each = (rule, end, prop::bool::weighted(0.9), any::<u32>(), prop::collection::vec(any::<u32>(), 0..4));
+    prop::collection::vec(each, 1..40).prop_map(|all| {
+        let mut fate = Fate { specs: Vec::new(), ends: Vec::new(), wanted: Vec::new(), order: Vec::new() };
+        for (at, (rule, end, wanted, order, on)) in all.into_iter().enumerate() {
+            let mut on: Vec<usize> = on.iter().filter(|_| at > 0).map(|n| *n as usize % at.max(1)).collect();
+            on.sort_unstable();
+            on.dedup();
+            let depends_on = on.iter().map(|n| format!("n{n}")).collect();
+            fate.specs.push(NodeSpec { name: format!("n{at}"), depends_on, rule });
+            fate.ends.push(end);
+            fate.wanted.push(wanted);
+            fate.order.push(order);
+        }
+        fate
+    })
+}
+
+/// What becomes of each node when nothing stops the others: said directly, node after node.
+fn expected(fate: &Fate) -> Vec<Option<End>> {
+    let mut known: Vec<Option<End>> = Vec::new();
+    for (at, spec) in fate.specs.iter().enumerate() {
+        let on = |name: &String| known[name[1..].parse::<usize>().unwrap()];
+        let begins = match spec.rule {
+            TriggerRule::AllSucceeded => spec.depends_on.iter().all(|name| on(name) == Some(End::Succeeded)),
+            TriggerRule::AllDone => true,
+            TriggerRule::AnyFailed => {
+                spec.depends_on.iter().any(|name| matches!(on(name), Some(End::Failed | End::Cancelled)))
+            }
+        };
+        // One without dependencies waits for nothing, whatever its rule.
+        let begins = begins || spec.depends_on.is_empty();
+        known.push((begins && fate.wanted[at]).then_some(fate.ends[at]));
+    }
+    known
+}
+
+/// Plays a run to its end; what is open ends in the order that the fate says. Answers which nodes began.
+fn play(fate: &Fate, run: &mut Run) -> Vec<usize> {
+    let (mut open, mut begun): (Vec<usize>, Vec<usize>) = (Vec::new(), Vec::new());
+    while !run.is_over() {
+        for node in run.take_ready(3) {
+            if fate.wanted[node] {
+                for &on in run.graph().waits_for(node) {
+                    assert!(matches!(run.state(on), NodeState::Ended(_)), "{node} began before {on} had ended");
+                }
+                run.begun(node);
+                open.push(node);
+                begun.push(node);
+            } else {
+                run.ended(node, End::Skipped(Skip::Condition));
+            }
+        }
+        let next = (0..open.len()).min_by_key(|&at| fate.order[open[at]]);
+        if let Some(at) = next {
+            let node = open.swap_remove(at);
+            run.ended(node, fate.ends[node]);
+        }
+    }
+    begun
+}
+
+fn end_of(run: &Run, node: usize) -> Option<End> {
+    match run.state(node) {
+        NodeState::Ended(End::Skipped(_)) => None,
+        NodeState::Ended(end) => Some(end),
+        state => panic!("{node} is {state:?}"),
+    }
+}
+
+proptest! {
+    #[test]
+    fn branches_go_on_as_a_second_opinion_says(fate in fates()) {
+        let mut all = run(fate.specs.clone(), OnFailure::Continue);
+        play(&fate, &mut all);
+        for (node, expected) in expected(&fate).into_iter().enumerate() {
+            prop_assert_eq!(end_of(&all, node), expected, "node {}", node);
+        }
+    }
+
+    #[test]
+    fn whoever_forgets_everything_decides_the_same(fate in fates(), cut in any::<prop::sample::Index>()) {
+        for on_failure in [OnFailure::Stop, OnFailure::Continue] {
+            let mut first = run(fate.specs.clone(), on_failure);
+            let begun = play(&fate, &mut first);
+            // All that has begun is heard of first, then how some of it ended, in any order; then it goes on.
+            let mut second = run(fate.specs.clone(), on_failure);
+            for &node in &begun {
+                second.begun(node);
+            }
+            let mut ended = begun.clone();
+            ended.rotate_left(cut.index(begun.len().max(1)));
+            for node in ended {
+                second.ended(node, fate.ends[node]);
+            }
+            let again = play(&fate, &mut second);
+            prop_assert!(again.is_empty(), "{again:?} began, though everything had");
+            for node in 0..fate.specs.len() {
+                prop_assert_eq!(end_of(&first, node), end_of(&second, node), "node {}", node);
+            }
+        }
+    }
+}

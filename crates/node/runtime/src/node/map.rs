@@ -1,0 +1,558 @@
+//! Tasks that become many: a part for each item, for each shard, or on each worker; and a last one that is given their
+//! results.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
+use tasklane_core::id::{Name, TaskId};
+use tasklane_core::member::WorkerDescriptor;
+use tasklane_core::message::{Dispatch, Finish};
+use tasklane_core::status::Status;
+use tasklane_core::task::{Payload, Progress, TaskError};
+use tasklane_ports::{Attempt, Execution, Executor, ExecutorError, StoreError, TaskView};
+
+use crate::request::{
+    Context, FieldError, MapRequest, Over, Scope, TaskRequest, check_count, payload_of, render_payload, render_value,
+};
+
+use super::Node;
+use super::wholes::{Begun, Drive, Driver, PAGE, Trouble, WholeEnd, part_failed, unreadable, whole_request};
+
+/// Task type and queue of tasks that become many.
+pub const MAP_TYPE: &str = "tasklane.map";
+
+/// The name of the part that is given the results of the others.
+const REDUCE: &str = "reduce";
+/// Results that are handed on within a payload.
+const INLINE_BYTES_MAX: usize = 256 << 10;
+/// Results that are kept with the whole itself.
+const RESULT_BYTES_MAX: usize = 64 << 10;
+/// How long a part waits for its worker, unless something else is asked for.
+const WORKER_WAIT: Duration = Duration::from_mins(1);
+
+/// The payload of a task that becomes many.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct MapSpec {
+    /// The request, as it was sent.
+    task: Box<RawValue>,
+    /// What its parts are for.
+    each: Each,
+    /// Metadata of all parts.
+    metadata: std::collections::BTreeMap<String, String>,
+    /// What expressions are worked out of, besides the item.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    context: Option<Value>,
+    /// Parts that succeeded there are not done again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    takes_over: Option<TaskId>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+enum Each {
+    Items(Vec<Box<RawValue>>),
+    Shards(u32),
+    Workers(Vec<Name>),
+}
+
+impl Each {
+    fn len(&self) -> usize {
+        match self {
+            Self::Items(items) => items.len(),
+            Self::Shards(count) => *count as usize,
+            Self::Workers(names) => names.len(),
+        }
+    }
+
+    /// What the part is for, as JSON.
+    fn item(&self, index: usize) -> String {
+        match self {
+            Self::Items(items) => items[index].get().to_owned(),
+            Self::Shards(_) => index.to_string(),
+            Self::Workers(names) => json!(names[index].as_str()).to_string(),
+        }
+    }
+}
+
+impl Node {
+    /// The whole that a request becomes which is to become many.
+    pub(super) fn map_whole(&self, request: TaskRequest) -> Result<TaskRequest, FieldError> {
+        let Some(fan) = request.fan else { return Ok(request) };
+        let map = MapRequest::from_json(&fan.json)?;
+        if fan.context.is_none() {
+            map.check(&fan.over, &Scope::default())?;
+        }
+        // Its parts are made later: what is wrong with all of them is better told now.
+        self.0.options.limits.check(&map.task)?;
+        let each = match fan.over {
+            Over::Items(items) => items_of(&items)?,
+            Over::Named(text) => {
+                let rule = |rule: String| FieldError::invalid("map.items", rule);
+                let Value::Array(items) = render_value(&text, &Context::default()).map_err(rule)? else {
+                    return Err(rule("must give a list".to_owned()));
+                };
+                check_count(items.len())?;
+                items_of(&items.iter().map(Value::to_string).collect::<Vec<_>>())?
+            }
+            Over::Shards(count) => Each::Shards(count),
+            Over::Workers => Each::Workers(self.able_workers(&map.task)),
+        };
+        let spec = MapSpec {
+            task: raw(&fan.json)?,
+            each,
+            metadata: request.metadata.clone(),
+            context: fan.context,
+            takes_over: None,
+        };
+        let payload = serde_json::to_string(&spec).expect("a spec can be written");
+        let mut whole = whole_request(MAP_TYPE, &request.task_name, payload);
+        // Queues have their own request ids; wholes share one queue.
+        whole.request_id = match (request.request_id, &request.parent) {
+            (Some(id), None) => Some(format!("{}:{id}", request.queue)),
+            (id, _) => id,
+        };
+        whole.metadata = request.metadata;
+        whole.priority = request.priority;
+        (whole.run_at, whole.delay) = (request.run_at, request.delay);
+        (whole.parent, whole.part) = (request.parent, request.part);
+        Ok(whole)
+    }
+
+    /// Workers that could run a task, by name.
+    fn able_workers(&self, task: &TaskRequest) -> Vec<Name> {
+        let workers = self.workers();
+        let able = workers.iter().map(|worker| &worker.descriptor).filter(|worker| {
+            worker.serves(&task.task_type, &task.labels) && !worker.draining
+        });
+        let mut names: Vec<Name> = able.map(|worker| worker.name.clone()).collect();
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+}
+
+fn raw(json: &str) -> Result<Box<RawValue>, FieldError> {
+    RawValue::from_string(json.to_owned()).map_err(|error| FieldError::invalid("map", error.to_string()))
+}
+
+fn items_of(items: &[String]) -> Result<Each, FieldError> {
+    Ok(Each::Items(items.iter().map(|item| raw(item)).collect::<Result<_, _>>()?))
+}
+
+/// Drives tasks that become many, in a server.
+#[derive(Debug)]
+pub struct MapExecutor {
+    node: Node,
+}
+
+impl MapExecutor {
+    /// Over the node that also takes the tasks in.
+    pub fn new(node: Node) -> Self {
+        Self { node }
+    }
+}
+
+fn spec_of(dispatch: &Dispatch) -> Result<MapSpec, ExecutorError> {
+    let payload = dispatch.body.as_ref().map_or("", |body| body.payload.as_str());
+    serde_json::from_str(payload).map_err(|error| ExecutorError::BadPayload { reason: error.to_string() })
+}
+
+#[async_trait]
+impl Executor for MapExecutor {
+    fn check(&self, dispatch: &Dispatch) -> Result<(), ExecutorError> {
+        spec_of(dispatch).map(drop)
+    }
+
+    async fn prepare(&self, dispatch: &Dispatch) -> Result<Box<dyn Execution>, ExecutorError> {
+        let spec = spec_of(dispatch)?;
+        let driver = Driver::of(self.node.clone(), dispatch).await?;
+        Ok(Box::new(MapExecution { driver, spec }))
+    }
+}
+
+#[derive(Debug)]
+struct MapExecution {
+    driver: Driver,
+    spec: MapSpec,
+}
+
+#[async_trait]
+impl Execution for MapExecution {
+    async fn run(self: Box<Self>, attempt: Arc<dyn Attempt>) -> Finish {
+        let Self { driver, spec } = *self;
+        let drive = Mapped {
+            request: MapRequest::from_json(spec.task.get()),
+            context: context_of(spec.context.as_ref()),
+            parts: Parts::new(spec.each.len()),
+            reduce: Reduce::None,
+            failure: None,
+            halted: false,
+            spec,
+        };
+        driver.run(Box::new(drive), attempt).await
+    }
+}
+
+fn context_of(stored: Option<&Value>) -> Context {
+    let mut context = Context::default();
+    for name in ["input", "nodes", "run"] {
+        if let Some(value) = stored.and_then(|stored| stored.get(name)) {
+            context.put(name, value.clone());
+        }
+    }
+    context
+}
+
+/// Where the parts stand.
+#[derive(Debug)]
+struct Parts {
+    /// By index.
+    states: Vec<PartState>,
+    open: HashMap<TaskId, usize>,
+    /// All before this one exist.
+    next: usize,
+    succeeded: usize,
+    failed: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PartState {
+    None,
+    Open(TaskId),
+    Succeeded(TaskId),
+    Failed(TaskId),
+}
+
+impl Parts {
+    fn new(total: usize) -> Self {
+        Self { states: vec![PartState::None; total], open: HashMap::new(), next: 0, succeeded: 0, failed: 0 }
+    }
+
+    fn ended(&mut self, index: usize, id: TaskId, status: Status) {
+        if status == Status::Success {
+            self.states[index] = PartState::Succeeded(id);
+            self.succeeded += 1;
+        } else {
+            self.states[index] = PartState::Failed(id);
+            self.failed += 1;
+        }
+    }
+
+    fn opened(&mut self, index: usize, id: TaskId) {
+        self.states[index] = PartState::Open(id);
+        self.open.insert(id, index);
+    }
+
+    /// Some that do not exist yet.
+    fn missing(&mut self, limit: usize) -> Vec<usize> {
+        let is_missing = |index: &usize| self.states[*index] == PartState::None;
+        while self.next < self.states.len() && !is_missing(&self.next) {
+            self.next += 1;
+        }
+        (self.next..self.states.len()).filter(is_missing).take(limit).collect()
+    }
+
+    fn all_ended(&self) -> bool {
+        self.succeeded + self.failed == self.states.len()
+    }
+}
+
+/// Where the last part stands.
+#[derive(Debug)]
+enum Reduce {
+    None,
+    Open(TaskId),
+    /// What it answered.
+    Done(Value),
+    Failed(TaskError),
+}
+
+#[derive(Debug)]
+struct Mapped {
+    spec: MapSpec,
+    request: Result<MapRequest, FieldError>,
+    context: Context,
+    parts: Parts,
+    reduce: Reduce,
+    /// What the first failure said.
+    failure: Option<TaskError>,
+    halted: bool,
+}
+
+impl Mapped {
+    fn request(&self) -> &MapRequest {
+        self.request.as_ref().expect("it was read when it was resumed")
+    }
+
+    fn note_failure(&mut self, index: usize, status: Status, error: Option<&TaskError>) {
+        if status != Status::Success && self.failure.is_none() {
+            let why = error.map_or("", |error| &error.message);
+            self.failure = Some(part_failed("part", &index.to_string(), status, why));
+        }
+    }
+
+    fn is_exceeded(&self) -> bool {
+        self.request().tolerate.is_exceeded(self.parts.failed, self.parts.states.len())
+    }
+
+    /// The request of a part.
+    fn part(&self, index: usize) -> Result<TaskRequest, TaskError> {
+        let wrong = |message: String| TaskError::new("expression", message).bounded();
+        let item = self.spec.each.item(index);
+        let mut context = self.context.clone();
+        let value = serde_json::from_str(&item).map_err(|error| wrong(error.to_string()))?;
+        context.put("item", value);
+        context.put("index", json!(index));
+        context.put("total", json!(self.parts.states.len()));
+        let map = self.request();
+        let mut request = map.task.clone();
+        request.payload = map.payload_of(&item, &context).map_err(wrong)?;
+        request.metadata.clone_from(&self.spec.metadata);
+        if let Each::Workers(names) = &self.spec.each {
+            request.labels.insert(WorkerDescriptor::NAME_LABEL.to_owned(), names[index].to_string());
+            request.start_timeout.get_or_insert(WORKER_WAIT);
+        }
+        Ok(request)
+    }
+
+    /// What the parts answered, in their order and with `null` for those that did not; `None` if that is too much.
+    async fn results(&self, node: &Node, bytes_max: usize) -> Result<Option<Value>, StoreError> {
+        let mut results = vec![Value::Null; self.parts.states.len()];
+        let mut bytes = results.len() * "null,".len();
+        let succeeded = self.parts.states.iter().enumerate().filter_map(|(index, state)| match state {
+            PartState::Succeeded(id) => Some((index, *id)),
+            PartState::None | PartState::Open(_) | PartState::Failed(_) => None,
+        });
+        let succeeded: Vec<(usize, TaskId)> = succeeded.collect();
+        for some in succeeded.chunks(PAGE) {
+            if bytes > bytes_max {
+                return Ok(None);
+            }
+            let ids: Vec<TaskId> = some.iter().map(|(_, id)| *id).collect();
+            for ((index, _), view) in some.iter().zip(node.views(&ids).await?) {
+                let data = view.and_then(|view| view.result).map(|result| result.data).unwrap_or_default();
+                bytes += data.len();
+                results[*index] = serde_json::from_str(&data).unwrap_or_default();
+            }
+        }
+        Ok((bytes <= bytes_max).then_some(Value::Array(results)))
+    }
+
+    fn counts(&self) -> Map<String, Value> {
+        let Parts { states, succeeded, failed, .. } = &self.parts;
+        let counts = [("total", states.len()), ("succeeded", *succeeded), ("failed", *failed)];
+        counts.into_iter().map(|(name, count)| (name.to_owned(), json!(count))).collect()
+    }
+
+    /// The request of the last part: it is given the results, or told where to get them.
+    async fn reduce_request(
+        &self,
+        driver: &Driver,
+        reduce: &TaskRequest,
+    ) -> Result<Result<TaskRequest, TaskError>, StoreError> {
+        let mut given = self.counts();
+        match self.results(&driver.node, INLINE_BYTES_MAX).await? {
+            Some(results) => given.insert("results".to_owned(), results),
+            None => given.insert("resultsFrom".to_owned(), json!(format!("/api/v1/tasks/{}/parts", driver.id))),
+        };
+        let mut request = reduce.clone();
+        if request.payload == Payload::default() {
+            request.payload = payload_of(Value::Object(given));
+            return Ok(Ok(request));
+        }
+        let mut context = self.context.clone();
+        for name in ["failed", "results", "resultsFrom", "succeeded", "total"] {
+            if let Some(value) = given.remove(name) {
+                context.put(name, value);
+            }
+        }
+        let rendered = render_payload(&request.payload, &context);
+        Ok(match rendered {
+            Ok(payload) => {
+                request.payload = payload;
+                Ok(request)
+            }
+            Err(message) => Err(TaskError::new("expression", message).bounded()),
+        })
+    }
+
+    async fn begin_reduce(&mut self, driver: &Driver) -> Result<bool, Trouble> {
+        let Some(reduce) = self.request().reduce.clone() else { return Ok(false) };
+        let request = self.reduce_request(driver, &reduce).await?;
+        match driver.submit(vec![(REDUCE.to_owned(), request)]).await?[..] {
+            [Begun::Yes(id)] => {
+                self.reduce = Reduce::Open(id);
+                Ok(false)
+            }
+            _ => Ok(true),
+        }
+    }
+
+    fn note_reduced(&mut self, view: &TaskView) {
+        let state = &view.row.state;
+        self.reduce = if state.status == Status::Success {
+            let data = view.result.as_ref().map_or("", |result| &result.data);
+            Reduce::Done(serde_json::from_str(data).unwrap_or_default())
+        } else {
+            let why = state.error.as_ref().map_or("", |error| &error.message);
+            Reduce::Failed(part_failed("part", REDUCE, state.status, why))
+        };
+    }
+}
+
+#[async_trait]
+impl Drive for Mapped {
+    async fn resume(&mut self, driver: &Driver) -> Result<(), Trouble> {
+        if let Err(error) = &self.request {
+            return Err(unreadable(error));
+        }
+        let total = self.parts.states.len();
+        let (mut parts, mut reduce, mut failures) = (Parts::new(total), None, Vec::new());
+        let mut found: Vec<Option<(TaskId, Status)>> = vec![None; total];
+        driver
+            .node
+            .each_part(driver.id, |name, row| match name.parse::<usize>() {
+                // The oldest one counts, which comes last.
+                Ok(index) if index < total => {
+                    found[index] = Some((row.id, row.state.status));
+                    if row.state.status.is_final() && row.state.status != Status::Success {
+                        failures.push((index, row.state.status, row.state.error));
+                    }
+                }
+                _ if name == REDUCE => reduce = Some(row.id),
+                _ => {}
+            })
+            .await?;
+        if let Some(earlier) = self.spec.takes_over {
+            driver
+                .node
+                .each_part(earlier, |name, row| {
+                    if let Ok(index) = name.parse::<usize>()
+                        && index < total
+                        && found[index].is_none()
+                        && row.state.status == Status::Success
+                    {
+                        found[index] = Some((row.id, row.state.status));
+                    }
+                })
+                .await?;
+        }
+        for (index, found) in found.into_iter().enumerate() {
+            match found {
+                Some((id, status)) if status.is_final() => parts.ended(index, id, status),
+                Some((id, _)) => parts.opened(index, id),
+                None => {}
+            }
+        }
+        self.parts = parts;
+        failures.sort_unstable_by_key(|(index, ..)| *index);
+        for (index, status, error) in failures {
+            self.note_failure(index, status, error.as_ref());
+        }
+        if let Some(id) = reduce {
+            self.reduce = Reduce::Open(id);
+            let found = driver.node.views(&[id]).await?.pop().flatten();
+            if let Some(view) = found.filter(|view| view.row.state.status.is_final()) {
+                self.note_reduced(&view);
+            }
+        }
+        Ok(())
+    }
+
+    async fn begin(&mut self, driver: &Driver) -> Result<bool, Trouble> {
+        if !self.halted && self.is_exceeded() {
+            self.halted = true;
+            driver.node.cancel_all(&self.open()).await?;
+        }
+        let at_once = self.request().at_once as usize;
+        while !self.halted && self.parts.open.len() < at_once {
+            let missing = self.parts.missing(PAGE.min(at_once - self.parts.open.len()));
+            if missing.is_empty() {
+                break;
+            }
+            let requests = missing.iter().map(|&index| (index.to_string(), self.part(index))).collect();
+            let begun = driver.submit(requests).await?;
+            let full = begun.contains(&Begun::NotYet);
+            for (index, begun) in missing.into_iter().zip(begun) {
+                if let Begun::Yes(id) = begun {
+                    self.parts.opened(index, id);
+                }
+            }
+            if full {
+                return Ok(true);
+            }
+        }
+        if !self.halted && self.parts.all_ended() && matches!(self.reduce, Reduce::None) {
+            return self.begin_reduce(driver).await;
+        }
+        Ok(false)
+    }
+
+    fn ended(&mut self, parts: Vec<TaskView>) {
+        for view in parts {
+            let (id, status) = (view.row.id, view.row.state.status);
+            if let Some(index) = self.parts.open.remove(&id) {
+                self.parts.ended(index, id, status);
+                self.note_failure(index, status, view.row.state.error.as_ref());
+            } else if matches!(self.reduce, Reduce::Open(open) if open == id) {
+                self.note_reduced(&view);
+            }
+        }
+    }
+
+    fn open(&self) -> Vec<TaskId> {
+        let reduce = match self.reduce {
+            Reduce::Open(id) => Some(id),
+            Reduce::None | Reduce::Done(_) | Reduce::Failed(_) => None,
+        };
+        self.parts.open.keys().copied().chain(reduce).collect()
+    }
+
+    fn halt(&mut self) {
+        self.halted = true;
+    }
+
+    async fn end(&mut self, driver: &Driver) -> Result<Option<WholeEnd>, Trouble> {
+        let is_reduced = self.request().reduce.is_none() || !matches!(self.reduce, Reduce::None | Reduce::Open(_));
+        if !self.open().is_empty() || !self.halted && !(self.parts.all_ended() && is_reduced) {
+            return Ok(None);
+        }
+        let mut data = self.counts();
+        match &self.reduce {
+            Reduce::Done(answer) => _ = data.insert("reduced".to_owned(), answer.clone()),
+            Reduce::None | Reduce::Open(_) | Reduce::Failed(_) => {
+                match self.results(&driver.node, RESULT_BYTES_MAX).await? {
+                    Some(results) => data.insert("results".to_owned(), results),
+                    None => data.insert("resultsFrom".to_owned(), json!(format!("/api/v1/tasks/{}/parts", driver.id))),
+                };
+            }
+        }
+        let data = Value::Object(data).to_string();
+        let failure = match (&self.reduce, &self.failure) {
+            (Reduce::Failed(error), _) => Some(error.clone()),
+            (_, failure) if self.is_exceeded() || self.halted => {
+                let stopped = || TaskError::new("stopped", "it was stopped before all its parts had begun");
+                Some(failure.clone().unwrap_or_else(stopped))
+            }
+            _ => None,
+        };
+        Ok(Some(match failure {
+            Some(error) => WholeEnd::Failed(error, data),
+            None => WholeEnd::Success(data),
+        }))
+    }
+
+    fn progress(&self) -> Progress {
+        let Parts { states, succeeded, failed, .. } = &self.parts;
+        let (ended, total) = (succeeded + failed, states.len());
+        let percent = u8::try_from(100 * ended / total.max(1)).ok();
+        let failed = if *failed > 0 { format!(", {failed} failed") } else { String::new() };
+        Progress { percent, message: format!("{ended} of {total} parts{failed}") }
+    }
+}

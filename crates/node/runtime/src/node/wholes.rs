@@ -1,0 +1,520 @@
+//! Tasks of the server's own that drive others: runs of workflows, tasks that become many.
+//!
+//! Such a task is a *whole*, and those that it drives are its *parts*. Its executor runs in a server and decides by what
+//! the store has of its parts, and by nothing else: a part is found by its name within the whole, and its id is made of
+//! the two, so to submit it again does nothing. When a server dies, the next attempt reads the parts and goes on.
+//!
+//! A whole is cancelled by a document that its executor looks at: it cancels what is open, waits for that, and only then
+//! is it cancelled itself. So nothing of it runs on behind its back, also if servers die meanwhile. Parts are kept as
+//! long as their whole, and go with it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
+use tasklane_core::command::Command;
+use tasklane_core::id::{LaneId, Name, TaskId};
+use tasklane_core::message::{Dispatch, Ending, Finish, Message, RetryAdvice, TaskEvent};
+use tasklane_core::status::Status;
+use tasklane_core::task::{NewTask, Payload, Progress, TaskError, TaskResult, TaskRow};
+use tasklane_core::time::Timestamp;
+use tasklane_core::worker::StopReason;
+use tasklane_ports::{
+    Address, Attempt, Content, DocumentKey, DocumentKind, Execution, Executor, ExecutorError, PutDocument,
+    StoreError, TaskFilter, TaskList, TaskView,
+};
+use tokio::time::Instant;
+
+use crate::clock;
+use crate::hub::Follow;
+use crate::request::{FieldError, RequestLimits, RetryRequest, TaskRequest};
+
+use super::{Node, SubmitError};
+
+/// Task type and queue of parts that could not become what they should: each fails and says why.
+pub const REFUSED_TYPE: &str = "tasklane.refused";
+
+/// Parts read, or submitted, in one go.
+pub(super) const PAGE: usize = 500;
+/// Tasks that are read at once with their payloads and results.
+pub(super) const LOOK: usize = 100;
+/// An executor that hears nothing looks at the store by itself: first after this time, later after up to that.
+const LOOK_AGAIN: (Duration, Duration) = (Duration::from_secs(2), Duration::from_mins(1));
+/// Wait after the store has failed.
+const AGAIN_AFTER: Duration = Duration::from_secs(1);
+/// How often progress is told, at most.
+const PROGRESS_EVERY: Duration = Duration::from_secs(1);
+/// A whole has no time limit of its own: a hundred years.
+const UNLIMITED: Duration = Duration::from_hours(24 * 365 * 100);
+
+/// When a whole whose attempt has failed is tried again: it is the server's fault, so for long.
+const RETRY: RetryRequest = RetryRequest {
+    max_retries: Some(1000),
+    delay: Some(Duration::from_secs(1)),
+    backoff_percent: Some(200),
+    delay_max: Some(Duration::from_mins(1)),
+    jitter_percent: Some(10),
+};
+
+fn own_name(text: &str) -> Name {
+    Name::new(text).expect("a valid name")
+}
+
+fn cancel_key(id: TaskId) -> DocumentKey {
+    let id = Name::new(&id.to_string()).expect("an id is a valid name");
+    DocumentKey { kind: DocumentKind::Cancel, namespace: own_name("tasklane"), id }
+}
+
+/// The request for a whole of this type; the fields are open.
+pub(super) fn whole_request(task_type: &str, name: &str, payload: String) -> TaskRequest {
+    let mut request = TaskRequest::new(name, own_name(task_type), Payload::Json(payload));
+    request.queue = own_name(task_type);
+    request.retry = RETRY;
+    request.execution_timeout = Some(UNLIMITED);
+    request.whole = true;
+    request
+}
+
+impl Node {
+    /// The limits of what the server asks of itself: what every store takes.
+    pub(super) fn own_limits(&self) -> RequestLimits {
+        RequestLimits { payload_bytes_max: RequestLimits::PAYLOAD_BYTES_CAP, ..self.0.options.limits }
+    }
+
+    /// Asks for a whole to be cancelled. Durable when it returns.
+    pub(super) async fn cancel_whole(&self, row: &TaskRow) -> Result<(), StoreError> {
+        let content = Some(Content { due: None, value: vec![1] });
+        // Where it is there already, it was asked for before.
+        self.0.parts.documents.put(&[PutDocument { key: cancel_key(row.id), expected: 0, content }]).await?;
+        let event = TaskEvent {
+            task: row.id,
+            queue: row.head.queue.clone(),
+            status: row.state.status,
+            attempt: row.state.attempt,
+            at: clock::wall(),
+            part_of: None,
+        };
+        // Whoever drives it looks now; should this be lost, it looks a little later.
+        let _ = self.0.parts.bus.publish(Address::Events, vec![Message::Changed(event)]).await;
+        Ok(())
+    }
+
+    async fn is_cancelled(&self, id: TaskId) -> Result<bool, StoreError> {
+        let found = self.0.parts.documents.get(&[cancel_key(id)]).await?.pop().flatten();
+        Ok(found.is_some())
+    }
+
+    /// Removes what was left of a cancel, with the task.
+    pub(super) async fn forget_cancel(&self, id: TaskId) -> Result<(), StoreError> {
+        let key = cancel_key(id);
+        let found = self.0.parts.documents.get(std::slice::from_ref(&key)).await?.pop().flatten();
+        if let Some(document) = found {
+            let put = PutDocument { key, expected: document.version, content: None };
+            self.0.parts.documents.put(&[put]).await?;
+        }
+        Ok(())
+    }
+
+    /// Hands all parts of a whole to somebody: the newest first, without large payloads.
+    pub(super) async fn each_part(
+        &self,
+        whole: TaskId,
+        mut each: impl FnMut(&str, TaskRow),
+    ) -> Result<(), StoreError> {
+        let filter = TaskFilter { parent: Some(whole), ..TaskFilter::default() };
+        let mut after = None;
+        loop {
+            let page = self.list(TaskList { filter: filter.clone(), after, limit: PAGE }).await?;
+            for row in page.tasks {
+                if let Some(part) = row.state.part.clone().filter(|part| part.of == whole) {
+                    each(&part.name, row);
+                }
+            }
+            after = page.next;
+            if after.is_none() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Tasks with all that is known of them, a few at a time.
+    pub(super) async fn views(&self, ids: &[TaskId]) -> Result<Vec<Option<TaskView>>, StoreError> {
+        let mut views = Vec::with_capacity(ids.len());
+        for ids in ids.chunks(LOOK) {
+            views.extend(self.0.parts.store.tasks(ids).await?);
+        }
+        Ok(views)
+    }
+
+    /// Cancels tasks that have not finished, parts of a whole or not.
+    pub(super) async fn cancel_all(&self, ids: &[TaskId]) -> Result<(), StoreError> {
+        let mut lanes = BTreeMap::<LaneId, Vec<Command>>::new();
+        for view in self.views(ids).await?.into_iter().flatten() {
+            let row = view.row;
+            if row.state.status.is_final() || row.state.cancel_requested {
+                continue;
+            }
+            if row.state.whole {
+                self.cancel_whole(&row).await?;
+            } else {
+                lanes.entry(row.id.lane()).or_default().push(Command::Cancel { task: row.id });
+            }
+        }
+        for (lane, commands) in lanes {
+            for commands in commands.chunks(PAGE) {
+                self.0.parts.store.post(lane, commands).await?;
+            }
+            self.hint(lane);
+        }
+        Ok(())
+    }
+}
+
+/// How a whole ended.
+#[derive(Debug)]
+pub(super) enum WholeEnd {
+    /// As it should, with this to show for itself.
+    Success(String),
+    /// Not, and why.
+    Failed(TaskError, String),
+    /// It was cancelled, and nothing of it runs any more.
+    Cancelled,
+}
+
+/// Why an attempt to drive a whole ends early.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Trouble {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error("{0}")]
+    Broken(String),
+    #[error("its server stops")]
+    Stopped,
+}
+
+/// What became of a part that was to begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Begun {
+    /// It exists.
+    Yes(TaskId),
+    /// Its queue is full.
+    NotYet,
+}
+
+/// How a whole is driven: what differs between their kinds.
+#[async_trait]
+pub(super) trait Drive: Send + Sync {
+    /// Reads what is there already.
+    async fn resume(&mut self, driver: &Driver) -> Result<(), Trouble>;
+
+    /// Begins what can begin. Answers whether something has to be tried again soon.
+    async fn begin(&mut self, driver: &Driver) -> Result<bool, Trouble>;
+
+    /// Parts have ended, with all that is known of them.
+    fn ended(&mut self, parts: Vec<TaskView>);
+
+    /// Parts that have not ended.
+    fn open(&self) -> Vec<TaskId>;
+
+    /// Nothing begins any more.
+    fn halt(&mut self);
+
+    /// How it ended, if it has: when nothing is open and nothing begins any more.
+    async fn end(&mut self, driver: &Driver) -> Result<Option<WholeEnd>, Trouble>;
+
+    /// How far it is.
+    fn progress(&self) -> Progress;
+}
+
+/// Drives one whole.
+#[derive(Debug)]
+pub(super) struct Driver {
+    pub(super) node: Node,
+    pub(super) namespace: Name,
+    pub(super) id: TaskId,
+    pub(super) created_at: Timestamp,
+    /// When its time is over.
+    pub(super) deadline: Option<Timestamp>,
+}
+
+impl Driver {
+    /// Reads when the whole was created.
+    pub(super) async fn of(node: Node, dispatch: &Dispatch) -> Result<Self, ExecutorError> {
+        let id = dispatch.attempt.task;
+        let namespace = dispatch.head.queue.namespace.clone();
+        let unavailable = |source| ExecutorError::Unavailable { source };
+        let found = node.task(&namespace, id).await.map_err(|error| unavailable(error.into()))?;
+        let view = found.ok_or_else(|| unavailable("the task is not there".into()))?;
+        Ok(Self { node, namespace, id, created_at: view.row.state.created_at, deadline: None })
+    }
+
+    /// Drives it to its end, or until the attempt is to end.
+    pub(super) async fn run(self, mut drive: Box<dyn Drive>, attempt: Arc<dyn Attempt>) -> Finish {
+        let driven = tokio::select! {
+            ended = self.go_on(&mut *drive, &*attempt) => ended,
+            stop = attempt.stopped() => match stop.reason {
+                // It was asked for when nothing was open any more.
+                StopReason::Cancelled => Ok(WholeEnd::Cancelled),
+                StopReason::TimedOut | StopReason::Leaving => Err(Trouble::Stopped),
+            },
+        };
+        let (ending, data) = match driven {
+            Ok(WholeEnd::Success(data)) => (Ending::Success, data),
+            Ok(WholeEnd::Failed(error, data)) => (Ending::Failed { error, retry: RetryAdvice::Never }, data),
+            Ok(WholeEnd::Cancelled) => (Ending::Cancelled, String::new()),
+            Err(trouble) => {
+                let error = TaskError::new("not_driven", trouble.to_string()).bounded();
+                let retry = match trouble {
+                    Trouble::Stopped => RetryAdvice::Policy,
+                    Trouble::Store(_) | Trouble::Broken(_) => RetryAdvice::Never,
+                };
+                (Ending::Failed { error, retry }, String::new())
+            }
+        };
+        Finish { ran: Duration::ZERO, ending, result: TaskResult { data, ..TaskResult::default() } }
+    }
+
+    /// Drives it; what the store cannot do now is tried again, from the start.
+    async fn go_on(&self, drive: &mut dyn Drive, attempt: &dyn Attempt) -> Result<WholeEnd, Trouble> {
+        loop {
+            match self.drive(drive, attempt).await {
+                Err(Trouble::Store(error)) if error.is_retryable() => {
+                    tracing::warn!(task = %self.id, %error, "a whole cannot be driven, trying again");
+                    tokio::time::sleep(AGAIN_AFTER).await;
+                }
+                Ok(WholeEnd::Cancelled) => self.cancel_self().await?,
+                ended => return ended,
+            }
+        }
+    }
+
+    async fn drive(&self, drive: &mut dyn Drive, attempt: &dyn Attempt) -> Result<WholeEnd, Trouble> {
+        // Listens before it reads, so that what ends between the two is not missed.
+        let follow = self.node.follow(self.id);
+        follow.follow_parts();
+        drive.resume(self).await?;
+        let (mut cancelled, mut late) = (false, false);
+        let (mut look_again, mut told_at) = (LOOK_AGAIN.0, Instant::now());
+        let mut maybe_cancelled = true;
+        loop {
+            let is_late = self.deadline.is_some_and(|deadline| clock::wall() >= deadline);
+            let is_cancelled = cancelled || maybe_cancelled && self.node.is_cancelled(self.id).await?;
+            if (is_cancelled, is_late) != (cancelled, late) {
+                (cancelled, late) = (is_cancelled, is_late);
+                drive.halt();
+                self.node.cancel_all(&drive.open()).await?;
+            }
+            let again = drive.begin(self).await?;
+            if let Some(end) = drive.end(self).await? {
+                return Ok(match end {
+                    _ if cancelled => WholeEnd::Cancelled,
+                    WholeEnd::Success(data) | WholeEnd::Failed(_, data) if late => {
+                        let error = TaskError::new("deadline", "it did not end before its deadline");
+                        WholeEnd::Failed(error, data)
+                    }
+                    end => end,
+                });
+            }
+            if told_at.elapsed() >= PROGRESS_EVERY {
+                told_at = Instant::now();
+                attempt.progress(drive.progress());
+            }
+            let wait = self.until_deadline(if again { AGAIN_AFTER } else { look_again }, late);
+            let told = tokio::time::timeout(wait, follow.told()).await.is_ok();
+            let ended = self.news(&follow, told, drive).await?;
+            look_again = if ended.is_empty() { (look_again * 2).min(LOOK_AGAIN.1) } else { LOOK_AGAIN.0 };
+            if (cancelled || late) && !told {
+                self.node.cancel_all(&drive.open()).await?;
+            }
+            let was_cancelled = |view: &TaskView| view.row.state.status == Status::Cancelled;
+            maybe_cancelled = ended.is_empty() || ended.iter().any(was_cancelled);
+            drive.ended(ended);
+        }
+    }
+
+    fn until_deadline(&self, wait: Duration, late: bool) -> Duration {
+        match self.deadline.filter(|_| !late) {
+            Some(deadline) => wait.min(deadline.since(clock::wall()) + Duration::from_millis(1)),
+            None => wait,
+        }
+    }
+
+    /// Parts that have ended: those that were told of, or any if nothing was told.
+    async fn news(&self, follow: &Follow, told: bool, drive: &dyn Drive) -> Result<Vec<TaskView>, StoreError> {
+        let asked = if told { follow.take_ended() } else { drive.open() };
+        let views = self.node.views(&asked).await?;
+        Ok(views.into_iter().flatten().filter(|view| view.row.state.status.is_final()).collect())
+    }
+
+    /// Nothing of it is open any more: it is cancelled as any task is. Returns only when that failed.
+    async fn cancel_self(&self) -> Result<(), StoreError> {
+        loop {
+            self.node.0.parts.store.post(self.id.lane(), &[Command::Cancel { task: self.id }]).await?;
+            self.node.hint(self.id.lane());
+            tokio::time::sleep(LOOK_AGAIN.1).await;
+        }
+    }
+
+    /// Submits parts, each with its name. One that is refused fails: there is a task in its place that says why.
+    pub(super) async fn submit(
+        &self,
+        parts: Vec<(String, Result<TaskRequest, TaskError>)>,
+    ) -> Result<Vec<Begun>, StoreError> {
+        let mut begun = vec![Begun::NotYet; parts.len()];
+        let mut placed = Vec::with_capacity(parts.len());
+        let mut refused = Vec::new();
+        for (at, (name, request)) in parts.into_iter().enumerate() {
+            let task = match request {
+                Ok(request) => self.place_part(&name, request).await,
+                Err(error) => Err(Refused::For(error)),
+            };
+            match task {
+                Ok(task) => placed.push((at, name, task)),
+                Err(Refused::For(error)) => refused.push((at, name, error)),
+                Err(Refused::Store(error)) => return Err(error),
+            }
+        }
+        for (at, name, outcome) in self.submit_placed(placed).await? {
+            match outcome {
+                Ok(id) => begun[at] = Begun::Yes(id),
+                Err(Some(error)) => refused.push((at, name, error)),
+                Err(None) => {}
+            }
+        }
+        let mut placed = Vec::with_capacity(refused.len());
+        for (at, name, error) in refused {
+            let payload = serde_json::to_string(&Refusal::of(&error)).expect("a refusal can be written");
+            let mut request = TaskRequest::new(&name, own_name(REFUSED_TYPE), Payload::Json(payload));
+            request.queue = own_name(REFUSED_TYPE);
+            match self.place_part(&name, request).await {
+                Ok(task) => placed.push((at, name, task)),
+                Err(Refused::Store(error)) => return Err(error),
+                Err(Refused::For(error)) => return Err(StoreError::corrupt(error.message)),
+            }
+        }
+        for (at, _, outcome) in self.submit_placed(placed).await? {
+            if let Ok(id) = outcome {
+                begun[at] = Begun::Yes(id);
+            }
+        }
+        Ok(begun)
+    }
+
+    async fn place_part(&self, name: &str, mut request: TaskRequest) -> Result<NewTask, Refused> {
+        request.request_id = Some(format!("{}:{name}", self.id));
+        request.parent = Some(self.id);
+        request.part = Some(name.to_owned());
+        match self.node.place(&self.namespace, request).await {
+            Ok(task) => Ok(task),
+            Err(SubmitError::Store(error)) => Err(Refused::Store(unavailable(&error))),
+            Err(SubmitError::Invalid(error)) => {
+                Err(Refused::For(TaskError::new("invalid", error.to_string()).bounded()))
+            }
+            Err(error) => Err(Refused::For(TaskError::new("refused", error.to_string()).bounded())),
+        }
+    }
+
+    /// What became of each: its id, why it never can be, or nothing if it can be later.
+    async fn submit_placed(
+        &self,
+        placed: Vec<(usize, String, NewTask)>,
+    ) -> Result<Vec<(usize, String, Result<TaskId, Option<TaskError>>)>, StoreError> {
+        type OfLane = (Vec<(usize, String)>, Vec<NewTask>);
+        let mut lanes = BTreeMap::<LaneId, OfLane>::new();
+        for (at, name, task) in placed {
+            let (places, tasks) = lanes.entry(task.id.lane()).or_default();
+            places.push((at, name));
+            tasks.push(task);
+        }
+        let mut outcomes = Vec::new();
+        for (lane, (places, tasks)) in lanes {
+            let ids: Vec<TaskId> = tasks.iter().map(|task| task.id).collect();
+            let answers = self.node.submit_to(lane, tasks).await;
+            for (((at, name), id), answer) in places.into_iter().zip(ids).zip(answers) {
+                let outcome = match answer {
+                    Ok(submitted) if submitted.id == id => Ok(id),
+                    Ok(other) => {
+                        let message = format!("task {} holds its unique key", other.id);
+                        Err(Some(TaskError::new("unique", message)))
+                    }
+                    Err(SubmitError::QueueFull { .. }) => Err(None),
+                    // Only a part has this request id: it was submitted before, of what a policy made another task.
+                    Err(SubmitError::RequestIdReused { .. }) => Ok(id),
+                    Err(SubmitError::Invalid(error)) => {
+                        Err(Some(TaskError::new("invalid", error.to_string()).bounded()))
+                    }
+                    Err(SubmitError::Store(error)) => return Err(unavailable(&error)),
+                };
+                outcomes.push((at, name, outcome));
+            }
+        }
+        Ok(outcomes)
+    }
+}
+
+fn unavailable(error: &Arc<StoreError>) -> StoreError {
+    if error.is_retryable() { StoreError::unavailable(Arc::clone(error)) } else { StoreError::corrupt(error.to_string()) }
+}
+
+/// Why a part did not become a task.
+enum Refused {
+    For(TaskError),
+    Store(StoreError),
+}
+
+/// What a part says that could not become what it should.
+#[derive(Debug, Serialize, Deserialize)]
+struct Refusal {
+    code: String,
+    message: String,
+}
+
+impl Refusal {
+    fn of(error: &TaskError) -> Self {
+        Self { code: error.code.to_string(), message: error.message.to_string() }
+    }
+}
+
+/// Fails, as it is told.
+#[derive(Debug)]
+pub struct RefusedExecutor;
+
+#[async_trait]
+impl Executor for RefusedExecutor {
+    fn check(&self, _: &Dispatch) -> Result<(), ExecutorError> {
+        Ok(())
+    }
+
+    async fn prepare(&self, dispatch: &Dispatch) -> Result<Box<dyn Execution>, ExecutorError> {
+        let payload = dispatch.body.as_ref().map_or("", |body| body.payload.as_str());
+        let refusal = serde_json::from_str(payload);
+        let refusal = refusal.map_err(|error| ExecutorError::BadPayload { reason: error.to_string() })?;
+        Ok(Box::new(RefusedExecution(refusal)))
+    }
+}
+
+#[derive(Debug)]
+struct RefusedExecution(Refusal);
+
+#[async_trait]
+impl Execution for RefusedExecution {
+    async fn run(self: Box<Self>, _: Arc<dyn Attempt>) -> Finish {
+        let error = TaskError::new(&self.0.code, self.0.message);
+        let ending = Ending::Failed { error, retry: RetryAdvice::Never };
+        Finish { ran: Duration::ZERO, ending, result: TaskResult::default() }
+    }
+}
+
+/// A failure of a whole because of one of its parts.
+pub(super) fn part_failed(kind: &str, name: &str, status: Status, why: &str) -> TaskError {
+    let end = if status == Status::Cancelled { "was cancelled" } else { "failed" };
+    let why = if why.is_empty() { String::new() } else { format!(": {why}") };
+    TaskError::new("part_failed", format!("{kind} {name} {end}{why}")).bounded()
+}
+
+/// What is wrong with a stored request that was right when it was taken in.
+pub(super) fn unreadable(error: &FieldError) -> Trouble {
+    Trouble::Broken(format!("its request cannot be read: {error}"))
+}

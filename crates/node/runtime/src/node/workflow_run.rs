@@ -1,0 +1,389 @@
+//! Driving a run of a workflow: what of it is decided is told in `tasklane_workflow`.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
+use tasklane_core::guard::Guards;
+use tasklane_core::id::TaskId;
+use tasklane_core::message::{Dispatch, Finish};
+use tasklane_core::status::Status;
+use tasklane_core::task::{Progress, TaskError, TaskRow};
+use tasklane_ports::{Attempt, Execution, Executor, ExecutorError, StoreError, TaskView};
+use tasklane_workflow::{Counts, End, NodeState, Run, Skip};
+
+use crate::request::{Context, FieldError, TaskRequest, Workflow, holds, node_request};
+
+use super::Node;
+use super::wholes::{Begun, Drive, Driver, PAGE, Trouble, WholeEnd, part_failed, unreadable};
+
+/// Task type and queue of runs.
+pub const WORKFLOW_TYPE: &str = "tasklane.workflow";
+
+/// The longest chain of runs that take over from each other.
+const CHAIN_MAX: usize = 100;
+
+/// The payload of a run.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct RunSpec {
+    /// The request, as it was sent.
+    pub(super) run: Box<RawValue>,
+    /// The workflow that it names.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) workflow: Option<Box<RawValue>>,
+    /// What succeeded in this run is not done again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) takes_over: Option<TaskId>,
+}
+
+impl RunSpec {
+    pub(super) fn parse(payload: &str) -> Option<Self> {
+        serde_json::from_str(payload).ok()
+    }
+
+    pub(super) fn workflow(&self) -> Result<Workflow, FieldError> {
+        Workflow::from_stored(self.workflow.as_ref().unwrap_or(&self.run).get())
+    }
+
+    pub(super) fn input(&self) -> Value {
+        #[derive(Deserialize)]
+        struct Input {
+            input: Option<Value>,
+        }
+        let input: Option<Input> = serde_json::from_str(self.run.get()).ok();
+        input.and_then(|input| input.input).unwrap_or(Value::Null)
+    }
+}
+
+/// A run, as the store has it.
+#[derive(Debug)]
+pub(super) struct RunNow {
+    pub(super) workflow: Workflow,
+    pub(super) run: Run,
+    /// The task of each node, also if it is that of an earlier run.
+    pub(super) tasks: Vec<Option<TaskId>>,
+    input: Value,
+    takes_over: Option<TaskId>,
+    open: HashMap<TaskId, usize>,
+    /// What the first failure said.
+    failure: Option<(usize, Status, String)>,
+}
+
+fn end_of(status: Status) -> Option<End> {
+    match status {
+        Status::Success => Some(End::Succeeded),
+        Status::Failed => Some(End::Failed),
+        Status::Cancelled => Some(End::Cancelled),
+        Status::Pending | Status::Scheduled | Status::Dispatched | Status::Running | Status::Retrying => None,
+    }
+}
+
+impl RunNow {
+    pub(super) fn new(spec: &RunSpec) -> Result<Self, FieldError> {
+        let workflow = spec.workflow()?;
+        Ok(Self {
+            run: Run::new(Arc::clone(&workflow.graph), workflow.on_failure, Guards::ALL_ON),
+            tasks: vec![None; workflow.nodes.len()],
+            input: spec.input(),
+            takes_over: spec.takes_over,
+            open: HashMap::new(),
+            failure: None,
+            workflow,
+        })
+    }
+
+    /// Reads the tasks that there are, and answers them by node.
+    pub(super) async fn read(&mut self, node: &Node, id: TaskId) -> Result<Vec<Option<TaskRow>>, StoreError> {
+        let graph = Arc::clone(&self.workflow.graph);
+        self.run = Run::new(Arc::clone(&graph), self.workflow.on_failure, Guards::ALL_ON);
+        self.open.clear();
+        let mut rows: Vec<Option<TaskRow>> = vec![None; graph.len()];
+        node.each_part(id, |name, row| {
+            // The oldest one counts, which comes last.
+            if let Some(node) = graph.find(name) {
+                rows[node] = Some(row);
+            }
+        })
+        .await?;
+        let mut earlier = self.takes_over;
+        for _ in 0..CHAIN_MAX {
+            let Some(from) = earlier else { break };
+            node.each_part(from, |name, row| {
+                if let Some(node) = graph.find(name)
+                    && row.state.status == Status::Success
+                    && rows[node].is_none()
+                {
+                    rows[node] = Some(row);
+                }
+            })
+            .await?;
+            let found = node.views(&[from]).await?.pop().flatten();
+            let body = found.and_then(|view| view.row.body);
+            earlier = body.and_then(|body| RunSpec::parse(body.payload.as_str())).and_then(|spec| spec.takes_over);
+        }
+        for (node, row) in rows.iter().enumerate() {
+            self.tasks[node] = row.as_ref().map(|row| row.id);
+            if row.is_some() {
+                self.run.begun(node);
+            }
+        }
+        for (node, row) in rows.iter().enumerate() {
+            match row.as_ref().map(|row| (row, end_of(row.state.status))) {
+                Some((row, Some(end))) => self.note_end(node, end, row),
+                Some((row, None)) => _ = self.open.insert(row.id, node),
+                None => {}
+            }
+        }
+        Ok(rows)
+    }
+
+    fn note_end(&mut self, node: usize, end: End, row: &TaskRow) {
+        if end.is_failure() && self.failure.as_ref().is_none_or(|(first, ..)| node < *first) {
+            let why = row.state.error.as_ref().map(|error| error.message.clone()).unwrap_or_default();
+            self.failure = Some((node, row.state.status, why));
+        }
+        self.run.ended(node, end);
+    }
+
+    /// What expressions of some nodes are worked out of.
+    pub(super) async fn known(&self, node: &Node, id: TaskId, of: &[usize]) -> Result<Known, StoreError> {
+        let mut named: Vec<usize> = of.iter().flat_map(|&of| self.workflow.nodes[of].names.iter().copied()).collect();
+        named.sort_unstable();
+        named.dedup();
+        let with_task: Vec<(usize, TaskId)> =
+            named.iter().filter_map(|&node| Some((node, self.tasks[node]?))).collect();
+        let ids: Vec<TaskId> = with_task.iter().map(|(_, id)| *id).collect();
+        let views = node.views(&ids).await?;
+        let mut results: HashMap<usize, Value> = named.into_iter().map(|node| (node, skipped())).collect();
+        for ((node, _), view) in with_task.into_iter().zip(views) {
+            results.insert(node, view.map_or_else(skipped, |view| outcome(&view)));
+        }
+        Ok(Known { results, id })
+    }
+
+    fn context(&self, known: &Known, node: usize) -> Context {
+        let graph = &self.workflow.graph;
+        let names = self.workflow.nodes[node].names.iter();
+        let nodes = names.filter_map(|named| Some((graph.name(*named).to_owned(), known.results.get(named)?.clone())));
+        let mut context = Context::default();
+        context.put("nodes", Value::Object(nodes.collect::<Map<_, _>>()));
+        context.put("input", self.input.clone());
+        context.put("run", json!({ "id": known.id.to_string(), "name": self.workflow.name }));
+        context
+    }
+
+    /// Whether a node that may begin wants to.
+    pub(super) fn wants(&self, known: &Known, node: usize) -> Result<bool, TaskError> {
+        match &self.workflow.nodes[node].when {
+            None => Ok(true),
+            Some(when) => holds(when, &self.context(known, node)).map_err(|message| template_error(&message)),
+        }
+    }
+
+    fn request(&self, known: &Known, node: usize) -> Result<TaskRequest, TaskError> {
+        let context = self.context(known, node);
+        node_request(&self.workflow.nodes[node].task, &context).map_err(|message| template_error(&message))
+    }
+}
+
+fn template_error(message: &str) -> TaskError {
+    TaskError::new("expression", message).bounded()
+}
+
+/// Results of nodes.
+#[derive(Debug)]
+pub(super) struct Known {
+    results: HashMap<usize, Value>,
+    id: TaskId,
+}
+
+fn skipped() -> Value {
+    json!({ "status": "SKIPPED" })
+}
+
+/// A task, as expressions see it. What it does not have is not there.
+fn outcome(view: &TaskView) -> Value {
+    let state = &view.row.state;
+    let mut outcome = json!({ "status": state.status.as_str(), "taskId": view.row.id.to_string() });
+    if let Some(result) = &view.result {
+        outcome["result"] = json!({ "code": result.code, "message": result.message });
+        if let Ok(data) = serde_json::from_str::<Value>(&result.data) {
+            outcome["result"]["data"] = data;
+        }
+    }
+    if let Some(error) = &state.error {
+        outcome["error"] = json!({ "code": error.code, "message": error.message });
+    }
+    outcome
+}
+
+/// Drives runs, in a server.
+#[derive(Debug)]
+pub struct WorkflowExecutor {
+    node: Node,
+}
+
+impl WorkflowExecutor {
+    /// Over the node that also takes the runs in.
+    pub fn new(node: Node) -> Self {
+        Self { node }
+    }
+}
+
+fn spec_of(dispatch: &Dispatch) -> Result<RunSpec, ExecutorError> {
+    let spec = dispatch.body.as_ref().and_then(|body| RunSpec::parse(body.payload.as_str()));
+    spec.ok_or_else(|| ExecutorError::BadPayload { reason: "is not a run of a workflow".to_owned() })
+}
+
+#[async_trait]
+impl Executor for WorkflowExecutor {
+    fn check(&self, dispatch: &Dispatch) -> Result<(), ExecutorError> {
+        spec_of(dispatch).map(drop)
+    }
+
+    async fn prepare(&self, dispatch: &Dispatch) -> Result<Box<dyn Execution>, ExecutorError> {
+        let spec = spec_of(dispatch)?;
+        let driver = Driver::of(self.node.clone(), dispatch).await?;
+        Ok(Box::new(RunExecution { driver, spec }))
+    }
+}
+
+#[derive(Debug)]
+struct RunExecution {
+    driver: Driver,
+    spec: RunSpec,
+}
+
+#[async_trait]
+impl Execution for RunExecution {
+    async fn run(mut self: Box<Self>, attempt: Arc<dyn Attempt>) -> Finish {
+        let now = RunNow::new(&self.spec);
+        if let Ok(now) = &now {
+            self.driver.deadline = now.workflow.deadline.map(|deadline| self.driver.created_at + deadline);
+        }
+        let drive = Driven { now: now.map_err(|error| unreadable(&error)) };
+        self.driver.run(Box::new(drive), attempt).await
+    }
+}
+
+/// A run that is driven; or why it cannot be.
+struct Driven {
+    now: Result<RunNow, Trouble>,
+}
+
+impl Driven {
+    fn now(&self) -> &RunNow {
+        self.now.as_ref().expect("it was read when it was resumed")
+    }
+
+    fn now_mut(&mut self) -> &mut RunNow {
+        self.now.as_mut().expect("it was read when it was resumed")
+    }
+}
+
+#[async_trait]
+impl Drive for Driven {
+    async fn resume(&mut self, driver: &Driver) -> Result<(), Trouble> {
+        match &mut self.now {
+            Ok(now) => _ = now.read(&driver.node, driver.id).await?,
+            Err(trouble) => return Err(Trouble::Broken(trouble.to_string())),
+        }
+        Ok(())
+    }
+
+    async fn begin(&mut self, driver: &Driver) -> Result<bool, Trouble> {
+        let now = self.now_mut();
+        let mut full = Vec::new();
+        loop {
+            let ready = now.run.take_ready(PAGE);
+            if ready.is_empty() {
+                break;
+            }
+            let known = now.known(&driver.node, driver.id, &ready).await?;
+            let (mut nodes, mut parts) = (Vec::new(), Vec::new());
+            for node in ready {
+                let request = match now.wants(&known, node) {
+                    Ok(true) => now.request(&known, node),
+                    Ok(false) => {
+                        now.run.ended(node, End::Skipped(Skip::Condition));
+                        continue;
+                    }
+                    Err(error) => Err(error),
+                };
+                nodes.push(node);
+                parts.push((now.workflow.graph.name(node).to_owned(), request));
+            }
+            for (node, begun) in nodes.into_iter().zip(driver.submit(parts).await?) {
+                match begun {
+                    Begun::Yes(id) => {
+                        now.tasks[node] = Some(id);
+                        now.open.insert(id, node);
+                        now.run.begun(node);
+                    }
+                    Begun::NotYet => full.push(node),
+                }
+            }
+        }
+        let again = !full.is_empty();
+        for node in full {
+            now.run.give_back(node);
+        }
+        Ok(again)
+    }
+
+    fn ended(&mut self, parts: Vec<TaskView>) {
+        let now = self.now_mut();
+        for TaskView { row, .. } in parts {
+            if let Some(end) = end_of(row.state.status)
+                && let Some(node) = now.open.remove(&row.id)
+            {
+                now.note_end(node, end, &row);
+            }
+        }
+    }
+
+    fn open(&self) -> Vec<TaskId> {
+        self.now().open.keys().copied().collect()
+    }
+
+    fn halt(&mut self) {
+        self.now_mut().run.halt();
+    }
+
+    async fn end(&mut self, _: &Driver) -> Result<Option<WholeEnd>, Trouble> {
+        let now = self.now();
+        if !now.run.is_over() {
+            return Ok(None);
+        }
+        let data = serde_json::to_string(&now.run.counts()).expect("counts can be written");
+        Ok(Some(match &now.failure {
+            None => WholeEnd::Success(data),
+            Some((node, status, why)) => {
+                let name = now.workflow.graph.name(*node);
+                WholeEnd::Failed(part_failed("node", name, *status, why), data)
+            }
+        }))
+    }
+
+    fn progress(&self) -> Progress {
+        let now = self.now();
+        let Counts { waiting, open, .. } = now.run.counts();
+        let total = now.tasks.len();
+        let ended = total - waiting - open;
+        let percent = u8::try_from(100 * ended / total.max(1)).ok();
+        Progress { percent, message: format!("{ended} of {total} nodes") }
+    }
+}
+
+/// Where a node stands, in the words of the API.
+pub(super) fn state_name(state: NodeState, row: Option<&TaskRow>) -> &'static str {
+    match (state, row) {
+        (_, Some(row)) => row.state.status.as_str(),
+        (NodeState::Ended(End::Skipped(_)), None) => "SKIPPED",
+        (_, None) => "WAITING",
+    }
+}

@@ -1,0 +1,336 @@
+//! Workflows: what is asked about them and their runs.
+
+use serde_json::Value;
+use serde_json::value::RawValue;
+use tasklane_core::id::{Name, TaskId};
+use tasklane_core::task::{TaskResult, TaskRow};
+use tasklane_ports::{
+    Content, Document, DocumentKey, DocumentKind, DocumentList, PutDocument, PutOutcome, StoreError, TaskView,
+};
+use tasklane_workflow::{Counts, End, NodeState, Skip};
+
+use crate::request::{FieldError, RunRequest, Workflow};
+
+use super::wholes::whole_request;
+use super::workflow_run::{RunNow, RunSpec, WORKFLOW_TYPE, state_name};
+use super::{Node, SubmitError, Submitted};
+
+/// Why nothing was done to a workflow, or a run.
+#[derive(Debug, thiserror::Error)]
+pub enum WorkflowError {
+    /// The request is not valid.
+    #[error(transparent)]
+    Invalid(#[from] FieldError),
+    /// There is no such workflow.
+    #[error("there is no such workflow")]
+    NotFound,
+    /// Others change it at the same time.
+    #[error("others change this workflow at the same time; try again")]
+    Crowded,
+    /// The run was not taken in.
+    #[error(transparent)]
+    Refused(SubmitError),
+    /// The store could not be asked.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// A workflow that was put.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamedWorkflow {
+    /// Its name.
+    pub id: Name,
+    /// Rises with every change.
+    pub version: u64,
+    /// As it was sent.
+    pub json: String,
+}
+
+/// A run, with all its nodes.
+#[derive(Debug)]
+pub struct RunView {
+    /// The task that drives it.
+    pub view: TaskView,
+    /// What people call the workflow.
+    pub name: String,
+    /// The workflow, if it was run by its name.
+    pub workflow: Option<String>,
+    /// The run whose results it has taken over.
+    pub takes_over: Option<TaskId>,
+    /// What it was given.
+    pub input: Value,
+    /// How many nodes are where.
+    pub counts: Counts,
+    /// The nodes, in the order in which they were given.
+    pub nodes: Vec<NodeView>,
+}
+
+/// A node of a run.
+#[derive(Debug)]
+pub struct NodeView {
+    /// Its name.
+    pub name: String,
+    /// The names of those that it waits for.
+    pub depends_on: Vec<String>,
+    /// Its task's status, or `WAITING`, or `SKIPPED`.
+    pub status: &'static str,
+    /// Why it was left out.
+    pub reason: Option<String>,
+    /// Its task.
+    pub task: Option<TaskRow>,
+    /// It was done by an earlier run.
+    pub taken_over: bool,
+    /// What the task answered.
+    pub result: Option<TaskResult>,
+    /// There is a result, too large to be told here with all the others.
+    pub result_left_out: bool,
+}
+
+/// Results that are told with a run, all together.
+const RESULTS_BYTES_MAX: usize = 1 << 20;
+/// How often a change is tried that somebody else's gets in the way of.
+const TRIES: usize = 10;
+
+fn key_of(namespace: &Name, id: &Name) -> DocumentKey {
+    DocumentKey { kind: DocumentKind::Workflow, namespace: namespace.clone(), id: id.clone() }
+}
+
+fn named(document: Document) -> NamedWorkflow {
+    let json = String::from_utf8_lossy(&document.value).into_owned();
+    NamedWorkflow { id: document.key.id, version: document.version, json }
+}
+
+impl Node {
+    /// Puts a workflow. Answers it, and whether it is new. The same again changes nothing.
+    pub async fn put_workflow(
+        &self,
+        namespace: &Name,
+        id: &Name,
+        body: &[u8],
+    ) -> Result<(NamedWorkflow, bool), WorkflowError> {
+        let workflow = Workflow::from_json(body)?;
+        self.check_nodes(namespace, &workflow).await?;
+        if body.len() > DEFINITION_BYTES_MAX {
+            let rule = format!("must be at most {DEFINITION_BYTES_MAX} bytes as JSON, not {}", body.len());
+            return Err(FieldError::invalid("nodes", rule).into());
+        }
+        let key = key_of(namespace, id);
+        for _ in 0..TRIES {
+            let stored = self.document(&key).await?;
+            let expected = match stored {
+                Some(stored) if stored.value == body => return Ok((named(stored), false)),
+                Some(stored) => stored.version,
+                None => 0,
+            };
+            let content = Some(Content { due: None, value: body.to_vec() });
+            let put = PutDocument { key: key.clone(), expected, content };
+            if let [PutOutcome::Stored { version }] = self.0.parts.documents.put(&[put]).await?[..] {
+                let json = String::from_utf8_lossy(body).into_owned();
+                return Ok((NamedWorkflow { id: id.clone(), version, json }, expected == 0));
+            }
+        }
+        Err(WorkflowError::Crowded)
+    }
+
+    /// A workflow.
+    pub async fn workflow(&self, namespace: &Name, id: &Name) -> Result<Option<NamedWorkflow>, StoreError> {
+        Ok(self.document(&key_of(namespace, id)).await?.map(named))
+    }
+
+    /// Workflows by name.
+    pub async fn workflows(
+        &self,
+        namespace: &Name,
+        after: Option<Name>,
+        limit: usize,
+    ) -> Result<Vec<NamedWorkflow>, StoreError> {
+        let list = DocumentList { kind: DocumentKind::Workflow, namespace: namespace.clone(), after, limit };
+        Ok(self.0.parts.documents.by_name(list).await?.into_iter().map(named).collect())
+    }
+
+    /// Removes a workflow; its runs go on. Answers whether there was one.
+    pub async fn delete_workflow(&self, namespace: &Name, id: &Name) -> Result<bool, WorkflowError> {
+        let key = key_of(namespace, id);
+        for _ in 0..TRIES {
+            let Some(stored) = self.document(&key).await? else { return Ok(false) };
+            let put = PutDocument { key: key.clone(), expected: stored.version, content: None };
+            if let [PutOutcome::Stored { .. }] = self.0.parts.documents.put(&[put]).await?[..] {
+                return Ok(true);
+            }
+        }
+        Err(WorkflowError::Crowded)
+    }
+
+    pub(super) async fn document(&self, key: &DocumentKey) -> Result<Option<Document>, StoreError> {
+        Ok(self.0.parts.documents.get(std::slice::from_ref(key)).await?.pop().flatten())
+    }
+
+    /// Whether the tasks of nodes could be taken in now: the best guess at whether they can be later. What their
+    /// expressions give is not known yet.
+    async fn check_nodes(&self, namespace: &Name, workflow: &Workflow) -> Result<(), WorkflowError> {
+        for (at, node) in workflow.nodes.iter().enumerate() {
+            let below = |error: FieldError| WorkflowError::Invalid(error.below(&format!("nodes[{at}]")));
+            let queue = tasklane_core::id::QueueKey::new(namespace.clone(), node.task.queue.clone());
+            let binding = self.known(&queue).await?.binding;
+            self.0.options.limits.check(&node.task).map_err(below)?;
+            self.0.options.limits.check_flow(&node.task, &binding).map_err(below)?;
+        }
+        Ok(())
+    }
+
+    /// The task of a run.
+    pub(super) async fn run_request(
+        &self,
+        namespace: &Name,
+        request: RunRequest,
+    ) -> Result<crate::request::TaskRequest, WorkflowError> {
+        let stored = match &request.workflow {
+            None => None,
+            Some(id) => Some(self.workflow(namespace, id).await?.ok_or_else(|| {
+                FieldError::invalid("workflow", "must be the name of a workflow that was put; there is none")
+            })?),
+        };
+        let definition = stored.as_ref().map_or(&request.json, |stored| &stored.json);
+        let workflow = Workflow::from_stored(definition)?;
+        if stored.is_none() {
+            self.check_nodes(namespace, &workflow).await?;
+        }
+        let raw = |json: &str| RawValue::from_string(json.to_owned()).expect("it was read before");
+        let spec = RunSpec {
+            run: raw(&request.json),
+            workflow: stored.as_ref().map(|stored| raw(&stored.json)),
+            takes_over: None,
+        };
+        let payload = serde_json::to_string(&spec).expect("a spec can be written");
+        let name = request.workflow.as_ref().map_or(workflow.name, ToString::to_string);
+        let mut task = whole_request(WORKFLOW_TYPE, &name, payload);
+        task.request_id = request.request_id;
+        task.metadata = request.metadata;
+        Ok(task)
+    }
+
+    /// Begins a run. Durable when it returns.
+    pub async fn start_run(&self, namespace: &Name, request: RunRequest) -> Result<Submitted, WorkflowError> {
+        let task = self.run_request(namespace, request).await?;
+        let task = self.place(namespace, task).await.map_err(|error| match error {
+            SubmitError::Invalid(error) if error.field == "payload" => {
+                WorkflowError::Invalid(FieldError { field: "nodes".to_owned(), ..error })
+            }
+            SubmitError::Invalid(error) => WorkflowError::Invalid(error),
+            error => WorkflowError::Refused(error),
+        })?;
+        let answer = self.submit_to(task.id.lane(), vec![task]).await.pop();
+        answer.expect("one answer for one task").map_err(WorkflowError::Refused)
+    }
+
+    /// A run with all its nodes; `None` if there is no such run.
+    pub async fn run_view(&self, namespace: &Name, id: TaskId) -> Result<Option<RunView>, StoreError> {
+        let Some(view) = self.task(namespace, id).await? else { return Ok(None) };
+        if view.row.head.task_type.as_str() != WORKFLOW_TYPE {
+            return Ok(None);
+        }
+        let spec = view.row.body.as_ref().and_then(|body| RunSpec::parse(body.payload.as_str()));
+        let Some(spec) = spec else { return Ok(None) };
+        let mut now = RunNow::new(&spec).map_err(|error| StoreError::corrupt(error.to_string()))?;
+        let rows = now.read(self, id).await?;
+        self.judge_conditions(&mut now, id).await?;
+        if view.row.state.status.is_final() {
+            now.run.halt();
+        }
+        let mut nodes = self.node_views(&now, id, rows);
+        self.add_results(&mut nodes).await?;
+        Ok(Some(RunView {
+            name: now.workflow.name.clone(),
+            workflow: workflow_of(&spec),
+            takes_over: spec.takes_over,
+            input: spec.input(),
+            counts: now.run.counts(),
+            nodes,
+            view,
+        }))
+    }
+
+    /// Nodes that may begin and whose condition does not hold are left out, as the executor leaves them out.
+    async fn judge_conditions(&self, now: &mut RunNow, id: TaskId) -> Result<(), StoreError> {
+        loop {
+            let ready = now.run.take_ready(usize::MAX);
+            let asked: Vec<usize> =
+                ready.into_iter().filter(|&node| now.workflow.nodes[node].when.is_some()).collect();
+            if asked.is_empty() {
+                return Ok(());
+            }
+            let known = now.known(self, id, &asked).await?;
+            for node in asked {
+                if let Ok(false) = now.wants(&known, node) {
+                    now.run.ended(node, End::Skipped(Skip::Condition));
+                }
+            }
+        }
+    }
+
+    fn node_views(&self, now: &RunNow, id: TaskId, rows: Vec<Option<TaskRow>>) -> Vec<NodeView> {
+        let graph = &now.workflow.graph;
+        let views = rows.into_iter().enumerate().map(|(node, task)| {
+            let state = now.run.state(node);
+            let is_own = |task: &TaskRow| task.state.part.as_ref().is_some_and(|part| part.of == id);
+            NodeView {
+                name: graph.name(node).to_owned(),
+                depends_on: graph.waits_for(node).iter().map(|&on| graph.name(on).to_owned()).collect(),
+                status: state_name(state, task.as_ref()),
+                reason: match state {
+                    NodeState::Ended(End::Skipped(skip)) => Some(match skip {
+                        Skip::Condition => "its condition does not hold".to_owned(),
+                        Skip::Dependency(on) => format!("{} has not succeeded", graph.name(on)),
+                        Skip::NothingFailed => "nothing that it waits for has failed".to_owned(),
+                        Skip::Stopped => "the run was stopped before".to_owned(),
+                    }),
+                    _ => None,
+                },
+                taken_over: task.as_ref().is_some_and(|task| !is_own(task)),
+                task,
+                result: None,
+                result_left_out: false,
+            }
+        });
+        views.collect()
+    }
+
+    async fn add_results(&self, nodes: &mut [NodeView]) -> Result<(), StoreError> {
+        let ended: Vec<(usize, TaskId)> = nodes
+            .iter()
+            .enumerate()
+            .filter_map(|(at, node)| node.task.as_ref().map(|task| (at, task)))
+            .filter(|(_, task)| task.state.status.is_final())
+            .map(|(at, task)| (at, task.id))
+            .collect();
+        let mut bytes = 0;
+        for some in ended.chunks(super::wholes::LOOK) {
+            if bytes > RESULTS_BYTES_MAX {
+                some.iter().for_each(|(at, _)| nodes[*at].result_left_out = true);
+                continue;
+            }
+            let ids: Vec<TaskId> = some.iter().map(|(_, id)| *id).collect();
+            for ((at, _), view) in some.iter().zip(self.views(&ids).await?) {
+                let result = view.and_then(|view| view.result);
+                bytes += result.as_ref().map_or(0, |result| result.data.len());
+                if bytes <= RESULTS_BYTES_MAX {
+                    nodes[*at].result = result;
+                } else {
+                    nodes[*at].result_left_out = result.is_some();
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The most bytes of a workflow: it is stored with each run.
+const DEFINITION_BYTES_MAX: usize = 1000 << 10;
+
+fn workflow_of(spec: &RunSpec) -> Option<String> {
+    #[derive(serde::Deserialize)]
+    struct Named {
+        workflow: Option<String>,
+    }
+    serde_json::from_str::<Named>(spec.run.get()).ok().and_then(|named| named.workflow)
+}

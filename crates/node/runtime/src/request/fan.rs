@@ -1,0 +1,228 @@
+//! Tasks that become many: one for each item of a list, for each shard, or on each worker.
+
+use std::collections::BTreeSet;
+
+use serde::de::{self, Deserializer};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use tasklane_core::task::Payload;
+
+use super::error::{FieldError, code};
+use super::json::{Ranged, payload};
+use super::render::{self, Context, Scope};
+use super::task::TaskRequest;
+
+/// The most parts that one task can become.
+pub const PARTS_MAX: u32 = 100_000;
+/// Parts that are unfinished at a time, if nothing is said.
+const AT_ONCE: u32 = 1_000;
+
+/// What a task becomes instead of running itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FanOut {
+    /// What its parts are for.
+    pub over: Over,
+    /// The request as it was sent: what the parts are made of.
+    pub json: String,
+    /// What its expressions are worked out of, besides the item.
+    pub context: Option<serde_json::Value>,
+}
+
+/// What there is a part for each of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Over {
+    /// The items of a list.
+    Items(Vec<String>),
+    /// The items of a list that an expression names.
+    Named(String),
+    /// Numbers from 0.
+    Shards(u32),
+    /// The workers that could run it.
+    Workers,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub(super) struct MapJson {
+    items: Option<Box<RawValue>>,
+    at_once: Option<Ranged<1, { PARTS_MAX }>>,
+    tolerate_failures: Option<Tolerance>,
+    reduce: Option<Box<RawValue>>,
+}
+
+/// How many parts may fail before the whole does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum Tolerance {
+    /// So many.
+    Count(u32),
+    /// So many of a hundred.
+    Percent(u32),
+}
+
+impl Default for Tolerance {
+    fn default() -> Self {
+        Self::Count(0)
+    }
+}
+
+impl Tolerance {
+    /// Whether so many failures of so many parts are too many.
+    pub fn is_exceeded(self, failed: usize, total: usize) -> bool {
+        match self {
+            Self::Count(count) => failed > count as usize,
+            Self::Percent(percent) => failed * 100 > percent as usize * total,
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Tolerance {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let rule = || de::Error::custom("must be a number of parts, or a share such as \"5%\"");
+        match serde_json::Value::deserialize(deserializer)? {
+            serde_json::Value::Number(number) => {
+                let count = number.as_u64().and_then(|count| u32::try_from(count).ok());
+                count.filter(|count| *count <= PARTS_MAX).map(Self::Count).ok_or_else(rule)
+            }
+            serde_json::Value::String(text) => {
+                let percent = text.strip_suffix('%').filter(|digits| digits.bytes().all(|b| b.is_ascii_digit()));
+                let percent = percent.and_then(|digits| digits.parse().ok()).filter(|percent| *percent <= 100);
+                percent.map(Self::Percent).ok_or_else(rule)
+            }
+            _ => Err(rule()),
+        }
+    }
+}
+
+/// Exactly one of the ways to become many, or none.
+impl FanOut {
+    pub(super) fn new(
+        map: Option<MapJson>,
+        shards: Option<Ranged<1, { PARTS_MAX }>>,
+        broadcast: Option<bool>,
+        body: &[u8],
+    ) -> Result<Option<Self>, FieldError> {
+        let items = map.as_ref().and_then(|map| map.items.as_deref());
+        let broadcast = broadcast.unwrap_or(false);
+        let over = match (items, shards, broadcast) {
+            (Some(items), None, false) => items_of(items)?,
+            (None, Some(shards), false) => Over::Shards(shards.0),
+            (None, None, true) => Over::Workers,
+            (None, None, false) if map.is_none() => return Ok(None),
+            (None, None, false) => {
+                let message = "is required, or shards or broadcast".to_owned();
+                let field = "map.items".to_owned();
+                return Err(FieldError { field, code: code::MISSING_FIELD, message });
+            }
+            _ => {
+                let message = "must be the only one of map.items, shards and broadcast".to_owned();
+                let field = if broadcast { "broadcast" } else { "shards" }.to_owned();
+                return Err(FieldError { field, code: code::CONFLICTING_FIELDS, message });
+            }
+        };
+        if let Some(reduce) = map.and_then(|map| map.reduce) {
+            MapRequest::reduce_of(&reduce)?;
+        }
+        let json = String::from_utf8_lossy(body).into_owned();
+        Ok(Some(Self { over, json, context: None }))
+    }
+}
+
+fn items_of(raw: &RawValue) -> Result<Over, FieldError> {
+    if let Ok(text) = serde_json::from_str::<String>(raw.get()) {
+        return Ok(Over::Named(text));
+    }
+    let items: Vec<Box<RawValue>> = serde_json::from_str(raw.get())
+        .map_err(|_| FieldError::invalid("map.items", "must be a list, or an expression that gives one"))?;
+    check_count(items.len())?;
+    Ok(Over::Items(items.into_iter().map(|item| item.get().to_owned()).collect()))
+}
+
+/// An empty list is no mistake: there is nothing to do then.
+pub(crate) fn check_count(items: usize) -> Result<(), FieldError> {
+    if items > PARTS_MAX as usize {
+        let rule = format!("must have at most {PARTS_MAX} entries, not {items}");
+        return Err(FieldError::invalid("map.items", rule));
+    }
+    Ok(())
+}
+
+/// What the parts of a task are made of, read from what was sent.
+#[derive(Clone, Debug)]
+pub struct MapRequest {
+    /// What every part is, but for its payload.
+    pub task: TaskRequest,
+    /// Without a payload, a part is given its item.
+    has_payload: bool,
+    /// Parts that are unfinished at a time.
+    pub at_once: u32,
+    /// Parts that may fail.
+    pub tolerate: Tolerance,
+    /// What is run when all parts have ended.
+    pub reduce: Option<TaskRequest>,
+}
+
+#[derive(Deserialize)]
+struct PayloadOnly {
+    payload: Option<Box<RawValue>>,
+    map: Option<MapJson>,
+}
+
+impl MapRequest {
+    /// Reads a request that was read before.
+    pub fn from_json(json: &str) -> Result<Self, FieldError> {
+        let request = match TaskRequest::from_json(json.as_bytes()) {
+            Ok(request) => request,
+            Err(_) => super::json::read_node(json.as_bytes())?.1,
+        };
+        let only: PayloadOnly = super::json::read_json(json.as_bytes())?;
+        let map = only.map;
+        let at_once = map.as_ref().and_then(|map| map.at_once).map_or(AT_ONCE, |at_once| at_once.0);
+        let tolerate = map.as_ref().and_then(|map| map.tolerate_failures).unwrap_or_default();
+        let reduce = map.and_then(|map| map.reduce).map(|reduce| Self::reduce_of(&reduce)).transpose()?;
+        let task = TaskRequest { fan: None, request_id: None, run_at: None, delay: None, ..request };
+        Ok(Self { task, has_payload: only.payload.is_some(), at_once, tolerate, reduce })
+    }
+
+    fn reduce_of(raw: &RawValue) -> Result<TaskRequest, FieldError> {
+        let below = |error: FieldError| error.below("map.reduce");
+        let reduce = TaskRequest::from_json(raw.get().as_bytes()).map_err(below)?;
+        reduce.check_part().map_err(below)?;
+        if reduce.fan.is_some() {
+            return Err(below(FieldError::invalid("map", "must not be given: it is one task")));
+        }
+        Ok(reduce)
+    }
+
+    /// Whether everything that it names can be there. Answers the nodes that it names.
+    pub(crate) fn check(&self, over: &Over, scope: &Scope) -> Result<BTreeSet<String>, FieldError> {
+        let mut named = BTreeSet::new();
+        let invalid = |field: &str| {
+            let field = field.to_owned();
+            move |rule| FieldError::invalid(field, rule)
+        };
+        if let Over::Named(text) = over {
+            named.extend(render::check_text(text, scope).map_err(invalid("map.items"))?);
+            if !text.contains("{{") {
+                return Err(FieldError::invalid("map.items", "must be a list, or an expression that gives one"));
+            }
+        }
+        let mut of_part = scope.clone();
+        of_part.names.extend(["index", "item", "total"]);
+        named.extend(render::check_payload(&self.task.payload, &of_part).map_err(invalid("payload"))?);
+        if let Some(reduce) = &self.reduce {
+            let mut of_reduce = scope.clone();
+            of_reduce.names.extend(["failed", "results", "resultsFrom", "succeeded", "total"]);
+            named.extend(render::check_payload(&reduce.payload, &of_reduce).map_err(invalid("map.reduce.payload"))?);
+        }
+        Ok(named)
+    }
+
+    /// The payload of a part.
+    pub(crate) fn payload_of(&self, item: &str, context: &Context) -> Result<Payload, String> {
+        if self.has_payload {
+            return render::render_payload(&self.task.payload, context);
+        }
+        let item: Box<RawValue> = serde_json::from_str(item).map_err(|error| error.to_string())?;
+        payload(&item).map_err(|error| error.message)
+    }
+}

@@ -1,0 +1,425 @@
+//! Expressions in payloads: `{{ nodes.extract.result.data.path }}`.
+//!
+//! A text may hold any number of `{{ … }}`, each an expression of minijinja. There are no statements and no comments, so
+//! scripts with `${#list}` or `{%` in them stay as they are. A text that is one expression and nothing else becomes the
+//! value itself, with its type. What is not there is an error, not an empty text.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::panic::AssertUnwindSafe;
+use std::sync::LazyLock;
+
+use minijinja::value::{Serde, Value};
+use minijinja::{Environment, Error, ErrorKind, UndefinedBehavior, filters, tests};
+use serde_json::Value as Json;
+use tasklane_core::task::Payload;
+
+use super::template::{Anything, check_code, told};
+
+/// The longest expression, in characters.
+const EXPRESSION_LEN_MAX: usize = 1024;
+/// The longest text that is put together.
+const TEXT_BYTES_MAX: usize = 1 << 20;
+/// Steps that an expression may take; an honest one takes a few.
+const FUEL: u64 = 100_000;
+
+/// What expressions are worked out with: strict, and only with what costs little.
+static STRICT: LazyLock<Environment<'static>> = LazyLock::new(|| environment(UndefinedBehavior::Strict));
+/// The same, but for trying: nothing is missing.
+static TRIAL: LazyLock<Environment<'static>> = LazyLock::new(|| environment(UndefinedBehavior::Chainable));
+
+fn environment(undefined: UndefinedBehavior) -> Environment<'static> {
+    let mut environment = Environment::empty();
+    environment.set_undefined_behavior(undefined);
+    environment.set_fuel(Some(FUEL));
+    environment.add_filter("abs", filters::abs);
+    environment.add_filter("bool", filters::bool);
+    environment.add_filter("d", filters::default);
+    environment.add_filter("default", filters::default);
+    environment.add_filter("first", filters::first);
+    environment.add_filter("float", filters::float);
+    environment.add_filter("int", filters::int);
+    environment.add_filter("join", join);
+    environment.add_filter("last", filters::last);
+    environment.add_filter("length", filters::length);
+    environment.add_filter("lower", filters::lower);
+    environment.add_filter("max", filters::max);
+    environment.add_filter("min", filters::min);
+    environment.add_filter("round", filters::round);
+    environment.add_filter("string", filters::string);
+    environment.add_filter("sum", filters::sum);
+    environment.add_filter("tojson", |value: Value| json_text(&value));
+    environment.add_filter("trim", filters::trim);
+    environment.add_filter("upper", filters::upper);
+    environment.add_test("defined", tests::is_defined);
+    environment.add_test("false", tests::is_false);
+    environment.add_test("none", tests::is_none);
+    environment.add_test("number", tests::is_number);
+    environment.add_test("string", tests::is_string);
+    environment.add_test("true", tests::is_true);
+    environment.add_test("undefined", tests::is_undefined);
+    environment
+}
+
+fn join(value: &Value, between: Option<String>) -> Result<String, Error> {
+    let between = between.unwrap_or_default();
+    let mut joined = String::new();
+    for (at, item) in value.try_iter()?.enumerate() {
+        if at > 0 {
+            joined.push_str(&between);
+        }
+        joined.push_str(&shown(&item)?);
+        if joined.len() > TEXT_BYTES_MAX {
+            return Err(Error::new(ErrorKind::InvalidOperation, "the text becomes too long"));
+        }
+    }
+    Ok(joined)
+}
+
+fn json_text(value: &Value) -> Result<String, Error> {
+    serde_json::to_string(value)
+        .map_err(|error| Error::new(ErrorKind::BadSerialization, "no JSON can be made of it").with_source(error))
+}
+
+/// A value within a text: texts as they are, all else as JSON.
+fn shown(value: &Value) -> Result<String, Error> {
+    match value.as_str() {
+        Some(text) => Ok(text.to_owned()),
+        None => json_text(value),
+    }
+}
+
+/// What expressions may name.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Scope {
+    /// Names by themselves.
+    pub(crate) names: BTreeSet<&'static str>,
+    /// What may follow `nodes.`, where that is one of them.
+    pub(crate) nodes: BTreeSet<String>,
+}
+
+/// What expressions are worked out of.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Context(BTreeMap<&'static str, Value>);
+
+impl Context {
+    pub(crate) fn put(&mut self, name: &'static str, json: Json) {
+        self.0.insert(name, Value::from(Serde(json)));
+    }
+
+    /// All of it.
+    pub(crate) fn json(&self) -> Json {
+        let pairs = self.0.iter().map(|(name, value)| ((*name).to_owned(), serde_json::to_value(value).unwrap_or_default()));
+        Json::Object(pairs.collect())
+    }
+
+    fn value(&self) -> Value {
+        Value::from_pairs(self.0.iter().map(|(name, value)| (*name, value.clone())))
+    }
+}
+
+enum Piece<'a> {
+    Text(&'a str),
+    Expression(&'a str),
+}
+
+/// Cuts a text into what stands outside and inside of `{{ … }}`.
+fn pieces(text: &str) -> Result<Vec<Piece<'_>>, String> {
+    let mut pieces = Vec::new();
+    let mut rest = text;
+    while let Some(start) = rest.find("{{") {
+        if start > 0 {
+            pieces.push(Piece::Text(&rest[..start]));
+        }
+        let inside = &rest[start + 2..];
+        let end = end_of(inside).ok_or_else(|| {
+            let shown: String = rest[start..].chars().take(40).collect();
+            format!("has {shown:?} without }}}}; for the text {{{{ itself write {{{{ '{{{{' }}}}")
+        })?;
+        pieces.push(Piece::Expression(inside[..end].trim()));
+        rest = &inside[end + 2..];
+    }
+    if !rest.is_empty() {
+        pieces.push(Piece::Text(rest));
+    }
+    Ok(pieces)
+}
+
+/// Where the `}}` is that ends an expression: not within quotes, nor within other braces.
+fn end_of(text: &str) -> Option<usize> {
+    let (mut quote, mut depth) = (None, 0_usize);
+    for (at, c) in text.char_indices() {
+        match (quote, c) {
+            (Some(end), c) if c == end => quote = None,
+            (Some(_), _) => {}
+            (None, '\'' | '"') => quote = Some(c),
+            (None, '{') => depth += 1,
+            (None, '}') if depth > 0 => depth -= 1,
+            (None, '}') if text[at + 1..].starts_with('}') => return Some(at),
+            (None, _) => {}
+        }
+    }
+    None
+}
+
+/// What of a scope an expression names: the names that may follow `nodes.`. The error is the rule that it breaks.
+pub(crate) fn check_expression(text: &str, scope: &Scope) -> Result<BTreeSet<String>, String> {
+    let len = text.chars().count();
+    if !(1..=EXPRESSION_LEN_MAX).contains(&len) {
+        return Err(format!("must have expressions of 1 to {EXPRESSION_LEN_MAX} characters, not {len}"));
+    }
+    check_code(&format!("{{{{{text}}}}}"))?;
+    let expression = TRIAL.compile_expression(text).map_err(|error| format!("has {text:?}: {}", told(&error)))?;
+    let mut nodes = BTreeSet::new();
+    for name in expression.undeclared_variables(true) {
+        let mut path = name.split('.');
+        let (root, next) = (path.next().unwrap_or_default(), path.next());
+        if !scope.names.contains(root) {
+            let known: Vec<&str> = scope.names.iter().copied().collect();
+            return Err(format!("names {root:?}, which is none of {}", known.join(", ")));
+        }
+        if root != "nodes" {
+            continue;
+        }
+        match next {
+            Some(node) if scope.nodes.contains(node) => _ = nodes.insert(node.to_owned()),
+            Some(node) => {
+                return Err(format!("names nodes.{node}, and the node does not depend on {node:?}; add it to dependsOn"));
+            }
+            None => return Err("must say which node is meant, as in nodes.NAME.result.data".to_owned()),
+        }
+    }
+    // Filters and tests are looked for when they are used.
+    let never_right = [
+        ErrorKind::UnknownFilter,
+        ErrorKind::UnknownTest,
+        ErrorKind::UnknownFunction,
+        ErrorKind::TooManyArguments,
+        ErrorKind::MissingArgument,
+    ];
+    let anything = || Value::from_pairs(scope.names.iter().map(|name| (*name, Value::from_object(Anything))));
+    for context in [Value::from(()), anything()] {
+        let tried = std::panic::catch_unwind(AssertUnwindSafe(|| expression.eval(context)));
+        if let Ok(Err(error)) = tried
+            && never_right.contains(&error.kind())
+        {
+            return Err(format!("has {text:?}: {}", told(&error)));
+        }
+    }
+    Ok(nodes)
+}
+
+/// The same of all expressions within a text.
+pub(crate) fn check_text(text: &str, scope: &Scope) -> Result<BTreeSet<String>, String> {
+    let mut nodes = BTreeSet::new();
+    for piece in pieces(text)? {
+        if let Piece::Expression(expression) = piece {
+            nodes.extend(check_expression(expression, scope)?);
+        }
+    }
+    Ok(nodes)
+}
+
+/// The same of all expressions within a payload.
+pub(crate) fn check_payload(payload: &Payload, scope: &Scope) -> Result<BTreeSet<String>, String> {
+    if !payload.as_str().contains("{{") {
+        return Ok(BTreeSet::new());
+    }
+    match payload {
+        Payload::Text(text) => check_text(text, scope),
+        Payload::Json(json) => {
+            let json: Json = serde_json::from_str(json).map_err(|error| format!("is not JSON: {error}"))?;
+            let mut nodes = BTreeSet::new();
+            check_json(&json, scope, &mut nodes)?;
+            Ok(nodes)
+        }
+    }
+}
+
+fn check_json(json: &Json, scope: &Scope, nodes: &mut BTreeSet<String>) -> Result<(), String> {
+    match json {
+        Json::String(text) => nodes.extend(check_text(text, scope)?),
+        Json::Array(items) => items.iter().try_for_each(|item| check_json(item, scope, nodes))?,
+        Json::Object(fields) => fields.values().try_for_each(|field| check_json(field, scope, nodes))?,
+        Json::Null | Json::Bool(_) | Json::Number(_) => {}
+    }
+    Ok(())
+}
+
+/// The value of an expression. What it lacks is told.
+fn value_of(expression: &str, context: &Context) -> Result<Value, String> {
+    let worked_out = || STRICT.compile_expression(expression).and_then(|it| it.eval(context.value()));
+    let value = match std::panic::catch_unwind(AssertUnwindSafe(worked_out)) {
+        Ok(Ok(value)) => value,
+        Ok(Err(error)) if error.kind() == ErrorKind::UndefinedError && error.detail().is_none() => Value::UNDEFINED,
+        Ok(Err(error)) => return Err(format!("{{{{ {expression} }}}}: {}", told(&error))),
+        Err(_) => return Err(format!("{{{{ {expression} }}}} cannot be worked out")),
+    };
+    if value.is_undefined() {
+        return Err(format!("{{{{ {expression} }}}} is not there"));
+    }
+    Ok(value)
+}
+
+/// Whether a condition holds.
+pub(crate) fn holds(expression: &str, context: &Context) -> Result<bool, String> {
+    value_of(expression, context).map(|value| value.is_true())
+}
+
+fn as_json(expression: &str, value: &Value) -> Result<Json, String> {
+    serde_json::to_value(value).map_err(|error| format!("{{{{ {expression} }}}} is no JSON: {error}"))
+}
+
+/// A text with its expressions worked out.
+pub(crate) fn render_text(text: &str, context: &Context) -> Result<String, String> {
+    let mut rendered = String::with_capacity(text.len());
+    for piece in pieces(text)? {
+        match piece {
+            Piece::Text(text) => rendered.push_str(text),
+            Piece::Expression(expression) => {
+                let value = value_of(expression, context)?;
+                let text = shown(&value).map_err(|error| format!("{{{{ {expression} }}}}: {}", told(&error)))?;
+                rendered.push_str(&text);
+            }
+        }
+        if rendered.len() > TEXT_BYTES_MAX {
+            return Err(format!("a text becomes longer than {TEXT_BYTES_MAX} bytes"));
+        }
+    }
+    Ok(rendered)
+}
+
+/// A text with its expressions worked out; if it is one expression and nothing else, its value.
+pub(crate) fn render_value(text: &str, context: &Context) -> Result<Json, String> {
+    match &pieces(text)?[..] {
+        [Piece::Expression(expression)] => as_json(expression, &value_of(expression, context)?),
+        _ => render_text(text, context).map(Json::String),
+    }
+}
+
+/// A payload with its expressions worked out.
+pub(crate) fn render_payload(payload: &Payload, context: &Context) -> Result<Payload, String> {
+    if !payload.as_str().contains("{{") {
+        return Ok(payload.clone());
+    }
+    match payload {
+        Payload::Text(text) => render_text(text, context).map(Payload::Text),
+        Payload::Json(json) => {
+            let json: Json = serde_json::from_str(json).map_err(|error| format!("is not JSON: {error}"))?;
+            Ok(payload_of(render_json(json, context)?))
+        }
+    }
+}
+
+/// A JSON value as a payload: text as it is.
+pub(crate) fn payload_of(json: Json) -> Payload {
+    match json {
+        Json::String(text) => Payload::Text(text),
+        json => Payload::Json(json.to_string()),
+    }
+}
+
+fn render_json(json: Json, context: &Context) -> Result<Json, String> {
+    Ok(match json {
+        Json::String(text) if text.contains("{{") => render_value(&text, context)?,
+        Json::Array(items) => items.into_iter().map(|item| render_json(item, context)).collect::<Result<_, _>>()?,
+        Json::Object(fields) => {
+            let fields = fields.into_iter().map(|(name, field)| Ok((name, render_json(field, context)?)));
+            fields.collect::<Result<_, String>>()?
+        }
+        other => other,
+    })
+}
+
+#[cfg(test)]
+mod render_tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn scope() -> Scope {
+        Scope { names: BTreeSet::from(["input", "nodes"]), nodes: BTreeSet::from(["extract".to_owned()]) }
+    }
+
+    fn context() -> Context {
+        let mut context = Context::default();
+        let result = json!({ "data": { "path": "/tmp/a b", "n": 3, "list": [1, "two"], "none": null } });
+        context.put("nodes", json!({ "extract": { "status": "SUCCESS", "result": result } }));
+        context.put("input", json!({ "day": "mon" }));
+        context
+    }
+
+    fn rendered(payload: Json) -> Result<Json, String> {
+        let payload = payload_of(payload);
+        check_payload(&payload, &scope())?;
+        render_payload(&payload, &context()).map(|payload| match payload {
+            Payload::Text(text) => Json::String(text),
+            Payload::Json(json) => serde_json::from_str(&json).unwrap(),
+        })
+    }
+
+    #[test]
+    fn values_keep_their_type_and_texts_are_put_together() {
+        let data = "nodes.extract.result.data";
+        for (template, expected) in [
+            (json!({ "n": format!("{{{{ {data}.n }}}}") }), json!({ "n": 3 })),
+            (json!([format!("{{{{{data}.list}}}}")]), json!([[1, "two"]])),
+            (json!(format!("cp '{{{{ {data}.path }}}}' {{{{ input.day }}}}")), json!("cp '/tmp/a b' mon")),
+            (json!(format!("{{{{ {data}.n }}}}")), json!("3")),
+            (json!(format!("{{{{ {data}.list }}}}")), json!("[1,\"two\"]")),
+            (json!({ "t": format!("n={{{{ {data}.n + 1 }}}}") }), json!({ "t": "n=4" })),
+            (json!({ "t": "{{ input.week | default('now') }}" }), json!({ "t": "now" })),
+            (json!({ "t": format!("{{{{ {data}.none }}}}") }), json!({ "t": null })),
+            (json!("${#list[@]} {% x %} {{ '{{' }}"), json!("${#list[@]} {% x %} {{")),
+            (json!({ "t": "{{ {'a': {'b': 1}} }}" }), json!({ "t": { "a": { "b": 1 } } })),
+            (json!({ "t": format!("{{{{ {data}.list | join('-') }}}}") }), json!({ "t": "1-two" })),
+            (json!({ "plain": ["as", 1, null] }), json!({ "plain": ["as", 1, null] })),
+        ] {
+            assert_eq!(rendered(template.clone()), Ok(expected), "{template}");
+        }
+    }
+
+    #[test]
+    fn what_is_missing_is_told() {
+        for (template, part) in [
+            ("{{ nodes.extract.result.data.pth }}", "nodes.extract.result.data.pth }} is not there"),
+            ("x {{ input.week.day }}", "input.week.day }} is not there"),
+            ("{{ input.day + 1 }}", "input.day + 1"),
+        ] {
+            let error = rendered(json!({ "a": template })).unwrap_err();
+            assert!(error.contains(part), "{template}: {error}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_right_is_refused_before_it_is_used() {
+        for (template, part) in [
+            ("{{ nodes.load.result }}", "does not depend on \"load\""),
+            ("{{ nodes['extract'] }}", "which node"),
+            ("{{ node.extract }}", "\"node\""),
+            ("{{ input.day", "without }}"),
+            ("{{ }}", "1 to 1024"),
+            ("{{ input.day | shout }}", "unknown filter"),
+            ("{{ input.day is odd }}", "unknown test"),
+            ("{{ 'x' * 1000000000 }}", "without"),
+            ("{{ input.day.upper() }}", "methods"),
+            ("{{ input.. }}", "syntax"),
+        ] {
+            let error = check_text(template, &scope()).unwrap_err();
+            assert!(error.contains(part), "{template}: {error}");
+        }
+    }
+
+    #[test]
+    fn conditions_are_true_or_false() {
+        for (condition, expected) in [
+            ("nodes.extract.result.data.n > 2", true),
+            ("nodes.extract.result.data.n > 3", false),
+            ("nodes.extract.status == 'SUCCESS' and input.day != 'sun'", true),
+            ("input.week is defined", false),
+        ] {
+            check_expression(condition, &scope()).unwrap();
+            assert_eq!(holds(condition, &context()), Ok(expected), "{condition}");
+        }
+        assert!(holds("input.week", &context()).is_err());
+    }
+}

@@ -1,0 +1,235 @@
+//! Workflows: tasks that wait for each other.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::Value;
+use serde_json::value::RawValue;
+use tasklane_core::id::Name;
+use tasklane_workflow::{Graph, GraphError, NodeSpec, OnFailure, TriggerRule};
+
+use super::duration::Positive;
+use super::error::{FieldError, code};
+use super::fan::{MapRequest, Over, check_count};
+use super::json::{read_json, read_node};
+use super::render::{self, Context, Scope};
+use super::task::TaskRequest;
+
+/// Nodes of a workflow.
+pub const NODES_MAX: usize = 10_000;
+/// The longest name of a node.
+const NAME_LEN_MAX: usize = 64;
+
+/// A workflow, read and checked.
+#[derive(Clone, Debug)]
+pub struct Workflow {
+    /// What people call it.
+    pub name: String,
+    /// Which node waits for which.
+    pub graph: Arc<Graph>,
+    /// The nodes, in the order in which they were given.
+    pub nodes: Vec<WorkflowNode>,
+    /// What a failure means for the other nodes.
+    pub on_failure: OnFailure,
+    /// How long a run may take.
+    pub deadline: Option<Duration>,
+}
+
+/// A node of a workflow.
+#[derive(Clone, Debug)]
+pub struct WorkflowNode {
+    /// Its task; payload and metadata may hold expressions.
+    pub task: TaskRequest,
+    /// It is left out unless this holds.
+    pub when: Option<String>,
+    /// Those of its dependencies whose results it names.
+    pub names: Vec<usize>,
+}
+
+/// A request for a run.
+#[derive(Clone, Debug)]
+pub struct RunRequest {
+    /// The client's name for the request.
+    pub request_id: Option<String>,
+    /// The workflow that is run, if it was put before.
+    pub workflow: Option<Name>,
+    /// What the run is given.
+    pub input: Option<String>,
+    /// The user's own key-value pairs.
+    pub metadata: BTreeMap<String, String>,
+    /// The request as it was sent.
+    pub json: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+struct RunJson {
+    name: Option<String>,
+    nodes: Option<Vec<Box<RawValue>>>,
+    on_failure: Option<OnFailure>,
+    deadline: Option<Positive>,
+    // Only a run has these.
+    workflow: Option<Name>,
+    input: Option<Box<RawValue>>,
+    request_id: Option<String>,
+    metadata: Option<BTreeMap<String, String>>,
+}
+
+impl RunRequest {
+    /// Reads a request for a run. If it brings its nodes along, they are checked.
+    pub fn from_json(body: &[u8]) -> Result<Self, FieldError> {
+        let json: RunJson = read_json(body)?;
+        let of_workflow = [
+            ("nodes", json.nodes.is_some()),
+            ("name", json.name.is_some()),
+            ("onFailure", json.on_failure.is_some()),
+            ("deadline", json.deadline.is_some()),
+        ];
+        match (&json.workflow, of_workflow.iter().find(|(_, given)| *given)) {
+            (Some(_), Some((field, _))) => {
+                let message = "must not be given together with workflow, which says it".to_owned();
+                return Err(FieldError { field: (*field).to_owned(), code: code::CONFLICTING_FIELDS, message });
+            }
+            (Some(_), None) => {}
+            (None, _) => _ = Workflow::of(&json)?,
+        }
+        Ok(Self {
+            request_id: json.request_id,
+            workflow: json.workflow,
+            input: json.input.map(|input| input.get().to_owned()),
+            metadata: json.metadata.unwrap_or_default(),
+            json: String::from_utf8_lossy(body).into_owned(),
+        })
+    }
+}
+
+impl Workflow {
+    /// Reads a workflow that is put to be run later.
+    pub fn from_json(body: &[u8]) -> Result<Self, FieldError> {
+        let json: RunJson = read_json(body)?;
+        let of_runs = [
+            ("workflow", json.workflow.is_some()),
+            ("input", json.input.is_some()),
+            ("requestId", json.request_id.is_some()),
+            ("metadata", json.metadata.is_some()),
+        ];
+        if let Some((field, _)) = of_runs.iter().find(|(_, given)| *given) {
+            let message = "is not a known field: only a run has it".to_owned();
+            return Err(FieldError { field: (*field).to_owned(), code: code::UNKNOWN_FIELD, message });
+        }
+        Self::of(&json)
+    }
+
+    /// Reads a workflow that was checked before, also if it is a request for a run.
+    pub fn from_stored(json: &str) -> Result<Self, FieldError> {
+        Self::of(&read_json(json.as_bytes())?)
+    }
+
+    fn of(json: &RunJson) -> Result<Self, FieldError> {
+        let Some(raw) = &json.nodes else {
+            let (field, message) = ("nodes".to_owned(), "is required, or workflow".to_owned());
+            return Err(FieldError { field, code: code::MISSING_FIELD, message });
+        };
+        if !(1..=NODES_MAX).contains(&raw.len()) {
+            let rule = format!("must have 1 to {NODES_MAX} entries, not {}", raw.len());
+            return Err(FieldError::invalid("nodes", rule));
+        }
+        let (mut specs, mut tasks) = (Vec::with_capacity(raw.len()), Vec::with_capacity(raw.len()));
+        for (at, raw) in raw.iter().enumerate() {
+            let below = |error: FieldError| error.below(&format!("nodes[{at}]"));
+            let (node, task) = read_node(raw.get().as_bytes()).map_err(below)?;
+            check_name(&node.name).map_err(below)?;
+            task.check_part().map_err(below)?;
+            let rule = node.rule.unwrap_or_default();
+            if rule != TriggerRule::AllSucceeded && node.depends_on.is_empty() {
+                let rule = "must not be given without dependsOn: there is nothing to wait for";
+                return Err(below(FieldError::invalid("triggerRule", rule)));
+            }
+            specs.push(NodeSpec { name: node.name, depends_on: node.depends_on, rule });
+            tasks.push((task, node.when));
+        }
+        let graph = Graph::new(specs).map_err(|error| graph_error(&error))?;
+        let mut nodes = Vec::with_capacity(tasks.len());
+        for (at, (task, when)) in tasks.into_iter().enumerate() {
+            let below = |error: FieldError| error.below(&format!("nodes[{at}]"));
+            let waits_for = graph.waits_for(at).iter().map(|&node| graph.name(node).to_owned());
+            let scope = Scope { names: BTreeSet::from(["input", "nodes", "run"]), nodes: waits_for.collect() };
+            let named = names_of(&task, when.as_deref(), &scope).map_err(below)?;
+            let names = named.iter().filter_map(|name| graph.find(name)).collect();
+            nodes.push(WorkflowNode { task, when, names });
+        }
+        let name = json.name.clone().unwrap_or_else(|| "workflow".to_owned());
+        let deadline = json.deadline.map(|deadline| deadline.0);
+        let on_failure = json.on_failure.unwrap_or_default();
+        Ok(Self { name, graph: Arc::new(graph), nodes, on_failure, deadline })
+    }
+}
+
+/// Checks all expressions of a node and answers the nodes that they name.
+fn names_of(task: &TaskRequest, when: Option<&str>, scope: &Scope) -> Result<BTreeSet<String>, FieldError> {
+    let invalid = |field: &str| {
+        let field = field.to_owned();
+        move |rule| FieldError::invalid(field, rule)
+    };
+    let mut named = BTreeSet::new();
+    if let Some(when) = when {
+        named.extend(render::check_expression(when, scope).map_err(invalid("when"))?);
+    }
+    for (key, value) in &task.metadata {
+        named.extend(render::check_text(value, scope).map_err(invalid(&format!("metadata.{key}")))?);
+    }
+    match &task.fan {
+        Some(fan) => named.extend(MapRequest::from_json(&fan.json)?.check(&fan.over, scope)?),
+        None => named.extend(render::check_payload(&task.payload, scope).map_err(invalid("payload"))?),
+    }
+    Ok(named)
+}
+
+/// Names stand in expressions, so they look like names there.
+fn check_name(name: &str) -> Result<(), FieldError> {
+    let fits = name.len() <= NAME_LEN_MAX
+        && name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+    if fits {
+        return Ok(());
+    }
+    let rule = format!("must be 1 to {NAME_LEN_MAX} letters, digits and _, and not begin with a digit");
+    Err(FieldError::invalid("name", rule))
+}
+
+fn graph_error(error: &GraphError) -> FieldError {
+    let field = match error {
+        GraphError::SameName { node, .. } => format!("nodes[{node}].name"),
+        GraphError::Unknown { node, at, .. } | GraphError::Twice { node, at } => {
+            format!("nodes[{node}].dependsOn[{at}]")
+        }
+        GraphError::Circle { node, .. } => format!("nodes[{node}].dependsOn"),
+    };
+    FieldError::invalid(field, error.to_string())
+}
+
+/// The task of a node, with its expressions worked out.
+pub(crate) fn node_request(task: &TaskRequest, context: &Context) -> Result<TaskRequest, String> {
+    let mut request = task.clone();
+    for value in request.metadata.values_mut() {
+        *value = render::render_text(value, context)?;
+    }
+    match &mut request.fan {
+        None => request.payload = render::render_payload(&task.payload, context)?,
+        Some(fan) => {
+            if let Over::Named(text) = &fan.over {
+                fan.over = Over::Items(items_of(render::render_value(text, context)?)?);
+            }
+            fan.context = Some(context.json());
+        }
+    }
+    Ok(request)
+}
+
+fn items_of(json: Value) -> Result<Vec<String>, String> {
+    let Value::Array(items) = json else { return Err("map.items does not give a list".to_owned()) };
+    check_count(items.len()).map_err(|error| error.to_string())?;
+    Ok(items.iter().map(Value::to_string).collect())
+}

@@ -1,0 +1,346 @@
+//! Runs of workflows and tasks that become many, over a whole node.
+
+#![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
+
+mod support;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tasklane_core::id::TaskId;
+use tasklane_core::message::{Dispatch, Ending, Finish, RetryAdvice};
+use tasklane_core::status::Status;
+use tasklane_core::task::{TaskError, TaskResult};
+use tasklane_ports::{Attempt, Executor, TaskView};
+use tasklane_runtime::node::{Cancel, NodeView, RetentionOptions, Retry, RunView, WorkflowError};
+use tasklane_runtime::request::{RunRequest, TaskRequest};
+
+use support::{Run, System, default_namespace, success};
+
+/// Answers its payload; or fails, or runs until it is stopped, if that is what it says.
+fn echo() -> Arc<dyn Executor> {
+    Arc::new(Run(|dispatch: Dispatch, attempt: Arc<dyn Attempt>| async move {
+        let payload = dispatch.body.as_ref().unwrap().payload.clone();
+        if payload.as_str().contains("fail") {
+            let error = TaskError::new("told", "it was told to");
+            return Finish { ending: Ending::Failed { error, retry: RetryAdvice::Never }, ..success() };
+        }
+        if payload.as_str().contains("endless") {
+            attempt.stopped().await;
+            return Finish { ending: Ending::Cancelled, ..success() };
+        }
+        let data = match &payload {
+            tasklane_core::task::Payload::Json(json) => json.clone(),
+            tasklane_core::task::Payload::Text(text) => json!(text).to_string(),
+        };
+        Finish { result: TaskResult { data, ..TaskResult::default() }, ..success() }
+    }))
+}
+
+async fn start() -> System {
+    System::start(vec![("ECHO", echo())]).await
+}
+
+async fn begin(system: &System, run: &Value) -> Result<TaskId, WorkflowError> {
+    let request = RunRequest::from_json(run.to_string().as_bytes())?;
+    system.node.start_run(&default_namespace(), request).await.map(|run| run.id)
+}
+
+async fn view(system: &System, id: TaskId) -> RunView {
+    system.node.run_view(&default_namespace(), id).await.unwrap().unwrap()
+}
+
+async fn finished(system: &System, run: &Value) -> (TaskView, RunView) {
+    let id = begin(system, run).await.unwrap();
+    let task = system.wait(id).await;
+    assert!(task.row.state.status.is_final(), "{:?}", task.row.state);
+    let run = view(system, id).await;
+    (task, run)
+}
+
+fn node<'a>(run: &'a RunView, name: &str) -> &'a NodeView {
+    run.nodes.iter().find(|node| node.name == name).unwrap()
+}
+
+fn statuses(run: &RunView) -> Vec<(&str, &str)> {
+    run.nodes.iter().map(|node| (node.name.as_str(), node.status)).collect()
+}
+
+fn data(view: &TaskView) -> Value {
+    serde_json::from_str(&view.result.as_ref().unwrap().data).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn results_travel_along_the_edges() {
+    let system = start().await;
+    let run = json!({
+        "input": { "day": "monday" },
+        "nodes": [
+            { "name": "load", "dependsOn": ["left", "right"], "taskType": "ECHO", "payload": {
+                "sum": "{{ nodes.left.result.data.n + nodes.right.result.data.n }}",
+                "text": "on {{ input.day }}: {{ nodes.left.result.data.rows | length }} rows",
+                "rows": "{{ nodes.left.result.data.rows }}" } },
+            { "name": "extract", "taskType": "ECHO", "payload": { "rows": [1, 2], "n": 20 } },
+            { "name": "left", "dependsOn": ["extract"], "taskType": "ECHO",
+              "payload": { "rows": "{{ nodes.extract.result.data.rows }}", "n": "{{ nodes.extract.result.data.n + 1 }}" } },
+            { "name": "right", "dependsOn": ["extract"], "taskType": "ECHO", "payload": { "n": 1 } },
+            { "name": "never", "dependsOn": ["load"], "when": "nodes.load.result.data.sum > 100", "taskType": "ECHO" },
+            { "name": "after", "dependsOn": ["never"], "taskType": "ECHO" },
+            { "name": "at_last", "dependsOn": ["after"], "triggerRule": "allDone", "taskType": "ECHO",
+              "payload": "run {{ run.id }}" },
+        ],
+    });
+    let (task, run) = finished(&system, &run).await;
+    assert_eq!(task.row.state.status, Status::Success, "{:?}", task.row.state.error);
+    let loaded: Value = serde_json::from_str(&node(&run, "load").result.as_ref().unwrap().data).unwrap();
+    assert_eq!(loaded, json!({ "sum": 22, "text": "on monday: 2 rows", "rows": [1, 2] }));
+    assert_eq!(node(&run, "never").status, "SKIPPED");
+    assert_eq!(node(&run, "never").reason.as_deref(), Some("its condition does not hold"));
+    assert_eq!(node(&run, "after").reason.as_deref(), Some("never has not succeeded"));
+    assert_eq!(node(&run, "at_last").result.as_ref().unwrap().data, format!("\"run {}\"", task.row.id));
+    assert_eq!(data(&task)["succeeded"], 5);
+    system.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failure_stops_or_does_not_stop_the_other_branches() {
+    let system = start().await;
+    let run = |on_failure: &str| {
+        json!({
+            "onFailure": on_failure,
+            "nodes": [
+                { "name": "bad", "taskType": "ECHO", "payload": "fail" },
+                { "name": "good", "taskType": "ECHO" },
+                { "name": "after_bad", "dependsOn": ["bad"], "taskType": "ECHO" },
+                { "name": "alert", "dependsOn": ["bad"], "triggerRule": "anyFailed", "taskType": "ECHO",
+                  "payload": "{{ nodes.bad.error.message }}" },
+                { "name": "after_good", "dependsOn": ["good", "alert"], "taskType": "ECHO" },
+            ],
+        })
+    };
+    let (task, run_view) = finished(&system, &run("continue")).await;
+    assert_eq!(task.row.state.status, Status::Failed);
+    let error = task.row.state.error.unwrap();
+    assert_eq!((&*error.code, &*error.message), ("part_failed", "node bad failed: it was told to"));
+    let expected = [
+        ("bad", "FAILED"),
+        ("good", "SUCCESS"),
+        ("after_bad", "SKIPPED"),
+        ("alert", "SUCCESS"),
+        ("after_good", "SUCCESS"),
+    ];
+    assert_eq!(statuses(&run_view), expected);
+    assert_eq!(node(&run_view, "alert").result.as_ref().unwrap().data, "\"it was told to\"");
+
+    let (_, run_view) = finished(&system, &run("stop")).await;
+    assert_eq!(node(&run_view, "after_good").status, "SKIPPED");
+    assert_eq!(node(&run_view, "after_good").reason.as_deref(), Some("the run was stopped before"));
+    assert_eq!(node(&run_view, "alert").status, "SUCCESS");
+    system.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_an_expression_lacks_fails_its_node() {
+    let system = start().await;
+    let run = json!({ "nodes": [
+        { "name": "a", "taskType": "ECHO", "payload": { "x": 1 } },
+        { "name": "b", "dependsOn": ["a"], "taskType": "ECHO", "payload": "{{ nodes.a.result.data.y }}" },
+        { "name": "c", "dependsOn": ["a"], "when": "nodes.a.result.data.z", "taskType": "ECHO" },
+    ] });
+    let (task, run) = finished(&system, &run).await;
+    assert_eq!(task.row.state.status, Status::Failed);
+    for (name, part) in [("b", "nodes.a.result.data.y }} is not there"), ("c", "nodes.a.result.data.z }} is not there")] {
+        let task = node(&run, name).task.as_ref().unwrap();
+        assert_eq!(task.state.status, Status::Failed);
+        assert!(task.state.error.as_ref().unwrap().message.contains(part), "{:?}", task.state.error);
+    }
+    system.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancel_ends_everything_before_the_run_ends() {
+    let system = start().await;
+    let run = json!({ "nodes": [
+        { "name": "a", "taskType": "ECHO", "payload": "endless" },
+        { "name": "b", "dependsOn": ["a"], "triggerRule": "allDone", "taskType": "ECHO" },
+        { "name": "many", "taskType": "ECHO", "payload": "endless", "shards": 3 },
+    ] });
+    let id = begin(&system, &run).await.unwrap();
+    let open = loop {
+        let run = view(&system, id).await;
+        let (a, many) = (node(&run, "a").task.clone(), node(&run, "many").task.clone());
+        if let (Some(a), Some(many)) = (a, many)
+            && a.state.status == Status::Running
+            && system.node.parts(many.id, None, 10).await.unwrap().0.len() == 3
+        {
+            break (a.id, many.id);
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    };
+    assert_eq!(system.node.cancel(&default_namespace(), id).await.unwrap(), Cancel::Accepted);
+    assert_eq!(system.wait(id).await.row.state.status, Status::Cancelled);
+    let run = view(&system, id).await;
+    assert_eq!(statuses(&run), [("a", "CANCELLED"), ("b", "SKIPPED"), ("many", "CANCELLED")]);
+    for part in system.node.parts(open.1, None, 10).await.unwrap().0 {
+        assert_eq!(part.row.state.status, Status::Cancelled);
+    }
+    assert_eq!(system.node.cancel(&default_namespace(), id).await.unwrap(), Cancel::AlreadyCancelled);
+    system.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deadline_ends_a_run() {
+    let system = start().await;
+    let run = json!({ "deadline": "300ms", "nodes": [
+        { "name": "a", "taskType": "ECHO", "payload": "endless" },
+        { "name": "b", "dependsOn": ["a"], "triggerRule": "allDone", "taskType": "ECHO" },
+    ] });
+    let (task, run) = finished(&system, &run).await;
+    assert_eq!(task.row.state.status, Status::Failed);
+    assert_eq!(task.row.state.error.unwrap().code, "deadline");
+    assert_eq!(statuses(&run), [("a", "CANCELLED"), ("b", "SKIPPED")]);
+    system.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_retry_takes_over_what_succeeded() {
+    let system = start().await;
+    let workflow = |second: &str| {
+        json!({ "nodes": [
+            { "name": "a", "taskType": "ECHO", "payload": { "n": 1 } },
+            { "name": "b", "dependsOn": ["a"], "taskType": "ECHO", "payload": second },
+            { "name": "c", "dependsOn": ["a", "b"], "taskType": "ECHO", "payload": { "n": "{{ nodes.a.result.data.n }}" } },
+        ] })
+    };
+    let (task, first) = finished(&system, &workflow("fail")).await;
+    let retried = system.node.retry(&default_namespace(), task.row.id, None).await.unwrap();
+    let Retry::Created(new) = retried else { panic!("{retried:?}") };
+    let again = system.wait(new.id).await;
+    assert_eq!(again.row.state.status, Status::Failed, "b fails again");
+    let second = view(&system, new.id).await;
+    assert_eq!(second.takes_over, Some(task.row.id));
+    assert!(node(&second, "a").taken_over && !node(&second, "b").taken_over);
+    let id = |run: &RunView, name: &str| node(run, name).task.as_ref().unwrap().id;
+    assert_eq!(id(&second, "a"), id(&first, "a"));
+    assert_ne!(id(&second, "b"), id(&first, "b"));
+    system.close().await;
+}
+
+fn mapped(task: Value) -> TaskRequest {
+    TaskRequest::from_json(task.to_string().as_bytes()).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_becomes_many_and_their_results_become_one() {
+    let system = start().await;
+    let task = mapped(json!({
+        "taskName": "squares", "taskType": "ECHO",
+        "payload": { "n": "{{ item }}", "of": "{{ index }}/{{ total }}" },
+        "map": { "items": [3, 4, 5], "atOnce": 2,
+                 "reduce": { "taskName": "sum", "taskType": "ECHO", "payload": { "all": "{{ results }}" } } },
+    }));
+    let id = system.submit(vec![task]).await[0];
+    let done = system.wait(id).await;
+    assert_eq!(done.row.state.status, Status::Success, "{:?}", done.row.state.error);
+    let all = json!([{ "n": 3, "of": "0/3" }, { "n": 4, "of": "1/3" }, { "n": 5, "of": "2/3" }]);
+    assert_eq!(data(&done), json!({ "total": 3, "succeeded": 3, "failed": 0, "reduced": { "all": all } }));
+
+    let plain = mapped(json!({ "taskName": "plain", "taskType": "ECHO", "map": { "items": ["a", { "b": 1 }] } }));
+    let id = system.submit(vec![plain]).await[0];
+    assert_eq!(data(&system.wait(id).await)["results"], json!(["a", { "b": 1 }]));
+    let empty = mapped(json!({ "taskName": "empty", "taskType": "ECHO", "map": { "items": [] } }));
+    let id = system.submit(vec![empty]).await[0];
+    assert_eq!(data(&system.wait(id).await), json!({ "total": 0, "succeeded": 0, "failed": 0, "results": [] }));
+    system.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn so_many_failures_are_tolerated_and_no_more() {
+    let system = start().await;
+    let task = |tolerate: Value| {
+        mapped(json!({ "taskName": "m", "taskType": "ECHO",
+            "map": { "items": ["ok", "fail", "ok", "fail"], "tolerateFailures": tolerate } }))
+    };
+    let ids = system.submit(vec![task(json!(2)), task(json!("50%")), task(json!(1)), task(json!("49%"))]).await;
+    for (id, expected) in ids.into_iter().zip([Status::Success, Status::Success, Status::Failed, Status::Failed]) {
+        let done = system.wait(id).await;
+        assert_eq!(done.row.state.status, expected);
+        if expected == Status::Success {
+            assert_eq!(data(&done)["results"], json!(["ok", null, "ok", null]));
+        }
+    }
+    system.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_retry_of_many_does_only_what_had_not_succeeded() {
+    let system = start().await;
+    let task = mapped(json!({ "taskName": "m", "taskType": "ECHO",
+        "map": { "items": ["ok", "fail"], "tolerateFailures": 0 } }));
+    let id = system.submit(vec![task]).await[0];
+    assert_eq!(system.wait(id).await.row.state.status, Status::Failed);
+    let Retry::Created(again) = system.node.retry(&default_namespace(), id, None).await.unwrap() else { panic!() };
+    assert_eq!(system.wait(again.id).await.row.state.status, Status::Failed);
+    let parts = system.node.parts(again.id, None, 10).await.unwrap().0;
+    let names: Vec<&str> = parts.iter().map(|part| part.row.state.part.as_ref().unwrap().name.as_str()).collect();
+    assert_eq!(names, ["1"]);
+    system.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broadcast_runs_once_on_every_worker_that_can() {
+    let system = start().await;
+    let task = mapped(json!({ "taskName": "b", "taskType": "ECHO", "payload": "{{ item }}", "broadcast": true }));
+    let nobody = mapped(json!({ "taskName": "b", "taskType": "ECHO", "labels": { "gpu": "yes" }, "broadcast": true }));
+    let ids = system.submit(vec![task, nobody]).await;
+    let done = system.wait(ids[0]).await;
+    assert_eq!(data(&done)["results"], json!(["w1"]));
+    let part = &system.node.parts(ids[0], None, 10).await.unwrap().0[0];
+    assert_eq!(part.row.state.worker.as_ref().unwrap().as_str(), "w1");
+    assert_eq!(data(&system.wait(ids[1]).await)["total"], 0);
+    system.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_map_within_a_workflow_takes_its_items_from_a_result() {
+    let system = start().await;
+    let run = json!({ "input": { "suffix": "!" }, "nodes": [
+        { "name": "list", "taskType": "ECHO", "payload": { "files": ["a", "b"] } },
+        { "name": "each", "dependsOn": ["list"], "taskType": "ECHO", "payload": "{{ item }}{{ input.suffix }}",
+          "metadata": { "of": "{{ nodes.list.status }}" },
+          "map": { "items": "{{ nodes.list.result.data.files }}" } },
+        { "name": "end", "dependsOn": ["each"], "taskType": "ECHO", "payload": "{{ nodes.each.result.data.results }}" },
+    ] });
+    let (task, run) = finished(&system, &run).await;
+    assert_eq!(task.row.state.status, Status::Success, "{:?}", task.row.state.error);
+    assert_eq!(node(&run, "end").result.as_ref().unwrap().data, r#""[\"a!\",\"b!\"]""#);
+    let each = node(&run, "each").task.as_ref().unwrap().id;
+    let part = &system.node.parts(each, None, 10).await.unwrap().0[0];
+    assert_eq!(part.row.body.as_ref().unwrap().metadata["of"], "SUCCESS");
+    system.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_belongs_together_is_removed_together() {
+    let retention = RetentionOptions {
+        tasks: Duration::ZERO,
+        request_ids: Duration::ZERO,
+        every: Duration::from_hours(1),
+        ..RetentionOptions::default()
+    };
+    let system = System::start_with(vec![("ECHO", echo())], retention).await;
+    let run = json!({ "nodes": [
+        { "name": "a", "taskType": "ECHO" },
+        { "name": "many", "taskType": "ECHO", "payload": "x", "shards": 3 },
+    ] });
+    let (task, run) = finished(&system, &run).await;
+    let many = node(&run, "many").task.as_ref().unwrap().id;
+    let parts: Vec<TaskId> =
+        system.node.parts(many, None, 10).await.unwrap().0.iter().map(|part| part.row.id).collect();
+    system.node.retire_once().await.unwrap();
+    for id in parts.into_iter().chain([many, task.row.id]) {
+        assert!(system.node.task(&default_namespace(), id).await.unwrap().is_none(), "{id} is still there");
+    }
+    system.close().await;
+}
