@@ -16,6 +16,7 @@ mod submit;
 mod task;
 mod tasks;
 mod worker;
+mod workflow;
 
 pub use bulk::{BulkAction, Operation, TaskFilter};
 pub use client::{Client, ClientBuilder};
@@ -31,3 +32,4 @@ pub use submit::{BatchItem, Concurrency, Rate, RetryPolicy, Submitted, TaskReque
 pub use task::{Attempt, Explanation, Progress, Reason, Status, Task, TaskError, TaskResult};
 pub use tasks::Retried;
 pub use worker::{Worker, WorkerLoad};
+pub use workflow::{RunNode, RunStarted, Workflow, WorkflowRun};

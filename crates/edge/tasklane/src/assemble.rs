@@ -23,10 +23,7 @@ use tasklane_ports::{Bus, Coordinator, Documents, Logs, Store, StoreError};
 use tasklane_runtime::executors::{ExecutorOptions, Registry};
 use tasklane_runtime::guard::{Guard, GuardOptions, remove_tree};
 use tasklane_runtime::hub::Hub;
-use tasklane_runtime::node::{
-    BULK_TYPE, BulkExecutor, MAP_TYPE, MapExecutor, Node, NodeOptions, NodeParts, REFUSED_TYPE, RefusedExecutor,
-    RetentionOptions, WORKFLOW_TYPE, WorkflowExecutor,
-};
+use tasklane_runtime::node::{Node, NodeOptions, NodeParts, OwnWorker, RetentionOptions};
 use tasklane_runtime::request::RequestLimits;
 use tasklane_runtime::scheduler::{Scheduler, SchedulerOptions, SchedulerParts};
 use tasklane_runtime::worker::{OutputOptions, Worker, WorkerOptions, WorkerParts};
@@ -76,10 +73,6 @@ const PREFETCH_MAX: u32 = 8192;
 const BIND_WITHIN: Duration = Duration::from_secs(5);
 /// How long to wait before it is tried again.
 const BIND_AGAIN: Duration = Duration::from_millis(100);
-/// Attempts that the server runs for itself at once.
-const SYSTEM_CAPACITY: u32 = 2;
-/// Runs of workflows, and tasks that become many, that are under way at once; the others wait.
-const WHOLES_CAPACITY: u32 = 10_000;
 
 /// Starts everything that a config asks for.
 pub async fn start(config: &Config, functions: Registrations) -> Result<Running> {
@@ -154,8 +147,8 @@ pub async fn start(config: &Config, functions: Registrations) -> Result<Running>
         on_lease: on_lease(config, guard.as_ref()),
     };
     // Workers end before the scheduler does, which has to hear what became of their attempts.
-    for (worker_name, capacity, executors) in system_executors(&node)? {
-        let options = system_worker(config, worker_name, capacity)?;
+    for OwnWorker { name, capacity, executors } in OwnWorker::all(&node) {
+        let options = own_worker(config, name, capacity);
         let worker = Worker::new(options, WorkerParts { on_lease: Arc::new(|_| {}), ..parts(executors) });
         running.worker.tasks.spawn(worker.run(running.worker.stop.clone()));
     }
@@ -356,24 +349,8 @@ fn fence_margin(config: &Config) -> Duration {
     config.session.worker_ttl / 4
 }
 
-/// What the server runs for itself: each worker with its name and capacity. Those that drive others mostly wait, so they
-/// are many; and each kind has a worker of its own, so that none takes the room of those that it waits for.
-fn system_executors(node: &Node) -> Result<[(&'static str, u32, Registry); 3]> {
-    let mut short = Registry::new();
-    short.register(name(BULK_TYPE)?, Arc::new(BulkExecutor::new(node.clone())));
-    let mut runs = Registry::new();
-    runs.register(name(WORKFLOW_TYPE)?, Arc::new(WorkflowExecutor::new(node.clone())));
-    let mut maps = Registry::new();
-    maps.register(name(MAP_TYPE)?, Arc::new(MapExecutor::new(node.clone())));
-    maps.register(name(REFUSED_TYPE)?, Arc::new(RefusedExecutor));
-    Ok([
-        ("tasklane.system", SYSTEM_CAPACITY, short),
-        ("tasklane.workflows", WHOLES_CAPACITY, runs),
-        ("tasklane.maps", WHOLES_CAPACITY, maps),
-    ])
-}
-
-fn system_worker(config: &Config, worker_name: &str, capacity: u32) -> Result<WorkerOptions> {
+/// A worker that the server keeps for itself.
+fn own_worker(config: &Config, name: Name, capacity: u32) -> WorkerOptions {
     let options = worker(config);
     let machine = session::WorkerOptions {
         capacity,
@@ -382,7 +359,7 @@ fn system_worker(config: &Config, worker_name: &str, capacity: u32) -> Result<Wo
         unacked_max: 2 * capacity,
         ..options.machine
     };
-    Ok(WorkerOptions { name: name(worker_name)?, machine, drain_grace: Duration::ZERO, ..options })
+    WorkerOptions { name, machine, drain_grace: Duration::ZERO, ..options }
 }
 
 fn retention(config: &Config) -> RetentionOptions {
@@ -392,10 +369,6 @@ fn retention(config: &Config) -> RetentionOptions {
         batch: usize::try_from(config.retention.batch.get()).unwrap_or(usize::MAX),
         ..RetentionOptions::default()
     }
-}
-
-fn name(text: &str) -> Result<Name> {
-    Name::new(text).with_context(|| format!("{text} is not a name"))
 }
 
 fn bytes(size: u64) -> usize {

@@ -6,7 +6,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::{Serialize, Serializer};
 use tasklane_ports::StoreError;
-use tasklane_runtime::node::{PolicyError, ScheduleError, SubmitError};
+use tasklane_runtime::node::{PolicyError, ScheduleError, SubmitError, WorkflowError};
 use tasklane_runtime::request::FieldError;
 use utoipa::openapi::{RefOr, Schema};
 use utoipa::{PartialSchema, ToSchema};
@@ -64,6 +64,8 @@ codes! {
     WORKER_NOT_FOUND "worker_not_found" 404 "There is no such worker";
     OPERATION_NOT_FOUND "operation_not_found" 404 "There is no such operation";
     SCHEDULE_NOT_FOUND "schedule_not_found" 404 "There is no such schedule";
+    WORKFLOW_NOT_FOUND "workflow_not_found" 404 "There is no such workflow";
+    RUN_NOT_FOUND "run_not_found" 404 "There is no such run";
     LOCK_NOT_HELD "lock_not_held" 404 "Nobody holds the lock";
     METHOD_NOT_ALLOWED "method_not_allowed" 405 "The method is not allowed here";
     TASK_FINISHED "task_finished" 409 "The task has finished already";
@@ -72,6 +74,7 @@ codes! {
     REQUEST_ID_REUSED "request_id_reused" 409 "The request id stands for another request";
     POLICY_CONFLICT "policy_conflict" 409 "The policy was changed by somebody else";
     SCHEDULE_CONFLICT "schedule_conflict" 409 "The schedule is not as it must be for this";
+    WORKFLOW_CONFLICT "workflow_conflict" 409 "The workflow is changed by others";
     LOCK_HELD "lock_held" 409 "Somebody else holds the lock";
     QUEUE_FULL "queue_full" 429 "The queue is full";
     OVERLOADED "overloaded" 503 "The server has too much to do";
@@ -266,6 +269,20 @@ impl From<ScheduleError> for Problem {
             ScheduleError::Conflict(detail) => Self::new(&SCHEDULE_CONFLICT, detail),
             ScheduleError::Refused(error) => error.into(),
             ScheduleError::Store(error) => error.into(),
+        }
+    }
+}
+
+impl From<WorkflowError> for Problem {
+    fn from(error: WorkflowError) -> Self {
+        match error {
+            WorkflowError::Invalid(error) => error.into(),
+            WorkflowError::NotFound => {
+                Self::new(&WORKFLOW_NOT_FOUND, "no workflow of this namespace has this name")
+            }
+            WorkflowError::Crowded => Self::new(&WORKFLOW_CONFLICT, error.to_string()),
+            WorkflowError::Refused(error) => error.into(),
+            WorkflowError::Store(error) => error.into(),
         }
     }
 }

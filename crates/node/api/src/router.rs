@@ -15,7 +15,7 @@ use utoipa_axum::routes;
 
 use crate::ApiOptions;
 use crate::problem::{self, Problem};
-use crate::routes::{bulk, events, health, locks, logs, queues, schedules, submit, tasks, workers};
+use crate::routes::{bulk, events, health, locks, logs, queues, schedules, submit, tasks, workers, workflows};
 use crate::state::Api;
 use crate::{gate, openapi, page};
 
@@ -42,6 +42,7 @@ pub(crate) fn paths() -> OpenApiRouter<Api> {
         .routes(routes!(tasks::get, tasks::cancel))
         .routes(routes!(tasks::attempts))
         .routes(routes!(logs::logs))
+        .routes(routes!(tasks::parts))
         .routes(routes!(tasks::explain))
         .routes(routes!(tasks::retry))
         .routes(routes!(bulk::operation))
@@ -58,6 +59,11 @@ pub(crate) fn paths() -> OpenApiRouter<Api> {
         .routes(routes!(schedules::backfill))
         .routes(routes!(schedules::next))
         .routes(routes!(schedules::history))
+        .routes(routes!(workflows::list))
+        .routes(routes!(workflows::start, workflows::runs))
+        .routes(routes!(workflows::get_run, workflows::cancel_run))
+        .routes(routes!(workflows::retry_run))
+        .routes(routes!(workflows::get, workflows::put, workflows::delete))
         .routes(routes!(locks::list))
         .routes(routes!(locks::get, locks::take, locks::release))
         .routes(routes!(workers::list))

@@ -26,6 +26,7 @@ mod submit;
 mod value;
 mod wait;
 mod worker;
+mod workflow;
 
 use std::process::ExitCode;
 
@@ -73,6 +74,8 @@ enum Command {
     Queue(queue::Command),
     #[command(subcommand)]
     Schedule(schedule::Command),
+    #[command(subcommand)]
+    Workflow(workflow::Command),
     #[command(subcommand)]
     Lock(lock::Command),
     #[command(subcommand)]
@@ -123,6 +126,7 @@ fn client(command: Command, connect: &Connect, out: Out) -> anyhow::Result<Exit>
             Command::Explain(args) => explain::run(args, &client, out).await,
             Command::Queue(command) => Box::pin(queue::run(command, &client, out)).await,
             Command::Schedule(command) => Box::pin(schedule::run(command, &client, out)).await,
+            Command::Workflow(command) => Box::pin(workflow::run(command, &client, out)).await,
             Command::Lock(command) => lock::run(command, &client, out).await,
             Command::Worker(command) => worker::run(command, &client, out).await,
             Command::Stats(args) => stats::run(args, &client, out).await,

@@ -10,6 +10,7 @@ mod schedule;
 mod stats;
 mod task;
 mod worker;
+mod workflow;
 
 pub(crate) use bulk::{BulkRequest, BulkStarted, Operation, parse_status};
 pub(crate) use explain::{ExplainedTask, WorkerNames};
@@ -21,5 +22,6 @@ pub(crate) use schedule::{
     Backfill, BackfillRequest, FireHistory, FireOut, NextTimes, Schedule, SchedulePage, Triggered,
 };
 pub(crate) use stats::{CountsByStatus, Ready, Stats};
-pub(crate) use task::{Attempt, AttemptPage, Created, RetryJson, Task, TaskPageJson};
+pub(crate) use task::{Attempt, AttemptPage, Created, PartPage, RetryJson, Task, TaskPageJson};
 pub(crate) use worker::{PatchWorker, Worker, WorkerList};
+pub(crate) use workflow::{RunPage, RunStarted, Workflow, WorkflowPage, WorkflowRun};

@@ -58,6 +58,10 @@ pub(crate) struct Task {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, format = "uuid")]
     parent: Option<String>,
+    /// Which part of it: the name of a node, the index of an item.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    part: Option<String>,
     execution_timeout: Seconds,
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
@@ -66,7 +70,7 @@ pub(crate) struct Task {
     #[schema(nullable = false)]
     progress_timeout: Option<Seconds>,
     retry_policy: RetryJson,
-    created_at: Time,
+    pub(crate) created_at: Time,
     /// When it may run, or may run again.
     due_at: Time,
     /// When its current or last attempt was assigned.
@@ -84,7 +88,7 @@ pub(crate) struct Task {
     /// When the task became final.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
-    finished_at: Option<Time>,
+    pub(crate) finished_at: Option<Time>,
     /// Name of the worker of its current or last attempt.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
@@ -111,11 +115,11 @@ pub(crate) struct Task {
     /// What went wrong last.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
-    error: Option<ErrorJson>,
+    pub(crate) error: Option<ErrorJson>,
     /// How far the attempt is, in its own words.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
-    progress: Option<ProgressJson>,
+    pub(crate) progress: Option<ProgressJson>,
     /// The last attempts; all of them are under `/attempts`. Left out of lists.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
@@ -154,6 +158,7 @@ impl Task {
             keys: head.flow.iter().map(|flow| flow.key.to_string()).collect(),
             unique: body.unique.as_deref().map(UniqueOut::from),
             parent: body.parent.map(|id| id.to_string()),
+            part: body.part,
             execution_timeout: Seconds(head.execution_timeout),
             start_timeout: head.start_timeout.map(Seconds),
             progress_timeout: head.progress_timeout.map(Seconds),
@@ -190,6 +195,17 @@ impl Task {
         let result = result.or(if is_silent { Some(&empty) } else { None });
         Self { payload, result: result.map(ResultJson::from), ..Self::summary(row) }
     }
+}
+
+/// A page of the parts of a task.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct PartPage {
+    /// The newest first, with what they answered; a page may have fewer than asked for, and still a cursor.
+    pub(crate) parts: Vec<Task>,
+    /// Where to go on; not there at the end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub(crate) cursor: Option<String>,
 }
 
 /// What an executor answered.

@@ -21,6 +21,9 @@ const BODIES: &[(&str, &str, bool)] = &[
     ("putQueue", "PutQueue", true),
     ("putSchedule", "PutSchedule", true),
     ("backfillSchedule", "BackfillRequest", true),
+    ("putWorkflow", "PutWorkflow", true),
+    ("startRun", "RunRequest", true),
+    ("retryRun", "RetryRequest", false),
     ("takeLock", "LockRequest", true),
     ("patchWorker", "PatchWorker", true),
 ];
@@ -52,6 +55,16 @@ const SPECIAL: &[(&str, &[u16])] = &[
     ("backfillSchedule", &[404, 409, 507]),
     ("nextTimes", &[404]),
     ("scheduleHistory", &[404]),
+    ("listParts", &[404]),
+    ("listWorkflows", &[]),
+    ("getWorkflow", &[404]),
+    ("putWorkflow", &[409, 507]),
+    ("deleteWorkflow", &[409, 507]),
+    ("startRun", &[409, 429, 507]),
+    ("listRuns", &[]),
+    ("getRun", &[404]),
+    ("cancelRun", &[404, 409, 507]),
+    ("retryRun", &[404, 409, 429, 507]),
     ("listLocks", &[]),
     ("getLock", &[404]),
     ("takeLock", &[409, 507]),
@@ -85,6 +98,7 @@ pub(crate) fn openapi() -> Value {
         { "name": "tasks", "description": "Submit, look at, stop and repeat tasks." },
         { "name": "queues", "description": "Where tasks wait, and by which policy." },
         { "name": "schedules", "description": "Rules that create tasks at certain times." },
+        { "name": "workflows", "description": "Tasks that wait for each other." },
         { "name": "locks", "description": "One owner at a time, for whoever needs that." },
         { "name": "workers", "description": "Who runs tasks." },
         { "name": "system", "description": "How the server is doing." },
@@ -92,7 +106,7 @@ pub(crate) fn openapi() -> Value {
     let requests: Value = serde_json::from_str(REQUESTS).expect("requests.json is JSON");
     let components = api["components"].as_object_mut().expect("there are components");
     let schemas = components["schemas"].as_object_mut().expect("there are schemas");
-    schemas.extend(requests.as_object().expect("an object").clone());
+    schemas.extend(with_workflows(requests));
     components.insert(
         "securitySchemes".into(),
         json!({ "token": { "type": "http", "scheme": "bearer", "description": "Only where the server has a token." } }),
@@ -105,6 +119,67 @@ pub(crate) fn openapi() -> Value {
         }
     }
     api
+}
+
+/// Adds the schemas of nodes and of workflows: a node is a task, with some fields more and some less.
+fn with_workflows(requests: Value) -> Map<String, Value> {
+    let Value::Object(mut schemas) = requests else { return Map::new() };
+    let mut take = |name: &str| schemas.remove(name).expect("requests.json has these fields");
+    let (of_node, of_workflow, of_run) = (take("NodeFields"), take("WorkflowFields"), take("RunFields"));
+    let without = |schema: &mut Value, fields: &[&str]| {
+        for field in fields {
+            schema["properties"].as_object_mut().expect("an object").remove(*field);
+        }
+        let rules = schema["allOf"].as_array_mut().expect("a list");
+        rules.retain(|rule| !fields.iter().any(|field| rule.to_string().contains(&format!("\"{field}\""))));
+    };
+    let with = |schema: &mut Value, fields: &Value| {
+        let fields = fields.as_object().expect("an object").clone();
+        schema["properties"].as_object_mut().expect("an object").extend(fields);
+    };
+    let mut part = schemas["TaskRequest"].clone();
+    without(&mut part, &["requestId", "runAt", "map", "shards", "broadcast"]);
+    part["description"] = json!("A task that is one of many: without `requestId` and `runAt` of its own.");
+    let mut node = schemas["TaskRequest"].clone();
+    without(&mut node, &["requestId", "runAt"]);
+    with(&mut node, &of_node);
+    node["description"] = json!("A node of a workflow: a task, and which others it waits for.");
+    node["required"] = json!(["name", "taskType"]);
+    node["properties"]["taskName"]["type"] = json!(["string", "null"]);
+    node["properties"]["payload"] = json!({
+        "description": "What the executor is given. Texts in it may hold expressions, as `{{ nodes.extract.result.data.path }}`.",
+        "examples": ["echo hello"],
+    });
+    let object = |description: &str, required: Value| {
+        json!({
+            "type": "object", "additionalProperties": false, "description": description, "required": required,
+            "properties": {},
+        })
+    };
+    let mut workflow = object("A workflow that is run by its name.", json!(["nodes"]));
+    with(&mut workflow, &of_workflow);
+    let mut run = object("A run: of the nodes given, or of a workflow by its name.", json!([]));
+    with(&mut run, &of_workflow);
+    with(&mut run, &of_run);
+    for field in ["requestId", "metadata"] {
+        run["properties"][field] = schemas["TaskRequest"]["properties"][field].clone();
+    }
+    let nodes = run["properties"]["nodes"].take();
+    run["properties"]["nodes"] = json!({ "anyOf": [nodes, { "type": "null" }] });
+    let none = json!({ "type": "null" });
+    run["oneOf"] = json!([
+        { "required": ["nodes"], "properties": { "nodes": { "type": "array" }, "workflow": none } },
+        {
+            "required": ["workflow"],
+            "properties": {
+                "workflow": { "type": "string" },
+                "nodes": none, "name": none, "onFailure": none, "deadline": none,
+            },
+        },
+    ]);
+    let more = [("PartTask", part), ("WorkflowNode", node), ("PutWorkflow", workflow), ("RunRequest", run)];
+    schemas.extend(more.map(|(name, schema)| (name.to_owned(), schema)));
+    schemas
 }
 
 /// Adds what holds for all operations of its kind.
@@ -121,6 +196,7 @@ fn complete(path: &str, method: &str, operation: &mut Value) {
         "/api/v1/queues",
         "/api/v1/operations",
         "/api/v1/schedules",
+        "/api/v1/workflows",
         "/api/v1/locks",
         "/api/v1/events",
     ];

@@ -10,3 +10,4 @@ pub(crate) mod schedules;
 pub(crate) mod submit;
 pub(crate) mod tasks;
 pub(crate) mod workers;
+pub(crate) mod workflows;

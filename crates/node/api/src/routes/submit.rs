@@ -50,12 +50,8 @@ pub(crate) async fn submit(
     mut params: Params,
     body: JsonBody,
 ) -> Result<Response, Problem> {
-    let wait = params.span("wait")?;
+    let wait = wait_time(&mut params)?;
     params.finish()?;
-    if wait.is_some_and(|wait| wait > WAIT_MAX) {
-        let rule = format!("must be at most {} seconds", WAIT_MAX.as_secs());
-        return Err(Problem::new(&problem::WAIT_TOO_LONG, rule).field("wait"));
-    }
     // Before the task is taken in: refusing afterwards would leave the caller without its id.
     let permit = wait.map(|_| api.stream_permit()).transpose()?;
     let request = TaskRequest::from_json(&body.0)?;
@@ -75,6 +71,16 @@ pub(crate) async fn submit(
         Ok(Some(task)) => (StatusCode::ACCEPTED, Json(task)).into_response(),
         Ok(None) | Err(_) => (StatusCode::ACCEPTED, Json(created(submitted))).into_response(),
     })
+}
+
+/// How long a request may wait.
+pub(crate) fn wait_time(params: &mut Params) -> Result<Option<Duration>, Problem> {
+    let wait = params.span("wait")?;
+    if wait.is_some_and(|wait| wait > WAIT_MAX) {
+        let rule = format!("must be at most {} seconds", WAIT_MAX.as_secs());
+        return Err(Problem::new(&problem::WAIT_TOO_LONG, rule).field("wait"));
+    }
+    Ok(wait)
 }
 
 /// The task when it has finished or time is up, as far as it can be read.

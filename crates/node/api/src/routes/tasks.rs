@@ -17,7 +17,7 @@ use utoipa::ToSchema;
 
 use crate::extract::{IdInPath, Namespace, NoBody, NoParams, OptionalJsonBody};
 use crate::model::{
-    Attempt, AttemptPage, ExplainedTask, StatusName, Task, TaskPageJson, WorkerNames, parse_status, tail,
+    Attempt, AttemptPage, ExplainedTask, PartPage, StatusName, Task, TaskPageJson, WorkerNames, parse_status, tail,
 };
 use crate::params::Params;
 use crate::problem::{self, Problem};
@@ -120,6 +120,35 @@ pub(crate) async fn attempts(
     Ok(Json(AttemptPage { attempts }))
 }
 
+/// List the parts of a task
+///
+/// Of a task that becomes many, or of a run: with what they answered.
+#[utoipa::path(
+    get, path = "/api/v1/tasks/{id}/parts", operation_id = "listParts", tag = "tasks",
+    params(
+        ("id" = String, Path, description = "The task.", format = "uuid"),
+        ("limit" = Option<u32>, Query, description = "How many, at most. 50 if not given.", minimum = 1, maximum = 1000),
+        ("cursor" = Option<String>, Query, description = "Where the page before ended, as it said.", pattern = "^[0-9a-f]{48}$"),
+    ),
+    responses((status = 200, description = "A page of its parts.", body = PartPage))
+)]
+pub(crate) async fn parts(
+    State(api): State<Api>,
+    Namespace(namespace): Namespace,
+    IdInPath(id): IdInPath,
+    mut params: Params,
+) -> Result<Json<PartPage>, Problem> {
+    let limit = params.limit(50)?;
+    let cursor = params.take("cursor")?;
+    let wrong_cursor = || Problem::parameter("cursor", "must be a cursor of an earlier answer");
+    let after = cursor.map(|text| parse_cursor(&text).ok_or_else(wrong_cursor)).transpose()?;
+    params.finish()?;
+    find(&api, &namespace, id).await?;
+    let (parts, next) = api.node.parts(id, after, limit).await?;
+    let parts = parts.iter().map(|view| Task::whole(&view.row, view.result.as_ref())).collect();
+    Ok(Json(PartPage { parts, cursor: next.map(cursor_text) }))
+}
+
 /// Explain why a task is not running
 #[utoipa::path(
     get, path = "/api/v1/tasks/{id}/explain", operation_id = "explainTask", tag = "tasks",
@@ -194,7 +223,7 @@ pub(crate) async fn list(
 }
 
 /// Reads pages until there is enough to show, or it takes too long.
-async fn fill(
+pub(crate) async fn fill(
     api: &Api,
     namespace: &Name,
     filter: TaskFilter,
@@ -223,11 +252,11 @@ async fn fill(
 }
 
 /// A cursor is a creation time and an id, both in hexadecimal digits.
-fn cursor_text(cursor: TaskCursor) -> String {
+pub(crate) fn cursor_text(cursor: TaskCursor) -> String {
     format!("{:016x}{}", cursor.created_at.as_micros(), cursor.id.0.simple())
 }
 
-fn parse_cursor(text: &str) -> Option<TaskCursor> {
+pub(crate) fn parse_cursor(text: &str) -> Option<TaskCursor> {
     let hex = text.len() == 48 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     let (micros, id) = hex.then(|| text.split_at(16))?;
     let micros = u64::from_str_radix(micros, 16).ok()?.cast_signed();
@@ -239,6 +268,12 @@ fn parse_cursor(text: &str) -> Option<TaskCursor> {
 pub(crate) struct Accepted {
     #[schema(example = "Cancel request accepted.")]
     message: &'static str,
+}
+
+impl Accepted {
+    pub(crate) fn word() -> Self {
+        Self { message: "Cancel request accepted." }
+    }
 }
 
 /// Cancel a task
@@ -267,15 +302,15 @@ pub(crate) async fn cancel(
             Err(Problem::new(&problem::TASK_FINISHED, detail).task_status(status))
         }
         Cancel::Accepted | Cancel::AlreadyCancelled => {
-            Ok((StatusCode::ACCEPTED, Json(Accepted { message: "Cancel request accepted." })))
+            Ok((StatusCode::ACCEPTED, Json(Accepted::word())))
         }
     }
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-struct RetryRequest {
-    request_id: Option<String>,
+pub(crate) struct RetryRequest {
+    pub(crate) request_id: Option<String>,
 }
 
 /// A new task that does again what a finished one did.

@@ -21,7 +21,8 @@ use tasklane_core::worker;
 use tasklane_local::{LocalBus, LocalCoordinator, MemoryOptions, MemoryStore, SessionsOptions};
 use tasklane_ports::Store;
 use tasklane_runtime::hub::Hub;
-use tasklane_runtime::node::{Node, NodeOptions, NodeParts, RetentionOptions};
+use tasklane_runtime::executors::Registry;
+use tasklane_runtime::node::{Node, NodeOptions, NodeParts, OwnWorker, RetentionOptions};
 use tasklane_runtime::request::RequestLimits;
 use tasklane_runtime::scheduler::{Scheduler, SchedulerOptions, SchedulerParts};
 use tasklane_runtime::worker::{OutputOptions, Worker, WorkerOptions, WorkerParts};
@@ -47,6 +48,7 @@ pub(crate) struct Server {
     stop_rest: CancellationToken,
     pub(crate) api: JoinHandle<()>,
     worker: JoinHandle<()>,
+    own: Vec<JoinHandle<()>>,
     rest: Vec<JoinHandle<()>>,
 }
 
@@ -94,28 +96,29 @@ impl Server {
                 hub: Arc::clone(&hub),
             },
         );
-        let mut executors = executors::all();
-        let bulk = tasklane_runtime::node::BulkExecutor::new(node.clone());
-        executors.register(name(tasklane_runtime::node::BULK_TYPE), Arc::new(bulk));
-        let worker = Worker::new(
-            WorkerOptions {
-                name: name("w1"),
+        let worker = |name: Name, executors: Registry, capacity: u32| {
+            let options = WorkerOptions {
+                name,
                 weight: 1,
                 labels: BTreeMap::from([("zone".to_owned(), "a".to_owned())]),
                 stop_grace: Duration::from_secs(1),
                 drain_grace: Duration::from_secs(5),
-                machine: worker::WorkerOptions { lanes: LANES, ..worker::WorkerOptions::default() },
+                machine: worker::WorkerOptions { lanes: LANES, capacity, ..worker::WorkerOptions::default() },
                 output: OutputOptions::default(),
-            },
-            WorkerParts {
-                bus,
+            };
+            let parts = WorkerParts {
+                bus: bus.clone(),
                 coordinator: coordinator.clone(),
                 logs: store.clone(),
                 executors,
-                hub,
+                hub: Arc::clone(&hub),
                 on_lease: Arc::new(|_| {}),
-            },
-        );
+            };
+            Worker::new(options, parts)
+        };
+        let own = OwnWorker::all(&node).into_iter();
+        let own: Vec<Worker> = own.map(|own| worker(own.name, own.executors, own.capacity)).collect();
+        let worker = worker(name("w1"), executors::all(), worker::WorkerOptions::default().capacity);
         let (stop_api, stop_worker, stop_rest) =
             (CancellationToken::new(), CancellationToken::new(), CancellationToken::new());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -135,6 +138,7 @@ impl Server {
                 stop_api.clone().cancelled_owned(),
             )),
             worker: tokio::spawn(worker.run(stop_worker.clone())),
+            own: own.into_iter().map(|own| tokio::spawn(own.run(stop_worker.clone()))).collect(),
             rest: vec![
                 tokio::spawn(scheduler.run(stop_rest.clone())),
                 tokio::spawn(async move { background.run(stop_node).await }),
@@ -158,6 +162,9 @@ impl Server {
         self.api.await.unwrap();
         self.stop_worker.cancel();
         self.worker.await.unwrap();
+        for own in self.own {
+            own.await.unwrap();
+        }
         self.stop_rest.cancel();
         for part in self.rest {
             part.await.unwrap();

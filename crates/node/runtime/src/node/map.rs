@@ -147,13 +147,13 @@ fn items_of(items: &[String]) -> Result<Each, FieldError> {
 
 /// Drives tasks that become many, in a server.
 #[derive(Debug)]
-pub struct MapExecutor {
+pub(super) struct MapExecutor {
     node: Node,
 }
 
 impl MapExecutor {
     /// Over the node that also takes the tasks in.
-    pub fn new(node: Node) -> Self {
+    pub(super) fn new(node: Node) -> Self {
         Self { node }
     }
 }

@@ -6,6 +6,7 @@
 mod bulk;
 mod locks;
 mod map;
+mod own;
 mod queues;
 mod retention;
 mod schedules;
@@ -26,16 +27,16 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::bulk::{BULK_TYPE, BulkAction, BulkExecutor, BulkStatus};
 pub use self::locks::{Lock, Taken};
-pub use self::map::{MAP_TYPE, MapExecutor};
+pub use self::map::MAP_TYPE;
+pub use self::own::OwnWorker;
 pub use self::queues::{PolicyError, QueueInfo};
 
 pub use self::retention::RetentionOptions;
 pub use self::schedules::{BACKFILL_MAX, BackfillPlan, NamedSchedule, ScheduleError};
 pub use self::submit::{SubmitError, Submitted};
 pub use self::tasks::{Cancel, Retry};
-pub use self::wholes::{REFUSED_TYPE, RefusedExecutor};
 pub use self::workers::{WorkerError, WorkerInfo};
-pub use self::workflow_run::{WORKFLOW_TYPE, WorkflowExecutor};
+pub use self::workflow_run::WORKFLOW_TYPE;
 pub use self::workflows::{NamedWorkflow, NodeView, RunView, WorkflowError};
 pub use crate::hub::{EventId, EventStream, Follow, StreamItem};
 pub use crate::process::ProcessUsage;

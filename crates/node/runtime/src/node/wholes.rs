@@ -34,7 +34,7 @@ use crate::request::{FieldError, RequestLimits, RetryRequest, TaskRequest};
 use super::{Node, SubmitError};
 
 /// Task type and queue of parts that could not become what they should: each fails and says why.
-pub const REFUSED_TYPE: &str = "tasklane.refused";
+pub(super) const REFUSED_TYPE: &str = "tasklane.refused";
 
 /// Parts read, or submitted, in one go.
 pub(super) const PAGE: usize = 500;
@@ -479,7 +479,7 @@ impl Refusal {
 
 /// Fails, as it is told.
 #[derive(Debug)]
-pub struct RefusedExecutor;
+pub(super) struct RefusedExecutor;
 
 #[async_trait]
 impl Executor for RefusedExecutor {

@@ -223,13 +223,13 @@ fn outcome(view: &TaskView) -> Value {
 
 /// Drives runs, in a server.
 #[derive(Debug)]
-pub struct WorkflowExecutor {
+pub(super) struct WorkflowExecutor {
     node: Node,
 }
 
 impl WorkflowExecutor {
     /// Over the node that also takes the runs in.
-    pub fn new(node: Node) -> Self {
+    pub(super) fn new(node: Node) -> Self {
         Self { node }
     }
 }

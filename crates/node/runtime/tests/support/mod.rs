@@ -20,10 +20,7 @@ use tasklane_local::{LocalBus, LocalCoordinator, MemoryOptions, MemoryStore, Ses
 use tasklane_ports::{Attempt, Execution, Executor, ExecutorError, TaskView};
 use tasklane_runtime::executors::Registry;
 use tasklane_runtime::hub::Hub;
-use tasklane_runtime::node::{
-    BULK_TYPE, BulkExecutor, MAP_TYPE, MapExecutor, Node, NodeOptions, NodeParts, REFUSED_TYPE, RefusedExecutor,
-    RetentionOptions, WORKFLOW_TYPE, WorkflowExecutor,
-};
+use tasklane_runtime::node::{BULK_TYPE, BulkExecutor, Node, NodeOptions, NodeParts, OwnWorker, RetentionOptions};
 use tasklane_runtime::request::{RequestLimits, TaskRequest};
 use tasklane_runtime::scheduler::{Scheduler, SchedulerOptions, SchedulerParts};
 use tasklane_runtime::worker::{OutputOptions, Worker, WorkerOptions, WorkerParts};
@@ -50,7 +47,7 @@ pub(crate) struct System {
     stop_worker: CancellationToken,
     stop_rest: CancellationToken,
     worker: JoinHandle<()>,
-    drivers: JoinHandle<()>,
+    own: Vec<JoinHandle<()>>,
     rest: Vec<JoinHandle<()>>,
 }
 
@@ -95,13 +92,9 @@ impl System {
         for (task_type, executor) in executors {
             registry.register(name(task_type), executor);
         }
-        let mut wholes = Registry::new();
-        wholes.register(name(WORKFLOW_TYPE), Arc::new(WorkflowExecutor::new(node.clone())));
-        wholes.register(name(MAP_TYPE), Arc::new(MapExecutor::new(node.clone())));
-        wholes.register(name(REFUSED_TYPE), Arc::new(RefusedExecutor));
-        let worker = |worker_name: &str, executors: Registry, capacity: u32| {
+        let worker = |name: Name, executors: Registry, capacity: u32| {
             let options = WorkerOptions {
-                name: name(worker_name),
+                name,
                 weight: 1,
                 labels: BTreeMap::new(),
                 stop_grace: Duration::from_secs(1),
@@ -120,8 +113,10 @@ impl System {
             Worker::new(options, parts)
         };
         let capacity = worker::WorkerOptions::default().capacity;
-        let drivers = worker("tasklane.wholes", wholes, 100);
-        let worker = worker("w1", registry, capacity);
+        // Actions on many tasks are run by the other worker, which can be told to fail.
+        let own = OwnWorker::all(&node).into_iter().filter(|own| own.name.as_str() != "tasklane.system");
+        let own: Vec<Worker> = own.map(|own| worker(own.name, own.executors, own.capacity)).collect();
+        let worker = worker(name("w1"), registry, capacity);
         let (stop_worker, stop_rest) = (CancellationToken::new(), CancellationToken::new());
         let background = node.clone();
         let stop_node = stop_rest.clone();
@@ -130,7 +125,7 @@ impl System {
             store,
             before_bulk,
             worker: tokio::spawn(worker.run(stop_worker.clone())),
-            drivers: tokio::spawn(drivers.run(stop_worker.clone())),
+            own: own.into_iter().map(|own| tokio::spawn(own.run(stop_worker.clone()))).collect(),
             rest: vec![
                 tokio::spawn(scheduler.run(stop_rest.clone())),
                 tokio::spawn(async move { background.run(stop_node).await }),
@@ -155,7 +150,9 @@ impl System {
     pub(crate) async fn close(self) {
         self.stop_worker.cancel();
         self.worker.await.unwrap();
-        self.drivers.await.unwrap();
+        for own in self.own {
+            own.await.unwrap();
+        }
         self.stop_rest.cancel();
         for part in self.rest {
             part.await.unwrap();

@@ -1,0 +1,296 @@
+//! `tasklane workflow`: tasks that wait for each other.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Context;
+use serde_json::{Map, Value, json};
+use tasklane_client::{Client, RunNode, Status, Workflow, WorkflowRun};
+
+use super::exit::{Exit, Usage};
+use super::out::{Out, pairs, print_line, print_object, remark, table};
+use super::run::Interrupts;
+use super::{submit, value};
+
+/// Run tasks that wait for each other
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum Command {
+    Run(RunArgs),
+    /// Show a run and its nodes
+    Get {
+        /// The run
+        #[arg(value_name = "RUN")]
+        id: String,
+    },
+    /// List the last runs
+    Runs {
+        /// How many
+        #[arg(long, short = 'n', default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000), value_name = "N")]
+        limit: u32,
+    },
+    /// Cancel a run: what is open of it, and then the run
+    Cancel {
+        /// The run
+        #[arg(value_name = "RUN")]
+        id: String,
+    },
+    Retry(RetryArgs),
+    /// List the workflows that can be run by name
+    List,
+    /// Show a workflow, as YAML
+    Show {
+        /// The workflow
+        name: String,
+    },
+    /// Put a workflow, to be run by its name
+    Put {
+        /// The workflow
+        name: String,
+
+        /// Its nodes, as YAML or JSON; - for standard input
+        file: std::path::PathBuf,
+    },
+    /// Remove workflows; their runs go on
+    Delete {
+        /// The workflows
+        #[arg(required = true)]
+        names: Vec<String>,
+    },
+}
+
+/// Run a workflow and show what becomes of its nodes; Ctrl-C cancels it
+#[derive(Debug, clap::Args)]
+pub(crate) struct RunArgs {
+    /// A file with its nodes, as YAML or JSON (- for standard input), or the name of a workflow that was put
+    #[arg(value_name = "FILE|NAME")]
+    workflow: String,
+
+    /// What expressions find under `input`: JSON, or text
+    #[arg(long, value_name = "JSON")]
+    input: Option<String>,
+
+    /// A field of the input
+    #[arg(long = "set", value_parser = value::pair, value_name = "KEY=VALUE", conflicts_with = "input")]
+    fields: Vec<(String, String)>,
+
+    /// Your name for this run: the same one again gives the same run
+    #[arg(long, value_name = "ID")]
+    request_id: Option<String>,
+
+    /// Print the id of the run and do not wait
+    #[arg(long, short)]
+    detach: bool,
+}
+
+/// Run again what did not succeed
+#[derive(Debug, clap::Args)]
+pub(crate) struct RetryArgs {
+    /// The run
+    #[arg(value_name = "RUN")]
+    id: String,
+
+    /// Your name for the new run: the same one again gives the same run
+    #[arg(long, value_name = "ID")]
+    request_id: Option<String>,
+
+    /// Print the id of the new run and do not wait
+    #[arg(long, short)]
+    detach: bool,
+}
+
+/// How often a run is looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+pub(crate) async fn run(command: Command, client: &Client, out: Out) -> anyhow::Result<Exit> {
+    match command {
+        Command::Run(args) => {
+            let detach = args.detach;
+            let started = client.start_run(&body(args)?).await?;
+            if started.duplicate {
+                remark(format_args!("tasklane: this request was taken in before, as run {}", started.run_id));
+            }
+            follow(&started.run_id, detach, client, out).await
+        }
+        Command::Retry(RetryArgs { id, request_id, detach }) => {
+            let started = client.retry_run(&id, request_id.as_deref()).await?;
+            follow(&started.run_id, detach, client, out).await
+        }
+        Command::Get { id } => {
+            let run = client.workflow_run(&id, None).await?;
+            out.either(&run, shown).map(|()| Exit::OK)
+        }
+        Command::Runs { limit } => {
+            let runs = client.workflow_runs(limit).await?;
+            out.rows(&runs, &["RUN", "NAME", "STATUS", "BEGUN", "TOOK", "PROGRESS"], run_cells)?;
+            if runs.is_empty() {
+                remark("no run yet; for one: tasklane workflow run FILE");
+            }
+            Ok(Exit::OK)
+        }
+        Command::Cancel { id } => {
+            client.cancel_run(&id).await?;
+            remark(format_args!("tasklane: cancelling; `tasklane workflow get {id}` shows how far it is"));
+            Ok(Exit::OK)
+        }
+        Command::List => {
+            let workflows = client.workflows().await?;
+            out.rows(&workflows, &["NAME", "NODES"], |workflow: &Workflow| {
+                let nodes = workflow.workflow["nodes"].as_array().map_or(0, Vec::len);
+                vec![workflow.id.clone(), nodes.to_string()]
+            })?;
+            if workflows.is_empty() {
+                remark("no workflow yet; for one: tasklane workflow put NAME FILE");
+            }
+            Ok(Exit::OK)
+        }
+        Command::Show { name } => {
+            let workflow = client.workflow(&name).await?;
+            let text = serde_saphyr::to_string(&workflow.workflow).context("cannot write it as YAML")?;
+            out.either(&workflow, |_| text).map(|()| Exit::OK)
+        }
+        Command::Put { name, file } => {
+            let workflow = client.put_workflow(&name, &read(&file)?).await?;
+            remark(format_args!("tasklane: `tasklane workflow run {name}` runs it"));
+            out.either(&workflow, |workflow| workflow.id.clone()).map(|()| Exit::OK)
+        }
+        Command::Delete { names } => {
+            for name in names {
+                client.delete_workflow(&name).await?;
+            }
+            Ok(Exit::OK)
+        }
+    }
+}
+
+/// A file with JSON in it, written as YAML: JSON is YAML too.
+fn read(file: &Path) -> anyhow::Result<Value> {
+    let text = submit::read_text(file)?;
+    let value: Value =
+        serde_saphyr::from_str(&text).with_context(|| format!("{} is not YAML", file.display()))?;
+    if value.is_object() {
+        return Ok(value);
+    }
+    Err(Usage(format!("{} must be an object with `nodes`", file.display())).into())
+}
+
+/// The run that the flags say, in the form of the API.
+fn body(args: RunArgs) -> anyhow::Result<Value> {
+    let file = Path::new(&args.workflow);
+    let is_file = args.workflow == "-" || file.extension().is_some() || file.exists();
+    let mut body = if is_file { read(file)? } else { json!({ "workflow": args.workflow }) };
+    let Some(fields) = body.as_object_mut() else { return Ok(body) };
+    if is_file && !fields.contains_key("name") && args.workflow != "-" {
+        let name = file.file_stem().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+        fields.insert("name".to_owned(), json!(name));
+    }
+    if let Some(input) = args.input {
+        fields.insert("input".to_owned(), serde_json::from_str(&input).unwrap_or(Value::String(input)));
+    } else if !args.fields.is_empty() {
+        let input: Map<String, Value> = args.fields.into_iter().map(|(key, text)| (key, json!(text))).collect();
+        fields.insert("input".to_owned(), Value::Object(input));
+    }
+    fields.extend(args.request_id.map(|id| ("requestId".to_owned(), json!(id))));
+    Ok(body)
+}
+
+/// Shows what becomes of the nodes of a run until it has ended.
+async fn follow(id: &str, detach: bool, client: &Client, out: Out) -> anyhow::Result<Exit> {
+    if detach {
+        return out.either(&json!({ "runId": id }), |_| id.to_owned()).map(|()| Exit::OK);
+    }
+    remark(format_args!("tasklane: run {id}"));
+    let mut interrupts = Interrupts::new()?;
+    let (mut told, mut cancelling) = (BTreeMap::new(), false);
+    let run = loop {
+        let run = tokio::select! {
+            run = client.workflow_run(id, Some(LOOK_EVERY)) => run.context("lost sight of the run; it goes on")?,
+            () = interrupts.next() => {
+                if cancelling {
+                    return Ok(Exit::CANCELLED);
+                }
+                cancelling = true;
+                remark("tasklane: cancelling; press Ctrl-C again not to wait for it");
+                client.cancel_run(id).await?;
+                continue;
+            }
+        };
+        if !out.is_json() {
+            for node in run.nodes.iter().filter(|node| is_over(node)) {
+                if told.insert(node.name.clone(), ()).is_none() {
+                    print_line(line(node))?;
+                }
+            }
+        }
+        if is_final(run.status) {
+            break run;
+        }
+    };
+    if out.is_json() {
+        print_object(&run)?;
+    } else if let Some(error) = &run.error {
+        remark(format_args!("tasklane: {} ({}), run {id}", error.message, error.code));
+        if run.status == Status::Failed {
+            remark(format_args!("tasklane: `tasklane workflow retry {id}` runs again what did not succeed"));
+        }
+    }
+    Ok(match run.status {
+        Status::Success => Exit::OK,
+        Status::Cancelled => Exit::CANCELLED,
+        _ => Exit::FAILED,
+    })
+}
+
+fn is_final(status: Status) -> bool {
+    matches!(status, Status::Success | Status::Failed | Status::Cancelled)
+}
+
+fn is_over(node: &RunNode) -> bool {
+    matches!(node.status.as_str(), "SUCCESS" | "FAILED" | "CANCELLED" | "SKIPPED")
+}
+
+/// What is worth saying of a node beside its status.
+fn remark_on(node: &RunNode) -> String {
+    let error = node.error.as_ref().filter(|_| node.status != "SUCCESS").map(|error| error.message.clone());
+    let taken_over = node.more.get("takenOver").and_then(Value::as_bool) == Some(true);
+    error.or_else(|| node.reason.clone()).unwrap_or_else(|| if taken_over { "taken over".to_owned() } else { String::new() })
+}
+
+fn line(node: &RunNode) -> String {
+    let took = value::shown_span(node.started_at, node.finished_at);
+    format!("{:<10} {:<24} {took:<8} {}", node.status, node.name, remark_on(node)).trim_end().to_owned()
+}
+
+fn shown(run: &WorkflowRun) -> String {
+    let about = pairs(&[
+        ("run", run.run_id.clone()),
+        ("name", run.name.clone()),
+        ("status", run.status.to_string()),
+        ("begun", value::shown_time(Some(run.created_at))),
+        ("took", value::shown_span(Some(run.created_at), run.finished_at)),
+        ("error", run.error.as_ref().map_or_else(String::new, |error| error.message.clone())),
+    ]);
+    let nodes = run.nodes.iter().map(|node| {
+        vec![
+            node.name.clone(),
+            node.status.clone(),
+            value::shown_span(node.started_at, node.finished_at),
+            node.depends_on.join(", "),
+            node.task_id.clone().unwrap_or_default(),
+            remark_on(node),
+        ]
+    });
+    format!("{about}\n{}", table(&["NODE", "STATUS", "TOOK", "WAITS FOR", "TASK", "REMARK"], nodes))
+}
+
+fn run_cells(run: &WorkflowRun) -> Vec<String> {
+    let progress = run.progress.as_ref().filter(|_| !is_final(run.status));
+    vec![
+        run.run_id.clone(),
+        run.name.clone(),
+        run.status.to_string(),
+        value::shown_time(Some(run.created_at)),
+        value::shown_span(Some(run.created_at), run.finished_at),
+        progress.map_or_else(String::new, |progress| progress.message.clone()),
+    ]
+}

@@ -1,0 +1,244 @@
+//! Workflows and their runs.
+
+use serde::Serialize;
+use tasklane_core::task::TaskRow;
+use tasklane_runtime::node::{NamedWorkflow, NodeView, RunView};
+use utoipa::ToSchema;
+
+use super::task::{ErrorJson, ProgressJson, ResultJson};
+use super::{AnyJson, StatusName, Task, Time};
+
+/// A workflow that is run by its name.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Workflow {
+    /// Its name.
+    #[schema(pattern = "^[A-Za-z0-9._:@-]{1,128}$")]
+    id: String,
+    /// Changes with every put that changes it.
+    #[schema(minimum = 1)]
+    version: u64,
+    /// As it was put.
+    workflow: AnyJson,
+}
+
+impl From<NamedWorkflow> for Workflow {
+    fn from(workflow: NamedWorkflow) -> Self {
+        let NamedWorkflow { id, version, json } = workflow;
+        Self { id: id.to_string(), version, workflow: AnyJson::from_json(&json) }
+    }
+}
+
+/// A page of workflows.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct WorkflowPage {
+    pub(crate) workflows: Vec<Workflow>,
+    /// Where to go on; not there at the end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub(crate) cursor: Option<String>,
+}
+
+/// A run that has begun.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct RunStarted {
+    #[schema(format = "uuid")]
+    pub(crate) run_id: String,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) duplicate: bool,
+}
+
+/// A run, without its nodes.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct RunSummary {
+    #[schema(format = "uuid")]
+    run_id: String,
+    /// The workflow, or what the run is called.
+    name: String,
+    status: StatusName,
+    created_at: Time,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    finished_at: Option<Time>,
+    /// How far it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    progress: Option<ProgressJson>,
+    /// Why it failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    error: Option<ErrorJson>,
+}
+
+impl From<Task> for RunSummary {
+    fn from(task: Task) -> Self {
+        Self {
+            run_id: task.task_id,
+            name: task.task_name,
+            status: task.status,
+            created_at: task.created_at,
+            finished_at: task.finished_at,
+            progress: task.progress,
+            error: task.error,
+        }
+    }
+}
+
+/// A page of runs.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct RunPage {
+    pub(crate) runs: Vec<RunSummary>,
+    /// Where to go on; not there at the end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub(crate) cursor: Option<String>,
+}
+
+/// A run of a workflow.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct WorkflowRun {
+    #[schema(format = "uuid")]
+    run_id: String,
+    /// The workflow, or what the run is called.
+    name: String,
+    /// The workflow, if it was run by its name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    workflow: Option<String>,
+    status: StatusName,
+    /// What the run was given; `null` for nothing.
+    input: AnyJson,
+    metadata: std::collections::BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    request_id: Option<String>,
+    /// The run whose results it has taken over.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, format = "uuid")]
+    takes_over: Option<String>,
+    created_at: Time,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    finished_at: Option<Time>,
+    /// Why it failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    error: Option<ErrorJson>,
+    counts: NodeCounts,
+    /// In the order in which they were given.
+    nodes: Vec<RunNode>,
+}
+
+/// How many nodes are where.
+#[derive(Debug, Serialize, ToSchema)]
+struct NodeCounts {
+    /// Those that have not begun and may still.
+    waiting: usize,
+    /// Those whose task has not ended.
+    open: usize,
+    succeeded: usize,
+    failed: usize,
+    cancelled: usize,
+    /// Those that have no task and get none.
+    skipped: usize,
+}
+
+/// A node of a run.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+struct RunNode {
+    name: String,
+    depends_on: Vec<String>,
+    /// The status of its task; `WAITING` before it has one, `SKIPPED` if it gets none.
+    #[schema(pattern = "^(WAITING|SKIPPED|PENDING|SCHEDULED|DISPATCHED|RUNNING|SUCCESS|FAILED|CANCELLED|RETRYING)$")]
+    status: &'static str,
+    /// Why it was left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    reason: Option<String>,
+    /// Its task.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, format = "uuid")]
+    task_id: Option<String>,
+    /// The task is that of the run which was taken over.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    taken_over: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    created_at: Option<Time>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    started_at: Option<Time>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    finished_at: Option<Time>,
+    /// How far its task is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    progress: Option<ProgressJson>,
+    /// What its task answered.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    result: Option<ResultJson>,
+    /// There is a result; it is found with its task.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    result_left_out: bool,
+    /// What went wrong last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    error: Option<ErrorJson>,
+}
+
+impl From<NodeView> for RunNode {
+    fn from(node: NodeView) -> Self {
+        let state = node.task.as_ref().map(|TaskRow { state, .. }| state);
+        Self {
+            status: node.status,
+            task_id: node.task.as_ref().map(|task| task.id.to_string()),
+            created_at: state.map(|state| Time(state.created_at)),
+            started_at: state.and_then(|state| state.started_at).map(Time),
+            finished_at: state.and_then(|state| state.finished_at).map(Time),
+            progress: state.and_then(|state| state.progress.as_deref()).map(ProgressJson::from),
+            error: state.and_then(|state| state.error.as_ref()).map(ErrorJson::from),
+            name: node.name,
+            depends_on: node.depends_on,
+            reason: node.reason,
+            taken_over: node.taken_over,
+            result: node.result.as_ref().map(ResultJson::from),
+            result_left_out: node.result_left_out,
+        }
+    }
+}
+
+impl From<RunView> for WorkflowRun {
+    fn from(run: RunView) -> Self {
+        let row = run.view.row;
+        let counts = run.counts;
+        let (metadata, request_id) =
+            row.body.as_ref().map(|body| (body.metadata.clone(), body.request_id.clone())).unwrap_or_default();
+        Self {
+            run_id: row.id.to_string(),
+            name: run.name,
+            workflow: run.workflow,
+            status: StatusName(row.state.status),
+            input: AnyJson::from_json(&run.input.to_string()),
+            metadata,
+            request_id,
+            takes_over: run.takes_over.map(|id| id.to_string()),
+            created_at: Time(row.state.created_at),
+            finished_at: row.state.finished_at.map(Time),
+            error: row.state.error.as_ref().map(ErrorJson::from),
+            counts: NodeCounts {
+                waiting: counts.waiting,
+                open: counts.open,
+                succeeded: counts.succeeded,
+                failed: counts.failed,
+                cancelled: counts.cancelled,
+                skipped: counts.skipped,
+            },
+            nodes: run.nodes.into_iter().map(RunNode::from).collect(),
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! Workflows and their runs.
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::{Extension, Json};
+use tasklane_core::id::{Name, TaskId};
+use tasklane_ports::TaskFilter;
+use tasklane_runtime::node::{Cancel, Retry, RunView, WORKFLOW_TYPE};
+use tasklane_runtime::request::{RunRequest, check_internal, check_key};
+
+use crate::extract::{Closing, IdInPath, JsonBody, NameInPath, Namespace, NoBody, NoParams, OptionalJsonBody};
+use crate::model::{RunPage, RunStarted, Workflow, WorkflowPage, WorkflowRun, parse_status};
+use crate::params::Params;
+use crate::problem::{self, Problem};
+use crate::routes::submit::wait_time;
+use crate::routes::tasks::{Accepted, RetryRequest, cursor_text, fill, parse_cursor};
+use crate::state::{Api, Room};
+
+/// List workflows
+///
+/// By name.
+#[utoipa::path(
+    get, path = "/api/v1/workflows", operation_id = "listWorkflows", tag = "workflows",
+    params(
+        ("limit" = Option<u32>, Query, description = "How many, at most. 100 if not given.", minimum = 1, maximum = 1000),
+        ("cursor" = Option<String>, Query, description = "Where the page before ended, as it said.", pattern = "^[A-Za-z0-9._:@-]{1,128}$"),
+    ),
+    responses((status = 200, description = "A page of workflows.", body = WorkflowPage))
+)]
+pub(crate) async fn list(
+    State(api): State<Api>,
+    Namespace(namespace): Namespace,
+    mut params: Params,
+) -> Result<Json<WorkflowPage>, Problem> {
+    let limit = params.limit(100)?;
+    let after = params.name("cursor")?;
+    params.finish()?;
+    let found = api.node.workflows(&namespace, after, limit).await?;
+    let cursor = found.last().filter(|_| found.len() >= limit).map(|last| last.id.to_string());
+    Ok(Json(WorkflowPage { workflows: found.into_iter().map(Workflow::from).collect(), cursor }))
+}
+
+/// Read a workflow
+#[utoipa::path(
+    get, path = "/api/v1/workflows/{id}", operation_id = "getWorkflow", tag = "workflows",
+    params(("id" = String, Path, description = "The workflow.", pattern = r"^(?!runs$)[A-Za-z0-9._:@-]{1,128}$")),
+    responses((status = 200, description = "The workflow.", body = Workflow))
+)]
+pub(crate) async fn get(
+    State(api): State<Api>,
+    Namespace(namespace): Namespace,
+    NameInPath(id): NameInPath,
+    _: NoParams,
+) -> Result<Json<Workflow>, Problem> {
+    let found = api.node.workflow(&namespace, &id).await?;
+    let missing = || Problem::new(&problem::WORKFLOW_NOT_FOUND, "no workflow of this namespace has this name");
+    found.map(|workflow| Json(workflow.into())).ok_or_else(missing)
+}
+
+/// Put a workflow
+///
+/// To be run by its name. The same again changes nothing. Runs go on with the workflow as it was when they began.
+#[utoipa::path(
+    put, path = "/api/v1/workflows/{id}", operation_id = "putWorkflow", tag = "workflows",
+    params(("id" = String, Path, description = "The workflow; the caller chooses its name.", pattern = r"^(?!tasklane\.|runs$)[A-Za-z0-9._:@-]{1,128}$")),
+    responses(
+        (status = 200, description = "The workflow, which was there.", body = Workflow),
+        (status = 201, description = "The new workflow.", body = Workflow),
+    )
+)]
+pub(crate) async fn put(
+    State(api): State<Api>,
+    Namespace(namespace): Namespace,
+    NameInPath(id): NameInPath,
+    _: NoParams,
+    body: JsonBody,
+) -> Result<(StatusCode, Json<Workflow>), Problem> {
+    check_internal("id", &id)?;
+    let (workflow, is_new) = api.node.put_workflow(&namespace, &id, &body.0).await?;
+    let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
+    Ok((status, Json(workflow.into())))
+}
+
+/// Remove a workflow
+///
+/// Its runs go on. Removing one that is not there is no error.
+#[utoipa::path(
+    delete, path = "/api/v1/workflows/{id}", operation_id = "deleteWorkflow", tag = "workflows",
+    params(("id" = String, Path, description = "The workflow.", pattern = r"^(?!runs$)[A-Za-z0-9._:@-]{1,128}$")),
+    responses((status = 204, description = "There is no such workflow any more."))
+)]
+pub(crate) async fn delete(
+    State(api): State<Api>,
+    Namespace(namespace): Namespace,
+    NameInPath(id): NameInPath,
+    _: NoParams,
+    _: NoBody,
+) -> Result<StatusCode, Problem> {
+    api.node.delete_workflow(&namespace, &id).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Begin a run
+///
+/// Of the nodes given, or of a workflow by its name. Durable when this answers. With the same `requestId` again, the
+/// answer is the first one's run and `duplicate` is true.
+#[utoipa::path(
+    post, path = "/api/v1/workflows/runs", operation_id = "startRun", tag = "workflows",
+    responses(
+        (status = 201, description = "The run was taken in.", body = RunStarted),
+        (status = 200, description = "The same request was taken in before.", body = RunStarted),
+    )
+)]
+pub(crate) async fn start(
+    State(api): State<Api>,
+    Namespace(namespace): Namespace,
+    _: NoParams,
+    body: JsonBody,
+) -> Result<(StatusCode, Json<RunStarted>), Problem> {
+    let request = RunRequest::from_json(&body.0)?;
+    let started = api.node.start_run(&namespace, request).await?;
+    let status = if started.duplicate { StatusCode::OK } else { StatusCode::CREATED };
+    Ok((status, Json(RunStarted { run_id: started.id.to_string(), duplicate: started.duplicate })))
+}
+
+/// List runs
+///
+/// Newest first, without their nodes.
+#[utoipa::path(
+    get, path = "/api/v1/workflows/runs", operation_id = "listRuns", tag = "workflows",
+    params(
+        ("status" = Option<Vec<crate::model::StatusName>>, Query, description = "One or several states.", explode = false, style = Form, min_items = 1),
+        ("workflow" = Option<String>, Query, description = "Only runs with this name.", min_length = 1),
+        ("limit" = Option<u32>, Query, description = "How many, at most. 50 if not given.", minimum = 1, maximum = 1000),
+        ("cursor" = Option<String>, Query, description = "Where the page before ended, as it said.", pattern = "^[0-9a-f]{48}$"),
+    ),
+    responses((status = 200, description = "A page of runs.", body = RunPage))
+)]
+pub(crate) async fn runs(
+    State(api): State<Api>,
+    Namespace(namespace): Namespace,
+    mut params: Params,
+) -> Result<Json<RunPage>, Problem> {
+    let statuses = params.take_list("status");
+    let statuses = statuses.iter().map(|text| parse_status(text).map_err(|rule| Problem::parameter("status", rule)));
+    let filter = TaskFilter {
+        namespace: Some(namespace.clone()),
+        statuses: statuses.collect::<Result<_, _>>()?,
+        queue: Some(Name::new(WORKFLOW_TYPE).expect("a valid name")),
+        name: params.take("workflow")?,
+        ..TaskFilter::default()
+    };
+    let limit = params.limit(50)?;
+    let cursor = params.take("cursor")?;
+    let wrong_cursor = || Problem::parameter("cursor", "must be a cursor of an earlier answer");
+    let after = cursor.map(|text| parse_cursor(&text).ok_or_else(wrong_cursor)).transpose()?;
+    params.finish()?;
+    let (tasks, next) = fill(&api, &namespace, filter, after, limit).await?;
+    let runs = tasks.into_iter().map(Into::into).collect();
+    Ok(Json(RunPage { runs, cursor: next.map(cursor_text) }))
+}
+
+async fn found(api: &Api, namespace: &Name, id: TaskId) -> Result<RunView, Problem> {
+    let missing = || Problem::new(&problem::RUN_NOT_FOUND, "no run of this namespace has this id");
+    api.node.run_view(namespace, id).await?.ok_or_else(missing)
+}
+
+/// Read a run
+///
+/// With every node: those that wait or were left out too. Results are told up to 1 MiB in all; what is left out has
+/// `resultLeftOut`, and is found with its task. With `wait` the answer comes when the run has ended, or time is up.
+#[utoipa::path(
+    get, path = "/api/v1/workflows/runs/{id}", operation_id = "getRun", tag = "workflows",
+    params(
+        ("id" = String, Path, description = "The run.", format = "uuid"),
+        ("wait" = Option<String>, Query, description = "How long to wait for the end of the run: at most five minutes, as in `30s` or `1m30s`; a bare number is seconds.", example = "5s", pattern = "^([0-9]{1,2}|[0-9]{1,2}s|[1-4]m|[1-4]m[0-5]?[0-9]s|[0-9]{1,5}ms)$"),
+    ),
+    responses((status = 200, description = "The run.", body = WorkflowRun))
+)]
+pub(crate) async fn get_run(
+    State(api): State<Api>,
+    Namespace(namespace): Namespace,
+    closing: Closing,
+    Extension(room): Extension<Room>,
+    IdInPath(id): IdInPath,
+    mut params: Params,
+) -> Result<Json<WorkflowRun>, Problem> {
+    let wait = wait_time(&mut params)?;
+    params.finish()?;
+    if let Some(wait) = wait {
+        // One that is not there is not waited for.
+        found(&api, &namespace, id).await?;
+        let _permit = api.stream_permit()?;
+        room.give_back();
+        tokio::select! {
+            waited = api.node.wait(&namespace, id, wait) => drop(waited?),
+            () = closing.0.cancelled() => {}
+        }
+    }
+    Ok(Json(found(&api, &namespace, id).await?.into()))
+}
+
+/// Cancel a run
+///
+/// What is open of it is cancelled, nothing more begins, and when all that has ended, the run is `CANCELLED`. The request
+/// is durable once answered.
+#[utoipa::path(
+    delete, path = "/api/v1/workflows/runs/{id}", operation_id = "cancelRun", tag = "workflows",
+    params(("id" = String, Path, description = "The run.", format = "uuid")),
+    responses(
+        (status = 202, description = "It will be cancelled, or was before.", body = Accepted),
+        (status = 409, description = "It has succeeded or failed already.", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+pub(crate) async fn cancel_run(
+    State(api): State<Api>,
+    Namespace(namespace): Namespace,
+    IdInPath(id): IdInPath,
+    _: NoParams,
+    _: NoBody,
+) -> Result<(StatusCode, Json<Accepted>), Problem> {
+    found(&api, &namespace, id).await?;
+    match api.node.cancel(&namespace, id).await? {
+        Cancel::Finished(status) => {
+            Err(Problem::new(&problem::TASK_FINISHED, format!("the run has ended as {status}")).task_status(status))
+        }
+        Cancel::NotFound | Cancel::Accepted | Cancel::AlreadyCancelled => Ok((StatusCode::ACCEPTED, Json(Accepted::word()))),
+    }
+}
+
+/// Run again what did not succeed
+///
+/// Begins a new run that takes over the nodes that succeeded in this one, and those that it had taken over itself. The
+/// body is optional.
+#[utoipa::path(
+    post, path = "/api/v1/workflows/runs/{id}/retry", operation_id = "retryRun", tag = "workflows",
+    params(("id" = String, Path, description = "The run.", format = "uuid")),
+    responses(
+        (status = 201, description = "The new run was taken in.", body = RunStarted),
+        (status = 200, description = "The same request was taken in before.", body = RunStarted),
+    )
+)]
+pub(crate) async fn retry_run(
+    State(api): State<Api>,
+    Namespace(namespace): Namespace,
+    IdInPath(id): IdInPath,
+    _: NoParams,
+    OptionalJsonBody(body): OptionalJsonBody,
+) -> Result<(StatusCode, Json<RunStarted>), Problem> {
+    let RetryRequest { request_id } = body.map(|body| body.read()).transpose()?.unwrap_or_default();
+    request_id.as_deref().map_or(Ok(()), |id| check_key("requestId", id))?;
+    found(&api, &namespace, id).await?;
+    match api.node.retry(&namespace, id, request_id).await? {
+        Retry::NotFound | Retry::Removed => Err(Problem::new(&problem::RUN_NOT_FOUND, "the run was removed")),
+        Retry::Unfinished(status) => {
+            Err(Problem::new(&problem::TASK_UNFINISHED, format!("the run is {status}")).task_status(status))
+        }
+        Retry::Created(new) => {
+            let status = if new.duplicate { StatusCode::OK } else { StatusCode::CREATED };
+            Ok((status, Json(RunStarted { run_id: new.id.to_string(), duplicate: new.duplicate })))
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! Workflows, runs and tasks that become many, over REST.
+
+mod support;
+
+use serde_json::{Value, json};
+use support::{Answer, Server, task_with};
+
+async fn start(server: &Server, body: &Value) -> Answer {
+    server.post("/api/v1/workflows/runs", body).await
+}
+
+/// Runs to the end.
+async fn run(server: &Server, body: &Value) -> Value {
+    let started = start(server, body).await;
+    assert_eq!(started.status, 201, "{}", started.text);
+    let id = started.json()["runId"].as_str().expect("an id").to_owned();
+    server.get(&format!("/api/v1/workflows/runs/{id}?wait=60s")).await.json()
+}
+
+fn two() -> Value {
+    json!({ "nodes": [
+        { "name": "a", "taskType": "echo", "payload": "{{ input.word }}" },
+        { "name": "b", "dependsOn": ["a"], "taskType": "echo", "payload": "{{ nodes.a.result.data }}!" },
+    ] })
+}
+
+fn with(mut body: Value, more: &Value) -> Value {
+    body.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+    body
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_is_told_with_every_node() {
+    let server = Server::start().await;
+    let body = with(two(), &json!({ "input": { "word": "hello" }, "requestId": "r1", "metadata": { "team": "x" } }));
+    let done = run(&server, &body).await;
+    assert_eq!((&done["status"], &done["name"]), (&json!("SUCCESS"), &json!("workflow")));
+    assert_eq!(done["input"], json!({ "word": "hello" }));
+    assert_eq!((&done["metadata"]["team"], &done["requestId"]), (&json!("x"), &json!("r1")));
+    assert_eq!(done["counts"]["succeeded"], 2);
+    assert_eq!(done["nodes"][1]["result"]["data"], "hello!");
+    assert_eq!(done["nodes"][1]["dependsOn"], json!(["a"]));
+    let again = start(&server, &body).await;
+    assert_eq!((again.status, &again.json()["duplicate"]), (200, &json!(true)));
+    assert_eq!(again.json()["runId"], done["runId"]);
+    start(&server, &with(body, &json!({ "input": 1 }))).await.problem(409, "request_id_reused", Some("requestId"));
+
+    let task = done["nodes"][0]["taskId"].as_str().expect("an id");
+    let task = server.get(&format!("/api/v1/tasks/{task}")).await.json();
+    assert_eq!((&task["parent"], &task["part"]), (&done["runId"], &json!("a")));
+    let runs = server.get("/api/v1/workflows/runs?status=SUCCESS&workflow=workflow").await.json();
+    assert_eq!(runs["runs"][0]["runId"], done["runId"]);
+    let id = task["taskId"].as_str().expect("an id");
+    server.get(&format!("/api/v1/workflows/runs/{id}")).await.problem(404, "run_not_found", None);
+    server.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn workflows_are_put_and_run_by_name() {
+    let server = Server::start().await;
+    let put = |body: Value| server.request("PUT", "/api/v1/workflows/greet").json(&body).send();
+    let first = put(two()).await;
+    assert_eq!(first.status, 201, "{}", first.text);
+    let again = put(two()).await;
+    assert_eq!((again.status, again.json()), (200, first.json()));
+    let changed = put(with(two(), &json!({ "name": "greeting" }))).await.json();
+    assert_ne!(changed["version"], first.json()["version"]);
+    assert_eq!(server.get("/api/v1/workflows/greet").await.json(), changed);
+    assert_eq!(server.get("/api/v1/workflows").await.json()["workflows"], json!([changed]));
+    let done = run(&server, &json!({ "workflow": "greet", "input": { "word": "ho" } })).await;
+    assert_eq!((&done["workflow"], &done["nodes"][1]["result"]["data"]), (&json!("greet"), &json!("ho!")));
+
+    start(&server, &json!({ "workflow": "none" })).await.problem(422, "invalid_value", Some("workflow"));
+    let both = with(two(), &json!({ "workflow": "greet" }));
+    start(&server, &both).await.problem(422, "conflicting_fields", Some("nodes"));
+    put(with(two(), &json!({ "input": 1 }))).await.problem(422, "unknown_field", Some("input"));
+    for _ in 0..2 {
+        let removed = server.request("DELETE", "/api/v1/workflows/greet").send().await;
+        assert_eq!(removed.status, 204);
+    }
+    server.get("/api/v1/workflows/greet").await.problem(404, "workflow_not_found", None);
+    server.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_wrong_is_told_with_its_place() {
+    let server = Server::start().await;
+    let node = |more: Value| with(json!({ "name": "b", "dependsOn": ["a"], "taskType": "echo" }), &more);
+    let body = |node: Value| json!({ "nodes": [{ "name": "a", "taskType": "echo" }, node] });
+    for (wrong, code, field) in [
+        (json!({}), "missing_field", "nodes"),
+        (json!({ "nodes": [] }), "invalid_value", "nodes"),
+        (json!({ "nodes": [{}] }), "missing_field", "nodes[0].taskType"),
+        (json!({ "nodes": [{ "taskType": "echo" }] }), "missing_field", "nodes[0].name"),
+        (body(node(json!({ "name": "a" }))), "invalid_value", "nodes[1].name"),
+        (body(node(json!({ "name": "a-b" }))), "invalid_value", "nodes[1].name"),
+        (body(node(json!({ "dependsOn": ["x"] }))), "invalid_value", "nodes[1].dependsOn[0]"),
+        (body(node(json!({ "dependsOn": ["a", "a"] }))), "invalid_value", "nodes[1].dependsOn[1]"),
+        (body(node(json!({ "dependsOn": ["b"] }))), "invalid_value", "nodes[1].dependsOn"),
+        (body(node(json!({ "payload": "{{ nodes.c.result }}" }))), "invalid_value", "nodes[1].payload"),
+        (body(node(json!({ "payload": { "x": ["{{ item }}"] } }))), "invalid_value", "nodes[1].payload"),
+        (body(node(json!({ "when": "nodes.a. ==" }))), "invalid_value", "nodes[1].when"),
+        (body(node(json!({ "metadata": { "k": "{{ x }}" } }))), "invalid_value", "nodes[1].metadata.k"),
+        (body(node(json!({ "requestId": "x" }))), "invalid_value", "nodes[1].requestId"),
+        (body(node(json!({ "taskType": "tasklane.bulk" }))), "invalid_value", "nodes[1].taskType"),
+        (body(node(json!({ "retryPolicy": { "maxRetries": -1 } }))), "invalid_value", "nodes[1].retryPolicy.maxRetries"),
+        (body(node(json!({ "colour": "red" }))), "unknown_field", "nodes[1].colour"),
+        (body(node(json!({ "dependsOn": [], "triggerRule": "allDone" }))), "invalid_value", "nodes[1].triggerRule"),
+        (body(node(json!({ "map": {} }))), "missing_field", "nodes[1].map.items"),
+        (body(node(json!({ "map": { "items": "files" } }))), "invalid_value", "nodes[1].map.items"),
+        (body(node(json!({ "shards": 2, "broadcast": true }))), "conflicting_fields", "nodes[1].broadcast"),
+        (json!({ "nodes": [], "onFailure": "explode" }), "invalid_value", "onFailure"),
+    ] {
+        start(&server, &wrong).await.problem(422, code, Some(field));
+    }
+    for (more, code, field) in [
+        (json!({ "dependsOn": [] }), "unknown_field", "dependsOn"),
+        (json!({ "shards": 0 }), "invalid_value", "shards"),
+        (json!({ "map": { "items": [1], "tolerateFailures": "x" } }), "invalid_value", "map.tolerateFailures"),
+        (json!({ "map": { "items": [1], "reduce": { "taskName": "r" } } }), "missing_field", "map.reduce.taskType"),
+        (json!({ "map": { "items": [1] }, "payload": "{{ nodes.a }}" }), "invalid_value", "payload"),
+    ] {
+        server.post("/api/v1/tasks", &task_with("echo", more)).await.problem(422, code, Some(field));
+    }
+    let circle = json!({ "nodes": [
+        { "name": "a", "dependsOn": ["b"], "taskType": "echo" },
+        { "name": "b", "dependsOn": ["a"], "taskType": "echo" },
+    ] });
+    let problem = start(&server, &circle).await.problem(422, "invalid_value", Some("nodes[0].dependsOn"));
+    assert!(problem["detail"].as_str().expect("text").contains("a waits for b waits for a"), "{problem}");
+    let many: Vec<Value> = (0..10_001).map(|n| json!({ "name": format!("n{n}"), "taskType": "noop" })).collect();
+    start(&server, &json!({ "nodes": many })).await.problem(422, "invalid_value", Some("nodes"));
+    let runs = server.get("/api/v1/workflows/runs").await.json();
+    assert_eq!(runs["runs"], json!([]), "nothing of it was taken in");
+    server.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_is_cancelled_and_run_again() {
+    let server = Server::start().await;
+    let body = json!({ "nodes": [
+        { "name": "a", "taskType": "echo", "payload": "x" },
+        { "name": "b", "dependsOn": ["a"], "taskType": "endless" },
+    ] });
+    let id = start(&server, &body).await.json()["runId"].as_str().expect("an id").to_owned();
+    let path = format!("/api/v1/workflows/runs/{id}");
+    let task = loop {
+        let run = server.get(&path).await.json();
+        if let Some(task) = run["nodes"][1]["taskId"].as_str() {
+            break task.to_owned();
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    };
+    server.begun(&task).await;
+    server.post(&format!("{path}/retry"), &json!({})).await.problem(409, "task_unfinished", None);
+    assert_eq!(server.request("DELETE", &path).send().await.status, 202);
+    let ended = server.get(&format!("{path}?wait=60s")).await.json();
+    assert_eq!((&ended["status"], &ended["nodes"][1]["status"]), (&json!("CANCELLED"), &json!("CANCELLED")));
+    assert_eq!(server.request("DELETE", &path).send().await.status, 202);
+
+    let again = server.post(&format!("{path}/retry"), &json!({ "requestId": "again" })).await;
+    assert_eq!(again.status, 201, "{}", again.text);
+    let same = server.post(&format!("{path}/retry"), &json!({ "requestId": "again" })).await;
+    assert_eq!((same.status, &same.json()["runId"]), (200, &again.json()["runId"]));
+    let path = format!("/api/v1/workflows/runs/{}", again.json()["runId"].as_str().expect("an id"));
+    let second = server.get(&path).await.json();
+    assert_eq!((&second["takesOver"], &second["nodes"][0]["takenOver"]), (&json!(id), &json!(true)));
+    assert_eq!(server.request("DELETE", &path).send().await.status, 202);
+    assert_eq!(server.get(&format!("{path}?wait=60s")).await.json()["status"], "CANCELLED");
+    let unknown = "/api/v1/workflows/runs/00000000-0000-8000-8000-000000000000";
+    server.request("DELETE", unknown).send().await.problem(404, "run_not_found", None);
+    server.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn parts_are_listed_with_their_results() {
+    let server = Server::start().await;
+    let body = json!({ "taskName": "m", "taskType": "echo", "requestId": "m1", "payload": "{{ item }}", "map": { "items": ["x", "y", "z"] } });
+    let done = server.run(body.clone()).await;
+    assert_eq!((&done["status"], &done["result"]["data"]["results"]), (&json!("SUCCESS"), &json!(["x", "y", "z"])));
+    assert_eq!(done["taskType"], "tasklane.map");
+    let again = server.post("/api/v1/tasks", &body).await;
+    assert_eq!((again.status, &again.json()["taskId"]), (200, &done["taskId"]));
+    let path = format!("/api/v1/tasks/{}/parts", done["taskId"].as_str().expect("an id"));
+    let (mut found, mut cursor) = (Vec::new(), String::new());
+    loop {
+        let page = server.get(&format!("{path}?limit=2{cursor}")).await.json();
+        found.extend(page["parts"].as_array().expect("a list").clone());
+        let Some(next) = page["cursor"].as_str() else { break };
+        cursor = format!("&cursor={next}");
+    }
+    found.sort_by_key(|part| part["part"].to_string());
+    let results: Vec<&Value> = found.iter().map(|part| &part["result"]["data"]).collect();
+    assert_eq!(results, [&json!("x"), &json!("y"), &json!("z")]);
+    server.close().await;
+}

@@ -1,0 +1,47 @@
+//! What a server runs for itself.
+
+use std::sync::Arc;
+
+use tasklane_core::id::Name;
+
+use crate::executors::Registry;
+
+use super::bulk::{BULK_TYPE, BulkExecutor};
+use super::map::{MAP_TYPE, MapExecutor};
+use super::wholes::{REFUSED_TYPE, RefusedExecutor};
+use super::workflow_run::{WORKFLOW_TYPE, WorkflowExecutor};
+use super::Node;
+
+/// A worker that a server keeps for itself.
+#[derive(Debug)]
+pub struct OwnWorker {
+    /// Its name.
+    pub name: Name,
+    /// Attempts that it runs at once.
+    pub capacity: u32,
+    /// What it can run.
+    pub executors: Registry,
+}
+
+/// Actions on many tasks at once.
+const BULK_CAPACITY: u32 = 2;
+/// Tasks that drive others, of one kind. They mostly wait, so there may be many.
+const WHOLES_CAPACITY: u32 = 10_000;
+
+impl OwnWorker {
+    /// All that a server keeps. Each kind of task that drives others has a worker of its own, so that none takes the room
+    /// of those that it waits for.
+    pub fn all(node: &Node) -> Vec<Self> {
+        let name = |text: &str| Name::new(text).expect("a valid name");
+        let worker = |worker: &str, capacity| Self { name: name(worker), capacity, executors: Registry::new() };
+        let mut bulk = worker("tasklane.system", BULK_CAPACITY);
+        bulk.executors.register(name(BULK_TYPE), Arc::new(BulkExecutor::new(node.clone())));
+        let mut runs = worker("tasklane.workflows", WHOLES_CAPACITY);
+        runs.executors.register(name(WORKFLOW_TYPE), Arc::new(WorkflowExecutor::new(node.clone())));
+        let mut maps = worker("tasklane.maps", WHOLES_CAPACITY);
+        maps.executors.register(name(MAP_TYPE), Arc::new(MapExecutor::new(node.clone())));
+        let mut refused = worker("tasklane.refused", BULK_CAPACITY);
+        refused.executors.register(name(REFUSED_TYPE), Arc::new(RefusedExecutor));
+        vec![bulk, runs, maps, refused]
+    }
+}
