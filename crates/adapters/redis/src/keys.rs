@@ -1,6 +1,7 @@
 //! Names of keys. All keys of a lane share the hash tag `{prefix:lane}`, so that one script may touch them all in a
 //! cluster; what belongs to no lane has the tag `{prefix}`.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tasklane_core::id::{LaneId, TaskId};
@@ -131,8 +132,7 @@ pub(crate) struct SharedKeys {
     pub(crate) policy_changes: String,
     /// Counts the changes of policies.
     pub(crate) policy_revision: String,
-    schedules: DocumentKeys,
-    locks: DocumentKeys,
+    documents: BTreeMap<DocumentKind, DocumentKeys>,
 }
 
 /// Keys of the documents of a kind.
@@ -165,16 +165,12 @@ impl SharedKeys {
             policies: key("policies"),
             policy_changes: key("policychanges"),
             policy_revision: key("policyrevision"),
-            schedules: documents("schedule"),
-            locks: documents("lock"),
+            documents: DocumentKind::ALL.map(|kind| (kind, documents(kind.as_str()))).into(),
         }
     }
 
     pub(crate) fn documents(&self, kind: DocumentKind) -> &DocumentKeys {
-        match kind {
-            DocumentKind::Schedule => &self.schedules,
-            DocumentKind::Lock => &self.locks,
-        }
+        &self.documents[&kind]
     }
 }
 

@@ -19,7 +19,7 @@ pub struct Workflow {
     /// Changes with every put that changes it.
     pub version: u64,
     /// As it was put.
-    pub workflow: Value,
+    pub definition: Value,
 }
 
 /// A run of a workflow.

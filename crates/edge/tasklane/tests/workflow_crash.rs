@@ -1,7 +1,7 @@
 //! Runs of workflows on a server that is killed again and again. What came of each node is compared with a second opinion,
 //! which knows nothing of how runs are driven.
 //!
-//! `TASKLANE_WORKFLOW_RUNS=1000 TASKLANE_WORKFLOW_KILLS=100 cargo test --release -p tasklane --test workflow_crash` is the
+//! `WORKFLOW_RUNS=1000 WORKFLOW_KILLS=100 cargo test --release -p tasklane --test workflow_crash` is the
 //! long version.
 
 #![allow(clippy::unwrap_used, reason = "in tests a panic is an answer")]
@@ -104,7 +104,8 @@ fn expected(nodes: &[Node]) -> Vec<&'static str> {
 
 /// Checks a run that has ended. Answers whether it succeeded.
 fn check(nodes: &[Node], stop: bool, run: &Value) -> bool {
-    let told: Vec<&str> = run["nodes"].as_array().unwrap().iter().map(|node| node["status"].as_str().unwrap()).collect();
+    let told: Vec<&str> =
+        run["nodes"].as_array().unwrap().iter().map(|node| node["status"].as_str().unwrap()).collect();
     let expected = expected(nodes);
     if stop {
         // Whether a node had begun when another failed is a matter of time; nothing else is.
@@ -112,9 +113,13 @@ fn check(nodes: &[Node], stop: bool, run: &Value) -> bool {
         for (at, (told, expected)) in told.iter().zip(&expected).enumerate() {
             let node = &nodes[at];
             let by_stop = failed && *told == "SKIPPED" && node.rule == "allSucceeded";
-            let by_another =
-                failed && node.rule != "allSucceeded" && node.on.iter().any(|&on| told_differs(run, &expected_of(nodes), on));
-            assert!(told == expected || by_stop || by_another, "node {at} is {told}, not {expected}: {run:#}");
+            let by_another = failed
+                && node.rule != "allSucceeded"
+                && node.on.iter().any(|&on| told_differs(run, &expected_of(nodes), on));
+            assert!(
+                told == expected || by_stop || by_another,
+                "node {at} is {told}, not {expected}: {run:#}"
+            );
         }
     } else {
         assert_eq!(told, expected, "{run:#}");
@@ -124,9 +129,15 @@ fn check(nodes: &[Node], stop: bool, run: &Value) -> bool {
         let Some(created) = all[at]["createdAt"].as_str() else { continue };
         for &on in &node.on {
             let ended = all[on]["finishedAt"].as_str();
-            assert!(ended.is_none_or(|ended| ended <= created), "node {at} began before {on} had ended: {run:#}");
+            assert!(
+                ended.is_none_or(|ended| ended <= created),
+                "node {at} began before {on} had ended: {run:#}"
+            );
         }
-        assert!(all[at]["finishedAt"].as_str() <= run["finishedAt"].as_str(), "the run ended before node {at}: {run:#}");
+        assert!(
+            all[at]["finishedAt"].as_str() <= run["finishedAt"].as_str(),
+            "the run ended before node {at}: {run:#}"
+        );
     }
     let succeeded = !told.contains(&"FAILED");
     assert_eq!(run["status"], if succeeded { "SUCCESS" } else { "FAILED" }, "{run:#}");
@@ -157,9 +168,9 @@ async fn start_all(api: &Api, requests: Vec<Value>) -> Vec<String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_node_comes_to_what_it_should_when_the_server_is_killed() {
-    let (runs, kills) = (number("TASKLANE_WORKFLOW_RUNS", 40), number("TASKLANE_WORKFLOW_KILLS", 8));
-    let seed = number("TASKLANE_CRASH_SEED", std::process::id() as usize);
-    println!("TASKLANE_CRASH_SEED={seed}");
+    let (runs, kills) = (number("WORKFLOW_RUNS", 40), number("WORKFLOW_KILLS", 8));
+    let seed = number("WORKFLOW_SEED", std::process::id() as usize);
+    println!("WORKFLOW_SEED={seed}");
     let mut rng = Rng::new(seed as u64);
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");
@@ -206,15 +217,17 @@ async fn every_node_comes_to_what_it_should_when_the_server_is_killed() {
     one_task_for_each_node(&data.join("tasklane.db"), runs);
 }
 
-/// Reads the database itself: no part of a run is there twice, and what is written besides tasks is little.
+/// Reads the database itself: no part of a run is there twice, and nothing is written besides tasks.
 fn one_task_for_each_node(database: &std::path::Path, runs: usize) {
     let connection = rusqlite::Connection::open(database).unwrap();
-    let mut rows = connection.prepare("SELECT t.state, s.body FROM task t JOIN spec s ON s.key = t.key").unwrap();
+    let mut rows =
+        connection.prepare("SELECT t.state, s.body FROM task t JOIN spec s ON s.key = t.key").unwrap();
     let rows = rows.query_map([], |row| Ok((row.get::<_, Vec<u8>>(0)?, row.get::<_, Vec<u8>>(1)?))).unwrap();
     let (mut parts, mut wholes) = (BTreeMap::new(), 0);
     for row in rows {
         let (state, body) = row.unwrap();
-        let (state, body): (TaskState, TaskBody) = (codec::decode(&state).unwrap(), codec::decode(&body).unwrap());
+        let (state, body): (TaskState, TaskBody) =
+            (codec::decode(&state).unwrap(), codec::decode(&body).unwrap());
         assert!(state.status.is_final(), "{state:?}");
         wholes += usize::from(state.whole);
         if let Some(part) = state.part {

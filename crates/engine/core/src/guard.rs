@@ -94,6 +94,8 @@ guards! {
     NodeWaitsForAll,
     /// Workflow: a run is over when all its tasks have ended.
     WholeWaitsForParts,
+    /// Workflow: what is stopped before it begins cannot begin any more when the run is over.
+    StoppedIdsTaken,
     /// Coordinator: a revoked session ends one TTL after its last renewal, not at once.
     RevokeWaitsTtl,
     /// Coordinator: a judge ends a session only after watching it unrenewed for one TTL.

@@ -48,6 +48,19 @@ pub enum DocumentKind {
 }
 
 impl DocumentKind {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Schedule, Self::Lock, Self::Cancel, Self::Workflow];
+
+    /// What it is called in names of keys.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Schedule => "schedule",
+            Self::Lock => "lock",
+            Self::Cancel => "cancel",
+            Self::Workflow => "workflow",
+        }
+    }
+
     /// The number under which it is stored.
     pub const fn code(self) -> u8 {
         self as u8

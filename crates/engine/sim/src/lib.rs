@@ -9,6 +9,7 @@ mod keyed;
 mod nemesis;
 mod network;
 mod report;
+mod runs;
 mod scenario;
 mod schedules;
 mod server;

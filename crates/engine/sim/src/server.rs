@@ -14,6 +14,7 @@ use tasklane_ports::{OpenSession, SessionToken, View};
 
 use crate::checker::Observation;
 use crate::coordinator::{Caller, CoordinatorCall};
+use crate::runs::{Driver, DriverReply};
 use crate::scenario::Scenario;
 use crate::schedules::{Clerk, ClerkReply};
 use crate::store::{ReplyTo, StoreRequest};
@@ -31,6 +32,7 @@ pub(crate) struct Server {
     submits: BTreeMap<SubmitToken, usize>,
     next_token: u64,
     pub(crate) clerk: Clerk,
+    pub(crate) driver: Driver,
 }
 
 /// What comes to a server.
@@ -68,18 +70,24 @@ pub(crate) enum ServerInput {
         operation: usize,
         outcomes: Result<Vec<SubmitOutcome>, ()>,
     },
-    /// Time to look at schedules.
+    /// Time to look at schedules and runs.
     Look,
     /// The store has answered about schedules.
     Schedules {
         round: u64,
         reply: Box<ClerkReply>,
     },
+    /// The store has answered about runs.
+    Driven {
+        round: u64,
+        reply: Box<DriverReply>,
+    },
     Tick,
 }
 
 /// Rare paths that the driver sees.
-pub(crate) const PATHS: [&str; 4] = ["lane_parked", "lane_parked_again", "lane_unparked", "schedule_fired"];
+pub(crate) const PATHS: [&str; 6] =
+    ["lane_parked", "lane_parked_again", "lane_unparked", "schedule_fired", "run_ended", "part_id_taken"];
 
 /// A server stops owning this long before its session can have ended.
 const MARGIN: Duration = Duration::from_secs(1);
@@ -105,6 +113,7 @@ impl World {
             submits: BTreeMap::new(),
             next_token: 0,
             clerk: Clerk::default(),
+            driver: Driver::default(),
         };
         let host = &mut self.servers[index];
         host.incarnation += 1;
@@ -225,7 +234,11 @@ impl World {
                 }
                 self.tell_client(operation, outcomes.ok());
             }
-            ServerInput::Look => self.look_at_schedules(index),
+            ServerInput::Look => {
+                self.look_at_schedules(index);
+                self.drive_runs(index);
+            }
+            ServerInput::Driven { round, reply } => self.driver_reply(index, round, *reply),
             ServerInput::Schedules { round, reply } => self.clerk_reply(index, round, *reply),
             ServerInput::Tick => {
                 self.servers[index].tick_at = None;

@@ -15,6 +15,7 @@ use tasklane_ports::{Load, Outcome, PutPolicy, StoreError, Submit};
 use crate::checker::{Change, Observation};
 use crate::client::{ClientEvent, FAIR, queue_key};
 use crate::keyed::Keyed;
+use crate::runs::{DriverReply, DriverRequest};
 use crate::schedules::{ClerkReply, ClerkRequest};
 use crate::server::ServerInput;
 use crate::world::{Event, World};
@@ -35,6 +36,7 @@ pub(crate) enum StoreRequest {
     Post { lane: LaneId, command: Command },
     PutPolicy(PutPolicy),
     Clerk(ClerkRequest),
+    Driver(DriverRequest),
 }
 
 #[derive(Clone, Debug)]
@@ -54,6 +56,12 @@ pub(crate) enum ReplyTo {
     },
     /// Who fires schedules in a server.
     Clerk {
+        index: usize,
+        incarnation: u32,
+        round: u64,
+    },
+    /// Who drives runs in a server.
+    Driver {
         index: usize,
         incarnation: u32,
         round: u64,
@@ -142,6 +150,12 @@ impl World {
                 // A conflict means that an earlier try was applied.
                 let _ = self.store.put_policy(put);
             }
+            StoreRequest::Driver(request) => {
+                let reply = self.apply_driver(request);
+                if !silent {
+                    self.answer_driver(&reply_to, reply, delay);
+                }
+            }
             StoreRequest::Clerk(request) => {
                 let reply = self.apply_clerk(request);
                 if !silent && let ReplyTo::Clerk { index, incarnation, round } = reply_to {
@@ -183,6 +197,7 @@ impl World {
                 let input = ServerInput::Schedules { round, reply: Box::new(ClerkReply::Failed) };
                 self.after(delay, Event::Server { index, incarnation, input });
             }
+            ReplyTo::Driver { .. } => self.answer_driver(reply_to, DriverReply::Failed, delay),
             ReplyTo::Nobody => {}
         }
     }
@@ -196,6 +211,7 @@ impl World {
                     self.tell(task, || "created".to_owned());
                     self.checker.observe(self.now, Observation::Created { task });
                     self.watch_fire(task);
+                    self.watch_part(task);
                     Observation::Keyed { task, keyed: self.keyed(task, &head, unique) }
                 }
                 HistoryEvent::InboxDone { task, .. } => Observation::CommandRemoved { task },

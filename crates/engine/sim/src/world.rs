@@ -19,6 +19,7 @@ use crate::client::{Client, ClientEvent};
 use crate::coordinator::CoordinatorCall;
 use crate::nemesis::Weather;
 use crate::report::Report;
+use crate::runs::Runs;
 use crate::scenario::Scenario;
 use crate::schedules::Fired;
 use crate::server::{PATHS, Server, ServerInput};
@@ -149,6 +150,7 @@ pub(crate) struct World {
     pub(crate) next_execution: u64,
     pub(crate) client: Client,
     pub(crate) fired: Fired,
+    pub(crate) runs: Runs,
     pub(crate) weather: Weather,
     pub(crate) checker: Checker,
     pub(crate) report: Report,
@@ -179,6 +181,7 @@ impl World {
             next_execution: 0,
             client: Client::default(),
             fired: Fired::default(),
+            runs: Runs::default(),
             weather: Weather::default(),
             checker: Checker::new(bounds),
             report: Report { servers: scenario.servers, workers: scenario.workers, ..Report::default() },
@@ -192,6 +195,7 @@ impl World {
         }
         world.plan_client();
         world.plan_schedules();
+        world.plan_runs();
         world.plan_nemesis();
         for (name, _) in Counters::default().iter() {
             world.report.counters.insert(name, 0);
@@ -241,6 +245,7 @@ impl World {
             if self.weather.healed {
                 if self.is_at_rest() {
                     self.check_schedules();
+                    self.check_runs();
                     return self.deliver_the_very_late();
                 }
                 let since = self.weather.healed_at;
@@ -292,6 +297,7 @@ impl World {
     fn is_at_rest(&self) -> bool {
         self.client.is_done()
             && self.schedules_are_over()
+            && self.runs_are_over()
             && self.store.all_tasks().all(|(_, task)| task.state.status.is_final())
             && (0..self.scenario.lanes).all(|lane| self.store.inbox(LaneId(lane)).next().is_none())
     }

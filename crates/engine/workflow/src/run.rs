@@ -217,6 +217,19 @@ impl Run {
         (0..self.states.len()).find(failure)
     }
 
+    /// Nodes that were stopped, and would have begun had they not been. Whoever drove the run before may have begun them,
+    /// and that may become visible late.
+    pub fn stopped_at_the_start(&self) -> Vec<usize> {
+        let could_begin = |node: &usize| {
+            let is_ended = |on: &usize| matches!(self.states[*on], NodeState::Ended(_));
+            self.states[*node] == NodeState::Ended(End::Skipped(Skip::Stopped))
+                && self.graph.waits_for(*node).iter().all(is_ended)
+                && self.fits(*node).is_ok()
+        };
+        let is_on = self.guards.on(Guard::StoppedIdsTaken);
+        (0..self.states.len()).filter(|_| is_on).filter(could_begin).collect()
+    }
+
     fn not_begun(&self) -> impl Iterator<Item = usize> {
         let open = |node: &usize| matches!(self.states[*node], NodeState::Waiting | NodeState::Ready);
         (0..self.states.len()).filter(open)
@@ -228,8 +241,15 @@ impl Run {
 
     /// Whether a node may begin whose dependencies have ended.
     fn judged(&self, node: usize) -> Result<(), Skip> {
-        let mut ends = self.graph.waits_for(node).iter().map(|&dependency| (dependency, self.states[dependency]));
-        let fits = match self.graph.rule(node) {
+        self.fits(node)?;
+        if self.is_stopped(node) { Err(Skip::Stopped) } else { Ok(()) }
+    }
+
+    /// Whether its dependencies have ended as its rule asks.
+    fn fits(&self, node: usize) -> Result<(), Skip> {
+        let mut ends =
+            self.graph.waits_for(node).iter().map(|&dependency| (dependency, self.states[dependency]));
+        match self.graph.rule(node) {
             TriggerRule::AllSucceeded => {
                 let unlike = |(_, state): &(usize, NodeState)| *state != NodeState::Ended(End::Succeeded);
                 match ends.find(unlike).filter(|(_, state)| matches!(state, NodeState::Ended(_))) {
@@ -242,8 +262,7 @@ impl Run {
                 let failed = |(_, state)| matches!(state, NodeState::Ended(end) if end.is_failure());
                 if ends.any(failed) { Ok(()) } else { Err(Skip::NothingFailed) }
             }
-        };
-        if fits.is_ok() && self.is_stopped(node) { Err(Skip::Stopped) } else { fits }
+        }
     }
 
     fn set(&mut self, node: usize, state: NodeState) {

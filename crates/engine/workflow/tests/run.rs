@@ -103,7 +103,8 @@ fn fates() -> impl Strategy<Value = Fate> {
         1 => Just(TriggerRule::AnyFailed),
     ];
     let end = prop_oneof![4 => Just(End::Succeeded), 1 => Just(End::Failed), 1 => Just(End::Cancelled)];
-    let each = (rule, end, prop::bool::weighted(0.9), any::<u32>(), prop::collection::vec(any::<u32>(), 0..4));
+    let each =
+        (rule, end, prop::bool::weighted(0.9), any::<u32>(), prop::collection::vec(any::<u32>(), 0..4));
     prop::collection::vec(each, 1..40).prop_map(|all| {
         let mut fate = Fate { specs: Vec::new(), ends: Vec::new(), wanted: Vec::new(), order: Vec::new() };
         for (at, (rule, end, wanted, order, on)) in all.into_iter().enumerate() {
@@ -146,7 +147,10 @@ fn play(fate: &Fate, run: &mut Run) -> Vec<usize> {
         for node in run.take_ready(3) {
             if fate.wanted[node] {
                 for &on in run.graph().waits_for(node) {
-                    assert!(matches!(run.state(on), NodeState::Ended(_)), "{node} began before {on} had ended");
+                    assert!(
+                        matches!(run.state(on), NodeState::Ended(_)),
+                        "{node} began before {on} had ended"
+                    );
                 }
                 run.begun(node);
                 open.push(node);

@@ -15,7 +15,9 @@ use utoipa_axum::routes;
 
 use crate::ApiOptions;
 use crate::problem::{self, Problem};
-use crate::routes::{bulk, events, health, locks, logs, queues, schedules, submit, tasks, workers, workflows};
+use crate::routes::{
+    bulk, events, health, locks, logs, queues, schedules, submit, tasks, workers, workflows,
+};
 use crate::state::Api;
 use crate::{gate, openapi, page};
 

@@ -32,7 +32,8 @@ fn with(mut body: Value, more: &Value) -> Value {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_is_told_with_every_node() {
     let server = Server::start().await;
-    let body = with(two(), &json!({ "input": { "word": "hello" }, "requestId": "r1", "metadata": { "team": "x" } }));
+    let body =
+        with(two(), &json!({ "input": { "word": "hello" }, "requestId": "r1", "metadata": { "team": "x" } }));
     let done = run(&server, &body).await;
     assert_eq!((&done["status"], &done["name"]), (&json!("SUCCESS"), &json!("workflow")));
     assert_eq!(done["input"], json!({ "word": "hello" }));
@@ -43,7 +44,11 @@ async fn a_run_is_told_with_every_node() {
     let again = start(&server, &body).await;
     assert_eq!((again.status, &again.json()["duplicate"]), (200, &json!(true)));
     assert_eq!(again.json()["runId"], done["runId"]);
-    start(&server, &with(body, &json!({ "input": 1 }))).await.problem(409, "request_id_reused", Some("requestId"));
+    start(&server, &with(body, &json!({ "input": 1 }))).await.problem(
+        409,
+        "request_id_reused",
+        Some("requestId"),
+    );
 
     let task = done["nodes"][0]["taskId"].as_str().expect("an id");
     let task = server.get(&format!("/api/v1/tasks/{task}")).await.json();
@@ -103,9 +108,17 @@ async fn what_is_wrong_is_told_with_its_place() {
         (body(node(json!({ "metadata": { "k": "{{ x }}" } }))), "invalid_value", "nodes[1].metadata.k"),
         (body(node(json!({ "requestId": "x" }))), "invalid_value", "nodes[1].requestId"),
         (body(node(json!({ "taskType": "tasklane.bulk" }))), "invalid_value", "nodes[1].taskType"),
-        (body(node(json!({ "retryPolicy": { "maxRetries": -1 } }))), "invalid_value", "nodes[1].retryPolicy.maxRetries"),
+        (
+            body(node(json!({ "retryPolicy": { "maxRetries": -1 } }))),
+            "invalid_value",
+            "nodes[1].retryPolicy.maxRetries",
+        ),
         (body(node(json!({ "colour": "red" }))), "unknown_field", "nodes[1].colour"),
-        (body(node(json!({ "dependsOn": [], "triggerRule": "allDone" }))), "invalid_value", "nodes[1].triggerRule"),
+        (
+            body(node(json!({ "dependsOn": [], "triggerRule": "allDone" }))),
+            "invalid_value",
+            "nodes[1].triggerRule",
+        ),
         (body(node(json!({ "map": {} }))), "missing_field", "nodes[1].map.items"),
         (body(node(json!({ "map": { "items": "files" } }))), "invalid_value", "nodes[1].map.items"),
         (body(node(json!({ "shards": 2, "broadcast": true }))), "conflicting_fields", "nodes[1].broadcast"),
@@ -116,8 +129,16 @@ async fn what_is_wrong_is_told_with_its_place() {
     for (more, code, field) in [
         (json!({ "dependsOn": [] }), "unknown_field", "dependsOn"),
         (json!({ "shards": 0 }), "invalid_value", "shards"),
-        (json!({ "map": { "items": [1], "tolerateFailures": "x" } }), "invalid_value", "map.tolerateFailures"),
-        (json!({ "map": { "items": [1], "reduce": { "taskName": "r" } } }), "missing_field", "map.reduce.taskType"),
+        (
+            json!({ "map": { "items": [1], "tolerateFailures": "x" } }),
+            "invalid_value",
+            "map.tolerateFailures",
+        ),
+        (
+            json!({ "map": { "items": [1], "reduce": { "taskName": "r" } } }),
+            "missing_field",
+            "map.reduce.taskType",
+        ),
         (json!({ "map": { "items": [1] }, "payload": "{{ nodes.a }}" }), "invalid_value", "payload"),
     ] {
         server.post("/api/v1/tasks", &task_with("echo", more)).await.problem(422, code, Some(field));
@@ -128,7 +149,8 @@ async fn what_is_wrong_is_told_with_its_place() {
     ] });
     let problem = start(&server, &circle).await.problem(422, "invalid_value", Some("nodes[0].dependsOn"));
     assert!(problem["detail"].as_str().expect("text").contains("a waits for b waits for a"), "{problem}");
-    let many: Vec<Value> = (0..10_001).map(|n| json!({ "name": format!("n{n}"), "taskType": "noop" })).collect();
+    let many: Vec<Value> =
+        (0..10_001).map(|n| json!({ "name": format!("n{n}"), "taskType": "noop" })).collect();
     start(&server, &json!({ "nodes": many })).await.problem(422, "invalid_value", Some("nodes"));
     let runs = server.get("/api/v1/workflows/runs").await.json();
     assert_eq!(runs["runs"], json!([]), "nothing of it was taken in");
@@ -177,7 +199,10 @@ async fn parts_are_listed_with_their_results() {
     let server = Server::start().await;
     let body = json!({ "taskName": "m", "taskType": "echo", "requestId": "m1", "payload": "{{ item }}", "map": { "items": ["x", "y", "z"] } });
     let done = server.run(body.clone()).await;
-    assert_eq!((&done["status"], &done["result"]["data"]["results"]), (&json!("SUCCESS"), &json!(["x", "y", "z"])));
+    assert_eq!(
+        (&done["status"], &done["result"]["data"]["results"]),
+        (&json!("SUCCESS"), &json!(["x", "y", "z"]))
+    );
     assert_eq!(done["taskType"], "tasklane.map");
     let again = server.post("/api/v1/tasks", &body).await;
     assert_eq!((again.status, &again.json()["taskId"]), (200, &done["taskId"]));

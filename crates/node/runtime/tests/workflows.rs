@@ -150,7 +150,9 @@ async fn what_an_expression_lacks_fails_its_node() {
     ] });
     let (task, run) = finished(&system, &run).await;
     assert_eq!(task.row.state.status, Status::Failed);
-    for (name, part) in [("b", "nodes.a.result.data.y }} is not there"), ("c", "nodes.a.result.data.z }} is not there")] {
+    for (name, part) in
+        [("b", "nodes.a.result.data.y }} is not there"), ("c", "nodes.a.result.data.z }} is not there")]
+    {
         let task = node(&run, name).task.as_ref().unwrap();
         assert_eq!(task.state.status, Status::Failed);
         assert!(task.state.error.as_ref().unwrap().message.contains(part), "{:?}", task.state.error);
@@ -246,12 +248,16 @@ async fn a_task_becomes_many_and_their_results_become_one() {
     let all = json!([{ "n": 3, "of": "0/3" }, { "n": 4, "of": "1/3" }, { "n": 5, "of": "2/3" }]);
     assert_eq!(data(&done), json!({ "total": 3, "succeeded": 3, "failed": 0, "reduced": { "all": all } }));
 
-    let plain = mapped(json!({ "taskName": "plain", "taskType": "ECHO", "map": { "items": ["a", { "b": 1 }] } }));
+    let plain =
+        mapped(json!({ "taskName": "plain", "taskType": "ECHO", "map": { "items": ["a", { "b": 1 }] } }));
     let id = system.submit(vec![plain]).await[0];
     assert_eq!(data(&system.wait(id).await)["results"], json!(["a", { "b": 1 }]));
     let empty = mapped(json!({ "taskName": "empty", "taskType": "ECHO", "map": { "items": [] } }));
     let id = system.submit(vec![empty]).await[0];
-    assert_eq!(data(&system.wait(id).await), json!({ "total": 0, "succeeded": 0, "failed": 0, "results": [] }));
+    assert_eq!(
+        data(&system.wait(id).await),
+        json!({ "total": 0, "succeeded": 0, "failed": 0, "results": [] })
+    );
     system.close().await;
 }
 
@@ -262,8 +268,11 @@ async fn so_many_failures_are_tolerated_and_no_more() {
         mapped(json!({ "taskName": "m", "taskType": "ECHO",
             "map": { "items": ["ok", "fail", "ok", "fail"], "tolerateFailures": tolerate } }))
     };
-    let ids = system.submit(vec![task(json!(2)), task(json!("50%")), task(json!(1)), task(json!("49%"))]).await;
-    for (id, expected) in ids.into_iter().zip([Status::Success, Status::Success, Status::Failed, Status::Failed]) {
+    let ids =
+        system.submit(vec![task(json!(2)), task(json!("50%")), task(json!(1)), task(json!("49%"))]).await;
+    for (id, expected) in
+        ids.into_iter().zip([Status::Success, Status::Success, Status::Failed, Status::Failed])
+    {
         let done = system.wait(id).await;
         assert_eq!(done.row.state.status, expected);
         if expected == Status::Success {
@@ -280,10 +289,13 @@ async fn a_retry_of_many_does_only_what_had_not_succeeded() {
         "map": { "items": ["ok", "fail"], "tolerateFailures": 0 } }));
     let id = system.submit(vec![task]).await[0];
     assert_eq!(system.wait(id).await.row.state.status, Status::Failed);
-    let Retry::Created(again) = system.node.retry(&default_namespace(), id, None).await.unwrap() else { panic!() };
+    let Retry::Created(again) = system.node.retry(&default_namespace(), id, None).await.unwrap() else {
+        panic!()
+    };
     assert_eq!(system.wait(again.id).await.row.state.status, Status::Failed);
     let parts = system.node.parts(again.id, None, 10).await.unwrap().0;
-    let names: Vec<&str> = parts.iter().map(|part| part.row.state.part.as_ref().unwrap().name.as_str()).collect();
+    let names: Vec<&str> =
+        parts.iter().map(|part| part.row.state.part.as_ref().unwrap().name.as_str()).collect();
     assert_eq!(names, ["1"]);
     system.close().await;
 }
@@ -291,8 +303,10 @@ async fn a_retry_of_many_does_only_what_had_not_succeeded() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_broadcast_runs_once_on_every_worker_that_can() {
     let system = start().await;
-    let task = mapped(json!({ "taskName": "b", "taskType": "ECHO", "payload": "{{ item }}", "broadcast": true }));
-    let nobody = mapped(json!({ "taskName": "b", "taskType": "ECHO", "labels": { "gpu": "yes" }, "broadcast": true }));
+    let task =
+        mapped(json!({ "taskName": "b", "taskType": "ECHO", "payload": "{{ item }}", "broadcast": true }));
+    let nobody =
+        mapped(json!({ "taskName": "b", "taskType": "ECHO", "labels": { "gpu": "yes" }, "broadcast": true }));
     let ids = system.submit(vec![task, nobody]).await;
     let done = system.wait(ids[0]).await;
     assert_eq!(data(&done)["results"], json!(["w1"]));

@@ -1,6 +1,6 @@
 //! `tasklane workflow`: tasks that wait for each other.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
@@ -136,7 +136,7 @@ pub(crate) async fn run(command: Command, client: &Client, out: Out) -> anyhow::
         Command::List => {
             let workflows = client.workflows().await?;
             out.rows(&workflows, &["NAME", "NODES"], |workflow: &Workflow| {
-                let nodes = workflow.workflow["nodes"].as_array().map_or(0, Vec::len);
+                let nodes = workflow.definition["nodes"].as_array().map_or(0, Vec::len);
                 vec![workflow.id.clone(), nodes.to_string()]
             })?;
             if workflows.is_empty() {
@@ -146,7 +146,7 @@ pub(crate) async fn run(command: Command, client: &Client, out: Out) -> anyhow::
         }
         Command::Show { name } => {
             let workflow = client.workflow(&name).await?;
-            let text = serde_saphyr::to_string(&workflow.workflow).context("cannot write it as YAML")?;
+            let text = serde_saphyr::to_string(&workflow.definition).context("cannot write it as YAML")?;
             out.either(&workflow, |_| text).map(|()| Exit::OK)
         }
         Command::Put { name, file } => {
@@ -187,7 +187,8 @@ fn body(args: RunArgs) -> anyhow::Result<Value> {
     if let Some(input) = args.input {
         fields.insert("input".to_owned(), serde_json::from_str(&input).unwrap_or(Value::String(input)));
     } else if !args.fields.is_empty() {
-        let input: Map<String, Value> = args.fields.into_iter().map(|(key, text)| (key, json!(text))).collect();
+        let input: Map<String, Value> =
+            args.fields.into_iter().map(|(key, text)| (key, json!(text))).collect();
         fields.insert("input".to_owned(), Value::Object(input));
     }
     fields.extend(args.request_id.map(|id| ("requestId".to_owned(), json!(id))));
@@ -201,7 +202,7 @@ async fn follow(id: &str, detach: bool, client: &Client, out: Out) -> anyhow::Re
     }
     remark(format_args!("tasklane: run {id}"));
     let mut interrupts = Interrupts::new()?;
-    let (mut told, mut cancelling) = (BTreeMap::new(), false);
+    let (mut told, mut cancelling) = (BTreeSet::new(), false);
     let run = loop {
         let run = tokio::select! {
             run = client.workflow_run(id, Some(LOOK_EVERY)) => run.context("lost sight of the run; it goes on")?,
@@ -217,7 +218,7 @@ async fn follow(id: &str, detach: bool, client: &Client, out: Out) -> anyhow::Re
         };
         if !out.is_json() {
             for node in run.nodes.iter().filter(|node| is_over(node)) {
-                if told.insert(node.name.clone(), ()).is_none() {
+                if told.insert(node.name.clone()) {
                     print_line(line(node))?;
                 }
             }
@@ -253,7 +254,9 @@ fn is_over(node: &RunNode) -> bool {
 fn remark_on(node: &RunNode) -> String {
     let error = node.error.as_ref().filter(|_| node.status != "SUCCESS").map(|error| error.message.clone());
     let taken_over = node.more.get("takenOver").and_then(Value::as_bool) == Some(true);
-    error.or_else(|| node.reason.clone()).unwrap_or_else(|| if taken_over { "taken over".to_owned() } else { String::new() })
+    error
+        .or_else(|| node.reason.clone())
+        .unwrap_or_else(|| if taken_over { "taken over".to_owned() } else { String::new() })
 }
 
 fn line(node: &RunNode) -> String {

@@ -18,13 +18,13 @@ pub(crate) struct Workflow {
     #[schema(minimum = 1)]
     version: u64,
     /// As it was put.
-    workflow: AnyJson,
+    definition: AnyJson,
 }
 
 impl From<NamedWorkflow> for Workflow {
     fn from(workflow: NamedWorkflow) -> Self {
         let NamedWorkflow { id, version, json } = workflow;
-        Self { id: id.to_string(), version, workflow: AnyJson::from_json(&json) }
+        Self { id: id.to_string(), version, definition: AnyJson::from_json(&json) }
     }
 }
 
@@ -152,7 +152,9 @@ struct RunNode {
     name: String,
     depends_on: Vec<String>,
     /// The status of its task; `WAITING` before it has one, `SKIPPED` if it gets none.
-    #[schema(pattern = "^(WAITING|SKIPPED|PENDING|SCHEDULED|DISPATCHED|RUNNING|SUCCESS|FAILED|CANCELLED|RETRYING)$")]
+    #[schema(
+        pattern = "^(WAITING|SKIPPED|PENDING|SCHEDULED|DISPATCHED|RUNNING|SUCCESS|FAILED|CANCELLED|RETRYING)$"
+    )]
     status: &'static str,
     /// Why it was left out.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -216,8 +218,11 @@ impl From<RunView> for WorkflowRun {
     fn from(run: RunView) -> Self {
         let row = run.view.row;
         let counts = run.counts;
-        let (metadata, request_id) =
-            row.body.as_ref().map(|body| (body.metadata.clone(), body.request_id.clone())).unwrap_or_default();
+        let (metadata, request_id) = row
+            .body
+            .as_ref()
+            .map(|body| (body.metadata.clone(), body.request_id.clone()))
+            .unwrap_or_default();
         Self {
             run_id: row.id.to_string(),
             name: run.name,

@@ -166,14 +166,14 @@ fn with_workflows(requests: Value) -> Map<String, Value> {
     }
     let nodes = run["properties"]["nodes"].take();
     run["properties"]["nodes"] = json!({ "anyOf": [nodes, { "type": "null" }] });
-    let none = json!({ "type": "null" });
+    let nothing = json!({ "type": "null" });
     run["oneOf"] = json!([
-        { "required": ["nodes"], "properties": { "nodes": { "type": "array" }, "workflow": none } },
+        { "required": ["nodes"], "properties": { "nodes": { "type": "array" }, "workflow": nothing } },
         {
             "required": ["workflow"],
             "properties": {
                 "workflow": { "type": "string" },
-                "nodes": none, "name": none, "onFailure": none, "deadline": none,
+                "nodes": nothing, "name": nothing, "onFailure": nothing, "deadline": nothing,
             },
         },
     ]);

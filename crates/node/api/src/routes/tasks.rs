@@ -17,7 +17,8 @@ use utoipa::ToSchema;
 
 use crate::extract::{IdInPath, Namespace, NoBody, NoParams, OptionalJsonBody};
 use crate::model::{
-    Attempt, AttemptPage, ExplainedTask, PartPage, StatusName, Task, TaskPageJson, WorkerNames, parse_status, tail,
+    Attempt, AttemptPage, ExplainedTask, PartPage, StatusName, Task, TaskPageJson, WorkerNames, parse_status,
+    tail,
 };
 use crate::params::Params;
 use crate::problem::{self, Problem};
@@ -301,9 +302,7 @@ pub(crate) async fn cancel(
             let detail = format!("the task has ended as {status}");
             Err(Problem::new(&problem::TASK_FINISHED, detail).task_status(status))
         }
-        Cancel::Accepted | Cancel::AlreadyCancelled => {
-            Ok((StatusCode::ACCEPTED, Json(Accepted::word())))
-        }
+        Cancel::Accepted | Cancel::AlreadyCancelled => Ok((StatusCode::ACCEPTED, Json(Accepted::word()))),
     }
 }
 

@@ -8,7 +8,9 @@ use tasklane_ports::TaskFilter;
 use tasklane_runtime::node::{Cancel, Retry, RunView, WORKFLOW_TYPE};
 use tasklane_runtime::request::{RunRequest, check_internal, check_key};
 
-use crate::extract::{Closing, IdInPath, JsonBody, NameInPath, Namespace, NoBody, NoParams, OptionalJsonBody};
+use crate::extract::{
+    Closing, IdInPath, JsonBody, NameInPath, Namespace, NoBody, NoParams, OptionalJsonBody,
+};
 use crate::model::{RunPage, RunStarted, Workflow, WorkflowPage, WorkflowRun, parse_status};
 use crate::params::Params;
 use crate::problem::{self, Problem};
@@ -53,7 +55,8 @@ pub(crate) async fn get(
     _: NoParams,
 ) -> Result<Json<Workflow>, Problem> {
     let found = api.node.workflow(&namespace, &id).await?;
-    let missing = || Problem::new(&problem::WORKFLOW_NOT_FOUND, "no workflow of this namespace has this name");
+    let missing =
+        || Problem::new(&problem::WORKFLOW_NOT_FOUND, "no workflow of this namespace has this name");
     found.map(|workflow| Json(workflow.into())).ok_or_else(missing)
 }
 
@@ -142,7 +145,8 @@ pub(crate) async fn runs(
     mut params: Params,
 ) -> Result<Json<RunPage>, Problem> {
     let statuses = params.take_list("status");
-    let statuses = statuses.iter().map(|text| parse_status(text).map_err(|rule| Problem::parameter("status", rule)));
+    let statuses =
+        statuses.iter().map(|text| parse_status(text).map_err(|rule| Problem::parameter("status", rule)));
     let filter = TaskFilter {
         namespace: Some(namespace.clone()),
         statuses: statuses.collect::<Result<_, _>>()?,
@@ -222,9 +226,12 @@ pub(crate) async fn cancel_run(
     found(&api, &namespace, id).await?;
     match api.node.cancel(&namespace, id).await? {
         Cancel::Finished(status) => {
-            Err(Problem::new(&problem::TASK_FINISHED, format!("the run has ended as {status}")).task_status(status))
+            Err(Problem::new(&problem::TASK_FINISHED, format!("the run has ended as {status}"))
+                .task_status(status))
         }
-        Cancel::NotFound | Cancel::Accepted | Cancel::AlreadyCancelled => Ok((StatusCode::ACCEPTED, Json(Accepted::word()))),
+        Cancel::NotFound | Cancel::Accepted | Cancel::AlreadyCancelled => {
+            Ok((StatusCode::ACCEPTED, Json(Accepted::word())))
+        }
     }
 }
 

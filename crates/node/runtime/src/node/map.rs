@@ -1,7 +1,7 @@
 //! Tasks that become many: a part for each item, for each shard, or on each worker; and a last one that is given their
 //! results.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,11 +17,14 @@ use tasklane_core::task::{Payload, Progress, TaskError};
 use tasklane_ports::{Attempt, Execution, Executor, ExecutorError, StoreError, TaskView};
 
 use crate::request::{
-    Context, FieldError, MapRequest, Over, Scope, TaskRequest, check_count, payload_of, render_payload, render_value,
+    Context, FieldError, MapRequest, Over, Scope, TaskRequest, check_count, payload_of, render_payload,
+    render_value,
 };
 
 use super::Node;
-use super::wholes::{Begun, Drive, Driver, PAGE, Trouble, WholeEnd, part_failed, unreadable, whole_request};
+use super::wholes::{
+    Begun, Drive, Driver, NewPart, PAGE, Trouble, WholeEnd, part_failed, unreadable, whole_request,
+};
 
 /// Task type and queue of tasks that become many.
 pub const MAP_TYPE: &str = "tasklane.map";
@@ -127,9 +130,10 @@ impl Node {
     /// Workers that could run a task, by name.
     fn able_workers(&self, task: &TaskRequest) -> Vec<Name> {
         let workers = self.workers();
-        let able = workers.iter().map(|worker| &worker.descriptor).filter(|worker| {
-            worker.serves(&task.task_type, &task.labels) && !worker.draining
-        });
+        let able = workers
+            .iter()
+            .map(|worker| &worker.descriptor)
+            .filter(|worker| worker.serves(&task.task_type, &task.labels) && !worker.draining);
         let mut names: Vec<Name> = able.map(|worker| worker.name.clone()).collect();
         names.sort_unstable();
         names.dedup();
@@ -217,6 +221,8 @@ struct Parts {
     open: HashMap<TaskId, usize>,
     /// All before this one exist.
     next: usize,
+    /// Tasks that only take an id.
+    taking: HashSet<TaskId>,
     succeeded: usize,
     failed: usize,
 }
@@ -231,7 +237,14 @@ enum PartState {
 
 impl Parts {
     fn new(total: usize) -> Self {
-        Self { states: vec![PartState::None; total], open: HashMap::new(), next: 0, succeeded: 0, failed: 0 }
+        Self {
+            states: vec![PartState::None; total],
+            open: HashMap::new(),
+            next: 0,
+            taking: HashSet::new(),
+            succeeded: 0,
+            failed: 0,
+        }
     }
 
     fn ended(&mut self, index: usize, id: TaskId, status: Status) {
@@ -359,7 +372,9 @@ impl Mapped {
         let mut given = self.counts();
         match self.results(&driver.node, INLINE_BYTES_MAX).await? {
             Some(results) => given.insert("results".to_owned(), results),
-            None => given.insert("resultsFrom".to_owned(), json!(format!("/api/v1/tasks/{}/parts", driver.id))),
+            None => {
+                given.insert("resultsFrom".to_owned(), json!(format!("/api/v1/tasks/{}/parts", driver.id)))
+            }
         };
         let mut request = reduce.clone();
         if request.payload == Payload::default() {
@@ -426,6 +441,7 @@ impl Drive for Mapped {
                     }
                 }
                 _ if name == REDUCE => reduce = Some(row.id),
+                _ if !row.state.status.is_final() => _ = parts.taking.insert(row.id),
                 _ => {}
             })
             .await?;
@@ -502,6 +518,8 @@ impl Drive for Mapped {
                 self.note_failure(index, status, view.row.state.error.as_ref());
             } else if matches!(self.reduce, Reduce::Open(open) if open == id) {
                 self.note_reduced(&view);
+            } else {
+                self.parts.taking.remove(&id);
             }
         }
     }
@@ -511,16 +529,35 @@ impl Drive for Mapped {
             Reduce::Open(id) => Some(id),
             Reduce::None | Reduce::Done(_) | Reduce::Failed(_) => None,
         };
-        self.parts.open.keys().copied().chain(reduce).collect()
+        self.parts.open.keys().chain(&self.parts.taking).copied().chain(reduce).collect()
     }
 
     fn halt(&mut self) {
         self.halted = true;
     }
 
+    async fn at_risk(&mut self, driver: &Driver) -> Result<Vec<NewPart>, Trouble> {
+        if !self.halted {
+            return Ok(Vec::new());
+        }
+        // Whoever drove it before had so many open at most, and began in this order.
+        let at_once = self.request().at_once as usize;
+        let missing = self.parts.missing(at_once);
+        let mut parts: Vec<NewPart> =
+            missing.iter().map(|&index| (index.to_string(), self.part(index))).collect();
+        if self.parts.all_ended()
+            && matches!(self.reduce, Reduce::None)
+            && let Some(reduce) = self.request().reduce.clone()
+        {
+            parts.push((REDUCE.to_owned(), self.reduce_request(driver, &reduce).await?));
+        }
+        Ok(parts)
+    }
+
     async fn end(&mut self, driver: &Driver) -> Result<Option<WholeEnd>, Trouble> {
-        let is_reduced = self.request().reduce.is_none() || !matches!(self.reduce, Reduce::None | Reduce::Open(_));
-        if !self.open().is_empty() || !self.halted && !(self.parts.all_ended() && is_reduced) {
+        let is_reduced =
+            self.request().reduce.is_none() || !matches!(self.reduce, Reduce::None | Reduce::Open(_));
+        if !self.open().is_empty() || !(self.halted || self.parts.all_ended() && is_reduced) {
             return Ok(None);
         }
         let mut data = self.counts();
@@ -529,7 +566,10 @@ impl Drive for Mapped {
             Reduce::None | Reduce::Open(_) | Reduce::Failed(_) => {
                 match self.results(&driver.node, RESULT_BYTES_MAX).await? {
                     Some(results) => data.insert("results".to_owned(), results),
-                    None => data.insert("resultsFrom".to_owned(), json!(format!("/api/v1/tasks/{}/parts", driver.id))),
+                    None => data.insert(
+                        "resultsFrom".to_owned(),
+                        json!(format!("/api/v1/tasks/{}/parts", driver.id)),
+                    ),
                 };
             }
         }

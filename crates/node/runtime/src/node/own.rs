@@ -6,11 +6,11 @@ use tasklane_core::id::Name;
 
 use crate::executors::Registry;
 
+use super::Node;
 use super::bulk::{BULK_TYPE, BulkExecutor};
 use super::map::{MAP_TYPE, MapExecutor};
 use super::wholes::{REFUSED_TYPE, RefusedExecutor};
 use super::workflow_run::{WORKFLOW_TYPE, WorkflowExecutor};
-use super::Node;
 
 /// A worker that a server keeps for itself.
 #[derive(Debug)]
@@ -33,7 +33,8 @@ impl OwnWorker {
     /// of those that it waits for.
     pub fn all(node: &Node) -> Vec<Self> {
         let name = |text: &str| Name::new(text).expect("a valid name");
-        let worker = |worker: &str, capacity| Self { name: name(worker), capacity, executors: Registry::new() };
+        let worker =
+            |worker: &str, capacity| Self { name: name(worker), capacity, executors: Registry::new() };
         let mut bulk = worker("tasklane.system", BULK_CAPACITY);
         bulk.executors.register(name(BULK_TYPE), Arc::new(BulkExecutor::new(node.clone())));
         let mut runs = worker("tasklane.workflows", WHOLES_CAPACITY);

@@ -95,7 +95,8 @@ impl Node {
             let (mut found, mut inner, mut after) = (Vec::new(), Vec::new(), None);
             while found.is_empty() && inner.is_empty() {
                 let page = parts.store.list(TaskList { filter: filter.clone(), after, limit }).await?;
-                let of_it = page.tasks.iter().filter(|row| row.state.part.is_some() && row.state.status.is_final());
+                let of_it =
+                    page.tasks.iter().filter(|row| row.state.part.is_some() && row.state.status.is_final());
                 for row in of_it {
                     let list = if row.state.whole { &mut inner } else { &mut found };
                     list.push(row.id);

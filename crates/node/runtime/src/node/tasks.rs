@@ -7,7 +7,9 @@ use tasklane_core::command::Command;
 use tasklane_core::id::{AttemptNo, LaneId, Name, TaskId};
 use tasklane_core::lane::{Explanation, Reason};
 use tasklane_core::status::Status;
-use tasklane_core::task::{AttemptRecord, Fingerprint, NewTask, Payload, TaskBody, TaskSpec, Unique};
+use tasklane_core::task::{
+    AttemptRecord, Fingerprint, NewTask, Payload, TaskBody, TaskRow, TaskSpec, Unique,
+};
 use tasklane_ports::{
     AttemptList, LogChunk, LogPosition, StoreError, TaskCursor, TaskFilter, TaskList, TaskPage, TaskView,
 };
@@ -17,6 +19,7 @@ use crate::clock;
 use crate::hub::Follow;
 use crate::request::TaskRequest;
 
+use super::wholes::TAKEN;
 use super::{BULK_TYPE, Node, SubmitError, Submitted};
 
 /// What became of a request to cancel.
@@ -172,7 +175,9 @@ impl Node {
     ) -> Result<(Vec<TaskView>, Option<TaskCursor>), StoreError> {
         let filter = TaskFilter { parent: Some(whole), ..TaskFilter::default() };
         let page = self.list(TaskList { filter, after, limit }).await?;
-        let parts = page.tasks.iter().filter(|row| row.state.part.is_some()).map(|row| row.id);
+        let is_part =
+            |row: &&TaskRow| row.state.part.as_ref().is_some_and(|part| !part.name.starts_with(TAKEN));
+        let parts = page.tasks.iter().filter(is_part).map(|row| row.id);
         let views = self.views(&parts.collect::<Vec<_>>()).await?;
         Ok((views.into_iter().flatten().collect(), page.next))
     }
@@ -231,7 +236,8 @@ impl Node {
 
 /// Lets a whole that runs again take over what succeeded before.
 fn take_over(payload: &mut Payload, earlier: TaskId) {
-    let Ok(mut fields) = serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(payload.as_str()) else {
+    let Ok(mut fields) = serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(payload.as_str())
+    else {
         return;
     };
     fields.insert("takesOver".to_owned(), serde_json::json!(earlier));

@@ -10,12 +10,13 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use tasklane_core::command::Command;
-use tasklane_core::id::{LaneId, Name, TaskId};
+use tasklane_core::id::{AttemptNo, LaneId, Name, TaskId};
 use tasklane_core::message::{Dispatch, Ending, Finish, Message, RetryAdvice, TaskEvent};
 use tasklane_core::status::Status;
 use tasklane_core::task::{NewTask, Payload, Progress, TaskError, TaskResult, TaskRow};
@@ -203,6 +204,12 @@ pub(super) enum Begun {
     NotYet,
 }
 
+/// A part to be: its name, and its request, or why it cannot be.
+pub(super) type NewPart = (String, Result<TaskRequest, TaskError>);
+
+/// What the names of tasks begin with that only take the id of a part, so that it cannot begin any more.
+pub(super) const TAKEN: char = '~';
+
 /// How a whole is driven: what differs between their kinds.
 #[async_trait]
 pub(super) trait Drive: Send + Sync {
@@ -221,6 +228,9 @@ pub(super) trait Drive: Send + Sync {
     /// Nothing begins any more.
     fn halt(&mut self);
 
+    /// Parts that were stopped before they began, and that an earlier attempt may have submitted all the same.
+    async fn at_risk(&mut self, driver: &Driver) -> Result<Vec<NewPart>, Trouble>;
+
     /// How it ended, if it has: when nothing is open and nothing begins any more.
     async fn end(&mut self, driver: &Driver) -> Result<Option<WholeEnd>, Trouble>;
 
@@ -237,6 +247,8 @@ pub(super) struct Driver {
     pub(super) created_at: Timestamp,
     /// When its time is over.
     pub(super) deadline: Option<Timestamp>,
+    /// Something may still be on its way to the store: of an earlier attempt, or of a call that was not answered.
+    late: AtomicBool,
 }
 
 impl Driver {
@@ -247,7 +259,8 @@ impl Driver {
         let unavailable = |source| ExecutorError::Unavailable { source };
         let found = node.task(&namespace, id).await.map_err(|error| unavailable(error.into()))?;
         let view = found.ok_or_else(|| unavailable("the task is not there".into()))?;
-        Ok(Self { node, namespace, id, created_at: view.row.state.created_at, deadline: None })
+        let late = AtomicBool::new(dispatch.attempt.number > AttemptNo(1));
+        Ok(Self { node, namespace, id, created_at: view.row.state.created_at, deadline: None, late })
     }
 
     /// Drives it to its end, or until the attempt is to end.
@@ -282,6 +295,7 @@ impl Driver {
             match self.drive(drive, attempt).await {
                 Err(Trouble::Store(error)) if error.is_retryable() => {
                     tracing::warn!(task = %self.id, %error, "a whole cannot be driven, trying again");
+                    self.late.store(true, Ordering::Relaxed);
                     tokio::time::sleep(AGAIN_AFTER).await;
                 }
                 Ok(WholeEnd::Cancelled) => self.cancel_self().await?,
@@ -296,7 +310,7 @@ impl Driver {
         follow.follow_parts();
         drive.resume(self).await?;
         let (mut cancelled, mut late) = (false, false);
-        let (mut look_again, mut told_at) = (LOOK_AGAIN.0, Instant::now());
+        let (mut look_again, mut told_at, mut told) = (LOOK_AGAIN.0, Instant::now(), false);
         let mut maybe_cancelled = true;
         loop {
             let is_late = self.deadline.is_some_and(|deadline| clock::wall() >= deadline);
@@ -308,6 +322,14 @@ impl Driver {
             }
             let again = drive.begin(self).await?;
             if let Some(end) = drive.end(self).await? {
+                // Looks once more, should something have become visible at the last moment.
+                if self.late.swap(false, Ordering::Relaxed) && self.take_ids(drive).await? {
+                    drive.resume(self).await?;
+                    continue;
+                }
+                if told {
+                    attempt.progress(drive.progress());
+                }
                 return Ok(match end {
                     _ if cancelled => WholeEnd::Cancelled,
                     WholeEnd::Success(data) | WholeEnd::Failed(_, data) if late => {
@@ -318,14 +340,15 @@ impl Driver {
                 });
             }
             if told_at.elapsed() >= PROGRESS_EVERY {
+                told = true;
                 told_at = Instant::now();
                 attempt.progress(drive.progress());
             }
             let wait = self.until_deadline(if again { AGAIN_AFTER } else { look_again }, late);
-            let told = tokio::time::timeout(wait, follow.told()).await.is_ok();
-            let ended = self.news(&follow, told, drive).await?;
+            let heard = tokio::time::timeout(wait, follow.told()).await.is_ok();
+            let ended = self.news(&follow, heard, drive).await?;
             look_again = if ended.is_empty() { (look_again * 2).min(LOOK_AGAIN.1) } else { LOOK_AGAIN.0 };
-            if (cancelled || late) && !told {
+            if (cancelled || late) && !heard {
                 self.node.cancel_all(&drive.open()).await?;
             }
             let was_cancelled = |view: &TaskView| view.row.state.status == Status::Cancelled;
@@ -342,8 +365,13 @@ impl Driver {
     }
 
     /// Parts that have ended: those that were told of, or any if nothing was told.
-    async fn news(&self, follow: &Follow, told: bool, drive: &dyn Drive) -> Result<Vec<TaskView>, StoreError> {
-        let asked = if told { follow.take_ended() } else { drive.open() };
+    async fn news(
+        &self,
+        follow: &Follow,
+        heard: bool,
+        drive: &dyn Drive,
+    ) -> Result<Vec<TaskView>, StoreError> {
+        let asked = if heard { follow.take_ended() } else { drive.open() };
         let views = self.node.views(&asked).await?;
         Ok(views.into_iter().flatten().filter(|view| view.row.state.status.is_final()).collect())
     }
@@ -357,11 +385,47 @@ impl Driver {
         }
     }
 
+    /// Takes the ids of parts that were stopped before they began: what an earlier attempt has submitted, and what is
+    /// still on its way, finds them taken, and nothing begins behind the back of a whole that has ended. What takes them
+    /// never runs: it is put off, and cancelled. Answers whether there were any.
+    async fn take_ids(&self, drive: &mut dyn Drive) -> Result<bool, Trouble> {
+        let at_risk = drive.at_risk(self).await?;
+        let mut placed = Vec::new();
+        for (at, (name, request)) in at_risk.into_iter().enumerate() {
+            let task = match request {
+                Ok(request) => self.place_part(&name, request).await,
+                Err(error) => self.place_refused(&name, &error).await,
+            };
+            let mut task = match task {
+                Ok(task) => task,
+                Err(Refused::Store(error)) => return Err(error.into()),
+                // Then it never was a task either.
+                Err(Refused::For(error)) => match self.place_refused(&name, &error).await {
+                    Ok(task) => task,
+                    Err(_) => continue,
+                },
+            };
+            task.due = task.created_at + UNLIMITED;
+            (task.unique, task.queue_len_max) = (None, None);
+            let body = Arc::make_mut(&mut task.spec.body);
+            (body.part, body.whole) = (Some(format!("{TAKEN}{name}")), false);
+            placed.push((at, name, task));
+        }
+        let ids: Vec<TaskId> = placed.iter().map(|(_, _, task)| task.id).collect();
+        self.submit_placed(placed).await?;
+        self.node.cancel_all(&ids).await?;
+        Ok(!ids.is_empty())
+    }
+
+    async fn place_refused(&self, name: &str, error: &TaskError) -> Result<NewTask, Refused> {
+        let payload = serde_json::to_string(&Refusal::of(error)).expect("a refusal can be written");
+        let mut request = TaskRequest::new(name, own_name(REFUSED_TYPE), Payload::Json(payload));
+        request.queue = own_name(REFUSED_TYPE);
+        self.place_part(name, request).await
+    }
+
     /// Submits parts, each with its name. One that is refused fails: there is a task in its place that says why.
-    pub(super) async fn submit(
-        &self,
-        parts: Vec<(String, Result<TaskRequest, TaskError>)>,
-    ) -> Result<Vec<Begun>, StoreError> {
+    pub(super) async fn submit(&self, parts: Vec<NewPart>) -> Result<Vec<Begun>, StoreError> {
         let mut begun = vec![Begun::NotYet; parts.len()];
         let mut placed = Vec::with_capacity(parts.len());
         let mut refused = Vec::new();
@@ -385,10 +449,7 @@ impl Driver {
         }
         let mut placed = Vec::with_capacity(refused.len());
         for (at, name, error) in refused {
-            let payload = serde_json::to_string(&Refusal::of(&error)).expect("a refusal can be written");
-            let mut request = TaskRequest::new(&name, own_name(REFUSED_TYPE), Payload::Json(payload));
-            request.queue = own_name(REFUSED_TYPE);
-            match self.place_part(&name, request).await {
+            match self.place_refused(&name, &error).await {
                 Ok(task) => placed.push((at, name, task)),
                 Err(Refused::Store(error)) => return Err(error),
                 Err(Refused::For(error)) => return Err(StoreError::corrupt(error.message)),
@@ -424,15 +485,15 @@ impl Driver {
         type OfLane = (Vec<(usize, String)>, Vec<NewTask>);
         let mut lanes = BTreeMap::<LaneId, OfLane>::new();
         for (at, name, task) in placed {
-            let (places, tasks) = lanes.entry(task.id.lane()).or_default();
-            places.push((at, name));
+            let (who, tasks) = lanes.entry(task.id.lane()).or_default();
+            who.push((at, name));
             tasks.push(task);
         }
         let mut outcomes = Vec::new();
-        for (lane, (places, tasks)) in lanes {
+        for (lane, (who, tasks)) in lanes {
             let ids: Vec<TaskId> = tasks.iter().map(|task| task.id).collect();
             let answers = self.node.submit_to(lane, tasks).await;
-            for (((at, name), id), answer) in places.into_iter().zip(ids).zip(answers) {
+            for (((at, name), id), answer) in who.into_iter().zip(ids).zip(answers) {
                 let outcome = match answer {
                     Ok(submitted) if submitted.id == id => Ok(id),
                     Ok(other) => {
@@ -455,7 +516,11 @@ impl Driver {
 }
 
 fn unavailable(error: &Arc<StoreError>) -> StoreError {
-    if error.is_retryable() { StoreError::unavailable(Arc::clone(error)) } else { StoreError::corrupt(error.to_string()) }
+    if error.is_retryable() {
+        StoreError::unavailable(Arc::clone(error))
+    } else {
+        StoreError::corrupt(error.to_string())
+    }
 }
 
 /// Why a part did not become a task.
@@ -473,7 +538,7 @@ struct Refusal {
 
 impl Refusal {
     fn of(error: &TaskError) -> Self {
-        Self { code: error.code.to_string(), message: error.message.to_string() }
+        Self { code: error.code.clone(), message: error.message.clone() }
     }
 }
 

@@ -18,7 +18,7 @@ use tasklane_workflow::{Counts, End, NodeState, Run, Skip};
 use crate::request::{Context, FieldError, TaskRequest, Workflow, holds, node_request};
 
 use super::Node;
-use super::wholes::{Begun, Drive, Driver, PAGE, Trouble, WholeEnd, part_failed, unreadable};
+use super::wholes::{Begun, Drive, Driver, NewPart, PAGE, Trouble, WholeEnd, part_failed, unreadable};
 
 /// Task type and queue of runs.
 pub const WORKFLOW_TYPE: &str = "tasklane.workflow";
@@ -68,7 +68,8 @@ pub(super) struct RunNow {
     pub(super) tasks: Vec<Option<TaskId>>,
     input: Value,
     takes_over: Option<TaskId>,
-    open: HashMap<TaskId, usize>,
+    /// Tasks that have not ended, by id: of a node, or of none if all they do is to take an id.
+    open: HashMap<TaskId, Option<usize>>,
     /// What the first failure said.
     failure: Option<(usize, Status, String)>,
 }
@@ -102,10 +103,13 @@ impl RunNow {
         self.run = Run::new(Arc::clone(&graph), self.workflow.on_failure, Guards::ALL_ON);
         self.open.clear();
         let mut rows: Vec<Option<TaskRow>> = vec![None; graph.len()];
+        let open = &mut self.open;
         node.each_part(id, |name, row| {
             // The oldest one counts, which comes last.
             if let Some(node) = graph.find(name) {
                 rows[node] = Some(row);
+            } else if !row.state.status.is_final() {
+                open.insert(row.id, None);
             }
         })
         .await?;
@@ -123,7 +127,8 @@ impl RunNow {
             .await?;
             let found = node.views(&[from]).await?.pop().flatten();
             let body = found.and_then(|view| view.row.body);
-            earlier = body.and_then(|body| RunSpec::parse(body.payload.as_str())).and_then(|spec| spec.takes_over);
+            earlier =
+                body.and_then(|body| RunSpec::parse(body.payload.as_str())).and_then(|spec| spec.takes_over);
         }
         for (node, row) in rows.iter().enumerate() {
             self.tasks[node] = row.as_ref().map(|row| row.id);
@@ -134,7 +139,7 @@ impl RunNow {
         for (node, row) in rows.iter().enumerate() {
             match row.as_ref().map(|row| (row, end_of(row.state.status))) {
                 Some((row, Some(end))) => self.note_end(node, end, row),
-                Some((row, None)) => _ = self.open.insert(row.id, node),
+                Some((row, None)) => _ = self.open.insert(row.id, Some(node)),
                 None => {}
             }
         }
@@ -151,7 +156,8 @@ impl RunNow {
 
     /// What expressions of some nodes are worked out of.
     pub(super) async fn known(&self, node: &Node, id: TaskId, of: &[usize]) -> Result<Known, StoreError> {
-        let mut named: Vec<usize> = of.iter().flat_map(|&of| self.workflow.nodes[of].names.iter().copied()).collect();
+        let mut named: Vec<usize> =
+            of.iter().flat_map(|&of| self.workflow.nodes[of].names.iter().copied()).collect();
         named.sort_unstable();
         named.dedup();
         let with_task: Vec<(usize, TaskId)> =
@@ -168,7 +174,8 @@ impl RunNow {
     fn context(&self, known: &Known, node: usize) -> Context {
         let graph = &self.workflow.graph;
         let names = self.workflow.nodes[node].names.iter();
-        let nodes = names.filter_map(|named| Some((graph.name(*named).to_owned(), known.results.get(named)?.clone())));
+        let nodes = names
+            .filter_map(|named| Some((graph.name(*named).to_owned(), known.results.get(named)?.clone())));
         let mut context = Context::default();
         context.put("nodes", Value::Object(nodes.collect::<Map<_, _>>()));
         context.put("input", self.input.clone());
@@ -321,7 +328,7 @@ impl Drive for Driven {
                 match begun {
                     Begun::Yes(id) => {
                         now.tasks[node] = Some(id);
-                        now.open.insert(id, node);
+                        now.open.insert(id, Some(node));
                         now.run.begun(node);
                     }
                     Begun::NotYet => full.push(node),
@@ -339,7 +346,7 @@ impl Drive for Driven {
         let now = self.now_mut();
         for TaskView { row, .. } in parts {
             if let Some(end) = end_of(row.state.status)
-                && let Some(node) = now.open.remove(&row.id)
+                && let Some(Some(node)) = now.open.remove(&row.id)
             {
                 now.note_end(node, end, &row);
             }
@@ -354,9 +361,27 @@ impl Drive for Driven {
         self.now_mut().run.halt();
     }
 
+    async fn at_risk(&mut self, driver: &Driver) -> Result<Vec<NewPart>, Trouble> {
+        let now = self.now();
+        let stopped = now.run.stopped_at_the_start();
+        let mut parts = Vec::with_capacity(stopped.len());
+        for some in stopped.chunks(PAGE) {
+            let known = now.known(&driver.node, driver.id, some).await?;
+            for &node in some {
+                let request = match now.wants(&known, node) {
+                    Ok(true) => now.request(&known, node),
+                    Ok(false) => continue,
+                    Err(error) => Err(error),
+                };
+                parts.push((now.workflow.graph.name(node).to_owned(), request));
+            }
+        }
+        Ok(parts)
+    }
+
     async fn end(&mut self, _: &Driver) -> Result<Option<WholeEnd>, Trouble> {
         let now = self.now();
-        if !now.run.is_over() {
+        if !now.run.is_over() || !now.open.is_empty() {
             return Ok(None);
         }
         let data = serde_json::to_string(&now.run.counts()).expect("counts can be written");

@@ -237,7 +237,7 @@ impl Node {
         if view.row.state.status.is_final() {
             now.run.halt();
         }
-        let mut nodes = self.node_views(&now, id, rows);
+        let mut nodes = node_views(&now, id, rows);
         self.add_results(&mut nodes).await?;
         Ok(Some(RunView {
             name: now.workflow.name.clone(),
@@ -268,33 +268,6 @@ impl Node {
         }
     }
 
-    fn node_views(&self, now: &RunNow, id: TaskId, rows: Vec<Option<TaskRow>>) -> Vec<NodeView> {
-        let graph = &now.workflow.graph;
-        let views = rows.into_iter().enumerate().map(|(node, task)| {
-            let state = now.run.state(node);
-            let is_own = |task: &TaskRow| task.state.part.as_ref().is_some_and(|part| part.of == id);
-            NodeView {
-                name: graph.name(node).to_owned(),
-                depends_on: graph.waits_for(node).iter().map(|&on| graph.name(on).to_owned()).collect(),
-                status: state_name(state, task.as_ref()),
-                reason: match state {
-                    NodeState::Ended(End::Skipped(skip)) => Some(match skip {
-                        Skip::Condition => "its condition does not hold".to_owned(),
-                        Skip::Dependency(on) => format!("{} has not succeeded", graph.name(on)),
-                        Skip::NothingFailed => "nothing that it waits for has failed".to_owned(),
-                        Skip::Stopped => "the run was stopped before".to_owned(),
-                    }),
-                    _ => None,
-                },
-                taken_over: task.as_ref().is_some_and(|task| !is_own(task)),
-                task,
-                result: None,
-                result_left_out: false,
-            }
-        });
-        views.collect()
-    }
-
     async fn add_results(&self, nodes: &mut [NodeView]) -> Result<(), StoreError> {
         let ended: Vec<(usize, TaskId)> = nodes
             .iter()
@@ -306,7 +279,9 @@ impl Node {
         let mut bytes = 0;
         for some in ended.chunks(super::wholes::LOOK) {
             if bytes > RESULTS_BYTES_MAX {
-                some.iter().for_each(|(at, _)| nodes[*at].result_left_out = true);
+                for (at, _) in some {
+                    nodes[*at].result_left_out = true;
+                }
                 continue;
             }
             let ids: Vec<TaskId> = some.iter().map(|(_, id)| *id).collect();
@@ -333,4 +308,31 @@ fn workflow_of(spec: &RunSpec) -> Option<String> {
         workflow: Option<String>,
     }
     serde_json::from_str::<Named>(spec.run.get()).ok().and_then(|named| named.workflow)
+}
+
+fn node_views(now: &RunNow, id: TaskId, rows: Vec<Option<TaskRow>>) -> Vec<NodeView> {
+    let graph = &now.workflow.graph;
+    let views = rows.into_iter().enumerate().map(|(node, task)| {
+        let state = now.run.state(node);
+        let is_own = |task: &TaskRow| task.state.part.as_ref().is_some_and(|part| part.of == id);
+        NodeView {
+            name: graph.name(node).to_owned(),
+            depends_on: graph.waits_for(node).iter().map(|&on| graph.name(on).to_owned()).collect(),
+            status: state_name(state, task.as_ref()),
+            reason: match state {
+                NodeState::Ended(End::Skipped(skip)) => Some(match skip {
+                    Skip::Condition => "its condition does not hold".to_owned(),
+                    Skip::Dependency(on) => format!("{} has not succeeded", graph.name(on)),
+                    Skip::NothingFailed => "nothing that it waits for has failed".to_owned(),
+                    Skip::Stopped => "the run was stopped before".to_owned(),
+                }),
+                _ => None,
+            },
+            taken_over: task.as_ref().is_some_and(|task| !is_own(task)),
+            task,
+            result: None,
+            result_left_out: false,
+        }
+    });
+    views.collect()
 }

@@ -84,8 +84,10 @@ impl<'de> Deserialize<'de> for Tolerance {
                 count.filter(|count| *count <= PARTS_MAX).map(Self::Count).ok_or_else(rule)
             }
             serde_json::Value::String(text) => {
-                let percent = text.strip_suffix('%').filter(|digits| digits.bytes().all(|b| b.is_ascii_digit()));
-                let percent = percent.and_then(|digits| digits.parse().ok()).filter(|percent| *percent <= 100);
+                let percent =
+                    text.strip_suffix('%').filter(|digits| digits.bytes().all(|b| b.is_ascii_digit()));
+                let percent =
+                    percent.and_then(|digits| digits.parse().ok()).filter(|percent| *percent <= 100);
                 percent.map(Self::Percent).ok_or_else(rule)
             }
             _ => Err(rule()),
@@ -203,7 +205,10 @@ impl MapRequest {
         if let Over::Named(text) = over {
             named.extend(render::check_text(text, scope).map_err(invalid("map.items"))?);
             if !text.contains("{{") {
-                return Err(FieldError::invalid("map.items", "must be a list, or an expression that gives one"));
+                return Err(FieldError::invalid(
+                    "map.items",
+                    "must be a list, or an expression that gives one",
+                ));
             }
         }
         let mut of_part = scope.clone();
@@ -212,7 +217,9 @@ impl MapRequest {
         if let Some(reduce) = &self.reduce {
             let mut of_reduce = scope.clone();
             of_reduce.names.extend(["failed", "results", "resultsFrom", "succeeded", "total"]);
-            named.extend(render::check_payload(&reduce.payload, &of_reduce).map_err(invalid("map.reduce.payload"))?);
+            named.extend(
+                render::check_payload(&reduce.payload, &of_reduce).map_err(invalid("map.reduce.payload"))?,
+            );
         }
         Ok(named)
     }

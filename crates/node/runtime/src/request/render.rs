@@ -76,8 +76,9 @@ fn join(value: &Value, between: Option<String>) -> Result<String, Error> {
 }
 
 fn json_text(value: &Value) -> Result<String, Error> {
-    serde_json::to_string(value)
-        .map_err(|error| Error::new(ErrorKind::BadSerialization, "no JSON can be made of it").with_source(error))
+    serde_json::to_string(value).map_err(|error| {
+        Error::new(ErrorKind::BadSerialization, "no JSON can be made of it").with_source(error)
+    })
 }
 
 /// A value within a text: texts as they are, all else as JSON.
@@ -108,7 +109,10 @@ impl Context {
 
     /// All of it.
     pub(crate) fn json(&self) -> Json {
-        let pairs = self.0.iter().map(|(name, value)| ((*name).to_owned(), serde_json::to_value(value).unwrap_or_default()));
+        let pairs = self
+            .0
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), serde_json::to_value(value).unwrap_or_default()));
         Json::Object(pairs.collect())
     }
 
@@ -148,14 +152,13 @@ fn pieces(text: &str) -> Result<Vec<Piece<'_>>, String> {
 fn end_of(text: &str) -> Option<usize> {
     let (mut quote, mut depth) = (None, 0_usize);
     for (at, c) in text.char_indices() {
-        match (quote, c) {
-            (Some(end), c) if c == end => quote = None,
-            (Some(_), _) => {}
-            (None, '\'' | '"') => quote = Some(c),
-            (None, '{') => depth += 1,
-            (None, '}') if depth > 0 => depth -= 1,
-            (None, '}') if text[at + 1..].starts_with('}') => return Some(at),
-            (None, _) => {}
+        match c {
+            _ if quote.is_some() => quote = quote.filter(|end| *end != c),
+            '\'' | '"' => quote = Some(c),
+            '{' => depth += 1,
+            '}' if depth > 0 => depth -= 1,
+            '}' if text[at + 1..].starts_with('}') => return Some(at),
+            _ => {}
         }
     }
     None
@@ -168,7 +171,8 @@ pub(crate) fn check_expression(text: &str, scope: &Scope) -> Result<BTreeSet<Str
         return Err(format!("must have expressions of 1 to {EXPRESSION_LEN_MAX} characters, not {len}"));
     }
     check_code(&format!("{{{{{text}}}}}"))?;
-    let expression = TRIAL.compile_expression(text).map_err(|error| format!("has {text:?}: {}", told(&error)))?;
+    let expression =
+        TRIAL.compile_expression(text).map_err(|error| format!("has {text:?}: {}", told(&error)))?;
     let mut nodes = BTreeSet::new();
     for name in expression.undeclared_variables(true) {
         let mut path = name.split('.');
@@ -183,7 +187,9 @@ pub(crate) fn check_expression(text: &str, scope: &Scope) -> Result<BTreeSet<Str
         match next {
             Some(node) if scope.nodes.contains(node) => _ = nodes.insert(node.to_owned()),
             Some(node) => {
-                return Err(format!("names nodes.{node}, and the node does not depend on {node:?}; add it to dependsOn"));
+                return Err(format!(
+                    "names nodes.{node}, and the node does not depend on {node:?}; add it to dependsOn"
+                ));
             }
             None => return Err("must say which node is meant, as in nodes.NAME.result.data".to_owned()),
         }
@@ -250,7 +256,9 @@ fn value_of(expression: &str, context: &Context) -> Result<Value, String> {
     let worked_out = || STRICT.compile_expression(expression).and_then(|it| it.eval(context.value()));
     let value = match std::panic::catch_unwind(AssertUnwindSafe(worked_out)) {
         Ok(Ok(value)) => value,
-        Ok(Err(error)) if error.kind() == ErrorKind::UndefinedError && error.detail().is_none() => Value::UNDEFINED,
+        Ok(Err(error)) if error.kind() == ErrorKind::UndefinedError && error.detail().is_none() => {
+            Value::UNDEFINED
+        }
         Ok(Err(error)) => return Err(format!("{{{{ {expression} }}}}: {}", told(&error))),
         Err(_) => return Err(format!("{{{{ {expression} }}}} cannot be worked out")),
     };
@@ -277,7 +285,8 @@ pub(crate) fn render_text(text: &str, context: &Context) -> Result<String, Strin
             Piece::Text(text) => rendered.push_str(text),
             Piece::Expression(expression) => {
                 let value = value_of(expression, context)?;
-                let text = shown(&value).map_err(|error| format!("{{{{ {expression} }}}}: {}", told(&error)))?;
+                let text =
+                    shown(&value).map_err(|error| format!("{{{{ {expression} }}}}: {}", told(&error)))?;
                 rendered.push_str(&text);
             }
         }
@@ -321,7 +330,9 @@ pub(crate) fn payload_of(json: Json) -> Payload {
 fn render_json(json: Json, context: &Context) -> Result<Json, String> {
     Ok(match json {
         Json::String(text) if text.contains("{{") => render_value(&text, context)?,
-        Json::Array(items) => items.into_iter().map(|item| render_json(item, context)).collect::<Result<_, _>>()?,
+        Json::Array(items) => {
+            items.into_iter().map(|item| render_json(item, context)).collect::<Result<_, _>>()?
+        }
         Json::Object(fields) => {
             let fields = fields.into_iter().map(|(name, field)| Ok((name, render_json(field, context)?)));
             fields.collect::<Result<_, String>>()?

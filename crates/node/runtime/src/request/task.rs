@@ -155,7 +155,9 @@ impl TaskRequest {
         check_internal("queue", &self.queue)?;
         let given = [("requestId", self.request_id.is_some()), ("runAt", self.run_at.is_some())];
         match given.into_iter().find(|(_, given)| *given) {
-            Some((field, _)) => Err(FieldError::invalid(field, "must not be given: each task is one of its own")),
+            Some((field, _)) => {
+                Err(FieldError::invalid(field, "must not be given: each task is one of its own"))
+            }
             None => Ok(()),
         }
     }

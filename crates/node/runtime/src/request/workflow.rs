@@ -90,7 +90,11 @@ impl RunRequest {
         match (&json.workflow, of_workflow.iter().find(|(_, given)| *given)) {
             (Some(_), Some((field, _))) => {
                 let message = "must not be given together with workflow, which says it".to_owned();
-                return Err(FieldError { field: (*field).to_owned(), code: code::CONFLICTING_FIELDS, message });
+                return Err(FieldError {
+                    field: (*field).to_owned(),
+                    code: code::CONFLICTING_FIELDS,
+                    message,
+                });
             }
             (Some(_), None) => {}
             (None, _) => _ = Workflow::of(&json)?,
@@ -155,9 +159,10 @@ impl Workflow {
         for (at, (task, when)) in tasks.into_iter().enumerate() {
             let below = |error: FieldError| error.below(&format!("nodes[{at}]"));
             let waits_for = graph.waits_for(at).iter().map(|&node| graph.name(node).to_owned());
-            let scope = Scope { names: BTreeSet::from(["input", "nodes", "run"]), nodes: waits_for.collect() };
-            let named = names_of(&task, when.as_deref(), &scope).map_err(below)?;
-            let names = named.iter().filter_map(|name| graph.find(name)).collect();
+            let scope =
+                Scope { names: BTreeSet::from(["input", "nodes", "run"]), nodes: waits_for.collect() };
+            let found = names_of(&task, when.as_deref(), &scope).map_err(below)?;
+            let names = found.iter().filter_map(|name| graph.find(name)).collect();
             nodes.push(WorkflowNode { task, when, names });
         }
         let name = json.name.clone().unwrap_or_else(|| "workflow".to_owned());

@@ -20,7 +20,9 @@ use tasklane_local::{LocalBus, LocalCoordinator, MemoryOptions, MemoryStore, Ses
 use tasklane_ports::{Attempt, Execution, Executor, ExecutorError, TaskView};
 use tasklane_runtime::executors::Registry;
 use tasklane_runtime::hub::Hub;
-use tasklane_runtime::node::{BULK_TYPE, BulkExecutor, Node, NodeOptions, NodeParts, OwnWorker, RetentionOptions};
+use tasklane_runtime::node::{
+    BULK_TYPE, BulkExecutor, Node, NodeOptions, NodeParts, OwnWorker, RetentionOptions,
+};
 use tasklane_runtime::request::{RequestLimits, TaskRequest};
 use tasklane_runtime::scheduler::{Scheduler, SchedulerOptions, SchedulerParts};
 use tasklane_runtime::worker::{OutputOptions, Worker, WorkerOptions, WorkerParts};

@@ -102,7 +102,11 @@ pub async fn expired_tasks_are_told_by_when_they_finished(env: &dyn StoreEnv) {
         (0, 1_000, vec![], vec![id(0), id(1), id(2), id(3)]),
     ] {
         let found = store.expired(bounds(finished_before, forget_before, 100)).await.unwrap();
-        assert_eq!(found, Expired { strip, forget, ..Expired::default() }, "{finished_before} {forget_before}");
+        assert_eq!(
+            found,
+            Expired { strip, forget, ..Expired::default() },
+            "{finished_before} {forget_before}"
+        );
     }
     let before = store.tasks(&ids(&new)).await.unwrap();
     pages::all_expired(&*store, bounds(1_000, 1_000, 1)).await;

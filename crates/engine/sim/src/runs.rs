@@ -1,0 +1,370 @@
+//! Runs of workflows, as servers drive them: the real decisions, by what the store has of their tasks. Every server drives
+//! all of them at once, which no deployment does: so they get in each other's way, and come late.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tasklane_core::command::Command;
+use tasklane_core::id::TaskId;
+use tasklane_core::retry::RetryPolicy;
+use tasklane_core::status::Status;
+use tasklane_core::task::{Fingerprint, NewTask, Payload, Priority, TaskBody, TaskHead, TaskSpec};
+use tasklane_core::time::Timestamp;
+use tasklane_ports::Submit;
+use tasklane_workflow::{End, Graph, NodeSpec, OnFailure, Run, TriggerRule};
+
+use crate::client::queue_key;
+use crate::server::ServerInput;
+use crate::store::{ReplyTo, StoreRequest};
+use crate::worker::{TYPES, name};
+use crate::world::{Event, World};
+
+/// What a server does about runs at the moment.
+#[derive(Debug, Default)]
+pub(crate) struct Driver {
+    /// Counts what was begun. Answers to what was given up are dropped.
+    round: u64,
+    since: Timestamp,
+    /// Which run it looks at.
+    run: usize,
+    is_asking: bool,
+}
+
+/// What a driver asks of the store.
+#[derive(Clone, Debug)]
+pub(crate) enum DriverRequest {
+    /// The tasks of a run, and whether it was cancelled.
+    Read(usize),
+    /// Submit these, then cancel those.
+    Act { tasks: Vec<NewTask>, cancels: Vec<TaskId> },
+    /// The run is over.
+    Finish { run: usize, failed: bool },
+}
+
+/// What it is told.
+#[derive(Clone, Debug)]
+pub(crate) enum DriverReply {
+    Read { run: usize, parts: Vec<(String, TaskId, Status)>, cancelled: bool },
+    Done,
+    Failed,
+}
+
+/// The runs of a seed, and what was said of them.
+#[derive(Debug, Default)]
+pub(crate) struct Runs(Vec<Planned>);
+
+#[derive(Debug)]
+struct Planned {
+    id: TaskId,
+    graph: Arc<Graph>,
+    on_failure: OnFailure,
+    /// When somebody cancels it.
+    cancel_at: Option<Timestamp>,
+    cancelled: bool,
+    /// Whether it failed, when it is said to be over.
+    ended: Option<bool>,
+}
+
+const RUNS: usize = 2;
+const NODES: u64 = 8;
+/// What takes longer is given up.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// What a name begins with that only takes an id.
+const TAKEN: &str = "~";
+
+fn end_of(status: Status) -> Option<End> {
+    match status {
+        Status::Success => Some(End::Succeeded),
+        Status::Failed => Some(End::Failed),
+        Status::Cancelled => Some(End::Cancelled),
+        _ => None,
+    }
+}
+
+impl World {
+    pub(crate) fn plan_runs(&mut self) {
+        for number in 0..RUNS {
+            let mut specs: Vec<NodeSpec> = Vec::new();
+            for at in 0..NODES {
+                let mut on: Vec<u64> =
+                    (0..self.rng.below(3)).filter(|_| at > 0).map(|_| self.rng.below(at)).collect();
+                on.sort_unstable();
+                on.dedup();
+                let rule = match self.rng.below(6) {
+                    0 if !on.is_empty() => TriggerRule::AllDone,
+                    1 if !on.is_empty() => TriggerRule::AnyFailed,
+                    _ => TriggerRule::AllSucceeded,
+                };
+                let depends_on = on.into_iter().map(|on| format!("n{on}")).collect();
+                specs.push(NodeSpec { name: format!("n{at}"), depends_on, rule });
+            }
+            let on_failure = if self.rng.chance(60) { OnFailure::Stop } else { OnFailure::Continue };
+            let cancel_after = self.between(5_000_000, 60_000_000);
+            let cancel_at = self.rng.chance(30).then(|| self.now + cancel_after);
+            self.runs.0.push(Planned {
+                id: TaskId::from_random(0x4e00_0000 + number as u128),
+                graph: Arc::new(Graph::new(specs).expect("nodes depend on earlier ones")),
+                on_failure,
+                cancel_at,
+                cancelled: false,
+                ended: None,
+            });
+        }
+    }
+
+    /// Whether all runs are over.
+    pub(crate) fn runs_are_over(&self) -> bool {
+        self.runs.0.iter().all(|run| run.ended.is_some())
+    }
+
+    fn driver(&mut self, index: usize) -> &mut Driver {
+        &mut self.servers[index].process.as_mut().expect("the server is running").driver
+    }
+
+    /// Looks at the next run.
+    pub(crate) fn drive_runs(&mut self, index: usize) {
+        let now = self.now;
+        for run in &mut self.runs.0 {
+            run.cancelled |= run.cancel_at.is_some_and(|at| at <= now) && run.ended.is_none();
+        }
+        let driver = self.driver(index);
+        if driver.is_asking && now < driver.since + PATIENCE {
+            return;
+        }
+        (driver.run, driver.since) = ((driver.run + 1) % RUNS, now);
+        let run = driver.run;
+        self.ask_driver(index, DriverRequest::Read(run));
+    }
+
+    fn ask_driver(&mut self, index: usize, request: DriverRequest) {
+        let incarnation = self.servers[index].incarnation;
+        let driver = self.driver(index);
+        (driver.round, driver.is_asking) = (driver.round + 1, true);
+        let round = driver.round;
+        self.call_store(StoreRequest::Driver(request), ReplyTo::Driver { index, incarnation, round });
+    }
+
+    /// The store has answered a driver.
+    pub(crate) fn driver_reply(&mut self, index: usize, round: u64, reply: DriverReply) {
+        let driver = self.driver(index);
+        if driver.round != round {
+            return;
+        }
+        driver.is_asking = false;
+        if let DriverReply::Read { run, parts, cancelled } = reply
+            && let Some(request) = self.decided(run, &parts, cancelled)
+        {
+            self.ask_driver(index, request);
+        }
+    }
+
+    /// What is to be done about a run of which this is known.
+    fn decided(
+        &mut self,
+        number: usize,
+        parts: &[(String, TaskId, Status)],
+        cancelled: bool,
+    ) -> Option<DriverRequest> {
+        let Planned { graph, on_failure, .. } = &self.runs.0[number];
+        let graph = Arc::clone(graph);
+        let mut run = Run::new(Arc::clone(&graph), *on_failure, self.scenario.guards);
+        let of_nodes =
+            || parts.iter().filter_map(|(name, id, status)| Some((graph.find(name)?, *id, *status)));
+        for (node, ..) in of_nodes() {
+            run.begun(node);
+        }
+        for (node, _, status) in of_nodes() {
+            if let Some(end) = end_of(status) {
+                run.ended(node, end);
+            }
+        }
+        let mut cancels = Vec::new();
+        if cancelled {
+            run.halt();
+            cancels.extend(of_nodes().filter(|(.., status)| !status.is_final()).map(|(_, id, _)| id));
+        }
+        // What takes ids is cancelled again, should that have been lost.
+        let taking = parts.iter().filter(|(name, _, status)| name.starts_with(TAKEN) && !status.is_final());
+        cancels.extend(taking.clone().map(|(_, id, _)| *id));
+        let mut tasks: Vec<NewTask> =
+            run.take_ready(3).into_iter().map(|node| self.part(number, graph.name(node), false)).collect();
+        if tasks.is_empty() && run.is_over() && taking.count() == 0 {
+            let is_taken = |node: &usize| {
+                parts.iter().any(|(part, ..)| part[..] == format!("{TAKEN}{}", graph.name(*node)))
+            };
+            let at_risk: Vec<usize> =
+                run.stopped_at_the_start().into_iter().filter(|node| !is_taken(node)).collect();
+            if at_risk.is_empty() {
+                return Some(DriverRequest::Finish { run: number, failed: run.has_failed() });
+            }
+            self.report.path("part_id_taken");
+            tasks = at_risk.iter().map(|&node| self.part(number, graph.name(node), true)).collect();
+            cancels.extend(tasks.iter().map(|task| task.id));
+        }
+        (!tasks.is_empty() || !cancels.is_empty()).then_some(DriverRequest::Act { tasks, cancels })
+    }
+
+    /// The task of a node, or one that takes its id.
+    fn part(&mut self, run: usize, node: &str, taking: bool) -> NewTask {
+        let whole = self.runs.0[run].id;
+        let queue = queue_key(1);
+        let lane = queue.default_lane(self.scenario.lanes);
+        let request_id = format!("{whole}:{node}");
+        let id = TaskId::from_request(lane, &queue, None, &request_id);
+        let head = TaskHead {
+            queue,
+            task_type: name(TYPES[1]),
+            priority: Priority::default(),
+            labels: BTreeMap::new(),
+            flow: Vec::new(),
+            hash_bucket: None,
+            execution_timeout: Duration::from_secs(40),
+            start_timeout: None,
+            progress_timeout: None,
+            retry: RetryPolicy { max_retries: 0, ..RetryPolicy::default() },
+        };
+        let body = TaskBody {
+            name: "plain".to_owned(),
+            payload: Payload::Text("x".to_owned()),
+            request_id: Some(request_id),
+            parent: Some(whole),
+            part: Some(if taking { format!("{TAKEN}{node}") } else { node.to_owned() }),
+            ..TaskBody::default()
+        };
+        NewTask {
+            id,
+            spec: TaskSpec { head: Arc::new(head), body: Arc::new(body) },
+            created_at: self.now,
+            due: if taking { self.now + Duration::from_hours(1_000_000) } else { self.now },
+            fingerprint: Fingerprint { version: 1, hash: 0 },
+            queue_len_max: None,
+            unique: None,
+        }
+    }
+
+    /// The store does what a driver asks.
+    pub(crate) fn apply_driver(&mut self, request: DriverRequest) -> DriverReply {
+        match request {
+            DriverRequest::Read(run) => {
+                let parts = self.parts_of(run);
+                DriverReply::Read { run, parts, cancelled: self.runs.0[run].cancelled }
+            }
+            DriverRequest::Act { tasks, cancels } => {
+                if let Some(lane) = tasks.first().map(|task| task.id.lane()) {
+                    for tasks in tasks.chunks(4) {
+                        let submit = Submit { lane, tasks: tasks.into() };
+                        self.store.submit(&submit).expect("a submit of the simulator fits");
+                    }
+                    self.observe_store();
+                    self.send_hint(lane);
+                }
+                for task in cancels {
+                    self.store.post(task.lane(), &[Command::Cancel { task }]);
+                }
+                DriverReply::Done
+            }
+            DriverRequest::Finish { run, failed } => {
+                self.finish_run(run, failed);
+                DriverReply::Done
+            }
+        }
+    }
+
+    fn parts_of(&self, run: usize) -> Vec<(String, TaskId, Status)> {
+        let whole = self.runs.0[run].id;
+        let parts = self.store.all_tasks().filter_map(|(id, task)| {
+            let part = task.state.part.as_ref().filter(|part| part.of == whole)?;
+            Some((part.name.clone(), id, task.state.status))
+        });
+        parts.collect()
+    }
+
+    /// Somebody says that a run is over: then everything of it is, and everybody says the same.
+    fn finish_run(&mut self, run: usize, failed: bool) {
+        let open: Vec<_> = self.parts_of(run).into_iter().filter(|(.., status)| !status.is_final()).collect();
+        if !open.is_empty() {
+            self.checker.fail(self.now, format!("run {run} is said to be over, and {open:?} are open"));
+        }
+        let ended = self.runs.0[run].ended.replace(failed);
+        if ended.is_some_and(|before| before != failed) {
+            self.checker.fail(self.now, format!("run {run} is said to have failed, and not to have failed"));
+        }
+        self.report.path("run_ended");
+    }
+
+    /// A task was created: if it is of a run, that is not over, and what the task waits for has ended as it asks.
+    pub(crate) fn watch_part(&mut self, task: TaskId) {
+        let Some(part) = self.store.task(task).and_then(|task| task.state.part.clone()) else { return };
+        let Some(run) = self.runs.0.iter().position(|run| run.id == part.of) else { return };
+        if self.runs.0[run].ended.is_some() {
+            let wrong = format!("{} of run {run} was created when the run was over", part.name);
+            return self.checker.fail(self.now, wrong);
+        }
+        let graph = Arc::clone(&self.runs.0[run].graph);
+        let Some(node) = graph.find(&part.name) else { return };
+        let parts: BTreeMap<String, Status> =
+            self.parts_of(run).into_iter().map(|(name, _, status)| (name, status)).collect();
+        let ends: Vec<Option<End>> =
+            graph.waits_for(node).iter().map(|&on| self.settled(run, on, &parts)).collect();
+        let fits = match graph.rule(node) {
+            TriggerRule::AllSucceeded => ends.iter().all(|end| *end == Some(End::Succeeded)),
+            TriggerRule::AllDone => ends.iter().all(Option::is_some),
+            TriggerRule::AnyFailed => {
+                let failed = |end: &Option<End>| matches!(end, Some(End::Failed | End::Cancelled));
+                ends.iter().all(Option::is_some) && ends.iter().any(failed)
+            }
+        };
+        if !fits {
+            let wrong = format!("{} of run {run} was created when what it waits for was {ends:?}", part.name);
+            self.checker.fail(self.now, wrong);
+        }
+    }
+
+    /// What has become of a node for good, said once more and from the tasks alone.
+    fn settled(&self, run: usize, node: usize, parts: &BTreeMap<String, Status>) -> Option<End> {
+        let Planned { graph, on_failure, cancelled, .. } = &self.runs.0[run];
+        if let Some(status) = parts.get(graph.name(node)) {
+            return end_of(*status);
+        }
+        let ends: Vec<Option<End>> =
+            graph.waits_for(node).iter().map(|&on| self.settled(run, on, parts)).collect();
+        let skipped = Some(End::Skipped(tasklane_workflow::Skip::Condition));
+        let has_failed = parts.values().any(|status| matches!(status, Status::Failed | Status::Cancelled));
+        let for_failures = graph.rule(node) != TriggerRule::AllSucceeded;
+        if *cancelled || has_failed && *on_failure == OnFailure::Stop && !for_failures {
+            return skipped;
+        }
+        if ends.contains(&None) {
+            return None;
+        }
+        let failed = ends.iter().any(|end| matches!(end, Some(End::Failed | End::Cancelled)));
+        let begins = match graph.rule(node) {
+            TriggerRule::AllSucceeded => ends.iter().all(|end| *end == Some(End::Succeeded)),
+            TriggerRule::AllDone => true,
+            TriggerRule::AnyFailed => failed,
+        };
+        if begins { None } else { skipped }
+    }
+
+    /// Everything is over: nothing of a run was forgotten.
+    pub(crate) fn check_runs(&mut self) {
+        for run in 0..self.runs.0.len() {
+            let parts: BTreeMap<String, Status> =
+                self.parts_of(run).into_iter().map(|(name, _, status)| (name, status)).collect();
+            for node in 0..self.runs.0[run].graph.len() {
+                if self.settled(run, node, &parts).is_none() {
+                    let wrong = format!("run {run} is over, and its node {node} never began: {parts:?}");
+                    self.checker.fail(self.now, wrong);
+                }
+            }
+        }
+    }
+
+    pub(crate) fn answer_driver(&mut self, reply_to: &ReplyTo, reply: DriverReply, delay: Duration) {
+        if let ReplyTo::Driver { index, incarnation, round } = *reply_to {
+            let input = ServerInput::Driven { round, reply: Box::new(reply) };
+            self.after(delay, Event::Server { index, incarnation, input });
+        }
+    }
+}
