@@ -261,3 +261,41 @@ async fn what_cannot_be_right_is_refused_and_changes_nothing() {
     assert_eq!(server.get("/api/v1/schedules").await.json(), json!({ "schedules": [] }));
     server.close().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_schedule_can_run_a_workflow() {
+    let server = Server::start().await;
+    let workflow = json!({ "nodes": [{ "name": "a", "taskType": "echo", "payload": "{{ input.word }}" }] });
+    server.request("PUT", "/api/v1/workflows/greet").json(&workflow).send().await;
+    let run = json!({ "workflow": "greet", "input": { "word": "hi" } });
+    let body = json!({ "cron": "@yearly", "workflow": run });
+    let schedule = put(&server, "s", &body).await;
+    assert_eq!((schedule.status, &schedule.json()["workflow"]), (201, &run), "{}", schedule.text);
+    assert!(schedule.json().get("task").is_none());
+    let run = post(&server, "s", "trigger").await.json()["taskId"].as_str().expect("an id").to_owned();
+    let run = server.get(&format!("/api/v1/workflows/runs/{run}?wait=60s")).await.json();
+    assert_eq!((&run["status"], &run["nodes"][0]["result"]["data"]), (&json!("SUCCESS"), &json!("hi")));
+
+    for (wrong, code, field) in [
+        (json!({ "cron": "@yearly" }), "missing_field", "task"),
+        (
+            json!({ "cron": "@yearly", "task": task("noop"), "workflow": run }),
+            "conflicting_fields",
+            "workflow",
+        ),
+        (
+            json!({ "cron": "@yearly", "workflow": { "workflow": "none" } }),
+            "invalid_value",
+            "workflow.workflow",
+        ),
+        (json!({ "cron": "@yearly", "workflow": { "nodes": [] } }), "invalid_value", "workflow.nodes"),
+        (
+            json!({ "cron": "@yearly", "workflow": { "workflow": "greet", "requestId": "x" } }),
+            "invalid_value",
+            "workflow.requestId",
+        ),
+    ] {
+        put(&server, "s", &wrong).await.problem(422, code, Some(field));
+    }
+    server.close().await;
+}

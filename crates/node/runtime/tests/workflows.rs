@@ -229,14 +229,14 @@ async fn a_retry_takes_over_what_succeeded() {
     system.close().await;
 }
 
-fn mapped(task: Value) -> TaskRequest {
+fn mapped(task: &Value) -> TaskRequest {
     TaskRequest::from_json(task.to_string().as_bytes()).unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_task_becomes_many_and_their_results_become_one() {
     let system = start().await;
-    let task = mapped(json!({
+    let task = mapped(&json!({
         "taskName": "squares", "taskType": "ECHO",
         "payload": { "n": "{{ item }}", "of": "{{ index }}/{{ total }}" },
         "map": { "items": [3, 4, 5], "atOnce": 2,
@@ -249,10 +249,10 @@ async fn a_task_becomes_many_and_their_results_become_one() {
     assert_eq!(data(&done), json!({ "total": 3, "succeeded": 3, "failed": 0, "reduced": { "all": all } }));
 
     let plain =
-        mapped(json!({ "taskName": "plain", "taskType": "ECHO", "map": { "items": ["a", { "b": 1 }] } }));
+        mapped(&json!({ "taskName": "plain", "taskType": "ECHO", "map": { "items": ["a", { "b": 1 }] } }));
     let id = system.submit(vec![plain]).await[0];
     assert_eq!(data(&system.wait(id).await)["results"], json!(["a", { "b": 1 }]));
-    let empty = mapped(json!({ "taskName": "empty", "taskType": "ECHO", "map": { "items": [] } }));
+    let empty = mapped(&json!({ "taskName": "empty", "taskType": "ECHO", "map": { "items": [] } }));
     let id = system.submit(vec![empty]).await[0];
     assert_eq!(
         data(&system.wait(id).await),
@@ -265,7 +265,7 @@ async fn a_task_becomes_many_and_their_results_become_one() {
 async fn so_many_failures_are_tolerated_and_no_more() {
     let system = start().await;
     let task = |tolerate: Value| {
-        mapped(json!({ "taskName": "m", "taskType": "ECHO",
+        mapped(&json!({ "taskName": "m", "taskType": "ECHO",
             "map": { "items": ["ok", "fail", "ok", "fail"], "tolerateFailures": tolerate } }))
     };
     let ids =
@@ -285,7 +285,7 @@ async fn so_many_failures_are_tolerated_and_no_more() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_retry_of_many_does_only_what_had_not_succeeded() {
     let system = start().await;
-    let task = mapped(json!({ "taskName": "m", "taskType": "ECHO",
+    let task = mapped(&json!({ "taskName": "m", "taskType": "ECHO",
         "map": { "items": ["ok", "fail"], "tolerateFailures": 0 } }));
     let id = system.submit(vec![task]).await[0];
     assert_eq!(system.wait(id).await.row.state.status, Status::Failed);
@@ -304,9 +304,10 @@ async fn a_retry_of_many_does_only_what_had_not_succeeded() {
 async fn a_broadcast_runs_once_on_every_worker_that_can() {
     let system = start().await;
     let task =
-        mapped(json!({ "taskName": "b", "taskType": "ECHO", "payload": "{{ item }}", "broadcast": true }));
-    let nobody =
-        mapped(json!({ "taskName": "b", "taskType": "ECHO", "labels": { "gpu": "yes" }, "broadcast": true }));
+        mapped(&json!({ "taskName": "b", "taskType": "ECHO", "payload": "{{ item }}", "broadcast": true }));
+    let nobody = mapped(
+        &json!({ "taskName": "b", "taskType": "ECHO", "labels": { "gpu": "yes" }, "broadcast": true }),
+    );
     let ids = system.submit(vec![task, nobody]).await;
     let done = system.wait(ids[0]).await;
     assert_eq!(data(&done)["results"], json!(["w1"]));

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use serde::{Deserialize, Serialize};
 use tasklane_core::time::Timestamp;
 use tasklane_runtime::node::{BackfillPlan, NamedSchedule};
-use tasklane_runtime::request::{MissedName, Moment, OverlapName};
+use tasklane_runtime::request::{MissedName, Moment, OverlapName, Target};
 use tasklane_schedule::{Fate, Fire, Past, Rule, Times, When};
 use utoipa::ToSchema;
 
@@ -55,7 +55,13 @@ pub(crate) struct Schedule {
     #[schema(nullable = false)]
     pause_after_failures: Option<u32>,
     /// The task that each fire creates.
-    task: AnyJson,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    task: Option<AnyJson>,
+    /// The run of a workflow that each fire creates.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    workflow: Option<AnyJson>,
     /// Whether it fires.
     enabled: bool,
     /// Why it does not.
@@ -83,6 +89,7 @@ pub(crate) struct Schedule {
 impl From<NamedSchedule> for Schedule {
     fn from(NamedSchedule { id, schedule }: NamedSchedule) -> Self {
         let (rule, state) = (schedule.rule, schedule.state);
+        let is_run = Target::is_run(&rule.task);
         let (mut cron, mut every, mut at) = (None, None, None);
         match rule.when {
             When::Cron(text) => cron = Some(text),
@@ -102,7 +109,8 @@ impl From<NamedSchedule> for Schedule {
             missed: rule.missed.into(),
             catch_up: Seconds(rule.catch_up),
             pause_after_failures: rule.pause_after,
-            task: AnyJson::from_json(&rule.task),
+            task: (!is_run).then(|| AnyJson::from_json(&rule.task)),
+            workflow: is_run.then(|| AnyJson::from_json(&rule.task)),
             enabled: state.paused.is_none(),
             next_time: state.next.filter(|_| state.paused.is_none()).map(Time),
             paused_because: state.paused,

@@ -532,6 +532,10 @@ impl Drive for Mapped {
         self.parts.open.keys().chain(&self.parts.taking).copied().chain(reduce).collect()
     }
 
+    fn taking(&self) -> Vec<TaskId> {
+        self.parts.taking.iter().copied().collect()
+    }
+
     fn halt(&mut self) {
         self.halted = true;
     }

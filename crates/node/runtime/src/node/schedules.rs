@@ -22,9 +22,9 @@ use tasklane_schedule::{Ended, Fire, LOOK_AGAIN, Look, Rule, Schedule, Submitted
 use tokio::sync::Notify;
 
 use crate::clock;
-use crate::request::{FieldError, ScheduleRequest, scheduled_task, times_of};
+use crate::request::{FieldError, ScheduleRequest, Target, times_of};
 
-use super::{Node, SubmitError};
+use super::{Node, SubmitError, WorkflowError};
 
 /// Why nothing was done to a schedule.
 #[derive(Debug, thiserror::Error)]
@@ -132,7 +132,7 @@ impl Node {
         request: &ScheduleRequest,
     ) -> Result<(NamedSchedule, bool), ScheduleError> {
         // Whether its task could be taken in now is the best guess at whether it can be later.
-        self.place(namespace, request.task.clone()).await.map_err(below_task)?;
+        self.placed(namespace, request.target.clone()).await?;
         let key = key_of(namespace, id);
         for _ in 0..TRIES {
             let now = clock::wall();
@@ -206,8 +206,7 @@ impl Node {
             return Err(ScheduleError::NotFound);
         };
         let fire = Fire { nominal: clock::wall(), backfill: 0 };
-        let task = self.task_of(namespace, id, &work.schedule.rule.task, fire).await;
-        let task = task.map_err(ScheduleError::Refused)?;
+        let task = self.task_of(namespace, id, &work.schedule.rule.task, fire).await?;
         let task_id = task.id;
         self.change_schedule(namespace, id, |schedule, _, now| {
             schedule.plan(fire, Ok(task.clone()), now);
@@ -317,13 +316,34 @@ impl Node {
         id: &Name,
         task: &str,
         fire: Fire,
-    ) -> Result<NewTask, SubmitError> {
-        let request = scheduled_task(task)?;
-        let mut task = self.place(namespace, request).await?;
+    ) -> Result<NewTask, ScheduleError> {
+        let mut task = self.placed(namespace, Target::from_json(task)?).await?;
         let body = Arc::make_mut(&mut task.spec.body);
         body.schedule = Some(id.to_string());
         body.nominal_time = Some(fire.nominal);
         Ok(task)
+    }
+
+    /// What a schedule creates, as a task; errors name fields below `task` or `workflow`.
+    async fn placed(&self, namespace: &Name, target: Target) -> Result<NewTask, ScheduleError> {
+        let (request, outer) = match target {
+            Target::Task(task) => (*task, "task"),
+            Target::Run(run) => {
+                let request = self.run_request(namespace, run).await.map_err(|error| match error {
+                    WorkflowError::Invalid(error) => ScheduleError::Invalid(error.below("workflow")),
+                    WorkflowError::Store(error) => ScheduleError::Store(error),
+                    WorkflowError::Refused(error) => ScheduleError::Refused(error),
+                    WorkflowError::NotFound | WorkflowError::Crowded => {
+                        ScheduleError::Conflict(error.to_string())
+                    }
+                });
+                (request?, "workflow")
+            }
+        };
+        self.place(namespace, request).await.map_err(|error| match error {
+            SubmitError::Invalid(error) => ScheduleError::Invalid(error.below(outer)),
+            error => ScheduleError::Refused(error),
+        })
     }
 
     /// Fires schedules, for ever.
@@ -436,7 +456,10 @@ impl Node {
             let task = match self.task_of(namespace, id, &work.schedule.rule.task, fire).await {
                 Ok(task) => Ok(task),
                 // It may be the store's fault: nothing is decided then.
-                Err(SubmitError::Store(error)) => return Err(StoreError::unavailable(error)),
+                Err(ScheduleError::Refused(SubmitError::Store(error))) => {
+                    return Err(StoreError::unavailable(error));
+                }
+                Err(ScheduleError::Store(error)) => return Err(error),
                 Err(error) => Err(error.to_string()),
             };
             work.schedule.plan(fire, task, now);
@@ -520,15 +543,6 @@ fn enable(schedule: &mut Schedule, enabled: Option<bool>, times: &Times, now: Ti
         (Some(true), true) => schedule.resume(times, now),
         (Some(false), false) => schedule.pause("disabled", now),
         _ => {}
-    }
-}
-
-fn below_task(error: SubmitError) -> ScheduleError {
-    match error {
-        SubmitError::Invalid(error) => {
-            ScheduleError::Invalid(FieldError { field: format!("task.{}", error.field), ..error })
-        }
-        error => ScheduleError::Refused(error),
     }
 }
 

@@ -222,8 +222,11 @@ pub(super) trait Drive: Send + Sync {
     /// Parts have ended, with all that is known of them.
     fn ended(&mut self, parts: Vec<TaskView>);
 
-    /// Parts that have not ended.
+    /// Parts that have not ended, and those that only take an id.
     fn open(&self) -> Vec<TaskId>;
+
+    /// Those that only take an id and have not ended.
+    fn taking(&self) -> Vec<TaskId>;
 
     /// Nothing begins any more.
     fn halt(&mut self);
@@ -309,6 +312,8 @@ impl Driver {
         let follow = self.node.follow(self.id);
         follow.follow_parts();
         drive.resume(self).await?;
+        // Whoever has submitted them may not have come to cancel them.
+        self.node.cancel_all(&drive.taking()).await?;
         let (mut cancelled, mut late) = (false, false);
         let (mut look_again, mut told_at, mut told) = (LOOK_AGAIN.0, Instant::now(), false);
         let mut maybe_cancelled = true;
@@ -348,8 +353,9 @@ impl Driver {
             let heard = tokio::time::timeout(wait, follow.told()).await.is_ok();
             let ended = self.news(&follow, heard, drive).await?;
             look_again = if ended.is_empty() { (look_again * 2).min(LOOK_AGAIN.1) } else { LOOK_AGAIN.0 };
-            if (cancelled || late) && !heard {
-                self.node.cancel_all(&drive.open()).await?;
+            if !heard {
+                let again = if cancelled || late { drive.open() } else { drive.taking() };
+                self.node.cancel_all(&again).await?;
             }
             let was_cancelled = |view: &TaskView| view.row.state.status == Status::Cancelled;
             maybe_cancelled = ended.is_empty() || ended.iter().any(was_cancelled);

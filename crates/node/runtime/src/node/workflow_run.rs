@@ -357,6 +357,10 @@ impl Drive for Driven {
         self.now().open.keys().copied().collect()
     }
 
+    fn taking(&self) -> Vec<TaskId> {
+        self.now().open.iter().filter(|(_, node)| node.is_none()).map(|(id, _)| *id).collect()
+    }
+
     fn halt(&mut self) {
         self.now_mut().run.halt();
     }

@@ -27,7 +27,7 @@ pub use flow::{ConcurrencyJson, LIMIT_MAX, LIMITS_MAX, RateJson, UniqueJson, obj
 pub use json::{Moment, Object, RETRIES_MAX, Ranged, parse_time, read_json};
 pub use limits::{INTERNAL_PREFIX, RequestLimits, check_internal, check_key};
 pub(crate) use render::{Context, Scope, holds, payload_of, render_payload, render_value};
-pub use schedule::{FAILURES_MAX, MissedName, OverlapName, ScheduleRequest, scheduled_task, times_of};
+pub use schedule::{FAILURES_MAX, MissedName, OverlapName, ScheduleRequest, Target, times_of};
 pub use task::{Placement, RetryRequest, TaskRequest};
 pub use template::TEMPLATE_LEN_MAX;
 pub(crate) use workflow::node_request;

@@ -11,14 +11,15 @@ use super::duration::{Positive, Span};
 use super::error::{FieldError, code};
 use super::json::{Moment, Ranged, read_json};
 use super::task::TaskRequest;
+use super::workflow::RunRequest;
 
 /// What a client asks to be done again and again.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct ScheduleRequest {
     /// Everything but the first time of an interval.
     rule: Rule,
-    /// The task that each fire creates.
-    pub task: TaskRequest,
+    /// What each fire creates.
+    pub target: Target,
     /// Whether it fires; `None` to leave that as it is.
     pub enabled: Option<bool>,
 }
@@ -46,7 +47,8 @@ struct ScheduleJson {
     catch_up: Option<Span>,
     pause_after_failures: Option<Ranged<1, { FAILURES_MAX }>>,
     enabled: Option<bool>,
-    task: Box<RawValue>,
+    task: Option<Box<RawValue>>,
+    workflow: Option<Box<RawValue>>,
 }
 
 /// How JSON names what is done while the last task is unfinished.
@@ -121,7 +123,7 @@ impl ScheduleRequest {
     /// Reads and checks a request.
     pub fn from_json(body: &[u8]) -> Result<Self, FieldError> {
         let json: ScheduleJson = read_json(body)?;
-        let task = scheduled_task(json.task.get())?;
+        let target = target_of(&json)?;
         let when = when(&json)?;
         let (from, until) = (json.from.map(|moment| moment.0), json.until.map(|moment| moment.0));
         if from.zip(until).is_some_and(|(from, until)| from >= until) {
@@ -141,10 +143,10 @@ impl ScheduleRequest {
             missed: json.missed.map(Missed::from).unwrap_or_default(),
             catch_up: json.catch_up.map_or(CATCH_UP, |span| span.0),
             pause_after: json.pause_after_failures.map(|n| n.0),
-            task: json.task.get().to_owned(),
+            task: json.task.or(json.workflow).map_or_else(String::new, |target| target.get().to_owned()),
         };
         times_of(&rule)?;
-        Ok(Self { rule, task, enabled: json.enabled })
+        Ok(Self { rule, target, enabled: json.enabled })
     }
 
     /// The rule. An interval counts from `from`, else from when a rule with this interval was put first.
@@ -189,10 +191,64 @@ pub fn times_of(rule: &Rule) -> Result<Times, FieldError> {
         .map_err(|TimesError { field, message }| FieldError::invalid(field, message))
 }
 
+/// What a fire creates.
+#[derive(Clone, Debug)]
+pub enum Target {
+    /// A task.
+    Task(Box<TaskRequest>),
+    /// A run of a workflow.
+    Run(RunRequest),
+}
+
+impl Target {
+    /// Reads what a rule keeps as JSON. Every task has a type, and no run has.
+    pub fn from_json(json: &str) -> Result<Self, FieldError> {
+        if Self::is_run(json) { scheduled_run(json) } else { scheduled_task(json) }
+    }
+
+    /// Whether it is a run, without checking it.
+    pub fn is_run(json: &str) -> bool {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Kind {
+            task_type: Option<serde::de::IgnoredAny>,
+        }
+        serde_json::from_str::<Kind>(json).is_ok_and(|kind| kind.task_type.is_none())
+    }
+}
+
+/// Exactly one of the two things that a fire can create.
+fn target_of(json: &ScheduleJson) -> Result<Target, FieldError> {
+    match (&json.task, &json.workflow) {
+        (Some(task), None) => scheduled_task(task.get()),
+        (None, Some(run)) => scheduled_run(run.get()),
+        (None, None) => Err(FieldError {
+            field: "task".to_owned(),
+            code: code::MISSING_FIELD,
+            message: "or workflow is required".to_owned(),
+        }),
+        (Some(_), Some(_)) => Err(FieldError {
+            field: "workflow".to_owned(),
+            code: code::CONFLICTING_FIELDS,
+            message: "must not be given together with task".to_owned(),
+        }),
+    }
+}
+
+fn scheduled_run(json: &str) -> Result<Target, FieldError> {
+    let below = |error: FieldError| error.below("workflow");
+    let run = RunRequest::from_json(json.as_bytes()).map_err(below)?;
+    if run.request_id.is_some() {
+        let rule = "must not be given: each fire is a run of its own";
+        return Err(below(FieldError::invalid("requestId", rule)));
+    }
+    Ok(Target::Run(run))
+}
+
 /// The task of a schedule, as JSON. Errors name fields below `task`.
-pub fn scheduled_task(json: &str) -> Result<TaskRequest, FieldError> {
+fn scheduled_task(json: &str) -> Result<Target, FieldError> {
     let below = |error: FieldError| error.below("task");
     let task = TaskRequest::from_json(json.as_bytes()).map_err(below)?;
     task.check_part().map_err(below)?;
-    Ok(task)
+    Ok(Target::Task(Box::new(task)))
 }
