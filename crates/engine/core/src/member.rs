@@ -51,7 +51,7 @@ impl WorkerDescriptor {
 
     /// Whether it may be given such a task.
     pub fn can_run(&self, head: &TaskHead) -> bool {
-        self.serves(&head.task_type, &head.labels)
+        self.serves(head.executor(), &head.labels)
     }
 
     /// Whether it offers the type and has all the labels.

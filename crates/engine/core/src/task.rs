@@ -131,6 +131,9 @@ pub struct TaskHead {
     /// Chooses the executor; only workers that offer the type get the task.
     #[serde(rename = "ty")]
     pub task_type: Name,
+    /// The type that workers must offer instead, where the type was registered: it is run by another one's executor.
+    #[serde(rename = "ra", default, skip_serializing_if = "Option::is_none")]
+    pub runs_as: Option<Name>,
     /// Order within the queue.
     #[serde(rename = "pr")]
     pub priority: Priority,
@@ -182,6 +185,11 @@ impl TaskHead {
         names + labels + flow
     }
 
+    /// The type that a worker must offer to run it.
+    pub fn executor(&self) -> &Name {
+        self.runs_as.as_ref().unwrap_or(&self.task_type)
+    }
+
     /// The bucket of a hash key.
     pub fn bucket_of(hash_key: &str) -> u16 {
         let bucket = xxh3_64(hash_key.as_bytes()) % u64::from(Self::HASH_BUCKETS);
@@ -197,6 +205,9 @@ impl TaskHead {
         let mut line = LineHasher::default();
         for name in fixed.into_iter().chain(labels).chain(["|"]) {
             line.part(name.as_bytes());
+        }
+        if let Some(runs_as) = &self.runs_as {
+            line.part(runs_as.as_str().as_bytes());
         }
         for flow in &self.flow {
             line.part(&flow.limit.0.to_le_bytes());
@@ -216,6 +227,9 @@ pub struct TaskBody {
     /// What the executor is given.
     #[serde(rename = "pl", default, skip_serializing_if = "Payload::is_empty")]
     pub payload: Payload,
+    /// What the executor is given instead, where the type was registered: made of the payload when it was submitted.
+    #[serde(rename = "rn", default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<Payload>,
     /// The user's own key-value pairs.
     #[serde(rename = "md", default, skip_serializing_if = "BTreeMap::is_empty")]
     pub metadata: BTreeMap<String, String>,
@@ -292,6 +306,11 @@ impl TaskSpec {
 }
 
 impl TaskBody {
+    /// What the executor is given.
+    pub fn given(&self) -> &Payload {
+        self.run.as_ref().unwrap_or(&self.payload)
+    }
+
     /// About how many bytes it takes.
     pub fn bytes(&self) -> usize {
         let metadata: usize = self.metadata.iter().map(|(k, v)| k.len() + v.len() + 8).sum();
@@ -299,6 +318,7 @@ impl TaskBody {
         let hash_key = self.hash_key.as_ref().map_or(0, String::len);
         let schedule = self.schedule.as_ref().map_or(0, String::len);
         let part = self.part.as_ref().map_or(0, |part| 2 * part.len());
+        let run = self.run.as_ref().map_or(0, |run| run.as_str().len());
         let unique = self.unique.as_ref().map_or(0, |unique| unique.key.len() + 16);
         self.name.len()
             + unique
@@ -308,6 +328,7 @@ impl TaskBody {
             + hash_key
             + schedule
             + part
+            + run
             + 64
     }
 }
@@ -741,6 +762,7 @@ mod tests {
             execution_timeout: Duration::from_mins(5),
             start_timeout: None,
             progress_timeout: None,
+            runs_as: None,
             retry: RetryPolicy::default(),
         }
     }

@@ -177,6 +177,7 @@ impl Stage {
             execution_timeout: Duration::from_mins(1),
             start_timeout: None,
             progress_timeout: None,
+            runs_as: None,
             retry: RetryPolicy::default(),
         };
         NewTask {

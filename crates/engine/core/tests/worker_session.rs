@@ -181,6 +181,7 @@ fn dispatch_with(k: u64, attempt: AttemptId, progress_timeout: Option<Duration>)
         execution_timeout: Duration::from_mins(1),
         start_timeout: None,
         progress_timeout,
+        runs_as: None,
         retry: RetryPolicy::default(),
     };
     ToWorker::Dispatch(Dispatch {

@@ -45,11 +45,16 @@ pub enum DocumentKind {
     Cancel = 3,
     /// A workflow that is run by its name.
     Workflow = 4,
+    /// How a task type is run.
+    Executor = 5,
+    /// What looks at the results of a task type.
+    Analyzer = 6,
 }
 
 impl DocumentKind {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Schedule, Self::Lock, Self::Cancel, Self::Workflow];
+    pub const ALL: [Self; 6] =
+        [Self::Schedule, Self::Lock, Self::Cancel, Self::Workflow, Self::Executor, Self::Analyzer];
 
     /// What it is called in names of keys.
     pub const fn as_str(self) -> &'static str {
@@ -58,6 +63,8 @@ impl DocumentKind {
             Self::Lock => "lock",
             Self::Cancel => "cancel",
             Self::Workflow => "workflow",
+            Self::Executor => "executor",
+            Self::Analyzer => "analyzer",
         }
     }
 

@@ -63,6 +63,7 @@ impl Story {
             execution_timeout: Duration::from_secs(1),
             start_timeout: None,
             progress_timeout: None,
+            runs_as: None,
             retry: RetryPolicy::default(),
         };
         NewTask {

@@ -247,6 +247,7 @@ impl World {
             execution_timeout: Duration::from_secs(40),
             start_timeout,
             progress_timeout: None,
+            runs_as: None,
             retry: RetryPolicy {
                 max_retries: u32::try_from(rng.below(4)).unwrap_or(0),
                 delay: Duration::from_millis(200 + rng.below(5_000)),

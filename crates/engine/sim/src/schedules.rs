@@ -241,6 +241,7 @@ impl World {
             execution_timeout: Duration::from_secs(40),
             start_timeout: None,
             progress_timeout: None,
+            runs_as: None,
             retry: RetryPolicy { max_retries: 1, ..RetryPolicy::default() },
         };
         let body = TaskBody {

@@ -6,7 +6,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::{Serialize, Serializer};
 use tasklane_ports::StoreError;
-use tasklane_runtime::node::{PolicyError, ScheduleError, SubmitError, WorkflowError};
+use tasklane_runtime::node::{NamedError, PolicyError, ScheduleError, SubmitError, WorkflowError};
 use tasklane_runtime::request::FieldError;
 use utoipa::openapi::{RefOr, Schema};
 use utoipa::{PartialSchema, ToSchema};
@@ -65,6 +65,8 @@ codes! {
     OPERATION_NOT_FOUND "operation_not_found" 404 "There is no such operation";
     SCHEDULE_NOT_FOUND "schedule_not_found" 404 "There is no such schedule";
     WORKFLOW_NOT_FOUND "workflow_not_found" 404 "There is no such workflow";
+    EXECUTOR_NOT_FOUND "executor_not_found" 404 "No executor is registered";
+    ANALYZER_NOT_FOUND "analyzer_not_found" 404 "No analyzer is registered";
     RUN_NOT_FOUND "run_not_found" 404 "There is no such run";
     LOCK_NOT_HELD "lock_not_held" 404 "Nobody holds the lock";
     METHOD_NOT_ALLOWED "method_not_allowed" 405 "The method is not allowed here";
@@ -74,6 +76,8 @@ codes! {
     REQUEST_ID_REUSED "request_id_reused" 409 "The request id stands for another request";
     POLICY_CONFLICT "policy_conflict" 409 "The policy was changed by somebody else";
     SCHEDULE_CONFLICT "schedule_conflict" 409 "The schedule is not as it must be for this";
+    ALREADY_REGISTERED "already_registered" 409 "Something else is registered";
+    JOB_NOT_REMOVED "job_not_removed" 409 "The job could not be removed";
     WORKFLOW_CONFLICT "workflow_conflict" 409 "The workflow is changed by others";
     LOCK_HELD "lock_held" 409 "Somebody else holds the lock";
     QUEUE_FULL "queue_full" 429 "The queue is full";
@@ -269,6 +273,20 @@ impl From<ScheduleError> for Problem {
             ScheduleError::Conflict(detail) => Self::new(&SCHEDULE_CONFLICT, detail),
             ScheduleError::Refused(error) => error.into(),
             ScheduleError::Store(error) => error.into(),
+        }
+    }
+}
+
+impl From<NamedError> for Problem {
+    fn from(error: NamedError) -> Self {
+        match error {
+            NamedError::Invalid(error) => error.into(),
+            NamedError::Exists => Self::new(
+                &ALREADY_REGISTERED,
+                "something else is registered for this task type; replace=true replaces it",
+            ),
+            NamedError::Crowded => Self::new(&ALREADY_REGISTERED, error.to_string()),
+            NamedError::Store(error) => error.into(),
         }
     }
 }

@@ -16,7 +16,7 @@ use utoipa_axum::routes;
 use crate::ApiOptions;
 use crate::problem::{self, Problem};
 use crate::routes::{
-    bulk, events, health, locks, logs, queues, schedules, submit, tasks, workers, workflows,
+    bulk, events, health, locks, logs, queues, registered, schedules, submit, tasks, workers, workflows,
 };
 use crate::state::Api;
 use crate::{gate, openapi, page};
@@ -66,6 +66,11 @@ pub(crate) fn paths() -> OpenApiRouter<Api> {
         .routes(routes!(workflows::get_run, workflows::cancel_run))
         .routes(routes!(workflows::retry_run))
         .routes(routes!(workflows::get, workflows::put, workflows::delete))
+        .routes(routes!(registered::executors))
+        .routes(routes!(registered::get_executor, registered::put_executor, registered::delete_executor))
+        .routes(routes!(registered::analyzers))
+        .routes(routes!(registered::get_analyzer, registered::put_analyzer, registered::delete_analyzer))
+        .routes(routes!(registered::get_job, registered::tear_down))
         .routes(routes!(locks::list))
         .routes(routes!(locks::get, locks::take, locks::release))
         .routes(routes!(workers::list))

@@ -12,11 +12,13 @@ mod exit;
 mod explain;
 mod filter;
 mod get;
+mod job;
 mod list;
 mod lock;
 mod logs;
 mod out;
 mod queue;
+mod registered;
 mod retry;
 mod run;
 mod schedule;
@@ -31,6 +33,7 @@ mod workflow;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use tasklane_client::Kind;
 
 use connect::{Connect, Typed};
 use exit::{Exit, report};
@@ -76,6 +79,14 @@ enum Command {
     Schedule(schedule::Command),
     #[command(subcommand)]
     Workflow(workflow::Command),
+    /// Say how task types are run
+    #[command(subcommand)]
+    Executor(registered::Command),
+    /// Say what looks at the results of task types
+    #[command(subcommand)]
+    Analyzer(registered::Command),
+    #[command(subcommand)]
+    Job(job::Command),
     #[command(subcommand)]
     Lock(lock::Command),
     #[command(subcommand)]
@@ -127,6 +138,13 @@ fn client(command: Command, connect: &Connect, out: Out) -> anyhow::Result<Exit>
             Command::Queue(command) => Box::pin(queue::run(command, &client, out)).await,
             Command::Schedule(command) => Box::pin(schedule::run(command, &client, out)).await,
             Command::Workflow(command) => Box::pin(workflow::run(command, &client, out)).await,
+            Command::Executor(command) => {
+                Box::pin(registered::run(Kind::Executor, command, &client, out)).await
+            }
+            Command::Analyzer(command) => {
+                Box::pin(registered::run(Kind::Analyzer, command, &client, out)).await
+            }
+            Command::Job(command) => Box::pin(job::run(command, &client, out)).await,
             Command::Lock(command) => lock::run(command, &client, out).await,
             Command::Worker(command) => worker::run(command, &client, out).await,
             Command::Stats(args) => stats::run(args, &client, out).await,

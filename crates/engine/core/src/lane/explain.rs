@@ -140,7 +140,7 @@ impl Lane {
                     self.explain_queue(&row.head, &mut reasons);
                     let serving = self.serving(&self.class_of(&row.head));
                     let free = serving.iter().filter(|&&worker| self.workers[worker].free).count();
-                    reasons.extend(self.explain_workers(&row.head.task_type, serving.len(), free));
+                    reasons.extend(self.explain_workers(row.head.executor(), serving.len(), free));
                     reasons.push(Reason::MoreThan(0));
                 }
             }

@@ -130,7 +130,7 @@ impl ClassKey {
     fn of(head: &TaskHead, strategy: Strategy) -> Self {
         let waits = Strategy::ConsistentHash { when_full: WhenFull::Wait };
         let pinned = if strategy == waits { head.hash_bucket } else { None };
-        Self { task_type: head.task_type.clone(), labels: head.labels.clone(), pinned }
+        Self { task_type: head.executor().clone(), labels: head.labels.clone(), pinned }
     }
 }
 
@@ -265,11 +265,12 @@ impl Lane {
     /// The same head, with the names and keys that memory has already.
     fn share_names(&self, head: &TaskHead, queue: Handle, class: Handle) -> Arc<TaskHead> {
         let class = &self.classes[class].key;
-        Arc::new(TaskHead {
-            queue: self.queues[queue].key.clone(),
-            task_type: class.task_type.clone(),
-            ..head.clone()
-        })
+        let mut head = TaskHead { queue: self.queues[queue].key.clone(), ..head.clone() };
+        match &mut head.runs_as {
+            Some(runs_as) => runs_as.clone_from(&class.task_type),
+            None => head.task_type.clone_from(&class.task_type),
+        }
+        Arc::new(head)
     }
 
     /// Stored times that cannot be right under the rates that tasks bring along are cut, as those of policies are.

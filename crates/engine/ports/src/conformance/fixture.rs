@@ -87,6 +87,7 @@ impl TaskBuilder {
             execution_timeout: Duration::from_mins(1),
             start_timeout: None,
             progress_timeout: None,
+            runs_as: None,
             retry: RetryPolicy::default(),
         };
         let request = format!("request {number}");

@@ -35,6 +35,7 @@ pub fn task() -> Make {
             execution_timeout: Duration::from_mins(5),
             start_timeout: None,
             progress_timeout: None,
+            runs_as: None,
             retry: RetryPolicy { jitter_percent: 0, ..RetryPolicy::default() },
         },
         body: TaskBody::default(),

@@ -5,6 +5,7 @@ mod explain;
 mod lock;
 mod logs;
 mod queue;
+mod registered;
 mod scalar;
 mod schedule;
 mod stats;
@@ -17,6 +18,7 @@ pub(crate) use explain::{ExplainedTask, WorkerNames};
 pub(crate) use lock::{LockOut, LockPage, LockRequest};
 pub(crate) use logs::{LogEntry, LogPage, tail};
 pub(crate) use queue::{KeyOut, KeyPage, PutQueue, Queue, QueuePage};
+pub(crate) use registered::{AnalyzerPage, ExecutorPage, Job, JobRemoved, Registered};
 pub(crate) use scalar::{AnyJson, Seconds, StatusName, Time};
 pub(crate) use schedule::{
     Backfill, BackfillRequest, FireHistory, FireOut, NextTimes, Schedule, SchedulePage, Triggered,

@@ -6,6 +6,7 @@ pub(crate) mod health;
 pub(crate) mod locks;
 pub(crate) mod logs;
 pub(crate) mod queues;
+pub(crate) mod registered;
 pub(crate) mod schedules;
 pub(crate) mod submit;
 pub(crate) mod tasks;

@@ -66,7 +66,7 @@ impl Http {
 }
 
 fn read(dispatch: &Dispatch) -> Result<Order, ExecutorError> {
-    let Given::Fields(mut fields) = payload::read(&payload::body(dispatch)?.payload)? else {
+    let Given::Fields(mut fields) = payload::read(payload::body(dispatch)?.given())? else {
         return Err(payload::bad("must be an object with a url"));
     };
     let Some(url) = fields.text("url")? else { return payload::rule("url", "must be given") };

@@ -23,6 +23,7 @@ struct Order {
     program: Program,
     args: Vec<String>,
     env: Vec<(String, String)>,
+    stdin: Option<String>,
 }
 
 #[derive(Debug)]
@@ -39,10 +40,15 @@ impl Python {
 }
 
 fn read(dispatch: &Dispatch) -> Result<Order, ExecutorError> {
-    let mut fields = match payload::read(&payload::body(dispatch)?.payload)? {
+    let mut fields = match payload::read(payload::body(dispatch)?.given())? {
         Given::Text(script) if script.trim().is_empty() => return Err(payload::bad("the script is empty")),
         Given::Text(script) => {
-            return Ok(Order { program: Program::Script(script), args: Vec::new(), env: Vec::new() });
+            return Ok(Order {
+                program: Program::Script(script),
+                args: Vec::new(),
+                env: Vec::new(),
+                stdin: None,
+            });
         }
         Given::Fields(fields) => fields,
     };
@@ -56,8 +62,9 @@ fn read(dispatch: &Dispatch) -> Result<Order, ExecutorError> {
         (Some(_), None) => return payload::rule("script", "must not be empty"),
         (None, Some(_)) => return payload::rule("file", "must not be empty"),
     };
-    let order = Order { program, args: fields.texts("args")?.unwrap_or_default(), env: fields.env()? };
-    fields.end("script, file, args, env")?;
+    let args = fields.texts("args")?.unwrap_or_default();
+    let order = Order { program, args, env: fields.env()?, stdin: fields.text("stdin")? };
+    fields.end("script, file, args, env, stdin")?;
     Ok(order)
 }
 
@@ -68,7 +75,7 @@ impl Executor for Python {
     }
 
     async fn prepare(&self, dispatch: &Dispatch) -> Result<Box<dyn Execution>, ExecutorError> {
-        let Order { program, args, env } = read(dispatch)?;
+        let Order { program, args, env, stdin } = read(dispatch)?;
         let dir = AttemptDir::make(&self.guard, dispatch)?;
         let file = match program {
             // A file, so that a traceback shows the lines.
@@ -78,7 +85,8 @@ impl Executor for Python {
         // Unbuffered, so that lines are seen when they are printed.
         let mut argv = vec![self.options.python.clone(), "-u".to_owned(), file];
         argv.extend(args);
-        let recipe = Recipe { argv, env, cwd: None, stdin: Stdin::Null };
+        let stdin = stdin.map_or(Stdin::Null, |text| Stdin::Bytes(text.into_bytes()));
+        let recipe = Recipe { argv, env, cwd: None, stdin };
         Ok(Box::new(CommandExecution::new(self.guard.clone(), &self.options, dispatch, dir, recipe)))
     }
 }

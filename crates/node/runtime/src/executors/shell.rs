@@ -43,7 +43,7 @@ impl Shell {
 }
 
 fn read(dispatch: &Dispatch) -> Result<Order, ExecutorError> {
-    let mut fields = match payload::read(&payload::body(dispatch)?.payload)? {
+    let mut fields = match payload::read(payload::body(dispatch)?.given())? {
         Given::Text(script) if script.trim().is_empty() => return Err(payload::bad("the script is empty")),
         Given::Text(script) if script.contains('\0') => return Err(payload::bad("must not contain NUL")),
         Given::Text(script) => {
@@ -51,17 +51,15 @@ fn read(dispatch: &Dispatch) -> Result<Order, ExecutorError> {
         }
         Given::Fields(fields) => fields,
     };
-    let argv = fields.texts("argv")?.unwrap_or_default();
-    if argv.first().is_none_or(String::is_empty) {
-        return payload::rule("argv", "must be a list that begins with the program");
-    }
-    let order = Order {
-        work: Work::Command(argv),
-        env: fields.env()?,
-        cwd: fields.text("cwd")?,
-        stdin: fields.text("stdin")?,
+    let work = match (fields.texts("argv")?, fields.text("script")?) {
+        (None, Some(script)) if !script.trim().is_empty() => Work::Script(script),
+        (None, Some(_)) => return payload::rule("script", "must not be empty"),
+        (Some(_), Some(_)) => return payload::rule("script", "must not be given together with argv"),
+        (Some(argv), None) if argv.first().is_some_and(|program| !program.is_empty()) => Work::Command(argv),
+        (_, None) => return payload::rule("argv", "must be a list that begins with the program"),
     };
-    fields.end("argv, env, cwd, stdin")?;
+    let order = Order { work, env: fields.env()?, cwd: fields.text("cwd")?, stdin: fields.text("stdin")? };
+    fields.end("argv, script, env, cwd, stdin")?;
     Ok(order)
 }
 

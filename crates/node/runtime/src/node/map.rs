@@ -21,10 +21,10 @@ use crate::request::{
     render_value,
 };
 
-use super::Node;
 use super::wholes::{
     Begun, Drive, Driver, NewPart, PAGE, Trouble, WholeEnd, part_failed, unreadable, whole_request,
 };
+use super::{Node, SubmitError};
 
 /// Task type and queue of tasks that become many.
 pub const MAP_TYPE: &str = "tasklane.map";
@@ -85,7 +85,11 @@ impl Each {
 
 impl Node {
     /// The whole that a request becomes which is to become many.
-    pub(super) fn map_whole(&self, request: TaskRequest) -> Result<TaskRequest, FieldError> {
+    pub(super) async fn map_whole(
+        &self,
+        namespace: &Name,
+        request: TaskRequest,
+    ) -> Result<TaskRequest, SubmitError> {
         let Some(fan) = request.fan else { return Ok(request) };
         let map = MapRequest::from_json(&fan.json)?;
         if fan.context.is_none() {
@@ -98,13 +102,16 @@ impl Node {
             Over::Named(text) => {
                 let rule = |rule: String| FieldError::invalid("map.items", rule);
                 let Value::Array(items) = render_value(&text, &Context::default()).map_err(rule)? else {
-                    return Err(rule("must give a list".to_owned()));
+                    return Err(rule("must give a list".to_owned()).into());
                 };
                 check_count(items.len())?;
                 items_of(&items.iter().map(Value::to_string).collect::<Vec<_>>())?
             }
             Over::Shards(count) => Each::Shards(count),
-            Over::Workers => Each::Workers(self.able_workers(&map.task)),
+            Over::Workers => {
+                let executor = self.executor_type(namespace, &map.task.task_type).await?;
+                Each::Workers(self.able_workers(&executor, &map.task))
+            }
         };
         let spec = MapSpec {
             task: raw(&fan.json)?,
@@ -128,12 +135,12 @@ impl Node {
     }
 
     /// Workers that could run a task, by name.
-    fn able_workers(&self, task: &TaskRequest) -> Vec<Name> {
+    fn able_workers(&self, task_type: &Name, task: &TaskRequest) -> Vec<Name> {
         let workers = self.workers();
         let able = workers
             .iter()
             .map(|worker| &worker.descriptor)
-            .filter(|worker| worker.serves(&task.task_type, &task.labels) && !worker.draining);
+            .filter(|worker| worker.serves(task_type, &task.labels) && !worker.draining);
         let mut names: Vec<Name> = able.map(|worker| worker.name.clone()).collect();
         names.sort_unstable();
         names.dedup();

@@ -4,10 +4,12 @@
 //! it alone knows (why a task waits) or does faster (taking new tasks into a lane it owns).
 
 mod bulk;
+mod job;
 mod locks;
 mod map;
 mod own;
 mod queues;
+mod registered;
 mod retention;
 mod schedules;
 mod submit;
@@ -26,18 +28,20 @@ use tasklane_ports::{Address, Bus, Documents, Logs, Store, StoreError};
 use tokio_util::sync::CancellationToken;
 
 pub use self::bulk::{BULK_TYPE, BulkAction, BulkExecutor, BulkStatus};
+pub use self::job::{JOB_TYPE, JobCounts, JobView, TornDown};
 pub use self::locks::{Lock, Taken};
 pub use self::map::MAP_TYPE;
 pub use self::own::OwnWorker;
 pub use self::queues::{PolicyError, QueueInfo};
 
+pub use self::registered::{Named, NamedError};
 pub use self::retention::RetentionOptions;
 pub use self::schedules::{BACKFILL_MAX, BackfillPlan, NamedSchedule, ScheduleError};
 pub use self::submit::{SubmitError, Submitted};
 pub use self::tasks::{Cancel, Retry};
 pub use self::workers::{WorkerError, WorkerInfo};
 pub use self::workflow_run::WORKFLOW_TYPE;
-pub use self::workflows::{NamedWorkflow, NodeView, RunView, WorkflowError};
+pub use self::workflows::{NodeView, RunView, WorkflowError};
 pub use crate::hub::{EventId, EventStream, Follow, StreamItem};
 pub use crate::process::ProcessUsage;
 pub use crate::scheduler::LaneInfo;
@@ -86,6 +90,7 @@ struct Inner {
     started_at: Timestamp,
     queues: submit::QueueCache,
     alarm: schedules::Alarm,
+    types: registered::TypeCache,
     stats: Mutex<std::collections::BTreeMap<SessionId, WorkerStats>>,
 }
 
@@ -130,6 +135,7 @@ impl Node {
             started_at: clock::wall(),
             queues: submit::QueueCache::default(),
             alarm: schedules::Alarm::default(),
+            types: registered::TypeCache::default(),
             stats: Mutex::default(),
         }))
     }

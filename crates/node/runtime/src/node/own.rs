@@ -8,6 +8,7 @@ use crate::executors::Registry;
 
 use super::Node;
 use super::bulk::{BULK_TYPE, BulkExecutor};
+use super::job::{JOB_TYPE, JobExecutor};
 use super::map::{MAP_TYPE, MapExecutor};
 use super::wholes::{REFUSED_TYPE, RefusedExecutor};
 use super::workflow_run::{WORKFLOW_TYPE, WorkflowExecutor};
@@ -41,8 +42,10 @@ impl OwnWorker {
         runs.executors.register(name(WORKFLOW_TYPE), Arc::new(WorkflowExecutor::new(node.clone())));
         let mut maps = worker("tasklane.maps", WHOLES_CAPACITY);
         maps.executors.register(name(MAP_TYPE), Arc::new(MapExecutor::new(node.clone())));
+        let mut jobs = worker("tasklane.jobs", WHOLES_CAPACITY);
+        jobs.executors.register(name(JOB_TYPE), Arc::new(JobExecutor::new(node.clone())));
         let mut refused = worker("tasklane.refused", BULK_CAPACITY);
         refused.executors.register(name(REFUSED_TYPE), Arc::new(RefusedExecutor));
-        vec![bulk, runs, maps, refused]
+        vec![bulk, runs, maps, jobs, refused]
     }
 }

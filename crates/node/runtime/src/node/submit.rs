@@ -115,9 +115,19 @@ impl Node {
         answers.into_iter().map(|answer| answer.expect("every request was answered")).collect()
     }
 
-    /// Turns a request into a task of its queue's lane.
+    /// Turns a request into a task of its queue's lane: it may become many, or a job.
     pub(super) async fn place(&self, namespace: &Name, request: TaskRequest) -> Result<NewTask, SubmitError> {
-        let request = self.map_whole(request)?;
+        let request = self.map_whole(namespace, request).await?;
+        self.job_of(namespace, request).await
+    }
+
+    /// Turns a request into a task, whatever it could become.
+    pub(super) async fn place_one(
+        &self,
+        namespace: &Name,
+        mut request: TaskRequest,
+    ) -> Result<NewTask, SubmitError> {
+        self.run_as(namespace, &mut request).await?;
         // What the server asks of itself may be larger.
         let limits = if request.whole { self.own_limits() } else { self.0.options.limits };
         let queue = QueueKey::new(namespace.clone(), request.queue.clone());

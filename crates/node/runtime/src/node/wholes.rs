@@ -19,7 +19,9 @@ use tasklane_core::command::Command;
 use tasklane_core::id::{AttemptNo, LaneId, Name, TaskId};
 use tasklane_core::message::{Dispatch, Ending, Finish, Message, RetryAdvice, TaskEvent};
 use tasklane_core::status::Status;
-use tasklane_core::task::{NewTask, Payload, Progress, TaskError, TaskResult, TaskRow};
+use tasklane_core::task::{
+    Fingerprint, NewTask, Payload, Progress, TaskBody, TaskError, TaskResult, TaskRow, TaskSpec,
+};
 use tasklane_core::time::Timestamp;
 use tasklane_core::worker::StopReason;
 use tasklane_ports::{
@@ -423,6 +425,43 @@ impl Driver {
         Ok(!ids.is_empty())
     }
 
+    /// Submits a task as it is.
+    pub(super) async fn submit_task(&self, task: NewTask) -> Result<Begun, StoreError> {
+        let id = task.id;
+        let outcome = self.submit_placed(vec![(0, String::new(), task)]).await?.pop();
+        Ok(match outcome {
+            Some((_, _, Err(None))) => Begun::NotYet,
+            _ => Begun::Yes(id),
+        })
+    }
+
+    /// Submits another part that does what a part has done. Answers its type too; nothing if that part is gone.
+    pub(super) async fn submit_again(
+        &self,
+        name: &str,
+        of: TaskId,
+    ) -> Result<Option<(Begun, Name)>, StoreError> {
+        let Some(view) = self.node.views(&[of]).await?.pop().flatten() else { return Ok(None) };
+        let Some(body) = &view.row.body else { return Ok(None) };
+        let request_id = Some(format!("{}:{name}", self.id));
+        let body = TaskBody { request_id, part: Some(name.to_owned()), unique: None, ..(**body).clone() };
+        let (head, now) = (&view.row.head, clock::wall());
+        let policy = self.node.known(&head.queue).await?.policy;
+        let head = Arc::new(TaskRequest::again(head, &body, &policy));
+        let task_type = head.task_type.clone();
+        let request_id = body.request_id.clone().unwrap_or_default();
+        let task = NewTask {
+            id: TaskId::from_request(of.lane(), &head.queue, None, &request_id),
+            spec: TaskSpec { head, body: Arc::new(body) },
+            created_at: now,
+            due: now,
+            fingerprint: Fingerprint { version: Fingerprint::RETRY, hash: 0 },
+            queue_len_max: policy.len_max,
+            unique: None,
+        };
+        Ok(Some((self.submit_task(task).await?, task_type)))
+    }
+
     async fn place_refused(&self, name: &str, error: &TaskError) -> Result<NewTask, Refused> {
         let payload = serde_json::to_string(&Refusal::of(error)).expect("a refusal can be written");
         let mut request = TaskRequest::new(name, own_name(REFUSED_TYPE), Payload::Json(payload));
@@ -504,7 +543,7 @@ impl Driver {
                     Ok(submitted) if submitted.id == id => Ok(id),
                     Ok(other) => {
                         let message = format!("task {} holds its unique key", other.id);
-                        Err(Some(TaskError::new("unique", message)))
+                        Err(Some(TaskError::new(HELD, message)))
                     }
                     Err(SubmitError::QueueFull { .. }) => Err(None),
                     // Only a part has this request id: it was submitted before, of what a policy made another task.
@@ -541,6 +580,9 @@ struct Refusal {
     code: String,
     message: String,
 }
+
+/// The code of a refusal because another task holds the unique key.
+pub(super) const HELD: &str = "unique";
 
 impl Refusal {
     fn of(error: &TaskError) -> Self {

@@ -4,13 +4,12 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use tasklane_core::id::{Name, TaskId};
 use tasklane_core::task::{TaskResult, TaskRow};
-use tasklane_ports::{
-    Content, Document, DocumentKey, DocumentKind, DocumentList, PutDocument, PutOutcome, StoreError, TaskView,
-};
+use tasklane_ports::{DocumentKey, DocumentKind, StoreError, TaskView};
 use tasklane_workflow::{Counts, End, NodeState, Skip};
 
 use crate::request::{FieldError, RunRequest, Workflow};
 
+use super::registered::{Named, NamedError};
 use super::wholes::whole_request;
 use super::workflow_run::{RunNow, RunSpec, WORKFLOW_TYPE, state_name};
 use super::{Node, SubmitError, Submitted};
@@ -35,15 +34,14 @@ pub enum WorkflowError {
     Store(#[from] StoreError),
 }
 
-/// A workflow that was put.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NamedWorkflow {
-    /// Its name.
-    pub id: Name,
-    /// Rises with every change.
-    pub version: u64,
-    /// As it was sent.
-    pub json: String,
+impl From<NamedError> for WorkflowError {
+    fn from(error: NamedError) -> Self {
+        match error {
+            NamedError::Invalid(error) => Self::Invalid(error),
+            NamedError::Exists | NamedError::Crowded => Self::Crowded,
+            NamedError::Store(error) => Self::Store(error),
+        }
+    }
 }
 
 /// A run, with all its nodes.
@@ -88,16 +86,9 @@ pub struct NodeView {
 
 /// Results that are told with a run, all together.
 const RESULTS_BYTES_MAX: usize = 1 << 20;
-/// How often a change is tried that somebody else's gets in the way of.
-const TRIES: usize = 10;
 
 fn key_of(namespace: &Name, id: &Name) -> DocumentKey {
     DocumentKey { kind: DocumentKind::Workflow, namespace: namespace.clone(), id: id.clone() }
-}
-
-fn named(document: Document) -> NamedWorkflow {
-    let json = String::from_utf8_lossy(&document.value).into_owned();
-    NamedWorkflow { id: document.key.id, version: document.version, json }
 }
 
 impl Node {
@@ -107,34 +98,19 @@ impl Node {
         namespace: &Name,
         id: &Name,
         body: &[u8],
-    ) -> Result<(NamedWorkflow, bool), WorkflowError> {
+    ) -> Result<(Named, bool), WorkflowError> {
         let workflow = Workflow::from_json(body)?;
         self.check_nodes(namespace, &workflow).await?;
         if body.len() > DEFINITION_BYTES_MAX {
             let rule = format!("must be at most {DEFINITION_BYTES_MAX} bytes as JSON, not {}", body.len());
             return Err(FieldError::invalid("nodes", rule).into());
         }
-        let key = key_of(namespace, id);
-        for _ in 0..TRIES {
-            let stored = self.document(&key).await?;
-            let expected = match stored {
-                Some(stored) if stored.value == body => return Ok((named(stored), false)),
-                Some(stored) => stored.version,
-                None => 0,
-            };
-            let content = Some(Content { due: None, value: body.to_vec() });
-            let put = PutDocument { key: key.clone(), expected, content };
-            if let [PutOutcome::Stored { version }] = self.0.parts.documents.put(&[put]).await?[..] {
-                let json = String::from_utf8_lossy(body).into_owned();
-                return Ok((NamedWorkflow { id: id.clone(), version, json }, expected == 0));
-            }
-        }
-        Err(WorkflowError::Crowded)
+        self.put_named(key_of(namespace, id), body, true).await.map_err(WorkflowError::from)
     }
 
     /// A workflow.
-    pub async fn workflow(&self, namespace: &Name, id: &Name) -> Result<Option<NamedWorkflow>, StoreError> {
-        Ok(self.document(&key_of(namespace, id)).await?.map(named))
+    pub async fn workflow(&self, namespace: &Name, id: &Name) -> Result<Option<Named>, StoreError> {
+        Ok(self.document(&key_of(namespace, id)).await?.map(Named::from))
     }
 
     /// Workflows by name.
@@ -143,26 +119,13 @@ impl Node {
         namespace: &Name,
         after: Option<Name>,
         limit: usize,
-    ) -> Result<Vec<NamedWorkflow>, StoreError> {
-        let list = DocumentList { kind: DocumentKind::Workflow, namespace: namespace.clone(), after, limit };
-        Ok(self.0.parts.documents.by_name(list).await?.into_iter().map(named).collect())
+    ) -> Result<Vec<Named>, StoreError> {
+        self.list_named(DocumentKind::Workflow, namespace, after, limit).await
     }
 
     /// Removes a workflow; its runs go on. Answers whether there was one.
     pub async fn delete_workflow(&self, namespace: &Name, id: &Name) -> Result<bool, WorkflowError> {
-        let key = key_of(namespace, id);
-        for _ in 0..TRIES {
-            let Some(stored) = self.document(&key).await? else { return Ok(false) };
-            let put = PutDocument { key: key.clone(), expected: stored.version, content: None };
-            if let [PutOutcome::Stored { .. }] = self.0.parts.documents.put(&[put]).await?[..] {
-                return Ok(true);
-            }
-        }
-        Err(WorkflowError::Crowded)
-    }
-
-    pub(super) async fn document(&self, key: &DocumentKey) -> Result<Option<Document>, StoreError> {
-        Ok(self.0.parts.documents.get(std::slice::from_ref(key)).await?.pop().flatten())
+        self.delete_named(key_of(namespace, id)).await.map_err(WorkflowError::from)
     }
 
     /// Whether the tasks of nodes could be taken in now: the best guess at whether they can be later. What their

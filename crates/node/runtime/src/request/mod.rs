@@ -4,6 +4,7 @@
 //! stable code, and the rule. The same rules hold for requests that a program builds itself: [`TaskRequest::into_task`]
 //! checks what the types cannot.
 
+mod analyzer;
 mod depth;
 mod duration;
 mod error;
@@ -12,12 +13,14 @@ mod fingerprint;
 mod flow;
 mod json;
 mod limits;
+mod registered;
 mod render;
 mod schedule;
 mod task;
 mod template;
 mod workflow;
 
+pub use analyzer::{Analysis, Analyzer, Verdict};
 pub use depth::{JSON_DEPTH_MAX, too_deep};
 pub use duration::{Positive, Span, parse_span};
 pub use error::{FieldError, code};
@@ -26,6 +29,7 @@ pub use fan::{FanOut, MapRequest, Over, PARTS_MAX, Tolerance};
 pub use flow::{ConcurrencyJson, LIMIT_MAX, LIMITS_MAX, RateJson, UniqueJson, objects};
 pub use json::{Moment, Object, RETRIES_MAX, Ranged, parse_time, read_json};
 pub use limits::{INTERNAL_PREFIX, RequestLimits, check_internal, check_key};
+pub use registered::{Registered, RunAs};
 pub(crate) use render::{Context, Scope, holds, payload_of, render_payload, render_value};
 pub use schedule::{FAILURES_MAX, MissedName, OverlapName, ScheduleRequest, Target, times_of};
 pub use task::{Placement, RetryRequest, TaskRequest};

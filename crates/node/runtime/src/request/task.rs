@@ -14,6 +14,7 @@ use super::error::FieldError;
 use super::fan::FanOut;
 use super::flow::Keys;
 use super::limits::{RequestLimits, check_internal};
+use super::registered::RunAs;
 use super::template::KeySource;
 use super::{fingerprint, json};
 
@@ -58,6 +59,10 @@ pub struct TaskRequest {
     pub unique: Option<UniqueRule>,
     /// It becomes many tasks instead of one.
     pub fan: Option<Box<FanOut>>,
+    /// What it is run as, where its type was registered. Not a client's to say.
+    pub run_as: Option<RunAs>,
+    /// It belongs to a job, and becomes none itself. Not a client's to say.
+    pub in_job: bool,
     /// The task that this one is a part or a retry of. Not a client's to say.
     pub parent: Option<TaskId>,
     /// Which part of it. Not a client's to say.
@@ -137,6 +142,8 @@ impl TaskRequest {
             rate: Vec::new(),
             unique: None,
             fan: None,
+            run_as: None,
+            in_job: false,
             parent: None,
             part: None,
             whole: false,
@@ -222,9 +229,11 @@ impl TaskRequest {
             None => TaskId::from_time(lane, place.now, place.random),
         };
         let due = self.run_at.unwrap_or_else(|| place.now + self.delay.unwrap_or_default());
+        let (runs_as, run) = self.run_as.map(|run_as| (run_as.task_type, run_as.payload)).unzip();
         let head = TaskHead {
             queue,
             task_type: self.task_type,
+            runs_as,
             priority: self.priority,
             labels: self.labels,
             flow,
@@ -238,6 +247,7 @@ impl TaskRequest {
         let body = TaskBody {
             name: self.task_name,
             payload: self.payload,
+            run,
             metadata: self.metadata,
             request_id: self.request_id,
             hash_key: self.hash_key,

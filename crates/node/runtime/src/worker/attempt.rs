@@ -102,7 +102,7 @@ async fn execute(
     worker: Arc<WorkerSide>,
 ) -> Finish {
     let Some(executor) = executor else {
-        let message = format!("this worker has no executor for {}", dispatch.head.task_type);
+        let message = format!("this worker has no executor for {}", dispatch.head.executor());
         return failed("no_executor", message, RetryAdvice::Policy);
     };
     if let Err(error) = executor.check(dispatch) {

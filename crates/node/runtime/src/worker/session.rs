@@ -319,7 +319,7 @@ impl<'a> Session<'a> {
     }
 
     fn start(&mut self, dispatch: Dispatch) {
-        let executor = self.parts.executors.executor(&dispatch.head.task_type).cloned();
+        let executor = self.parts.executors.executor(dispatch.head.executor()).cloned();
         let attempt = dispatch.attempt;
         let (task, number, queue) = (attempt.task, attempt.number, &dispatch.head.queue.queue);
         tracing::debug!(%task, attempt = %number, %queue, worker = %self.options.name, "attempt starts");

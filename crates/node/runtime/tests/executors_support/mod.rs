@@ -114,6 +114,7 @@ pub(crate) fn dispatch(payload: Payload) -> Dispatch {
         execution_timeout: PATIENCE,
         start_timeout: None,
         progress_timeout: None,
+        runs_as: None,
         retry: RetryPolicy::default(),
     };
     let body = TaskBody {

@@ -1,0 +1,702 @@
+//! Jobs: tasks whose results are analyzed, and what that adds.
+//!
+//! A task of a type that has an analyzer becomes a job: a whole whose first part is the task itself. When a part has ended
+//! whose type has an analyzer, another part looks at its result; what that names become parts too. The job is over when
+//! nothing is open and nothing is left to look at. Analyzers are those that were there when the job began.
+//!
+//! Parts are named by where they come from: `r` is the root, `r/a` looks at it, `r.0` is the first that was added, `r+1`
+//! is the root run again.
+
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use tasklane_core::id::{Name, TaskId};
+use tasklane_core::message::{Dispatch, Finish};
+use tasklane_core::status::Status;
+use tasklane_core::task::{NewTask, Payload, Progress, TaskError, TaskRow};
+use tasklane_ports::{
+    Attempt, DocumentKey, DocumentKind, Execution, Executor, ExecutorError, StoreError, TaskView,
+};
+
+use crate::request::{Analysis, Analyzer, FieldError, RequestLimits, TaskRequest, Verdict, check_internal};
+
+use super::registered::{Named, NamedError};
+use super::wholes::{
+    Begun, Drive, Driver, HELD, NewPart, PAGE, REFUSED_TYPE, TAKEN, Trouble, WholeEnd, part_failed,
+    whole_request,
+};
+use super::{Node, SubmitError};
+
+/// Task type and queue of jobs.
+pub const JOB_TYPE: &str = "tasklane.job";
+
+const ROOT: &str = "r";
+/// How often an analyzer may have a task run again.
+const RETRIES_MAX: u32 = 10;
+/// All analyzers that a job takes along.
+const ANALYZERS_MAX: usize = 1000;
+
+/// Leftovers that are named.
+const LEFT_MAX: usize = 20;
+
+/// A job.
+#[derive(Debug)]
+pub struct JobView {
+    /// The task that drives it.
+    pub view: TaskView,
+    /// How many of its tasks are where.
+    pub counts: JobCounts,
+}
+
+/// What became of a job that was to be removed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TornDown {
+    /// Tasks that are gone.
+    pub removed: u64,
+    /// Some of those that are not.
+    pub left: Vec<TaskId>,
+}
+
+/// The payload of a job.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct JobSpec {
+    root: NewTask,
+    /// By task type, as they were put.
+    analyzers: BTreeMap<Name, Box<RawValue>>,
+}
+
+fn analyzer_key(namespace: &Name, task_type: &Name) -> DocumentKey {
+    DocumentKey { kind: DocumentKind::Analyzer, namespace: namespace.clone(), id: task_type.clone() }
+}
+
+impl Node {
+    /// Says what looks at the results of a task type from now on.
+    pub async fn put_analyzer(
+        &self,
+        namespace: &Name,
+        task_type: &Name,
+        body: &[u8],
+        replace: bool,
+    ) -> Result<(Named, bool), NamedError> {
+        check_internal("taskType", task_type)?;
+        Analyzer::from_json(body)?;
+        let put = self.put_named(analyzer_key(namespace, task_type), body, replace).await?;
+        self.0.types.forget(namespace);
+        Ok(put)
+    }
+
+    /// What looks at the results of a task type.
+    pub async fn analyzer(&self, namespace: &Name, task_type: &Name) -> Result<Option<Named>, StoreError> {
+        Ok(self.document(&analyzer_key(namespace, task_type)).await?.map(Named::from))
+    }
+
+    /// Analyzers, by task type.
+    pub async fn analyzers(
+        &self,
+        namespace: &Name,
+        after: Option<Name>,
+        limit: usize,
+    ) -> Result<Vec<Named>, StoreError> {
+        self.list_named(DocumentKind::Analyzer, namespace, after, limit).await
+    }
+
+    /// Removes an analyzer; jobs that have begun keep it. Answers whether there was one.
+    pub async fn delete_analyzer(&self, namespace: &Name, task_type: &Name) -> Result<bool, NamedError> {
+        let deleted = self.delete_named(analyzer_key(namespace, task_type)).await?;
+        self.0.types.forget(namespace);
+        Ok(deleted)
+    }
+
+    /// A job: by its own id, or that of any task that belongs to it. A task that belongs to none is one by itself.
+    pub async fn job(&self, namespace: &Name, id: TaskId) -> Result<Option<JobView>, StoreError> {
+        let Some(mut view) = self.task(namespace, id).await? else { return Ok(None) };
+        while !view.row.state.whole
+            && let Some(part) = view.row.state.part.clone()
+            && let Some(whole) = self.task(namespace, part.of).await?
+        {
+            view = whole;
+        }
+        let payload = view.row.body.as_ref().map(|body| body.payload.as_str()).unwrap_or_default();
+        let counts = if view.row.head.task_type.as_str() == JOB_TYPE && !payload.is_empty() {
+            let mut now = JobNow::new(payload).map_err(StoreError::corrupt)?;
+            now.read(self, view.row.id).await?;
+            now.counts()
+        } else {
+            self.count_parts(&view.row).await?
+        };
+        Ok(Some(JobView { view, counts }))
+    }
+
+    /// Counts what a task became, and what that became.
+    async fn count_parts(&self, row: &TaskRow) -> Result<JobCounts, StoreError> {
+        let mut counts = JobCounts::default();
+        if !row.state.whole {
+            counts.add(row.state.status);
+        }
+        let mut wholes: Vec<TaskId> = row.state.whole.then_some(row.id).into_iter().collect();
+        while let Some(whole) = wholes.pop() {
+            self.each_part(whole, |name, part| match part.state.whole {
+                true => wholes.push(part.id),
+                false if is_analysis(name) || name.starts_with(TAKEN) => {}
+                false => counts.add(part.state.status),
+            })
+            .await?;
+        }
+        Ok(counts)
+    }
+
+    /// Removes a job: cancels what is open, waits for that, and forgets everything that belonged to it. `None` if there is
+    /// no such job.
+    pub async fn tear_down(
+        &self,
+        namespace: &Name,
+        id: TaskId,
+        at_most: Duration,
+    ) -> Result<Option<TornDown>, StoreError> {
+        let Some(JobView { view, .. }) = self.job(namespace, id).await? else { return Ok(None) };
+        let job = view.row.id;
+        self.cancel(namespace, job).await?;
+        let ended = self.wait(namespace, job, at_most).await?;
+        if ended.is_some_and(|view| !view.row.state.status.is_final()) {
+            let mut left = vec![job];
+            self.each_part(job, |_, part| {
+                if !part.state.status.is_final() && left.len() < LEFT_MAX {
+                    left.push(part.id);
+                }
+            })
+            .await?;
+            return Ok(Some(TornDown { removed: 0, left }));
+        }
+        let mut removed = if view.row.state.whole { self.forget_parts(job).await? } else { 0 };
+        self.0.parts.logs.remove(&[job]).await?;
+        self.0.parts.store.retire(&[], &[job]).await?;
+        removed += 1;
+        let mut left: Vec<TaskId> =
+            self.task(namespace, job).await?.map(|view| view.row.id).into_iter().collect();
+        self.each_part(job, |_, part| {
+            if left.len() < LEFT_MAX {
+                left.push(part.id);
+            }
+        })
+        .await?;
+        Ok(Some(TornDown { removed, left }))
+    }
+
+    /// The job that a task becomes whose type has an analyzer; the task itself if it has none.
+    pub(super) async fn job_of(
+        &self,
+        namespace: &Name,
+        request: TaskRequest,
+    ) -> Result<NewTask, SubmitError> {
+        if request.in_job
+            || request.whole
+            || !self.types(namespace).await?.analyzed.contains(&request.task_type)
+        {
+            return self.place_one(namespace, request).await;
+        }
+        let mut whole = whole_request(JOB_TYPE, &request.task_name, "{}".to_owned());
+        whole.request_id = match (&request.request_id, &request.parent) {
+            (Some(id), None) => Some(format!("{}:{id}", request.queue)),
+            (id, _) => id.clone(),
+        };
+        whole.metadata.clone_from(&request.metadata);
+        whole.priority = request.priority;
+        (whole.run_at, whole.delay) = (request.run_at, request.delay);
+        (whole.parent, whole.part) = (request.parent, request.part.clone());
+        let mut job = self.place_one(namespace, whole).await?;
+        job.fingerprint = request.fingerprint();
+        let root = TaskRequest {
+            request_id: Some(format!("{}:{ROOT}", job.id)),
+            parent: Some(job.id),
+            part: Some(ROOT.to_owned()),
+            in_job: true,
+            run_at: None,
+            delay: None,
+            ..request
+        };
+        let root = self.place_one(namespace, root).await?;
+        let mut analyzers = BTreeMap::new();
+        for Named { id, json, .. } in self.analyzers(namespace, None, ANALYZERS_MAX).await? {
+            let raw = RawValue::from_string(json).map_err(|error| StoreError::corrupt(error.to_string()))?;
+            analyzers.insert(id, raw);
+        }
+        let payload = serde_json::to_string(&JobSpec { root, analyzers });
+        let payload = payload.map_err(|error| StoreError::corrupt(error.to_string()))?;
+        if payload.len() > RequestLimits::PAYLOAD_BYTES_CAP {
+            let rule = "must be smaller: with all analyzers the job becomes too large";
+            return Err(FieldError::invalid("payload", rule).into());
+        }
+        Arc::make_mut(&mut job.spec.body).payload = Payload::Json(payload);
+        Ok(job)
+    }
+}
+
+/// Where a part of a job comes from, by its name.
+fn depth(name: &str) -> usize {
+    name.matches('.').count()
+}
+
+fn is_analysis(name: &str) -> bool {
+    name.ends_with("/a")
+}
+
+/// What is known of a part.
+#[derive(Clone, Debug)]
+struct Member {
+    id: TaskId,
+    status: Status,
+    task_type: Name,
+}
+
+/// How many tasks of a job are where. Those that analyze are not counted.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct JobCounts {
+    /// All of them.
+    pub total: usize,
+    /// By status.
+    pub by_status: BTreeMap<String, usize>,
+    /// Those that have not ended.
+    pub open: usize,
+    /// Those that have ended, and whose results nobody has looked at yet.
+    pub unanalyzed: usize,
+}
+
+impl JobCounts {
+    fn add(&mut self, status: Status) {
+        self.total += 1;
+        *self.by_status.entry(status.as_str().to_owned()).or_default() += 1;
+        self.open += usize::from(!status.is_final());
+    }
+}
+
+/// A part to be.
+#[derive(Debug)]
+enum Next {
+    New(Box<Result<TaskRequest, TaskError>>),
+    /// The same as this task once more.
+    Again(TaskId),
+}
+
+/// A job, as the store has it.
+#[derive(Debug)]
+struct JobNow {
+    root: NewTask,
+    analyzers: BTreeMap<Name, Analyzer>,
+    members: HashMap<String, Member>,
+    /// By id, those that have not ended.
+    open: HashMap<TaskId, String>,
+    /// Ends that nobody has looked at yet.
+    ended: VecDeque<String>,
+    /// To be submitted.
+    ready: VecDeque<(String, Next)>,
+    failure: Option<TaskError>,
+    /// Parts that are none, because another task holds their unique key.
+    held: HashSet<String>,
+    tasks: usize,
+    halted: bool,
+}
+
+impl JobNow {
+    fn new(payload: &str) -> Result<Self, String> {
+        let spec: JobSpec = serde_json::from_str(payload).map_err(|error| error.to_string())?;
+        let mut analyzers = BTreeMap::new();
+        for (task_type, raw) in spec.analyzers {
+            let analyzer = Analyzer::from_json(raw.get().as_bytes()).map_err(|error| error.to_string())?;
+            analyzers.insert(task_type, analyzer);
+        }
+        Ok(Self {
+            root: spec.root,
+            analyzers,
+            members: HashMap::new(),
+            open: HashMap::new(),
+            ended: VecDeque::new(),
+            ready: VecDeque::new(),
+            failure: None,
+            held: HashSet::new(),
+            tasks: 0,
+            halted: false,
+        })
+    }
+
+    async fn read(&mut self, node: &Node, id: TaskId) -> Result<(), StoreError> {
+        self.members.clear();
+        self.open.clear();
+        self.ended.clear();
+        self.ready.clear();
+        let mut rows: Vec<(String, TaskRow)> = Vec::new();
+        node.each_part(id, |name, row| rows.push((name.to_owned(), row))).await?;
+        // The oldest one of a name counts.
+        for (name, row) in rows.into_iter().rev() {
+            if !self.members.contains_key(&name) {
+                self.add(name, &row);
+            }
+        }
+        self.tasks =
+            self.members.keys().filter(|name| !is_analysis(name) && !name.starts_with(TAKEN)).count();
+        Ok(())
+    }
+
+    fn add(&mut self, name: String, row: &TaskRow) {
+        let member = Member { id: row.id, status: row.state.status, task_type: row.head.task_type.clone() };
+        let code = row.state.error.as_ref().map(|error| error.code.as_str());
+        if member.task_type.as_str() == REFUSED_TYPE && code == Some(HELD) {
+            self.held.insert(name.clone());
+        }
+        if member.status.is_final() {
+            self.ended.push_back(name.clone());
+        } else {
+            self.open.insert(row.id, name.clone());
+        }
+        self.members.insert(name, member);
+    }
+
+    /// Whether a part has ended so that there is something to look at.
+    fn is_analyzed(&self, name: &str, member: &Member) -> bool {
+        !is_analysis(name)
+            && !name.starts_with(TAKEN)
+            && matches!(member.status, Status::Success | Status::Failed)
+            && self.analyzers.contains_key(&member.task_type)
+    }
+
+    fn counts(&self) -> JobCounts {
+        let mut counts = JobCounts::default();
+        for (name, member) in &self.members {
+            if is_analysis(name) || name.starts_with(TAKEN) || self.held.contains(name) {
+                continue;
+            }
+            counts.add(member.status);
+            let analysis = format!("{name}/a");
+            let looked_at = self.members.get(&analysis).is_some_and(|analysis| analysis.status.is_final());
+            counts.unanalyzed += usize::from(self.is_analyzed(name, member) && !looked_at);
+        }
+        counts
+    }
+
+    fn begun(&mut self, name: String, id: TaskId, task_type: Name) {
+        self.open.insert(id, name.clone());
+        self.members.insert(name, Member { id, status: Status::Pending, task_type });
+    }
+
+    fn note_failure(&mut self, error: TaskError) {
+        self.failure.get_or_insert(error);
+    }
+
+    /// Looks at parts that have ended: what they lead to becomes ready.
+    async fn look(&mut self, node: &Node) -> Result<(), StoreError> {
+        while !self.ended.is_empty() {
+            let names: Vec<String> = self.ended.drain(..self.ended.len().min(PAGE)).collect();
+            let ids: Vec<TaskId> = names.iter().map(|name| self.members[name].id).collect();
+            for (name, view) in names.into_iter().zip(node.views(&ids).await?) {
+                let Some(view) = view else { continue };
+                if name.starts_with(TAKEN) {
+                } else if is_analysis(&name) {
+                    self.on_analysis(&name, &view);
+                } else {
+                    self.on_end(&name, &view);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A task of the job has ended.
+    fn on_end(&mut self, name: &str, view: &TaskView) {
+        let member = &self.members[name];
+        let analysis = format!("{name}/a");
+        let code = view.row.state.error.as_ref().map(|error| error.code.as_str());
+        if member.task_type.as_str() == REFUSED_TYPE && code == Some(HELD) {
+            // Somebody else does it, or has done it.
+            self.held.insert(name.to_owned());
+            return;
+        }
+        if !self.is_analyzed(name, member) {
+            if member.status != Status::Success {
+                let why = view.row.state.error.as_ref().map_or("", |error| &error.message);
+                self.note_failure(part_failed("task", &member.id.to_string(), member.status, why));
+            }
+            return;
+        }
+        if self.members.contains_key(&analysis) {
+            return;
+        }
+        let analyzer = &self.analyzers[&member.task_type];
+        let request = analyzer.request(&view.row, &given(name, view));
+        let request = request.map_err(|error| TaskError::new("invalid", error.to_string()).bounded());
+        self.ready.push_back((analysis, Next::New(Box::new(request))));
+    }
+
+    /// A result was looked at.
+    fn on_analysis(&mut self, name: &str, view: &TaskView) {
+        let of = name.trim_end_matches("/a").to_owned();
+        let status = view.row.state.status;
+        if status != Status::Success {
+            let why = view.row.state.error.as_ref().map_or("", |error| &error.message);
+            return self.note_failure(part_failed("the analysis of task", &self.of_id(&of), status, why));
+        }
+        let data = view.result.as_ref().map_or("", |result| &result.data);
+        let analysis = match Analysis::from_data(data) {
+            Ok(analysis) => analysis,
+            Err(error) => {
+                let message = format!("the analysis of task {} is not valid: {error}", self.of_id(&of));
+                return self.note_failure(TaskError::new("analysis_invalid", message).bounded());
+            }
+        };
+        let Some(member) = self.members.get(&of) else { return };
+        let judged = analysis.verdict.unwrap_or(match member.status {
+            Status::Success => Verdict::Success,
+            _ => Verdict::Failure,
+        });
+        let id = member.id;
+        match judged {
+            Verdict::Success => {}
+            Verdict::Failure => {
+                let message = format!("task {id} is judged to have failed");
+                self.note_failure(TaskError::new("part_failed", message));
+            }
+            Verdict::Retry => self.run_again(&of, id),
+        }
+        self.add_subtasks(&of, analysis.subtasks);
+    }
+
+    fn of_id(&self, name: &str) -> String {
+        self.members.get(name).map_or_else(String::new, |member| member.id.to_string())
+    }
+
+    fn run_again(&mut self, name: &str, id: TaskId) {
+        let (base, times) = match name.rsplit_once('+') {
+            Some((base, times)) => (base, times.parse().unwrap_or(0)),
+            None => (name, 0_u32),
+        };
+        if times >= RETRIES_MAX {
+            let message = format!("task {id} was run again {RETRIES_MAX} times");
+            return self.note_failure(TaskError::new("part_failed", message));
+        }
+        let again = format!("{base}+{}", times + 1);
+        if !self.members.contains_key(&again) {
+            self.tasks += 1;
+            self.ready.push_back((again, Next::Again(id)));
+        }
+    }
+
+    fn add_subtasks(&mut self, of: &str, subtasks: Vec<Result<TaskRequest, FieldError>>) {
+        let Some(analyzer) = self.members.get(of).and_then(|member| self.analyzers.get(&member.task_type))
+        else {
+            return;
+        };
+        let (max_depth, max_subtasks, max_tasks) =
+            (analyzer.max_depth, analyzer.max_subtasks, analyzer.max_tasks);
+        let wrong = if subtasks.is_empty() {
+            None
+        } else if subtasks.len() > max_subtasks as usize {
+            Some(format!("{} subtasks were asked for at once, {max_subtasks} are allowed", subtasks.len()))
+        } else if depth(of) >= max_depth as usize {
+            Some(format!("tasks may be {max_depth} away from their root, and no further"))
+        } else {
+            None
+        };
+        if let Some(message) = wrong {
+            return self.note_failure(TaskError::new("job_limit", message));
+        }
+        for (at, request) in subtasks.into_iter().enumerate() {
+            let name = format!("{of}.{at}");
+            if self.members.contains_key(&name) {
+                continue;
+            }
+            if self.tasks >= max_tasks as usize {
+                let message = format!("a job may have {max_tasks} tasks");
+                return self.note_failure(TaskError::new("job_limit", message));
+            }
+            self.tasks += 1;
+            let request = request.map_err(|error| TaskError::new("invalid", error.to_string()).bounded());
+            self.ready.push_back((name, Next::New(Box::new(request))));
+        }
+    }
+}
+
+/// What an analysis is given.
+fn given(name: &str, view: &TaskView) -> Value {
+    let row = &view.row;
+    let body = row.body.as_deref();
+    let payload = body.map(|body| match &body.payload {
+        Payload::Text(text) => json!(text),
+        Payload::Json(json) => serde_json::from_str(json).unwrap_or_default(),
+    });
+    let mut given = json!({
+        "status": row.state.status.as_str(),
+        "task": {
+            "id": row.id.to_string(),
+            "name": body.map_or("", |body| &body.name),
+            "type": row.head.task_type.as_str(),
+            "payload": payload,
+            "metadata": body.map(|body| &body.metadata),
+            "depth": depth(name),
+        },
+    });
+    if let Some(result) = &view.result {
+        let data: Value = serde_json::from_str(&result.data).unwrap_or_default();
+        given["result"] = json!({ "code": result.code, "message": result.message, "data": data });
+    }
+    if let Some(error) = &row.state.error {
+        given["error"] = json!({ "code": error.code, "message": error.message });
+    }
+    given
+}
+
+/// Drives jobs, in a server.
+#[derive(Debug)]
+pub(super) struct JobExecutor {
+    node: Node,
+}
+
+impl JobExecutor {
+    /// Over the node that also takes the tasks in.
+    pub(super) fn new(node: Node) -> Self {
+        Self { node }
+    }
+}
+
+fn now_of(dispatch: &Dispatch) -> Result<JobNow, ExecutorError> {
+    let payload = dispatch.body.as_ref().map_or("", |body| body.payload.as_str());
+    JobNow::new(payload).map_err(|reason| ExecutorError::BadPayload { reason })
+}
+
+#[async_trait]
+impl Executor for JobExecutor {
+    fn check(&self, dispatch: &Dispatch) -> Result<(), ExecutorError> {
+        now_of(dispatch).map(drop)
+    }
+
+    async fn prepare(&self, dispatch: &Dispatch) -> Result<Box<dyn Execution>, ExecutorError> {
+        let now = now_of(dispatch)?;
+        let driver = Driver::of(self.node.clone(), dispatch).await?;
+        Ok(Box::new(JobExecution { driver, now }))
+    }
+}
+
+#[derive(Debug)]
+struct JobExecution {
+    driver: Driver,
+    now: JobNow,
+}
+
+#[async_trait]
+impl Execution for JobExecution {
+    async fn run(self: Box<Self>, attempt: Arc<dyn Attempt>) -> Finish {
+        let Self { driver, now } = *self;
+        driver.run(Box::new(now), attempt).await
+    }
+}
+
+#[async_trait]
+impl Drive for JobNow {
+    async fn resume(&mut self, driver: &Driver) -> Result<(), Trouble> {
+        self.read(&driver.node, driver.id).await?;
+        Ok(())
+    }
+
+    async fn begin(&mut self, driver: &Driver) -> Result<bool, Trouble> {
+        if !self.members.contains_key(ROOT) {
+            let id = self.root.id;
+            if driver.submit_task(self.root.clone()).await? == Begun::NotYet {
+                return Ok(true);
+            }
+            self.begun(ROOT.to_owned(), id, self.root.spec.head.task_type.clone());
+            self.tasks += 1;
+            // It exists, whoever submitted it: so a cancel finds it.
+            if self.halted {
+                driver.node.cancel_all(&[id]).await?;
+            }
+        }
+        loop {
+            self.look(&driver.node).await?;
+            if self.halted || self.ready.is_empty() {
+                return Ok(false);
+            }
+            let (mut fresh, mut full) = (Vec::new(), Vec::new());
+            for (name, next) in self.ready.drain(..self.ready.len().min(PAGE)).collect::<Vec<_>>() {
+                match next {
+                    Next::New(request) => fresh.push((name, *request)),
+                    Next::Again(of) => match driver.submit_again(&name, of).await? {
+                        Some((Begun::Yes(id), task_type)) => self.begun(name, id, task_type),
+                        Some((Begun::NotYet, _)) => full.push((name, Next::Again(of))),
+                        None => {
+                            self.note_failure(TaskError::new("part_failed", format!("task {of} is gone")))
+                        }
+                    },
+                }
+            }
+            let begun = driver.submit(fresh.clone()).await?;
+            for ((name, request), begun) in fresh.into_iter().zip(begun) {
+                match begun {
+                    Begun::Yes(id) => {
+                        let refused = || Name::new(REFUSED_TYPE).expect("a valid name");
+                        let task_type = request.map_or_else(|_| refused(), |request| request.task_type);
+                        self.begun(name, id, task_type);
+                    }
+                    Begun::NotYet => full.push((name, Next::New(Box::new(request)))),
+                }
+            }
+            if !full.is_empty() {
+                self.ready.extend(full);
+                return Ok(true);
+            }
+        }
+    }
+
+    fn ended(&mut self, parts: Vec<TaskView>) {
+        for view in parts {
+            let Some(name) = self.open.remove(&view.row.id) else { continue };
+            if let Some(member) = self.members.get_mut(&name) {
+                member.status = view.row.state.status;
+                member.task_type = view.row.head.task_type.clone();
+            }
+            self.ended.push_back(name);
+        }
+    }
+
+    fn open(&self) -> Vec<TaskId> {
+        self.open.keys().copied().collect()
+    }
+
+    fn taking(&self) -> Vec<TaskId> {
+        self.open.iter().filter(|(_, name)| name.starts_with(TAKEN)).map(|(id, _)| *id).collect()
+    }
+
+    fn halt(&mut self) {
+        self.halted = true;
+    }
+
+    async fn at_risk(&mut self, _: &Driver) -> Result<Vec<NewPart>, Trouble> {
+        // Only where it was halted is something left that could have begun.
+        let left = self.ready.drain(..).filter_map(|(name, next)| match next {
+            Next::New(request) => Some((name, *request)),
+            Next::Again(_) => None,
+        });
+        Ok(left.collect())
+    }
+
+    async fn end(&mut self, _: &Driver) -> Result<Option<WholeEnd>, Trouble> {
+        let is_over = self.open.is_empty() && self.ended.is_empty() && (self.halted || self.ready.is_empty());
+        if !is_over {
+            return Ok(None);
+        }
+        let data = serde_json::to_string(&self.counts()).expect("counts can be written");
+        Ok(Some(match &self.failure {
+            None => WholeEnd::Success(data),
+            Some(error) => WholeEnd::Failed(error.clone(), data),
+        }))
+    }
+
+    fn progress(&self) -> Progress {
+        let JobCounts { total, open, unanalyzed, .. } = self.counts();
+        let ended = total - open;
+        let percent = u8::try_from(100 * ended / total.max(1)).ok();
+        Progress { percent, message: format!("{ended} of {total} tasks, {unanalyzed} unanalyzed") }
+    }
+}

@@ -1,0 +1,232 @@
+//! What users register by name: documents that are put, read, listed and removed; and task types among them.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tasklane_core::id::Name;
+use tasklane_ports::{
+    Content, Document, DocumentKey, DocumentKind, DocumentList, PutDocument, PutOutcome, StoreError,
+};
+use tokio::time::Instant;
+
+use crate::request::{FieldError, Registered, TaskRequest};
+
+use super::{Node, SubmitError};
+
+/// Something that was put by name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Named {
+    /// Its name.
+    pub id: Name,
+    /// Changes with every put that changes it.
+    pub version: u64,
+    /// As it was sent.
+    pub json: String,
+}
+
+/// Why nothing was put.
+#[derive(Debug, thiserror::Error)]
+pub enum NamedError {
+    /// It is not valid.
+    #[error(transparent)]
+    Invalid(#[from] FieldError),
+    /// Another one is there.
+    #[error("another one of this name is there")]
+    Exists,
+    /// Others change it at the same time.
+    #[error("others change it at the same time; try again")]
+    Crowded,
+    /// The store could not be asked.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// How often a change is tried that somebody else's gets in the way of.
+const TRIES: usize = 10;
+/// How long what was read counts.
+const FRESH: Duration = Duration::from_secs(1);
+/// Task types of a namespace.
+const TYPES_MAX: usize = 1000;
+/// Namespaces that are remembered.
+const NAMESPACES_MAX: usize = 1000;
+
+/// What is registered of the task types of a namespace.
+#[derive(Debug, Default)]
+pub(super) struct Types {
+    executors: HashMap<Name, Registered>,
+    /// Those that have an analyzer.
+    pub(super) analyzed: HashSet<Name>,
+}
+
+/// The task types that are registered, as far as they were read.
+#[derive(Debug, Default)]
+pub(super) struct TypeCache(Mutex<HashMap<Name, (Instant, Arc<Types>)>>);
+
+impl From<Document> for Named {
+    fn from(document: Document) -> Self {
+        let json = String::from_utf8_lossy(&document.value).into_owned();
+        Self { id: document.key.id, version: document.version, json }
+    }
+}
+
+impl Node {
+    /// Puts something by name. Answers it, and whether it is new. The same again changes nothing; something else is
+    /// refused unless it may replace what is there.
+    pub(super) async fn put_named(
+        &self,
+        key: DocumentKey,
+        body: &[u8],
+        replace: bool,
+    ) -> Result<(Named, bool), NamedError> {
+        for _ in 0..TRIES {
+            let stored = self.document(&key).await?;
+            let expected = match stored {
+                Some(stored) if stored.value == body => return Ok((stored.into(), false)),
+                Some(_) if !replace => return Err(NamedError::Exists),
+                Some(stored) => stored.version,
+                None => 0,
+            };
+            let content = Some(Content { due: None, value: body.to_vec() });
+            let put = PutDocument { key: key.clone(), expected, content };
+            if let [PutOutcome::Stored { version }] = self.0.parts.documents.put(&[put]).await?[..] {
+                let json = String::from_utf8_lossy(body).into_owned();
+                return Ok((Named { id: key.id, version, json }, expected == 0));
+            }
+        }
+        Err(NamedError::Crowded)
+    }
+
+    /// Removes something by name. Answers whether it was there.
+    pub(super) async fn delete_named(&self, key: DocumentKey) -> Result<bool, NamedError> {
+        for _ in 0..TRIES {
+            let Some(stored) = self.document(&key).await? else { return Ok(false) };
+            let put = PutDocument { key: key.clone(), expected: stored.version, content: None };
+            if let [PutOutcome::Stored { .. }] = self.0.parts.documents.put(&[put]).await?[..] {
+                return Ok(true);
+            }
+        }
+        Err(NamedError::Crowded)
+    }
+
+    pub(super) async fn document(&self, key: &DocumentKey) -> Result<Option<Document>, StoreError> {
+        Ok(self.0.parts.documents.get(std::slice::from_ref(key)).await?.pop().flatten())
+    }
+
+    /// What was put of a kind, by name.
+    pub(super) async fn list_named(
+        &self,
+        kind: DocumentKind,
+        namespace: &Name,
+        after: Option<Name>,
+        limit: usize,
+    ) -> Result<Vec<Named>, StoreError> {
+        let list = DocumentList { kind, namespace: namespace.clone(), after, limit };
+        Ok(self.0.parts.documents.by_name(list).await?.into_iter().map(Named::from).collect())
+    }
+
+    /// Says how a task type is run from now on.
+    pub async fn put_executor(
+        &self,
+        namespace: &Name,
+        task_type: &Name,
+        body: &[u8],
+        replace: bool,
+    ) -> Result<(Named, bool), NamedError> {
+        Registered::check_name(task_type)?;
+        Registered::from_json(body)?;
+        let put = self.put_named(executor_key(namespace, task_type), body, replace).await?;
+        self.0.types.forget(namespace);
+        Ok(put)
+    }
+
+    /// How a task type is run.
+    pub async fn executor(&self, namespace: &Name, task_type: &Name) -> Result<Option<Named>, StoreError> {
+        Ok(self.document(&executor_key(namespace, task_type)).await?.map(Named::from))
+    }
+
+    /// Registered task types, by name.
+    pub async fn executors(
+        &self,
+        namespace: &Name,
+        after: Option<Name>,
+        limit: usize,
+    ) -> Result<Vec<Named>, StoreError> {
+        self.list_named(DocumentKind::Executor, namespace, after, limit).await
+    }
+
+    /// Forgets how a task type is run; its tasks that are there run on. Answers whether it was registered.
+    pub async fn delete_executor(&self, namespace: &Name, task_type: &Name) -> Result<bool, NamedError> {
+        let deleted = self.delete_named(executor_key(namespace, task_type)).await?;
+        self.0.types.forget(namespace);
+        Ok(deleted)
+    }
+
+    /// A request whose type was registered says what it is run as. What is frozen here is not changed by what is
+    /// registered later.
+    pub(super) async fn run_as(
+        &self,
+        namespace: &Name,
+        request: &mut TaskRequest,
+    ) -> Result<(), SubmitError> {
+        if request.whole || request.fan.is_some() {
+            return Ok(());
+        }
+        let types = self.types(namespace).await?;
+        if request.run_as.is_none()
+            && let Some(registered) = types.executors.get(&request.task_type)
+        {
+            request.run_as = Some(registered.run_as(request)?);
+        }
+        Ok(())
+    }
+
+    /// The type that a worker must offer to run tasks of a type.
+    pub(super) async fn executor_type(&self, namespace: &Name, task_type: &Name) -> Result<Name, StoreError> {
+        let types = self.types(namespace).await?;
+        Ok(types.executors.get(task_type).map_or(task_type, Registered::runs_as).clone())
+    }
+
+    pub(super) async fn types(&self, namespace: &Name) -> Result<Arc<Types>, StoreError> {
+        if let Some(types) = self.0.types.fresh(namespace) {
+            return Ok(types);
+        }
+        let mut types = Types::default();
+        let analyzers = self.analyzers(namespace, None, TYPES_MAX).await?;
+        types.analyzed.extend(analyzers.into_iter().map(|named| named.id));
+        for named in self.executors(namespace, None, TYPES_MAX).await? {
+            match Registered::from_json(named.json.as_bytes()) {
+                Ok(registered) => _ = types.executors.insert(named.id, registered),
+                Err(error) => {
+                    tracing::error!(%namespace, task_type = %named.id, %error, "an executor cannot be read");
+                }
+            }
+        }
+        Ok(self.0.types.keep(namespace, Arc::new(types)))
+    }
+}
+
+fn executor_key(namespace: &Name, task_type: &Name) -> DocumentKey {
+    DocumentKey { kind: DocumentKind::Executor, namespace: namespace.clone(), id: task_type.clone() }
+}
+
+impl TypeCache {
+    fn fresh(&self, namespace: &Name) -> Option<Arc<Types>> {
+        let cache = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (read_at, types) = cache.get(namespace)?;
+        (read_at.elapsed() < FRESH).then(|| Arc::clone(types))
+    }
+
+    fn keep(&self, namespace: &Name, types: Arc<Types>) -> Arc<Types> {
+        let mut cache = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if cache.len() >= NAMESPACES_MAX {
+            cache.clear();
+        }
+        cache.insert(namespace.clone(), (Instant::now(), Arc::clone(&types)));
+        types
+    }
+
+    pub(super) fn forget(&self, namespace: &Name) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(namespace);
+    }
+}
