@@ -29,7 +29,7 @@ pub(crate) enum Command {
 }
 
 /// The server waits this long at a time.
-const WAIT_STEP: Duration = Duration::from_secs(60);
+const WAIT_STEP: Duration = Duration::from_mins(1);
 
 pub(crate) async fn run(command: Command, client: &Client, out: Out) -> anyhow::Result<Exit> {
     match command {

@@ -51,6 +51,7 @@ pub(crate) struct AnalyzerPage {
 /// A job: a task and all that came of it.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
+#[expect(clippy::struct_field_names, reason = "the names of the API")]
 pub(crate) struct Job {
     #[schema(format = "uuid")]
     job_id: String,

@@ -603,8 +603,14 @@ impl Drive for JobNow {
     async fn begin(&mut self, driver: &Driver) -> Result<bool, Trouble> {
         if !self.members.contains_key(ROOT) {
             let id = self.root.id;
-            if driver.submit_task(self.root.clone()).await? == Begun::NotYet {
-                return Ok(true);
+            match driver.submit_task(self.root.clone()).await? {
+                Ok(Begun::Yes(_)) => {}
+                Ok(Begun::NotYet) => return Ok(true),
+                Err(error) => {
+                    self.note_failure(error);
+                    self.halted = true;
+                    return Ok(false);
+                }
             }
             self.begun(ROOT.to_owned(), id, self.root.spec.head.task_type.clone());
             self.tasks += 1;
@@ -623,11 +629,9 @@ impl Drive for JobNow {
                 match next {
                     Next::New(request) => fresh.push((name, *request)),
                     Next::Again(of) => match driver.submit_again(&name, of).await? {
-                        Some((Begun::Yes(id), task_type)) => self.begun(name, id, task_type),
-                        Some((Begun::NotYet, _)) => full.push((name, Next::Again(of))),
-                        None => {
-                            self.note_failure(TaskError::new("part_failed", format!("task {of} is gone")))
-                        }
+                        Ok((Begun::Yes(id), task_type)) => self.begun(name, id, task_type),
+                        Ok((Begun::NotYet, _)) => full.push((name, Next::Again(of))),
+                        Err(error) => self.note_failure(error),
                     },
                 }
             }

@@ -425,24 +425,26 @@ impl Driver {
         Ok(!ids.is_empty())
     }
 
-    /// Submits a task as it is.
-    pub(super) async fn submit_task(&self, task: NewTask) -> Result<Begun, StoreError> {
+    /// Submits a task as it is. The inner error says why it never can be.
+    pub(super) async fn submit_task(&self, task: NewTask) -> Result<Result<Begun, TaskError>, StoreError> {
         let id = task.id;
         let outcome = self.submit_placed(vec![(0, String::new(), task)]).await?.pop();
         Ok(match outcome {
-            Some((_, _, Err(None))) => Begun::NotYet,
-            _ => Begun::Yes(id),
+            Some((_, _, Err(None))) => Ok(Begun::NotYet),
+            Some((_, _, Err(Some(error)))) => Err(error),
+            Some((_, _, Ok(_))) | None => Ok(Begun::Yes(id)),
         })
     }
 
-    /// Submits another part that does what a part has done. Answers its type too; nothing if that part is gone.
+    /// Submits another part that does what a part has done. Answers its type too.
     pub(super) async fn submit_again(
         &self,
         name: &str,
         of: TaskId,
-    ) -> Result<Option<(Begun, Name)>, StoreError> {
-        let Some(view) = self.node.views(&[of]).await?.pop().flatten() else { return Ok(None) };
-        let Some(body) = &view.row.body else { return Ok(None) };
+    ) -> Result<Result<(Begun, Name), TaskError>, StoreError> {
+        let gone = || TaskError::new("part_failed", format!("task {of} is gone"));
+        let Some(view) = self.node.views(&[of]).await?.pop().flatten() else { return Ok(Err(gone())) };
+        let Some(body) = &view.row.body else { return Ok(Err(gone())) };
         let request_id = Some(format!("{}:{name}", self.id));
         let body = TaskBody { request_id, part: Some(name.to_owned()), unique: None, ..(**body).clone() };
         let (head, now) = (&view.row.head, clock::wall());
@@ -459,7 +461,7 @@ impl Driver {
             queue_len_max: policy.len_max,
             unique: None,
         };
-        Ok(Some((self.submit_task(task).await?, task_type)))
+        Ok(self.submit_task(task).await?.map(|begun| (begun, task_type)))
     }
 
     async fn place_refused(&self, name: &str, error: &TaskError) -> Result<NewTask, Refused> {
