@@ -294,6 +294,7 @@ fn task(number: u64, task_type: &str) -> NewTask {
         execution_timeout: Duration::from_mins(5),
         start_timeout: None,
         progress_timeout: None,
+        runs_as: None,
         retry: RetryPolicy::default(),
     };
     let body =

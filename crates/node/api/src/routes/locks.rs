@@ -105,6 +105,7 @@ pub(crate) async fn release(
 ) -> Result<StatusCode, Problem> {
     let owner = params.take("owner")?;
     params.finish()?;
+    let owner = owner.filter(|owner| !owner.is_empty());
     let owner = owner.ok_or_else(|| Problem::parameter("owner", "is required"))?;
     match api.node.release_lock(&namespace, &name, &owner).await? {
         None => Ok(StatusCode::NO_CONTENT),

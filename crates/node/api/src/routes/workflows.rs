@@ -133,7 +133,7 @@ pub(crate) async fn start(
     get, path = "/api/v1/workflows/runs", operation_id = "listRuns", tag = "workflows",
     params(
         ("status" = Option<Vec<crate::model::StatusName>>, Query, description = "One or several states.", explode = false, style = Form, min_items = 1),
-        ("workflow" = Option<String>, Query, description = "Only runs with this name.", min_length = 1),
+        ("workflow" = Option<String>, Query, description = "Only runs with this name."),
         ("limit" = Option<u32>, Query, description = "How many, at most. 50 if not given.", minimum = 1, maximum = 1000),
         ("cursor" = Option<String>, Query, description = "Where the page before ended, as it said.", pattern = "^[0-9a-f]{48}$"),
     ),

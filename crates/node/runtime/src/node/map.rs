@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
-use tasklane_core::id::{Name, TaskId};
+use tasklane_core::id::{Name, QueueKey, TaskId};
 use tasklane_core::member::WorkerDescriptor;
 use tasklane_core::message::{Dispatch, Finish};
 use tasklane_core::status::Status;
@@ -96,7 +96,7 @@ impl Node {
             map.check(&fan.over, &Scope::default())?;
         }
         // Its parts are made later: what is wrong with all of them is better told now.
-        self.0.options.limits.check(&map.task)?;
+        self.check_parts(namespace, &map).await?;
         let each = match fan.over {
             Over::Items(items) => items_of(&items)?,
             Over::Named(text) => {
@@ -132,6 +132,31 @@ impl Node {
         (whole.run_at, whole.delay) = (request.run_at, request.delay);
         (whole.parent, whole.part) = (request.parent, request.part);
         Ok(whole)
+    }
+
+    /// Whether what a task becomes could be taken in now.
+    async fn check_parts(&self, namespace: &Name, map: &MapRequest) -> Result<(), SubmitError> {
+        self.check_task(namespace, &map.task).await?;
+        if let Some(reduce) = &map.reduce {
+            self.check_task(namespace, reduce).await.map_err(|error| match error {
+                SubmitError::Invalid(error) => SubmitError::Invalid(error.below("map.reduce")),
+                error => error,
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Whether such a task could be taken in now: the best guess at whether it can be later. What its expressions give is
+    /// not known yet.
+    pub(super) async fn check_task(&self, namespace: &Name, task: &TaskRequest) -> Result<(), SubmitError> {
+        let queue = QueueKey::new(namespace.clone(), task.queue.clone());
+        let binding = self.known(&queue).await?.binding;
+        self.0.options.limits.check(task)?;
+        self.0.options.limits.check_flow(task, &binding)?;
+        if let Some(fan) = &task.fan {
+            Box::pin(self.check_parts(namespace, &MapRequest::from_json(&fan.json)?)).await?;
+        }
+        Ok(())
     }
 
     /// Workers that could run a task, by name.

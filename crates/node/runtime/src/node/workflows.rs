@@ -128,15 +128,13 @@ impl Node {
         self.delete_named(key_of(namespace, id)).await.map_err(WorkflowError::from)
     }
 
-    /// Whether the tasks of nodes could be taken in now: the best guess at whether they can be later. What their
-    /// expressions give is not known yet.
+    /// Whether the tasks of nodes could be taken in now.
     async fn check_nodes(&self, namespace: &Name, workflow: &Workflow) -> Result<(), WorkflowError> {
         for (at, node) in workflow.nodes.iter().enumerate() {
-            let below = |error: FieldError| WorkflowError::Invalid(error.below(&format!("nodes[{at}]")));
-            let queue = tasklane_core::id::QueueKey::new(namespace.clone(), node.task.queue.clone());
-            let binding = self.known(&queue).await?.binding;
-            self.0.options.limits.check(&node.task).map_err(below)?;
-            self.0.options.limits.check_flow(&node.task, &binding).map_err(below)?;
+            self.check_task(namespace, &node.task).await.map_err(|error| match error {
+                SubmitError::Invalid(error) => WorkflowError::Invalid(error.below(&format!("nodes[{at}]"))),
+                error => WorkflowError::Refused(error),
+            })?;
         }
         Ok(())
     }

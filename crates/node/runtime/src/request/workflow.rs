@@ -14,6 +14,7 @@ use super::duration::Positive;
 use super::error::{FieldError, code};
 use super::fan::{MapRequest, Over, check_count};
 use super::json::{read_json, read_node};
+use super::limits::check_key;
 use super::render::{self, Context, Scope};
 use super::task::TaskRequest;
 
@@ -166,6 +167,7 @@ impl Workflow {
             nodes.push(WorkflowNode { task, when, names });
         }
         let name = json.name.clone().unwrap_or_else(|| "workflow".to_owned());
+        check_key("name", &name)?;
         let deadline = json.deadline.map(|deadline| deadline.0);
         let on_failure = json.on_failure.unwrap_or_default();
         Ok(Self { name, graph: Arc::new(graph), nodes, on_failure, deadline })
