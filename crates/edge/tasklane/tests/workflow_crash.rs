@@ -106,23 +106,23 @@ fn expected(nodes: &[Node]) -> Vec<&'static str> {
 fn check(nodes: &[Node], stop: bool, run: &Value) -> bool {
     let told: Vec<&str> =
         run["nodes"].as_array().unwrap().iter().map(|node| node["status"].as_str().unwrap()).collect();
-    let expected = expected(nodes);
+    let all_expected = expected(nodes);
     if stop {
         // Whether a node had begun when another failed is a matter of time; nothing else is.
         let failed = told.contains(&"FAILED");
-        for (at, (told, expected)) in told.iter().zip(&expected).enumerate() {
+        for (at, (told, expected)) in told.iter().zip(&all_expected).enumerate() {
             let node = &nodes[at];
             let by_stop = failed && *told == "SKIPPED" && node.rule == "allSucceeded";
             let by_another = failed
                 && node.rule != "allSucceeded"
-                && node.on.iter().any(|&on| told_differs(run, &expected_of(nodes), on));
+                && node.on.iter().any(|&on| told_differs(run, &all_expected, on));
             assert!(
                 told == expected || by_stop || by_another,
                 "node {at} is {told}, not {expected}: {run:#}"
             );
         }
     } else {
-        assert_eq!(told, expected, "{run:#}");
+        assert_eq!(told, all_expected, "{run:#}");
     }
     let all = run["nodes"].as_array().unwrap();
     for (at, node) in nodes.iter().enumerate() {
@@ -142,10 +142,6 @@ fn check(nodes: &[Node], stop: bool, run: &Value) -> bool {
     let succeeded = !told.contains(&"FAILED");
     assert_eq!(run["status"], if succeeded { "SUCCESS" } else { "FAILED" }, "{run:#}");
     succeeded
-}
-
-fn expected_of(nodes: &[Node]) -> Vec<&'static str> {
-    expected(nodes)
 }
 
 fn told_differs(run: &Value, expected: &[&str], node: usize) -> bool {
@@ -214,11 +210,61 @@ async fn every_node_comes_to_what_it_should_when_the_server_is_killed() {
     server.terminate();
     println!("{runs} runs, {kills} kills, {hit} runs hit, {succeeded} succeeded");
     assert!(hit * 100 >= runs * 30, "only {hit} of {runs} runs were hit");
-    one_task_for_each_node(&data.join("tasklane.db"), runs);
+    let documents = one_task_for_each_part(&data.join("tasklane.db"), runs);
+    assert_eq!(documents, 0, "nothing was written but tasks");
 }
 
-/// Reads the database itself: no part of a run is there twice, and nothing is written besides tasks.
-fn one_task_for_each_node(database: &std::path::Path, runs: usize) {
+#[tokio::test(flavor = "multi_thread")]
+async fn maps_and_jobs_come_to_what_they_should_when_the_server_is_killed() {
+    let seed = number("WORKFLOW_SEED", std::process::id() as usize);
+    println!("WORKFLOW_SEED={seed}");
+    let mut rng = Rng::new(seed as u64);
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let listen = format!("127.0.0.1:{}", free_port());
+    let start = || Server::start_with(&data, &["--listen", &listen, "--capacity", "16"], &[]);
+    let mut server = start();
+    let api = server.api();
+    // A page adds five links, each of which adds five leaves.
+    for (task_type, adds) in [("page", "link"), ("link", "leaf")] {
+        let subtask = json!({ "taskName": adds, "taskType": adds });
+        let said = json!({ "subtasks": vec![subtask; 5] });
+        let analyzer = json!({ "script": format!("echo '{said}'") });
+        assert_eq!(api.put(&format!("/analyzers/{task_type}"), analyzer).await.0, 201);
+    }
+    for task_type in ["page", "link", "leaf"] {
+        let executor = json!({ "script": "sleep 0.02" });
+        assert_eq!(api.put(&format!("/executors/{task_type}"), executor).await.0, 201);
+    }
+    let mut wholes = Vec::new();
+    for number in 0..3 {
+        let job = json!({ "taskName": "job", "taskType": "page", "requestId": format!("job {number}") });
+        wholes.push((31, api.submit(job).await));
+        let map = json!({
+            "taskName": "map", "taskType": "SHELL", "payload": "sleep 0.02; echo {{ index }}",
+            "requestId": format!("map {number}"), "shards": 100, "map": { "atOnce": 10 },
+        });
+        wholes.push((100, api.submit(map).await));
+    }
+    for _ in 0..number("WORKFLOW_KILLS", 8) {
+        tokio::time::sleep(Duration::from_millis(100 + rng.below(900))).await;
+        server.kill();
+        server = start();
+    }
+    let api = server.api();
+    for (total, id) in &wholes {
+        let task = api.finished(id).await;
+        assert_eq!(task["status"], "SUCCESS", "{task:#}");
+        let (_, job) = api.get(&format!("/jobs/{id}")).await;
+        assert_eq!((&job["total"], &job["byStatus"]["SUCCESS"]), (&json!(total), &json!(total)), "{job:#}");
+        assert_eq!((&job["open"], &job["unanalyzed"]), (&json!(0), &json!(0)), "{job:#}");
+    }
+    server.terminate();
+    one_task_for_each_part(&data.join("tasklane.db"), wholes.len());
+}
+
+/// Reads the database itself: no part of a whole is there twice. Answers how many documents there are.
+fn one_task_for_each_part(database: &std::path::Path, expected: usize) -> i64 {
     let connection = rusqlite::Connection::open(database).unwrap();
     let mut rows =
         connection.prepare("SELECT t.state, s.body FROM task t JOIN spec s ON s.key = t.key").unwrap();
@@ -236,7 +282,6 @@ fn one_task_for_each_node(database: &std::path::Path, runs: usize) {
             assert!(other.is_none(), "{part:?} is there twice");
         }
     }
-    assert_eq!(wholes, runs);
-    let documents: i64 = connection.query_row("SELECT count(*) FROM document", [], |row| row.get(0)).unwrap();
-    assert_eq!(documents, 0, "nothing was written but tasks");
+    assert_eq!(wholes, expected);
+    connection.query_row("SELECT count(*) FROM document", [], |row| row.get(0)).unwrap()
 }

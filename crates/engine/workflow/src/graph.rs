@@ -1,6 +1,6 @@
 //! Which node depends on which.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
@@ -32,7 +32,7 @@ pub enum TriggerRule {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Graph {
     nodes: Vec<Node>,
-    by_name: HashMap<String, usize>,
+    by_name: BTreeMap<String, usize>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,7 +85,7 @@ pub enum GraphError {
 impl Graph {
     /// The graph of some nodes.
     pub fn new(specs: Vec<NodeSpec>) -> Result<Self, GraphError> {
-        let mut by_name = HashMap::with_capacity(specs.len());
+        let mut by_name = BTreeMap::new();
         for (node, spec) in specs.iter().enumerate() {
             if let Some(first) = by_name.insert(spec.name.clone(), node) {
                 return Err(GraphError::SameName { node, first });

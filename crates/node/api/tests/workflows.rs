@@ -219,3 +219,92 @@ async fn parts_are_listed_with_their_results() {
     assert_eq!(results, [&json!("x"), &json!("y"), &json!("z")]);
     server.close().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancel_is_heard_however_much_is_going_on() {
+    let server = Server::start().await;
+    let id = server.submit(json!({ "taskName": "m", "taskType": "noop", "shards": 20_000 })).await;
+    assert_eq!(server.request("DELETE", &format!("/api/v1/tasks/{id}")).send().await.status, 202);
+    let ended = server.get(&format!("/api/v1/jobs/{id}?wait=60s")).await.json();
+    assert_eq!((&ended["status"], &ended["open"]), (&json!("CANCELLED"), &json!(0)), "{ended:#}");
+    server.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_same_request_is_known_however_it_is_written() {
+    let server = Server::start().await;
+    let same = [
+        ("/api/v1/tasks", r#"{"taskName":"m","taskType":"noop","shards":2,"requestId":"r"}"#),
+        ("/api/v1/tasks", r#"{ "requestId":"r", "shards":2, "taskType":"noop", "taskName":"m" }"#),
+        ("/api/v1/workflows/runs", r#"{"requestId":"r","nodes":[{"name":"a","taskType":"noop"}]}"#),
+        ("/api/v1/workflows/runs", r#"{"nodes":[{"taskType":"noop","name":"a"}], "requestId":"r"}"#),
+    ];
+    for (at, (path, body)) in same.into_iter().enumerate() {
+        let answer =
+            server.request("POST", path).header("content-type", "application/json").body(body).send().await;
+        assert_eq!(answer.status, if at % 2 == 0 { 201 } else { 200 }, "{}", answer.text);
+    }
+    // Ids of parts are not to be had.
+    let own = task_with("noop", json!({ "requestId": "tasklane.part:x" }));
+    server.post("/api/v1/tasks", &own).await.problem(422, "invalid_value", Some("requestId"));
+    server.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_waits_for_a_full_queue() {
+    let server = Server::start().await;
+    let policy = json!({ "version": 0, "policy": { "maxLength": 1 } });
+    assert_eq!(server.request("PUT", "/api/v1/queues/small").json(&policy).send().await.status, 200);
+    server.request("POST", "/api/v1/queues/small/pause").send().await;
+    server.submit(task_with("noop", json!({ "queue": "small" }))).await;
+    let analyzer = json!({ "taskType": "noop" });
+    let put = server.request("PUT", "/api/v1/analyzers/echo").json(&analyzer).send().await;
+    assert_eq!(put.status, 201, "{}", put.text);
+    let id = server.submit(task_with("echo", json!({ "queue": "small" }))).await;
+    server.request("POST", "/api/v1/queues/small/resume").send().await;
+    let job = server.get(&format!("/api/v1/jobs/{id}?wait=60s")).await.json();
+    assert_eq!((&job["status"], &job["total"]), (&json!("SUCCESS"), &json!(1)), "{job:#}");
+
+    // Of two with one unique key there is one job.
+    let unique = task_with("echo", json!({ "unique": { "key": "k", "until": "1h" } }));
+    let first = server.submit(unique.clone()).await;
+    let second = server.post("/api/v1/tasks", &unique).await;
+    assert_eq!((second.status, &second.json()["taskId"]), (200, &json!(first)), "{}", second.text);
+    server.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn executors_are_registered_once_unless_they_replace() {
+    let server = Server::start().await;
+    let put = |path: &str, body: Value| {
+        server.request("PUT", &format!("/api/v1/executors/{path}")).json(&body).send()
+    };
+    let greet = json!({ "description": "Greets", "command": ["echo", "{{ payload.name }}"],
+        "payloadSchema": { "type": "object", "required": ["name"] } });
+    assert_eq!(put("greet", greet.clone()).await.status, 201);
+    assert_eq!(put("greet", greet.clone()).await.status, 200);
+    let other = json!({ "script": "cat" });
+    put("greet", other.clone()).await.problem(409, "already_registered", None);
+    assert_eq!(server.get("/api/v1/executors/greet").await.json()["definition"], greet);
+    let wrong = json!({ "taskName": "t", "taskType": "greet", "payload": { "nam": "x" } });
+    let problem = server.post("/api/v1/tasks", &wrong).await.problem(422, "invalid_value", Some("payload"));
+    assert!(
+        problem["detail"].as_str().expect("text").contains("\"name\" is a required property"),
+        "{problem}"
+    );
+    assert_eq!(put("greet?replace=true", other).await.status, 200);
+    for (body, code, field) in [
+        (json!({}), "missing_field", "command"),
+        (json!({ "command": [] }), "invalid_value", "command"),
+        (json!({ "script": "x", "python": "y" }), "conflicting_fields", "python"),
+        (json!({ "command": ["a", "{{ nodes.x }}"] }), "invalid_value", "command"),
+        (json!({ "script": "x", "payloadSchema": { "type": 7 } }), "invalid_value", "payloadSchema"),
+        (json!({ "http": {} }), "missing_field", "http.url"),
+    ] {
+        put("bad", body).await.problem(422, code, Some(field));
+    }
+    put("SHELL", json!({ "script": "x" })).await.problem(422, "invalid_value", Some("taskType"));
+    assert_eq!(server.request("DELETE", "/api/v1/executors/greet").send().await.status, 204);
+    server.get("/api/v1/executors/greet").await.problem(404, "executor_not_found", None);
+    server.close().await;
+}

@@ -140,7 +140,7 @@ async fn wrong_payloads_are_named() {
     );
     assert_eq!(
         refused(value!({"argv": ["ls"], "cmd": "ls"})),
-        "field cmd: is not known; there are argv, env, cwd, stdin"
+        "field cmd: is not known; there are argv, script, env, cwd, stdin"
     );
     let python = python().await;
     let refused = |payload| refusal(&*python, json(payload));

@@ -14,7 +14,7 @@ use tasklane_core::message::{Dispatch, Ending, Finish, RetryAdvice};
 use tasklane_core::status::Status;
 use tasklane_core::task::{TaskError, TaskResult};
 use tasklane_ports::{Attempt, Executor, TaskView};
-use tasklane_runtime::node::{JobCounts, NamedError};
+use tasklane_runtime::node::{JobCounts, NamedError, Retry};
 use tasklane_runtime::request::TaskRequest;
 
 use support::{Run, System, default_namespace, name, success};
@@ -180,6 +180,20 @@ async fn an_analyzer_is_put_once_unless_it_replaces() {
     let other = json!({ "taskType": "LINKS", "maxDepth": 3 });
     assert!(matches!(put(&jobs.system, &other, false).await, Err(NamedError::Exists)));
     put(&jobs.system, &other, true).await.unwrap();
+    jobs.system.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_is_run_again_has_tasks_of_its_own() {
+    let jobs = start(json!({})).await;
+    let (first, _) = jobs.run(&json!({ "fail": true, "then": { "subtasks": [sub(&json!({}))] } })).await;
+    assert_eq!(first.row.state.status, Status::Failed);
+    let retried = jobs.system.node.retry(&default_namespace(), first.row.id, None).await.unwrap();
+    let Retry::Created(again) = retried else { panic!("{retried:?}") };
+    let again = jobs.system.wait(again.id).await;
+    assert_eq!(again.row.state.status, Status::Failed);
+    let job = jobs.system.node.job(&default_namespace(), again.row.id).await.unwrap().unwrap();
+    assert_eq!(job.counts.total, 2);
     jobs.system.close().await;
 }
 

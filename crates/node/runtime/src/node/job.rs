@@ -18,17 +18,20 @@ use serde_json::{Value, json};
 use tasklane_core::id::{Name, TaskId};
 use tasklane_core::message::{Dispatch, Finish};
 use tasklane_core::status::Status;
-use tasklane_core::task::{NewTask, Payload, Progress, TaskError, TaskRow};
+use tasklane_core::task::{NewTask, Payload, Progress, TaskError, TaskRow, Unique};
 use tasklane_ports::{
     Attempt, DocumentKey, DocumentKind, Execution, Executor, ExecutorError, StoreError, TaskView,
 };
 
+use tokio::time::Instant;
+
+use crate::clock;
 use crate::request::{Analysis, Analyzer, FieldError, RequestLimits, TaskRequest, Verdict, check_internal};
 
 use super::registered::{Named, NamedError};
 use super::wholes::{
-    Begun, Drive, Driver, HELD, NewPart, PAGE, REFUSED_TYPE, TAKEN, Trouble, WholeEnd, part_failed,
-    whole_request,
+    AGAIN_AFTER, Begun, Drive, Driver, HELD, NewPart, PAGE, REFUSED_TYPE, TAKEN, Trouble, WholeEnd,
+    part_failed, part_request_id, whole_request,
 };
 use super::{Node, SubmitError};
 
@@ -38,9 +41,9 @@ pub const JOB_TYPE: &str = "tasklane.job";
 const ROOT: &str = "r";
 /// How often an analyzer may have a task run again.
 const RETRIES_MAX: u32 = 10;
-/// All analyzers that a job takes along.
-const ANALYZERS_MAX: usize = 1000;
 
+/// How often a teardown looks at what is being cancelled.
+const TEARDOWN_LOOK: Duration = Duration::from_millis(50);
 /// Leftovers that are named.
 const LEFT_MAX: usize = 20;
 
@@ -115,8 +118,7 @@ impl Node {
     /// A job: by its own id, or that of any task that belongs to it. A task that belongs to none is one by itself.
     pub async fn job(&self, namespace: &Name, id: TaskId) -> Result<Option<JobView>, StoreError> {
         let Some(mut view) = self.task(namespace, id).await? else { return Ok(None) };
-        while !view.row.state.whole
-            && let Some(part) = view.row.state.part.clone()
+        while let Some(part) = view.row.state.part.clone()
             && let Some(whole) = self.task(namespace, part.of).await?
         {
             view = whole;
@@ -172,6 +174,19 @@ impl Node {
             .await?;
             return Ok(Some(TornDown { removed: 0, left }));
         }
+        // What a job that broke has left open is stopped, too; while something is open, nothing is removed.
+        let until = Instant::now() + at_most;
+        loop {
+            let left = self.open_parts(job).await?;
+            if left.is_empty() {
+                break;
+            }
+            self.cancel_all(&left).await?;
+            if Instant::now() >= until {
+                return Ok(Some(TornDown { removed: 0, left: left.into_iter().take(LEFT_MAX).collect() }));
+            }
+            tokio::time::sleep(TEARDOWN_LOOK).await;
+        }
         let mut removed = if view.row.state.whole { self.forget_parts(job).await? } else { 0 };
         self.0.parts.logs.remove(&[job]).await?;
         self.0.parts.store.retire(&[], &[job]).await?;
@@ -185,6 +200,23 @@ impl Node {
         })
         .await?;
         Ok(Some(TornDown { removed, left }))
+    }
+
+    /// What is open of a whole, and of what that became.
+    async fn open_parts(&self, whole: TaskId) -> Result<Vec<TaskId>, StoreError> {
+        let (mut open, mut wholes) = (Vec::new(), vec![whole]);
+        while let Some(whole) = wholes.pop() {
+            self.each_part(whole, |_, part| {
+                if part.state.whole {
+                    wholes.push(part.id);
+                }
+                if !part.state.status.is_final() {
+                    open.push(part.id);
+                }
+            })
+            .await?;
+        }
+        Ok(open)
     }
 
     /// The job that a task becomes whose type has an analyzer; the task itself if it has none.
@@ -211,7 +243,7 @@ impl Node {
         let mut job = self.place_one(namespace, whole).await?;
         job.fingerprint = request.fingerprint();
         let root = TaskRequest {
-            request_id: Some(format!("{}:{ROOT}", job.id)),
+            request_id: Some(part_request_id(job.id, ROOT)),
             parent: Some(job.id),
             part: Some(ROOT.to_owned()),
             in_job: true,
@@ -220,8 +252,9 @@ impl Node {
             ..request
         };
         let root = self.place_one(namespace, root).await?;
+        let (held, queue) = (root.unique.clone(), root.spec.head.queue.queue.clone());
         let mut analyzers = BTreeMap::new();
-        for Named { id, json, .. } in self.analyzers(namespace, None, ANALYZERS_MAX).await? {
+        for Named { id, json, .. } in self.all_named(DocumentKind::Analyzer, namespace).await? {
             let raw = RawValue::from_string(json).map_err(|error| StoreError::corrupt(error.to_string()))?;
             analyzers.insert(id, raw);
         }
@@ -231,9 +264,23 @@ impl Node {
             let rule = "must be smaller: with all analyzers the job becomes too large";
             return Err(FieldError::invalid("payload", rule).into());
         }
+        // Of two requests with one unique key, the second is answered with the job of the first.
+        job.unique = held.map(|unique| Unique { key: format!("{queue}:{}", unique.key), ..unique });
         Arc::make_mut(&mut job.spec.body).payload = Payload::Json(payload);
         Ok(job)
     }
+}
+
+/// The payload of a job that does the same as another: its root is another task.
+pub(super) fn again(payload: &str, job: TaskId) -> Option<Payload> {
+    let mut spec: JobSpec = serde_json::from_str(payload).ok()?;
+    let request_id = part_request_id(job, ROOT);
+    let now = clock::wall();
+    (spec.root.created_at, spec.root.due, spec.root.unique) = (now, now, None);
+    spec.root.id = TaskId::from_request(spec.root.id.lane(), &spec.root.spec.head.queue, None, &request_id);
+    let body = Arc::make_mut(&mut spec.root.spec.body);
+    (body.request_id, body.parent) = (Some(request_id), Some(job));
+    serde_json::to_string(&spec).ok().map(Payload::Json)
 }
 
 /// Where a part of a job comes from, by its name.
@@ -329,14 +376,14 @@ impl JobNow {
         self.open.clear();
         self.ended.clear();
         self.ready.clear();
-        let mut rows: Vec<(String, TaskRow)> = Vec::new();
-        node.each_part(id, |name, row| rows.push((name.to_owned(), row))).await?;
-        // The oldest one of a name counts.
-        for (name, row) in rows.into_iter().rev() {
-            if !self.members.contains_key(&name) {
-                self.add(name, &row);
-            }
-        }
+        // The oldest one of a name counts, which comes last.
+        node.each_part(id, |name, row| self.add(name.to_owned(), &row)).await?;
+        self.open =
+            self.members.iter().filter(|(_, member)| !member.status.is_final()).map(open_of).collect();
+        let mut ended: Vec<String> =
+            self.members.keys().filter(|name| !self.is_open(name)).cloned().collect();
+        ended.sort_unstable();
+        self.ended = ended.into();
         self.tasks =
             self.members.keys().filter(|name| !is_analysis(name) && !name.starts_with(TAKEN)).count();
         Ok(())
@@ -348,12 +395,11 @@ impl JobNow {
         if member.task_type.as_str() == REFUSED_TYPE && code == Some(HELD) {
             self.held.insert(name.clone());
         }
-        if member.status.is_final() {
-            self.ended.push_back(name.clone());
-        } else {
-            self.open.insert(row.id, name.clone());
-        }
         self.members.insert(name, member);
+    }
+
+    fn is_open(&self, name: &str) -> bool {
+        self.members.get(name).is_some_and(|member| !member.status.is_final())
     }
 
     /// Whether a part has ended so that there is something to look at.
@@ -394,11 +440,10 @@ impl JobNow {
             let ids: Vec<TaskId> = names.iter().map(|name| self.members[name].id).collect();
             for (name, view) in names.into_iter().zip(node.views(&ids).await?) {
                 let Some(view) = view else { continue };
-                if name.starts_with(TAKEN) {
-                } else if is_analysis(&name) {
-                    self.on_analysis(&name, &view);
-                } else {
-                    self.on_end(&name, &view);
+                match name.starts_with(TAKEN) {
+                    true => {}
+                    false if is_analysis(&name) => self.on_analysis(&name, &view),
+                    false => self.on_end(&name, &view),
                 }
             }
         }
@@ -469,9 +514,10 @@ impl JobNow {
     }
 
     fn run_again(&mut self, name: &str, id: TaskId) {
+        // Only what stands behind the last point tells of this task; before it, of those that it comes from.
         let (base, times) = match name.rsplit_once('+') {
-            Some((base, times)) => (base, times.parse().unwrap_or(0)),
-            None => (name, 0_u32),
+            Some((base, times)) if !times.contains('.') => (base, times.parse().unwrap_or(0)),
+            _ => (name, 0_u32),
         };
         if times >= RETRIES_MAX {
             let message = format!("task {id} was run again {RETRIES_MAX} times");
@@ -517,6 +563,10 @@ impl JobNow {
             self.ready.push_back((name, Next::New(Box::new(request))));
         }
     }
+}
+
+fn open_of((name, member): (&String, &Member)) -> (TaskId, String) {
+    (member.id, name.clone())
 }
 
 /// What an analysis is given.
@@ -600,16 +650,16 @@ impl Drive for JobNow {
         Ok(())
     }
 
-    async fn begin(&mut self, driver: &Driver) -> Result<bool, Trouble> {
+    async fn begin(&mut self, driver: &Driver) -> Result<Option<Duration>, Trouble> {
         if !self.members.contains_key(ROOT) {
             let id = self.root.id;
             match driver.submit_task(self.root.clone()).await? {
                 Ok(Begun::Yes(_)) => {}
-                Ok(Begun::NotYet) => return Ok(true),
+                Ok(Begun::NotYet) => return Ok(Some(AGAIN_AFTER)),
                 Err(error) => {
                     self.note_failure(error);
                     self.halted = true;
-                    return Ok(false);
+                    return Ok(None);
                 }
             }
             self.begun(ROOT.to_owned(), id, self.root.spec.head.task_type.clone());
@@ -619,38 +669,35 @@ impl Drive for JobNow {
                 driver.node.cancel_all(&[id]).await?;
             }
         }
-        loop {
-            self.look(&driver.node).await?;
-            if self.halted || self.ready.is_empty() {
-                return Ok(false);
-            }
-            let (mut fresh, mut full) = (Vec::new(), Vec::new());
-            for (name, next) in self.ready.drain(..self.ready.len().min(PAGE)).collect::<Vec<_>>() {
-                match next {
-                    Next::New(request) => fresh.push((name, *request)),
-                    Next::Again(of) => match driver.submit_again(&name, of).await? {
-                        Ok((Begun::Yes(id), task_type)) => self.begun(name, id, task_type),
-                        Ok((Begun::NotYet, _)) => full.push((name, Next::Again(of))),
-                        Err(error) => self.note_failure(error),
-                    },
-                }
-            }
-            let begun = driver.submit(fresh.clone()).await?;
-            for ((name, request), begun) in fresh.into_iter().zip(begun) {
-                match begun {
-                    Begun::Yes(id) => {
-                        let refused = || Name::new(REFUSED_TYPE).expect("a valid name");
-                        let task_type = request.map_or_else(|_| refused(), |request| request.task_type);
-                        self.begun(name, id, task_type);
-                    }
-                    Begun::NotYet => full.push((name, Next::New(Box::new(request)))),
-                }
-            }
-            if !full.is_empty() {
-                self.ready.extend(full);
-                return Ok(true);
+        self.look(&driver.node).await?;
+        if self.halted || self.ready.is_empty() {
+            return Ok(None);
+        }
+        let (mut fresh, mut full) = (Vec::new(), Vec::new());
+        for (name, next) in self.ready.drain(..self.ready.len().min(PAGE)).collect::<Vec<_>>() {
+            match next {
+                Next::New(request) => fresh.push((name, *request)),
+                Next::Again(of) => match driver.submit_again(&name, of).await? {
+                    Ok((Begun::Yes(id), task_type)) => self.begun(name, id, task_type),
+                    Ok((Begun::NotYet, _)) => full.push((name, Next::Again(of))),
+                    Err(error) => self.note_failure(error),
+                },
             }
         }
+        let begun = driver.submit(fresh.clone()).await?;
+        for ((name, request), begun) in fresh.into_iter().zip(begun) {
+            match begun {
+                Begun::Yes(id) => {
+                    let refused = || Name::new(REFUSED_TYPE).expect("a valid name");
+                    let task_type = request.map_or_else(|_| refused(), |request| request.task_type);
+                    self.begun(name, id, task_type);
+                }
+                Begun::NotYet => full.push((name, Next::New(Box::new(request)))),
+            }
+        }
+        let again = if full.is_empty() { Duration::ZERO } else { AGAIN_AFTER };
+        self.ready.extend(full);
+        Ok(Some(again))
     }
 
     fn ended(&mut self, parts: Vec<TaskView>) {
@@ -661,6 +708,13 @@ impl Drive for JobNow {
                 member.task_type = view.row.head.task_type.clone();
             }
             self.ended.push_back(name);
+        }
+    }
+
+    fn gone(&mut self, part: TaskId) {
+        if let Some(name) = self.open.remove(&part) {
+            self.members.remove(&name);
+            self.note_failure(TaskError::new("part_failed", format!("task {part} is gone")));
         }
     }
 
@@ -686,7 +740,10 @@ impl Drive for JobNow {
     }
 
     async fn end(&mut self, _: &Driver) -> Result<Option<WholeEnd>, Trouble> {
-        let is_over = self.open.is_empty() && self.ended.is_empty() && (self.halted || self.ready.is_empty());
+        let has_begun = self.members.contains_key(ROOT) || self.failure.is_some();
+        let is_over = self.open.is_empty()
+            && self.ended.is_empty()
+            && (self.halted || has_begun && self.ready.is_empty());
         if !is_over {
             return Ok(None);
         }

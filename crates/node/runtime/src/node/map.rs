@@ -17,12 +17,13 @@ use tasklane_core::task::{Payload, Progress, TaskError};
 use tasklane_ports::{Attempt, Execution, Executor, ExecutorError, StoreError, TaskView};
 
 use crate::request::{
-    Context, FieldError, MapRequest, Over, Scope, TaskRequest, check_count, payload_of, render_payload,
-    render_value,
+    Context, FieldError, MapRequest, Over, Scope, TaskRequest, canonical, check_count, payload_of,
+    render_payload, render_value,
 };
 
 use super::wholes::{
-    Begun, Drive, Driver, NewPart, PAGE, Trouble, WholeEnd, part_failed, unreadable, whole_request,
+    AGAIN_AFTER, Begun, Drive, Driver, NewPart, PAGE, Trouble, WholeEnd, part_failed, unreadable,
+    whole_request,
 };
 use super::{Node, SubmitError};
 
@@ -122,6 +123,7 @@ impl Node {
         };
         let payload = serde_json::to_string(&spec).expect("a spec can be written");
         let mut whole = whole_request(MAP_TYPE, &request.task_name, payload);
+        whole.identity = Some(canonical(&fan.json));
         // Queues have their own request ids; wholes share one queue.
         whole.request_id = match (request.request_id, &request.parent) {
             (Some(id), None) => Some(format!("{}:{id}", request.queue)),
@@ -408,7 +410,7 @@ impl Mapped {
                 given.insert("resultsFrom".to_owned(), json!(format!("/api/v1/tasks/{}/parts", driver.id)))
             }
         };
-        let mut request = reduce.clone();
+        let mut request = TaskRequest { roomy: true, ..reduce.clone() };
         if request.payload == Payload::default() {
             request.payload = payload_of(Value::Object(given));
             return Ok(Ok(request));
@@ -429,15 +431,15 @@ impl Mapped {
         })
     }
 
-    async fn begin_reduce(&mut self, driver: &Driver) -> Result<bool, Trouble> {
-        let Some(reduce) = self.request().reduce.clone() else { return Ok(false) };
+    async fn begin_reduce(&mut self, driver: &Driver) -> Result<Option<Duration>, Trouble> {
+        let Some(reduce) = self.request().reduce.clone() else { return Ok(None) };
         let request = self.reduce_request(driver, &reduce).await?;
         match driver.submit(vec![(REDUCE.to_owned(), request)]).await?[..] {
             [Begun::Yes(id)] => {
                 self.reduce = Reduce::Open(id);
-                Ok(false)
+                Ok(None)
             }
-            _ => Ok(true),
+            _ => Ok(Some(AGAIN_AFTER)),
         }
     }
 
@@ -477,20 +479,17 @@ impl Drive for Mapped {
                 _ => {}
             })
             .await?;
-        if let Some(earlier) = self.spec.takes_over {
-            driver
-                .node
-                .each_part(earlier, |name, row| {
-                    if let Ok(index) = name.parse::<usize>()
-                        && index < total
-                        && found[index].is_none()
-                        && row.state.status == Status::Success
-                    {
-                        found[index] = Some((row.id, row.state.status));
-                    }
-                })
-                .await?;
-        }
+        driver
+            .node
+            .each_taken_over(self.spec.takes_over, |name, row| {
+                if let Ok(index) = name.parse::<usize>()
+                    && index < total
+                    && found[index].is_none()
+                {
+                    found[index] = Some((row.id, row.state.status));
+                }
+            })
+            .await?;
         for (index, found) in found.into_iter().enumerate() {
             match found {
                 Some((id, status)) if status.is_final() => parts.ended(index, id, status),
@@ -513,33 +512,29 @@ impl Drive for Mapped {
         Ok(())
     }
 
-    async fn begin(&mut self, driver: &Driver) -> Result<bool, Trouble> {
+    async fn begin(&mut self, driver: &Driver) -> Result<Option<Duration>, Trouble> {
         if !self.halted && self.is_exceeded() {
             self.halted = true;
             driver.node.cancel_all(&self.open()).await?;
         }
-        let at_once = self.request().at_once as usize;
-        while !self.halted && self.parts.open.len() < at_once {
-            let missing = self.parts.missing(PAGE.min(at_once - self.parts.open.len()));
-            if missing.is_empty() {
-                break;
-            }
-            let requests = missing.iter().map(|&index| (index.to_string(), self.part(index))).collect();
-            let begun = driver.submit(requests).await?;
-            let full = begun.contains(&Begun::NotYet);
-            for (index, begun) in missing.into_iter().zip(begun) {
-                if let Begun::Yes(id) = begun {
-                    self.parts.opened(index, id);
-                }
-            }
-            if full {
-                return Ok(true);
+        if self.halted {
+            return Ok(None);
+        }
+        let room = (self.request().at_once as usize).saturating_sub(self.parts.open.len());
+        let missing = self.parts.missing(PAGE.min(room));
+        if missing.is_empty() {
+            let all_ended = self.parts.all_ended() && matches!(self.reduce, Reduce::None);
+            return if all_ended { self.begin_reduce(driver).await } else { Ok(None) };
+        }
+        let requests = missing.iter().map(|&index| (index.to_string(), self.part(index))).collect();
+        let begun = driver.submit(requests).await?;
+        let full = begun.contains(&Begun::NotYet);
+        for (index, begun) in missing.into_iter().zip(begun) {
+            if let Begun::Yes(id) = begun {
+                self.parts.opened(index, id);
             }
         }
-        if !self.halted && self.parts.all_ended() && matches!(self.reduce, Reduce::None) {
-            return self.begin_reduce(driver).await;
-        }
-        Ok(false)
+        Ok(Some(if full { AGAIN_AFTER } else { Duration::ZERO }))
     }
 
     fn ended(&mut self, parts: Vec<TaskView>) {
@@ -553,6 +548,18 @@ impl Drive for Mapped {
             } else {
                 self.parts.taking.remove(&id);
             }
+        }
+    }
+
+    fn gone(&mut self, part: TaskId) {
+        let error = || TaskError::new("part_failed", format!("task {part} is gone"));
+        if let Some(index) = self.parts.open.remove(&part) {
+            self.parts.ended(index, part, Status::Failed);
+            self.failure.get_or_insert_with(error);
+        } else if matches!(self.reduce, Reduce::Open(open) if open == part) {
+            self.reduce = Reduce::Failed(error());
+        } else {
+            self.parts.taking.remove(&part);
         }
     }
 

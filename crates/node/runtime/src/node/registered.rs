@@ -10,7 +10,7 @@ use tasklane_ports::{
 };
 use tokio::time::Instant;
 
-use crate::request::{FieldError, Registered, TaskRequest};
+use crate::request::{FieldError, Registered, TaskRequest, code};
 
 use super::{Node, SubmitError};
 
@@ -42,12 +42,14 @@ pub enum NamedError {
     Store(#[from] StoreError),
 }
 
+/// The most bytes of what is put: every store takes it, and a run takes it along.
+const DEFINITION_BYTES_MAX: usize = 1000 << 10;
 /// How often a change is tried that somebody else's gets in the way of.
 const TRIES: usize = 10;
 /// How long what was read counts.
 const FRESH: Duration = Duration::from_secs(1);
-/// Task types of a namespace.
-const TYPES_MAX: usize = 1000;
+/// Documents read in one go.
+const PAGE: usize = 500;
 /// Namespaces that are remembered.
 const NAMESPACES_MAX: usize = 1000;
 
@@ -79,6 +81,10 @@ impl Node {
         body: &[u8],
         replace: bool,
     ) -> Result<(Named, bool), NamedError> {
+        if body.len() > DEFINITION_BYTES_MAX {
+            let message = format!("must be at most {DEFINITION_BYTES_MAX} bytes as JSON, not {}", body.len());
+            return Err(FieldError { field: String::new(), code: code::PAYLOAD_TOO_LARGE, message }.into());
+        }
         for _ in 0..TRIES {
             let stored = self.document(&key).await?;
             let expected = match stored {
@@ -123,6 +129,24 @@ impl Node {
     ) -> Result<Vec<Named>, StoreError> {
         let list = DocumentList { kind, namespace: namespace.clone(), after, limit };
         Ok(self.0.parts.documents.by_name(list).await?.into_iter().map(Named::from).collect())
+    }
+
+    /// All that was put of a kind.
+    pub(super) async fn all_named(
+        &self,
+        kind: DocumentKind,
+        namespace: &Name,
+    ) -> Result<Vec<Named>, StoreError> {
+        let mut all: Vec<Named> = Vec::new();
+        loop {
+            let after = all.last().map(|last| last.id.clone());
+            let page = self.list_named(kind, namespace, after, PAGE).await?;
+            let is_last = page.len() < PAGE;
+            all.extend(page);
+            if is_last {
+                return Ok(all);
+            }
+        }
     }
 
     /// Says how a task type is run from now on.
@@ -192,9 +216,9 @@ impl Node {
             return Ok(types);
         }
         let mut types = Types::default();
-        let analyzers = self.analyzers(namespace, None, TYPES_MAX).await?;
+        let analyzers = self.all_named(DocumentKind::Analyzer, namespace).await?;
         types.analyzed.extend(analyzers.into_iter().map(|named| named.id));
-        for named in self.executors(namespace, None, TYPES_MAX).await? {
+        for named in self.all_named(DocumentKind::Executor, namespace).await? {
             match Registered::from_json(named.json.as_bytes()) {
                 Ok(registered) => _ = types.executors.insert(named.id, registered),
                 Err(error) => {

@@ -12,7 +12,7 @@ use tasklane_ports::{StoreError, Submit};
 use tokio::time::Instant;
 
 use crate::clock;
-use crate::request::{FieldError, Placement, TaskRequest, check_internal};
+use crate::request::{FieldError, Placement, TaskRequest, check_internal, check_request_id};
 
 use super::Node;
 
@@ -59,7 +59,8 @@ impl From<StoreError> for SubmitError {
 /// Refuses names that servers keep for themselves.
 fn not_internal(request: &TaskRequest) -> Result<(), FieldError> {
     check_internal("taskType", &request.task_type)?;
-    check_internal("queue", &request.queue)
+    check_internal("queue", &request.queue)?;
+    request.request_id.as_deref().map_or(Ok(()), check_request_id)
 }
 
 /// When to try again to submit to a full queue.
@@ -129,7 +130,7 @@ impl Node {
     ) -> Result<NewTask, SubmitError> {
         self.run_as(namespace, &mut request).await?;
         // What the server asks of itself may be larger.
-        let limits = if request.whole { self.own_limits() } else { self.0.options.limits };
+        let limits = if request.whole || request.roomy { self.own_limits() } else { self.0.options.limits };
         let queue = QueueKey::new(namespace.clone(), request.queue.clone());
         let known = self.known(&queue).await?;
         let placement = Placement {

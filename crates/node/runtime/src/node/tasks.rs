@@ -20,7 +20,7 @@ use crate::hub::Follow;
 use crate::request::TaskRequest;
 
 use super::wholes::TAKEN;
-use super::{BULK_TYPE, Node, SubmitError, Submitted};
+use super::{BULK_TYPE, JOB_TYPE, Node, SubmitError, Submitted, job};
 
 /// What became of a request to cancel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,6 +147,11 @@ impl Node {
             Some(request_id) => TaskId::from_request(lane, &head.queue, None, request_id),
             None => TaskId::from_time(lane, now, rand::random()),
         };
+        if head.task_type.as_str() == JOB_TYPE
+            && let Some(payload) = job::again(body.payload.as_str(), new)
+        {
+            body.payload = payload;
+        }
         let (_, low) = id.0.as_u64_pair();
         let mut task = NewTask {
             id: new,

@@ -29,10 +29,11 @@ use tasklane_ports::{
     StoreError, TaskFilter, TaskList, TaskView,
 };
 use tokio::time::Instant;
+use xxhash_rust::xxh3::xxh3_128;
 
 use crate::clock;
 use crate::hub::Follow;
-use crate::request::{FieldError, RequestLimits, RetryRequest, TaskRequest};
+use crate::request::{FieldError, INTERNAL_PREFIX, RequestLimits, RetryRequest, TaskRequest};
 
 use super::{Node, SubmitError};
 
@@ -46,9 +47,13 @@ pub(super) const LOOK: usize = 100;
 /// An executor that hears nothing looks at the store by itself: first after this time, later after up to that.
 const LOOK_AGAIN: (Duration, Duration) = (Duration::from_secs(2), Duration::from_mins(1));
 /// Wait after the store has failed.
-const AGAIN_AFTER: Duration = Duration::from_secs(1);
+pub(super) const AGAIN_AFTER: Duration = Duration::from_secs(1);
+/// However much there is to hear, a cancel is looked for this often.
+const CANCEL_EVERY: Duration = Duration::from_millis(200);
 /// How often progress is told, at most.
 const PROGRESS_EVERY: Duration = Duration::from_secs(1);
+/// A whole that is due later than this is not going to be driven while it is being cancelled.
+const PUT_OFF: Duration = Duration::from_secs(10);
 /// A whole has no time limit of its own: a hundred years.
 const UNLIMITED: Duration = Duration::from_hours(24 * 365 * 100);
 
@@ -101,6 +106,15 @@ impl Node {
         };
         // Whoever drives it looks now; should this be lost, it looks a little later.
         let _ = self.0.parts.bus.publish(Address::Events, vec![Message::Changed(event)]).await;
+        // Nobody drives one that is put off, and it has no parts yet.
+        let state = &row.state;
+        if state.status == Status::Pending
+            && state.attempt == AttemptNo(0)
+            && state.due > clock::wall() + PUT_OFF
+        {
+            self.0.parts.store.post(row.id.lane(), &[Command::Cancel { task: row.id }]).await?;
+            self.hint(row.id.lane());
+        }
         Ok(())
     }
 
@@ -154,15 +168,16 @@ impl Node {
     /// Cancels tasks that have not finished, parts of a whole or not.
     pub(super) async fn cancel_all(&self, ids: &[TaskId]) -> Result<(), StoreError> {
         let mut lanes = BTreeMap::<LaneId, Vec<Command>>::new();
-        for view in self.views(ids).await?.into_iter().flatten() {
-            let row = view.row;
-            if row.state.status.is_final() || row.state.cancel_requested {
-                continue;
-            }
-            if row.state.whole {
-                self.cancel_whole(&row).await?;
-            } else {
-                lanes.entry(row.id.lane()).or_default().push(Command::Cancel { task: row.id });
+        for ids in ids.chunks(LOOK) {
+            for TaskView { row, .. } in self.views(ids).await?.into_iter().flatten() {
+                if row.state.status.is_final() || row.state.cancel_requested {
+                    continue;
+                }
+                if row.state.whole {
+                    self.cancel_whole(&row).await?;
+                } else {
+                    lanes.entry(row.id.lane()).or_default().push(Command::Cancel { task: row.id });
+                }
             }
         }
         for (lane, commands) in lanes {
@@ -218,11 +233,14 @@ pub(super) trait Drive: Send + Sync {
     /// Reads what is there already.
     async fn resume(&mut self, driver: &Driver) -> Result<(), Trouble>;
 
-    /// Begins what can begin. Answers whether something has to be tried again soon.
-    async fn begin(&mut self, driver: &Driver) -> Result<bool, Trouble>;
+    /// Begins some of what can begin. Answers when to go on with that, if there is more.
+    async fn begin(&mut self, driver: &Driver) -> Result<Option<Duration>, Trouble>;
 
     /// Parts have ended, with all that is known of them.
     fn ended(&mut self, parts: Vec<TaskView>);
+
+    /// A part is not there any more: somebody removed it.
+    fn gone(&mut self, part: TaskId);
 
     /// Parts that have not ended, and those that only take an id.
     fn open(&self) -> Vec<TaskId>;
@@ -304,6 +322,13 @@ impl Driver {
                     tokio::time::sleep(AGAIN_AFTER).await;
                 }
                 Ok(WholeEnd::Cancelled) => self.cancel_self().await?,
+                Err(trouble) => {
+                    // Nobody is left to drive it: what is open of it is stopped, as far as that is possible.
+                    if let Err(error) = self.node.cancel_all(&drive.open()).await {
+                        tracing::error!(task = %self.id, %error, "parts of a task that failed cannot be cancelled");
+                    }
+                    return Err(trouble);
+                }
                 ended => return ended,
             }
         }
@@ -318,10 +343,14 @@ impl Driver {
         self.node.cancel_all(&drive.taking()).await?;
         let (mut cancelled, mut late) = (false, false);
         let (mut look_again, mut told_at, mut told) = (LOOK_AGAIN.0, Instant::now(), false);
-        let mut maybe_cancelled = true;
+        let (mut maybe_cancelled, mut looked_at) = (true, Instant::now());
         loop {
             let is_late = self.deadline.is_some_and(|deadline| clock::wall() >= deadline);
-            let is_cancelled = cancelled || maybe_cancelled && self.node.is_cancelled(self.id).await?;
+            let look = maybe_cancelled || looked_at.elapsed() >= CANCEL_EVERY;
+            let is_cancelled = cancelled || look && self.node.is_cancelled(self.id).await?;
+            if look {
+                looked_at = Instant::now();
+            }
             if (is_cancelled, is_late) != (cancelled, late) {
                 (cancelled, late) = (is_cancelled, is_late);
                 drive.halt();
@@ -332,11 +361,16 @@ impl Driver {
                 // Looks once more, should something have become visible at the last moment.
                 if self.late.swap(false, Ordering::Relaxed) && self.take_ids(drive).await? {
                     drive.resume(self).await?;
+                    if cancelled || late {
+                        drive.halt();
+                    }
                     continue;
                 }
                 if told {
                     attempt.progress(drive.progress());
                 }
+                // A cancel that was accepted is not passed over because everything has ended meanwhile.
+                let cancelled = cancelled || self.node.is_cancelled(self.id).await?;
                 return Ok(match end {
                     _ if cancelled => WholeEnd::Cancelled,
                     WholeEnd::Success(data) | WholeEnd::Failed(_, data) if late => {
@@ -351,8 +385,11 @@ impl Driver {
                 told_at = Instant::now();
                 attempt.progress(drive.progress());
             }
-            let wait = self.until_deadline(if again { AGAIN_AFTER } else { look_again }, late);
+            let wait = self.until_deadline(again.unwrap_or(look_again), late);
             let heard = tokio::time::timeout(wait, follow.told()).await.is_ok();
+            if !heard && again == Some(Duration::ZERO) {
+                continue;
+            }
             let ended = self.news(&follow, heard, drive).await?;
             look_again = if ended.is_empty() { (look_again * 2).min(LOOK_AGAIN.1) } else { LOOK_AGAIN.0 };
             if !heard {
@@ -377,11 +414,20 @@ impl Driver {
         &self,
         follow: &Follow,
         heard: bool,
-        drive: &dyn Drive,
+        drive: &mut dyn Drive,
     ) -> Result<Vec<TaskView>, StoreError> {
         let asked = if heard { follow.take_ended() } else { drive.open() };
-        let views = self.node.views(&asked).await?;
-        Ok(views.into_iter().flatten().filter(|view| view.row.state.status.is_final()).collect())
+        let mut ended = Vec::new();
+        for ids in asked.chunks(LOOK) {
+            for (&id, view) in ids.iter().zip(self.node.views(ids).await?) {
+                match view {
+                    Some(view) if view.row.state.status.is_final() => ended.push(view),
+                    Some(_) => {}
+                    None => drive.gone(id),
+                }
+            }
+        }
+        Ok(ended)
     }
 
     /// Nothing of it is open any more: it is cancelled as any task is. Returns only when that failed.
@@ -445,7 +491,7 @@ impl Driver {
         let gone = || TaskError::new("part_failed", format!("task {of} is gone"));
         let Some(view) = self.node.views(&[of]).await?.pop().flatten() else { return Ok(Err(gone())) };
         let Some(body) = &view.row.body else { return Ok(Err(gone())) };
-        let request_id = Some(format!("{}:{name}", self.id));
+        let request_id = Some(self.request_id(name));
         let body = TaskBody { request_id, part: Some(name.to_owned()), unique: None, ..(**body).clone() };
         let (head, now) = (&view.row.head, clock::wall());
         let policy = self.node.known(&head.queue).await?.policy;
@@ -510,8 +556,16 @@ impl Driver {
         Ok(begun)
     }
 
+    /// The request id of a part. Clients cannot use such ones; a long name is told by its hash.
+    fn request_id(&self, name: &str) -> String {
+        if name.len() <= PART_NAME_LEN_MAX {
+            return part_request_id(self.id, name);
+        }
+        part_request_id(self.id, &format!("{:032x}", xxh3_128(name.as_bytes())))
+    }
+
     async fn place_part(&self, name: &str, mut request: TaskRequest) -> Result<NewTask, Refused> {
-        request.request_id = Some(format!("{}:{name}", self.id));
+        request.request_id = Some(self.request_id(name));
         request.parent = Some(self.id);
         request.part = Some(name.to_owned());
         match self.node.place(&self.namespace, request).await {
@@ -627,6 +681,46 @@ pub(super) fn part_failed(kind: &str, name: &str, status: Status, why: &str) -> 
     let end = if status == Status::Cancelled { "was cancelled" } else { "failed" };
     let why = if why.is_empty() { String::new() } else { format!(": {why}") };
     TaskError::new("part_failed", format!("{kind} {name} {end}{why}")).bounded()
+}
+
+/// The longest chain of wholes that take over from each other.
+const CHAIN_MAX: usize = 100;
+
+impl Node {
+    /// Hands all parts that succeeded in earlier wholes to somebody, those of the latest first.
+    pub(super) async fn each_taken_over(
+        &self,
+        earlier: Option<TaskId>,
+        mut each: impl FnMut(&str, TaskRow),
+    ) -> Result<(), StoreError> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Chain {
+            takes_over: Option<TaskId>,
+        }
+        let mut next = earlier;
+        for _ in 0..CHAIN_MAX {
+            let Some(from) = next else { break };
+            self.each_part(from, |name, row| {
+                if row.state.status == Status::Success {
+                    each(name, row);
+                }
+            })
+            .await?;
+            let body = self.views(&[from]).await?.pop().flatten().and_then(|view| view.row.body);
+            let chain = body.and_then(|body| serde_json::from_str::<Chain>(body.payload.as_str()).ok());
+            next = chain.and_then(|chain| chain.takes_over);
+        }
+        Ok(())
+    }
+}
+
+/// Longer names are not part of request ids.
+const PART_NAME_LEN_MAX: usize = 150;
+
+/// The request id of a part.
+pub(super) fn part_request_id(whole: TaskId, name: &str) -> String {
+    format!("{INTERNAL_PREFIX}part:{whole}:{name}")
 }
 
 /// What is wrong with a stored request that was right when it was taken in.

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
@@ -18,13 +19,12 @@ use tasklane_workflow::{Counts, End, NodeState, Run, Skip};
 use crate::request::{Context, FieldError, TaskRequest, Workflow, holds, node_request};
 
 use super::Node;
-use super::wholes::{Begun, Drive, Driver, NewPart, PAGE, Trouble, WholeEnd, part_failed, unreadable};
+use super::wholes::{
+    AGAIN_AFTER, Begun, Drive, Driver, NewPart, PAGE, Trouble, WholeEnd, part_failed, unreadable,
+};
 
 /// Task type and queue of runs.
 pub const WORKFLOW_TYPE: &str = "tasklane.workflow";
-
-/// The longest chain of runs that take over from each other.
-const CHAIN_MAX: usize = 100;
 
 /// The payload of a run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -113,23 +113,14 @@ impl RunNow {
             }
         })
         .await?;
-        let mut earlier = self.takes_over;
-        for _ in 0..CHAIN_MAX {
-            let Some(from) = earlier else { break };
-            node.each_part(from, |name, row| {
-                if let Some(node) = graph.find(name)
-                    && row.state.status == Status::Success
-                    && rows[node].is_none()
-                {
-                    rows[node] = Some(row);
-                }
-            })
-            .await?;
-            let found = node.views(&[from]).await?.pop().flatten();
-            let body = found.and_then(|view| view.row.body);
-            earlier =
-                body.and_then(|body| RunSpec::parse(body.payload.as_str())).and_then(|spec| spec.takes_over);
-        }
+        node.each_taken_over(self.takes_over, |name, row| {
+            if let Some(node) = graph.find(name)
+                && rows[node].is_none()
+            {
+                rows[node] = Some(row);
+            }
+        })
+        .await?;
         for (node, row) in rows.iter().enumerate() {
             self.tasks[node] = row.as_ref().map(|row| row.id);
             if row.is_some() {
@@ -302,44 +293,41 @@ impl Drive for Driven {
         Ok(())
     }
 
-    async fn begin(&mut self, driver: &Driver) -> Result<bool, Trouble> {
+    async fn begin(&mut self, driver: &Driver) -> Result<Option<Duration>, Trouble> {
         let now = self.now_mut();
-        let mut full = Vec::new();
-        loop {
-            let ready = now.run.take_ready(PAGE);
-            if ready.is_empty() {
-                break;
-            }
-            let known = now.known(&driver.node, driver.id, &ready).await?;
-            let (mut nodes, mut parts) = (Vec::new(), Vec::new());
-            for node in ready {
-                let request = match now.wants(&known, node) {
-                    Ok(true) => now.request(&known, node),
-                    Ok(false) => {
-                        now.run.ended(node, End::Skipped(Skip::Condition));
-                        continue;
-                    }
-                    Err(error) => Err(error),
-                };
-                nodes.push(node);
-                parts.push((now.workflow.graph.name(node).to_owned(), request));
-            }
-            for (node, begun) in nodes.into_iter().zip(driver.submit(parts).await?) {
-                match begun {
-                    Begun::Yes(id) => {
-                        now.tasks[node] = Some(id);
-                        now.open.insert(id, Some(node));
-                        now.run.begun(node);
-                    }
-                    Begun::NotYet => full.push(node),
+        let ready = now.run.take_ready(PAGE);
+        if ready.is_empty() {
+            return Ok(None);
+        }
+        let known = now.known(&driver.node, driver.id, &ready).await?;
+        let (mut nodes, mut parts) = (Vec::new(), Vec::new());
+        for node in ready {
+            let request = match now.wants(&known, node) {
+                Ok(true) => now.request(&known, node),
+                Ok(false) => {
+                    now.run.ended(node, End::Skipped(Skip::Condition));
+                    continue;
+                }
+                Err(error) => Err(error),
+            };
+            nodes.push(node);
+            parts.push((now.workflow.graph.name(node).to_owned(), request));
+        }
+        let mut again = Duration::ZERO;
+        for (node, begun) in nodes.into_iter().zip(driver.submit(parts).await?) {
+            match begun {
+                Begun::Yes(id) => {
+                    now.tasks[node] = Some(id);
+                    now.open.insert(id, Some(node));
+                    now.run.begun(node);
+                }
+                Begun::NotYet => {
+                    now.run.give_back(node);
+                    again = AGAIN_AFTER;
                 }
             }
         }
-        let again = !full.is_empty();
-        for node in full {
-            now.run.give_back(node);
-        }
-        Ok(again)
+        Ok(Some(again))
     }
 
     fn ended(&mut self, parts: Vec<TaskView>) {
@@ -350,6 +338,14 @@ impl Drive for Driven {
             {
                 now.note_end(node, end, &row);
             }
+        }
+    }
+
+    fn gone(&mut self, part: TaskId) {
+        let now = self.now_mut();
+        if let Some(Some(node)) = now.open.remove(&part) {
+            now.failure.get_or_insert_with(|| (node, Status::Failed, "its task is gone".to_owned()));
+            now.run.ended(node, End::Failed);
         }
     }
 

@@ -7,7 +7,7 @@ use tasklane_core::task::{TaskResult, TaskRow};
 use tasklane_ports::{DocumentKey, DocumentKind, StoreError, TaskView};
 use tasklane_workflow::{Counts, End, NodeState, Skip};
 
-use crate::request::{FieldError, RunRequest, Workflow};
+use crate::request::{FieldError, RunRequest, Workflow, canonical};
 
 use super::registered::{Named, NamedError};
 use super::wholes::whole_request;
@@ -101,10 +101,6 @@ impl Node {
     ) -> Result<(Named, bool), WorkflowError> {
         let workflow = Workflow::from_json(body)?;
         self.check_nodes(namespace, &workflow).await?;
-        if body.len() > DEFINITION_BYTES_MAX {
-            let rule = format!("must be at most {DEFINITION_BYTES_MAX} bytes as JSON, not {}", body.len());
-            return Err(FieldError::invalid("nodes", rule).into());
-        }
         self.put_named(key_of(namespace, id), body, true).await.map_err(WorkflowError::from)
     }
 
@@ -165,6 +161,7 @@ impl Node {
         let payload = serde_json::to_string(&spec).expect("a spec can be written");
         let name = request.workflow.as_ref().map_or(workflow.name, ToString::to_string);
         let mut task = whole_request(WORKFLOW_TYPE, &name, payload);
+        task.identity = Some(canonical(&request.json));
         task.request_id = request.request_id;
         task.metadata = request.metadata;
         Ok(task)
@@ -259,9 +256,6 @@ impl Node {
         Ok(())
     }
 }
-
-/// The most bytes of a workflow: it is stored with each run.
-const DEFINITION_BYTES_MAX: usize = 1000 << 10;
 
 fn workflow_of(spec: &RunSpec) -> Option<String> {
     #[derive(serde::Deserialize)]

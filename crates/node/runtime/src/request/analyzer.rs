@@ -85,7 +85,7 @@ impl Analyzer {
         let mut request = TaskRequest::new(name, task_type, payload);
         request.queue = of.head.queue.queue.clone();
         request.priority = of.head.priority;
-        request.in_job = true;
+        (request.in_job, request.roomy) = (true, true);
         match &self.how {
             How::Type(task_type) => request.task_type = task_type.clone(),
             How::Registered(registered) => request.run_as = Some(registered.run_as(&request)?),

@@ -19,9 +19,10 @@ pub(super) fn of(request: &TaskRequest) -> Fingerprint {
     let mut hash = Fields(Xxh3::new());
     hash.text("taskName", &request.task_name);
     hash.text("taskType", request.task_type.as_str());
-    match &request.payload {
-        Payload::Text(text) => hash.text("text", text),
-        Payload::Json(text) => hash.text("json", text),
+    match (&request.identity, &request.payload) {
+        (Some(identity), _) => hash.text("identity", identity),
+        (None, Payload::Text(text)) => hash.text("text", text),
+        (None, Payload::Json(text)) => hash.text("json", text),
     }
     hash.duration("executionTimeout", request.execution_timeout);
     let retry = &request.retry;

@@ -34,6 +34,21 @@ pub fn read_json<T: DeserializeOwned>(body: &[u8]) -> Result<T, FieldError> {
     })
 }
 
+/// The same JSON however it was written: without blanks, fields in order.
+pub fn canonical(json: &str) -> String {
+    fn sorted(value: serde_json::Value) -> serde_json::Value {
+        match value {
+            serde_json::Value::Object(fields) => {
+                let fields: BTreeMap<String, serde_json::Value> = fields.into_iter().collect();
+                fields.into_iter().map(|(name, field)| (name, sorted(field))).collect()
+            }
+            serde_json::Value::Array(items) => items.into_iter().map(sorted).collect(),
+            other => other,
+        }
+    }
+    serde_json::from_str(json).map_or_else(|_| json.to_owned(), |value| sorted(value).to_string())
+}
+
 /// A struct that is read from an object only. By itself serde would also take a list of its fields.
 #[derive(Clone, Copy, Debug)]
 pub struct Object<T>(pub T);

@@ -142,6 +142,15 @@ pub fn check_internal(field: &str, name: &Name) -> Result<(), FieldError> {
     Ok(())
 }
 
+/// Refuses a request id that servers keep for themselves.
+pub fn check_request_id(id: &str) -> Result<(), FieldError> {
+    if id.starts_with(INTERNAL_PREFIX) {
+        let rule = format!("must not begin with `{INTERNAL_PREFIX}`: such names are the server's own");
+        return Err(FieldError::invalid("requestId", rule));
+    }
+    Ok(())
+}
+
 /// The rule of request ids, hash keys and keys of limits.
 pub fn check_key(field: &str, value: &str) -> Result<(), FieldError> {
     text(field, value, RequestLimits::KEY_LEN_MAX)

@@ -314,7 +314,8 @@ pub(crate) fn render_payload(payload: &Payload, context: &Context) -> Result<Pay
         Payload::Text(text) => render_text(text, context).map(Payload::Text),
         Payload::Json(json) => {
             let json: Json = serde_json::from_str(json).map_err(|error| format!("is not JSON: {error}"))?;
-            Ok(payload_of(render_json(json, context)?))
+            let mut room = TEXT_BYTES_MAX;
+            Ok(payload_of(render_json(json, context, &mut room)?))
         }
     }
 }
@@ -327,14 +328,26 @@ pub(crate) fn payload_of(json: Json) -> Payload {
     }
 }
 
-fn render_json(json: Json, context: &Context) -> Result<Json, String> {
+/// `room` is what may still be added to it.
+fn render_json(json: Json, context: &Context, room: &mut usize) -> Result<Json, String> {
     Ok(match json {
-        Json::String(text) if text.contains("{{") => render_value(&text, context)?,
+        Json::String(text) if text.contains("{{") => {
+            let value = render_value(&text, context)?;
+            let bytes = match &value {
+                Json::String(text) => text.len(),
+                other => other.to_string().len(),
+            };
+            let too_large = || format!("becomes larger than {TEXT_BYTES_MAX} bytes");
+            *room = room.checked_sub(bytes).ok_or_else(too_large)?;
+            value
+        }
         Json::Array(items) => {
-            items.into_iter().map(|item| render_json(item, context)).collect::<Result<_, _>>()?
+            let items = items.into_iter().map(|item| render_json(item, context, room));
+            items.collect::<Result<_, _>>()?
         }
         Json::Object(fields) => {
-            let fields = fields.into_iter().map(|(name, field)| Ok((name, render_json(field, context)?)));
+            let fields =
+                fields.into_iter().map(|(name, field)| Ok((name, render_json(field, context, room)?)));
             fields.collect::<Result<_, String>>()?
         }
         other => other,

@@ -63,6 +63,10 @@ pub struct TaskRequest {
     pub run_as: Option<RunAs>,
     /// It belongs to a job, and becomes none itself. Not a client's to say.
     pub in_job: bool,
+    /// The server makes it of what others answered, so it may be larger than what clients send. Not a client's to say.
+    pub roomy: bool,
+    /// What tells it from others with the same request id, instead of its payload. Not a client's to say.
+    pub identity: Option<String>,
     /// The task that this one is a part or a retry of. Not a client's to say.
     pub parent: Option<TaskId>,
     /// Which part of it. Not a client's to say.
@@ -144,6 +148,8 @@ impl TaskRequest {
             fan: None,
             run_as: None,
             in_job: false,
+            roomy: false,
+            identity: None,
             parent: None,
             part: None,
             whole: false,

@@ -14,7 +14,7 @@ use super::duration::Positive;
 use super::error::{FieldError, code};
 use super::fan::{MapRequest, Over, check_count};
 use super::json::{read_json, read_node};
-use super::limits::check_key;
+use super::limits::{check_key, check_request_id};
 use super::render::{self, Context, Scope};
 use super::task::TaskRequest;
 
@@ -100,6 +100,7 @@ impl RunRequest {
             (Some(_), None) => {}
             (None, _) => _ = Workflow::of(&json)?,
         }
+        json.request_id.as_deref().map_or(Ok(()), check_request_id)?;
         Ok(Self {
             request_id: json.request_id,
             workflow: json.workflow,
