@@ -50,6 +50,25 @@ async fn a_script_prints_and_its_output_is_the_result() {
     assert!(said.system.is_empty());
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_lost_of_what_many_short_commands_print() {
+    let shell = shell().await;
+    let commands = (0..16).map(|first| {
+        let shell = Arc::clone(&shell);
+        tokio::spawn(async move {
+            for number in (0..50).map(|n| first * 50 + n) {
+                let (finish, said) =
+                    run(&*shell, json(value!({ "argv": ["echo", number.to_string()] }))).await;
+                assert_eq!(said.stdout(), format!("{number}\n"));
+                assert_eq!(finish.result.data, format!("\"{number}\\n\""));
+            }
+        })
+    });
+    for command in commands.collect::<Vec<_>>() {
+        command.await.unwrap();
+    }
+}
+
 #[tokio::test]
 async fn how_it_failed_is_said() {
     let shell = shell().await;

@@ -51,7 +51,9 @@ impl Output {
         let mut total = 0;
         // Somebody outside the tree may have been given the pipe and go on for ever; that is not the command's.
         while self.open && total < PIPE_BYTES_MAX {
-            match self.read(attempt) {
+            // The runtime may not have heard yet that the pipe is readable, and would say that it is not: the end of a
+            // short command is known by another way. So the pipe itself is asked.
+            match self.read_by(attempt, |pipe, buffer| Ok(rustix::io::read(pipe, buffer)?)) {
                 0 => return,
                 n => total += n,
             }
@@ -60,7 +62,15 @@ impl Output {
 
     /// One read; 0 when there is nothing now, or nothing any more.
     fn read(&mut self, attempt: &dyn Attempt) -> usize {
-        BUFFER.with_borrow_mut(|buffer| match self.pipe.try_read(buffer) {
+        self.read_by(attempt, |pipe, buffer| pipe.try_read(buffer))
+    }
+
+    fn read_by(
+        &mut self,
+        attempt: &dyn Attempt,
+        read: impl FnOnce(&pipe::Receiver, &mut [u8]) -> io::Result<usize>,
+    ) -> usize {
+        BUFFER.with_borrow_mut(|buffer| match read(&self.pipe, buffer) {
             Ok(0) => {
                 self.open = false;
                 0
