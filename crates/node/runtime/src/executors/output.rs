@@ -62,7 +62,7 @@ impl Output {
 
     /// One read; 0 when there is nothing now, or nothing any more.
     fn read(&mut self, attempt: &dyn Attempt) -> usize {
-        self.read_by(attempt, |pipe, buffer| pipe.try_read(buffer))
+        self.read_by(attempt, pipe::Receiver::try_read)
     }
 
     fn read_by(
