@@ -353,6 +353,38 @@ async fn a_map_within_a_workflow_takes_its_items_from_a_result() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn ten_thousand_nodes_begin_in_their_order() {
+    let system = start().await;
+    let mut rng = tasklane_core::rng::Rng::new(7);
+    let nodes: Vec<Value> = (0_u64..10_000)
+        .map(|at| {
+            let mut on: Vec<u64> = (0..rng.below(4)).filter(|_| at > 0).map(|_| rng.below(at)).collect();
+            on.sort_unstable();
+            on.dedup();
+            let on: Vec<String> = on.iter().map(|on| format!("n{on}")).collect();
+            json!({ "name": format!("n{at}"), "taskType": "ECHO", "dependsOn": on })
+        })
+        .collect();
+    let (task, run) = finished(&system, &json!({ "nodes": nodes })).await;
+    assert_eq!(task.row.state.status, Status::Success, "{:?}", task.row.state.error);
+    assert_eq!(run.counts.succeeded, 10_000);
+    let ended: std::collections::BTreeMap<&str, _> = run
+        .nodes
+        .iter()
+        .map(|node| (node.name.as_str(), node.task.as_ref().unwrap().state.finished_at.unwrap()))
+        .collect();
+    for node in &run.nodes {
+        let created = node.task.as_ref().unwrap().state.created_at;
+        assert!(
+            node.depends_on.iter().all(|on| ended[on.as_str()] <= created),
+            "{} began too early",
+            node.name
+        );
+    }
+    system.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_belongs_together_is_removed_together() {
     let retention = RetentionOptions {
         tasks: Duration::ZERO,
