@@ -97,6 +97,23 @@ impl Client {
     }
 }
 
+/// The head of a task without anything special, that a worker can always be found for.
+pub(crate) fn plain_head(queue: QueueKey, max_retries: u32) -> TaskHead {
+    TaskHead {
+        queue,
+        task_type: name(TYPES[1]),
+        priority: Priority::default(),
+        labels: BTreeMap::new(),
+        flow: Vec::new(),
+        hash_bucket: None,
+        execution_timeout: Duration::from_secs(40),
+        start_timeout: None,
+        progress_timeout: None,
+        runs_as: None,
+        retry: RetryPolicy { max_retries, ..RetryPolicy::default() },
+    }
+}
+
 pub(crate) fn queue_key(index: usize) -> QueueKey {
     QueueKey::new(name("default"), name(&format!("q{index}")))
 }

@@ -7,17 +7,15 @@ use std::time::Duration;
 
 use tasklane_core::command::Command;
 use tasklane_core::id::TaskId;
-use tasklane_core::retry::RetryPolicy;
 use tasklane_core::status::Status;
-use tasklane_core::task::{Fingerprint, NewTask, Payload, Priority, TaskBody, TaskHead, TaskSpec};
+use tasklane_core::task::{Fingerprint, NewTask, Payload, TaskBody, TaskSpec};
 use tasklane_core::time::Timestamp;
 use tasklane_ports::Submit;
 use tasklane_workflow::{End, Graph, NodeSpec, OnFailure, Run, TriggerRule};
 
-use crate::client::queue_key;
+use crate::client::{plain_head, queue_key};
 use crate::server::ServerInput;
 use crate::store::{ReplyTo, StoreRequest};
-use crate::worker::{TYPES, name};
 use crate::world::{Event, World};
 
 /// What a server does about runs at the moment.
@@ -212,19 +210,7 @@ impl World {
         let lane = queue.default_lane(self.scenario.lanes);
         let request_id = format!("{whole}:{node}");
         let id = TaskId::from_request(lane, &queue, None, &request_id);
-        let head = TaskHead {
-            queue,
-            task_type: name(TYPES[1]),
-            priority: Priority::default(),
-            labels: BTreeMap::new(),
-            flow: Vec::new(),
-            hash_bucket: None,
-            execution_timeout: Duration::from_secs(40),
-            start_timeout: None,
-            progress_timeout: None,
-            runs_as: None,
-            retry: RetryPolicy { max_retries: 0, ..RetryPolicy::default() },
-        };
+        let head = plain_head(queue, 0);
         let body = TaskBody {
             name: "plain".to_owned(),
             payload: Payload::Text("x".to_owned()),

@@ -7,19 +7,18 @@ use std::time::Duration;
 
 use tasklane_core::commit::SubmitOutcome;
 use tasklane_core::id::TaskId;
-use tasklane_core::retry::RetryPolicy;
 use tasklane_core::status::Status;
-use tasklane_core::task::{Fingerprint, NewTask, Payload, Priority, TaskBody, TaskHead, TaskSpec};
+use tasklane_core::task::{Fingerprint, NewTask, Payload, TaskBody, TaskSpec};
 use tasklane_core::time::Timestamp;
 use tasklane_ports::{
     Content, Document, DocumentKey, DocumentKind, DueList, PutDocument, PutOutcome, Submit, codec,
 };
 use tasklane_schedule::{Ended, Fate, Fire, Look, Missed, Overlap, Rule, Schedule, Submitted, Times, When};
 
-use crate::client::queue_key;
+use crate::client::{plain_head, queue_key};
 use crate::server::ServerInput;
 use crate::store::{ReplyTo, StoreRequest};
-use crate::worker::{TYPES, name};
+use crate::worker::name;
 use crate::world::{Event, World};
 
 /// What a server does with schedules at the moment.
@@ -231,19 +230,7 @@ impl World {
     fn scheduled_task(&mut self, id: &str, fire: Fire, wall: Timestamp) -> NewTask {
         let queue = queue_key(1);
         let lane = queue.default_lane(self.scenario.lanes);
-        let head = TaskHead {
-            queue,
-            task_type: name(TYPES[1]),
-            priority: Priority::default(),
-            labels: BTreeMap::new(),
-            flow: Vec::new(),
-            hash_bucket: None,
-            execution_timeout: Duration::from_secs(40),
-            start_timeout: None,
-            progress_timeout: None,
-            runs_as: None,
-            retry: RetryPolicy { max_retries: 1, ..RetryPolicy::default() },
-        };
+        let head = plain_head(queue, 1);
         let body = TaskBody {
             name: "plain".to_owned(),
             payload: Payload::Text("x".to_owned()),

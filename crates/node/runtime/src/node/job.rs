@@ -30,8 +30,8 @@ use crate::request::{Analysis, Analyzer, FieldError, RequestLimits, TaskRequest,
 
 use super::registered::{Named, NamedError};
 use super::wholes::{
-    AGAIN_AFTER, Begun, Drive, Driver, HELD, NewPart, PAGE, REFUSED_TYPE, TAKEN, Trouble, WholeEnd,
-    part_failed, part_request_id, whole_request,
+    AGAIN_AFTER, Begun, Drive, Driver, HELD, LOOK, NewPart, PAGE, REFUSED_TYPE, TAKEN, Trouble, WholeEnd,
+    part_failed, part_request_id, whole_of,
 };
 use super::{Node, SubmitError};
 
@@ -231,15 +231,7 @@ impl Node {
         {
             return self.place_one(namespace, request).await;
         }
-        let mut whole = whole_request(JOB_TYPE, &request.task_name, "{}".to_owned());
-        whole.request_id = match (&request.request_id, &request.parent) {
-            (Some(id), None) => Some(format!("{}:{id}", request.queue)),
-            (id, _) => id.clone(),
-        };
-        whole.metadata.clone_from(&request.metadata);
-        whole.priority = request.priority;
-        (whole.run_at, whole.delay) = (request.run_at, request.delay);
-        (whole.parent, whole.part) = (request.parent, request.part.clone());
+        let whole = whole_of(JOB_TYPE, &request, "{}".to_owned());
         let mut job = self.place_one(namespace, whole).await?;
         job.fingerprint = request.fingerprint();
         let root = TaskRequest {
@@ -436,7 +428,7 @@ impl JobNow {
     /// Looks at parts that have ended: what they lead to becomes ready.
     async fn look(&mut self, node: &Node) -> Result<(), StoreError> {
         while !self.ended.is_empty() {
-            let names: Vec<String> = self.ended.drain(..self.ended.len().min(PAGE)).collect();
+            let names: Vec<String> = self.ended.drain(..self.ended.len().min(LOOK)).collect();
             let ids: Vec<TaskId> = names.iter().map(|name| self.members[name].id).collect();
             for (name, view) in names.into_iter().zip(node.views(&ids).await?) {
                 let Some(view) = view else { continue };

@@ -22,8 +22,8 @@ use crate::request::{
 };
 
 use super::wholes::{
-    AGAIN_AFTER, Begun, Drive, Driver, NewPart, PAGE, Trouble, WholeEnd, part_failed, unreadable,
-    whole_request,
+    AGAIN_AFTER, Begun, Drive, Driver, LOOK, NewPart, PAGE, Trouble, WholeEnd, part_failed, unreadable,
+    whole_of,
 };
 use super::{Node, SubmitError};
 
@@ -89,9 +89,9 @@ impl Node {
     pub(super) async fn map_whole(
         &self,
         namespace: &Name,
-        request: TaskRequest,
+        mut request: TaskRequest,
     ) -> Result<TaskRequest, SubmitError> {
-        let Some(fan) = request.fan else { return Ok(request) };
+        let Some(fan) = request.fan.take() else { return Ok(request) };
         let map = MapRequest::from_json(&fan.json)?;
         if fan.context.is_none() {
             map.check(&fan.over, &Scope::default())?;
@@ -122,18 +122,8 @@ impl Node {
             takes_over: None,
         };
         let payload = serde_json::to_string(&spec).expect("a spec can be written");
-        let mut whole = whole_request(MAP_TYPE, &request.task_name, payload);
-        whole.identity = Some(canonical(&fan.json));
-        // Queues have their own request ids; wholes share one queue.
-        whole.request_id = match (request.request_id, &request.parent) {
-            (Some(id), None) => Some(format!("{}:{id}", request.queue)),
-            (id, _) => id,
-        };
-        whole.metadata = request.metadata;
-        whole.priority = request.priority;
-        (whole.run_at, whole.delay) = (request.run_at, request.delay);
-        (whole.parent, whole.part) = (request.parent, request.part);
-        Ok(whole)
+        let identity = Some(canonical(&fan.json));
+        Ok(TaskRequest { identity, ..whole_of(MAP_TYPE, &request, payload) })
     }
 
     /// Whether what a task becomes could be taken in now.
@@ -377,7 +367,7 @@ impl Mapped {
             PartState::None | PartState::Open(_) | PartState::Failed(_) => None,
         });
         let succeeded: Vec<(usize, TaskId)> = succeeded.collect();
-        for some in succeeded.chunks(PAGE) {
+        for some in succeeded.chunks(LOOK) {
             if bytes > bytes_max {
                 return Ok(None);
             }

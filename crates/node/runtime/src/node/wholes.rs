@@ -85,6 +85,21 @@ pub(super) fn whole_request(task_type: &str, name: &str, payload: String) -> Tas
     request
 }
 
+/// The request for the whole that a task becomes: what is said of the task as a whole is said of it.
+pub(super) fn whole_of(task_type: &str, request: &TaskRequest, payload: String) -> TaskRequest {
+    let mut whole = whole_request(task_type, &request.task_name, payload);
+    // Queues have their own request ids; wholes share one queue. Ids of parts are the server's own already.
+    whole.request_id = match (&request.request_id, &request.parent) {
+        (Some(id), None) => Some(format!("{}:{id}", request.queue)),
+        (id, _) => id.clone(),
+    };
+    whole.metadata.clone_from(&request.metadata);
+    whole.priority = request.priority;
+    (whole.run_at, whole.delay) = (request.run_at, request.delay);
+    (whole.parent, whole.part) = (request.parent, request.part.clone());
+    whole
+}
+
 impl Node {
     /// The limits of what the server asks of itself: what every store takes.
     pub(super) fn own_limits(&self) -> RequestLimits {
