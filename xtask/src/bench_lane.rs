@@ -219,7 +219,7 @@ impl Bench {
                     Effect::Changed(events) => {
                         self.finished += events.iter().filter(|event| event.status.is_final()).count() as u64;
                     }
-                    Effect::Submitted { .. } | Effect::Revoke { .. } | Effect::Reload => {}
+                    Effect::Submitted { .. } | Effect::Revoke { .. } | Effect::Ended(_) | Effect::Reload => {}
                 }
             }
         }

@@ -67,7 +67,7 @@ impl TaskChange {
 }
 
 /// A small keyed value that belongs to a lane and is changed only by its owner: the state of a rate, the applied
-/// version of a policy; later also outbox rows, jobs and schedules.
+/// version of a policy, a task whose end somebody must look at.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecordChange {
     /// Which one.
@@ -93,11 +93,13 @@ pub enum RecordKind {
     Rate = 1,
     /// The policy version that the lane applies to a queue.
     AppliedPolicy = 2,
+    /// A watched task that has ended, and that nobody has looked at since.
+    Ended = 3,
 }
 
 impl RecordKind {
     /// All of them.
-    pub const ALL: [Self; 2] = [Self::Rate, Self::AppliedPolicy];
+    pub const ALL: [Self; 3] = [Self::Rate, Self::AppliedPolicy, Self::Ended];
 
     /// The number under which it is stored.
     pub const fn code(self) -> u8 {

@@ -72,6 +72,8 @@ guards! {
     CancelWaitingRetry,
     /// Lane: a task whose attempts keep getting lost is stopped.
     LostLimit,
+    /// Lane: the end of a watched task is noted in the group that ends it.
+    EndNoted,
     /// Lane: an attempt is given up only when its session has ended.
     LostNeedsSessionEnd,
     /// Worker: a dispatch number is taken once.

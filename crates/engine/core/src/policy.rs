@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::id::LaneId;
 use crate::retry::RetryPolicy;
+use crate::task::Webhook;
 use crate::time::{Timestamp, duration_micros};
 
 /// How a queue treats its tasks.
@@ -27,6 +28,8 @@ pub struct QueuePolicy {
     pub rate: Vec<RateLimit>,
     /// For tasks that do not bring their own.
     pub unique: Option<UniqueRule>,
+    /// Who is told when its tasks end.
+    pub webhooks: Vec<Webhook>,
     /// The queue is spread over all lanes by this template; empty for no key. As its binding says, see
     /// [`QueueBinding`]: it never changes.
     pub spread: Option<String>,
@@ -47,6 +50,7 @@ impl Default for QueuePolicy {
             concurrency: Vec::new(),
             rate: Vec::new(),
             unique: None,
+            webhooks: Vec::new(),
             spread: None,
             retry: RetryPolicy::default(),
             execution_timeout: Duration::from_mins(5),

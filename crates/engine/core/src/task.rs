@@ -251,12 +251,53 @@ pub struct TaskBody {
     /// It may have parts: a task of the server's own that drives others.
     #[serde(rename = "ow", default, skip_serializing_if = "is_false")]
     pub whole: bool,
+    /// Whoever is to be told when it ends.
+    #[serde(rename = "wb", default, skip_serializing_if = "Vec::is_empty")]
+    pub webhooks: Vec<Webhook>,
+    /// Its schedule looks at how it ends.
+    #[serde(rename = "wt", default, skip_serializing_if = "is_false")]
+    pub watched: bool,
     /// The schedule that created it.
     #[serde(rename = "sc", default, skip_serializing_if = "Option::is_none")]
     pub schedule: Option<String>,
     /// The time that the schedule meant.
     #[serde(rename = "nt", default, skip_serializing_if = "Option::is_none")]
     pub nominal_time: Option<Timestamp>,
+}
+
+/// Somebody who is told over HTTP of what happens.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Webhook {
+    /// Where the news is sent to.
+    #[serde(rename = "u")]
+    pub url: String,
+    /// What is news.
+    #[serde(rename = "o")]
+    pub on: Vec<Occasion>,
+}
+
+/// What somebody wants to be told of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Occasion {
+    /// A task has ended, however that was.
+    #[serde(rename = "e")]
+    Finished,
+    /// A task has failed.
+    #[serde(rename = "f")]
+    Failed,
+    /// The tasks of a schedule begin to fail, or no longer do.
+    #[serde(rename = "g")]
+    Failing,
+    /// A schedule is late.
+    #[serde(rename = "l")]
+    Late,
+}
+
+impl TaskBody {
+    /// Somebody must look at the task when it has ended.
+    pub fn is_watched(&self) -> bool {
+        self.watched || !self.webhooks.is_empty()
+    }
 }
 
 /// What an executor is given: text as it is, or JSON text.
@@ -373,6 +414,7 @@ impl NewTask {
     /// The state it starts in.
     pub fn state(&self) -> TaskState {
         let TaskBody { parent, part, whole, .. } = &*self.spec.body;
+        let watched = self.spec.body.is_watched();
         TaskState {
             status: Status::Pending,
             attempt: AttemptNo(0),
@@ -393,6 +435,7 @@ impl NewTask {
             progress: None,
             part: parent.zip(part.clone()).map(|(of, name)| Box::new(Part { of, name })),
             whole: *whole,
+            watched,
         }
     }
 }
@@ -482,6 +525,9 @@ pub struct TaskState {
     /// It may have parts. Never changes. However often its worker is lost, it is tried again.
     #[serde(rename = "wh", default, skip_serializing_if = "is_false")]
     pub whole: bool,
+    /// Its end is noted in the lane until somebody has looked at it. Never changes.
+    #[serde(rename = "wt", default, skip_serializing_if = "is_false")]
+    pub watched: bool,
 }
 
 /// Says of a task that it is a part of another.

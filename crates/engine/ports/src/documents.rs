@@ -49,12 +49,21 @@ pub enum DocumentKind {
     Executor = 5,
     /// What looks at the results of a task type.
     Analyzer = 6,
+    /// What is signed with.
+    Secret = 7,
 }
 
 impl DocumentKind {
     /// All of them.
-    pub const ALL: [Self; 6] =
-        [Self::Schedule, Self::Lock, Self::Cancel, Self::Workflow, Self::Executor, Self::Analyzer];
+    pub const ALL: [Self; 7] = [
+        Self::Schedule,
+        Self::Lock,
+        Self::Cancel,
+        Self::Workflow,
+        Self::Executor,
+        Self::Analyzer,
+        Self::Secret,
+    ];
 
     /// What it is called in names of keys.
     pub const fn as_str(self) -> &'static str {
@@ -65,6 +74,7 @@ impl DocumentKind {
             Self::Workflow => "workflow",
             Self::Executor => "executor",
             Self::Analyzer => "analyzer",
+            Self::Secret => "secret",
         }
     }
 

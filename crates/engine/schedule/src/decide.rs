@@ -12,18 +12,19 @@ use std::time::Duration;
 
 use tasklane_core::guard::{Guard, Guards};
 use tasklane_core::id::TaskId;
-use tasklane_core::task::NewTask;
+use tasklane_core::task::{NewTask, Occasion};
 use tasklane_core::time::Timestamp;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::Times;
+use crate::alerts::{News, Unbegun};
 use crate::rule::{Backfill, Fate, Fire, Missed, Overlap, Planned, Rule, Schedule, State};
 
 /// A time that is further past than this was missed.
 pub const LATE_AFTER: Duration = Duration::from_mins(1);
 
 /// How often the end of a task that a fire waits for is looked for, should nobody tell of it.
-pub const LOOK_AGAIN: Duration = Duration::from_secs(5);
+pub const LOOK_AGAIN: Duration = Duration::from_mins(1);
 
 /// The most fires in one plan.
 pub const FIRES_MAX: usize = 100;
@@ -42,15 +43,17 @@ const COUNTED_MAX: u32 = 1000;
 pub struct Look<'a> {
     /// The time.
     pub now: Timestamp,
-    /// How open tasks have ended, of those that have.
-    pub ended: &'a BTreeMap<TaskId, Ended>,
+    /// How open tasks stand, of those that have begun.
+    pub stands: &'a BTreeMap<TaskId, Stand>,
     /// Which guards are on.
     pub guards: Guards,
 }
 
 /// What became of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
+pub enum Stand {
+    /// It has begun, and not ended.
+    Begun,
     /// It succeeded.
     Success,
     /// It failed.
@@ -95,7 +98,15 @@ impl Rule {
 
     /// Whether it matters how its tasks end.
     fn follows(&self) -> bool {
-        self.overlap != Overlap::AllowAll || self.pause_after.is_some()
+        self.overlap != Overlap::AllowAll || self.watches()
+    }
+
+    /// Whether something is to be done as soon as its tasks end.
+    pub fn watches(&self) -> bool {
+        matches!(self.overlap, Overlap::BufferOne | Overlap::CancelOther)
+            || self.pause_after.is_some()
+            || self.late_after.is_some()
+            || self.tells(Occasion::Failing)
     }
 }
 
@@ -126,6 +137,8 @@ impl Schedule {
     pub fn resume(&mut self, times: &Times, now: Timestamp) {
         self.state.paused = None;
         self.state.failures = 0;
+        self.state.failing = false;
+        self.state.late = None;
         self.state.next = self.rule.after(times, now);
     }
 
@@ -145,17 +158,21 @@ impl Schedule {
     /// When somebody must look at it.
     pub fn due(&self, id: &str, now: Timestamp) -> Option<Timestamp> {
         let state = &self.state;
-        let at_once = !state.planned.is_empty() || !state.cancels.is_empty() || state.backfill.is_some();
+        let at_once = !state.planned.is_empty()
+            || !state.cancels.is_empty()
+            || !state.alerts.is_empty()
+            || state.backfill.is_some();
         let next = state.next.filter(|_| state.paused.is_none()).map(|next| self.rule.due(id, next));
         let buffered = state.buffered.map(|_| now + LOOK_AGAIN);
-        [at_once.then_some(now), next, buffered].into_iter().flatten().min()
+        [at_once.then_some(now), next, buffered, self.late_at()].into_iter().flatten().min()
     }
 
     /// Takes in how tasks have ended and says which fires are due. Each is then [planned](Self::plan). Nothing is
     /// decided while something planned is not settled.
     pub fn decide(&mut self, id: &str, times: &Times, look: &Look<'_>) -> Vec<Fire> {
         let now = look.now;
-        self.take_ends(look.ended, now);
+        let begun = self.take_begun(look);
+        self.take_ends(look.stands, now);
         let mut fires = Vec::new();
         if !self.state.planned.is_empty() {
             if look.guards.on(Guard::PlannedFirst) {
@@ -178,27 +195,35 @@ impl Schedule {
             }
         }
         self.fire_again(times, &mut fires);
+        self.judge_time(begun, now);
         fires
     }
 
-    fn take_ends(&mut self, ended: &BTreeMap<TaskId, Ended>, now: Timestamp) {
+    fn take_ends(&mut self, stands: &BTreeMap<TaskId, Stand>, now: Timestamp) {
         let State { open, failures, .. } = &mut self.state;
+        let mut failed = None;
         open.retain(|task| {
-            match ended.get(task) {
-                None => return true,
-                Some(Ended::Success) => *failures = 0,
-                Some(Ended::Failure) => *failures += 1,
-                Some(Ended::Neither) => {}
+            match stands.get(task) {
+                None | Some(Stand::Begun) => return true,
+                Some(Stand::Success) => *failures = 0,
+                Some(Stand::Failure) => {
+                    *failures += 1;
+                    failed = Some(*task);
+                }
+                Some(Stand::Neither) => {}
             }
             false
         });
+        self.note_failures(now, &failed.map_or_else(String::new, |task| format!("task {task} has failed")));
         self.pause_if_failing(now);
     }
 
     fn pause_if_failing(&mut self, now: Timestamp) {
         let failures = self.state.failures;
         if self.rule.pause_after.is_some_and(|max| failures >= max) && self.state.paused.is_none() {
-            self.pause(&format!("{failures} failures in a row"), now);
+            let reason = format!("{failures} failures in a row");
+            self.pause(&reason, now);
+            self.alert(News::Paused, now, reason);
         }
     }
 
@@ -236,6 +261,7 @@ impl Schedule {
             next = self.rule.after(times, at);
         }
         self.state.next = next;
+        self.note_late(first, now, reason);
         let what = Fate::Missed { reason: reason.to_owned(), count };
         self.state.tell(Fire { nominal: first, backfill: 0 }, now, what);
     }
@@ -259,14 +285,15 @@ impl Schedule {
 
     /// A time has come: it is fired, waits, or is skipped.
     fn judge(&mut self, fire: Fire, now: Timestamp, fires: &mut Vec<Fire>) {
+        self.note_late_fire(fire.nominal, now);
         let state = &mut self.state;
         let free = fires.is_empty() && state.open.is_empty() && state.buffered.is_none();
         match self.rule.overlap {
             Overlap::AllowAll => fires.push(fire),
             _ if free => fires.push(fire),
-            Overlap::Skip => state.skip(fire, now, "the task before is unfinished"),
+            Overlap::Skip => self.pass_over(fire, now, "the task before is unfinished"),
             Overlap::BufferOne if state.buffered.is_none() => state.buffered = Some(fire.nominal),
-            Overlap::BufferOne => state.skip(fire, now, "another one waits for the task before"),
+            Overlap::BufferOne => self.pass_over(fire, now, "another one waits for the task before"),
             Overlap::CancelOther => {
                 if let Some(nominal) = state.buffered.replace(fire.nominal) {
                     state.skip(Fire { nominal, backfill: 0 }, now, "a later one takes its place");
@@ -274,6 +301,12 @@ impl Schedule {
                 state.cancels.clone_from(&state.open);
             }
         }
+    }
+
+    /// A time leads to no task.
+    fn pass_over(&mut self, fire: Fire, now: Timestamp, reason: &str) {
+        self.state.skip(fire, now, reason);
+        self.note_late(fire.nominal, now, reason);
     }
 
     /// Fires of a backfill: they run beside all others.
@@ -310,6 +343,9 @@ impl Schedule {
                     self.state.open.push(task);
                     let surplus = self.state.open.len().saturating_sub(OPEN_MAX);
                     self.state.open.drain(..surplus);
+                    if self.rule.late_after.is_some() {
+                        self.state.unbegun.push(Unbegun { task, nominal: fire.nominal });
+                    }
                 }
             }
             Submitted::No(reason) => self.fail(fire, now, reason),
@@ -317,9 +353,11 @@ impl Schedule {
     }
 
     fn fail(&mut self, fire: Fire, now: Timestamp, reason: String) {
-        self.state.skip(fire, now, reason);
+        self.state.skip(fire, now, &reason);
         if fire.backfill == 0 {
             self.state.failures += 1;
+            self.note_failures(now, &reason);
+            self.note_late(fire.nominal, now, &reason);
             self.pause_if_failing(now);
         }
     }

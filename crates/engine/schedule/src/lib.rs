@@ -6,6 +6,7 @@
 //!
 //! Clocks that go forward or back are the hard part; `zone.rs` tells how they are handled.
 
+mod alerts;
 mod cron;
 mod decide;
 mod fields;
@@ -14,6 +15,7 @@ mod rule;
 mod times;
 mod zone;
 
-pub use decide::{Ended, FIRES_MAX, LATE_AFTER, LOOK_AGAIN, Look, Submitted};
+pub use alerts::{Alert, News, Unbegun};
+pub use decide::{FIRES_MAX, LATE_AFTER, LOOK_AGAIN, Look, Stand, Submitted};
 pub use rule::{Backfill, Fate, Fire, Missed, Overlap, Past, Planned, Rule, Schedule, State};
 pub use times::{TEXT_LEN_MAX, Times, TimesError, When};

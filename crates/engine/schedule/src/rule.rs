@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tasklane_core::id::TaskId;
-use tasklane_core::task::NewTask;
+use tasklane_core::task::{NewTask, Webhook};
 use tasklane_core::time::{Timestamp, duration_micros};
 
 use crate::When;
+use crate::alerts::{Alert, Unbegun};
 
 /// A schedule.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,6 +51,12 @@ pub struct Rule {
     /// After so many failed tasks in a row it is paused.
     #[serde(rename = "p", default, skip_serializing_if = "Option::is_none")]
     pub pause_after: Option<u32>,
+    /// A time for which no task runs after this long is late.
+    #[serde(rename = "la", default, skip_serializing_if = "Option::is_none")]
+    pub late_after: Option<Duration>,
+    /// Who is told of what.
+    #[serde(rename = "wb", default, skip_serializing_if = "Vec::is_empty")]
+    pub webhooks: Vec<Webhook>,
     /// The request for a task, as JSON.
     #[serde(rename = "t")]
     pub task: String,
@@ -124,6 +131,21 @@ pub struct State {
     /// How many backfills there were.
     #[serde(rename = "bn", default)]
     pub backfills: u32,
+    /// It is known to fail.
+    #[serde(rename = "fg", default, skip_serializing_if = "std::ops::Not::not")]
+    pub failing: bool,
+    /// It is late: since this time, or an earlier one.
+    #[serde(rename = "lt", default, skip_serializing_if = "Option::is_none")]
+    pub late: Option<Timestamp>,
+    /// Tasks that are not known to have begun; only where that matters.
+    #[serde(rename = "ub", default, skip_serializing_if = "Vec::is_empty")]
+    pub unbegun: Vec<Unbegun>,
+    /// News that may or may not have been handed on.
+    #[serde(rename = "al", default, skip_serializing_if = "Vec::is_empty")]
+    pub alerts: Vec<Alert>,
+    /// How much news there was.
+    #[serde(rename = "an", default)]
+    pub alerted: u32,
     /// What became of the last times, the oldest first.
     #[serde(rename = "h", default)]
     pub history: Vec<Past>,
@@ -226,6 +248,11 @@ impl State {
             failures: 0,
             backfill: None,
             backfills: 0,
+            failing: false,
+            late: None,
+            unbegun: Vec::new(),
+            alerts: Vec::new(),
+            alerted: 0,
             history: Vec::new(),
         }
     }

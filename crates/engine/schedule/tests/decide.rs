@@ -9,10 +9,10 @@ use std::time::Duration;
 use tasklane_core::guard::Guards;
 use tasklane_core::id::{LaneId, Name, QueueKey, TaskId};
 use tasklane_core::retry::RetryPolicy;
-use tasklane_core::task::{Fingerprint, NewTask, Priority, TaskBody, TaskHead, TaskSpec};
+use tasklane_core::task::{Fingerprint, NewTask, Occasion, Priority, TaskBody, TaskHead, TaskSpec, Webhook};
 use tasklane_core::time::Timestamp;
 use tasklane_schedule::{
-    Ended, FIRES_MAX, Fate, Fire, Look, Missed, Overlap, Rule, Schedule, Submitted, Times, When,
+    FIRES_MAX, Fate, Fire, Look, Missed, News, Overlap, Rule, Schedule, Stand, Submitted, Times, When,
 };
 
 const HOUR: i64 = 3600;
@@ -32,6 +32,8 @@ fn hourly() -> Rule {
         missed: Missed::RunOnce,
         catch_up: Duration::from_hours(24),
         pause_after: None,
+        late_after: None,
+        webhooks: Vec::new(),
         task: "{}".to_owned(),
     }
 }
@@ -40,7 +42,7 @@ fn hourly() -> Rule {
 struct Story {
     schedule: Schedule,
     times: Times,
-    ended: BTreeMap<TaskId, Ended>,
+    ended: BTreeMap<TaskId, Stand>,
     made: u64,
 }
 
@@ -79,7 +81,7 @@ impl Story {
 
     /// Decides and plans.
     fn plan(&mut self, now: i64) -> Vec<(TaskId, i64)> {
-        let look = Look { now: at(now), ended: &self.ended, guards: Guards::ALL_ON };
+        let look = Look { now: at(now), stands: &self.ended, guards: Guards::ALL_ON };
         let fires = self.schedule.decide("s", &self.times, &look);
         for fire in fires {
             let task = self.task();
@@ -99,7 +101,7 @@ impl Story {
     }
 
     /// The last task ends.
-    fn end(&mut self, how: Ended) {
+    fn end(&mut self, how: Stand) {
         let task = *self.schedule.state.open.last().expect("one is open");
         self.ended.insert(task, how);
     }
@@ -153,7 +155,7 @@ fn overlap_skip() {
     let mut story = Story::new(hourly());
     assert_eq!(story.fire(HOUR), [HOUR]);
     assert_eq!(story.fire(2 * HOUR), [0; 0]);
-    story.end(Ended::Success);
+    story.end(Stand::Success);
     assert_eq!(story.fire(3 * HOUR), [3 * HOUR]);
     assert_eq!(story.fates(), [(HOUR, "fired"), (2 * HOUR, "skipped"), (3 * HOUR, "fired")]);
 }
@@ -164,9 +166,9 @@ fn overlap_buffer_one() {
     assert_eq!(story.fire(HOUR), [HOUR]);
     assert_eq!(story.fire(2 * HOUR), [0; 0]);
     assert_eq!(story.fire(3 * HOUR), [0; 0]);
-    assert_eq!(story.due(3 * HOUR), Some(3 * HOUR + 5), "the end is looked for");
-    story.end(Ended::Failure);
-    assert_eq!(story.fire(3 * HOUR + 5), [2 * HOUR]);
+    assert_eq!(story.due(3 * HOUR), Some(3 * HOUR + 60), "the end is looked for");
+    story.end(Stand::Failure);
+    assert_eq!(story.fire(3 * HOUR + 60), [2 * HOUR]);
     assert_eq!(story.fates(), [(HOUR, "fired"), (3 * HOUR, "skipped"), (2 * HOUR, "fired")]);
 }
 
@@ -176,7 +178,7 @@ fn a_time_that_waits_is_told_of_when_the_schedule_is_paused() {
     story.fire(HOUR);
     story.fire(2 * HOUR);
     story.schedule.pause("disabled", at(2 * HOUR + 1));
-    story.end(Ended::Success);
+    story.end(Stand::Success);
     assert_eq!(story.fire(2 * HOUR + 2), [0; 0]);
     assert_eq!(story.fates(), [(HOUR, "fired"), (2 * HOUR, "skipped")]);
 }
@@ -189,7 +191,7 @@ fn overlap_cancel_other() {
     assert_eq!(story.fire(2 * HOUR), [0; 0]);
     assert_eq!(story.schedule.state.cancels, first);
     assert_eq!(story.fire(3 * HOUR), [0; 0], "it has not ended");
-    story.end(Ended::Neither);
+    story.end(Stand::Neither);
     assert_eq!(story.fire(3 * HOUR + 1), [3 * HOUR]);
     assert_eq!(story.fates(), [(HOUR, "fired"), (2 * HOUR, "skipped"), (3 * HOUR, "fired")]);
 }
@@ -242,7 +244,7 @@ fn years_without_a_server_are_passed_over_at_once() {
 #[test]
 fn failures_in_a_row_pause_it() {
     let mut story = Story::new(Rule { pause_after: Some(2), ..hourly() });
-    for (hour, how) in [(1, Ended::Failure), (2, Ended::Success), (3, Ended::Failure), (4, Ended::Failure)] {
+    for (hour, how) in [(1, Stand::Failure), (2, Stand::Success), (3, Stand::Failure), (4, Stand::Failure)] {
         assert_eq!(story.fire(hour * HOUR), [hour * HOUR]);
         story.end(how);
     }
@@ -309,4 +311,98 @@ fn a_backfill_fires_all_times_in_parts() {
     assert!(story.schedule.state.history.iter().all(|past| past.fire.backfill == 1));
     assert!(story.schedule.state.open.is_empty(), "they stand in nobody's way");
     assert_eq!(story.schedule.backfill(at(HOUR), at(2 * HOUR)), Some(2));
+}
+
+/// A schedule whose news somebody is told.
+fn told() -> Rule {
+    let on = vec![Occasion::Failing, Occasion::Late];
+    let webhooks = vec![Webhook { url: "http://a".to_owned(), on }];
+    Rule { webhooks, late_after: Some(Duration::from_mins(10)), overlap: Overlap::AllowAll, ..hourly() }
+}
+
+impl Story {
+    /// What is news since the last call.
+    fn news(&mut self) -> Vec<News> {
+        std::mem::take(&mut self.schedule.state.alerts).into_iter().map(|alert| alert.what).collect()
+    }
+}
+
+#[test]
+fn failing_is_told_once_and_its_end_too() {
+    let mut story = Story::new(Rule { pause_after: Some(3), ..told() });
+    for hour in 1..=2 {
+        story.fire(hour * HOUR);
+        story.end(Stand::Failure);
+        story.fire(hour * HOUR + 60);
+    }
+    assert_eq!(story.news(), [News::Failing]);
+    story.fire(3 * HOUR);
+    story.end(Stand::Success);
+    story.fire(3 * HOUR + 60);
+    assert_eq!(story.news(), [News::Recovered]);
+    for hour in 4..=6 {
+        story.fire(hour * HOUR);
+        story.end(Stand::Failure);
+        story.fire(hour * HOUR + 60);
+    }
+    assert_eq!(story.news(), [News::Failing, News::Paused]);
+}
+
+#[test]
+fn a_fire_that_is_refused_is_a_failure_and_late() {
+    let mut story = Story::new(told());
+    for (task, _) in story.plan(HOUR) {
+        story.schedule.settle(task, Submitted::No("its queue is full".to_owned()), at(HOUR));
+    }
+    assert_eq!(story.news(), [News::Failing, News::Late]);
+}
+
+#[test]
+fn a_task_that_has_not_begun_in_time_is_late() {
+    let mut story = Story::new(told());
+    story.fire(HOUR);
+    assert_eq!(story.due(HOUR), Some(HOUR + 600));
+    assert!(story.fire(HOUR + 600).is_empty());
+    assert_eq!(story.news(), [News::Late]);
+    // Nobody needs to look again before the next time.
+    assert_eq!(story.due(HOUR + 600), Some(2 * HOUR));
+    story.end(Stand::Begun);
+    story.fire(2 * HOUR);
+    assert_eq!(story.news(), [News::OnTime]);
+}
+
+#[test]
+fn a_task_that_began_in_time_is_not_late() {
+    let mut story = Story::new(told());
+    story.fire(HOUR);
+    story.end(Stand::Begun);
+    story.fire(HOUR + 600);
+    assert_eq!(story.news(), []);
+    assert_eq!(story.due(HOUR + 600), Some(2 * HOUR));
+}
+
+#[test]
+fn times_without_a_task_are_late() {
+    let mut skipping = Story::new(Rule { overlap: Overlap::Skip, ..told() });
+    skipping.fire(HOUR);
+    skipping.end(Stand::Begun);
+    skipping.fire(2 * HOUR);
+    assert_eq!(skipping.news(), [News::Late]);
+    skipping.end(Stand::Success);
+    skipping.fire(3 * HOUR);
+    skipping.end(Stand::Begun);
+    skipping.fire(3 * HOUR + 600);
+    assert_eq!(skipping.news(), [News::OnTime]);
+    let mut away = Story::new(told());
+    away.fire(5 * HOUR + 1200);
+    assert_eq!(away.news(), [News::Late]);
+}
+
+#[test]
+fn nobody_is_told_what_they_did_not_ask_for() {
+    let mut story = Story::new(Rule { webhooks: Vec::new(), ..told() });
+    story.fire(HOUR);
+    story.fire(HOUR + 600);
+    assert_eq!(story.news(), []);
+    assert!(story.schedule.state.late.is_some(), "it is known all the same");
 }

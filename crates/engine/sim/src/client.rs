@@ -279,6 +279,7 @@ impl World {
             name: special.to_owned(),
             payload: Payload::Text("x".to_owned()),
             request_id,
+            watched: rng.chance(30),
             ..TaskBody::default()
         };
         NewTask {

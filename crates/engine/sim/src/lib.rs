@@ -3,6 +3,7 @@
 pub mod checker;
 mod client;
 mod coordinator;
+mod ends;
 pub mod guards;
 pub mod harness;
 mod keyed;

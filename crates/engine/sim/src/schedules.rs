@@ -13,7 +13,7 @@ use tasklane_core::time::Timestamp;
 use tasklane_ports::{
     Content, Document, DocumentKey, DocumentKind, DueList, PutDocument, PutOutcome, Submit, codec,
 };
-use tasklane_schedule::{Ended, Fate, Fire, Look, Missed, Overlap, Rule, Schedule, Submitted, Times, When};
+use tasklane_schedule::{Fate, Fire, Look, Missed, Overlap, Rule, Schedule, Stand, Submitted, Times, When};
 
 use crate::client::{plain_head, queue_key};
 use crate::server::ServerInput;
@@ -64,7 +64,7 @@ pub(crate) enum ClerkRequest {
 /// What it is told; `None` where the call failed or nobody knows.
 #[derive(Clone, Debug)]
 pub(crate) enum ClerkReply {
-    Due(Vec<Document>, BTreeMap<TaskId, Ended>),
+    Due(Vec<Document>, BTreeMap<TaskId, Stand>),
     Put(Vec<PutOutcome>),
     Acted(Vec<SubmitOutcome>),
     Failed,
@@ -116,6 +116,8 @@ impl World {
                 missed: Missed::RunAll,
                 catch_up: Duration::from_hours(1_000_000),
                 pause_after: None,
+                late_after: None,
+                webhooks: Vec::new(),
                 task: String::new(),
             };
             let schedule = Schedule::new(rule.clone(), &times_of(&rule), self.now);
@@ -216,10 +218,10 @@ impl World {
     }
 
     /// A schedule with what is decided about it.
-    fn planned(&mut self, document: Document, wall: Timestamp, ended: &BTreeMap<TaskId, Ended>) -> Work {
+    fn planned(&mut self, document: Document, wall: Timestamp, ended: &BTreeMap<TaskId, Stand>) -> Work {
         let mut schedule: Schedule = codec::decode(&document.value).expect("it was written here");
         let (id, times) = (document.key.id.to_string(), times_of(&schedule.rule));
-        let look = Look { now: wall, ended, guards: self.scenario.guards };
+        let look = Look { now: wall, stands: ended, guards: self.scenario.guards };
         for fire in schedule.decide(&id, &times, &look) {
             let task = self.scheduled_task(&id, fire, wall);
             schedule.plan(fire, Ok(task), wall);
@@ -278,11 +280,11 @@ impl World {
         }
     }
 
-    fn end_of(&self, task: TaskId) -> Option<Ended> {
+    fn end_of(&self, task: TaskId) -> Option<Stand> {
         match self.store.task(task).map(|task| task.state.status) {
-            Some(Status::Success) => Some(Ended::Success),
-            Some(Status::Failed) => Some(Ended::Failure),
-            Some(Status::Cancelled) | None => Some(Ended::Neither),
+            Some(Status::Success) => Some(Stand::Success),
+            Some(Status::Failed) => Some(Stand::Failure),
+            Some(Status::Cancelled) | None => Some(Stand::Neither),
             Some(_) => None,
         }
     }

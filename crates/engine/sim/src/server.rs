@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tasklane_core::commit::SubmitOutcome;
-use tasklane_core::id::{LaneId, SessionId};
+use tasklane_core::id::{LaneId, SessionId, TaskId};
 use tasklane_core::lane::SubmitToken;
 use tasklane_core::member::Role;
 use tasklane_core::message::WorkerBatch;
@@ -82,12 +82,25 @@ pub(crate) enum ServerInput {
         round: u64,
         reply: Box<DriverReply>,
     },
+    /// The store has shown tasks that have ended, or not.
+    Ends {
+        lane: LaneId,
+        tasks: Vec<TaskId>,
+        shown: bool,
+    },
     Tick,
 }
 
 /// Rare paths that the driver sees.
-pub(crate) const PATHS: [&str; 6] =
-    ["lane_parked", "lane_parked_again", "lane_unparked", "schedule_fired", "run_ended", "part_id_taken"];
+pub(crate) const PATHS: [&str; 7] = [
+    "lane_parked",
+    "lane_parked_again",
+    "lane_unparked",
+    "schedule_fired",
+    "run_ended",
+    "part_id_taken",
+    "end_told_again",
+];
 
 /// A server stops owning this long before its session can have ended.
 const MARGIN: Duration = Duration::from_secs(1);
@@ -238,6 +251,7 @@ impl World {
                 self.look_at_schedules(index);
                 self.drive_runs(index);
             }
+            ServerInput::Ends { lane, tasks, shown } => self.ends_answered(index, lane, tasks, shown),
             ServerInput::Driven { round, reply } => self.driver_reply(index, round, *reply),
             ServerInput::Schedules { round, reply } => self.clerk_reply(index, round, *reply),
             ServerInput::Tick => {
@@ -338,6 +352,7 @@ impl World {
                 }
                 Effect::Revoke { session } => self.call_coordinator(CoordinatorCall::Revoke { session }),
                 Effect::Changed(_) => {}
+                Effect::Ended(tasks) => self.look_at_ends(index, lane, tasks),
                 Effect::Parked { failures } => {
                     let first = failures == self.scenario.ownership().failures_max + 1;
                     self.report.path(if first { "lane_parked" } else { "lane_parked_again" });

@@ -37,6 +37,7 @@ pub(crate) enum StoreRequest {
     PutPolicy(PutPolicy),
     Clerk(ClerkRequest),
     Driver(DriverRequest),
+    LookAtEnds(Vec<TaskId>),
 }
 
 #[derive(Clone, Debug)]
@@ -65,6 +66,13 @@ pub(crate) enum ReplyTo {
         index: usize,
         incarnation: u32,
         round: u64,
+    },
+    /// Who looks at what has ended in a lane.
+    Ends {
+        index: usize,
+        incarnation: u32,
+        lane: LaneId,
+        tasks: Vec<TaskId>,
     },
     Nobody,
 }
@@ -156,6 +164,12 @@ impl World {
                     self.answer_driver(&reply_to, reply, delay);
                 }
             }
+            StoreRequest::LookAtEnds(tasks) => {
+                self.ends_shown(&tasks);
+                if !silent {
+                    self.answer_ends(reply_to, true, delay);
+                }
+            }
             StoreRequest::Clerk(request) => {
                 let reply = self.apply_clerk(request);
                 if !silent && let ReplyTo::Clerk { index, incarnation, round } = reply_to {
@@ -198,6 +212,7 @@ impl World {
                 self.after(delay, Event::Server { index, incarnation, input });
             }
             ReplyTo::Driver { .. } => self.answer_driver(reply_to, DriverReply::Failed, delay),
+            ReplyTo::Ends { .. } => self.answer_ends(reply_to.clone(), false, delay),
             ReplyTo::Nobody => {}
         }
     }

@@ -17,6 +17,7 @@ use tasklane_local::{MemoryOptions, MemoryState, Sessions, SessionsOptions};
 use crate::checker::{Bounds, Checker};
 use crate::client::{Client, ClientEvent};
 use crate::coordinator::CoordinatorCall;
+use crate::ends::Looked;
 use crate::nemesis::Weather;
 use crate::report::Report;
 use crate::runs::Runs;
@@ -151,6 +152,7 @@ pub(crate) struct World {
     pub(crate) client: Client,
     pub(crate) fired: Fired,
     pub(crate) runs: Runs,
+    pub(crate) looked: Looked,
     pub(crate) weather: Weather,
     pub(crate) checker: Checker,
     pub(crate) report: Report,
@@ -182,6 +184,7 @@ impl World {
             client: Client::default(),
             fired: Fired::default(),
             runs: Runs::default(),
+            looked: Looked::default(),
             weather: Weather::default(),
             checker: Checker::new(bounds),
             report: Report { servers: scenario.servers, workers: scenario.workers, ..Report::default() },
@@ -246,6 +249,7 @@ impl World {
                 if self.is_at_rest() {
                     self.check_schedules();
                     self.check_runs();
+                    self.check_ends();
                     return self.deliver_the_very_late();
                 }
                 let since = self.weather.healed_at;
@@ -298,6 +302,7 @@ impl World {
         self.client.is_done()
             && self.schedules_are_over()
             && self.runs_are_over()
+            && self.ends_are_seen()
             && self.store.all_tasks().all(|(_, task)| task.state.status.is_final())
             && (0..self.scenario.lanes).all(|lane| self.store.inbox(LaneId(lane)).next().is_none())
     }

@@ -16,7 +16,8 @@ use utoipa_axum::routes;
 use crate::ApiOptions;
 use crate::problem::{self, Problem};
 use crate::routes::{
-    bulk, events, health, locks, logs, queues, registered, schedules, submit, tasks, workers, workflows,
+    bulk, events, health, locks, logs, queues, registered, schedules, submit, tasks, webhooks, workers,
+    workflows,
 };
 use crate::state::Api;
 use crate::{gate, openapi, page};
@@ -73,6 +74,10 @@ pub(crate) fn paths() -> OpenApiRouter<Api> {
         .routes(routes!(registered::get_job, registered::tear_down))
         .routes(routes!(locks::list))
         .routes(routes!(locks::get, locks::take, locks::release))
+        .routes(routes!(webhooks::deliveries))
+        .routes(routes!(webhooks::secret))
+        .routes(routes!(webhooks::rotate))
+        .routes(routes!(webhooks::test))
         .routes(routes!(workers::list))
         .routes(routes!(workers::get, workers::patch))
         .routes(routes!(workers::drain))

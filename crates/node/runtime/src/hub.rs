@@ -21,6 +21,9 @@ pub struct Hub {
     state: Mutex<State>,
     /// Number of the last event.
     last: watch::Sender<u64>,
+    /// Watched tasks that have ended, for the one who looks at them.
+    ended: Mutex<Vec<TaskId>>,
+    has_ended: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -98,6 +101,8 @@ impl Default for Hub {
             origin: SessionId::from_random(rand::random()),
             state: Mutex::default(),
             last: watch::Sender::new(0),
+            ended: Mutex::default(),
+            has_ended: Notify::new(),
         }
     }
 }
@@ -116,6 +121,29 @@ impl Hub {
         }
         state.ring.extend(events.iter().map(|event| RingItem::Event(event.clone())));
         self.published(state, events.len());
+    }
+
+    /// Watched tasks have ended. The lane tells of them again, should this process die before somebody has looked.
+    pub(crate) fn has_ended(&self, tasks: Vec<TaskId>) {
+        self.ended.lock().unwrap_or_else(PoisonError::into_inner).extend(tasks);
+        self.has_ended.notify_one();
+    }
+
+    /// Waits for watched tasks that have ended and takes some of them, each for the first and only time.
+    pub(crate) async fn ended(&self, limit: usize) -> Vec<TaskId> {
+        loop {
+            let told = self.has_ended.notified();
+            {
+                let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+                let count = limit.min(ended.len());
+                let rest = ended.split_off(count);
+                let taken = std::mem::replace(&mut *ended, rest);
+                if !taken.is_empty() {
+                    return taken;
+                }
+            }
+            told.await;
+        }
     }
 
     /// Events may have been missed: the owner of a lane changed in an unclean way.

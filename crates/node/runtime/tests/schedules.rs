@@ -112,6 +112,8 @@ fn hourly() -> Rule {
         missed: Missed::RunAll,
         catch_up: Duration::from_hours(24),
         pause_after: None,
+        late_after: None,
+        webhooks: Vec::new(),
         task: r#"{"taskName":"n","taskType":"NOOP"}"#.to_owned(),
     }
 }

@@ -1,7 +1,7 @@
 //! What goes into the lane machine and what comes out.
 
 use crate::commit::{Group, GroupOutcome, SubmitOutcome};
-use crate::id::{QueueKey, Seq, SessionId};
+use crate::id::{QueueKey, Seq, SessionId, TaskId};
 use crate::member::Member;
 use crate::message::{OwnerBatch, TaskEvent, WorkerBatch};
 use crate::policy::VersionedPolicy;
@@ -55,6 +55,8 @@ pub enum Input {
         /// What it says.
         policy: VersionedPolicy,
     },
+    /// Somebody has looked at these tasks that had ended.
+    Seen(Vec<TaskId>),
     /// There may be something new in the store.
     Hint,
     /// The owner is about to give the lane up: assign nothing more.
@@ -98,6 +100,9 @@ pub enum Effect {
     },
     /// Tasks changed, durably.
     Changed(Vec<TaskEvent>),
+    /// Watched tasks have ended, durably: somebody must look at them, and then say so with [`Input::Seen`]. Told again to
+    /// each new owner until then.
+    Ended(Vec<TaskId>),
     /// The lane must be loaded anew: its view of the store has a gap.
     Reload,
 }

@@ -207,6 +207,8 @@ pub struct Lane {
 
     /// What was committed, to be told at the end of the step.
     pub(super) changed: Vec<TaskEvent>,
+    /// Watched tasks whose end is durable.
+    pub(super) ended: Vec<TaskId>,
     /// Sessions to revoke at the end of the step.
     pub(super) revocations: Vec<SessionId>,
     /// Classes with ready lines and no worker with room: their workers are told.
@@ -296,6 +298,7 @@ impl Lane {
             commands_unread: Vec::new(),
             inbox_known: BTreeSet::new(),
             changed: Vec::new(),
+            ended: Vec::new(),
             revocations: Vec::new(),
             starved: BTreeSet::new(),
         }
@@ -318,6 +321,7 @@ impl Lane {
             Input::Worker(batch) => self.on_worker(batch),
             Input::Members { revision, members } => self.on_members(revision, members),
             Input::Policy { queue, policy } => self.on_policy(&queue, policy),
+            Input::Seen(tasks) => self.on_seen(&tasks),
             Input::Hint => self.arrivals_wanted = true,
             Input::Release => self.releasing = true,
             Input::Tick => {}
@@ -369,6 +373,10 @@ impl Lane {
         effects.extend(self.revocations.drain(..).map(|session| Effect::Revoke { session }));
         if !self.changed.is_empty() {
             effects.push(Effect::Changed(std::mem::take(&mut self.changed)));
+        }
+        // Not before it could hear the answer.
+        if !self.ended.is_empty() && self.loading.is_complete() {
+            effects.push(Effect::Ended(std::mem::take(&mut self.ended)));
         }
     }
 

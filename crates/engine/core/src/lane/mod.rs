@@ -26,6 +26,7 @@
 mod assign;
 mod cancel_newest;
 mod counters;
+mod ends;
 mod entry;
 mod explain;
 mod input;

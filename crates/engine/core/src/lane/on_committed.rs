@@ -155,6 +155,9 @@ impl Lane {
             at: self.now,
             part_of: entry.state.part.as_ref().map(|part| part.of),
         });
+        if entry.state.watched && entry.expected.status.is_final() {
+            self.ended.push(entry.id);
+        }
     }
 
     fn on_entry_applied(&mut self, handle: Handle, attempt: AttemptNo) {

@@ -171,6 +171,9 @@ impl Lane {
     }
 
     fn load_record(&mut self, key: &RecordKey, value: &[u8]) {
+        if key.kind == RecordKind::Ended {
+            return self.ended.extend(key.key.parse::<TaskId>());
+        }
         let Some(value) = value.try_into().ok().map(i64::from_le_bytes) else { return };
         match key.kind {
             RecordKind::Rate if self.options.guards.on(Guard::RateAfterTakeover) => {
@@ -179,7 +182,7 @@ impl Lane {
                 let state = self.limits.intern(LimitKey { queue, limit, key: key.into() });
                 self.limits.get_mut(state).rate = Some(Timestamp::from_micros(value));
             }
-            RecordKind::Rate => {}
+            RecordKind::Rate | RecordKind::Ended => {}
             RecordKind::AppliedPolicy => {
                 let version = u64::try_from(value).unwrap_or(0);
                 self.applied.insert(super::on_policy::parse_policy_record(&key.key), version);

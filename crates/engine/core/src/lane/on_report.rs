@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::commit::RecordChange;
 use crate::guard::Guard;
 use crate::id::{Epoch, SessionId, TaskId};
 use crate::message::{
@@ -15,6 +16,7 @@ use crate::status::Status;
 use crate::task::{AttemptOutcome, AttemptRecord, Progress, TaskError, TaskResult};
 use crate::time::Timestamp;
 
+use super::ends::end_record;
 use super::entry::{Entry, Flight, Handle, Spot};
 use super::machine::Lane;
 
@@ -320,6 +322,10 @@ impl Lane {
         entry.spot = Spot::Nowhere;
         entry.state.error = error;
         entry.enter(status, now);
+        if entry.state.watched && self.options.guards.on(Guard::EndNoted) {
+            let note = RecordChange { key: end_record(entry.id), value: Some(Vec::new()) };
+            entry.change().records.push(note);
+        }
         self.mark(handle, true);
     }
 

@@ -6,6 +6,7 @@ use crate::read::LaneRead;
 use crate::status::Status;
 use crate::task::TaskRow;
 
+use super::ends::RECORDS_MAX;
 use super::entry::{Handle, Spot};
 use super::input::Effect;
 use super::limits::rate_record;
@@ -142,8 +143,7 @@ impl Lane {
             records.push(RecordChange { key, value: None });
             self.limits.drop_if_idle(handle);
         }
-        // Small groups, so that any store can take them.
-        for records in records.chunks(32) {
+        for records in records.chunks(RECORDS_MAX) {
             self.write_loose(Group { records: records.to_vec(), ..Group::default() });
         }
     }

@@ -1,7 +1,7 @@
 //! What goes into the ownership machine and what comes out.
 
 use crate::commit::{ClaimLane, Commit, GroupOutcome, LaneHead};
-use crate::id::{Epoch, QueueKey, SessionId};
+use crate::id::{Epoch, QueueKey, SessionId, TaskId};
 use crate::lane;
 use crate::member::Member;
 use crate::message::{OwnerBatch, TaskEvent, WorkerBatch};
@@ -53,6 +53,8 @@ pub enum Input {
         /// What it says now.
         policy: VersionedPolicy,
     },
+    /// Somebody has looked at these tasks that had ended.
+    Seen(Vec<TaskId>),
     /// There may be something new in the store.
     Hint,
     /// The lane's code failed: a panic was contained. Nothing is done of what the step said before; a submission whose
@@ -94,6 +96,8 @@ pub enum Effect {
     },
     /// Tasks changed, durably.
     Changed(Vec<TaskEvent>),
+    /// Watched tasks have ended: [`Input::Seen`] follows when somebody has looked at them.
+    Ended(Vec<TaskId>),
     /// The lane has failed under several owners in a row and is left alone for a while: tell people.
     Parked {
         /// How many owners.

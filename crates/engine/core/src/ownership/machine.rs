@@ -240,6 +240,7 @@ impl Ownership {
             },
             Input::Worker(batch) => self.drive(lane::Input::Worker(batch), effects),
             Input::Policy { queue, policy } => self.drive(lane::Input::Policy { queue, policy }, effects),
+            Input::Seen(tasks) => self.drive(lane::Input::Seen(tasks), effects),
             Input::Hint => self.drive(lane::Input::Hint, effects),
             Input::Failed => self.on_failed(),
             Input::Tick => self.drive(lane::Input::Tick, effects),
@@ -570,6 +571,7 @@ impl Ownership {
             }
             lane::Effect::Revoke { session } => effects.push(Effect::Revoke { session }),
             lane::Effect::Changed(events) => effects.push(Effect::Changed(events)),
+            lane::Effect::Ended(tasks) => effects.push(Effect::Ended(tasks)),
             lane::Effect::Reload => self.drop_lane(),
         }
     }

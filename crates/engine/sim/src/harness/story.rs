@@ -59,6 +59,7 @@ pub(super) struct Inner {
     next_token: u64,
     answers: BTreeMap<SubmitToken, Vec<SubmitOutcome>>,
     finished: Vec<TaskId>,
+    ended: Vec<TaskId>,
     revoked: Vec<SessionId>,
     history: Vec<HistoryEvent>,
     steps: u64,
@@ -89,6 +90,7 @@ impl Inner {
             next_token: 0,
             answers: BTreeMap::new(),
             finished: Vec::new(),
+            ended: Vec::new(),
             revoked: Vec::new(),
             history: Vec::new(),
             steps: 0,
@@ -186,6 +188,7 @@ impl Inner {
                 let finished = events.into_iter().filter(|event| event.status.is_final());
                 self.finished.extend(finished.map(|event| event.task));
             }
+            Effect::Ended(tasks) => self.ended.extend(tasks),
             Effect::Reload => self.takeover(),
         }
     }
@@ -562,6 +565,16 @@ impl Story {
     /// Tasks that were said to be final.
     pub fn finished(&self) -> Vec<TaskId> {
         self.inner.borrow().finished.clone()
+    }
+
+    /// Watched tasks that the owner has said to have ended, since the last call.
+    pub fn ended(&self) -> Vec<TaskId> {
+        std::mem::take(&mut self.inner.borrow_mut().ended)
+    }
+
+    /// Somebody has looked at tasks that have ended.
+    pub fn seen(&self, tasks: &[TaskId]) {
+        self.inner.borrow_mut().step(Input::Seen(tasks.to_vec()));
     }
 
     /// Sessions that were revoked.

@@ -108,6 +108,12 @@ impl Make {
         self
     }
 
+    /// Somebody must look at it when it has ended.
+    pub fn watched(mut self) -> Self {
+        self.body.watched = true;
+        self
+    }
+
     /// One at a time of this key, until it has finished.
     pub fn unique(mut self, key: &str) -> Self {
         self.unique = Some(Unique { key: key.to_owned(), until: None });

@@ -2,6 +2,7 @@
 
 mod cancel;
 mod cancel_newest;
+mod ends;
 mod explain;
 mod keys;
 mod limits;

@@ -10,6 +10,7 @@ mod scalar;
 mod schedule;
 mod stats;
 mod task;
+mod webhook;
 mod worker;
 mod workflow;
 
@@ -25,5 +26,6 @@ pub(crate) use schedule::{
 };
 pub(crate) use stats::{CountsByStatus, Ready, Stats};
 pub(crate) use task::{Attempt, AttemptPage, Created, PartPage, RetryJson, Task, TaskPageJson};
+pub(crate) use webhook::{Delivery, DeliveryPage, TestRequest, TestStarted, WebhookOut, WebhookSecret};
 pub(crate) use worker::{PatchWorker, Worker, WorkerList};
 pub(crate) use workflow::{RunPage, RunStarted, Workflow, WorkflowPage, WorkflowRun};

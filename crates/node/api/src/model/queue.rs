@@ -8,11 +8,12 @@ use tasklane_core::policy::{
 use tasklane_core::retry::RetryPolicy;
 use tasklane_runtime::node::QueueInfo;
 use tasklane_runtime::request::{
-    ConcurrencyJson, LIMIT_MAX, Object, Positive, Ranged, RateJson, RetryRequest, UniqueJson, objects,
+    ConcurrencyJson, FieldError, LIMIT_MAX, OF_TASKS, Object, Positive, Ranged, RateJson, RetryRequest,
+    UniqueJson, WebhookJson, objects, webhooks,
 };
 use utoipa::ToSchema;
 
-use super::{CountsByStatus, RetryJson, Seconds, Time};
+use super::{CountsByStatus, RetryJson, Seconds, Time, WebhookOut};
 
 /// A queue.
 #[derive(Clone, Debug, Serialize, ToSchema)]
@@ -66,6 +67,8 @@ struct PolicyOut {
     rate: Vec<RateOut>,
     /// Of tasks with the same key there is one at a time.
     unique: Option<UniqueOut>,
+    /// Who is told when its tasks have ended.
+    webhooks: Vec<WebhookOut>,
     /// The queue is spread over all lanes by this key; empty if by none.
     spread: Option<String>,
     retry_policy: RetryJson,
@@ -261,6 +264,7 @@ impl From<&QueuePolicy> for PolicyOut {
             concurrency: policy.concurrency.iter().map(ConcurrencyOut::from).collect(),
             rate: policy.rate.iter().map(RateOut::from).collect(),
             unique: policy.unique.as_ref().map(UniqueOut::from),
+            webhooks: policy.webhooks.iter().map(WebhookOut::from).collect(),
             spread: policy.spread.clone(),
             retry_policy: RetryJson::from(&policy.retry),
             execution_timeout: Seconds(policy.execution_timeout),
@@ -288,13 +292,14 @@ pub(crate) struct PolicyJson {
     concurrency: Option<Vec<Object<ConcurrencyJson>>>,
     rate: Option<Vec<Object<RateJson>>>,
     unique: Option<Object<UniqueJson>>,
+    webhooks: Option<Vec<Object<WebhookJson>>>,
     spread: Option<String>,
     retry_policy: Option<RetryRequest>,
     execution_timeout: Option<Positive>,
 }
 
 impl PolicyJson {
-    pub(crate) fn into_policy(self) -> QueuePolicy {
+    pub(crate) fn into_policy(self) -> Result<QueuePolicy, FieldError> {
         let base = QueuePolicy::default();
         let when_full = match self.when_full.unwrap_or_default() {
             WhenFullName::Wait => WhenFull::Wait,
@@ -308,7 +313,7 @@ impl PolicyJson {
             StrategyName::ConsistentHash => Strategy::ConsistentHash { when_full },
         };
         let retry = self.retry_policy.map_or_else(RetryPolicy::default, |retry| retry.over(&base.retry));
-        QueuePolicy {
+        Ok(QueuePolicy {
             paused: self.paused.unwrap_or(base.paused),
             len_max: self.max_length.map(|n| n.0),
             strategy,
@@ -316,10 +321,11 @@ impl PolicyJson {
             concurrency: objects(self.concurrency, ConcurrencyJson::into_limit),
             rate: objects(self.rate, RateJson::into_limit),
             unique: self.unique.map(|Object(unique)| unique.into_rule()),
+            webhooks: webhooks("policy.webhooks", self.webhooks, OF_TASKS)?,
             spread: self.spread,
             retry,
             execution_timeout: self.execution_timeout.map_or(base.execution_timeout, |span| span.0),
-        }
+        })
     }
 }
 
@@ -327,6 +333,7 @@ impl PolicyJson {
 mod tests {
     use std::time::Duration;
 
+    use tasklane_core::task::{Occasion, Webhook};
     use tasklane_runtime::request::read_json;
 
     use super::*;
@@ -349,6 +356,7 @@ mod tests {
                 rate: Rate { limit: 5, per: Duration::from_millis(1500), burst: 2 },
             }],
             unique: Some(UniqueRule { key: "k".to_owned(), hold_for: Some(Duration::from_mins(1)) }),
+            webhooks: vec![Webhook { url: "http://a/b".to_owned(), on: vec![Occasion::Failed] }],
             spread: Some("{{ metadata.tenant }}".to_owned()),
             retry: RetryPolicy { backoff_percent: 150, ..RetryPolicy::default() },
             execution_timeout: Duration::from_secs(9),
@@ -357,7 +365,7 @@ mod tests {
         let other = QueuePolicy { unique, ..QueuePolicy::default() };
         for policy in [policy, other, QueuePolicy::default()] {
             let json = serde_json::to_vec(&PolicyOut::from(&policy)).unwrap();
-            assert_eq!(read_json::<PolicyJson>(&json).unwrap().into_policy(), policy);
+            assert_eq!(read_json::<PolicyJson>(&json).unwrap().into_policy().unwrap(), policy);
         }
     }
 }

@@ -9,7 +9,7 @@ use tasklane_runtime::request::{MissedName, Moment, OverlapName, Target};
 use tasklane_schedule::{Fate, Fire, Past, Rule, Times, When};
 use utoipa::ToSchema;
 
-use super::{AnyJson, Seconds, Time};
+use super::{AnyJson, Seconds, Time, WebhookOut};
 
 /// A rule that creates tasks, and where it stands.
 #[derive(Debug, Serialize, ToSchema)]
@@ -54,6 +54,12 @@ pub(crate) struct Schedule {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pause_after_failures: Option<u32>,
+    /// A time for which no task runs after this long is late.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    late_after: Option<Seconds>,
+    /// Who is told of what.
+    webhooks: Vec<WebhookOut>,
     /// The task that each fire creates.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
@@ -74,6 +80,10 @@ pub(crate) struct Schedule {
     next_time: Option<Time>,
     /// Failed tasks in a row.
     failures: u32,
+    /// It is late: since this time, or an earlier one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    late: Option<Time>,
     /// Tasks that are not known to have finished; only where that matters to the schedule.
     running: Vec<String>,
     /// A time that waits for the task before.
@@ -109,12 +119,15 @@ impl From<NamedSchedule> for Schedule {
             missed: rule.missed.into(),
             catch_up: Seconds(rule.catch_up),
             pause_after_failures: rule.pause_after,
+            late_after: rule.late_after.map(Seconds),
+            webhooks: rule.webhooks.iter().map(WebhookOut::from).collect(),
             task: (!is_run).then(|| AnyJson::from_json(&rule.task)),
             workflow: is_run.then(|| AnyJson::from_json(&rule.task)),
             enabled: state.paused.is_none(),
             next_time: state.next.filter(|_| state.paused.is_none()).map(Time),
             paused_because: state.paused,
             failures: state.failures,
+            late: state.late.map(Time),
             running: state.open.iter().map(ToString::to_string).collect(),
             buffered: state.buffered.map(Time),
             created_at: Time(state.created_at),

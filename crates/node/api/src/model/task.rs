@@ -10,7 +10,7 @@ use tasklane_core::task::{AttemptOutcome, AttemptRecord, Payload, Progress, Task
 use utoipa::ToSchema;
 
 use super::queue::UniqueOut;
-use super::{AnyJson, LogEntry, Seconds, StatusName, Time};
+use super::{AnyJson, LogEntry, Seconds, StatusName, Time, WebhookOut};
 
 /// A task.
 #[derive(Clone, Debug, Serialize, ToSchema)]
@@ -54,6 +54,10 @@ pub(crate) struct Task {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     unique: Option<UniqueOut>,
+    /// Who is told when it has ended.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(required = false)]
+    webhooks: Vec<WebhookOut>,
     /// The task that this one is a part or a retry of.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, format = "uuid")]
@@ -157,6 +161,7 @@ impl Task {
             hash_key: body.hash_key,
             keys: head.flow.iter().map(|flow| flow.key.to_string()).collect(),
             unique: body.unique.as_deref().map(UniqueOut::from),
+            webhooks: body.webhooks.iter().map(WebhookOut::from).collect(),
             parent: body.parent.map(|id| id.to_string()),
             part: body.part,
             execution_timeout: Seconds(head.execution_timeout),

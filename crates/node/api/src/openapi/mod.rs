@@ -27,6 +27,7 @@ const BODIES: &[(&str, &str, bool)] = &[
     ("startRun", "RunRequest", true),
     ("retryRun", "RetryRequest", false),
     ("takeLock", "LockRequest", true),
+    ("testWebhook", "TestWebhookRequest", true),
     ("patchWorker", "PatchWorker", true),
 ];
 
@@ -81,6 +82,10 @@ const SPECIAL: &[(&str, &[u16])] = &[
     ("getLock", &[404]),
     ("takeLock", &[409, 507]),
     ("releaseLock", &[409, 507]),
+    ("listDeliveries", &[]),
+    ("getWebhookSecret", &[]),
+    ("rotateWebhookSecret", &[507]),
+    ("testWebhook", &[429, 507]),
     ("getWorker", &[404]),
     ("patchWorker", &[404]),
     ("drainWorker", &[404]),
@@ -113,6 +118,7 @@ pub(crate) fn openapi() -> Value {
         { "name": "workflows", "description": "Tasks that wait for each other." },
         { "name": "executors", "description": "How task types are run, what looks at their results, and jobs." },
         { "name": "locks", "description": "One owner at a time, for whoever needs that." },
+        { "name": "webhooks", "description": "Those who are told of what happens." },
         { "name": "workers", "description": "Who runs tasks." },
         { "name": "system", "description": "How the server is doing." },
     ]);
@@ -174,7 +180,7 @@ fn with_workflows(requests: Value) -> Map<String, Value> {
     let mut run = object("A run: of the nodes given, or of a workflow by its name.", json!([]));
     with(&mut run, &of_workflow);
     with(&mut run, &of_run);
-    for field in ["requestId", "metadata"] {
+    for field in ["requestId", "metadata", "webhooks"] {
         run["properties"][field] = schemas["TaskRequest"]["properties"][field].clone();
     }
     let nodes = run["properties"]["nodes"].take();
@@ -214,6 +220,7 @@ fn complete(path: &str, method: &str, operation: &mut Value) {
         "/api/v1/analyzers",
         "/api/v1/jobs",
         "/api/v1/locks",
+        "/api/v1/webhooks",
         "/api/v1/events",
     ];
     if namespaced.iter().any(|prefix| path.starts_with(prefix)) {

@@ -10,5 +10,6 @@ pub(crate) mod registered;
 pub(crate) mod schedules;
 pub(crate) mod submit;
 pub(crate) mod tasks;
+pub(crate) mod webhooks;
 pub(crate) mod workers;
 pub(crate) mod workflows;

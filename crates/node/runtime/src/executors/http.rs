@@ -15,15 +15,23 @@ use tasklane_ports::{Attempt, Execution, Executor, ExecutorError};
 
 use super::HttpOptions;
 use super::payload::{self, Given};
-use super::result::{failed, succeeded};
+pub(crate) use super::result::{failed, succeeded};
 use crate::request::too_deep;
 
 /// Makes requests.
 #[derive(Clone, Debug)]
 pub struct Http {
     options: Arc<HttpOptions>,
-    /// Made when it is first needed: reading the machine's certificates takes memory that idle workers need not have.
-    client: Arc<OnceLock<Client>>,
+    client: LazyClient,
+}
+
+/// A client that is made when it is first needed: reading the machine's certificates takes memory that idle workers need
+/// not have.
+#[derive(Clone, Debug)]
+pub(crate) struct LazyClient {
+    connect_timeout: Duration,
+    redirects_max: usize,
+    made: Arc<OnceLock<Client>>,
 }
 
 #[derive(Debug)]
@@ -40,11 +48,18 @@ struct Order {
 impl Http {
     /// With a client of its own.
     pub fn new(options: HttpOptions) -> Self {
-        Self { options: Arc::new(options), client: Arc::default() }
+        let client = LazyClient::new(options.connect_timeout, options.redirects_max);
+        Self { options: Arc::new(options), client }
+    }
+}
+
+impl LazyClient {
+    pub(crate) fn new(connect_timeout: Duration, redirects_max: usize) -> Self {
+        Self { connect_timeout, redirects_max, made: Arc::default() }
     }
 
-    fn client(&self) -> Result<Client, ExecutorError> {
-        if let Some(client) = self.client.get() {
+    pub(crate) fn get(&self) -> Result<Client, ExecutorError> {
+        if let Some(client) = self.made.get() {
             return Ok(client.clone());
         }
         // Fails if there is one already, which then serves as well.
@@ -52,8 +67,11 @@ impl Http {
         let builder = || {
             Client::builder()
                 .user_agent(concat!("tasklane/", env!("CARGO_PKG_VERSION")))
-                .connect_timeout(self.options.connect_timeout)
-                .redirect(Policy::limited(self.options.redirects_max))
+                .connect_timeout(self.connect_timeout)
+                .redirect(match self.redirects_max {
+                    0 => Policy::none(),
+                    max => Policy::limited(max),
+                })
         };
         // A machine without certificates can still use plain http.
         let client = builder().build().or_else(|error| {
@@ -61,7 +79,7 @@ impl Http {
             builder().tls_certs_only([]).build()
         });
         let client = client.map_err(|e| ExecutorError::Unavailable { source: e.into() })?;
-        Ok(self.client.get_or_init(|| client).clone())
+        Ok(self.made.get_or_init(|| client).clone())
     }
 }
 
@@ -132,7 +150,7 @@ impl Executor for Http {
             let value = HeaderValue::from_str(&value).expect("digits, letters and dashes");
             order.headers.insert(name, value);
         }
-        Ok(Box::new(Request { client: self.client()?, options: Arc::clone(&self.options), order }))
+        Ok(Box::new(Request { client: self.client.get()?, options: Arc::clone(&self.options), order }))
     }
 }
 
@@ -233,7 +251,7 @@ fn advice(status: StatusCode, retry_after: Option<Duration>) -> RetryAdvice {
 }
 
 /// How long the server asks to wait: in seconds, or as a date.
-fn retry_after(headers: &HeaderMap, max: Duration) -> Option<Duration> {
+pub(crate) fn retry_after(headers: &HeaderMap, max: Duration) -> Option<Duration> {
     let value = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
     let wait = if let Ok(seconds) = value.parse() {
         Duration::from_secs(seconds)
@@ -245,7 +263,7 @@ fn retry_after(headers: &HeaderMap, max: Duration) -> Option<Duration> {
     Some(wait.min(max))
 }
 
-fn unanswered(e: &reqwest::Error) -> Finish {
+pub(crate) fn unanswered(e: &reqwest::Error) -> Finish {
     let mut message = e.to_string();
     let mut source = std::error::Error::source(e);
     while let Some(cause) = source {

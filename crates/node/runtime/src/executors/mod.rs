@@ -9,7 +9,7 @@
 mod command;
 mod environment;
 mod function;
-mod http;
+pub(crate) mod http;
 mod noop;
 mod options;
 mod output;

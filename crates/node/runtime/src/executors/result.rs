@@ -13,13 +13,13 @@ use crate::guard::{Ended, HowEnded};
 use crate::request::{JSON_DEPTH_MAX, too_deep};
 
 /// An attempt that went well.
-pub(super) fn succeeded(result: TaskResult) -> Finish {
+pub(crate) fn succeeded(result: TaskResult) -> Finish {
     // How long it ran is measured by the worker.
     Finish { ran: Duration::ZERO, ending: Ending::Success, result }
 }
 
 /// An attempt that did not.
-pub(super) fn failed(error: TaskError, retry: RetryAdvice, result: TaskResult) -> Finish {
+pub(crate) fn failed(error: TaskError, retry: RetryAdvice, result: TaskResult) -> Finish {
     Finish { ran: Duration::ZERO, ending: Ending::Failed { error, retry }, result }
 }
 

@@ -35,7 +35,7 @@ use tokio::time::Instant;
 use crate::clock;
 use crate::request::{RetryRequest, TaskRequest};
 
-use super::{Node, Retry, SubmitError};
+use super::{Node, Retry, SubmitError, WEBHOOK_TYPE};
 
 /// Task type and queue of such operations.
 pub const BULK_TYPE: &str = "tasklane.bulk";
@@ -166,7 +166,8 @@ impl Node {
         loop {
             let list = TaskList { filter: filter.clone(), after, limit: PAGE };
             let page = self.list(list).await?;
-            count += page.tasks.iter().filter(|row| wanted(action, row)).count() as u64;
+            count +=
+                page.tasks.iter().filter(|row| wanted(action, filter.task_type.as_ref(), row)).count() as u64;
             after = page.next;
             if after.is_none() {
                 return Ok(count);
@@ -249,10 +250,12 @@ fn progress_of(progress: Option<&Progress>) -> Option<Tally> {
     serde_json::from_str(&progress?.message).ok()
 }
 
-fn wanted(action: BulkAction, row: &TaskRow) -> bool {
+fn wanted(action: BulkAction, task_type: Option<&Name>, row: &TaskRow) -> bool {
     // Operations do not act on operations, least of all on themselves. A part is run again with its whole.
     let alone = action == BulkAction::Cancel || row.state.part.is_none();
-    action.applies(row.state.status) && row.head.task_type.as_str() != BULK_TYPE && alone
+    // What is delivered is meant only where that is said.
+    let meant = row.head.task_type.as_str() != WEBHOOK_TYPE || task_type == Some(&row.head.task_type);
+    action.applies(row.state.status) && row.head.task_type.as_str() != BULK_TYPE && alone && meant
 }
 
 /// Carries operations out, in a server.
@@ -352,7 +355,10 @@ impl Operation {
             let after = tally.after.map(|(created_at, id)| TaskCursor { created_at, id });
             let list = TaskList { filter: self.filter(), after, limit: PAGE };
             let page = self.node.list(list).await?;
-            let rows: Vec<_> = page.tasks.iter().filter(|row| wanted(self.spec.action, row)).collect();
+            let rows: Vec<_> = {
+                let task_type = self.spec.task_type.as_ref();
+                page.tasks.iter().filter(|row| wanted(self.spec.action, task_type, row)).collect()
+            };
             let before = page.tasks.iter().filter(|row| self.cancelled_before(row, begun_at)).count() as u64;
             let Outcome { done, failed, open, .. } = match self.spec.action {
                 BulkAction::Cancel => self.cancel(&rows).await?,

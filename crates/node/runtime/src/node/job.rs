@@ -223,7 +223,7 @@ impl Node {
     pub(super) async fn job_of(
         &self,
         namespace: &Name,
-        request: TaskRequest,
+        mut request: TaskRequest,
     ) -> Result<NewTask, SubmitError> {
         if request.in_job
             || request.whole
@@ -231,6 +231,7 @@ impl Node {
         {
             return self.place_one(namespace, request).await;
         }
+        request.also_told = self.told_by_queue(namespace, &request).await?;
         let whole = whole_of(JOB_TYPE, &request, "{}".to_owned());
         let mut job = self.place_one(namespace, whole).await?;
         job.fingerprint = request.fingerprint();
@@ -241,6 +242,8 @@ impl Node {
             in_job: true,
             run_at: None,
             delay: None,
+            webhooks: Vec::new(),
+            also_told: Vec::new(),
             ..request
         };
         let root = self.place_one(namespace, root).await?;

@@ -123,6 +123,7 @@ impl Node {
         };
         let payload = serde_json::to_string(&spec).expect("a spec can be written");
         let identity = Some(canonical(&fan.json));
+        request.also_told = self.told_by_queue(namespace, &request).await?;
         Ok(TaskRequest { identity, ..whole_of(MAP_TYPE, &request, payload) })
     }
 

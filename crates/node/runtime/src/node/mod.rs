@@ -4,6 +4,7 @@
 //! it alone knows (why a task waits) or does faster (taking new tasks into a lane it owns).
 
 mod bulk;
+mod ends;
 mod job;
 mod locks;
 mod map;
@@ -14,6 +15,7 @@ mod retention;
 mod schedules;
 mod submit;
 mod tasks;
+mod webhooks;
 mod wholes;
 mod workers;
 mod workflow_run;
@@ -39,6 +41,7 @@ pub use self::retention::RetentionOptions;
 pub use self::schedules::{BACKFILL_MAX, BackfillPlan, NamedSchedule, ScheduleError};
 pub use self::submit::{SubmitError, Submitted};
 pub use self::tasks::{Cancel, Retry};
+pub use self::webhooks::{DeliveryView, Secrets, WEBHOOK_TYPE};
 pub use self::workers::{WorkerError, WorkerInfo};
 pub use self::workflow_run::WORKFLOW_TYPE;
 pub use self::workflows::{NodeView, RunView, WorkflowError};
@@ -140,7 +143,8 @@ impl Node {
         }))
     }
 
-    /// Listens to what workers tell of themselves, fires schedules and removes what is too old, until it is told to stop.
+    /// Listens to what workers tell of themselves, fires schedules, looks at what has ended and removes what is too old,
+    /// until it is told to stop.
     pub async fn run(&self, shutdown: CancellationToken) {
         let listening = async {
             loop {
@@ -156,9 +160,11 @@ impl Node {
         };
         let sweeping = self.retain();
         let firing = self.fire_schedules();
+        let looking = self.look_at_ends();
         tokio::select! {
             () = listening => {}
             () = firing => {}
+            () = looking => {}
             () = sweeping => {}
             () = shutdown.cancelled() => {}
         }

@@ -10,6 +10,7 @@ use super::Node;
 use super::bulk::{BULK_TYPE, BulkExecutor};
 use super::job::{JOB_TYPE, JobExecutor};
 use super::map::{MAP_TYPE, MapExecutor};
+use super::webhooks::{WEBHOOK_TYPE, WebhookExecutor};
 use super::wholes::{REFUSED_TYPE, RefusedExecutor};
 use super::workflow_run::{WORKFLOW_TYPE, WorkflowExecutor};
 
@@ -26,6 +27,8 @@ pub struct OwnWorker {
 
 /// Actions on many tasks at once.
 const BULK_CAPACITY: u32 = 2;
+/// Deliveries of webhooks: they mostly wait for an answer.
+const WEBHOOKS_CAPACITY: u32 = 256;
 /// Tasks that drive others, of one kind. They mostly wait, so there may be many.
 const WHOLES_CAPACITY: u32 = 10_000;
 
@@ -46,6 +49,8 @@ impl OwnWorker {
         jobs.executors.register(name(JOB_TYPE), Arc::new(JobExecutor::new(node.clone())));
         let mut refused = worker("tasklane.refused", BULK_CAPACITY);
         refused.executors.register(name(REFUSED_TYPE), Arc::new(RefusedExecutor));
-        vec![bulk, runs, maps, jobs, refused]
+        let mut webhooks = worker("tasklane.webhooks", WEBHOOKS_CAPACITY);
+        webhooks.executors.register(name(WEBHOOK_TYPE), Arc::new(WebhookExecutor::new(node.clone())));
+        vec![bulk, runs, maps, jobs, refused, webhooks]
     }
 }

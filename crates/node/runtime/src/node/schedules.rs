@@ -18,11 +18,11 @@ use tasklane_ports::{
     Content, Document, DocumentKey, DocumentKind, DocumentList, DueList, PutDocument, PutOutcome, StoreError,
     codec,
 };
-use tasklane_schedule::{Ended, Fire, LOOK_AGAIN, Look, Rule, Schedule, Submitted, Times, When};
+use tasklane_schedule::{Fire, Look, Rule, Schedule, Stand, Submitted, Times, When};
 use tokio::sync::Notify;
 
 use crate::clock;
-use crate::request::{FieldError, ScheduleRequest, Target, times_of};
+use crate::request::{FieldError, ScheduleRequest, Target, merge, times_of};
 
 use super::{Node, SubmitError, WorkflowError};
 
@@ -101,6 +101,11 @@ pub const BACKFILL_MAX: usize = 10_000;
 
 fn key_of(namespace: &Name, id: &Name) -> DocumentKey {
     DocumentKey { kind: DocumentKind::Schedule, namespace: namespace.clone(), id: id.clone() }
+}
+
+/// The schedule that a task names.
+pub(super) fn key_of_text(namespace: &Name, id: &str) -> Option<DocumentKey> {
+    Name::new(id).ok().map(|id| key_of(namespace, &id))
 }
 
 /// A schedule that was read, to be written back.
@@ -206,7 +211,7 @@ impl Node {
             return Err(ScheduleError::NotFound);
         };
         let fire = Fire { nominal: clock::wall(), backfill: 0 };
-        let task = self.task_of(namespace, id, &work.schedule.rule.task, fire).await?;
+        let task = self.task_of(namespace, id, &work.schedule.rule, fire).await?;
         let task_id = task.id;
         self.change_schedule(namespace, id, |schedule, _, now| {
             schedule.plan(fire, Ok(task.clone()), now);
@@ -314,11 +319,13 @@ impl Node {
         &self,
         namespace: &Name,
         id: &Name,
-        task: &str,
+        rule: &Rule,
         fire: Fire,
     ) -> Result<NewTask, ScheduleError> {
-        let mut task = self.placed(namespace, Target::from_json(task)?).await?;
+        let mut task = self.placed(namespace, Target::from_json(&rule.task)?).await?;
         let body = Arc::make_mut(&mut task.spec.body);
+        merge(&mut body.webhooks, &rule.webhooks);
+        body.watched = rule.watches() && fire.backfill == 0;
         body.schedule = Some(id.to_string());
         body.nominal_time = Some(fire.nominal);
         Ok(task)
@@ -404,18 +411,25 @@ impl Node {
                 }
             }
         }
-        let ended = self.ends_of(&works).await?;
+        let stands = self.stands_of(&works).await?;
         let now = clock::wall();
         for work in &mut works {
-            self.plan(work, now, &ended).await?;
+            self.plan(work, now, &stands).await?;
         }
         let mut works = self.write_all(works, now).await?;
         let written = works.len();
         works.retain(|work| {
             let state = &work.schedule.state;
-            self.look_when_ended(work);
-            !state.planned.is_empty() || !state.cancels.is_empty()
+            !state.planned.is_empty() || !state.cancels.is_empty() || !state.alerts.is_empty()
         });
+        let mut deliveries = Vec::new();
+        for work in &works {
+            deliveries.extend(self.deliveries_of_alerts(&work.key, &work.schedule).await?);
+        }
+        self.deliver(deliveries).await?;
+        for work in &mut works {
+            work.schedule.state.alerts.clear();
+        }
         for work in &mut works {
             for task in std::mem::take(&mut work.schedule.state.cancels) {
                 self.cancel(&work.key.namespace, task).await?;
@@ -431,9 +445,7 @@ impl Node {
                 }
             }
         }
-        for work in self.write_all(works, now).await? {
-            self.look_when_ended(&work);
-        }
+        self.write_all(works, now).await?;
         Ok(written)
     }
 
@@ -441,7 +453,7 @@ impl Node {
         &self,
         work: &mut Work,
         now: Timestamp,
-        ended: &BTreeMap<TaskId, Ended>,
+        stands: &BTreeMap<TaskId, Stand>,
     ) -> Result<(), StoreError> {
         let DocumentKey { namespace, id, .. } = &work.key;
         let times = match times_of(&work.schedule.rule) {
@@ -451,9 +463,9 @@ impl Node {
                 return Ok(());
             }
         };
-        let look = Look { now, ended, guards: Guards::ALL_ON };
+        let look = Look { now, stands, guards: Guards::ALL_ON };
         for fire in work.schedule.decide(id.as_str(), &times, &look) {
-            let task = match self.task_of(namespace, id, &work.schedule.rule.task, fire).await {
+            let task = match self.task_of(namespace, id, &work.schedule.rule, fire).await {
                 Ok(task) => Ok(task),
                 // It may be the store's fault: nothing is decided then.
                 Err(ScheduleError::Refused(SubmitError::Store(error))) => {
@@ -482,23 +494,27 @@ impl Node {
     }
 
     /// How the open tasks of schedules have ended, of those that have.
-    async fn ends_of(&self, works: &[Work]) -> Result<BTreeMap<TaskId, Ended>, StoreError> {
+    async fn stands_of(&self, works: &[Work]) -> Result<BTreeMap<TaskId, Stand>, StoreError> {
         let open: Vec<TaskId> =
             works.iter().flat_map(|work| work.schedule.state.open.iter().copied()).collect();
-        let mut ended = BTreeMap::new();
+        let mut stands = BTreeMap::new();
         for ids in open.chunks(PAGE) {
             let views = self.0.parts.store.tasks(ids).await?;
             for (id, view) in ids.iter().zip(views) {
-                let end = match view.map(|view| view.row.state.status) {
-                    Some(Status::Success) => Ended::Success,
-                    Some(Status::Failed) => Ended::Failure,
-                    Some(Status::Cancelled) | None => Ended::Neither,
-                    Some(_) => continue,
+                let stand = match view.map(|view| view.row.state) {
+                    Some(state) => match state.status {
+                        Status::Success => Stand::Success,
+                        Status::Failed => Stand::Failure,
+                        Status::Cancelled => Stand::Neither,
+                        _ if state.started_at.is_some() || state.retries > 0 => Stand::Begun,
+                        _ => continue,
+                    },
+                    None => Stand::Neither,
                 };
-                ended.insert(*id, end);
+                stands.insert(*id, stand);
             }
         }
-        Ok(ended)
+        Ok(stands)
     }
 
     /// Submits all planned tasks; again, where that was done before.
@@ -525,16 +541,17 @@ impl Node {
         Ok(submitted)
     }
 
-    /// If a fire waits for the end of a task, looks at the schedule when that comes.
-    fn look_when_ended(&self, work: &Work) {
-        let state = &work.schedule.state;
-        let Some(task) = state.open.last().filter(|_| state.buffered.is_some()) else { return };
-        let (node, key, mut follow) = (self.clone(), work.key.clone(), self.follow(*task));
-        tokio::spawn(async move {
-            if tokio::time::timeout(LOOK_AGAIN, follow.finished()).await.is_ok() {
-                node.0.alarm.look_at(key);
+    /// A task of a schedule has ended: what follows from that is decided, durably.
+    pub(super) async fn look_at_schedule(&self, key: &DocumentKey) -> Result<(), StoreError> {
+        for _ in 0..TRIES {
+            let found = self.0.parts.documents.get(std::slice::from_ref(key)).await?.pop().flatten();
+            let Some(document) = found else { return Ok(()) };
+            if self.fire(vec![document]).await? > 0 {
+                self.0.alarm.changed.notify_one();
+                return Ok(());
             }
-        });
+        }
+        Err(StoreError::unavailable("others change the schedule at the same time"))
     }
 }
 

@@ -20,7 +20,7 @@ use crate::hub::Follow;
 use crate::request::TaskRequest;
 
 use super::wholes::TAKEN;
-use super::{BULK_TYPE, JOB_TYPE, Node, SubmitError, Submitted, job};
+use super::{BULK_TYPE, JOB_TYPE, Node, SubmitError, Submitted, WEBHOOK_TYPE, job};
 
 /// What became of a request to cancel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,7 +134,9 @@ impl Node {
             return Ok(Retry::Unfinished(view.row.state.status));
         }
         let Some(body) = &view.row.body else { return Ok(Retry::Removed) };
-        let mut body = TaskBody { request_id, parent: Some(id), part: None, ..(**body).clone() };
+        // What is delivered again is still about the same task.
+        let parent = if view.row.head.task_type.as_str() == WEBHOOK_TYPE { body.parent } else { Some(id) };
+        let mut body = TaskBody { request_id, parent, part: None, ..(**body).clone() };
         if body.whole {
             take_over(&mut body.payload, id);
         }

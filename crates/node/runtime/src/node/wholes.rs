@@ -16,11 +16,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use tasklane_core::command::Command;
-use tasklane_core::id::{AttemptNo, LaneId, Name, TaskId};
+use tasklane_core::id::{AttemptNo, LaneId, Name, QueueKey, TaskId};
 use tasklane_core::message::{Dispatch, Ending, Finish, Message, RetryAdvice, TaskEvent};
 use tasklane_core::status::Status;
 use tasklane_core::task::{
-    Fingerprint, NewTask, Payload, Progress, TaskBody, TaskError, TaskResult, TaskRow, TaskSpec,
+    Fingerprint, NewTask, Payload, Progress, TaskBody, TaskError, TaskResult, TaskRow, TaskSpec, Webhook,
 };
 use tasklane_core::time::Timestamp;
 use tasklane_core::worker::StopReason;
@@ -94,6 +94,8 @@ pub(super) fn whole_of(task_type: &str, request: &TaskRequest, payload: String) 
         (id, _) => id.clone(),
     };
     whole.metadata.clone_from(&request.metadata);
+    whole.webhooks.clone_from(&request.webhooks);
+    whole.also_told.clone_from(&request.also_told);
     whole.priority = request.priority;
     (whole.run_at, whole.delay) = (request.run_at, request.delay);
     (whole.parent, whole.part) = (request.parent, request.part.clone());
@@ -104,6 +106,19 @@ impl Node {
     /// The limits of what the server asks of itself: what every store takes.
     pub(super) fn own_limits(&self) -> RequestLimits {
         RequestLimits { payload_bytes_max: RequestLimits::PAYLOAD_BYTES_CAP, ..self.0.options.limits }
+    }
+
+    /// Whom the queue of a task that becomes a whole tells of its end: the whole waits in another one.
+    pub(super) async fn told_by_queue(
+        &self,
+        namespace: &Name,
+        request: &TaskRequest,
+    ) -> Result<Vec<Webhook>, StoreError> {
+        if request.part.is_some() {
+            return Ok(Vec::new());
+        }
+        let queue = QueueKey::new(namespace.clone(), request.queue.clone());
+        Ok(self.known(&queue).await?.policy.webhooks.clone())
     }
 
     /// Asks for a whole to be cancelled. Durable when it returns.

@@ -164,6 +164,7 @@ impl Node {
         task.identity = Some(canonical(&request.json));
         task.request_id = request.request_id;
         task.metadata = request.metadata;
+        task.webhooks = request.webhooks;
         Ok(task)
     }
 

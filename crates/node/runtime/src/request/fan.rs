@@ -181,7 +181,15 @@ impl MapRequest {
         let at_once = map.as_ref().and_then(|map| map.at_once).map_or(AT_ONCE, |at_once| at_once.0);
         let tolerate = map.as_ref().and_then(|map| map.tolerate_failures).unwrap_or_default();
         let reduce = map.and_then(|map| map.reduce).map(|reduce| Self::reduce_of(&reduce)).transpose()?;
-        let task = TaskRequest { fan: None, request_id: None, run_at: None, delay: None, ..request };
+        let task = TaskRequest {
+            fan: None,
+            request_id: None,
+            run_at: None,
+            delay: None,
+            // The end of the whole is what is told.
+            webhooks: Vec::new(),
+            ..request
+        };
         Ok(Self { task, has_payload: only.payload.is_some(), at_once, tolerate, reduce })
     }
 

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use tasklane_core::policy::{ConcurrencyLimit, RateLimit};
-use tasklane_core::task::{Fingerprint, Payload};
+use tasklane_core::task::{Fingerprint, Payload, Webhook};
 use xxhash_rust::xxh3::Xxh3;
 
 use super::task::TaskRequest;
@@ -55,6 +55,10 @@ pub(super) fn of(request: &TaskRequest) -> Fingerprint {
     if let Some(unique) = &request.unique {
         hash.text("unique", &unique.key);
         hash.duration("until", unique.hold_for);
+    }
+    for Webhook { url, on } in &request.webhooks {
+        hash.text("webhook", url);
+        hash.text("on", &format!("{on:?}"));
     }
     if let Some(parent) = request.parent {
         hash.text("parent", &parent.to_string());

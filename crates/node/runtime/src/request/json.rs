@@ -22,6 +22,7 @@ use super::error::{FieldError, code};
 use super::fan::{FanOut, MapJson, PARTS_MAX};
 use super::flow::{ConcurrencyJson, RateJson, UniqueJson, objects};
 use super::task::{RetryRequest, TaskRequest};
+use super::webhook::{OF_TASKS, WebhookJson, webhooks};
 
 /// Reads a body that is an object; an error names the field.
 pub fn read_json<T: DeserializeOwned>(body: &[u8]) -> Result<T, FieldError> {
@@ -164,6 +165,7 @@ struct TaskJson {
     concurrency: Option<Vec<Object<ConcurrencyJson>>>,
     rate: Option<Vec<Object<RateJson>>>,
     unique: Option<Object<UniqueJson>>,
+    webhooks: Option<Vec<Object<WebhookJson>>>,
     map: Option<Object<MapJson>>,
     shards: Option<Ranged<1, { PARTS_MAX }>>,
     broadcast: Option<bool>,
@@ -240,6 +242,7 @@ impl TaskJson {
             concurrency: objects(self.concurrency, ConcurrencyJson::into_limit),
             rate: objects(self.rate, RateJson::into_limit),
             unique: self.unique.map(|Object(unique)| unique.into_rule()),
+            webhooks: webhooks("webhooks", self.webhooks, OF_TASKS)?,
             fan: fan.map(Box::new),
             ..new
         })

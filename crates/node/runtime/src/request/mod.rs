@@ -18,6 +18,7 @@ mod render;
 mod schedule;
 mod task;
 mod template;
+mod webhook;
 mod workflow;
 
 pub use analyzer::{Analysis, Analyzer, Verdict};
@@ -34,5 +35,9 @@ pub(crate) use render::{Context, Scope, holds, payload_of, render_payload, rende
 pub use schedule::{FAILURES_MAX, MissedName, OverlapName, ScheduleRequest, Target, times_of};
 pub use task::{Placement, RetryRequest, TaskRequest};
 pub use template::TEMPLATE_LEN_MAX;
+pub(crate) use webhook::merge;
+pub use webhook::{
+    OF_SCHEDULES, OF_TASKS, OccasionName, WEBHOOK_URL_LEN_MAX, WEBHOOKS_MAX, WebhookJson, check_url, webhooks,
+};
 pub(crate) use workflow::node_request;
 pub use workflow::{NODES_MAX, RunRequest, Workflow, WorkflowNode};

@@ -4,13 +4,15 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use tasklane_core::task::Occasion;
 use tasklane_core::time::Timestamp;
 use tasklane_schedule::{Missed, Overlap, Rule, Times, TimesError, When};
 
 use super::duration::{Positive, Span};
 use super::error::{FieldError, code};
-use super::json::{Moment, Ranged, read_json};
+use super::json::{Moment, Object, Ranged, read_json};
 use super::task::TaskRequest;
+use super::webhook::{OF_SCHEDULES, WebhookJson, webhooks};
 use super::workflow::RunRequest;
 
 /// What a client asks to be done again and again.
@@ -46,6 +48,8 @@ struct ScheduleJson {
     missed: Option<MissedName>,
     catch_up: Option<Span>,
     pause_after_failures: Option<Ranged<1, { FAILURES_MAX }>>,
+    late_after: Option<Positive>,
+    webhooks: Option<Vec<Object<WebhookJson>>>,
     enabled: Option<bool>,
     task: Option<Box<RawValue>>,
     workflow: Option<Box<RawValue>>,
@@ -143,8 +147,14 @@ impl ScheduleRequest {
             missed: json.missed.map(Missed::from).unwrap_or_default(),
             catch_up: json.catch_up.map_or(CATCH_UP, |span| span.0),
             pause_after: json.pause_after_failures.map(|n| n.0),
+            late_after: json.late_after.map(|after| after.0),
+            webhooks: webhooks("webhooks", json.webhooks, OF_SCHEDULES)?,
             task: json.task.or(json.workflow).map_or_else(String::new, |target| target.get().to_owned()),
         };
+        if rule.late_after.is_none() && rule.tells(Occasion::Late) {
+            let message = "is required: a webhook asks to be told when the schedule is late".to_owned();
+            return Err(FieldError { field: "lateAfter".to_owned(), code: code::MISSING_FIELD, message });
+        }
         times_of(&rule)?;
         Ok(Self { rule, target, enabled: json.enabled })
     }

@@ -7,7 +7,9 @@ use std::time::Duration;
 use tasklane_core::id::{Name, QueueKey, TaskId};
 use tasklane_core::policy::{ConcurrencyLimit, QueueBinding, QueuePolicy, RateLimit, UniqueRule};
 use tasklane_core::retry::RetryPolicy;
-use tasklane_core::task::{Fingerprint, NewTask, Payload, Priority, TaskBody, TaskHead, TaskSpec, Unique};
+use tasklane_core::task::{
+    Fingerprint, NewTask, Payload, Priority, TaskBody, TaskHead, TaskSpec, Unique, Webhook,
+};
 use tasklane_core::time::Timestamp;
 
 use super::error::FieldError;
@@ -16,6 +18,7 @@ use super::flow::Keys;
 use super::limits::{RequestLimits, check_internal};
 use super::registered::RunAs;
 use super::template::KeySource;
+use super::webhook::merge;
 use super::{fingerprint, json};
 
 /// What a client asks to be run.
@@ -57,12 +60,16 @@ pub struct TaskRequest {
     pub rate: Vec<RateLimit>,
     /// While another task holds this key, there is no second one.
     pub unique: Option<UniqueRule>,
+    /// Who is told when it ends, besides those whom its queue tells.
+    pub webhooks: Vec<Webhook>,
     /// It becomes many tasks instead of one.
     pub fan: Option<Box<FanOut>>,
     /// What it is run as, where its type was registered. Not a client's to say.
     pub run_as: Option<RunAs>,
     /// It belongs to a job, and becomes none itself. Not a client's to say.
     pub in_job: bool,
+    /// Who else is told when it ends. Not a client's to say.
+    pub also_told: Vec<Webhook>,
     /// The server makes it of what others answered, so it may be larger than what clients send. Not a client's to say.
     pub roomy: bool,
     /// What tells it from others with the same request id, instead of its payload. Not a client's to say.
@@ -145,9 +152,11 @@ impl TaskRequest {
             concurrency: Vec::new(),
             rate: Vec::new(),
             unique: None,
+            webhooks: Vec::new(),
             fan: None,
             run_as: None,
             in_job: false,
+            also_told: Vec::new(),
             roomy: false,
             identity: None,
             parent: None,
@@ -249,6 +258,12 @@ impl TaskRequest {
             progress_timeout: self.progress_timeout,
             retry: self.retry.over(&place.policy.retry),
         };
+        let mut webhooks = self.webhooks;
+        merge(&mut webhooks, &self.also_told);
+        // A part is its whole's business.
+        if self.part.is_none() {
+            merge(&mut webhooks, &place.policy.webhooks);
+        }
         let taken = unique.as_ref().map(|unique| Unique::taken(unique, place.now));
         let body = TaskBody {
             name: self.task_name,
@@ -261,6 +276,8 @@ impl TaskRequest {
             parent: self.parent,
             part: self.part,
             whole: self.whole,
+            webhooks,
+            watched: false,
             schedule: None,
             nominal_time: None,
         };

@@ -8,15 +8,17 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 use tasklane_core::id::Name;
+use tasklane_core::task::Webhook;
 use tasklane_workflow::{Graph, GraphError, NodeSpec, OnFailure, TriggerRule};
 
 use super::duration::Positive;
 use super::error::{FieldError, code};
 use super::fan::{MapRequest, Over, check_count};
-use super::json::{read_json, read_node};
+use super::json::{Object, read_json, read_node};
 use super::limits::{check_key, check_request_id};
 use super::render::{self, Context, Scope};
 use super::task::TaskRequest;
+use super::webhook::{OF_TASKS, WebhookJson, webhooks};
 
 /// Nodes of a workflow.
 pub const NODES_MAX: usize = 10_000;
@@ -60,6 +62,8 @@ pub struct RunRequest {
     pub input: Option<String>,
     /// The user's own key-value pairs.
     pub metadata: BTreeMap<String, String>,
+    /// Who is told when it ends.
+    pub webhooks: Vec<Webhook>,
     /// The request as it was sent.
     pub json: String,
 }
@@ -76,6 +80,7 @@ struct RunJson {
     input: Option<Box<RawValue>>,
     request_id: Option<String>,
     metadata: Option<BTreeMap<String, String>>,
+    webhooks: Option<Vec<Object<WebhookJson>>>,
 }
 
 impl RunRequest {
@@ -106,6 +111,7 @@ impl RunRequest {
             workflow: json.workflow,
             input: json.input.map(|input| input.get().to_owned()),
             metadata: json.metadata.unwrap_or_default(),
+            webhooks: webhooks("webhooks", json.webhooks, OF_TASKS)?,
             json: String::from_utf8_lossy(body).into_owned(),
         })
     }
@@ -120,6 +126,7 @@ impl Workflow {
             ("input", json.input.is_some()),
             ("requestId", json.request_id.is_some()),
             ("metadata", json.metadata.is_some()),
+            ("webhooks", json.webhooks.is_some()),
         ];
         if let Some((field, _)) = of_runs.iter().find(|(_, given)| *given) {
             let message = "is not a known field: only a run has it".to_owned();

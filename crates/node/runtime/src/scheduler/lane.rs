@@ -37,6 +37,8 @@ pub(super) enum ToDriver {
     View(Arc<View>),
     /// Tasks from the API of this process.
     Submit { tasks: Vec<NewTask>, reply: oneshot::Sender<Option<Vec<SubmitOutcome>>> },
+    /// Somebody has looked at tasks that had ended.
+    Seen { tasks: Vec<TaskId> },
     /// There may be something new in the store.
     Hint,
     /// A policy was changed.
@@ -180,6 +182,7 @@ impl LaneDriver {
                 self.submits.insert(token, reply);
                 self.drive(Input::Submit { token, tasks });
             }
+            ToDriver::Seen { tasks } => self.drive(Input::Seen(tasks)),
             ToDriver::Hint => self.drive(Input::Hint),
             ToDriver::Policy { queue, policy } => self.drive(Input::Policy { queue, policy }),
             ToDriver::Explain { row, reply } => {
@@ -328,6 +331,7 @@ impl LaneDriver {
             }
             Effect::Revoke { session } => self.revoke(session),
             Effect::Changed(events) => self.parts.hub.changed(&events),
+            Effect::Ended(tasks) => self.parts.hub.has_ended(tasks),
             Effect::Parked { failures } => {
                 tracing::error!(%lane, failures, "the lane has failed under several owners and is left alone for a while");
             }

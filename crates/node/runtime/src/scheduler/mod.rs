@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tasklane_core::commit::SubmitOutcome;
-use tasklane_core::id::{Epoch, LaneId, QueueKey};
+use tasklane_core::id::{Epoch, LaneId, QueueKey, TaskId};
 use tasklane_core::lane::{Counters, Explanation, KeyInfo, KeyPosition};
 use tasklane_core::ownership::{OwnershipOptions, PackLimits};
 use tasklane_core::policy::VersionedPolicy;
@@ -166,6 +166,14 @@ impl SchedulerHandle {
         if let Some(driver) = self.lane(lane) {
             // A full queue of inputs means that it looks soon anyway; and there is the sweep.
             let _ = driver.try_send(ToDriver::Hint);
+        }
+    }
+
+    /// Somebody has looked at tasks of a lane that had ended. If it is not owned here any more, its next owner tells of
+    /// them once more.
+    pub async fn seen(&self, lane: LaneId, tasks: Vec<TaskId>) {
+        if let Some(driver) = self.lane(lane) {
+            let _ = driver.send(ToDriver::Seen { tasks }).await;
         }
     }
 

@@ -1,0 +1,139 @@
+//! Webhooks, and what was delivered.
+
+use serde::{Deserialize, Serialize};
+use tasklane_core::task::Webhook;
+use tasklane_runtime::node::{DeliveryView, Secrets};
+use tasklane_runtime::request::OccasionName;
+use utoipa::ToSchema;
+
+use super::task::ErrorJson;
+use super::{StatusName, Time};
+
+/// Somebody who is told over HTTP of what happens.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[schema(as = WebhookShown)]
+pub(crate) struct WebhookOut {
+    /// Where the news is sent to.
+    url: String,
+    /// What is news.
+    #[schema(value_type = Vec<String>)]
+    on: Vec<OccasionName>,
+}
+
+impl From<&Webhook> for WebhookOut {
+    fn from(Webhook { url, on }: &Webhook) -> Self {
+        Self { url: url.clone(), on: on.iter().map(|occasion| OccasionName::from(*occasion)).collect() }
+    }
+}
+
+/// A message that is, or was, delivered. The delivery itself is a task: it is read, cancelled and repeated as one.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Delivery {
+    /// The task that delivers it.
+    #[schema(format = "uuid")]
+    delivery_id: String,
+    /// What the receiver sees as `webhook-id`: the same however often it is sent.
+    message_id: String,
+    /// What happened.
+    #[schema(example = "task.failed")]
+    event: String,
+    /// Who is told.
+    url: String,
+    /// The task that it is about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, format = "uuid")]
+    task_id: Option<String>,
+    /// The schedule that it is about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    schedule: Option<String>,
+    /// `SUCCESS` when the receiver has it.
+    status: StatusName,
+    /// How often it was tried.
+    attempts: u32,
+    /// When it is tried next; while it is not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    next_attempt_at: Option<Time>,
+    /// What went wrong last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    error: Option<ErrorJson>,
+    created_at: Time,
+    /// When it had arrived, or was given up.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    finished_at: Option<Time>,
+}
+
+impl From<DeliveryView> for Delivery {
+    fn from(view: DeliveryView) -> Self {
+        let state = &view.row.state;
+        let waits = !state.status.is_final() && !state.status.is_in_flight();
+        Self {
+            delivery_id: view.row.id.to_string(),
+            message_id: view.message_id,
+            event: view.event,
+            url: view.url,
+            task_id: view.task.map(|task| task.to_string()),
+            schedule: view.schedule,
+            status: StatusName(state.status),
+            attempts: state.attempt.0,
+            next_attempt_at: waits.then_some(Time(state.due)),
+            error: state.error.as_ref().map(ErrorJson::from),
+            created_at: Time(state.created_at),
+            finished_at: state.finished_at.map(Time),
+        }
+    }
+}
+
+/// A page of deliveries, the newest first.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(crate) struct DeliveryPage {
+    pub(crate) deliveries: Vec<Delivery>,
+    /// Where to go on; absent at the end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub(crate) cursor: Option<String>,
+}
+
+/// What deliveries of the namespace are signed with.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct WebhookSecret {
+    /// In use.
+    #[schema(example = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD2dEwlE5yHRc=")]
+    secret: String,
+    /// Also in use, so that receivers can be changed one after the other.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    previous: Option<String>,
+    /// Until then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    previous_until: Option<Time>,
+}
+
+impl From<Secrets> for WebhookSecret {
+    fn from(Secrets { current, previous }: Secrets) -> Self {
+        let (previous, until) = previous.unzip();
+        Self { secret: current, previous, previous_until: until.map(Time) }
+    }
+}
+
+/// Where a message is sent to, to see whether it arrives.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct TestRequest {
+    pub(crate) url: String,
+}
+
+/// A message is on its way.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct TestStarted {
+    /// The task that delivers it.
+    #[schema(format = "uuid")]
+    pub(crate) delivery_id: String,
+}

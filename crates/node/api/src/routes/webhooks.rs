@@ -1,0 +1,104 @@
+//! Webhooks: what was delivered, and what it is signed with.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use tasklane_core::status::Status;
+use tasklane_ports::{TaskFilter, TaskList};
+
+use crate::extract::{JsonBody, Namespace, NoBody, NoParams};
+use crate::model::{
+    Delivery, DeliveryPage, StatusName, TestRequest, TestStarted, WebhookSecret, parse_status,
+};
+use crate::params::Params;
+use crate::problem::Problem;
+use crate::routes::tasks::{cursor_text, parse_cursor};
+use crate::state::Api;
+
+/// List deliveries of webhooks
+///
+/// Newest first. A page may be short, even empty, and still have a cursor.
+#[utoipa::path(
+    get, path = "/api/v1/webhooks/deliveries", operation_id = "listDeliveries", tag = "webhooks",
+    params(
+        ("status" = Option<Vec<StatusName>>, Query, description = "One or several states.", explode = false, style = Form, min_items = 1),
+        ("task" = Option<String>, Query, description = "Only those about this task.", format = "uuid"),
+        ("limit" = Option<u32>, Query, description = "How many, at most. 50 if not given.", minimum = 1, maximum = 1000),
+        ("cursor" = Option<String>, Query, description = "Where the page before ended, as it said.", pattern = "^[0-9a-f]{48}$"),
+    ),
+    responses((status = 200, description = "A page of deliveries.", body = DeliveryPage))
+)]
+pub(crate) async fn deliveries(
+    State(api): State<Api>,
+    Namespace(namespace): Namespace,
+    mut params: Params,
+) -> Result<Json<DeliveryPage>, Problem> {
+    let statuses: Result<Vec<Status>, Problem> = params
+        .take_list("status")
+        .iter()
+        .map(|text| parse_status(text).map_err(|rule| Problem::parameter("status", rule)))
+        .collect();
+    let filter = TaskFilter {
+        namespace: Some(namespace),
+        statuses: statuses?,
+        parent: params.id("task")?,
+        ..TaskFilter::default()
+    };
+    let limit = params.limit(50)?;
+    let cursor = params.take("cursor")?;
+    let wrong_cursor = || Problem::parameter("cursor", "must be a cursor of an earlier answer");
+    let after = cursor.map(|text| parse_cursor(&text).ok_or_else(wrong_cursor)).transpose()?;
+    params.finish()?;
+    let (deliveries, page) = api.node.deliveries(TaskList { filter, after, limit }).await?;
+    let deliveries = deliveries.into_iter().map(Delivery::from).collect();
+    Ok(Json(DeliveryPage { deliveries, cursor: page.next.map(cursor_text) }))
+}
+
+/// Read the secret of webhooks
+///
+/// What deliveries of the namespace are signed with, as Standard Webhooks says. Made when it is first needed.
+#[utoipa::path(
+    get, path = "/api/v1/webhooks/secret", operation_id = "getWebhookSecret", tag = "webhooks",
+    responses((status = 200, description = "The secret.", body = WebhookSecret))
+)]
+pub(crate) async fn secret(
+    State(api): State<Api>,
+    Namespace(namespace): Namespace,
+    _: NoParams,
+) -> Result<Json<WebhookSecret>, Problem> {
+    Ok(Json(api.node.webhook_secrets(&namespace).await?.into()))
+}
+
+/// Replace the secret of webhooks
+///
+/// For a day, deliveries are signed with both.
+#[utoipa::path(
+    post, path = "/api/v1/webhooks/secret/rotate", operation_id = "rotateWebhookSecret", tag = "webhooks",
+    responses((status = 200, description = "The new secret, and the one before.", body = WebhookSecret))
+)]
+pub(crate) async fn rotate(
+    State(api): State<Api>,
+    Namespace(namespace): Namespace,
+    _: NoParams,
+    _: NoBody,
+) -> Result<Json<WebhookSecret>, Problem> {
+    Ok(Json(api.node.rotate_webhook_secret(&namespace).await?.into()))
+}
+
+/// Send a test message
+///
+/// To see whether a receiver hears, and takes the signature for right.
+#[utoipa::path(
+    post, path = "/api/v1/webhooks/test", operation_id = "testWebhook", tag = "webhooks",
+    responses((status = 202, description = "It is on its way.", body = TestStarted))
+)]
+pub(crate) async fn test(
+    State(api): State<Api>,
+    Namespace(namespace): Namespace,
+    _: NoParams,
+    body: JsonBody,
+) -> Result<(StatusCode, Json<TestStarted>), Problem> {
+    let TestRequest { url } = body.read()?;
+    let delivery = api.node.test_webhook(&namespace, &url).await?;
+    Ok((StatusCode::ACCEPTED, Json(TestStarted { delivery_id: delivery.to_string() })))
+}

@@ -1,0 +1,176 @@
+//! Who is told of what, over HTTP.
+
+use reqwest::Url;
+use serde::{Deserialize, Serialize};
+use tasklane_core::task::{Occasion, Webhook};
+
+use super::error::{FieldError, code};
+use super::json::Object;
+
+/// The most webhooks of a task, a queue or a schedule.
+pub const WEBHOOKS_MAX: usize = 5;
+/// The longest address, in characters.
+pub const WEBHOOK_URL_LEN_MAX: usize = 2048;
+
+/// A webhook as JSON.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct WebhookJson {
+    url: String,
+    on: Option<Vec<OccasionName>>,
+}
+
+/// How JSON names what somebody wants to be told of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum OccasionName {
+    /// A task has ended, however that was.
+    Finished,
+    /// A task has failed.
+    Failed,
+    /// The tasks of a schedule begin to fail, or no longer do.
+    Failing,
+    /// A schedule is late, or no longer.
+    Late,
+}
+
+impl From<OccasionName> for Occasion {
+    fn from(name: OccasionName) -> Self {
+        match name {
+            OccasionName::Finished => Self::Finished,
+            OccasionName::Failed => Self::Failed,
+            OccasionName::Failing => Self::Failing,
+            OccasionName::Late => Self::Late,
+        }
+    }
+}
+
+impl From<Occasion> for OccasionName {
+    fn from(occasion: Occasion) -> Self {
+        match occasion {
+            Occasion::Finished => Self::Finished,
+            Occasion::Failed => Self::Failed,
+            Occasion::Failing => Self::Failing,
+            Occasion::Late => Self::Late,
+        }
+    }
+}
+
+/// What is news about a single task.
+pub const OF_TASKS: &[Occasion] = &[Occasion::Finished, Occasion::Failed];
+/// What is news about a schedule.
+pub const OF_SCHEDULES: &[Occasion] =
+    &[Occasion::Finished, Occasion::Failed, Occasion::Failing, Occasion::Late];
+
+/// Reads and checks a list of webhooks that is found at `field`.
+pub fn webhooks(
+    field: &str,
+    list: Option<Vec<Object<WebhookJson>>>,
+    allowed: &[Occasion],
+) -> Result<Vec<Webhook>, FieldError> {
+    let list = list.unwrap_or_default();
+    if list.len() > WEBHOOKS_MAX {
+        let rule = format!("must have at most {WEBHOOKS_MAX} entries, not {}", list.len());
+        return Err(FieldError::invalid(field, rule));
+    }
+    let mut webhooks: Vec<Webhook> = Vec::with_capacity(list.len());
+    for (n, Object(json)) in list.into_iter().enumerate() {
+        let webhook = webhook_of(&format!("{field}[{n}]"), json, allowed)?;
+        if webhooks.iter().any(|other| other.url == webhook.url) {
+            return Err(FieldError::invalid(format!("{field}[{n}].url"), "must differ from those before it"));
+        }
+        webhooks.push(webhook);
+    }
+    Ok(webhooks)
+}
+
+fn webhook_of(path: &str, json: WebhookJson, allowed: &[Occasion]) -> Result<Webhook, FieldError> {
+    check_url(&format!("{path}.url"), &json.url)?;
+    let field = format!("{path}.on");
+    let mut on: Vec<Occasion> = match json.on {
+        None => vec![Occasion::Finished],
+        Some(names) if names.is_empty() => {
+            return Err(FieldError::invalid(field, "must name at least one occasion"));
+        }
+        Some(names) => names.into_iter().map(Occasion::from).collect(),
+    };
+    on.sort_unstable();
+    on.dedup();
+    if on.iter().any(|occasion| !allowed.contains(occasion)) {
+        let rule = "must be finished or failed: only schedules are failing or late";
+        return Err(FieldError::invalid(field, rule));
+    }
+    Ok(Webhook { url: json.url, on })
+}
+
+/// The rule of addresses that are told of something.
+pub fn check_url(field: &str, url: &str) -> Result<(), FieldError> {
+    let invalid =
+        |rule: String| FieldError { field: field.to_owned(), code: code::INVALID_VALUE, message: rule };
+    let len = url.chars().count();
+    if len > WEBHOOK_URL_LEN_MAX {
+        return Err(invalid(format!("must be at most {WEBHOOK_URL_LEN_MAX} characters long, not {len}")));
+    }
+    if url.chars().any(|c| c.is_control() || c.is_whitespace()) {
+        return Err(invalid("must not contain blanks or control characters".to_owned()));
+    }
+    match Url::parse(url) {
+        _ if !url.starts_with("http://") && !url.starts_with("https://") => {
+            Err(invalid("must begin with http:// or https://".to_owned()))
+        }
+        Ok(parsed) if parsed.has_host() => Ok(()),
+        Ok(_) => Err(invalid("must name a host".to_owned())),
+        Err(error) => Err(invalid(format!("must be an address such as https://example.com/hook: {error}"))),
+    }
+}
+
+/// Adds those of `more` that are not there yet; who is in both is told of what either says.
+pub(crate) fn merge(webhooks: &mut Vec<Webhook>, more: &[Webhook]) {
+    for other in more {
+        match webhooks.iter_mut().find(|webhook| webhook.url == other.url) {
+            None => webhooks.push(other.clone()),
+            Some(webhook) => {
+                webhook.on.extend(&other.on);
+                webhook.on.sort_unstable();
+                webhook.on.dedup();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(json: &str) -> Result<Vec<Webhook>, FieldError> {
+        webhooks("webhooks", Some(serde_json::from_str(json).unwrap()), OF_TASKS)
+    }
+
+    #[test]
+    fn webhooks_are_checked() {
+        let hooks =
+            read(r#"[{"url":"https://a/b"},{"url":"http://c:1/","on":["failed","failed"]}]"#).unwrap();
+        assert_eq!(hooks[0].on, [Occasion::Finished]);
+        assert_eq!(hooks[1].on, [Occasion::Failed]);
+        for (json, field) in [
+            (r#"[{"url":"ftp://a"}]"#, "webhooks[0].url"),
+            (r#"[{"url":"a"}]"#, "webhooks[0].url"),
+            (r#"[{"url":"http://a/ b"}]"#, "webhooks[0].url"),
+            (r#"[{"url":"http://a"},{"url":"http://a"}]"#, "webhooks[1].url"),
+            (r#"[{"url":"http://a","on":[]}]"#, "webhooks[0].on"),
+            (r#"[{"url":"http://a","on":["late"]}]"#, "webhooks[0].on"),
+        ] {
+            assert_eq!(read(json).unwrap_err().field, field, "{json}");
+        }
+        let many: Vec<String> = (0..6).map(|n| format!(r#"{{"url":"http://a/{n}"}}"#)).collect();
+        assert_eq!(read(&format!("[{}]", many.join(","))).unwrap_err().field, "webhooks");
+    }
+
+    #[test]
+    fn who_is_named_twice_is_told_once() {
+        let mut own = read(r#"[{"url":"http://a","on":["failed"]}]"#).unwrap();
+        merge(&mut own, &read(r#"[{"url":"http://a"},{"url":"http://b"}]"#).unwrap());
+        assert_eq!(own.len(), 2);
+        assert_eq!(own[0].on, [Occasion::Finished, Occasion::Failed]);
+    }
+}
