@@ -16,6 +16,7 @@ mod stream;
 mod submit;
 mod task;
 mod tasks;
+mod webhook;
 mod worker;
 mod workflow;
 
@@ -33,5 +34,6 @@ pub use stream::{Event, EventFollow, EventItem};
 pub use submit::{BatchItem, Concurrency, Rate, RetryPolicy, Submitted, TaskRequest, Unique};
 pub use task::{Attempt, Explanation, Progress, Reason, Status, Task, TaskError, TaskResult};
 pub use tasks::Retried;
+pub use webhook::{Delivery, Webhook, WebhookSecret};
 pub use worker::{Worker, WorkerLoad};
 pub use workflow::{RunNode, RunStarted, Workflow, WorkflowRun};

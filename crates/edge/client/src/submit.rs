@@ -10,6 +10,7 @@ use serde_json::Value;
 use crate::client::{Client, query_duration, while_waiting};
 use crate::error::{Error, Problem};
 use crate::task::{Status, Task};
+use crate::webhook::Webhook;
 
 /// What is to be run. What is left out is up to the queue's policy or the server's defaults.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -70,6 +71,9 @@ pub struct TaskRequest {
     /// While another task holds this key, that one is the answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unique: Option<Unique>,
+    /// Who is told when it has ended.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub webhooks: Vec<Webhook>,
 }
 
 impl TaskRequest {

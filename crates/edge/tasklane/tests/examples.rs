@@ -26,6 +26,13 @@ fn the_crawler_finds_every_page_once() {
 }
 
 #[test]
+fn the_receiver_is_told_what_it_asked_for() {
+    let said = run("webhook");
+    let told: Vec<&str> = said.lines().filter(|line| line.starts_with("told: ")).collect();
+    assert_eq!(told, ["told: test ", "told: task.succeeded echo hello", "told: task.failed sh -c exit 3"]);
+}
+
+#[test]
 fn the_pipeline_adds_up() {
     let said = run("pipeline");
     assert!(said.contains("the sum of 1 to 1000 is 500500"), "{said}");

@@ -465,6 +465,7 @@ impl Fingerprint {
 
 /// The small, changing part of a task. Written only by the owner of its lane.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[expect(clippy::struct_excessive_bools, reason = "each says something of its own")]
 pub struct TaskState {
     /// Where it is in its life.
     #[serde(rename = "s")]
@@ -522,7 +523,7 @@ pub struct TaskState {
     /// their specs. A part is kept as long as the whole.
     #[serde(rename = "pt", default, skip_serializing_if = "Option::is_none")]
     pub part: Option<Box<Part>>,
-    /// It may have parts. Never changes. However often its worker is lost, it is tried again.
+    /// It may have parts. Never changes.
     #[serde(rename = "wh", default, skip_serializing_if = "is_false")]
     pub whole: bool,
     /// Its end is noted in the lane until somebody has looked at it. Never changes.

@@ -328,7 +328,7 @@ impl Schedule {
     pub fn plan(&mut self, fire: Fire, task: Result<NewTask, String>, now: Timestamp) {
         match task {
             Ok(task) => self.state.planned.push(Planned { fire, task: Box::new(task) }),
-            Err(reason) => self.fail(fire, now, reason),
+            Err(reason) => self.fail(fire, now, &reason),
         }
     }
 
@@ -348,16 +348,16 @@ impl Schedule {
                     }
                 }
             }
-            Submitted::No(reason) => self.fail(fire, now, reason),
+            Submitted::No(reason) => self.fail(fire, now, &reason),
         }
     }
 
-    fn fail(&mut self, fire: Fire, now: Timestamp, reason: String) {
-        self.state.skip(fire, now, &reason);
+    fn fail(&mut self, fire: Fire, now: Timestamp, reason: &str) {
+        self.state.skip(fire, now, reason);
         if fire.backfill == 0 {
             self.state.failures += 1;
-            self.note_failures(now, &reason);
-            self.note_late(fire.nominal, now, &reason);
+            self.note_failures(now, reason);
+            self.note_late(fire.nominal, now, reason);
             self.pause_if_failing(now);
         }
     }

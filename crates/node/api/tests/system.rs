@@ -18,7 +18,7 @@ async fn a_queue_has_a_policy_and_counts() {
         "paused": true, "maxLength": 5, "strategy": "consistentHash", "whenFull": "next", "weight": 3,
         "concurrency": [{ "key": "{{ metadata.tenant | default('') }}", "limit": 2, "whenFull": "cancelNewest" }],
         "rate": [{ "key": null, "limit": 5, "per": 1.5, "burst": 2 }],
-        "unique": null, "spread": null,
+        "unique": null, "webhooks": [], "spread": null,
         "retryPolicy": { "maxRetries": 1, "retryDelay": 2, "backoffRate": 1.5, "maxDelay": 60, "jitter": 0.0 },
         "executionTimeout": 9,
     });

@@ -27,6 +27,7 @@ mod stats;
 mod submit;
 mod value;
 mod wait;
+mod webhook;
 mod worker;
 mod workflow;
 
@@ -90,6 +91,8 @@ enum Command {
     #[command(subcommand)]
     Lock(lock::Command),
     #[command(subcommand)]
+    Webhook(webhook::Command),
+    #[command(subcommand)]
     Worker(worker::Command),
     Stats(stats::Args),
     #[command(subcommand)]
@@ -145,6 +148,7 @@ fn client(command: Command, connect: &Connect, out: Out) -> anyhow::Result<Exit>
                 Box::pin(registered::run(Kind::Analyzer, command, &client, out)).await
             }
             Command::Job(command) => Box::pin(job::run(command, &client, out)).await,
+            Command::Webhook(command) => Box::pin(webhook::run(command, &client, out)).await,
             Command::Lock(command) => lock::run(command, &client, out).await,
             Command::Worker(command) => worker::run(command, &client, out).await,
             Command::Stats(args) => stats::run(args, &client, out).await,

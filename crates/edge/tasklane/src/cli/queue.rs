@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use anyhow::Context;
 use serde_json::{Map, Value, json};
-use tasklane_client::{Client, Key, Queue, Status};
+use tasklane_client::{Client, Key, Queue, Status, Webhook};
 
 use super::exit::{Exit, Usage};
 use super::out::{Out, pairs, remark};
+use super::spec::webhooks;
 use super::value;
 
 /// Look at queues, set their policy, pause and resume them
@@ -85,6 +86,14 @@ pub(crate) struct SetArgs {
     /// Before the first task and the first policy: spread the queue over all lanes by this key; empty for no key
     #[arg(long, value_name = "TEMPLATE")]
     spread: Option<String>,
+
+    /// Tell this address over HTTP when its tasks have ended; may be repeated; empty for nobody
+    #[arg(long, value_name = "URL")]
+    webhook: Vec<String>,
+
+    /// Tell this address only of tasks that have failed; may be repeated
+    #[arg(long, value_name = "URL")]
+    webhook_on_failure: Vec<String>,
 
     /// How a worker is chosen
     #[arg(long, value_name = "STRATEGY", value_parser = ["random", "roundRobin", "leastLoad", "weighted", "consistentHash"])]
@@ -219,6 +228,11 @@ fn changed(mut policy: Map<String, Value>, args: &SetArgs) -> Map<String, Value>
             (key, Some(time)) => json!({ "key": key, "until": seconds(time) }),
         }),
     );
+    if !args.webhook.is_empty() || !args.webhook_on_failure.is_empty() {
+        let told = webhooks(args.webhook.clone(), args.webhook_on_failure.clone());
+        let told: Vec<Webhook> = told.into_iter().filter(|webhook| !webhook.url.is_empty()).collect();
+        policy.insert("webhooks".to_owned(), json!(told));
+    }
     if let Some(retries) = args.retries {
         let retry = policy.entry("retryPolicy").or_insert_with(|| json!({}));
         if let Some(retry) = retry.as_object_mut() {

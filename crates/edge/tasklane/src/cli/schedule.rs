@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Context;
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
-use tasklane_client::{Backfill, Client, Fire, NextTime, Schedule};
+use tasklane_client::{Backfill, Client, Fire, NextTime, Schedule, Webhook};
 
 use super::exit::{Exit, Usage};
 use super::out::{Out, pairs, remark};
@@ -138,6 +138,14 @@ pub(crate) struct PutArgs {
     #[arg(long, value_name = "N")]
     pause_after: Option<u32>,
 
+    /// With --alert: a time for which no task runs after this long is late
+    #[arg(long, value_parser = value::duration, value_name = "DURATION", requires = "alert")]
+    late_after: Option<Duration>,
+
+    /// Tell this address over HTTP when its tasks begin to fail, and when it is late; may be repeated
+    #[arg(long, value_name = "URL")]
+    alert: Vec<String>,
+
     /// Do not fire before it is enabled
     #[arg(long)]
     disabled: bool,
@@ -231,6 +239,8 @@ fn body(args: PutArgs) -> anyhow::Result<Value> {
     };
     let task = args.spec.request(&task_type, payload, &args.schedule, None);
     let seconds = |duration: Duration| json!(duration.as_secs_f64());
+    let on: &[&str] = if args.late_after.is_some() { &["failing", "late"] } else { &["failing"] };
+    let alerts: Vec<Webhook> = args.alert.iter().map(|url| Webhook::new(url, on)).collect();
     let mut body = Map::new();
     for (field, given) in [
         ("cron", args.cron.map(Value::from)),
@@ -244,6 +254,8 @@ fn body(args: PutArgs) -> anyhow::Result<Value> {
         ("missed", args.missed.map(Value::from)),
         ("catchUp", args.catch_up.map(seconds)),
         ("pauseAfterFailures", args.pause_after.map(Value::from)),
+        ("lateAfter", args.late_after.map(seconds)),
+        ("webhooks", (!alerts.is_empty()).then(|| json!(alerts))),
         ("enabled", args.disabled.then_some(Value::Bool(false))),
         ("task", Some(serde_json::to_value(task)?)),
     ] {
@@ -291,6 +303,7 @@ fn shown(schedule: &Schedule) -> String {
     for field in ["from", "until", "overlap", "missed"] {
         lines.extend(schedule.more.get(field).and_then(Value::as_str).map(|text| (field, text.to_owned())));
     }
+    lines.extend(schedule.more.get("late").and_then(Value::as_str).map(|at| ("late", format!("since {at}"))));
     if schedule.failures > 0 {
         lines.push(("failures", format!("{} in a row", schedule.failures)));
     }

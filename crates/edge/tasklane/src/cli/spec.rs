@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use tasklane_client::{Concurrency, Rate, RetryPolicy, TaskRequest, Unique};
+use tasklane_client::{Concurrency, Rate, RetryPolicy, TaskRequest, Unique, Webhook};
 
 use super::value;
 
@@ -82,6 +82,20 @@ pub(crate) struct Spec {
     /// With --unique: for this long, instead of until the other one has finished
     #[arg(long, requires = "unique", value_parser = value::duration, value_name = "DURATION")]
     unique_for: Option<Duration>,
+
+    /// Tell this address over HTTP when it has ended; may be repeated
+    #[arg(long, value_name = "URL")]
+    webhook: Vec<String>,
+
+    /// Tell this address only if it has failed; may be repeated
+    #[arg(long, value_name = "URL")]
+    webhook_on_failure: Vec<String>,
+}
+
+/// Those who are told of every end, and those who are told of failures.
+pub(crate) fn webhooks(finished: Vec<String>, failed: Vec<String>) -> Vec<Webhook> {
+    let finished = finished.into_iter().map(|url| Webhook::new(url, &["finished"]));
+    finished.chain(failed.into_iter().map(|url| Webhook::new(url, &["failed"]))).collect()
 }
 
 impl Spec {
@@ -123,6 +137,7 @@ impl Spec {
                 .into_iter()
                 .map(|(key, limit, per)| Rate { key, limit, per, burst: None })
                 .collect(),
+            webhooks: webhooks(self.webhook, self.webhook_on_failure),
             unique: self.unique.map(|key| Unique { key, hold_for: self.unique_for }),
             ..TaskRequest::new(self.name.as_deref().unwrap_or(name), task_type, payload)
         }

@@ -17,6 +17,7 @@ pub type Item = SubmitOutcome;
 
 /// Something happened.
 #[derive(Clone, Debug, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "policies are rare, and everything is moved once")]
 pub enum Input {
     /// The lane was claimed: load it.
     Start,

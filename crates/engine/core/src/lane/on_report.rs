@@ -290,7 +290,9 @@ impl Lane {
         if entry.state.cancel_requested {
             return self.finish(handle, Status::Cancelled, Some(error));
         }
-        if entry.state.lost > lost_max && !entry.state.whole && self.options.guards.on(Guard::LostLimit) {
+        // What servers run for themselves kills nobody, and must be done however often they die.
+        let own = entry.head.task_type.is_own();
+        if entry.state.lost > lost_max && !own && self.options.guards.on(Guard::LostLimit) {
             self.counters.lost_limit += 1;
             let message =
                 format!("{} attempts were lost with their workers, {lost_max} are allowed", entry.state.lost);

@@ -29,6 +29,7 @@ impl From<&Webhook> for WebhookOut {
 /// A message that is, or was, delivered. The delivery itself is a task: it is read, cancelled and repeated as one.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
+#[expect(clippy::struct_field_names, reason = "the names of the API")]
 pub(crate) struct Delivery {
     /// The task that delivers it.
     #[schema(format = "uuid")]

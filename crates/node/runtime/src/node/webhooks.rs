@@ -236,7 +236,7 @@ impl Node {
         key: &str,
         delivery: Delivery,
     ) -> Result<Option<NewTask>, StoreError> {
-        let request = delivery_request(delivery, Some(format!("{WEBHOOK_TYPE}:{key}")));
+        let request = delivery_request(&delivery, Some(format!("{WEBHOOK_TYPE}:{key}")));
         match self.place(namespace, request).await {
             Ok(task) => Ok(Some(task)),
             Err(SubmitError::Store(error)) => Err(StoreError::unavailable(error)),
@@ -270,7 +270,7 @@ impl Node {
             task: None,
             data: Some(json!({ "namespace": namespace.as_str(), "message": "It works." })),
         };
-        let task = self.place(namespace, delivery_request(delivery, None)).await?;
+        let task = self.place(namespace, delivery_request(&delivery, None)).await?;
         let answer = self.submit_to(task.id.lane(), vec![task]).await.pop();
         answer.expect("one answer for one task").map(|submitted| submitted.id)
     }
@@ -340,7 +340,7 @@ fn message_id(key: &str) -> String {
     format!("evt_{:032x}", xxh3_128(key.as_bytes()))
 }
 
-fn delivery_request(delivery: Delivery, request_id: Option<String>) -> TaskRequest {
+fn delivery_request(delivery: &Delivery, request_id: Option<String>) -> TaskRequest {
     let url = Url::parse(&delivery.url).ok();
     let host = url.as_ref().map_or(String::new(), |url| {
         let port = url.port().map_or(String::new(), |port| format!(":{port}"));
@@ -348,7 +348,7 @@ fn delivery_request(delivery: Delivery, request_id: Option<String>) -> TaskReque
     });
     let host: String = host.chars().take(200).collect();
     let parent = delivery.task;
-    let payload = serde_json::to_string(&delivery).expect("a delivery can be written");
+    let payload = serde_json::to_string(delivery).expect("a delivery can be written");
     let mut request =
         TaskRequest::new(format!("{} to {host}", delivery.event), own_name(), Payload::Json(payload));
     request.queue = own_name();

@@ -8,8 +8,6 @@ use tasklane_core::member::{Role, WorkerDescriptor};
 use tasklane_core::message::{Control, Message, WorkerStats};
 use tasklane_ports::{Address, View};
 
-use crate::request::INTERNAL_PREFIX;
-
 use super::Node;
 
 /// A live worker.
@@ -45,7 +43,7 @@ impl Node {
         let view = self.0.parts.scheduler.view();
         let stats = self.0.stats.lock().unwrap_or_else(PoisonError::into_inner);
         let mut workers: Vec<WorkerInfo> = descriptors(&view)
-            .filter(|(_, descriptor)| !descriptor.name.as_str().starts_with(INTERNAL_PREFIX))
+            .filter(|(_, descriptor)| !descriptor.name.is_own())
             .map(|(session, descriptor)| WorkerInfo {
                 session,
                 descriptor: descriptor.clone(),

@@ -131,11 +131,11 @@ fn pairs(
 }
 
 /// What the names of task types, queues and workers begin with that servers keep for themselves.
-pub const INTERNAL_PREFIX: &str = "tasklane.";
+pub const INTERNAL_PREFIX: &str = Name::OWN_PREFIX;
 
 /// Refuses the name of something that servers keep for themselves.
 pub fn check_internal(field: &str, name: &Name) -> Result<(), FieldError> {
-    if name.as_str().starts_with(INTERNAL_PREFIX) {
+    if name.is_own() {
         let rule = format!("must not begin with `{INTERNAL_PREFIX}`: such names are the server's own");
         return Err(FieldError::invalid(field, rule));
     }

@@ -1,0 +1,134 @@
+//! Webhooks.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use crate::client::Client;
+use crate::error::Error;
+use crate::task::{Status, TaskError};
+
+/// Somebody who is told over HTTP of what happens.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Webhook {
+    /// Where the news is sent to.
+    pub url: String,
+    /// What is news: `finished`, `failed`, and for schedules `failing`, `late`. Empty for what the server takes then.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub on: Vec<String>,
+}
+
+impl Webhook {
+    /// Told of this.
+    pub fn new(url: impl Into<String>, on: &[&str]) -> Self {
+        Self { url: url.into(), on: on.iter().map(|&on| on.to_owned()).collect() }
+    }
+}
+
+/// A message that is, or was, delivered.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Delivery {
+    /// The task that delivers it.
+    pub delivery_id: String,
+    /// What the receiver knows it by.
+    pub message_id: String,
+    /// What happened.
+    pub event: String,
+    /// Who is told.
+    pub url: String,
+    /// The task that it is about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task_id: Option<String>,
+    /// The schedule that it is about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub schedule: Option<String>,
+    /// Where it is.
+    pub status: Status,
+    /// How often it was tried.
+    pub attempts: u32,
+    /// When it is tried next.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_attempt_at: Option<Timestamp>,
+    /// What went wrong last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<TaskError>,
+    /// Everything else.
+    #[serde(flatten)]
+    pub more: Map<String, Value>,
+}
+
+/// What deliveries are signed with.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct WebhookSecret {
+    /// In use.
+    pub secret: String,
+    /// Also in use, for a while.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub previous: Option<String>,
+    /// Until then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub previous_until: Option<Timestamp>,
+}
+
+#[derive(Deserialize)]
+struct Deliveries {
+    deliveries: Vec<Delivery>,
+    #[serde(default)]
+    cursor: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Started {
+    delivery_id: String,
+}
+
+impl Client {
+    /// The last deliveries, the newest first: of a task or of all, in these states or in any.
+    pub async fn deliveries(
+        &self,
+        task: Option<&str>,
+        statuses: &[Status],
+        limit: usize,
+    ) -> Result<Vec<Delivery>, Error> {
+        let status = statuses.iter().map(|status| status.as_str()).collect::<Vec<_>>().join(",");
+        let mut found = Vec::new();
+        let mut cursor: Option<String> = None;
+        loop {
+            let wanted = (limit - found.len()).clamp(1, 1000).to_string();
+            let pairs = [
+                ("task", task),
+                ("status", Some(status.as_str()).filter(|text| !text.is_empty())),
+                ("limit", Some(wanted.as_str())),
+                ("cursor", cursor.as_deref()),
+            ];
+            let pairs: Vec<(&str, &str)> =
+                pairs.into_iter().filter_map(|(key, value)| Some((key, value?))).collect();
+            let page: Deliveries = self.answer(self.get(&["webhooks", "deliveries"]).query(&pairs)).await?;
+            found.extend(page.deliveries);
+            cursor = page.cursor;
+            if cursor.is_none() || found.len() >= limit {
+                return Ok(found);
+            }
+        }
+    }
+
+    /// What deliveries of the namespace are signed with.
+    pub async fn webhook_secret(&self) -> Result<WebhookSecret, Error> {
+        self.answer(self.get(&["webhooks", "secret"])).await
+    }
+
+    /// Replaces it. For a day, deliveries are signed with both.
+    pub async fn rotate_webhook_secret(&self) -> Result<WebhookSecret, Error> {
+        self.answer(self.post(&["webhooks", "secret", "rotate"])).await
+    }
+
+    /// Sends a message to an address, to see whether it arrives. Answers the delivery, which is a task.
+    pub async fn test_webhook(&self, url: &str) -> Result<String, Error> {
+        let body = json!({ "url": url });
+        let started: Started = self.answer(self.post(&["webhooks", "test"]).json(&body)).await?;
+        Ok(started.delivery_id)
+    }
+}

@@ -1,0 +1,111 @@
+//! `tasklane webhook`: who was told of what.
+
+use std::time::Duration;
+
+use tasklane_client::{Client, Delivery, Status, WebhookSecret};
+
+use super::exit::Exit;
+use super::out::{Out, pairs, remark};
+use super::value;
+
+/// Look at deliveries of webhooks, and test receivers
+#[derive(Debug, clap::Subcommand)]
+#[command(after_help = "\
+A delivery is a task: `tasklane get`, `cancel` and `retry` take its id.
+docs/webhooks.md tells what is sent, and how a receiver checks who sent it.")]
+pub(crate) enum Command {
+    /// List deliveries, the newest first
+    Deliveries {
+        /// Only those about this task
+        #[arg(long, value_name = "TASK")]
+        task: Option<String>,
+
+        /// Only those in this state, such as FAILED; may be repeated
+        #[arg(long, value_parser = value::status, value_name = "STATUS")]
+        status: Vec<Status>,
+
+        /// How many, at most
+        #[arg(long, short = 'n', default_value_t = 50, value_name = "N")]
+        limit: usize,
+    },
+    /// Show what deliveries are signed with
+    Secret {
+        /// Replace it; for a day, deliveries are signed with both
+        #[arg(long)]
+        rotate: bool,
+    },
+    /// Send a message to an address and wait until it is there
+    Test {
+        /// The address
+        #[arg(value_name = "URL")]
+        receiver: String,
+    },
+}
+
+/// How long a test is waited for.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+pub(crate) async fn run(command: Command, client: &Client, out: Out) -> anyhow::Result<Exit> {
+    match command {
+        Command::Deliveries { task, status, limit } => {
+            let found = client.deliveries(task.as_deref(), &status, limit).await?;
+            out.rows(&found, &["DELIVERY", "STATUS", "TRIES", "EVENT", "URL", "ERROR"], cells)?;
+            if found.is_empty() {
+                remark("nothing was delivered; for that: tasklane run --webhook URL -- COMMAND");
+            }
+            Ok(Exit::OK)
+        }
+        Command::Secret { rotate } => {
+            let secret =
+                if rotate { client.rotate_webhook_secret().await? } else { client.webhook_secret().await? };
+            out.either(&secret, shown).map(|()| Exit::OK)
+        }
+        Command::Test { receiver } => {
+            let delivery = client.test_webhook(&receiver).await?;
+            let arrived = async {
+                loop {
+                    let task = client.wait(&delivery, Duration::from_millis(500)).await?;
+                    // What has failed once is told at once, although it is tried again.
+                    if task.status.is_final() || task.error.is_some() {
+                        return Ok::<_, tasklane_client::Error>(task);
+                    }
+                }
+            };
+            let task = tokio::time::timeout(PATIENCE, arrived).await.ok().transpose()?;
+            match task {
+                Some(task) if task.status == Status::Success => {
+                    remark(format_args!("tasklane: {receiver} has it"));
+                    out.either(&task, |task| task.task_id.clone()).map(|()| Exit::OK)
+                }
+                other => {
+                    let error = other.and_then(|task| task.error).map(|error| error.message);
+                    remark(format_args!(
+                        "tasklane: {receiver} does not have it: {}",
+                        error.as_deref().unwrap_or("it did not answer in time")
+                    ));
+                    // Nobody waits for it any more.
+                    client.cancel(&delivery).await?;
+                    Ok(Exit::FAILED)
+                }
+            }
+        }
+    }
+}
+
+fn cells(delivery: &Delivery) -> Vec<String> {
+    vec![
+        delivery.delivery_id.clone(),
+        delivery.status.to_string(),
+        delivery.attempts.to_string(),
+        delivery.event.clone(),
+        delivery.url.clone(),
+        delivery.error.as_ref().map_or_else(String::new, |error| error.message.clone()),
+    ]
+}
+
+fn shown(secret: &WebhookSecret) -> String {
+    let mut lines = vec![("secret", secret.secret.clone())];
+    lines.extend(secret.previous.clone().map(|previous| ("previous", previous)));
+    lines.extend(secret.previous_until.map(|until| ("until", value::shown_time(Some(until)))));
+    pairs(&lines)
+}

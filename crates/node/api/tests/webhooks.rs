@@ -1,0 +1,313 @@
+//! Webhooks over REST, told to a receiver on a real socket.
+
+mod support;
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode};
+use serde_json::{Value, json};
+use support::{Server, task, task_with};
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+
+/// Something that was received.
+#[derive(Debug)]
+struct Message {
+    id: String,
+    signatures: usize,
+    body: Value,
+}
+
+/// Answers with what it is told to, and 204 after that.
+struct Receiver {
+    url: String,
+    answers: Arc<Mutex<Vec<StatusCode>>>,
+    messages: mpsc::UnboundedReceiver<Message>,
+}
+
+type Shared = (Arc<Mutex<Vec<StatusCode>>>, mpsc::UnboundedSender<Message>);
+
+async fn receive(
+    State((answers, heard)): State<Shared>,
+    headers: HeaderMap,
+    body: String,
+) -> (StatusCode, HeaderMap) {
+    let header = |name: &str| headers[name].to_str().expect("text").to_owned();
+    assert_eq!(header("content-type"), "application/json");
+    assert!(header("webhook-timestamp").parse::<i64>().is_ok());
+    let signatures = header("webhook-signature").split(' ').filter(|part| part.starts_with("v1,")).count();
+    let body = serde_json::from_str(&body).expect("JSON");
+    let _ = heard.send(Message { id: header("webhook-id"), signatures, body });
+    let answer = answers.lock().unwrap_or_else(PoisonError::into_inner).pop();
+    let again = HeaderMap::from_iter([(axum::http::header::RETRY_AFTER, "0".parse().expect("a value"))]);
+    (answer.unwrap_or(StatusCode::NO_CONTENT), again)
+}
+
+impl Receiver {
+    async fn start() -> Self {
+        let (heard, messages) = mpsc::unbounded_channel();
+        let answers = Arc::<Mutex<Vec<StatusCode>>>::default();
+        let router = Router::new().fallback(receive).with_state((Arc::clone(&answers), heard));
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let url = format!("http://{}/hook", listener.local_addr().expect("an address"));
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        Self { url, answers, messages }
+    }
+
+    fn answer(&self, status: StatusCode) {
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner).push(status);
+    }
+
+    async fn next(&mut self) -> Message {
+        let next = tokio::time::timeout(Duration::from_mins(1), self.messages.recv()).await;
+        next.expect("a message in time").expect("the receiver runs")
+    }
+
+    fn has_more(&mut self) -> bool {
+        self.messages.try_recv().is_ok()
+    }
+
+    fn hook(&self, on: &[&str]) -> Value {
+        json!({ "url": self.url, "on": on })
+    }
+}
+
+/// The deliveries that there are, once they have all ended.
+async fn deliveries(server: &Server, query: &str, count: usize) -> Vec<Value> {
+    loop {
+        let page = server.get(&format!("/api/v1/webhooks/deliveries{query}")).await.json();
+        let all = page["deliveries"].as_array().expect("a list").clone();
+        if all.len() >= count && all.iter().all(|one| !one["finishedAt"].is_null()) {
+            return all;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_end_of_a_task_is_told_and_the_delivery_listed() {
+    let (server, mut receiver) = (Server::start().await, Receiver::start().await);
+    let hooks = json!([receiver.hook(&["finished"])]);
+    let done = server
+        .run(task_with("echo", json!({ "payload": "hi", "metadata": { "a": "b" }, "webhooks": hooks })))
+        .await;
+    assert_eq!(done["webhooks"], hooks);
+    let told = receiver.next().await;
+    assert_eq!((&told.body["type"], told.signatures), (&json!("task.succeeded"), 1));
+    assert_eq!(told.body["timestamp"], done["finishedAt"]);
+    let data = &told.body["data"];
+    for field in ["taskId", "status", "taskName", "taskType", "queue", "createdAt", "finishedAt", "metadata"]
+    {
+        assert_eq!(data[field], done[field], "{field}");
+    }
+    assert_eq!(data["result"]["data"], "hi");
+    let id = done["taskId"].as_str().expect("an id");
+    let [delivery] = &deliveries(&server, &format!("?task={id}"), 1).await[..] else {
+        panic!("there is one")
+    };
+    assert_eq!((&delivery["status"], &delivery["event"]), (&json!("SUCCESS"), &json!("task.succeeded")));
+    assert_eq!((&delivery["url"], &delivery["messageId"]), (&json!(receiver.url), &json!(told.id)));
+    assert_eq!((&delivery["taskId"], &delivery["attempts"]), (&json!(id), &json!(1)));
+    assert_eq!(deliveries(&server, "?status=SUCCESS,FAILED", 1).await[..], *std::slice::from_ref(delivery));
+    assert!(!receiver.has_more());
+    server.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_failures_are_told_to_those_who_ask_for_them() {
+    let (server, mut receiver) = (Server::start().await, Receiver::start().await);
+    let hooks = json!([receiver.hook(&["failed"])]);
+    server.run(task_with("echo", json!({ "webhooks": hooks }))).await;
+    let failed = server.run(task_with("fail", json!({ "retryCount": 0, "webhooks": hooks }))).await;
+    let told = receiver.next().await;
+    assert_eq!(
+        (&told.body["type"], &told.body["data"]["taskId"]),
+        (&json!("task.failed"), &failed["taskId"])
+    );
+    assert_eq!(told.body["data"]["error"]["code"], failed["error"]["code"]);
+    assert_eq!(deliveries(&server, "", 1).await.len(), 1);
+    server.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_queue_tells_of_its_tasks_and_of_a_whole_once() {
+    let (server, mut receiver) = (Server::start().await, Receiver::start().await);
+    let policy = json!({ "version": 0, "policy": { "webhooks": [receiver.hook(&["finished"])] } });
+    let put = server.request("PUT", "/api/v1/queues/told").json(&policy).send().await;
+    assert_eq!(put.status, 200, "{}", put.text);
+    assert_eq!(put.json()["policy"]["webhooks"], policy["policy"]["webhooks"]);
+    // Who is named by the task and by its queue is told once.
+    let own = json!([receiver.hook(&["failed"])]);
+    let one = server.run(task_with("echo", json!({ "queue": "told", "webhooks": own }))).await;
+    assert_eq!(receiver.next().await.body["data"]["taskId"], one["taskId"]);
+    let many = json!({ "queue": "told", "map": { "items": [1, 2, 3] } });
+    let many = server.run(task_with("echo", many)).await;
+    assert_eq!(receiver.next().await.body["data"]["taskId"], many["taskId"]);
+    assert_eq!(deliveries(&server, "", 2).await.len(), 2);
+    assert!(!receiver.has_more());
+    server.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_delivery_is_tried_again_and_given_up_when_the_receiver_is_gone() {
+    let (server, mut receiver) = (Server::start().await, Receiver::start().await);
+    receiver.answer(StatusCode::SERVICE_UNAVAILABLE);
+    let hooks = json!([receiver.hook(&["finished"])]);
+    server.run(task_with("echo", json!({ "webhooks": hooks }))).await;
+    let (first, second) = (receiver.next().await, receiver.next().await);
+    assert_eq!((&first.id, &first.body), (&second.id, &second.body));
+    assert_eq!(deliveries(&server, "", 1).await[0]["attempts"], 2);
+
+    receiver.answer(StatusCode::GONE);
+    let done = server.run(task_with("echo", json!({ "webhooks": hooks }))).await;
+    let gone = receiver.next().await;
+    let query = format!("?task={}", done["taskId"].as_str().expect("an id"));
+    let [delivery] = &deliveries(&server, &query, 1).await[..] else { panic!("there is one") };
+    assert_eq!((&delivery["status"], &delivery["error"]["code"]), (&json!("FAILED"), &json!("http_status")));
+    // Somebody asks for it once more: the same message, for the same task.
+    let id = delivery["deliveryId"].as_str().expect("an id");
+    let again = server.post(&format!("/api/v1/tasks/{id}/retry"), &json!({})).await;
+    assert_eq!(again.status, 201, "{}", again.text);
+    assert_eq!(receiver.next().await.id, gone.id);
+    assert_eq!(deliveries(&server, &query, 2).await.len(), 2);
+    server.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_schedule_tells_of_its_tasks_and_that_it_fails() {
+    let (server, mut receiver) = (Server::start().await, Receiver::start().await);
+    let hooks = json!([receiver.hook(&["finished", "failing"])]);
+    let put = |task: Value| {
+        let schedule = json!({
+            "every": "1h", "overlap": "allowAll", "task": task, "pauseAfterFailures": 2,
+            "webhooks": hooks,
+        });
+        server.request("PUT", "/api/v1/schedules/s").json(&schedule).send()
+    };
+    let trigger = || async {
+        let fired = server.request("POST", "/api/v1/schedules/s/trigger").send().await;
+        assert_eq!(fired.status, 201, "{}", fired.text);
+        fired.json()["taskId"].clone()
+    };
+    let answer = put(task_with("fail", json!({ "retryCount": 0 }))).await;
+    assert_eq!(answer.status, 201, "{}", answer.text);
+    let task_id = trigger().await;
+    let mut told = [receiver.next().await.body, receiver.next().await.body];
+    told.sort_by_key(|body| body["type"].as_str().expect("text").to_owned());
+    assert_eq!((&told[0]["type"], &told[0]["data"]["schedule"]), (&json!("schedule.failing"), &json!("s")));
+    assert_eq!((&told[1]["type"], &told[1]["data"]["taskId"]), (&json!("task.failed"), &task_id));
+    assert_eq!(told[1]["data"]["schedule"], "s");
+    put(task("echo")).await;
+    trigger().await;
+    let mut told = [receiver.next().await.body, receiver.next().await.body];
+    told.sort_by_key(|body| body["type"].as_str().expect("text").to_owned());
+    assert_eq!(
+        (&told[0]["type"], &told[1]["type"]),
+        (&json!("schedule.recovered"), &json!("task.succeeded"))
+    );
+    // A schedule is paused as soon as its tasks have failed so often, not only at its next time.
+    put(task_with("fail", json!({ "retryCount": 0 }))).await;
+    trigger().await;
+    trigger().await;
+    let mut told = Vec::new();
+    for _ in 0..4 {
+        told.push(receiver.next().await.body["type"].as_str().expect("text").to_owned());
+    }
+    told.sort_unstable();
+    assert_eq!(told, ["schedule.failing", "schedule.paused", "task.failed", "task.failed"]);
+    assert_eq!(server.get("/api/v1/schedules/s").await.json()["enabled"], false);
+    server.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_schedule_whose_task_does_not_begin_is_late() {
+    let (server, mut receiver) = (Server::start().await, Receiver::start().await);
+    let schedule = json!({
+        "every": "1h", "task": task("nobody_runs_this"), "lateAfter": "1s",
+        "webhooks": [receiver.hook(&["late"])],
+    });
+    let answer = server.request("PUT", "/api/v1/schedules/s").json(&schedule).send().await;
+    assert_eq!(answer.status, 201, "{}", answer.text);
+    server.request("POST", "/api/v1/schedules/s/trigger").send().await;
+    let told = receiver.next().await.body;
+    assert_eq!((&told["type"], &told["data"]["schedule"]), (&json!("schedule.late"), &json!("s")));
+    let late = server.get("/api/v1/schedules/s").await.json()["late"].clone();
+    assert_eq!(told["data"]["nominalTime"], late);
+    server.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_is_told_of_once() {
+    let (server, mut receiver) = (Server::start().await, Receiver::start().await);
+    let run = json!({
+        "nodes": [{ "name": "a", "taskType": "echo" }, { "name": "b", "taskType": "echo", "dependsOn": ["a"] }],
+        "webhooks": [receiver.hook(&["finished"])],
+    });
+    let started = server.post("/api/v1/workflows/runs", &run).await;
+    assert_eq!(started.status, 201, "{}", started.text);
+    let told = receiver.next().await.body;
+    assert_eq!(
+        (&told["type"], &told["data"]["taskId"]),
+        (&json!("task.succeeded"), &started.json()["runId"])
+    );
+    assert_eq!(deliveries(&server, "", 1).await.len(), 1);
+    server.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn secrets_are_replaced_without_a_gap() {
+    let (server, mut receiver) = (Server::start().await, Receiver::start().await);
+    let secret = server.get("/api/v1/webhooks/secret").await.json();
+    assert!(secret["secret"].as_str().is_some_and(|text| text.starts_with("whsec_")));
+    assert_eq!(server.get("/api/v1/webhooks/secret").await.json(), secret);
+    let test = json!({ "url": receiver.url });
+    let send = || async {
+        let answer = server.post("/api/v1/webhooks/test", &test).await;
+        assert_eq!(answer.status, 202, "{}", answer.text);
+    };
+    send().await;
+    let told = receiver.next().await;
+    assert_eq!((told.signatures, &told.body["type"]), (1, &json!("test")));
+    let rotated = server.request("POST", "/api/v1/webhooks/secret/rotate").send().await.json();
+    assert_eq!(rotated["previous"], secret["secret"]);
+    assert_ne!(rotated["secret"], secret["secret"]);
+    send().await;
+    assert_eq!(receiver.next().await.signatures, 2);
+    server.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bad_webhooks_are_refused_by_field() {
+    let server = Server::start().await;
+    let hook = |more: &Value| {
+        let mut hook = json!({ "url": "http://127.0.0.1:9/" });
+        hook.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+        json!({ "webhooks": [hook] })
+    };
+    for (more, code, field) in [
+        (json!({ "url": "mailto:a@b" }), "invalid_value", "webhooks[0].url"),
+        (json!({ "url": "http://" }), "invalid_value", "webhooks[0].url"),
+        (json!({ "on": ["late"] }), "invalid_value", "webhooks[0].on"),
+        (json!({ "on": [] }), "invalid_value", "webhooks[0].on"),
+        (json!({ "secret": "x" }), "unknown_field", "webhooks[0].secret"),
+    ] {
+        let answer = server.post("/api/v1/tasks", &task_with("echo", hook(&more))).await;
+        answer.problem(422, code, Some(field));
+    }
+    let policy = json!({ "version": 0, "policy": hook(&json!({ "url": "x" })) });
+    let put = server.request("PUT", "/api/v1/queues/q").json(&policy).send().await;
+    put.problem(422, "invalid_value", Some("policy.webhooks[0].url"));
+    let mut schedule = json!({ "every": "1h", "task": task("echo") });
+    schedule["webhooks"] = hook(&json!({ "on": ["late"] }))["webhooks"].clone();
+    let put = server.request("PUT", "/api/v1/schedules/s").json(&schedule).send().await;
+    put.problem(422, "missing_field", Some("lateAfter"));
+    server.post("/api/v1/webhooks/test", &json!({ "url": "x" })).await.problem(
+        422,
+        "invalid_value",
+        Some("url"),
+    );
+    server.close().await;
+}
