@@ -1,10 +1,15 @@
-//! What a workflow does next. Pure: it is told which tasks exist and how they ended, and says which may begin.
+//! What a task that drives others does next: a run of a workflow, a task that becomes many, a job. Pure: it is told which
+//! tasks exist and how they ended, and says which may begin.
 //!
-//! What is decided about a node rests only on how its dependencies ended, not on the order in which that was heard. So
-//! whoever forgets everything and is told anew decides the same.
+//! What is decided rests only on what exists and how it ended, not on the order in which that was heard. So whoever forgets
+//! everything and is told anew decides the same.
 
+mod fan;
 mod graph;
+mod job;
 mod run;
 
+pub use fan::{Fan, Part};
 pub use graph::{Graph, GraphError, NodeSpec, TriggerRule};
+pub use job::{AGAIN_MAX, Job, JobLimit, JobLimits, ROOT, analysis_of, analyzed_by, depth, is_analysis};
 pub use run::{Counts, End, NodeState, OnFailure, Run, Skip};

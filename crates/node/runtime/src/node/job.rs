@@ -4,10 +4,9 @@
 //! whose type has an analyzer, another part looks at its result; what that names become parts too. The job is over when
 //! nothing is open and nothing is left to look at. Analyzers are those that were there when the job began.
 //!
-//! Parts are named by where they come from: `r` is the root, `r/a` looks at it, `r.0` is the first that was added, `r+1`
-//! is the root run again.
+//! What comes next, and how parts are named, is decided in `tasklane_workflow`.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +14,7 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
+use tasklane_core::guard::Guards;
 use tasklane_core::id::{Name, TaskId};
 use tasklane_core::message::{Dispatch, Finish};
 use tasklane_core::status::Status;
@@ -22,7 +22,7 @@ use tasklane_core::task::{NewTask, Payload, Progress, TaskError, TaskRow, Unique
 use tasklane_ports::{
     Attempt, DocumentKey, DocumentKind, Execution, Executor, ExecutorError, StoreError, TaskView,
 };
-
+use tasklane_workflow::{Job, JobLimit, JobLimits, ROOT, analysis_of, analyzed_by, depth, is_analysis};
 use tokio::time::Instant;
 
 use crate::clock;
@@ -37,10 +37,6 @@ use super::{Node, SubmitError};
 
 /// Task type and queue of jobs.
 pub const JOB_TYPE: &str = "tasklane.job";
-
-const ROOT: &str = "r";
-/// How often an analyzer may have a task run again.
-const RETRIES_MAX: u32 = 10;
 
 /// How often a teardown looks at what is being cancelled.
 const TEARDOWN_LOOK: Duration = Duration::from_millis(50);
@@ -278,15 +274,6 @@ pub(super) fn again(payload: &str, job: TaskId) -> Option<Payload> {
     serde_json::to_string(&spec).ok().map(Payload::Json)
 }
 
-/// Where a part of a job comes from, by its name.
-fn depth(name: &str) -> usize {
-    name.matches('.').count()
-}
-
-fn is_analysis(name: &str) -> bool {
-    name.ends_with("/a")
-}
-
 /// What is known of a part.
 #[derive(Clone, Debug)]
 struct Member {
@@ -330,18 +317,14 @@ enum Next {
 struct JobNow {
     root: NewTask,
     analyzers: BTreeMap<Name, Analyzer>,
-    members: HashMap<String, Member>,
+    job: Job<Member, Next>,
     /// By id, those that have not ended.
     open: HashMap<TaskId, String>,
-    /// Ends that nobody has looked at yet.
-    ended: VecDeque<String>,
-    /// To be submitted.
-    ready: VecDeque<(String, Next)>,
+    /// Those that only take an id, and have not ended.
+    taking: HashSet<TaskId>,
     failure: Option<TaskError>,
     /// Parts that are none, because another task holds their unique key.
     held: HashSet<String>,
-    tasks: usize,
-    halted: bool,
 }
 
 impl JobNow {
@@ -355,65 +338,65 @@ impl JobNow {
         Ok(Self {
             root: spec.root,
             analyzers,
-            members: HashMap::new(),
+            job: Job::new(Guards::ALL_ON),
             open: HashMap::new(),
-            ended: VecDeque::new(),
-            ready: VecDeque::new(),
+            taking: HashSet::new(),
             failure: None,
             held: HashSet::new(),
-            tasks: 0,
-            halted: false,
         })
     }
 
     async fn read(&mut self, node: &Node, id: TaskId) -> Result<(), StoreError> {
-        self.members.clear();
+        let halted = self.job.is_halted();
+        self.job = Job::new(Guards::ALL_ON);
         self.open.clear();
-        self.ended.clear();
-        self.ready.clear();
-        // The oldest one of a name counts, which comes last.
-        node.each_part(id, |name, row| self.add(name.to_owned(), &row)).await?;
-        self.open =
-            self.members.iter().filter(|(_, member)| !member.status.is_final()).map(open_of).collect();
-        let mut ended: Vec<String> =
-            self.members.keys().filter(|name| !self.is_open(name)).cloned().collect();
-        ended.sort_unstable();
-        self.ended = ended.into();
-        self.tasks =
-            self.members.keys().filter(|name| !is_analysis(name) && !name.starts_with(TAKEN)).count();
-        Ok(())
-    }
-
-    fn add(&mut self, name: String, row: &TaskRow) {
-        let member = Member { id: row.id, status: row.state.status, task_type: row.head.task_type.clone() };
-        let code = row.state.error.as_ref().map(|error| error.code.as_str());
-        if member.task_type.as_str() == REFUSED_TYPE && code == Some(HELD) {
-            self.held.insert(name.clone());
+        self.taking.clear();
+        let mut found: BTreeMap<String, Member> = BTreeMap::new();
+        node.each_part(id, |name, row| {
+            let status = row.state.status;
+            if name.starts_with(TAKEN) {
+                self.taking.extend(Some(row.id).filter(|_| !status.is_final()));
+                return;
+            }
+            let task_type = row.head.task_type.clone();
+            if task_type.as_str() == REFUSED_TYPE && code_of(&row) == Some(HELD) {
+                self.held.insert(name.to_owned());
+            }
+            // The oldest one of a name counts, which comes last.
+            found.insert(name.to_owned(), Member { id: row.id, status, task_type });
+        })
+        .await?;
+        for (name, member) in found {
+            let (id, status) = (member.id, member.status);
+            self.job.found(name.clone(), member);
+            if status.is_final() {
+                self.job.ended(name);
+            } else {
+                self.open.insert(id, name);
+            }
         }
-        self.members.insert(name, member);
-    }
-
-    fn is_open(&self, name: &str) -> bool {
-        self.members.get(name).is_some_and(|member| !member.status.is_final())
+        if halted {
+            self.job.halt();
+        }
+        Ok(())
     }
 
     /// Whether a part has ended so that there is something to look at.
     fn is_analyzed(&self, name: &str, member: &Member) -> bool {
         !is_analysis(name)
-            && !name.starts_with(TAKEN)
             && matches!(member.status, Status::Success | Status::Failed)
             && self.analyzers.contains_key(&member.task_type)
     }
 
     fn counts(&self) -> JobCounts {
         let mut counts = JobCounts::default();
-        for (name, member) in &self.members {
-            if is_analysis(name) || name.starts_with(TAKEN) || self.held.contains(name) {
+        for (name, member) in self.job.members() {
+            if is_analysis(name) || self.held.contains(name) {
                 continue;
             }
             counts.add(member.status);
-            let analysis = format!("{name}/a");
-            let looked_at = self.members.get(&analysis).is_some_and(|analysis| analysis.status.is_final());
+            let analysis = self.job.member(&analysis_of(name));
+            let looked_at = analysis.is_some_and(|analysis| analysis.status.is_final());
             counts.unanalyzed += usize::from(self.is_analyzed(name, member) && !looked_at);
         }
         counts
@@ -421,59 +404,60 @@ impl JobNow {
 
     fn begun(&mut self, name: String, id: TaskId, task_type: Name) {
         self.open.insert(id, name.clone());
-        self.members.insert(name, Member { id, status: Status::Pending, task_type });
+        self.job.begun(name, Member { id, status: Status::Pending, task_type });
     }
 
     fn note_failure(&mut self, error: TaskError) {
+        self.job.fail();
         self.failure.get_or_insert(error);
+    }
+
+    fn note_limit(&mut self, limit: &JobLimit) {
+        self.note_failure(TaskError::new("job_limit", limit.to_string()));
     }
 
     /// Looks at parts that have ended: what they lead to becomes ready.
     async fn look(&mut self, node: &Node) -> Result<(), StoreError> {
-        while !self.ended.is_empty() {
-            let names: Vec<String> = self.ended.drain(..self.ended.len().min(LOOK)).collect();
-            let ids: Vec<TaskId> = names.iter().map(|name| self.members[name].id).collect();
+        loop {
+            let names = self.job.take_ended(LOOK);
+            if names.is_empty() {
+                return Ok(());
+            }
+            let ids = names.iter().filter_map(|name| self.job.member(name)).map(|member| member.id);
+            let ids: Vec<TaskId> = ids.collect();
+            // Should the store fail here, everything is read anew.
             for (name, view) in names.into_iter().zip(node.views(&ids).await?) {
                 let Some(view) = view else { continue };
-                match name.starts_with(TAKEN) {
-                    true => {}
-                    false if is_analysis(&name) => self.on_analysis(&name, &view),
-                    false => self.on_end(&name, &view),
-                }
+                if is_analysis(&name) { self.on_analysis(&name, &view) } else { self.on_end(&name, &view) }
             }
         }
-        Ok(())
     }
 
     /// A task of the job has ended.
     fn on_end(&mut self, name: &str, view: &TaskView) {
-        let member = &self.members[name];
-        let analysis = format!("{name}/a");
-        let code = view.row.state.error.as_ref().map(|error| error.code.as_str());
-        if member.task_type.as_str() == REFUSED_TYPE && code == Some(HELD) {
+        let Some(member) = self.job.member(name).cloned() else { return };
+        if member.task_type.as_str() == REFUSED_TYPE && code_of(&view.row) == Some(HELD) {
             // Somebody else does it, or has done it.
             self.held.insert(name.to_owned());
             return;
         }
-        if !self.is_analyzed(name, member) {
+        if !self.is_analyzed(name, &member) {
             if member.status != Status::Success {
                 let why = view.row.state.error.as_ref().map_or("", |error| &error.message);
                 self.note_failure(part_failed("task", &member.id.to_string(), member.status, why));
             }
             return;
         }
-        if self.members.contains_key(&analysis) {
-            return;
-        }
         let analyzer = &self.analyzers[&member.task_type];
-        let request = analyzer.request(&view.row, &given(name, view));
-        let request = request.map_err(|error| TaskError::new("invalid", error.to_string()).bounded());
-        self.ready.push_back((analysis, Next::New(Box::new(request))));
+        self.job.analyze(name, || {
+            let request = analyzer.request(&view.row, &given(name, view));
+            Next::of(request)
+        });
     }
 
     /// A result was looked at.
     fn on_analysis(&mut self, name: &str, view: &TaskView) {
-        let of = name.trim_end_matches("/a").to_owned();
+        let of = analyzed_by(name).to_owned();
         let status = view.row.state.status;
         if status != Status::Success {
             let why = view.row.state.error.as_ref().map_or("", |error| &error.message);
@@ -487,7 +471,7 @@ impl JobNow {
                 return self.note_failure(TaskError::new("analysis_invalid", message).bounded());
             }
         };
-        let Some(member) = self.members.get(&of) else { return };
+        let Some(member) = self.job.member(&of) else { return };
         let judged = analysis.verdict.unwrap_or(match member.status {
             Status::Success => Verdict::Success,
             _ => Verdict::Failure,
@@ -499,69 +483,45 @@ impl JobNow {
                 let message = format!("task {id} is judged to have failed");
                 self.note_failure(TaskError::new("part_failed", message));
             }
-            Verdict::Retry => self.run_again(&of, id),
+            Verdict::Retry => {
+                if let Err(limit) = self.job.run_again(&of, Next::Again(id)) {
+                    self.note_failure(TaskError::new("part_failed", format!("task {id}: {limit}")));
+                }
+            }
         }
         self.add_subtasks(&of, analysis.subtasks);
     }
 
     fn of_id(&self, name: &str) -> String {
-        self.members.get(name).map_or_else(String::new, |member| member.id.to_string())
-    }
-
-    fn run_again(&mut self, name: &str, id: TaskId) {
-        // Only what stands behind the last point tells of this task; before it, of those that it comes from.
-        let (base, times) = match name.rsplit_once('+') {
-            Some((base, times)) if !times.contains('.') => (base, times.parse().unwrap_or(0)),
-            _ => (name, 0_u32),
-        };
-        if times >= RETRIES_MAX {
-            let message = format!("task {id} was run again {RETRIES_MAX} times");
-            return self.note_failure(TaskError::new("part_failed", message));
-        }
-        let again = format!("{base}+{}", times + 1);
-        if !self.members.contains_key(&again) {
-            self.tasks += 1;
-            self.ready.push_back((again, Next::Again(id)));
-        }
+        self.job.member(name).map_or_else(String::new, |member| member.id.to_string())
     }
 
     fn add_subtasks(&mut self, of: &str, subtasks: Vec<Result<TaskRequest, FieldError>>) {
-        let Some(analyzer) = self.members.get(of).and_then(|member| self.analyzers.get(&member.task_type))
+        let Some(analyzer) = self.job.member(of).and_then(|member| self.analyzers.get(&member.task_type))
         else {
             return;
         };
-        let (max_depth, max_subtasks, max_tasks) =
-            (analyzer.max_depth, analyzer.max_subtasks, analyzer.max_tasks);
-        let wrong = if subtasks.is_empty() {
-            None
-        } else if subtasks.len() > max_subtasks as usize {
-            Some(format!("{} subtasks were asked for at once, {max_subtasks} are allowed", subtasks.len()))
-        } else if depth(of) >= max_depth as usize {
-            Some(format!("tasks may be {max_depth} away from their root, and no further"))
-        } else {
-            None
+        let limits = JobLimits {
+            depth: analyzer.max_depth as usize,
+            at_once: analyzer.max_subtasks as usize,
+            tasks: analyzer.max_tasks as usize,
         };
-        if let Some(message) = wrong {
-            return self.note_failure(TaskError::new("job_limit", message));
-        }
-        for (at, request) in subtasks.into_iter().enumerate() {
-            let name = format!("{of}.{at}");
-            if self.members.contains_key(&name) {
-                continue;
-            }
-            if self.tasks >= max_tasks as usize {
-                let message = format!("a job may have {max_tasks} tasks");
-                return self.note_failure(TaskError::new("job_limit", message));
-            }
-            self.tasks += 1;
-            let request = request.map_err(|error| TaskError::new("invalid", error.to_string()).bounded());
-            self.ready.push_back((name, Next::New(Box::new(request))));
+        let requests = subtasks.into_iter().map(Next::of).collect();
+        if let Err(limit) = self.job.add(of, requests, limits) {
+            self.note_limit(&limit);
         }
     }
 }
 
-fn open_of((name, member): (&String, &Member)) -> (TaskId, String) {
-    (member.id, name.clone())
+impl Next {
+    fn of(request: Result<TaskRequest, FieldError>) -> Self {
+        let error = |error: FieldError| TaskError::new("invalid", error.to_string()).bounded();
+        Self::New(Box::new(request.map_err(error)))
+    }
+}
+
+fn code_of(row: &TaskRow) -> Option<&str> {
+    row.state.error.as_ref().map(|error| error.code.as_str())
 }
 
 /// What an analysis is given.
@@ -646,30 +606,32 @@ impl Drive for JobNow {
     }
 
     async fn begin(&mut self, driver: &Driver) -> Result<Option<Duration>, Trouble> {
-        if !self.members.contains_key(ROOT) {
+        if self.job.member(ROOT).is_none() {
             let id = self.root.id;
             match driver.submit_task(self.root.clone()).await? {
                 Ok(Begun::Yes(_)) => {}
                 Ok(Begun::NotYet) => return Ok(Some(AGAIN_AFTER)),
                 Err(error) => {
                     self.note_failure(error);
-                    self.halted = true;
+                    self.job.halt();
                     return Ok(None);
                 }
             }
-            self.begun(ROOT.to_owned(), id, self.root.spec.head.task_type.clone());
-            self.tasks += 1;
+            let task_type = self.root.spec.head.task_type.clone();
+            self.open.insert(id, ROOT.to_owned());
+            self.job.found(ROOT.to_owned(), Member { id, status: Status::Pending, task_type });
             // It exists, whoever submitted it: so a cancel finds it.
-            if self.halted {
+            if self.job.is_halted() {
                 driver.node.cancel_all(&[id]).await?;
             }
         }
         self.look(&driver.node).await?;
-        if self.halted || self.ready.is_empty() {
+        let ready = self.job.take_ready(PAGE);
+        if ready.is_empty() {
             return Ok(None);
         }
         let (mut fresh, mut full) = (Vec::new(), Vec::new());
-        for (name, next) in self.ready.drain(..self.ready.len().min(PAGE)).collect::<Vec<_>>() {
+        for (name, next) in ready {
             match next {
                 Next::New(request) => fresh.push((name, *request)),
                 Next::Again(of) => match driver.submit_again(&name, of).await? {
@@ -691,43 +653,47 @@ impl Drive for JobNow {
             }
         }
         let again = if full.is_empty() { Duration::ZERO } else { AGAIN_AFTER };
-        self.ready.extend(full);
+        for (name, next) in full {
+            self.job.give_back(name, next);
+        }
         Ok(Some(again))
     }
 
     fn ended(&mut self, parts: Vec<TaskView>) {
         for view in parts {
+            self.taking.remove(&view.row.id);
             let Some(name) = self.open.remove(&view.row.id) else { continue };
-            if let Some(member) = self.members.get_mut(&name) {
+            if let Some(member) = self.job.member_mut(&name) {
                 member.status = view.row.state.status;
                 member.task_type = view.row.head.task_type.clone();
             }
-            self.ended.push_back(name);
+            self.job.ended(name);
         }
     }
 
     fn gone(&mut self, part: TaskId) {
+        self.taking.remove(&part);
         if let Some(name) = self.open.remove(&part) {
-            self.members.remove(&name);
+            self.job.gone(&name);
             self.note_failure(TaskError::new("part_failed", format!("task {part} is gone")));
         }
     }
 
     fn open(&self) -> Vec<TaskId> {
-        self.open.keys().copied().collect()
+        self.open.keys().chain(&self.taking).copied().collect()
     }
 
     fn taking(&self) -> Vec<TaskId> {
-        self.open.iter().filter(|(_, name)| name.starts_with(TAKEN)).map(|(id, _)| *id).collect()
+        self.taking.iter().copied().collect()
     }
 
     fn halt(&mut self) {
-        self.halted = true;
+        self.job.halt();
     }
 
     async fn at_risk(&mut self, _: &Driver) -> Result<Vec<NewPart>, Trouble> {
         // Only where it was halted is something left that could have begun.
-        let left = self.ready.drain(..).filter_map(|(name, next)| match next {
+        let left = self.job.take_at_risk().into_iter().filter_map(|(name, next)| match next {
             Next::New(request) => Some((name, *request)),
             Next::Again(_) => None,
         });
@@ -735,11 +701,7 @@ impl Drive for JobNow {
     }
 
     async fn end(&mut self, _: &Driver) -> Result<Option<WholeEnd>, Trouble> {
-        let has_begun = self.members.contains_key(ROOT) || self.failure.is_some();
-        let is_over = self.open.is_empty()
-            && self.ended.is_empty()
-            && (self.halted || has_begun && self.ready.is_empty());
-        if !is_over {
+        if !self.taking.is_empty() || !self.job.is_over() {
             return Ok(None);
         }
         let data = serde_json::to_string(&self.counts()).expect("counts can be written");

@@ -9,12 +9,14 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
+use tasklane_core::guard::Guards;
 use tasklane_core::id::{Name, QueueKey, TaskId};
 use tasklane_core::member::WorkerDescriptor;
 use tasklane_core::message::{Dispatch, Finish};
 use tasklane_core::status::Status;
 use tasklane_core::task::{Payload, Progress, TaskError};
 use tasklane_ports::{Attempt, Execution, Executor, ExecutorError, StoreError, TaskView};
+use tasklane_workflow::{Fan, Part};
 
 use crate::request::{
     Context, FieldError, MapRequest, Over, Scope, TaskRequest, canonical, check_count, payload_of,
@@ -218,10 +220,10 @@ impl Execution for MapExecution {
         let drive = Mapped {
             request: MapRequest::from_json(spec.task.get()),
             context: context_of(spec.context.as_ref()),
-            parts: Parts::new(spec.each.len()),
+            // What it is made of is known when the request has been read.
+            parts: Parts::new(Fan::new(0, 0, 0, false, Guards::ALL_ON)),
             reduce: Reduce::None,
             failure: None,
-            halted: false,
             spec,
         };
         driver.run(Box::new(drive), attempt).await
@@ -238,66 +240,38 @@ fn context_of(stored: Option<&Value>) -> Context {
     context
 }
 
-/// Where the parts stand.
+/// The tasks of the parts.
 #[derive(Debug)]
 struct Parts {
-    /// By index.
-    states: Vec<PartState>,
+    /// Which may begin, and when it is over.
+    fan: Fan,
+    /// By index, those that exist.
+    ids: Vec<Option<TaskId>>,
+    /// Those that succeeded.
+    succeeded: Vec<bool>,
     open: HashMap<TaskId, usize>,
-    /// All before this one exist.
-    next: usize,
     /// Tasks that only take an id.
     taking: HashSet<TaskId>,
-    succeeded: usize,
-    failed: usize,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum PartState {
-    None,
-    Open(TaskId),
-    Succeeded(TaskId),
-    Failed(TaskId),
 }
 
 impl Parts {
-    fn new(total: usize) -> Self {
-        Self {
-            states: vec![PartState::None; total],
-            open: HashMap::new(),
-            next: 0,
-            taking: HashSet::new(),
-            succeeded: 0,
-            failed: 0,
-        }
+    fn new(fan: Fan) -> Self {
+        let total = fan.len();
+        let (ids, succeeded) = (vec![None; total], vec![false; total]);
+        Self { fan, ids, succeeded, open: HashMap::new(), taking: HashSet::new() }
     }
 
-    fn ended(&mut self, index: usize, id: TaskId, status: Status) {
-        if status == Status::Success {
-            self.states[index] = PartState::Succeeded(id);
-            self.succeeded += 1;
-        } else {
-            self.states[index] = PartState::Failed(id);
-            self.failed += 1;
-        }
-    }
-
-    fn opened(&mut self, index: usize, id: TaskId) {
-        self.states[index] = PartState::Open(id);
+    fn begun(&mut self, index: usize, id: TaskId) {
+        self.fan.begun(Part::Item(index));
+        self.ids[index] = Some(id);
         self.open.insert(id, index);
     }
 
-    /// Some that do not exist yet.
-    fn missing(&mut self, limit: usize) -> Vec<usize> {
-        let is_missing = |index: &usize| self.states[*index] == PartState::None;
-        while self.next < self.states.len() && !is_missing(&self.next) {
-            self.next += 1;
-        }
-        (self.next..self.states.len()).filter(is_missing).take(limit).collect()
-    }
-
-    fn all_ended(&self) -> bool {
-        self.succeeded + self.failed == self.states.len()
+    fn ended(&mut self, index: usize, id: TaskId, status: Status) {
+        let succeeded = status == Status::Success;
+        self.fan.ended(Part::Item(index), succeeded);
+        self.ids[index] = Some(id);
+        self.succeeded[index] = succeeded;
     }
 }
 
@@ -311,6 +285,13 @@ enum Reduce {
     Failed(TaskError),
 }
 
+fn item(part: Part) -> Option<usize> {
+    match part {
+        Part::Item(index) => Some(index),
+        Part::Reduce => None,
+    }
+}
+
 #[derive(Debug)]
 struct Mapped {
     spec: MapSpec,
@@ -320,7 +301,6 @@ struct Mapped {
     reduce: Reduce,
     /// What the first failure said.
     failure: Option<TaskError>,
-    halted: bool,
 }
 
 impl Mapped {
@@ -335,8 +315,11 @@ impl Mapped {
         }
     }
 
-    fn is_exceeded(&self) -> bool {
-        self.request().tolerate.is_exceeded(self.parts.failed, self.parts.states.len())
+    /// Nothing has begun.
+    fn fan(&self) -> Fan {
+        let (map, total) = (self.request(), self.spec.each.len());
+        let failures_max = map.tolerate.failures_max(total);
+        Fan::new(total, map.at_once as usize, failures_max, map.reduce.is_some(), Guards::ALL_ON)
     }
 
     /// The request of a part.
@@ -347,7 +330,7 @@ impl Mapped {
         let value = serde_json::from_str(&item).map_err(|error| wrong(error.to_string()))?;
         context.put("item", value);
         context.put("index", json!(index));
-        context.put("total", json!(self.parts.states.len()));
+        context.put("total", json!(self.spec.each.len()));
         let map = self.request();
         let mut request = map.task.clone();
         request.payload = map.payload_of(&item, &context).map_err(wrong)?;
@@ -361,13 +344,12 @@ impl Mapped {
 
     /// What the parts answered, in their order and with `null` for those that did not; `None` if that is too much.
     async fn results(&self, node: &Node, bytes_max: usize) -> Result<Option<Value>, StoreError> {
-        let mut results = vec![Value::Null; self.parts.states.len()];
+        let Parts { ids, succeeded, .. } = &self.parts;
+        let mut results = vec![Value::Null; ids.len()];
         let mut bytes = results.len() * "null,".len();
-        let succeeded = self.parts.states.iter().enumerate().filter_map(|(index, state)| match state {
-            PartState::Succeeded(id) => Some((index, *id)),
-            PartState::None | PartState::Open(_) | PartState::Failed(_) => None,
-        });
-        let succeeded: Vec<(usize, TaskId)> = succeeded.collect();
+        let succeeded = ids.iter().enumerate().filter(|(index, _)| succeeded[*index]);
+        let succeeded: Vec<(usize, TaskId)> =
+            succeeded.filter_map(|(index, id)| Some((index, (*id)?))).collect();
         for some in succeeded.chunks(LOOK) {
             if bytes > bytes_max {
                 return Ok(None);
@@ -383,8 +365,8 @@ impl Mapped {
     }
 
     fn counts(&self) -> Map<String, Value> {
-        let Parts { states, succeeded, failed, .. } = &self.parts;
-        let counts = [("total", states.len()), ("succeeded", *succeeded), ("failed", *failed)];
+        let fan = &self.parts.fan;
+        let counts = [("total", fan.len()), ("succeeded", fan.succeeded()), ("failed", fan.failed())];
         counts.into_iter().map(|(name, count)| (name.to_owned(), json!(count))).collect()
     }
 
@@ -427,6 +409,7 @@ impl Mapped {
         let request = self.reduce_request(driver, &reduce).await?;
         match driver.submit(vec![(REDUCE.to_owned(), request)]).await?[..] {
             [Begun::Yes(id)] => {
+                self.parts.fan.begun(Part::Reduce);
                 self.reduce = Reduce::Open(id);
                 Ok(None)
             }
@@ -436,6 +419,7 @@ impl Mapped {
 
     fn note_reduced(&mut self, view: &TaskView) {
         let state = &view.row.state;
+        self.parts.fan.ended(Part::Reduce, state.status == Status::Success);
         self.reduce = if state.status == Status::Success {
             let data = view.result.as_ref().map_or("", |result| &result.data);
             Reduce::Done(serde_json::from_str(data).unwrap_or_default())
@@ -452,8 +436,11 @@ impl Drive for Mapped {
         if let Err(error) = &self.request {
             return Err(unreadable(error));
         }
-        let total = self.parts.states.len();
-        let (mut parts, mut reduce, mut failures) = (Parts::new(total), None, Vec::new());
+        let total = self.spec.each.len();
+        let (mut parts, mut reduce, mut failures) = (Parts::new(self.fan()), None, Vec::new());
+        if self.parts.fan.is_halted() {
+            parts.fan.halt();
+        }
         let mut found: Vec<Option<(TaskId, Status)>> = vec![None; total];
         driver
             .node
@@ -484,7 +471,7 @@ impl Drive for Mapped {
         for (index, found) in found.into_iter().enumerate() {
             match found {
                 Some((id, status)) if status.is_final() => parts.ended(index, id, status),
-                Some((id, _)) => parts.opened(index, id),
+                Some((id, _)) => parts.begun(index, id),
                 None => {}
             }
         }
@@ -494,6 +481,7 @@ impl Drive for Mapped {
             self.note_failure(index, status, error.as_ref());
         }
         if let Some(id) = reduce {
+            self.parts.fan.begun(Part::Reduce);
             self.reduce = Reduce::Open(id);
             let found = driver.node.views(&[id]).await?.pop().flatten();
             if let Some(view) = found.filter(|view| view.row.state.status.is_final()) {
@@ -504,25 +492,23 @@ impl Drive for Mapped {
     }
 
     async fn begin(&mut self, driver: &Driver) -> Result<Option<Duration>, Trouble> {
-        if !self.halted && self.is_exceeded() {
-            self.halted = true;
+        if self.parts.fan.is_exceeded() && self.parts.fan.halt() {
             driver.node.cancel_all(&self.open()).await?;
         }
-        if self.halted {
+        let ready = self.parts.fan.ready(PAGE);
+        if ready == [Part::Reduce] {
+            return self.begin_reduce(driver).await;
+        }
+        let items: Vec<usize> = ready.into_iter().filter_map(item).collect();
+        if items.is_empty() {
             return Ok(None);
         }
-        let room = (self.request().at_once as usize).saturating_sub(self.parts.open.len());
-        let missing = self.parts.missing(PAGE.min(room));
-        if missing.is_empty() {
-            let all_ended = self.parts.all_ended() && matches!(self.reduce, Reduce::None);
-            return if all_ended { self.begin_reduce(driver).await } else { Ok(None) };
-        }
-        let requests = missing.iter().map(|&index| (index.to_string(), self.part(index))).collect();
+        let requests = items.iter().map(|&index| (index.to_string(), self.part(index))).collect();
         let begun = driver.submit(requests).await?;
         let full = begun.contains(&Begun::NotYet);
-        for (index, begun) in missing.into_iter().zip(begun) {
+        for (index, begun) in items.into_iter().zip(begun) {
             if let Begun::Yes(id) = begun {
-                self.parts.opened(index, id);
+                self.parts.begun(index, id);
             }
         }
         Ok(Some(if full { AGAIN_AFTER } else { Duration::ZERO }))
@@ -548,6 +534,7 @@ impl Drive for Mapped {
             self.parts.ended(index, part, Status::Failed);
             self.failure.get_or_insert_with(error);
         } else if matches!(self.reduce, Reduce::Open(open) if open == part) {
+            self.parts.fan.ended(Part::Reduce, false);
             self.reduce = Reduce::Failed(error());
         } else {
             self.parts.taking.remove(&part);
@@ -567,31 +554,25 @@ impl Drive for Mapped {
     }
 
     fn halt(&mut self) {
-        self.halted = true;
+        self.parts.fan.halt();
     }
 
     async fn at_risk(&mut self, driver: &Driver) -> Result<Vec<NewPart>, Trouble> {
-        if !self.halted {
-            return Ok(Vec::new());
-        }
-        // Whoever drove it before had so many open at most, and began in this order.
-        let at_once = self.request().at_once as usize;
-        let missing = self.parts.missing(at_once);
-        let mut parts: Vec<NewPart> =
-            missing.iter().map(|&index| (index.to_string(), self.part(index))).collect();
-        if self.parts.all_ended()
-            && matches!(self.reduce, Reduce::None)
-            && let Some(reduce) = self.request().reduce.clone()
-        {
-            parts.push((REDUCE.to_owned(), self.reduce_request(driver, &reduce).await?));
+        let mut parts: Vec<NewPart> = Vec::new();
+        for part in self.parts.fan.at_risk() {
+            match (part, self.request().reduce.clone()) {
+                (Part::Item(index), _) => parts.push((index.to_string(), self.part(index))),
+                (Part::Reduce, Some(reduce)) => {
+                    parts.push((REDUCE.to_owned(), self.reduce_request(driver, &reduce).await?));
+                }
+                (Part::Reduce, None) => {}
+            }
         }
         Ok(parts)
     }
 
     async fn end(&mut self, driver: &Driver) -> Result<Option<WholeEnd>, Trouble> {
-        let is_reduced =
-            self.request().reduce.is_none() || !matches!(self.reduce, Reduce::None | Reduce::Open(_));
-        if !self.open().is_empty() || !(self.halted || self.parts.all_ended() && is_reduced) {
+        if !self.parts.taking.is_empty() || !self.parts.fan.is_over() {
             return Ok(None);
         }
         let mut data = self.counts();
@@ -610,7 +591,7 @@ impl Drive for Mapped {
         let data = Value::Object(data).to_string();
         let failure = match (&self.reduce, &self.failure) {
             (Reduce::Failed(error), _) => Some(error.clone()),
-            (_, failure) if self.is_exceeded() || self.halted => {
+            (_, failure) if self.parts.fan.has_failed() => {
                 let stopped = || TaskError::new("stopped", "it was stopped before all its parts had begun");
                 Some(failure.clone().unwrap_or_else(stopped))
             }
@@ -623,10 +604,10 @@ impl Drive for Mapped {
     }
 
     fn progress(&self) -> Progress {
-        let Parts { states, succeeded, failed, .. } = &self.parts;
-        let (ended, total) = (succeeded + failed, states.len());
+        let (failed, total) = (self.parts.fan.failed(), self.parts.fan.len());
+        let ended = self.parts.fan.succeeded() + failed;
         let percent = u8::try_from(100 * ended / total.max(1)).ok();
-        let failed = if *failed > 0 { format!(", {failed} failed") } else { String::new() };
+        let failed = if failed > 0 { format!(", {failed} failed") } else { String::new() };
         Progress { percent, message: format!("{ended} of {total} parts{failed}") }
     }
 }

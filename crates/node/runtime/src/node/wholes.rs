@@ -493,6 +493,8 @@ impl Driver {
             (task.unique, task.queue_len_max) = (None, None);
             let body = Arc::make_mut(&mut task.spec.body);
             (body.part, body.whole) = (Some(format!("{TAKEN}{name}")), false);
+            // Nobody is told of the end of what never began.
+            body.webhooks.clear();
             placed.push((at, name, task));
         }
         let ids: Vec<TaskId> = placed.iter().map(|(_, _, task)| task.id).collect();

@@ -66,11 +66,11 @@ impl Default for Tolerance {
 }
 
 impl Tolerance {
-    /// Whether so many failures of so many parts are too many.
-    pub fn is_exceeded(self, failed: usize, total: usize) -> bool {
+    /// How many of so many parts may fail.
+    pub fn failures_max(self, total: usize) -> usize {
         match self {
-            Self::Count(count) => failed > count as usize,
-            Self::Percent(percent) => failed * 100 > percent as usize * total,
+            Self::Count(count) => count as usize,
+            Self::Percent(percent) => percent as usize * total / 100,
         }
     }
 }

@@ -1,0 +1,169 @@
+//! What a task that becomes many does next: its parts begin in their order, so many at a time; when all have ended, the one
+//! that puts their results together.
+
+use tasklane_core::guard::{Guard, Guards};
+
+/// A part of such a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Part {
+    /// One of many.
+    Item(usize),
+    /// The one that puts their results together.
+    Reduce,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Waits,
+    Open,
+    Succeeded,
+    Failed,
+}
+
+/// Where such a task stands.
+#[derive(Clone, Debug)]
+pub struct Fan {
+    items: Vec<State>,
+    /// `None` if there is none.
+    reduce: Option<State>,
+    at_once: usize,
+    failures_max: usize,
+    /// All items before this one have begun.
+    next: usize,
+    open: usize,
+    succeeded: usize,
+    failed: usize,
+    halted: bool,
+    guards: Guards,
+}
+
+impl Fan {
+    /// Nothing has begun. At most `at_once` items are open at a time, and `failures_max` of them may fail.
+    pub fn new(items: usize, at_once: usize, failures_max: usize, reduces: bool, guards: Guards) -> Self {
+        Self {
+            items: vec![State::Waits; items],
+            reduce: reduces.then_some(State::Waits),
+            at_once,
+            failures_max,
+            next: 0,
+            open: 0,
+            succeeded: 0,
+            failed: 0,
+            halted: false,
+            guards,
+        }
+    }
+
+    /// How many items there are.
+    pub fn len(&self) -> usize {
+        self.items.len()
+    }
+
+    /// There are none.
+    pub fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+
+    /// Items that have succeeded.
+    pub fn succeeded(&self) -> usize {
+        self.succeeded
+    }
+
+    /// Items that have not.
+    pub fn failed(&self) -> usize {
+        self.failed
+    }
+
+    fn state(&mut self, part: Part) -> Option<&mut State> {
+        match part {
+            Part::Item(index) => self.items.get_mut(index),
+            Part::Reduce => self.reduce.as_mut(),
+        }
+    }
+
+    /// The task of a part exists.
+    pub fn begun(&mut self, part: Part) {
+        let Some(state) = self.state(part) else { return };
+        if *state == State::Waits {
+            *state = State::Open;
+            self.open += 1;
+        }
+    }
+
+    /// The task of a part has ended.
+    pub fn ended(&mut self, part: Part, succeeded: bool) {
+        let Some(state) = self.state(part) else { return };
+        let before = std::mem::replace(state, if succeeded { State::Succeeded } else { State::Failed });
+        self.open -= usize::from(before == State::Open);
+        if matches!(part, Part::Item(_)) && matches!(before, State::Waits | State::Open) {
+            self.succeeded += usize::from(succeeded);
+            self.failed += usize::from(!succeeded);
+        }
+    }
+
+    /// More items have failed than may.
+    pub fn is_exceeded(&self) -> bool {
+        self.failed > self.failures_max
+    }
+
+    /// Nothing begins any more. Answers whether that is new.
+    pub fn halt(&mut self) -> bool {
+        !std::mem::replace(&mut self.halted, true)
+    }
+
+    /// Nothing begins any more.
+    pub fn is_halted(&self) -> bool {
+        self.halted
+    }
+
+    fn all_ended(&self) -> bool {
+        self.succeeded + self.failed == self.items.len()
+    }
+
+    /// Items that wait, in their order.
+    fn waiting(&mut self, limit: usize) -> Vec<Part> {
+        while self.items.get(self.next).is_some_and(|state| *state != State::Waits) {
+            self.next += 1;
+        }
+        let waiting = (self.next..self.items.len()).filter(|&index| self.items[index] == State::Waits);
+        waiting.take(limit).map(Part::Item).collect()
+    }
+
+    /// Some of what may begin now. Each is to be called [begun](Self::begun) when it has.
+    pub fn ready(&mut self, limit: usize) -> Vec<Part> {
+        if self.halted || self.is_exceeded() {
+            return Vec::new();
+        }
+        let items = self.waiting(limit.min(self.at_once.saturating_sub(self.open)));
+        let waits_for = self.all_ended() || !self.guards.on(Guard::NodeWaitsForAll);
+        if items.is_empty() && waits_for && self.reduce == Some(State::Waits) {
+            return vec![Part::Reduce];
+        }
+        items
+    }
+
+    /// Nothing is open, and nothing begins any more.
+    pub fn is_over(&self) -> bool {
+        let open = if self.guards.on(Guard::WholeWaitsForParts) { self.open } else { 0 };
+        let reduced = matches!(self.reduce, None | Some(State::Succeeded | State::Failed));
+        open == 0 && (self.halted || self.is_exceeded() || self.all_ended() && reduced)
+    }
+
+    /// It is over, and has not come to what it should.
+    pub fn has_failed(&self) -> bool {
+        self.halted || self.is_exceeded() || self.reduce == Some(State::Failed)
+    }
+
+    /// Parts that were stopped before they began, and that whoever drove it before may have begun all the same: so many at
+    /// most were open then, and they begin in their order.
+    pub fn at_risk(&mut self) -> Vec<Part> {
+        if !(self.halted || self.is_exceeded()) || !self.guards.on(Guard::StoppedIdsTaken) {
+            return Vec::new();
+        }
+        let mut parts = self.waiting(self.at_once);
+        if self.all_ended() && self.reduce == Some(State::Waits) {
+            parts.push(Part::Reduce);
+        }
+        parts
+    }
+}
