@@ -34,6 +34,6 @@ pub use stream::{Event, EventFollow, EventItem};
 pub use submit::{BatchItem, Concurrency, Rate, RetryPolicy, Submitted, TaskRequest, Unique};
 pub use task::{Attempt, Explanation, Progress, Reason, Status, Task, TaskError, TaskResult};
 pub use tasks::Retried;
-pub use webhook::{Delivery, Webhook, WebhookSecret};
+pub use webhook::{Delivery, PreviousSecret, Webhook, WebhookSecret};
 pub use worker::{Worker, WorkerLoad};
 pub use workflow::{RunNode, RunStarted, Workflow, WorkflowRun};

@@ -60,16 +60,21 @@ pub struct Delivery {
 
 /// What deliveries are signed with.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
 pub struct WebhookSecret {
     /// In use.
     pub secret: String,
-    /// Also in use, for a while.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub previous: Option<String>,
+    /// Also in use, for a while: the latest first.
+    #[serde(default)]
+    pub previous: Vec<PreviousSecret>,
+}
+
+/// A secret that was replaced, and is in use for a while.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PreviousSecret {
+    /// It.
+    pub secret: String,
     /// Until then.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub previous_until: Option<Timestamp>,
+    pub until: Timestamp,
 }
 
 #[derive(Deserialize)]

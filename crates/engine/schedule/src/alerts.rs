@@ -1,8 +1,9 @@
 //! News about a schedule as a whole: it begins to fail, or is late. Each is told once, and once more when it is over.
 //!
 //! A schedule is failing from the first of its tasks that fails, or cannot be submitted, to the next that succeeds. It is
-//! late from the first of its times that has led to no running task for `late_after`, or never will, to the next that
-//! does. News is written with the decision that it comes from and kept until it is handed on, as planned fires are.
+//! late from the first of its times that has led to no running task for `late_after` to the next that does. News is written with the decision that it comes from and kept until it is handed on, as planned fires are.
+
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tasklane_core::id::TaskId;
@@ -27,6 +28,9 @@ pub struct Alert {
     /// What it is.
     #[serde(rename = "w")]
     pub what: News,
+    /// Failed tasks in a row, then.
+    #[serde(rename = "f", default)]
+    pub failures: u32,
     /// The time of the schedule that it is about.
     #[serde(rename = "t", default, skip_serializing_if = "Option::is_none")]
     pub nominal: Option<Timestamp>,
@@ -65,16 +69,22 @@ impl News {
     }
 }
 
-/// A task that is not known to have begun.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// A time for which no task is known to run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unbegun {
-    /// Which one.
-    #[serde(rename = "t")]
-    pub task: TaskId,
-    /// The time that it stands for.
+    /// The time.
     #[serde(rename = "n")]
     pub nominal: Timestamp,
+    /// Its task; `None` if there is none, or it has ended before it ran.
+    #[serde(rename = "t", default, skip_serializing_if = "Option::is_none")]
+    pub task: Option<TaskId>,
+    /// Why there is none.
+    #[serde(rename = "r", default, skip_serializing_if = "String::is_empty")]
+    pub reason: String,
 }
+
+/// How often somebody looks whether a schedule that is late still is.
+const LATE_LOOK: Duration = Duration::from_secs(30);
 
 impl Rule {
     /// Whether somebody wants to be told of this.
@@ -84,61 +94,69 @@ impl Rule {
 }
 
 impl Schedule {
-    pub(crate) fn alert(&mut self, what: News, now: Timestamp, reason: impl Into<String>) {
+    pub(crate) fn alert(&mut self, what: News, now: Timestamp, reason: &str) {
         if !self.rule.tells(what.occasion()) {
             return;
         }
         let state = &mut self.state;
         state.alerted += 1;
         let nominal = state.late.filter(|_| what == News::Late);
-        state.alerts.push(Alert { number: state.alerted, at: now, what, nominal, reason: reason.into() });
+        let (number, failures, reason) = (state.alerted, state.failures, reason.to_owned());
+        state.alerts.push(Alert { number, at: now, what, nominal, failures, reason });
         let surplus = state.alerts.len().saturating_sub(ALERTS_MAX);
         state.alerts.drain(..surplus);
     }
 
-    /// Whether it fails has changed, or not.
-    pub(crate) fn note_failures(&mut self, now: Timestamp, reason: &str) {
-        match (self.state.failures > 0, self.state.failing) {
-            (true, false) => {
-                self.state.failing = true;
-                self.alert(News::Failing, now, reason);
-            }
-            (false, true) => {
-                self.state.failing = false;
-                self.alert(News::Recovered, now, "a task has succeeded again");
-            }
-            _ => {}
+    /// Those who are told are others now: they are told anew.
+    pub(crate) fn tell_anew(&mut self) {
+        self.state.failing = false;
+        self.state.late = None;
+    }
+
+    /// A task has failed, or could not be submitted.
+    pub(crate) fn note_failure(&mut self, now: Timestamp, reason: &str) {
+        if self.rule.tells(Occasion::Failing) && !std::mem::replace(&mut self.state.failing, true) {
+            self.alert(News::Failing, now, reason);
         }
     }
 
-    /// A time has led to no running task, and it is too late for that.
-    pub(crate) fn note_late(&mut self, nominal: Timestamp, now: Timestamp, reason: &str) {
-        if self.rule.late_after.is_none() {
-            return;
-        }
-        let first = self.state.late.is_none();
-        self.state.late = self.state.late.max(Some(nominal));
-        if first {
-            self.alert(News::Late, now, reason);
+    /// A task has succeeded.
+    pub(crate) fn note_success(&mut self, now: Timestamp) {
+        if std::mem::take(&mut self.state.failing) {
+            self.alert(News::Recovered, now, "a task has succeeded again");
         }
     }
 
-    /// A fire happens so late that this alone is news.
-    pub(crate) fn note_late_fire(&mut self, nominal: Timestamp, now: Timestamp) {
-        if self.rule.late_after.is_some_and(|after| nominal + after <= now) {
-            self.note_late(nominal, now, "no server was there to fire it in time");
+    /// A time leads to no task. That makes it late after a while, unless a later one runs before. The first of several
+    /// tells.
+    pub(crate) fn note_passed(&mut self, nominal: Timestamp, reason: &str) {
+        let known = |waiting: &Unbegun| waiting.task.is_none() && waiting.nominal <= nominal;
+        if self.rule.late_after.is_some() && !self.state.unbegun.iter().any(known) {
+            self.state.unbegun.push(Unbegun { nominal, task: None, reason: reason.to_owned() });
         }
     }
 
     /// Takes in which tasks have begun. Answers the last of their times.
     pub(crate) fn take_begun(&mut self, look: &Look<'_>) -> Option<Timestamp> {
-        let (begun, unbegun): (Vec<Unbegun>, Vec<Unbegun>) = std::mem::take(&mut self.state.unbegun)
-            .into_iter()
-            .partition(|waiting| look.stands.contains_key(&waiting.task));
-        self.state.unbegun = unbegun;
-        // One that was cancelled before it ran says nothing about the next one.
-        let ran = |waiting: &&Unbegun| look.stands.get(&waiting.task) != Some(&Stand::Neither);
-        begun.iter().filter(ran).map(|waiting| waiting.nominal).max()
+        let (mut begun, mut passed) = (None, Vec::new());
+        let stand = |waiting: &Unbegun| waiting.task.and_then(|task| look.stands.get(&task));
+        self.state.unbegun.retain(|waiting| match stand(waiting) {
+            None => true,
+            Some(Stand::Begun | Stand::Success | Stand::Failure) => {
+                begun = begun.max(Some(waiting.nominal));
+                false
+            }
+            Some(Stand::NeverBegan) => {
+                passed.push(waiting.nominal);
+                false
+            }
+            // Whoever cancelled it knows.
+            Some(Stand::Neither) => false,
+        });
+        for nominal in passed {
+            self.note_passed(nominal, "its task failed before it began");
+        }
+        begun
     }
 
     /// Judges whether it is late, when everything else is decided.
@@ -149,23 +167,42 @@ impl Schedule {
             return;
         };
         let open = &self.state.open;
-        self.state.unbegun.retain(|waiting| open.contains(&waiting.task));
-        let overdue = self.state.unbegun.iter().find(|waiting| waiting.nominal + after <= now).copied();
-        let buffered = self.state.buffered.filter(|nominal| *nominal + after <= now);
-        if let Some(Unbegun { task, nominal }) = overdue {
-            self.note_late(nominal, now, &format!("task {task} has not begun"));
-        } else if let Some(nominal) = buffered {
-            self.note_late(nominal, now, "it waits for the task before");
-        } else if self.state.late.is_some_and(|late| begun.is_some_and(|begun| begun >= late)) {
-            self.state.late = None;
-            self.alert(News::OnTime, now, "a task has begun again");
+        self.state.unbegun.retain(|waiting| match waiting.task {
+            Some(task) => open.contains(&task),
+            None => begun.is_none_or(|begun| waiting.nominal > begun),
+        });
+        let overdue = |nominal: Timestamp| nominal + after <= now;
+        let first = self.state.unbegun.iter().filter(|waiting| overdue(waiting.nominal));
+        let first = first.min_by_key(|waiting| waiting.nominal).cloned();
+        let buffered = self.state.buffered.filter(|nominal| overdue(*nominal));
+        let (nominal, reason) = match (first, buffered) {
+            (Some(Unbegun { nominal, task: Some(task), .. }), _) => {
+                (nominal, format!("task {task} has not begun"))
+            }
+            (Some(Unbegun { nominal, reason, .. }), _) => (nominal, reason),
+            (None, Some(nominal)) => (nominal, "it waits for the task before".to_owned()),
+            (None, None) => {
+                if begun.is_some() && self.state.late.take().is_some() {
+                    self.alert(News::OnTime, now, "a task has begun again");
+                }
+                return;
+            }
+        };
+        if self.state.late.is_none() {
+            self.state.late = Some(nominal);
+            self.alert(News::Late, now, &reason);
         }
     }
 
     /// When somebody must look whether it is late.
-    pub(crate) fn late_at(&self) -> Option<Timestamp> {
-        let after = self.rule.late_after.filter(|_| self.state.late.is_none())?;
-        let waiting = self.state.unbegun.iter().map(|waiting| waiting.nominal);
-        waiting.chain(self.state.buffered).min().map(|nominal| nominal + after)
+    pub(crate) fn late_at(&self, now: Timestamp) -> Option<Timestamp> {
+        let after = self.rule.late_after?;
+        let waiting = || self.state.unbegun.iter();
+        if self.state.late.is_some() {
+            let runs_soon = waiting().any(|waiting| waiting.task.is_some());
+            return runs_soon.then(|| now + LATE_LOOK);
+        }
+        let times = waiting().map(|waiting| waiting.nominal);
+        times.chain(self.state.buffered).min().map(|nominal| nominal + after)
     }
 }

@@ -56,8 +56,10 @@ pub enum Stand {
     Begun,
     /// It succeeded.
     Success,
-    /// It failed.
+    /// It began, and failed.
     Failure,
+    /// It failed before it began.
+    NeverBegan,
     /// It was cancelled, or is not there any more.
     Neither,
 }
@@ -120,6 +122,9 @@ impl Schedule {
 
     /// Gives it another rule. Times before now are not its business.
     pub fn change(&mut self, rule: Rule, times: &Times, now: Timestamp) {
+        if self.rule.webhooks != rule.webhooks {
+            self.tell_anew();
+        }
         self.rule = rule;
         self.state.updated_at = now;
         self.state.next = self.rule.after(times, now);
@@ -137,8 +142,6 @@ impl Schedule {
     pub fn resume(&mut self, times: &Times, now: Timestamp) {
         self.state.paused = None;
         self.state.failures = 0;
-        self.state.failing = false;
-        self.state.late = None;
         self.state.next = self.rule.after(times, now);
     }
 
@@ -164,7 +167,7 @@ impl Schedule {
             || state.backfill.is_some();
         let next = state.next.filter(|_| state.paused.is_none()).map(|next| self.rule.due(id, next));
         let buffered = state.buffered.map(|_| now + LOOK_AGAIN);
-        [at_once.then_some(now), next, buffered, self.late_at()].into_iter().flatten().min()
+        [at_once.then_some(now), next, buffered, self.late_at(now)].into_iter().flatten().min()
     }
 
     /// Takes in how tasks have ended and says which fires are due. Each is then [planned](Self::plan). Nothing is
@@ -201,12 +204,15 @@ impl Schedule {
 
     fn take_ends(&mut self, stands: &BTreeMap<TaskId, Stand>, now: Timestamp) {
         let State { open, failures, .. } = &mut self.state;
-        let mut failed = None;
+        let (mut failed, mut succeeded) = (None, false);
         open.retain(|task| {
             match stands.get(task) {
                 None | Some(Stand::Begun) => return true,
-                Some(Stand::Success) => *failures = 0,
-                Some(Stand::Failure) => {
+                Some(Stand::Success) => {
+                    *failures = 0;
+                    (failed, succeeded) = (None, true);
+                }
+                Some(Stand::Failure | Stand::NeverBegan) => {
                     *failures += 1;
                     failed = Some(*task);
                 }
@@ -214,16 +220,22 @@ impl Schedule {
             }
             false
         });
-        self.note_failures(now, &failed.map_or_else(String::new, |task| format!("task {task} has failed")));
+        if succeeded {
+            self.note_success(now);
+        }
+        if let Some(task) = failed {
+            self.note_failure(now, &format!("task {task} has failed"));
+        }
         self.pause_if_failing(now);
     }
 
     fn pause_if_failing(&mut self, now: Timestamp) {
         let failures = self.state.failures;
         if self.rule.pause_after.is_some_and(|max| failures >= max) && self.state.paused.is_none() {
-            let reason = format!("{failures} failures in a row");
+            let s = if failures == 1 { "" } else { "s" };
+            let reason = format!("{failures} failure{s} in a row");
             self.pause(&reason, now);
-            self.alert(News::Paused, now, reason);
+            self.alert(News::Paused, now, &reason);
         }
     }
 
@@ -261,7 +273,7 @@ impl Schedule {
             next = self.rule.after(times, at);
         }
         self.state.next = next;
-        self.note_late(first, now, reason);
+        self.note_passed(first, reason);
         let what = Fate::Missed { reason: reason.to_owned(), count };
         self.state.tell(Fire { nominal: first, backfill: 0 }, now, what);
     }
@@ -285,7 +297,9 @@ impl Schedule {
 
     /// A time has come: it is fired, waits, or is skipped.
     fn judge(&mut self, fire: Fire, now: Timestamp, fires: &mut Vec<Fire>) {
-        self.note_late_fire(fire.nominal, now);
+        if self.rule.late_after.is_some_and(|after| fire.nominal + after <= now) {
+            self.note_passed(fire.nominal, "no server was there to fire it in time");
+        }
         let state = &mut self.state;
         let free = fires.is_empty() && state.open.is_empty() && state.buffered.is_none();
         match self.rule.overlap {
@@ -295,10 +309,11 @@ impl Schedule {
             Overlap::BufferOne if state.buffered.is_none() => state.buffered = Some(fire.nominal),
             Overlap::BufferOne => self.pass_over(fire, now, "another one waits for the task before"),
             Overlap::CancelOther => {
-                if let Some(nominal) = state.buffered.replace(fire.nominal) {
-                    state.skip(Fire { nominal, backfill: 0 }, now, "a later one takes its place");
-                }
+                let replaced = state.buffered.replace(fire.nominal);
                 state.cancels.clone_from(&state.open);
+                if let Some(nominal) = replaced {
+                    self.pass_over(Fire { nominal, backfill: 0 }, now, "a later one takes its place");
+                }
             }
         }
     }
@@ -306,7 +321,7 @@ impl Schedule {
     /// A time leads to no task.
     fn pass_over(&mut self, fire: Fire, now: Timestamp, reason: &str) {
         self.state.skip(fire, now, reason);
-        self.note_late(fire.nominal, now, reason);
+        self.note_passed(fire.nominal, reason);
     }
 
     /// Fires of a backfill: they run beside all others.
@@ -344,7 +359,8 @@ impl Schedule {
                     let surplus = self.state.open.len().saturating_sub(OPEN_MAX);
                     self.state.open.drain(..surplus);
                     if self.rule.late_after.is_some() {
-                        self.state.unbegun.push(Unbegun { task, nominal: fire.nominal });
+                        let (nominal, task) = (fire.nominal, Some(task));
+                        self.state.unbegun.push(Unbegun { nominal, task, reason: String::new() });
                     }
                 }
             }
@@ -356,8 +372,8 @@ impl Schedule {
         self.state.skip(fire, now, reason);
         if fire.backfill == 0 {
             self.state.failures += 1;
-            self.note_failures(now, reason);
-            self.note_late(fire.nominal, now, reason);
+            self.note_failure(now, reason);
+            self.note_passed(fire.nominal, reason);
             self.pause_if_failing(now);
         }
     }

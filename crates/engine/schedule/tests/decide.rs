@@ -349,12 +349,70 @@ fn failing_is_told_once_and_its_end_too() {
 }
 
 #[test]
-fn a_fire_that_is_refused_is_a_failure_and_late() {
+fn a_fire_that_is_refused_is_a_failure_and_late_after_a_while() {
     let mut story = Story::new(told());
     for (task, _) in story.plan(HOUR) {
         story.schedule.settle(task, Submitted::No("its queue is full".to_owned()), at(HOUR));
     }
-    assert_eq!(story.news(), [News::Failing, News::Late]);
+    assert_eq!(story.news(), [News::Failing]);
+    assert_eq!(story.due(HOUR), Some(HOUR + 600));
+    story.fire(HOUR + 600);
+    assert_eq!(story.news(), [News::Late]);
+}
+
+#[test]
+fn recovery_is_told_with_a_success_and_not_before() {
+    let mut story = Story::new(Rule { pause_after: Some(1), ..told() });
+    story.fire(HOUR);
+    story.end(Stand::Failure);
+    story.fire(HOUR + 60);
+    assert_eq!(story.news(), [News::Failing, News::Paused]);
+    story.schedule.resume(&story.times, at(HOUR + 120));
+    story.fire(2 * HOUR);
+    assert_eq!(story.news(), []);
+    story.end(Stand::Success);
+    story.fire(2 * HOUR + 60);
+    assert_eq!(story.news(), [News::Recovered]);
+}
+
+#[test]
+fn who_is_added_while_it_fails_is_told_of_the_next_failure() {
+    let mut story = Story::new(Rule { webhooks: Vec::new(), pause_after: Some(9), ..told() });
+    story.fire(HOUR);
+    story.end(Stand::Failure);
+    story.fire(HOUR + 60);
+    story.schedule.change(told(), &story.times, at(HOUR + 120));
+    story.fire(2 * HOUR);
+    story.end(Stand::Failure);
+    story.fire(2 * HOUR + 60);
+    assert_eq!(story.news(), [News::Failing]);
+}
+
+#[test]
+fn a_task_that_fails_before_it_begins_does_not_make_it_on_time() {
+    let mut story = Story::new(told());
+    for hour in 1..=2 {
+        story.fire(hour * HOUR);
+        story.fire(hour * HOUR + 600);
+        story.end(Stand::NeverBegan);
+        story.fire(hour * HOUR + 700);
+    }
+    assert_eq!(story.news(), [News::Late, News::Failing]);
+}
+
+#[test]
+fn times_that_are_replaced_again_and_again_are_late() {
+    let rule = Rule { when: When::Cron("* * * * *".to_owned()), overlap: Overlap::CancelOther, ..told() };
+    let mut story = Story::new(rule);
+    let mut news = Vec::new();
+    for minute in 1..=13 {
+        story.fire(minute * 60);
+        if minute == 1 {
+            story.end(Stand::Begun);
+        }
+        news.extend(story.news());
+    }
+    assert_eq!(news, [News::Late]);
 }
 
 #[test]
@@ -364,11 +422,12 @@ fn a_task_that_has_not_begun_in_time_is_late() {
     assert_eq!(story.due(HOUR), Some(HOUR + 600));
     assert!(story.fire(HOUR + 600).is_empty());
     assert_eq!(story.news(), [News::Late]);
-    // Nobody needs to look again before the next time.
-    assert_eq!(story.due(HOUR + 600), Some(2 * HOUR));
+    // Somebody looks now and then whether it has begun.
+    assert_eq!(story.due(HOUR + 600), Some(HOUR + 630));
     story.end(Stand::Begun);
-    story.fire(2 * HOUR);
+    story.fire(HOUR + 630);
     assert_eq!(story.news(), [News::OnTime]);
+    assert_eq!(story.due(HOUR + 630), Some(2 * HOUR));
 }
 
 #[test]
@@ -382,20 +441,40 @@ fn a_task_that_began_in_time_is_not_late() {
 }
 
 #[test]
-fn times_without_a_task_are_late() {
+fn times_without_a_task_are_late_unless_another_runs_in_time() {
     let mut skipping = Story::new(Rule { overlap: Overlap::Skip, ..told() });
     skipping.fire(HOUR);
     skipping.end(Stand::Begun);
     skipping.fire(2 * HOUR);
+    assert_eq!(skipping.news(), [], "not yet");
+    skipping.fire(2 * HOUR + 600);
     assert_eq!(skipping.news(), [News::Late]);
     skipping.end(Stand::Success);
     skipping.fire(3 * HOUR);
     skipping.end(Stand::Begun);
     skipping.fire(3 * HOUR + 600);
     assert_eq!(skipping.news(), [News::OnTime]);
+
+    let patient = Rule { overlap: Overlap::Skip, late_after: Some(Duration::from_hours(3)), ..told() };
+    let mut patient = Story::new(patient);
+    patient.fire(HOUR);
+    patient.end(Stand::Begun);
+    patient.fire(2 * HOUR);
+    patient.end(Stand::Success);
+    patient.fire(3 * HOUR);
+    patient.end(Stand::Begun);
+    patient.fire(5 * HOUR);
+    assert_eq!(patient.news(), [], "the next one ran in time");
+
     let mut away = Story::new(told());
     away.fire(5 * HOUR + 1200);
     assert_eq!(away.news(), [News::Late]);
+    let mut once = Story::new(told());
+    assert_eq!(once.fire(HOUR + 1200), [HOUR]);
+    assert_eq!(once.news(), [News::Late], "however soon its task begins now");
+    once.end(Stand::Begun);
+    once.fire(HOUR + 1230);
+    assert_eq!(once.news(), [News::OnTime]);
 }
 
 #[test]

@@ -7,6 +7,7 @@ mod ends;
 pub mod guards;
 pub mod harness;
 mod keyed;
+mod kinds;
 mod nemesis;
 mod network;
 mod report;

@@ -1,5 +1,6 @@
-//! Runs of workflows, as servers drive them: the real decisions, by what the store has of their tasks. Every server drives
-//! all of them at once, which no deployment does: so they get in each other's way, and come late.
+//! Tasks that drive others, as servers drive them: the real decisions, by what the store has of their parts. Every server
+//! drives all of them at once, which no deployment does: so they get in each other's way, and come late. A run is any of
+//! them here: of a workflow, of a task that becomes many, of a job.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,9 +12,9 @@ use tasklane_core::status::Status;
 use tasklane_core::task::{Fingerprint, NewTask, Payload, TaskBody, TaskSpec};
 use tasklane_core::time::Timestamp;
 use tasklane_ports::Submit;
-use tasklane_workflow::{End, Graph, NodeSpec, OnFailure, Run, TriggerRule};
 
 use crate::client::{plain_head, queue_key};
+use crate::kinds::{Kind, PartNow};
 use crate::server::ServerInput;
 use crate::store::{ReplyTo, StoreRequest};
 use crate::world::{Event, World};
@@ -43,7 +44,7 @@ pub(crate) enum DriverRequest {
 /// What it is told.
 #[derive(Clone, Debug)]
 pub(crate) enum DriverReply {
-    Read { run: usize, parts: Vec<(String, TaskId, Status)>, cancelled: bool },
+    Read { run: usize, parts: Vec<PartNow>, cancelled: bool },
     Done,
     Failed,
 }
@@ -55,8 +56,7 @@ pub(crate) struct Runs(Vec<Planned>);
 #[derive(Debug)]
 struct Planned {
     id: TaskId,
-    graph: Arc<Graph>,
-    on_failure: OnFailure,
+    kind: Kind,
     /// When somebody cancels it.
     cancel_at: Option<Timestamp>,
     cancelled: bool,
@@ -64,46 +64,39 @@ struct Planned {
     ended: Option<bool>,
 }
 
-const RUNS: usize = 2;
+/// Two runs of workflows, a task that becomes many, and a job.
+const RUNS: usize = 4;
 const NODES: u64 = 8;
 /// What takes longer is given up.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// What a name begins with that only takes an id.
 const TAKEN: &str = "~";
 
-fn end_of(status: Status) -> Option<End> {
-    match status {
-        Status::Success => Some(End::Succeeded),
-        Status::Failed => Some(End::Failed),
-        Status::Cancelled => Some(End::Cancelled),
-        _ => None,
+impl Planned {
+    /// Why a part should not exist yet.
+    fn too_early(&self, name: &str, parts: &BTreeMap<String, Status>) -> Option<String> {
+        self.kind.too_early(name, parts, self.cancelled)
+    }
+
+    /// What should exist, or have come to something else.
+    fn forgotten(&self, parts: &BTreeMap<String, Status>) -> Option<String> {
+        self.kind.forgotten(parts, self.cancelled, self.ended == Some(true))
     }
 }
 
 impl World {
     pub(crate) fn plan_runs(&mut self) {
         for number in 0..RUNS {
-            let mut specs: Vec<NodeSpec> = Vec::new();
-            for at in 0..NODES {
-                let mut on: Vec<u64> =
-                    (0..self.rng.below(3)).filter(|_| at > 0).map(|_| self.rng.below(at)).collect();
-                on.sort_unstable();
-                on.dedup();
-                let rule = match self.rng.below(6) {
-                    0 if !on.is_empty() => TriggerRule::AllDone,
-                    1 if !on.is_empty() => TriggerRule::AnyFailed,
-                    _ => TriggerRule::AllSucceeded,
-                };
-                let depends_on = on.into_iter().map(|on| format!("n{on}")).collect();
-                specs.push(NodeSpec { name: format!("n{at}"), depends_on, rule });
-            }
-            let on_failure = if self.rng.chance(60) { OnFailure::Stop } else { OnFailure::Continue };
+            let kind = match number {
+                0 | 1 => Kind::graph(&mut self.rng, NODES),
+                2 => Kind::fan(&mut self.rng),
+                _ => Kind::job(&mut self.rng),
+            };
             let cancel_after = self.between(5_000_000, 60_000_000);
             let cancel_at = self.rng.chance(30).then(|| self.now + cancel_after);
             self.runs.0.push(Planned {
                 id: TaskId::from_random(0x4e00_0000 + number as u128),
-                graph: Arc::new(Graph::new(specs).expect("nodes depend on earlier ones")),
-                on_failure,
+                kind,
                 cancel_at,
                 cancelled: false,
                 ended: None,
@@ -158,46 +151,26 @@ impl World {
     }
 
     /// What is to be done about a run of which this is known.
-    fn decided(
-        &mut self,
-        number: usize,
-        parts: &[(String, TaskId, Status)],
-        cancelled: bool,
-    ) -> Option<DriverRequest> {
-        let Planned { graph, on_failure, .. } = &self.runs.0[number];
-        let graph = Arc::clone(graph);
-        let mut run = Run::new(Arc::clone(&graph), *on_failure, self.scenario.guards);
-        let of_nodes =
-            || parts.iter().filter_map(|(name, id, status)| Some((graph.find(name)?, *id, *status)));
-        for (node, ..) in of_nodes() {
-            run.begun(node);
-        }
-        for (node, _, status) in of_nodes() {
-            if let Some(end) = end_of(status) {
-                run.ended(node, end);
-            }
-        }
+    fn decided(&mut self, number: usize, parts: &[PartNow], cancelled: bool) -> Option<DriverRequest> {
+        let own: Vec<PartNow> = parts.iter().filter(|part| !part.name.starts_with(TAKEN)).cloned().collect();
+        let decision = self.runs.0[number].kind.decide(&own, cancelled, self.scenario.guards);
         let mut cancels = Vec::new();
-        if cancelled {
-            run.halt();
-            cancels.extend(of_nodes().filter(|(.., status)| !status.is_final()).map(|(_, id, _)| id));
+        if decision.stops {
+            cancels.extend(own.iter().filter(|part| !part.status.is_final()).map(|part| part.id));
         }
         // What takes ids is cancelled again, should that have been lost.
-        let taking = parts.iter().filter(|(name, _, status)| name.starts_with(TAKEN) && !status.is_final());
-        cancels.extend(taking.clone().map(|(_, id, _)| *id));
+        let taking = parts.iter().filter(|part| part.name.starts_with(TAKEN) && !part.status.is_final());
+        cancels.extend(taking.clone().map(|part| part.id));
         let mut tasks: Vec<NewTask> =
-            run.take_ready(3).into_iter().map(|node| self.part(number, graph.name(node), false)).collect();
-        if tasks.is_empty() && run.is_over() && taking.count() == 0 {
-            let is_taken = |node: &usize| {
-                parts.iter().any(|(part, ..)| part[..] == format!("{TAKEN}{}", graph.name(*node)))
-            };
-            let at_risk: Vec<usize> =
-                run.stopped_at_the_start().into_iter().filter(|node| !is_taken(node)).collect();
+            decision.begin.iter().map(|name| self.part(number, name, false)).collect();
+        if let Some(failed) = decision.over.filter(|_| tasks.is_empty() && taking.count() == 0) {
+            let is_taken = |name: &String| parts.iter().any(|part| part.name[..] == format!("{TAKEN}{name}"));
+            let at_risk: Vec<&String> = decision.at_risk.iter().filter(|name| !is_taken(name)).collect();
             if at_risk.is_empty() {
-                return Some(DriverRequest::Finish { run: number, failed: run.has_failed() });
+                return Some(DriverRequest::Finish { run: number, failed });
             }
             self.report.path("part_id_taken");
-            tasks = at_risk.iter().map(|&node| self.part(number, graph.name(node), true)).collect();
+            tasks = at_risk.into_iter().map(|name| self.part(number, name, true)).collect();
             cancels.extend(tasks.iter().map(|task| task.id));
         }
         (!tasks.is_empty() || !cancels.is_empty()).then_some(DriverRequest::Act { tasks, cancels })
@@ -258,18 +231,18 @@ impl World {
         }
     }
 
-    fn parts_of(&self, run: usize) -> Vec<(String, TaskId, Status)> {
+    fn parts_of(&self, run: usize) -> Vec<PartNow> {
         let whole = self.runs.0[run].id;
         let parts = self.store.all_tasks().filter_map(|(id, task)| {
             let part = task.state.part.as_ref().filter(|part| part.of == whole)?;
-            Some((part.name.clone(), id, task.state.status))
+            Some(PartNow { name: part.name.clone(), id, status: task.state.status })
         });
         parts.collect()
     }
 
     /// Somebody says that a run is over: then everything of it is, and everybody says the same.
     fn finish_run(&mut self, run: usize, failed: bool) {
-        let open: Vec<_> = self.parts_of(run).into_iter().filter(|(.., status)| !status.is_final()).collect();
+        let open: Vec<_> = self.parts_of(run).into_iter().filter(|part| !part.status.is_final()).collect();
         if !open.is_empty() {
             self.checker.fail(self.now, format!("run {run} is said to be over, and {open:?} are open"));
         }
@@ -280,7 +253,7 @@ impl World {
         self.report.path("run_ended");
     }
 
-    /// A task was created: if it is of a run, that is not over, and what the task waits for has ended as it asks.
+    /// A task was created: if it is of a run, that is not over, and it is time for the task.
     pub(crate) fn watch_part(&mut self, task: TaskId) {
         let Some(part) = self.store.task(task).and_then(|task| task.state.part.clone()) else { return };
         let Some(run) = self.runs.0.iter().position(|run| run.id == part.of) else { return };
@@ -288,62 +261,23 @@ impl World {
             let wrong = format!("{} of run {run} was created when the run was over", part.name);
             return self.checker.fail(self.now, wrong);
         }
-        let graph = Arc::clone(&self.runs.0[run].graph);
-        let Some(node) = graph.find(&part.name) else { return };
         let parts: BTreeMap<String, Status> =
-            self.parts_of(run).into_iter().map(|(name, _, status)| (name, status)).collect();
-        let ends: Vec<Option<End>> =
-            graph.waits_for(node).iter().map(|&on| self.settled(run, on, &parts)).collect();
-        let fits = match graph.rule(node) {
-            TriggerRule::AllSucceeded => ends.iter().all(|end| *end == Some(End::Succeeded)),
-            TriggerRule::AllDone => ends.iter().all(Option::is_some),
-            TriggerRule::AnyFailed => {
-                let failed = |end: &Option<End>| matches!(end, Some(End::Failed | End::Cancelled));
-                ends.iter().all(Option::is_some) && ends.iter().any(failed)
-            }
-        };
-        if !fits {
-            let wrong = format!("{} of run {run} was created when what it waits for was {ends:?}", part.name);
-            self.checker.fail(self.now, wrong);
+            self.parts_of(run).into_iter().map(|part| (part.name, part.status)).collect();
+        if part.name.starts_with(TAKEN) {
+            return;
         }
-    }
-
-    /// What has become of a node for good, said once more and from the tasks alone.
-    fn settled(&self, run: usize, node: usize, parts: &BTreeMap<String, Status>) -> Option<End> {
-        let Planned { graph, on_failure, cancelled, .. } = &self.runs.0[run];
-        if let Some(status) = parts.get(graph.name(node)) {
-            return end_of(*status);
+        if let Some(wrong) = self.runs.0[run].too_early(&part.name, &parts) {
+            self.checker.fail(self.now, format!("{} of run {run} was created too early: {wrong}", part.name));
         }
-        let ends: Vec<Option<End>> =
-            graph.waits_for(node).iter().map(|&on| self.settled(run, on, parts)).collect();
-        let skipped = Some(End::Skipped(tasklane_workflow::Skip::Condition));
-        let has_failed = parts.values().any(|status| matches!(status, Status::Failed | Status::Cancelled));
-        let for_failures = graph.rule(node) != TriggerRule::AllSucceeded;
-        if *cancelled || has_failed && *on_failure == OnFailure::Stop && !for_failures {
-            return skipped;
-        }
-        if ends.contains(&None) {
-            return None;
-        }
-        let failed = ends.iter().any(|end| matches!(end, Some(End::Failed | End::Cancelled)));
-        let begins = match graph.rule(node) {
-            TriggerRule::AllSucceeded => ends.iter().all(|end| *end == Some(End::Succeeded)),
-            TriggerRule::AllDone => true,
-            TriggerRule::AnyFailed => failed,
-        };
-        if begins { None } else { skipped }
     }
 
     /// Everything is over: nothing of a run was forgotten.
     pub(crate) fn check_runs(&mut self) {
         for run in 0..self.runs.0.len() {
             let parts: BTreeMap<String, Status> =
-                self.parts_of(run).into_iter().map(|(name, _, status)| (name, status)).collect();
-            for node in 0..self.runs.0[run].graph.len() {
-                if self.settled(run, node, &parts).is_none() {
-                    let wrong = format!("run {run} is over, and its node {node} never began: {parts:?}");
-                    self.checker.fail(self.now, wrong);
-                }
+                self.parts_of(run).into_iter().map(|part| (part.name, part.status)).collect();
+            if let Some(wrong) = self.runs.0[run].forgotten(&parts) {
+                self.checker.fail(self.now, format!("run {run} is over, and {wrong}: {parts:?}"));
             }
         }
     }

@@ -4,7 +4,7 @@
 //! Tasks of a job are told apart by their names, which say where they come from: `r` is the root, `r/a` its analysis,
 //! `r.3` the fourth task that this added, `r.3+1` the same once more.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use tasklane_core::guard::{Guard, Guards};
 
@@ -79,7 +79,7 @@ fn again(name: &str) -> Option<String> {
 /// Where a job stands. `M` is what is kept of each task that exists, `R` what is needed to submit one.
 #[derive(Debug)]
 pub struct Job<M, R> {
-    members: HashMap<String, M>,
+    members: BTreeMap<String, M>,
     open: usize,
     tasks: usize,
     /// Ends that nobody has looked at yet.
@@ -95,7 +95,7 @@ impl<M, R> Job<M, R> {
     /// Nothing has begun.
     pub fn new(guards: Guards) -> Self {
         Self {
-            members: HashMap::new(),
+            members: BTreeMap::new(),
             open: 0,
             tasks: 0,
             ended: VecDeque::new(),

@@ -10,6 +10,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use serde_json::{Value, json};
 use support::{Server, task, task_with};
+use tasklane_ports::{Content, DocumentKey, DocumentKind, Documents as _, PutDocument, PutOutcome};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
@@ -145,7 +146,9 @@ async fn a_queue_tells_of_its_tasks_and_of_a_whole_once() {
     assert_eq!(receiver.next().await.body["data"]["taskId"], one["taskId"]);
     let many = json!({ "queue": "told", "map": { "items": [1, 2, 3] } });
     let many = server.run(task_with("echo", many)).await;
-    assert_eq!(receiver.next().await.body["data"]["taskId"], many["taskId"]);
+    let told = receiver.next().await.body;
+    assert_eq!(told["data"]["taskId"], many["taskId"]);
+    assert_eq!((&told["data"]["queue"], &told["data"]["taskType"]), (&json!("told"), &json!("echo")));
     assert_eq!(deliveries(&server, "", 2).await.len(), 2);
     assert!(!receiver.has_more());
     server.close().await;
@@ -222,6 +225,55 @@ async fn a_schedule_tells_of_its_tasks_and_that_it_fails() {
     server.close().await;
 }
 
+/// A task may end before it is written down that it was submitted.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_end_counts_however_early_it_comes() {
+    let server = Server::start().await;
+    let schedule = json!({ "every": "1h", "task": task_with("fail", json!({ "retryCount": 0 })), "pauseAfterFailures": 1 });
+    for number in 0..60 {
+        let put = server.request("PUT", &format!("/api/v1/schedules/s{number}")).json(&schedule).send().await;
+        assert_eq!(put.status, 201, "{}", put.text);
+        server.request("POST", &format!("/api/v1/schedules/s{number}/trigger")).send().await;
+    }
+    let begun = std::time::Instant::now();
+    loop {
+        let all = server.get("/api/v1/schedules?limit=100").await.json()["schedules"].clone();
+        let open = all.as_array().expect("a list").iter().filter(|one| one["enabled"] == true).count();
+        if open == 0 {
+            break;
+        }
+        assert!(begun.elapsed() < Duration::from_mins(1), "{open} schedules were not paused: {all:#}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    server.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_schedule_that_cannot_be_read_holds_up_nobody_else() {
+    let (server, mut receiver) = (Server::start().await, Receiver::start().await);
+    let schedule = json!({
+        "every": "1h", "overlap": "bufferOne", "task": task_with("echo", json!({ "delay": "300ms" })),
+    });
+    server.request("PUT", "/api/v1/schedules/s").json(&schedule).send().await;
+    let fired = server.request("POST", "/api/v1/schedules/s/trigger").send().await;
+    let fired = fired.json()["taskId"].as_str().expect("an id").to_owned();
+    let name = |text: &str| tasklane_core::id::Name::new(text).expect("a name");
+    let key = DocumentKey { kind: DocumentKind::Schedule, namespace: name("default"), id: name("s") };
+    loop {
+        let found = server.store.get(std::slice::from_ref(&key)).await.expect("documents").pop().flatten();
+        let expected = found.expect("it is there").version;
+        let content = Some(Content { due: None, value: b"nonsense".to_vec() });
+        let put = [PutDocument { key: key.clone(), expected, content }];
+        if let [PutOutcome::Stored { .. }] = server.store.put(&put).await.expect("documents")[..] {
+            break;
+        }
+    }
+    server.get(&format!("/api/v1/tasks/{fired}/logs?follow=true")).await;
+    server.run(task_with("echo", json!({ "webhooks": [receiver.hook(&["finished"])] }))).await;
+    assert_eq!(receiver.next().await.body["type"], "task.succeeded");
+    server.close().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_schedule_whose_task_does_not_begin_is_late() {
     let (server, mut receiver) = (Server::start().await, Receiver::start().await);
@@ -272,7 +324,7 @@ async fn secrets_are_replaced_without_a_gap() {
     let told = receiver.next().await;
     assert_eq!((told.signatures, &told.body["type"]), (1, &json!("test")));
     let rotated = server.request("POST", "/api/v1/webhooks/secret/rotate").send().await.json();
-    assert_eq!(rotated["previous"], secret["secret"]);
+    assert_eq!(rotated["previous"][0]["secret"], secret["secret"]);
     assert_ne!(rotated["secret"], secret["secret"]);
     send().await;
     assert_eq!(receiver.next().await.signatures, 2);
@@ -292,6 +344,8 @@ async fn bad_webhooks_are_refused_by_field() {
         (json!({ "url": "http://" }), "invalid_value", "webhooks[0].url"),
         (json!({ "on": ["late"] }), "invalid_value", "webhooks[0].on"),
         (json!({ "on": [] }), "invalid_value", "webhooks[0].on"),
+        (json!({ "on": [null] }), "wrong_type", "webhooks[0].on[0]"),
+        (json!({ "on": [{}] }), "wrong_type", "webhooks[0].on[0]"),
         (json!({ "secret": "x" }), "unknown_field", "webhooks[0].secret"),
     ] {
         let answer = server.post("/api/v1/tasks", &task_with("echo", hook(&more))).await;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tasklane_client::{Client, Delivery, Status, WebhookSecret};
+use tasklane_client::{Client, Delivery, PreviousSecret, Status, WebhookSecret};
 
 use super::exit::Exit;
 use super::out::{Out, pairs, remark};
@@ -78,13 +78,16 @@ pub(crate) async fn run(command: Command, client: &Client, out: Out) -> anyhow::
                     out.either(&task, |task| task.task_id.clone()).map(|()| Exit::OK)
                 }
                 other => {
+                    let is_over = other.as_ref().is_some_and(|task| task.status.is_final());
                     let error = other.and_then(|task| task.error).map(|error| error.message);
                     remark(format_args!(
                         "tasklane: {receiver} does not have it: {}",
                         error.as_deref().unwrap_or("it did not answer in time")
                     ));
                     // Nobody waits for it any more.
-                    client.cancel(&delivery).await?;
+                    if !is_over {
+                        client.cancel(&delivery).await?;
+                    }
                     Ok(Exit::FAILED)
                 }
             }
@@ -105,7 +108,8 @@ fn cells(delivery: &Delivery) -> Vec<String> {
 
 fn shown(secret: &WebhookSecret) -> String {
     let mut lines = vec![("secret", secret.secret.clone())];
-    lines.extend(secret.previous.clone().map(|previous| ("previous", previous)));
-    lines.extend(secret.previous_until.map(|until| ("until", value::shown_time(Some(until)))));
+    for PreviousSecret { secret, until } in &secret.previous {
+        lines.push(("previous", format!("{secret} until {}", value::shown_time(Some(*until)))));
+    }
     pairs(&lines)
 }

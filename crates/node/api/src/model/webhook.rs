@@ -101,25 +101,27 @@ pub(crate) struct DeliveryPage {
 
 /// What deliveries of the namespace are signed with.
 #[derive(Clone, Debug, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
 pub(crate) struct WebhookSecret {
     /// In use.
     #[schema(example = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD2dEwlE5yHRc=")]
     secret: String,
-    /// Also in use, so that receivers can be changed one after the other.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    previous: Option<String>,
+    /// Also in use, so that receivers can be changed one after the other: the latest first.
+    previous: Vec<PreviousSecret>,
+}
+
+/// A secret that was replaced, and is in use for a while.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+struct PreviousSecret {
+    secret: String,
     /// Until then.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    previous_until: Option<Time>,
+    until: Time,
 }
 
 impl From<Secrets> for WebhookSecret {
     fn from(Secrets { current, previous }: Secrets) -> Self {
-        let (previous, until) = previous.unzip();
-        Self { secret: current, previous, previous_until: until.map(Time) }
+        let previous =
+            previous.into_iter().map(|(secret, until)| PreviousSecret { secret, until: Time(until) });
+        Self { secret: current, previous: previous.collect() }
     }
 }
 

@@ -181,7 +181,7 @@ pub(crate) async fn explain(
         ("queue" = Option<String>, Query, description = "The queue.", pattern = "^[A-Za-z0-9._:@-]{1,128}$"),
         ("name" = Option<String>, Query, description = "The task name, exactly."),
         ("worker" = Option<String>, Query, description = "Name of the worker of the current or last attempt.", pattern = "^[A-Za-z0-9._:@-]{1,128}$"),
-        ("parent" = Option<String>, Query, description = "Parts and retries of this task.", format = "uuid"),
+        ("parent" = Option<String>, Query, description = "Parts, retries and deliveries of webhooks of this task.", format = "uuid"),
         ("schedule" = Option<String>, Query, description = "Created by this schedule."),
         ("createdAfter" = Option<String>, Query, description = "Created at this time or later.", format = DateTime),
         ("createdBefore" = Option<String>, Query, description = "Created before this time.", format = DateTime),

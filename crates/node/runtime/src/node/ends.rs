@@ -3,7 +3,7 @@
 //!
 //! The lane notes the end of such a task in the commit that ends it, and tells of it until somebody has looked. What is
 //! done here is safe to do twice, and durable before the lane hears of it: so nothing is lost and nothing happens twice,
-//! whoever dies in between.
+//! whoever dies in between. A task or a schedule that cannot be read is passed over, and holds up nobody else.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -17,44 +17,80 @@ use super::schedules;
 
 /// Tasks looked at in one go.
 const PAGE: usize = 500;
-/// Wait after the store has failed.
+/// Wait after the store has failed, or others were in the way.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 impl Node {
     /// Looks at what has ended, for ever.
     pub(super) async fn look_at_ends(&self) {
-        let hub = &self.0.parts.hub;
         loop {
-            let tasks = hub.ended(PAGE).await;
-            while let Err(error) = self.look_at(&tasks).await {
-                tracing::warn!(%error, "tasks that have ended cannot be looked at, trying again");
-                tokio::time::sleep(AGAIN_AFTER).await;
-            }
+            let tasks = self.0.parts.hub.ended(PAGE).await;
+            let left = self.look_at_some(&tasks).await;
             let mut lanes: BTreeMap<LaneId, Vec<TaskId>> = BTreeMap::new();
-            for task in tasks {
+            for task in tasks.into_iter().filter(|task| !left.contains(task)) {
                 lanes.entry(task.lane()).or_default().push(task);
             }
             for (lane, tasks) in lanes {
                 self.0.parts.scheduler.seen(lane, tasks).await;
             }
+            if !left.is_empty() {
+                tokio::time::sleep(AGAIN_AFTER).await;
+                self.0.parts.hub.has_ended(left.into_iter().collect());
+            }
         }
     }
 
-    /// Does all that is to be done about tasks that have ended. Durable when it returns.
-    async fn look_at(&self, tasks: &[TaskId]) -> Result<(), StoreError> {
-        let mut schedules: BTreeSet<DocumentKey> = BTreeSet::new();
+    /// Looks at tasks, and answers those that somebody must look at again.
+    async fn look_at_some(&self, tasks: &[TaskId]) -> BTreeSet<TaskId> {
+        match self.look_at(tasks).await {
+            Ok(left) => left,
+            Err(error) if error.is_retryable() => {
+                tracing::warn!(%error, "tasks that have ended cannot be looked at, trying again");
+                tasks.iter().copied().collect()
+            }
+            // One of them cannot be read: the others can.
+            Err(_) if tasks.len() > 1 => {
+                let (some, others) = tasks.split_at(tasks.len() / 2);
+                let mut left = Box::pin(self.look_at_some(some)).await;
+                left.extend(Box::pin(self.look_at_some(others)).await);
+                left
+            }
+            Err(error) => {
+                tracing::error!(?tasks, %error, "a task that has ended cannot be read: nobody is told of it");
+                BTreeSet::new()
+            }
+        }
+    }
+
+    /// Does all that is to be done about tasks that have ended, durably. Answers those whose schedules could not be looked at
+    /// yet.
+    async fn look_at(&self, tasks: &[TaskId]) -> Result<BTreeSet<TaskId>, StoreError> {
+        let mut schedules: BTreeMap<DocumentKey, Vec<TaskId>> = BTreeMap::new();
         let mut deliveries: Vec<NewTask> = Vec::new();
         for view in self.views(tasks).await?.into_iter().flatten() {
             let Some(body) = &view.row.body else { continue };
             deliveries.extend(self.deliveries_of(&view.row, body).await?);
-            if let Some(schedule) = body.schedule.as_ref().filter(|_| body.watched) {
-                schedules.extend(schedules::key_of_text(&view.row.head.queue.namespace, schedule));
+            let schedule = body.schedule.as_ref().filter(|_| body.watched);
+            if let Some(key) =
+                schedule.and_then(|id| schedules::key_of_text(&view.row.head.queue.namespace, id))
+            {
+                schedules.entry(key).or_default().push(view.row.id);
             }
         }
         self.deliver(deliveries).await?;
-        for key in schedules {
-            self.look_at_schedule(&key).await?;
+        let mut left = BTreeSet::new();
+        for (key, ended) in schedules {
+            match self.look_at_schedule(&key, &ended).await {
+                Ok(()) => {}
+                Err(error) if error.is_retryable() => {
+                    tracing::warn!(schedule = %key.id, %error, "a schedule cannot be looked at, trying again");
+                    left.extend(ended);
+                }
+                Err(error) => {
+                    tracing::error!(schedule = %key.id, %error, "a schedule cannot be read");
+                }
+            }
         }
-        Ok(())
+        Ok(left)
     }
 }

@@ -30,8 +30,8 @@ use crate::request::{Analysis, Analyzer, FieldError, RequestLimits, TaskRequest,
 
 use super::registered::{Named, NamedError};
 use super::wholes::{
-    AGAIN_AFTER, Begun, Drive, Driver, HELD, LOOK, NewPart, PAGE, REFUSED_TYPE, TAKEN, Trouble, WholeEnd,
-    part_failed, part_request_id, whole_of,
+    AGAIN_AFTER, Begun, Drive, Driver, HELD, LOOK, PAGE, REFUSED_TYPE, TAKEN, Trouble, WholeEnd, part_failed,
+    part_request_id, whole_of,
 };
 use super::{Node, SubmitError};
 
@@ -691,13 +691,21 @@ impl Drive for JobNow {
         self.job.halt();
     }
 
-    async fn at_risk(&mut self, _: &Driver) -> Result<Vec<NewPart>, Trouble> {
+    async fn at_risk(&mut self, driver: &Driver) -> Result<Vec<(String, NewTask)>, Trouble> {
         // Only where it was halted is something left that could have begun.
-        let left = self.job.take_at_risk().into_iter().filter_map(|(name, next)| match next {
-            Next::New(request) => Some((name, *request)),
-            Next::Again(_) => None,
-        });
-        Ok(left.collect())
+        let (mut fresh, mut placed) = (Vec::new(), Vec::new());
+        for (name, next) in self.job.take_at_risk() {
+            match next {
+                Next::New(request) => fresh.push((name, *request)),
+                Next::Again(of) => {
+                    if let Ok(task) = driver.again(&name, of).await? {
+                        placed.push((name, task));
+                    }
+                }
+            }
+        }
+        placed.extend(driver.placed(fresh).await?);
+        Ok(placed)
     }
 
     async fn end(&mut self, _: &Driver) -> Result<Option<WholeEnd>, Trouble> {

@@ -14,7 +14,7 @@ use tasklane_core::id::{Name, QueueKey, TaskId};
 use tasklane_core::member::WorkerDescriptor;
 use tasklane_core::message::{Dispatch, Finish};
 use tasklane_core::status::Status;
-use tasklane_core::task::{Payload, Progress, TaskError};
+use tasklane_core::task::{NewTask, Payload, Progress, TaskError};
 use tasklane_ports::{Attempt, Execution, Executor, ExecutorError, StoreError, TaskView};
 use tasklane_workflow::{Fan, Part};
 
@@ -557,7 +557,7 @@ impl Drive for Mapped {
         self.parts.fan.halt();
     }
 
-    async fn at_risk(&mut self, driver: &Driver) -> Result<Vec<NewPart>, Trouble> {
+    async fn at_risk(&mut self, driver: &Driver) -> Result<Vec<(String, NewTask)>, Trouble> {
         let mut parts: Vec<NewPart> = Vec::new();
         for part in self.parts.fan.at_risk() {
             match (part, self.request().reduce.clone()) {
@@ -568,7 +568,7 @@ impl Drive for Mapped {
                 (Part::Reduce, None) => {}
             }
         }
-        Ok(parts)
+        Ok(driver.placed(parts).await?)
     }
 
     async fn end(&mut self, driver: &Driver) -> Result<Option<WholeEnd>, Trouble> {

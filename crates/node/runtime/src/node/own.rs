@@ -28,7 +28,7 @@ pub struct OwnWorker {
 /// Actions on many tasks at once.
 const BULK_CAPACITY: u32 = 2;
 /// Deliveries of webhooks: they mostly wait for an answer.
-const WEBHOOKS_CAPACITY: u32 = 256;
+const WEBHOOKS_CAPACITY: u32 = 2_000;
 /// Tasks that drive others, of one kind. They mostly wait, so there may be many.
 const WHOLES_CAPACITY: u32 = 10_000;
 

@@ -504,6 +504,9 @@ impl Node {
                 let stand = match view.map(|view| view.row.state) {
                     Some(state) => match state.status {
                         Status::Success => Stand::Success,
+                        Status::Failed if state.started_at.is_none() && state.retries == 0 => {
+                            Stand::NeverBegan
+                        }
                         Status::Failed => Stand::Failure,
                         Status::Cancelled => Stand::Neither,
                         _ if state.started_at.is_some() || state.retries > 0 => Stand::Begun,
@@ -541,15 +544,24 @@ impl Node {
         Ok(submitted)
     }
 
-    /// A task of a schedule has ended: what follows from that is decided, durably.
-    pub(super) async fn look_at_schedule(&self, key: &DocumentKey) -> Result<(), StoreError> {
+    /// Tasks of a schedule have ended: what follows from that is decided, durably.
+    pub(super) async fn look_at_schedule(
+        &self,
+        key: &DocumentKey,
+        ended: &[TaskId],
+    ) -> Result<(), StoreError> {
         for _ in 0..TRIES {
             let found = self.0.parts.documents.get(std::slice::from_ref(key)).await?.pop().flatten();
             let Some(document) = found else { return Ok(()) };
-            if self.fire(vec![document]).await? > 0 {
-                self.0.alarm.changed.notify_one();
+            let Schedule { state, .. } = &Work::of(document.clone())?.schedule;
+            let is_planned = state.planned.iter().any(|planned| ended.contains(&planned.task.id));
+            let is_open = state.open.iter().any(|task| ended.contains(task));
+            if !is_planned && !is_open {
                 return Ok(());
             }
+            // One that is still planned is settled first, and taken in the next time round.
+            self.fire(vec![document]).await?;
+            self.0.alarm.changed.notify_one();
         }
         Err(StoreError::unavailable("others change the schedule at the same time"))
     }

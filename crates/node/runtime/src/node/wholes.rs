@@ -281,8 +281,9 @@ pub(super) trait Drive: Send + Sync {
     /// Nothing begins any more.
     fn halt(&mut self);
 
-    /// Parts that were stopped before they began, and that an earlier attempt may have submitted all the same.
-    async fn at_risk(&mut self, driver: &Driver) -> Result<Vec<NewPart>, Trouble>;
+    /// Parts that were stopped before they began, and that an earlier attempt may have submitted all the same: the tasks that
+    /// they would be.
+    async fn at_risk(&mut self, driver: &Driver) -> Result<Vec<(String, NewTask)>, Trouble>;
 
     /// How it ended, if it has: when nothing is open and nothing begins any more.
     async fn end(&mut self, driver: &Driver) -> Result<Option<WholeEnd>, Trouble>;
@@ -475,20 +476,7 @@ impl Driver {
     async fn take_ids(&self, drive: &mut dyn Drive) -> Result<bool, Trouble> {
         let at_risk = drive.at_risk(self).await?;
         let mut placed = Vec::new();
-        for (at, (name, request)) in at_risk.into_iter().enumerate() {
-            let task = match request {
-                Ok(request) => self.place_part(&name, request).await,
-                Err(error) => self.place_refused(&name, &error).await,
-            };
-            let mut task = match task {
-                Ok(task) => task,
-                Err(Refused::Store(error)) => return Err(error.into()),
-                // Then it never was a task either.
-                Err(Refused::For(error)) => match self.place_refused(&name, &error).await {
-                    Ok(task) => task,
-                    Err(_) => continue,
-                },
-            };
+        for (at, (name, mut task)) in at_risk.into_iter().enumerate() {
             task.due = task.created_at + UNLIMITED;
             (task.unique, task.queue_len_max) = (None, None);
             let body = Arc::make_mut(&mut task.spec.body);
@@ -501,6 +489,28 @@ impl Driver {
         self.submit_placed(placed).await?;
         self.node.cancel_all(&ids).await?;
         Ok(!ids.is_empty())
+    }
+
+    /// The tasks that parts would be, were they submitted now.
+    pub(super) async fn placed(&self, parts: Vec<NewPart>) -> Result<Vec<(String, NewTask)>, StoreError> {
+        let mut placed = Vec::with_capacity(parts.len());
+        for (name, request) in parts {
+            let task = match request {
+                Ok(request) => self.place_part(&name, request).await,
+                Err(error) => Err(Refused::For(error)),
+            };
+            let task = match task {
+                Err(Refused::For(error)) => self.place_refused(&name, &error).await,
+                task => task,
+            };
+            match task {
+                Ok(task) => placed.push((name, task)),
+                Err(Refused::Store(error)) => return Err(error),
+                // Then it never was a task either.
+                Err(Refused::For(_)) => {}
+            }
+        }
+        Ok(placed)
     }
 
     /// Submits a task as it is. The inner error says why it never can be.
@@ -520,6 +530,20 @@ impl Driver {
         name: &str,
         of: TaskId,
     ) -> Result<Result<(Begun, Name), TaskError>, StoreError> {
+        let task = match self.again(name, of).await? {
+            Ok(task) => task,
+            Err(error) => return Ok(Err(error)),
+        };
+        let task_type = task.spec.head.task_type.clone();
+        Ok(self.submit_task(task).await?.map(|begun| (begun, task_type)))
+    }
+
+    /// The task of another part that does what a part has done.
+    pub(super) async fn again(
+        &self,
+        name: &str,
+        of: TaskId,
+    ) -> Result<Result<NewTask, TaskError>, StoreError> {
         let gone = || TaskError::new("part_failed", format!("task {of} is gone"));
         let Some(view) = self.node.views(&[of]).await?.pop().flatten() else { return Ok(Err(gone())) };
         let Some(body) = &view.row.body else { return Ok(Err(gone())) };
@@ -528,9 +552,8 @@ impl Driver {
         let (head, now) = (&view.row.head, clock::wall());
         let policy = self.node.known(&head.queue).await?.policy;
         let head = Arc::new(TaskRequest::again(head, &body, &policy));
-        let task_type = head.task_type.clone();
         let request_id = body.request_id.clone().unwrap_or_default();
-        let task = NewTask {
+        Ok(Ok(NewTask {
             id: TaskId::from_request(of.lane(), &head.queue, None, &request_id),
             spec: TaskSpec { head, body: Arc::new(body) },
             created_at: now,
@@ -538,8 +561,7 @@ impl Driver {
             fingerprint: Fingerprint { version: Fingerprint::RETRY, hash: 0 },
             queue_len_max: policy.len_max,
             unique: None,
-        };
-        Ok(self.submit_task(task).await?.map(|begun| (begun, task_type)))
+        }))
     }
 
     async fn place_refused(&self, name: &str, error: &TaskError) -> Result<NewTask, Refused> {

@@ -12,16 +12,14 @@ use tasklane_core::guard::Guards;
 use tasklane_core::id::TaskId;
 use tasklane_core::message::{Dispatch, Finish};
 use tasklane_core::status::Status;
-use tasklane_core::task::{Progress, TaskError, TaskRow};
+use tasklane_core::task::{NewTask, Progress, TaskError, TaskRow};
 use tasklane_ports::{Attempt, Execution, Executor, ExecutorError, StoreError, TaskView};
 use tasklane_workflow::{Counts, End, NodeState, Run, Skip};
 
 use crate::request::{Context, FieldError, TaskRequest, Workflow, holds, node_request};
 
 use super::Node;
-use super::wholes::{
-    AGAIN_AFTER, Begun, Drive, Driver, NewPart, PAGE, Trouble, WholeEnd, part_failed, unreadable,
-};
+use super::wholes::{AGAIN_AFTER, Begun, Drive, Driver, PAGE, Trouble, WholeEnd, part_failed, unreadable};
 
 /// Task type and queue of runs.
 pub const WORKFLOW_TYPE: &str = "tasklane.workflow";
@@ -361,7 +359,7 @@ impl Drive for Driven {
         self.now_mut().run.halt();
     }
 
-    async fn at_risk(&mut self, driver: &Driver) -> Result<Vec<NewPart>, Trouble> {
+    async fn at_risk(&mut self, driver: &Driver) -> Result<Vec<(String, NewTask)>, Trouble> {
         let now = self.now();
         let stopped = now.run.stopped_at_the_start();
         let mut parts = Vec::with_capacity(stopped.len());
@@ -376,7 +374,7 @@ impl Drive for Driven {
                 parts.push((now.workflow.graph.name(node).to_owned(), request));
             }
         }
-        Ok(parts)
+        Ok(driver.placed(parts).await?)
     }
 
     async fn end(&mut self, _: &Driver) -> Result<Option<WholeEnd>, Trouble> {

@@ -30,9 +30,19 @@ pub fn read_json<T: DeserializeOwned>(body: &[u8]) -> Result<T, FieldError> {
         let again = &mut serde_json::Deserializer::from_slice(body);
         match serde_path_to_error::deserialize::<_, Object<T>>(again) {
             Ok(_) => field_error("", &error),
+            // Where a word is expected, serde calls anything else bad syntax.
+            Err(error) if error.inner().is_syntax() && is_json(body) => FieldError {
+                field: error.path().to_string(),
+                code: code::WRONG_TYPE,
+                message: "must be text".to_owned(),
+            },
             Err(error) => field_error(&error.path().to_string(), error.inner()),
         }
     })
+}
+
+fn is_json(body: &[u8]) -> bool {
+    serde_json::from_slice::<de::IgnoredAny>(body).is_ok()
 }
 
 /// The same JSON however it was written: without blanks, fields in order.

@@ -12,6 +12,9 @@ pub const WEBHOOKS_MAX: usize = 5;
 /// The longest address, in characters.
 pub const WEBHOOK_URL_LEN_MAX: usize = 2048;
 
+/// The longest name of a host, as DNS has it.
+const HOST_LEN_MAX: usize = 253;
+
 /// A webhook as JSON.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
@@ -76,7 +79,7 @@ pub fn webhooks(
     let mut webhooks: Vec<Webhook> = Vec::with_capacity(list.len());
     for (n, Object(json)) in list.into_iter().enumerate() {
         let webhook = webhook_of(&format!("{field}[{n}]"), json, allowed)?;
-        if webhooks.iter().any(|other| other.url == webhook.url) {
+        if webhooks.iter().any(|other| is_same(&other.url, &webhook.url)) {
             return Err(FieldError::invalid(format!("{field}[{n}].url"), "must differ from those before it"));
         }
         webhooks.push(webhook);
@@ -118,16 +121,29 @@ pub fn check_url(field: &str, url: &str) -> Result<(), FieldError> {
         _ if !url.starts_with("http://") && !url.starts_with("https://") => {
             Err(invalid("must begin with http:// or https://".to_owned()))
         }
-        Ok(parsed) if parsed.has_host() => Ok(()),
-        Ok(_) => Err(invalid("must name a host".to_owned())),
+        Ok(parsed) => match parsed.host_str().map_or(0, str::len) {
+            0 => Err(invalid("must name a host".to_owned())),
+            1..=HOST_LEN_MAX => Ok(()),
+            len => Err(invalid(format!("must name a host of at most {HOST_LEN_MAX} characters, not {len}"))),
+        },
         Err(error) => Err(invalid(format!("must be an address such as https://example.com/hook: {error}"))),
     }
+}
+
+/// Whether two addresses are written differently at most.
+fn is_same(one: &str, other: &str) -> bool {
+    let read = |url: &str| {
+        let mut url = Url::parse(url).ok()?;
+        url.set_fragment(None);
+        Some(url)
+    };
+    one == other || read(one).is_some_and(|one| Some(one) == read(other))
 }
 
 /// Adds those of `more` that are not there yet; who is in both is told of what either says.
 pub(crate) fn merge(webhooks: &mut Vec<Webhook>, more: &[Webhook]) {
     for other in more {
-        match webhooks.iter_mut().find(|webhook| webhook.url == other.url) {
+        match webhooks.iter_mut().find(|webhook| is_same(&webhook.url, &other.url)) {
             None => webhooks.push(other.clone()),
             Some(webhook) => {
                 webhook.on.extend(&other.on);
@@ -157,6 +173,7 @@ mod tests {
             (r#"[{"url":"a"}]"#, "webhooks[0].url"),
             (r#"[{"url":"http://a/ b"}]"#, "webhooks[0].url"),
             (r#"[{"url":"http://a"},{"url":"http://a"}]"#, "webhooks[1].url"),
+            (r#"[{"url":"http://a"},{"url":"http://A/#x"}]"#, "webhooks[1].url"),
             (r#"[{"url":"http://a","on":[]}]"#, "webhooks[0].on"),
             (r#"[{"url":"http://a","on":["late"]}]"#, "webhooks[0].on"),
         ] {

@@ -1,0 +1,357 @@
+//! The kinds of tasks that drive others: what each does next, and a second opinion on it that is made of the tasks alone.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tasklane_core::guard::Guards;
+use tasklane_core::id::TaskId;
+use tasklane_core::rng::Rng;
+use tasklane_core::status::Status;
+use tasklane_workflow::{
+    End, Fan, Graph, Job, JobLimits, NodeSpec, OnFailure, Part, ROOT, Run, Skip, TriggerRule, analysis_of,
+    analyzed_by, depth, is_analysis,
+};
+
+/// A part, as the store has it.
+#[derive(Clone, Debug)]
+pub(crate) struct PartNow {
+    pub(crate) name: String,
+    pub(crate) id: TaskId,
+    pub(crate) status: Status,
+}
+
+/// What is to be done.
+#[derive(Debug)]
+pub(crate) struct Decision {
+    /// Parts that begin.
+    pub(crate) begin: Vec<String>,
+    /// What is open is cancelled.
+    pub(crate) stops: bool,
+    /// It is over, and whether it failed.
+    pub(crate) over: Option<bool>,
+    /// Parts that were stopped before they began, and may have begun all the same.
+    pub(crate) at_risk: Vec<String>,
+}
+
+/// A task that drives others.
+#[derive(Debug)]
+pub(crate) enum Kind {
+    /// A run of a workflow.
+    Graph { graph: Arc<Graph>, on_failure: OnFailure },
+    /// A task that becomes many.
+    Fan { items: usize, at_once: usize, failures_max: usize, reduces: bool },
+    /// A job: what its analyses say follows from this.
+    Job { seed: u64 },
+}
+
+/// Parts that begin in one go.
+const AT_A_TIME: usize = 3;
+/// How far tasks of a job are from its root.
+const DEPTH_MAX: usize = 3;
+const REDUCE: &str = "reduce";
+
+/// What an analysis says.
+struct Said {
+    subtasks: usize,
+    again: bool,
+}
+
+fn end_of(status: Status) -> Option<End> {
+    match status {
+        Status::Success => Some(End::Succeeded),
+        Status::Failed => Some(End::Failed),
+        Status::Cancelled => Some(End::Cancelled),
+        _ => None,
+    }
+}
+
+fn index(rng: &mut Rng, below: u64) -> usize {
+    usize::try_from(rng.below(below)).unwrap_or(0)
+}
+
+/// What the analysis of a task says: always the same.
+fn said(seed: u64, of: &str) -> Said {
+    let mixed = of.bytes().fold(seed, |mixed, byte| mixed.wrapping_mul(31).wrapping_add(u64::from(byte)));
+    let mut rng = Rng::new(mixed);
+    let subtasks = if depth(of) < DEPTH_MAX { index(&mut rng, 3) } else { 0 };
+    Said { subtasks, again: rng.chance(15) && !of.contains('+') }
+}
+
+/// Whether the type of a task has an analyzer.
+fn is_analyzed(name: &str) -> bool {
+    !is_analysis(name) && depth(name) < DEPTH_MAX
+}
+
+fn name_of(part: Part) -> String {
+    match part {
+        Part::Item(index) => index.to_string(),
+        Part::Reduce => REDUCE.to_owned(),
+    }
+}
+
+fn part_of(name: &str) -> Option<Part> {
+    if name == REDUCE { Some(Part::Reduce) } else { name.parse().ok().map(Part::Item) }
+}
+
+impl Kind {
+    pub(crate) fn graph(rng: &mut Rng, nodes: u64) -> Self {
+        let mut specs: Vec<NodeSpec> = Vec::new();
+        for at in 0..nodes {
+            let mut on: Vec<u64> = (0..rng.below(3)).filter(|_| at > 0).map(|_| rng.below(at)).collect();
+            on.sort_unstable();
+            on.dedup();
+            let rule = match rng.below(6) {
+                0 if !on.is_empty() => TriggerRule::AllDone,
+                1 if !on.is_empty() => TriggerRule::AnyFailed,
+                _ => TriggerRule::AllSucceeded,
+            };
+            let depends_on = on.into_iter().map(|on| format!("n{on}")).collect();
+            specs.push(NodeSpec { name: format!("n{at}"), depends_on, rule });
+        }
+        let on_failure = if rng.chance(60) { OnFailure::Stop } else { OnFailure::Continue };
+        Self::Graph { graph: Arc::new(Graph::new(specs).expect("nodes depend on earlier ones")), on_failure }
+    }
+
+    pub(crate) fn fan(rng: &mut Rng) -> Self {
+        let items = 1 + index(rng, 12);
+        let failures_max = if rng.chance(50) { items } else { index(rng, 3) };
+        Self::Fan { items, at_once: 1 + index(rng, 5), failures_max, reduces: rng.chance(70) }
+    }
+
+    pub(crate) fn job(rng: &mut Rng) -> Self {
+        Self::Job { seed: rng.next_u64() }
+    }
+
+    /// What is to be done, by what exists and how it ended.
+    pub(crate) fn decide(&self, parts: &[PartNow], cancelled: bool, guards: Guards) -> Decision {
+        match self {
+            Self::Graph { graph, on_failure } => {
+                decide_graph(Run::new(Arc::clone(graph), *on_failure, guards), graph, parts, cancelled)
+            }
+            Self::Fan { items, at_once, failures_max, reduces } => {
+                decide_fan(Fan::new(*items, *at_once, *failures_max, *reduces, guards), parts, cancelled)
+            }
+            Self::Job { seed } => decide_job(*seed, Job::new(guards), parts, cancelled),
+        }
+    }
+
+    /// Why a part that was just created should not exist yet.
+    pub(crate) fn too_early(
+        &self,
+        name: &str,
+        parts: &BTreeMap<String, Status>,
+        cancelled: bool,
+    ) -> Option<String> {
+        match self {
+            Self::Graph { graph, on_failure } => {
+                let node = graph.find(name)?;
+                let ends: Vec<Option<End>> = graph
+                    .waits_for(node)
+                    .iter()
+                    .map(|&on| settled(graph, *on_failure, cancelled, on, parts))
+                    .collect();
+                let fits = match graph.rule(node) {
+                    TriggerRule::AllSucceeded => ends.iter().all(|end| *end == Some(End::Succeeded)),
+                    TriggerRule::AllDone => ends.iter().all(Option::is_some),
+                    TriggerRule::AnyFailed => {
+                        let failed = |end: &Option<End>| matches!(end, Some(End::Failed | End::Cancelled));
+                        ends.iter().all(Option::is_some) && ends.iter().any(failed)
+                    }
+                };
+                (!fits).then(|| format!("what it waits for was {ends:?}"))
+            }
+            Self::Fan { items, at_once, failures_max, .. } => {
+                let item = |at: usize| parts.get(&at.to_string()).copied();
+                let open = (0..*items).filter(|&at| item(at).is_some_and(|status| !status.is_final()));
+                let failed = (0..*items).filter(|&at| {
+                    item(at).is_some_and(|status| status.is_final() && status != Status::Success)
+                });
+                match part_of(name)? {
+                    Part::Item(_) => {
+                        let open = open.count();
+                        (open > *at_once).then(|| format!("{open} are open, {at_once} may be"))
+                    }
+                    Part::Reduce => {
+                        let ended = (0..*items).all(|at| item(at).is_some_and(Status::is_final));
+                        (!ended || failed.count() > *failures_max).then(|| format!("of {parts:?}"))
+                    }
+                }
+            }
+            Self::Job { seed } => {
+                let status = |name: &str| parts.get(name).copied();
+                let looked_at = |of: &str| status(&analysis_of(of)) == Some(Status::Success);
+                let fits = if is_analysis(name) {
+                    let of = analyzed_by(name);
+                    is_analyzed(of) && matches!(status(of), Some(Status::Success | Status::Failed))
+                } else if let Some((of, _)) = name.rsplit_once('+').filter(|(_, times)| !times.contains('.'))
+                {
+                    looked_at(of) && said(*seed, of).again
+                } else if let Some((of, at)) = name.rsplit_once('.') {
+                    looked_at(of) && at.parse::<usize>().is_ok_and(|at| at < said(*seed, of).subtasks)
+                } else {
+                    name == ROOT
+                };
+                (!fits).then(|| format!("of {parts:?}"))
+            }
+        }
+    }
+
+    /// What should exist, or have come to something else, when it is over.
+    pub(crate) fn forgotten(
+        &self,
+        parts: &BTreeMap<String, Status>,
+        cancelled: bool,
+        failed: bool,
+    ) -> Option<String> {
+        match self {
+            Self::Graph { graph, on_failure } => {
+                let never = |node: &usize| settled(graph, *on_failure, cancelled, *node, parts).is_none();
+                (0..graph.len()).find(never).map(|node| format!("its node {node} never began"))
+            }
+            // Whether a cancel was seen before everything had ended is a matter of time.
+            Self::Fan { .. } | Self::Job { .. } if cancelled => None,
+            Self::Fan { items, failures_max, reduces, .. } => {
+                let status = |name: &str| parts.get(name).copied();
+                let items: Vec<Option<Status>> = (0..*items).map(|at| status(&at.to_string())).collect();
+                let bad = |status: &Option<Status>| status.is_some_and(|status| status != Status::Success);
+                let exceeded = items.iter().filter(|status| bad(status)).count() > *failures_max;
+                let reduced = status(REDUCE);
+                if !exceeded && (items.contains(&None) || *reduces && reduced.is_none()) {
+                    return Some("not all of its parts have begun".to_owned());
+                }
+                let should = exceeded || bad(&reduced);
+                (should != failed).then(|| format!("it is said to have failed: {failed}"))
+            }
+            Self::Job { seed } => {
+                let status = |name: &str| parts.get(name).copied();
+                for (name, status_of) in parts {
+                    let ended = matches!(status_of, Status::Success | Status::Failed);
+                    let analysis = analysis_of(name);
+                    if is_analyzed(name) && !name.starts_with('~') && ended && status(&analysis).is_none() {
+                        return Some(format!("nobody has looked at {name}"));
+                    }
+                    if is_analysis(name) && *status_of == Status::Success {
+                        let of = analyzed_by(name);
+                        let Said { subtasks, again } = said(*seed, of);
+                        let lacks = (0..subtasks).any(|at| status(&format!("{of}.{at}")).is_none());
+                        if lacks || again && status(&format!("{of}+1")).is_none() {
+                            return Some(format!("what {name} has said was not done"));
+                        }
+                    }
+                }
+                status(ROOT).is_none().then(|| "it never began".to_owned())
+            }
+        }
+    }
+}
+
+fn decide_graph(mut run: Run, graph: &Graph, parts: &[PartNow], cancelled: bool) -> Decision {
+    let of_nodes = || parts.iter().filter_map(|part| Some((graph.find(&part.name)?, part.status)));
+    for (node, _) in of_nodes() {
+        run.begun(node);
+    }
+    for (node, status) in of_nodes() {
+        if let Some(end) = end_of(status) {
+            run.ended(node, end);
+        }
+    }
+    if cancelled {
+        run.halt();
+    }
+    let name = |node: usize| graph.name(node).to_owned();
+    let begin = run.take_ready(AT_A_TIME).into_iter().map(name).collect();
+    let over = run.is_over().then(|| run.has_failed());
+    let at_risk = run.stopped_at_the_start().into_iter().map(name).collect();
+    Decision { begin, stops: cancelled, over, at_risk }
+}
+
+fn decide_fan(mut fan: Fan, parts: &[PartNow], cancelled: bool) -> Decision {
+    for part in parts {
+        let Some(of) = part_of(&part.name) else { continue };
+        fan.begun(of);
+        if part.status.is_final() {
+            fan.ended(of, part.status == Status::Success);
+        }
+    }
+    if cancelled {
+        fan.halt();
+    }
+    let stops = cancelled || fan.is_exceeded();
+    let begin = fan.ready(AT_A_TIME).into_iter().map(name_of).collect();
+    let over = fan.is_over().then(|| fan.has_failed());
+    Decision { begin, stops, over, at_risk: fan.at_risk().into_iter().map(name_of).collect() }
+}
+
+fn decide_job(seed: u64, mut job: Job<Status, ()>, parts: &[PartNow], cancelled: bool) -> Decision {
+    for part in parts {
+        job.found(part.name.clone(), part.status);
+        if part.status.is_final() {
+            job.ended(part.name.clone());
+        }
+    }
+    let limits = JobLimits { depth: DEPTH_MAX, at_once: 10, tasks: 1000 };
+    loop {
+        let ended = job.take_ended(10);
+        if ended.is_empty() {
+            break;
+        }
+        for name in ended {
+            let succeeded = job.member(&name) == Some(&Status::Success);
+            let was_cancelled = job.member(&name) == Some(&Status::Cancelled);
+            if is_analyzed(&name) && !was_cancelled {
+                job.analyze(&name, || ());
+            } else if !succeeded {
+                job.fail();
+            } else if is_analysis(&name) {
+                let of = analyzed_by(&name);
+                let Said { subtasks, again } = said(seed, of);
+                if again && job.run_again(of, ()).is_err() || job.add(of, vec![(); subtasks], limits).is_err()
+                {
+                    job.fail();
+                }
+            }
+        }
+    }
+    if cancelled {
+        job.halt();
+    }
+    // It exists, whoever submits it: so a cancel finds it.
+    if job.member(ROOT).is_none() {
+        return Decision { begin: vec![ROOT.to_owned()], stops: false, over: None, at_risk: Vec::new() };
+    }
+    let name = |(name, ()): (String, ())| name;
+    let begin = job.take_ready(AT_A_TIME).into_iter().map(name).collect();
+    let over = job.is_over().then(|| job.has_failed());
+    Decision { begin, stops: cancelled, over, at_risk: job.take_at_risk().into_iter().map(name).collect() }
+}
+
+/// What has become of a node for good, said once more and from the tasks alone.
+fn settled(
+    graph: &Graph,
+    on_failure: OnFailure,
+    cancelled: bool,
+    node: usize,
+    parts: &BTreeMap<String, Status>,
+) -> Option<End> {
+    if let Some(status) = parts.get(graph.name(node)) {
+        return end_of(*status);
+    }
+    let ends: Vec<Option<End>> =
+        graph.waits_for(node).iter().map(|&on| settled(graph, on_failure, cancelled, on, parts)).collect();
+    let skipped = Some(End::Skipped(Skip::Condition));
+    let has_failed = parts.values().any(|status| matches!(status, Status::Failed | Status::Cancelled));
+    let for_failures = graph.rule(node) != TriggerRule::AllSucceeded;
+    if cancelled || has_failed && on_failure == OnFailure::Stop && !for_failures {
+        return skipped;
+    }
+    if ends.contains(&None) {
+        return None;
+    }
+    let failed = ends.iter().any(|end| matches!(end, Some(End::Failed | End::Cancelled)));
+    let begins = match graph.rule(node) {
+        TriggerRule::AllSucceeded => ends.iter().all(|end| *end == Some(End::Succeeded)),
+        TriggerRule::AllDone => true,
+        TriggerRule::AnyFailed => failed,
+    };
+    if begins { None } else { skipped }
+}

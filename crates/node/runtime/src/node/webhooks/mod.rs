@@ -1,0 +1,276 @@
+//! Webhooks: those who asked for it are told over HTTP, as [Standard Webhooks](https://www.standardwebhooks.com) says.
+//!
+//! A delivery is a task of the server's own. So it is durable, is tried again with growing waits, and can be listed,
+//! cancelled and repeated as any other. What is told of a task is read when it is sent: the task is final by then.
+
+mod secrets;
+mod sending;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use reqwest::Url;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tasklane_core::id::{LaneId, Name, TaskId};
+use tasklane_core::policy::{Concurrency, ConcurrencyLimit, WhenReached};
+use tasklane_core::status::Status;
+use tasklane_core::task::{NewTask, Occasion, Payload, TaskBody, TaskRow, Webhook};
+use tasklane_core::time::Timestamp;
+use tasklane_ports::{DocumentKey, StoreError, TaskFilter, TaskList, TaskPage};
+use tasklane_schedule::{Alert, News, Schedule};
+use xxhash_rust::xxh3::xxh3_128;
+
+pub use self::secrets::Secrets;
+pub(super) use self::sending::WebhookExecutor;
+
+use crate::clock;
+use crate::request::{RetryRequest, TaskRequest, check_url};
+
+use super::{Node, SubmitError};
+
+/// Task type and queue of deliveries.
+pub const WEBHOOK_TYPE: &str = "tasklane.webhook";
+
+/// Deliveries of a namespace to one host that are under way at once: one that hangs must not hold up the others.
+const AT_ONCE: u32 = 8;
+/// How long an answer is waited for.
+const ANSWER_WITHIN: Duration = Duration::from_secs(15);
+
+/// When a delivery is tried again: for about two days.
+const RETRY: RetryRequest = RetryRequest {
+    max_retries: Some(20),
+    delay: Some(Duration::from_secs(5)),
+    backoff_percent: Some(300),
+    delay_max: Some(Duration::from_hours(3)),
+    jitter_percent: Some(20),
+};
+
+/// The payload of a delivery.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Delivery {
+    /// Names what is told: the same however often it is sent.
+    id: String,
+    /// Who is told.
+    url: String,
+    /// What has happened.
+    event: String,
+    /// When.
+    at: Timestamp,
+    /// The task that it is about …
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    task: Option<TaskId>,
+    /// … or all that there is to say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    data: Option<Value>,
+}
+
+/// A delivery, as it is listed.
+#[derive(Clone, Debug)]
+pub struct DeliveryView {
+    /// Names what is told.
+    pub message_id: String,
+    /// Who is told.
+    pub url: String,
+    /// What has happened.
+    pub event: String,
+    /// The task that it is about.
+    pub task: Option<TaskId>,
+    /// The schedule that it is about.
+    pub schedule: Option<String>,
+    /// The task that delivers it.
+    pub row: TaskRow,
+}
+
+fn own_name() -> Name {
+    Name::new(WEBHOOK_TYPE).expect("a valid name")
+}
+
+/// What happened to a task, if it is news.
+fn event_of(webhook: &Webhook, status: Status) -> Option<&'static str> {
+    let wants = |occasion| webhook.on.contains(&occasion);
+    match status {
+        Status::Success => Some("task.succeeded").filter(|_| wants(Occasion::Finished)),
+        Status::Failed => {
+            Some("task.failed").filter(|_| wants(Occasion::Finished) || wants(Occasion::Failed))
+        }
+        Status::Cancelled => Some("task.cancelled").filter(|_| wants(Occasion::Finished)),
+        _ => None,
+    }
+}
+
+fn event_of_news(news: News) -> &'static str {
+    match news {
+        News::Failing => "schedule.failing",
+        News::Paused => "schedule.paused",
+        News::Recovered => "schedule.recovered",
+        News::Late => "schedule.late",
+        News::OnTime => "schedule.onTime",
+    }
+}
+
+impl Node {
+    /// What is to be told of a task that has ended.
+    pub(super) async fn deliveries_of(
+        &self,
+        row: &TaskRow,
+        body: &TaskBody,
+    ) -> Result<Vec<NewTask>, StoreError> {
+        let mut deliveries = Vec::new();
+        for (n, webhook) in body.webhooks.iter().enumerate() {
+            let Some(event) = event_of(webhook, row.state.status) else { continue };
+            let key = format!("{}:{n}", row.id);
+            let delivery = Delivery {
+                id: message_id(&key),
+                url: webhook.url.clone(),
+                event: event.to_owned(),
+                at: row.state.finished_at.unwrap_or(row.state.created_at),
+                task: Some(row.id),
+                data: None,
+            };
+            let namespace = &row.head.queue.namespace;
+            deliveries.extend(self.delivery(namespace, &key, delivery).await?);
+        }
+        Ok(deliveries)
+    }
+
+    /// What is to be told of a schedule.
+    pub(super) async fn deliveries_of_alerts(
+        &self,
+        key: &DocumentKey,
+        schedule: &Schedule,
+    ) -> Result<Vec<NewTask>, StoreError> {
+        let mut deliveries = Vec::new();
+        for Alert { number, at, what, nominal, failures, reason } in &schedule.state.alerts {
+            let told = schedule.rule.webhooks.iter().enumerate();
+            for (n, webhook) in told.filter(|(_, webhook)| webhook.on.contains(&what.occasion())) {
+                // A schedule that is put again after it was deleted counts from the start.
+                let since = schedule.state.created_at.as_micros();
+                let id = format!("{}:{since}:{number}:{n}", key.id);
+                let data = json!({
+                    "schedule": key.id.as_str(),
+                    "namespace": key.namespace.as_str(),
+                    "reason": reason,
+                    "nominalTime": nominal.map(written),
+                    "failures": failures,
+                });
+                let delivery = Delivery {
+                    id: message_id(&id),
+                    url: webhook.url.clone(),
+                    event: event_of_news(*what).to_owned(),
+                    at: *at,
+                    task: None,
+                    data: Some(data),
+                };
+                deliveries.extend(self.delivery(&key.namespace, &id, delivery).await?);
+            }
+        }
+        Ok(deliveries)
+    }
+
+    /// The task that delivers something; `None` if there can be none.
+    async fn delivery(
+        &self,
+        namespace: &Name,
+        key: &str,
+        delivery: Delivery,
+    ) -> Result<Option<NewTask>, StoreError> {
+        let request = delivery_request(&delivery, Some(format!("{WEBHOOK_TYPE}:{key}")));
+        match self.place(namespace, request).await {
+            Ok(task) => Ok(Some(task)),
+            Err(SubmitError::Store(error)) => Err(StoreError::unavailable(error)),
+            Err(error) => {
+                tracing::error!(%namespace, key, %error, "a webhook cannot be delivered");
+                Ok(None)
+            }
+        }
+    }
+
+    /// Hands deliveries on. Durable when it returns.
+    pub(super) async fn deliver(&self, deliveries: Vec<NewTask>) -> Result<(), StoreError> {
+        let mut lanes: BTreeMap<LaneId, Vec<NewTask>> = BTreeMap::new();
+        for task in deliveries {
+            lanes.entry(task.id.lane()).or_default().push(task);
+        }
+        for (lane, tasks) in lanes {
+            // Each is there now, or was before: nothing limits this queue, and its request ids are the server's own.
+            self.outcomes(lane, &tasks).await?;
+        }
+        Ok(())
+    }
+
+    /// Sends something to an address, to see whether it arrives. Answers the delivery.
+    pub async fn test_webhook(&self, namespace: &Name, url: &str) -> Result<TaskId, SubmitError> {
+        check_url("url", url)?;
+        let delivery = Delivery {
+            id: message_id(&format!("{:032x}", rand::random::<u128>())),
+            url: url.to_owned(),
+            event: "test".to_owned(),
+            at: clock::wall(),
+            task: None,
+            data: Some(json!({ "namespace": namespace.as_str(), "message": "It works." })),
+        };
+        let task = self.place(namespace, delivery_request(&delivery, None)).await?;
+        let answer = self.submit_to(task.id.lane(), vec![task]).await.pop();
+        answer.expect("one answer for one task").map(|submitted| submitted.id)
+    }
+
+    /// Deliveries of a namespace, the newest first.
+    pub async fn deliveries(&self, list: TaskList) -> Result<(Vec<DeliveryView>, TaskPage), StoreError> {
+        let filter = TaskFilter { task_type: Some(own_name()), ..list.filter };
+        let page = self.list(TaskList { filter, ..list }).await?;
+        let views = page.tasks.iter().filter_map(|row| {
+            let delivery = delivery_of(row.body.as_deref()?).ok()?;
+            let text = |field: &str| Some(delivery.data.as_ref()?.get(field)?.as_str()?.to_owned());
+            Some(DeliveryView {
+                schedule: text("schedule"),
+                message_id: delivery.id,
+                url: delivery.url,
+                event: delivery.event,
+                task: delivery.task,
+                row: row.clone(),
+            })
+        });
+        Ok((views.collect(), page))
+    }
+}
+
+/// Names a message, for receivers that want each once. The signature is made of it and what follows, with dots between.
+fn message_id(key: &str) -> String {
+    format!("evt_{:032x}", xxh3_128(key.as_bytes()))
+}
+
+fn delivery_request(delivery: &Delivery, request_id: Option<String>) -> TaskRequest {
+    let url = Url::parse(&delivery.url).ok();
+    let host = url.as_ref().map_or(String::new(), |url| {
+        let port = url.port().map_or(String::new(), |port| format!(":{port}"));
+        format!("{}{port}", url.host_str().unwrap_or_default())
+    });
+    let host: String = host.chars().take(200).collect();
+    let parent = delivery.task;
+    let payload = serde_json::to_string(delivery).expect("a delivery can be written");
+    let mut request =
+        TaskRequest::new(format!("{} to {host}", delivery.event), own_name(), Payload::Json(payload));
+    request.queue = own_name();
+    request.request_id = request_id;
+    request.parent = parent;
+    request.retry = RETRY;
+    request.execution_timeout = Some(ANSWER_WITHIN + Duration::from_secs(5));
+    request.metadata = BTreeMap::from([("host".to_owned(), host)]);
+    request.concurrency = vec![ConcurrencyLimit {
+        key: Some("{{ metadata.host }}".to_owned()),
+        concurrency: Concurrency { limit: AT_ONCE, when_reached: WhenReached::Wait },
+    }];
+    request.roomy = true;
+    request
+}
+
+fn delivery_of(body: &TaskBody) -> Result<Delivery, serde_json::Error> {
+    serde_json::from_str(body.payload.as_str())
+}
+
+/// A time as the API writes it.
+fn written(at: Timestamp) -> String {
+    jiff::Timestamp::from_microsecond(at.as_micros()).map_or_else(|_| String::new(), |at| format!("{at:.6}"))
+}

@@ -1,0 +1,139 @@
+//! What deliveries are signed with.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use ring::hmac;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+use tasklane_core::id::Name;
+use tasklane_core::time::Timestamp;
+use tasklane_ports::{Content, DocumentKey, DocumentKind, PutDocument, PutOutcome, StoreError, codec};
+
+use crate::clock;
+
+use super::super::Node;
+
+/// How long what is sent is also signed with the secrets before.
+const BOTH_SIGN_FOR: Duration = Duration::from_hours(24);
+/// So many of them at most.
+const PREVIOUS_MAX: usize = 5;
+/// How often a change is tried that somebody else's gets in the way of.
+const TRIES: usize = 10;
+
+/// What deliveries of a namespace are signed with.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Secrets {
+    /// In use.
+    pub current: String,
+    /// Also in use, each until its time: the latest first.
+    pub previous: Vec<(String, Timestamp)>,
+}
+
+/// What a secret begins with, as receivers' libraries expect it.
+const SECRET_PREFIX: &str = "whsec_";
+
+fn secret_key(namespace: &Name) -> DocumentKey {
+    let id = Name::new("webhooks").expect("a valid name");
+    DocumentKey { kind: DocumentKind::Secret, namespace: namespace.clone(), id }
+}
+
+impl Secrets {
+    fn new() -> Self {
+        let bytes: [u8; 32] = rand::random();
+        Self { current: format!("{SECRET_PREFIX}{}", BASE64.encode(bytes)), previous: Vec::new() }
+    }
+
+    /// The next one; what came before counts for a while.
+    fn rotated(mut self, now: Timestamp) -> Self {
+        self.previous.retain(|(_, until)| now < *until);
+        self.previous.insert(0, (self.current, now + BOTH_SIGN_FOR));
+        self.previous.truncate(PREVIOUS_MAX);
+        Self { previous: self.previous, ..Self::new() }
+    }
+
+    /// The value of the header that says who sent it.
+    pub(super) fn sign(&self, id: &str, at: Timestamp, body: &str) -> String {
+        let seconds = at.as_micros() / 1_000_000;
+        let signed = format!("{id}.{seconds}.{body}");
+        let sign = |secret: &str| {
+            let key = secret.strip_prefix(SECRET_PREFIX).unwrap_or(secret);
+            let key = BASE64.decode(key).unwrap_or_else(|_| key.as_bytes().to_vec());
+            let tag = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, &key), signed.as_bytes());
+            format!("v1,{}", BASE64.encode(tag))
+        };
+        let previous = self.previous.iter().filter(|(_, until)| at < *until).map(|(secret, _)| secret);
+        let all: Vec<String> =
+            std::iter::once(&self.current).chain(previous).map(|secret| sign(secret)).collect();
+        all.join(" ")
+    }
+}
+
+impl Node {
+    /// What deliveries are signed with; made when it is first asked for.
+    pub async fn webhook_secrets(&self, namespace: &Name) -> Result<Secrets, StoreError> {
+        self.change_secrets(namespace, |found| found.is_none().then(Secrets::new)).await
+    }
+
+    /// Puts another secret in its place. The one before is used besides for a day.
+    pub async fn rotate_webhook_secret(&self, namespace: &Name) -> Result<Secrets, StoreError> {
+        let now = clock::wall();
+        let rotate = |found: Option<&Secrets>| {
+            Some(found.map_or_else(Secrets::new, |secrets| secrets.clone().rotated(now)))
+        };
+        self.change_secrets(namespace, rotate).await
+    }
+
+    async fn change_secrets(
+        &self,
+        namespace: &Name,
+        change: impl Fn(Option<&Secrets>) -> Option<Secrets>,
+    ) -> Result<Secrets, StoreError> {
+        let (key, documents) = (secret_key(namespace), &self.0.parts.documents);
+        for _ in 0..TRIES {
+            let found = documents.get(std::slice::from_ref(&key)).await?.pop().flatten();
+            let (version, secrets) = match &found {
+                Some(document) => (document.version, Some(codec::decode::<Secrets>(&document.value)?)),
+                None => (0, None),
+            };
+            let changed = match (change(secrets.as_ref()), secrets) {
+                (Some(changed), _) => changed,
+                (None, Some(secrets)) => return Ok(secrets),
+                (None, None) => continue,
+            };
+            let content = Some(Content { due: None, value: codec::encode(&changed) });
+            let put = PutDocument { key: key.clone(), expected: version, content };
+            if let [PutOutcome::Stored { .. }] = documents.put(&[put]).await?[..] {
+                return Ok(changed);
+            }
+        }
+        Err(StoreError::unavailable("others change the secret of webhooks at the same time"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The example of the specification.
+    #[test]
+    fn signatures_are_those_of_standard_webhooks() {
+        let current = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw".to_owned();
+        let secrets = Secrets { current, previous: Vec::new() };
+        let at = Timestamp::from_millis(1_614_265_330_000);
+        let signed = secrets.sign("msg_p5jXN8AQM9LWM0D4loKWxJek", at, r#"{"test": 2432232314}"#);
+        assert_eq!(signed, "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=");
+    }
+
+    #[test]
+    fn secrets_sign_for_a_day_after_they_were_replaced() {
+        let now = Timestamp::from_millis(1_000_000_000);
+        let secrets = Secrets::new().rotated(now);
+        let parts = |at| secrets.sign("a", at, "b").split(' ').count();
+        assert_eq!(parts(now), 2);
+        assert_eq!(parts(now + BOTH_SIGN_FOR), 1);
+        let again = secrets.clone().rotated(now + Duration::from_hours(1));
+        assert_eq!(again.previous.len(), 2, "the first one is still in use: {again:?}");
+        let later = again.rotated(now + Duration::from_hours(24));
+        assert_eq!(later.previous.len(), 2, "and then no more: {later:?}");
+    }
+}
