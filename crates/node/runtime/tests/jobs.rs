@@ -9,11 +9,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tasklane_core::command::Command;
 use tasklane_core::id::TaskId;
 use tasklane_core::message::{Dispatch, Ending, Finish, RetryAdvice};
 use tasklane_core::status::Status;
 use tasklane_core::task::{TaskError, TaskResult};
-use tasklane_ports::{Attempt, Executor, TaskView};
+use tasklane_ports::{Attempt, Executor, Store as _, TaskView};
 use tasklane_runtime::node::{JobCounts, NamedError, Retry};
 use tasklane_runtime::request::TaskRequest;
 
@@ -43,11 +44,15 @@ fn page(seen: Arc<Mutex<Vec<Value>>>) -> Arc<dyn Executor> {
     }))
 }
 
-/// Says what the payload of the analyzed task asks for under `then`.
+/// Says what the payload of the analyzed task asks for under `then`, or goes as deep as it says.
 fn links() -> Arc<dyn Executor> {
     Arc::new(Run(|dispatch: Dispatch, _: Arc<dyn Attempt>| async move {
         let given = payload(&dispatch);
-        let data = given["task"]["payload"]["then"].to_string();
+        let asked = &given["task"]["payload"];
+        let data = match asked["deep"].as_u64().unwrap_or(0) {
+            0 => asked["then"].to_string(),
+            deep => json!({ "subtasks": [sub(&json!({ "deep": deep - 1 }))] }).to_string(),
+        };
         Finish { result: TaskResult { data, ..TaskResult::default() }, ..success() }
     }))
 }
@@ -218,5 +223,39 @@ async fn a_job_is_torn_down_with_all_that_belongs_to_it() {
         assert!(node.task(&default_namespace(), id).await.unwrap().is_none());
     }
     assert!(node.tear_down(&default_namespace(), id, Duration::ZERO).await.unwrap().is_none());
+    jobs.system.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_may_be_so_deep_that_names_are_too_long_for_ids() {
+    const DEEP: usize = 90;
+    let jobs = start(json!({ "maxDepth": 1000 })).await;
+    let (view, counts) = jobs.run(&json!({ "deep": DEEP })).await;
+    assert_eq!(view.row.state.status, Status::Success, "{:?}", view.row.state.error);
+    assert_eq!((counts.total, counts.open, counts.unanalyzed), (DEEP + 1, 0, 0));
+    jobs.system.close().await;
+}
+
+/// Nobody drives it any more, and some of it still runs.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_ended_before_its_parts_is_torn_down_when_they_have_ended() {
+    let jobs = start(json!({})).await;
+    let id = jobs.submit(&json!({ "endless": true })).await;
+    let node = &jobs.system.node;
+    let part = loop {
+        let (parts, _) = node.parts(id, None, 5).await.unwrap();
+        if let Some(part) = parts.iter().find(|part| part.row.state.status == Status::Running) {
+            break part.row.id;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    };
+    let command = Command::Cancel { task: id };
+    jobs.system.store.post(id.lane(), &[command]).await.unwrap();
+    let broken = jobs.system.wait(id).await;
+    assert_eq!(broken.row.state.status, Status::Cancelled);
+    let still = node.task(&default_namespace(), part).await.unwrap().unwrap();
+    assert_eq!(still.row.state.status, Status::Running, "nobody has cancelled it");
+    let down = node.tear_down(&default_namespace(), id, Duration::from_mins(1)).await.unwrap().unwrap();
+    assert_eq!((down.left, down.removed), (vec![], 2), "job and root");
     jobs.system.close().await;
 }
