@@ -49,10 +49,14 @@ pub(crate) enum LaneKey {
     Unique,
     /// Hash: queue and unique key by task.
     UniqueOf,
+    /// Sorted set: parent, creation time, id.
+    Children,
+    /// Hash: parent by task.
+    ParentOf,
 }
 
 impl LaneKey {
-    const NAMES: [&str; 18] = [
+    const NAMES: [&str; 20] = [
         "lane",
         "state",
         "spec",
@@ -71,6 +75,8 @@ impl LaneKey {
         "created",
         "unique",
         "uniqueof",
+        "children",
+        "parentof",
     ];
 }
 
@@ -78,7 +84,7 @@ impl LaneKey {
 pub(crate) struct LaneKeys {
     tag: String,
     slot: u16,
-    keys: [String; 18],
+    keys: [String; 20],
     /// The lane is in the list of lanes.
     listed: AtomicBool,
 }
@@ -184,8 +190,8 @@ mod tests {
         assert_eq!(keys.key(LaneKey::Created), "{tl:7}:created");
         assert_eq!(keys.key(LaneKey::Lane), "{tl:7}:lane");
         assert_eq!(keys.slot(), slot_of("tl:7"));
-        assert_eq!(keys.key(LaneKey::UniqueOf), "{tl:7}:uniqueof");
-        assert_eq!(keys.all().len(), LaneKey::UniqueOf as usize + 1);
+        assert_eq!(keys.key(LaneKey::ParentOf), "{tl:7}:parentof");
+        assert_eq!(keys.all().len(), LaneKey::ParentOf as usize + 1);
         assert!(keys.log_of(TaskId::from_random(1)).starts_with("{tl:7}:log:"));
     }
 }

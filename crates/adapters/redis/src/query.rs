@@ -138,7 +138,8 @@ impl RedisStore {
     async fn page_of(&self, lane: LaneId, list: &TaskList) -> Result<LaneList, StoreError> {
         let TaskList { filter, after, limit } = list;
         let lane = self.lane(lane);
-        let keys = [LaneKey::Created, LaneKey::State, LaneKey::Spec, LaneKey::Body].map(|key| lane.key(key));
+        let keys = [LaneKey::Created, LaneKey::State, LaneKey::Spec, LaneKey::Body, LaneKey::Children];
+        let keys = keys.map(|key| lane.key(key));
         let mut call = SCRIPTS.list.call(keys.into_iter());
         // Newest first: from the cursor, or the end of the time asked for, back to its start.
         let before = filter.created_before.map(|time| layout::time_key(time).to_vec());
@@ -146,20 +147,23 @@ impl RedisStore {
         call.arg(newest.map_or_else(|| b"+".to_vec(), |newest| [b"(".as_slice(), &newest].concat()));
         let oldest = filter.created_from.map(layout::time_key);
         call.arg(oldest.map_or_else(|| b"-".to_vec(), |oldest| [b"[".as_slice(), &oldest].concat()));
-        let wants_bodies = wants_bodies(filter);
+        // The index of children gives no others.
+        let rest = TaskFilter { parent: None, ..filter.clone() };
+        let wants_bodies = wants_bodies(&rest);
         call.arg(if *filter == TaskFilter::default() { *limit } else { SCAN_MAX }).arg(*limit);
         call.arg(if wants_bodies { u32::MAX as usize } else { LISTED_BODY_BYTES_MAX }).arg(SCAN_BYTES_MAX);
         call.arg(filter.statuses.iter().map(|status| status.code()).collect::<Vec<u8>>());
         for name in [&filter.namespace, &filter.queue] {
             call.arg(name.as_ref().map_or("", |name| name.as_str()));
         }
+        call.arg(filter.parent.as_ref().map_or(&[][..], id_arg));
         let mut answer = Answer::new(self.run(&SCRIPTS.list, lane.slot(), Traffic::Query, call).await?)?;
         let entry = answer.bytes()?;
         let stopped_at = if entry.is_empty() { None } else { Some(layout::cursor_of(&entry)?) };
         let mut rows = Vec::with_capacity(answer.len() / 4);
         while !answer.is_empty() {
             let mut row = answer.row()?.ok_or_else(|| unexpected("a listed task that is not there"))?;
-            if filter.matches(&row) {
+            if rest.matches(&row) {
                 row.body = row.body.filter(|body| body.bytes() <= LISTED_BODY_BYTES_MAX);
                 rows.push(row);
             }
@@ -170,10 +174,7 @@ impl RedisStore {
 
 /// Some conditions are about the body, so it has to be read, however large it is.
 fn wants_bodies(filter: &TaskFilter) -> bool {
-    filter.name.is_some()
-        || filter.parent.is_some()
-        || filter.schedule.is_some()
-        || !filter.metadata.is_empty()
+    filter.name.is_some() || filter.schedule.is_some() || !filter.metadata.is_empty()
 }
 
 /// A part of the list of one lane.

@@ -75,10 +75,14 @@ impl RedisStore {
 
     async fn retire_in(&self, lane: LaneId, strip: &[TaskId], forget: &[TaskId]) -> Result<(), StoreError> {
         use LaneKey::{
-            Arrivals, Attempts, Body, Counts, Created, Lane, Result, Spec, State, Unique, UniqueOf,
+            Arrivals, Attempts, Body, Children, Counts, Created, Lane, ParentOf, Result, Spec, State, Unique,
+            UniqueOf,
         };
         let lane = self.lane(lane);
-        let keys = [Lane, State, Spec, Body, Result, Attempts, Arrivals, Counts, Created, Unique, UniqueOf];
+        let keys = [
+            Lane, State, Spec, Body, Result, Attempts, Arrivals, Counts, Created, Unique, UniqueOf, Children,
+            ParentOf,
+        ];
         let mut call = SCRIPTS.retire.call(keys.map(|key| lane.key(key)).into_iter());
         call.arg(strip.len());
         for id in strip.iter().chain(forget) {

@@ -340,6 +340,7 @@ fn add_insert(call: &mut Cmd, task: &NewTask, state: &TaskState) {
         Some(unique) => call.arg(layout::unique(unique)),
         None => call.arg(""),
     };
+    call.arg(task.spec.body.parent.as_ref().map_or(&[][..], id_arg));
     let (spec, body) = layout::spec(&task.spec);
     call.arg(layout::packed(task, state)).arg(spec).arg(body);
 }

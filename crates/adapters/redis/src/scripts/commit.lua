@@ -53,9 +53,10 @@ local function has(parts, bit) return parts % (2 * bit) >= bit end
 
 -- Any group. Takes its arguments whole, whatever becomes of it.
 local function group(parts)
-  local inserted, len_max, unique, packed, spec, body
+  local inserted, len_max, unique, parent, packed, spec, body
   if has(parts, 1) then
-    inserted, len_max, unique, packed, spec, body = next_id(), take(), take(), take(), take(), take()
+    inserted, len_max, unique, parent = next_id(), take(), take(), take()
+    packed, spec, body = take(), take(), take()
   end
   local changed, expected, moving, numbers, result, ended
   if has(parts, 2) then
@@ -88,7 +89,7 @@ local function group(parts)
 
   -- Nothing is refused from here on.
   local outcome = 'A'
-  if inserted then outcome = 'C' .. insert(inserted, unique, packed, spec, body) end
+  if inserted then outcome = 'C' .. insert(inserted, unique, parent, packed, spec, body) end
   if changed then change(changed, old, last, moving) end
   local id = changed or inserted
   if numbers then

@@ -1,12 +1,19 @@
--- One page of the tasks of a lane, newest first. KEYS: created, state, spec, body. ARGV: first and last bound in the
--- index of creation times, most entries to look at, most rows to answer, largest body, most bytes of bodies,
--- statuses wanted or '', namespace or '', queue or ''.
+-- One page of the tasks of a lane, newest first. KEYS: created, state, spec, body, children. ARGV: first and last bound in
+-- the index of creation times, most entries to look at, most rows to answer, largest body, most bytes of bodies,
+-- statuses wanted or '', namespace or '', queue or '', parent or ''.
 -- Answers the last entry looked at, or '' at the end of the lane; then id, state, spec, body for each row.
 local looks_max, rows_max = tonumber(ARGV[3]), tonumber(ARGV[4])
 local body_max, bytes_max = tonumber(ARGV[5]), tonumber(ARGV[6])
 local statuses, namespace, queue = ARGV[7], ARGV[8], ARGV[9]
 
-local entries = call('ZREVRANGEBYLEX', KEYS[1], ARGV[1], ARGV[2], 'LIMIT', 0, looks_max + 1)
+local index, newest, oldest, parent = KEYS[1], ARGV[1], ARGV[2], ARGV[10]
+if parent ~= '' then
+  -- The same bounds among the children of one task.
+  index = KEYS[5]
+  newest = newest == '+' and '[' .. parent .. string.rep('\255', 25) or '(' .. parent .. sub(newest, 2)
+  oldest = '[' .. parent .. (oldest == '-' and '' or sub(oldest, 2))
+end
+local entries = call('ZREVRANGEBYLEX', index, newest, oldest, 'LIMIT', 0, looks_max + 1)
 local looked_at = {}
 for i = 1, math.min(#entries, looks_max) do looked_at[i] = sub(entries[i], -16) end
 local all = gather(KEYS[2], looked_at)
@@ -38,4 +45,4 @@ while last < #looked_at and #ids < rows_max and bytes < bytes_max do
 end
 
 local specs, bodies = specs_of(KEYS[3], KEYS[4], ids, states, body_max)
-return add_rows({ last < #entries and entries[last] or '' }, ids, states, specs, bodies)
+return add_rows({ last < #entries and sub(entries[last], -24) or '' }, ids, states, specs, bodies)

@@ -1,8 +1,9 @@
--- KEYS: lane, state, spec, body, result, attempts, arrivals, counts, created, unique, uniqueof. ARGV: how many tasks to
--- strip, their ids, then the ids of those to forget. Tasks that are not finished are passed over. Positions as in
--- writing.lua.
+-- KEYS: lane, state, spec, body, result, attempts, arrivals, counts, created, unique, uniqueof, children, parentof. ARGV:
+-- how many tasks to strip, their ids, then the ids of those to forget. Tasks that are not finished are passed over.
+-- Positions as in writing.lua.
 local LANE, STATE, SPEC, BODY, RESULT, ATTEMPTS = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local ARRIVALS, COUNTS, CREATED, UNIQUE, UNIQUE_OF = KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11]
+local CHILDREN, PARENT_OF = KEYS[12], KEYS[13]
 local strips = tonumber(ARGV[1])
 
 -- The finished ones among the tasks that some arguments name. Each comes once, so that none is counted twice.
@@ -33,6 +34,11 @@ end
 local function drop_data(tasks)
   for i = 1, #tasks do
     local id = tasks[i].id
+    local parent = call('HGET', PARENT_OF, id)
+    if parent then
+      call('ZREM', CHILDREN, parent .. sub(tasks[i].state, 40, 47) .. id)
+      call('HDEL', PARENT_OF, id)
+    end
     call('HDEL', BODY, id)
     call('HDEL', RESULT, id)
     call('HDEL', ATTEMPTS, id)

@@ -26,6 +26,7 @@ local LANE, STATE, SPEC, BODY, RESULT, ATTEMPTS = KEYS[1], KEYS[2], KEYS[3], KEY
 local READY, DELAYED, EXPIRING, IN_FLIGHT = KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local ARRIVALS, INBOX, RECORD_KEYS, RECORDS = KEYS[11], KEYS[12], KEYS[13], KEYS[14]
 local COUNTS, CREATED, UNIQUE, UNIQUE_OF = KEYS[15], KEYS[16], KEYS[17], KEYS[18]
+local CHILDREN, PARENT_OF = KEYS[19], KEYS[20]
 
 local ARGV, call, byte, sub, pack = ARGV, redis.call, string.byte, string.sub, struct.pack
 local PENDING, RETRYING = 0, 4
@@ -134,6 +135,7 @@ end
 local seq = 0
 local uniques, unique_of = { [0] = 0 }, { [0] = 0 }
 local specs, bodies, arrived, created = { [0] = 0 }, { [0] = 0 }, { [0] = 0 }, { [0] = 0 }
+local children, parent_of = { [0] = 0 }, { [0] = 0 }
 
 -- Why a task cannot be inserted: D(uplicate), R(equest id reused), E(xists) and the id of the task that holds its unique
 -- key, F (queue full); nil if it can. `packed` is its state from position 9 on.
@@ -156,8 +158,8 @@ local function refusal(id, len_max, unique, packed)
   end
 end
 
--- Answers the arrival number. `body` is empty where it is part of the spec.
-local function insert(id, unique, packed, spec, body)
+-- Answers the arrival number. `parent` is empty where there is none, `body` where it is part of the spec.
+local function insert(id, unique, parent, packed, spec, body)
   seq = seq + 1
   local number = pack('>I8', seq)
   before[id] = false
@@ -171,6 +173,10 @@ local function insert(id, unique, packed, spec, body)
   add_two(created, '0', sub(packed, 32, 39) .. id)
   add(arrived, id)
   if body ~= '' then add_two(bodies, id, body) end
+  if parent ~= '' then
+    add_two(children, '0', parent .. sub(packed, 32, 39) .. id)
+    add_two(parent_of, id, parent)
+  end
   if unique ~= '' then
     local field, till = unique_field(packed, unique)
     taken[field] = id .. till
@@ -253,6 +259,8 @@ local function write_tasks()
   many('HSET', UNIQUE, uniques)
   many('HSET', UNIQUE_OF, unique_of)
   many('ZADD', CREATED, created)
+  many('ZADD', CHILDREN, children)
+  many('HSET', PARENT_OF, parent_of)
   many('RPUSH', ARRIVALS, arrived)
   for place, index in pairs({ [IS_READY] = READY, [IS_DELAYED] = DELAYED, [IS_IN_FLIGHT] = IN_FLIGHT }) do
     many('ZREM', index, removed[place])
