@@ -179,6 +179,8 @@ impl Schedule {
         let mut fires = Vec::new();
         if !self.state.planned.is_empty() {
             if look.guards.on(Guard::PlannedFirst) {
+                // What has begun is seen once.
+                self.judge_time(begun, now);
                 return fires;
             }
             self.state.planned.clear();

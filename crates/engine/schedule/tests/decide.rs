@@ -485,3 +485,23 @@ fn nobody_is_told_what_they_did_not_ask_for() {
     assert_eq!(story.news(), []);
     assert!(story.schedule.state.late.is_some(), "it is known all the same");
 }
+
+/// A task that began while a triggered fire was planned and not settled was seen and forgotten: the schedule stayed late.
+#[test]
+fn a_begin_that_is_seen_while_something_is_planned_counts() {
+    let mut story = Story::new(told());
+    assert_eq!(story.fire(HOUR), [HOUR]);
+    story.fire(HOUR + 601);
+    assert!(story.schedule.state.late.is_some(), "late");
+    story.schedule.state.alerts.clear();
+    let first = *story.schedule.state.open.last().unwrap();
+    story.ended.insert(first, Stand::Begun);
+    // What a trigger does: it plans, and somebody decides before that is settled.
+    let task = story.task();
+    let id = task.id;
+    story.schedule.plan(Fire { nominal: at(HOUR + 620), backfill: 0 }, Ok(task), at(HOUR + 620));
+    story.plan(HOUR + 620);
+    story.schedule.settle(id, Submitted::Yes, at(HOUR + 620));
+    story.fire(HOUR + 650);
+    assert!(story.schedule.state.late.is_none(), "the first task runs: {:?}", story.schedule.state);
+}

@@ -97,6 +97,13 @@ pub struct Run {
     /// Nothing begins any more.
     halted: bool,
     counts: Counts,
+    /// Nodes that succeeded in an earlier run.
+    succeeded_before: Vec<bool>,
+    /// Nodes that are not what they were in the earlier run, or may not be: they have begun anew, or were stopped, or
+    /// something that they wait for is such a node.
+    renewed: Vec<bool>,
+    /// Nodes that have ended as they did in the earlier run.
+    taken_over: Vec<bool>,
 }
 
 impl Run {
@@ -111,6 +118,9 @@ impl Run {
             failed: false,
             halted: false,
             counts: Counts { waiting: graph.len(), ..Counts::default() },
+            succeeded_before: vec![false; graph.len()],
+            renewed: vec![false; graph.len()],
+            taken_over: vec![false; graph.len()],
             awaited,
             graph,
         };
@@ -140,8 +150,26 @@ impl Run {
     /// A task of a node exists. Said of all that exist before anything is said of ends: what has begun is not stopped.
     pub fn begun(&mut self, node: usize) {
         if matches!(self.states[node], NodeState::Waiting | NodeState::Ready) {
+            self.renewed[node] = true;
             self.set(node, NodeState::Open);
         }
+    }
+
+    /// What succeeded in an earlier run need not begin again, unless something that it waits for is not what it was: then it
+    /// was made of something else. Said after what exists, and before anything is said of ends.
+    pub fn take_over(&mut self, succeeded: Vec<bool>) {
+        self.succeeded_before = succeeded;
+        for node in 0..self.states.len() {
+            if self.states[node] == NodeState::Ready && self.succeeded_before[node] {
+                self.taken_over[node] = true;
+                self.ended(node, End::Succeeded);
+            }
+        }
+    }
+
+    /// Whether a node has ended as it did in an earlier run.
+    pub fn is_taken_over(&self, node: usize) -> bool {
+        self.taken_over[node]
     }
 
     /// A node has ended: its task has, or it is to have none.
@@ -152,6 +180,7 @@ impl Run {
                 continue;
             }
             self.set(node, NodeState::Ended(end));
+            self.renewed[node] |= end == End::Skipped(Skip::Stopped) || self.waits_for_renewed(node);
             let stops = end.is_failure() && self.on_failure == OnFailure::Stop && !self.failed;
             self.failed |= stops;
             let graph = Arc::clone(&self.graph);
@@ -160,6 +189,10 @@ impl Run {
                 let decided = self.awaited[next] == 0 || !self.guards.on(Guard::NodeWaitsForAll);
                 if decided && self.states[next] == NodeState::Waiting {
                     match self.judged(next) {
+                        Ok(()) if self.succeeded_before[next] && !self.waits_for_renewed(next) => {
+                            self.taken_over[next] = true;
+                            ended.push_back((next, End::Succeeded));
+                        }
                         Ok(()) => self.set(next, NodeState::Ready),
                         Err(skip) => ended.push_back((next, End::Skipped(skip))),
                     }
@@ -237,6 +270,11 @@ impl Run {
 
     fn is_stopped(&self, node: usize) -> bool {
         self.halted || self.failed && self.graph.rule(node) == TriggerRule::AllSucceeded
+    }
+
+    fn waits_for_renewed(&self, node: usize) -> bool {
+        self.guards.on(Guard::TakenOverUnchanged)
+            && self.graph.waits_for(node).iter().any(|&on| self.renewed[on])
     }
 
     /// Whether a node may begin whose dependencies have ended.

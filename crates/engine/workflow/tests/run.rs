@@ -176,7 +176,68 @@ fn end_of(run: &Run, node: usize) -> Option<End> {
     }
 }
 
+#[test]
+fn what_succeeded_is_taken_over_unless_something_above_it_begins_anew() {
+    let nodes = || {
+        vec![
+            node("extract", &[], TriggerRule::AllSucceeded),
+            node("load", &["extract"], TriggerRule::AllSucceeded),
+            node("alert", &["load"], TriggerRule::AnyFailed),
+            node("clean", &["load"], TriggerRule::AllDone),
+            node("report", &["clean"], TriggerRule::AllSucceeded),
+        ]
+    };
+    // In the run before, `load` failed, `alert` and `clean` ran because of it, and `report` failed.
+    let mut again = run(nodes(), OnFailure::Continue);
+    again.take_over(vec![true, false, true, true, false]);
+    assert!(again.is_taken_over(0) && !again.is_taken_over(3));
+    assert_eq!(again.take_ready(9), [1]);
+    again.begun(1);
+    again.ended(1, End::Succeeded);
+    assert_eq!(again.state(2), NodeState::Ended(End::Skipped(Skip::NothingFailed)));
+    assert_eq!(again.take_ready(9), [3], "it cleaned up after something else");
+    again.begun(3);
+    again.ended(3, End::Succeeded);
+    assert_eq!(again.take_ready(9), [4]);
+}
+
 proptest! {
+    #[test]
+    fn a_run_that_takes_over_ends_as_one_that_does_not(fate in fates(), mended in fates()) {
+        for on_failure in [OnFailure::Stop, OnFailure::Continue] {
+            let mut before = run(fate.specs.clone(), on_failure);
+            play(&fate, &mut before);
+            // What failed may go well now; all else would end as it did, made of the same.
+            let mut fate = fate.clone();
+            for (node, end) in fate.ends.iter_mut().enumerate() {
+                if end.is_failure()
+                    && let Some(mended) = mended.ends.get(node)
+                {
+                    *end = *mended;
+                }
+            }
+            let succeeded: Vec<bool> =
+                (0..fate.specs.len()).map(|node| end_of(&before, node) == Some(End::Succeeded)).collect();
+            let mut anew = run(fate.specs.clone(), on_failure);
+            play(&fate, &mut anew);
+            let mut taking = run(fate.specs.clone(), on_failure);
+            taking.take_over(succeeded.clone());
+            let begun = play(&fate, &mut taking);
+            for node in 0..fate.specs.len() {
+                // What a failure stops depends on the order in which things end; nothing else does.
+                if on_failure == OnFailure::Continue {
+                    prop_assert_eq!(end_of(&anew, node), end_of(&taking, node), "node {}", node);
+                }
+                if taking.is_taken_over(node) {
+                    prop_assert!(succeeded[node] && !begun.contains(&node));
+                    for on in taking.graph().waits_for(node) {
+                        prop_assert!(!begun.contains(on), "{} was taken over, {} has begun anew", node, on);
+                    }
+                }
+            }
+        }
+    }
+
     #[test]
     fn branches_go_on_as_a_second_opinion_says(fate in fates()) {
         let mut all = run(fate.specs.clone(), OnFailure::Continue);

@@ -4,7 +4,8 @@
 
 mod support;
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -18,11 +19,17 @@ use tasklane_runtime::request::{RunRequest, TaskRequest};
 
 use support::{Run, System, default_namespace, success};
 
-/// Answers its payload; or fails, or runs until it is stopped, if that is what it says.
+/// Payloads that have failed once.
+static FAILED_ONCE: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+
+/// Answers its payload; or fails, always or once, or runs until it is stopped, if that is what it says.
 fn echo() -> Arc<dyn Executor> {
     Arc::new(Run(|dispatch: Dispatch, attempt: Arc<dyn Attempt>| async move {
-        let payload = dispatch.body.as_ref().unwrap().payload.clone();
-        if payload.as_str().contains("fail") {
+        let body = dispatch.body.as_ref().unwrap();
+        let payload = body.payload.clone();
+        let fails_once = payload.as_str().contains("once")
+            && FAILED_ONCE.lock().unwrap().insert(payload.as_str().to_owned());
+        if payload.as_str().contains("fail") || fails_once {
             let error = TaskError::new("told", "it was told to");
             return Finish { ending: Ending::Failed { error, retry: RetryAdvice::Never }, ..success() };
         }
@@ -226,6 +233,137 @@ async fn a_retry_takes_over_what_succeeded() {
     let id = |run: &RunView, name: &str| node(run, name).task.as_ref().unwrap().id;
     assert_eq!(id(&second, "a"), id(&first, "a"));
     assert_ne!(id(&second, "b"), id(&first, "b"));
+    system.close().await;
+}
+
+async fn retried(system: &System, id: TaskId) -> TaskView {
+    let retried = system.node.retry(&default_namespace(), id, None).await.unwrap();
+    let Retry::Created(new) = retried else { panic!("{retried:?}") };
+    system.wait(new.id).await
+}
+
+/// What had succeeded below a node that is begun anew was taken over: it had been made of something else, and what came
+/// after it began before the node had ended.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_lies_below_a_node_that_begins_anew_begins_anew() {
+    let system = start().await;
+    let (task, first) = finished(
+        &system,
+        &json!({ "onFailure": "continue", "nodes": [
+            { "name": "extract", "taskType": "ECHO", "payload": "rows" },
+            { "name": "load", "dependsOn": ["extract"], "taskType": "ECHO", "payload": "once: load" },
+            { "name": "alert", "dependsOn": ["load"], "triggerRule": "anyFailed", "taskType": "ECHO" },
+            { "name": "clean", "dependsOn": ["load"], "triggerRule": "allDone", "taskType": "ECHO",
+              "payload": "after {{ nodes.load.status }}" },
+            { "name": "report", "dependsOn": ["clean"], "taskType": "ECHO",
+              "payload": "once: {{ nodes.clean.result.data }}" },
+        ] }),
+    )
+    .await;
+    assert_eq!(
+        statuses(&first),
+        [
+            ("extract", "SUCCESS"),
+            ("load", "FAILED"),
+            ("alert", "SUCCESS"),
+            ("clean", "SUCCESS"),
+            ("report", "FAILED")
+        ]
+    );
+    let second = view(&system, retried(&system, task.row.id).await.row.id).await;
+    assert!(node(&second, "extract").taken_over && !node(&second, "clean").taken_over);
+    assert_eq!(node(&second, "alert").status, "SKIPPED", "nothing has failed");
+    assert_eq!(node(&second, "clean").result.as_ref().unwrap().data, "\"after SUCCESS\"");
+    assert_eq!(node(&second, "report").status, "FAILED", "it is another one, and fails once");
+    let third = retried(&system, second.view.row.id).await;
+    assert_eq!(third.row.state.status, Status::Success, "{:?}", third.row.state.error);
+    let third = view(&system, third.row.id).await;
+    let id = |run: &RunView, name: &str| node(run, name).task.as_ref().unwrap().id;
+    assert_eq!(id(&third, "extract"), id(&first, "extract"));
+    assert_eq!(
+        id(&third, "clean"),
+        id(&second, "clean"),
+        "not the one before, which cleaned up after a failure"
+    );
+    assert_eq!(node(&third, "alert").status, "SKIPPED");
+    system.close().await;
+}
+
+/// The page of parts of a retried map had only its own: a reduce that was told to look there missed the others.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_parts_of_a_retried_map_are_all_that_count() {
+    let system = start().await;
+    let items: Vec<String> =
+        (0..7).map(|n| if n == 3 { "once: part".to_owned() } else { n.to_string() }).collect();
+    let task = mapped(&json!({
+        "taskName": "parts", "taskType": "ECHO", "payload": "{{ item }}",
+        "map": { "items": items, "reduce": { "taskName": "all", "taskType": "ECHO", "payload": "{{ total }}" } },
+    }));
+    let first = system.submit(vec![task]).await[0];
+    assert_eq!(system.wait(first).await.row.state.status, Status::Failed);
+    let again = retried(&system, first).await;
+    assert_eq!(again.row.state.status, Status::Success, "{:?}", again.row.state.error);
+    let (mut names, mut from) = (Vec::new(), None);
+    loop {
+        let (parts, next) = system.node.parts(again.row.id, from, 3).await.unwrap();
+        names.extend(parts.into_iter().map(|view| view.row.state.part.unwrap().name));
+        from = next;
+        if from.is_none() {
+            break;
+        }
+    }
+    names.sort_unstable();
+    assert_eq!(names, ["0", "1", "2", "3", "4", "5", "6", "reduce"]);
+    system.close().await;
+}
+
+/// Items were kept twice, so that half as many fitted as the docs say; and a refusal named a field that nobody had sent.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hundred_thousand_items_are_taken_in() {
+    let system = start().await;
+    let map = |items: Vec<Value>| {
+        mapped(&json!({ "taskName": "many", "taskType": "ECHO", "delay": 3600, "map": { "items": items } }))
+    };
+    system.submit(vec![map((0..100_000).map(Value::from).collect())]).await;
+    let large = map(vec![json!("x".repeat(100_000)); 11]);
+    let refused = system.node.submit(&default_namespace(), vec![large]).await.remove(0).unwrap_err();
+    assert!(refused.to_string().contains("map.items"), "{refused}");
+    system.close().await;
+}
+
+/// Names of queues may contain what stood between them and a request id or a key: two were taken for one.
+#[tokio::test(flavor = "multi_thread")]
+async fn wholes_of_different_queues_do_not_share_request_ids_and_keys() {
+    let system = start().await;
+    let map = |queue: &str, request_id: Option<&str>, key: Option<&str>| {
+        let mut task =
+            json!({ "taskName": "w", "taskType": "ECHO", "queue": queue, "shards": 1, "payload": "endless" });
+        if let Some(id) = request_id {
+            task["requestId"] = json!(id);
+        }
+        if let Some(key) = key {
+            task["unique"] = json!({ "key": key });
+        }
+        mapped(&task)
+    };
+    let long = "r".repeat(256);
+    let tasks = [
+        map("a", Some("b:c"), None),
+        map("a:b", Some("c"), None),
+        map("a", Some(&long), None),
+        map("a", None, Some("b:c")),
+        map("a:b", None, Some("c")),
+    ];
+    let submitted = system.node.submit(&default_namespace(), tasks.to_vec()).await;
+    let ids: BTreeSet<TaskId> = submitted.into_iter().map(|one| one.unwrap().id).collect();
+    assert_eq!(ids.len(), 5);
+    // The whole holds the key, not each of its parts.
+    let again =
+        system.node.submit(&default_namespace(), vec![map("a", None, Some("b:c"))]).await.remove(0).unwrap();
+    assert!(again.duplicate && ids.contains(&again.id));
+    for id in ids {
+        system.node.cancel(&default_namespace(), id).await.unwrap();
+    }
     system.close().await;
 }
 

@@ -11,7 +11,7 @@ use tasklane_core::status::Status;
 use tasklane_core::task::AttemptRecord;
 use tasklane_core::time::Timestamp;
 use tasklane_ports::{TaskCursor, TaskFilter, TaskList, TaskView};
-use tasklane_runtime::node::{Cancel, Retry};
+use tasklane_runtime::node::{Cancel, PartPlace, Retry};
 use tasklane_runtime::request::check_key;
 use utoipa::ToSchema;
 
@@ -129,7 +129,7 @@ pub(crate) async fn attempts(
     params(
         ("id" = String, Path, description = "The task.", format = "uuid"),
         ("limit" = Option<u32>, Query, description = "How many, at most. 50 if not given.", minimum = 1, maximum = 1000),
-        ("cursor" = Option<String>, Query, description = "Where the page before ended, as it said.", pattern = "^[0-9a-f]{48}$"),
+        ("cursor" = Option<String>, Query, description = "Where the page before ended, as it said.", pattern = "^[0-9a-f]{32}([0-9a-f]{48})?$"),
     ),
     responses((status = 200, description = "A page of its parts.", body = PartPage))
 )]
@@ -142,12 +142,23 @@ pub(crate) async fn parts(
     let limit = params.limit(50)?;
     let cursor = params.take("cursor")?;
     let wrong_cursor = || Problem::parameter("cursor", "must be a cursor of an earlier answer");
-    let after = cursor.map(|text| parse_cursor(&text).ok_or_else(wrong_cursor)).transpose()?;
+    let from = cursor.map(|text| parse_place(&text).ok_or_else(wrong_cursor)).transpose()?;
     params.finish()?;
     find(&api, &namespace, id).await?;
-    let (parts, next) = api.node.parts(id, after, limit).await?;
+    let (parts, next) = api.node.parts(id, from, limit).await?;
     let parts = parts.iter().map(|view| Task::whole(&view.row, view.result.as_ref())).collect();
-    Ok(Json(PartPage { parts, cursor: next.map(cursor_text) }))
+    Ok(Json(PartPage { parts, cursor: next.map(place_text) }))
+}
+
+fn place_text(place: PartPlace) -> String {
+    format!("{}{}", place.of.0.simple(), place.after.map(cursor_text).unwrap_or_default())
+}
+
+fn parse_place(text: &str) -> Option<PartPlace> {
+    let (of, after) = text.split_at_checked(32)?;
+    let of = of.bytes().all(|byte| byte.is_ascii_hexdigit()).then(|| of.parse().ok())??;
+    let after = if after.is_empty() { None } else { Some(parse_cursor(after)?) };
+    Some(PartPlace { of, after })
 }
 
 /// Explain why a task is not running

@@ -18,7 +18,7 @@ use tasklane_core::guard::Guards;
 use tasklane_core::id::{Name, TaskId};
 use tasklane_core::message::{Dispatch, Finish};
 use tasklane_core::status::Status;
-use tasklane_core::task::{NewTask, Payload, Progress, TaskError, TaskRow, Unique};
+use tasklane_core::task::{NewTask, Payload, Progress, TaskError, TaskRow};
 use tasklane_ports::{
     Attempt, DocumentKey, DocumentKind, Execution, Executor, ExecutorError, StoreError, TaskView,
 };
@@ -31,7 +31,7 @@ use crate::request::{Analysis, Analyzer, FieldError, RequestLimits, TaskRequest,
 use super::registered::{Named, NamedError};
 use super::wholes::{
     AGAIN_AFTER, Begun, Drive, Driver, HELD, LOOK, PAGE, REFUSED_TYPE, TAKEN, Trouble, WholeEnd, part_failed,
-    part_request_id, whole_of,
+    part_request_id, unique_in, whole_of,
 };
 use super::{Node, SubmitError};
 
@@ -256,7 +256,7 @@ impl Node {
             return Err(FieldError::invalid("payload", rule).into());
         }
         // Of two requests with one unique key, the second is answered with the job of the first.
-        job.unique = held.map(|unique| Unique { key: format!("{queue}:{}", unique.key), ..unique });
+        job.unique = held.map(|unique| unique_in(&queue, unique));
         Arc::make_mut(&mut job.spec.body).payload = Payload::Json(payload);
         Ok(job)
     }

@@ -19,7 +19,7 @@ use tasklane_ports::{Attempt, Execution, Executor, ExecutorError, StoreError, Ta
 use tasklane_workflow::{Fan, Part};
 
 use crate::request::{
-    Context, FieldError, MapRequest, Over, Scope, TaskRequest, canonical, check_count, payload_of,
+    Context, FieldError, MapRequest, Over, Scope, TaskRequest, canonical, check_count, code, payload_of,
     render_payload, render_value,
 };
 
@@ -33,7 +33,7 @@ use super::{Node, SubmitError};
 pub const MAP_TYPE: &str = "tasklane.map";
 
 /// The name of the part that is given the results of the others.
-const REDUCE: &str = "reduce";
+pub(super) const REDUCE: &str = "reduce";
 /// Results that are handed on within a payload.
 const INLINE_BYTES_MAX: usize = 256 << 10;
 /// Results that are kept with the whole itself.
@@ -117,13 +117,25 @@ impl Node {
             }
         };
         let spec = MapSpec {
-            task: raw(&fan.json)?,
+            task: without_items(&fan.json)?,
             each,
             metadata: request.metadata.clone(),
             context: fan.context,
             takes_over: None,
         };
         let payload = serde_json::to_string(&spec).expect("a spec can be written");
+        let max = self.own_limits().payload_bytes_max;
+        if payload.len() > max {
+            return Err(FieldError {
+                field: if matches!(spec.each, Each::Items(_)) { "map.items" } else { "payload" }.to_owned(),
+                code: code::PAYLOAD_TOO_LARGE,
+                message: format!(
+                    "must be smaller: with the rest of the task it takes {} bytes, and {max} at most",
+                    payload.len()
+                ),
+            }
+            .into());
+        }
         let identity = Some(canonical(&fan.json));
         request.also_told = self.told_by_queue(namespace, &request).await?;
         Ok(TaskRequest { identity, ..whole_of(MAP_TYPE, &request, payload) })
@@ -170,6 +182,21 @@ impl Node {
 
 fn raw(json: &str) -> Result<Box<RawValue>, FieldError> {
     RawValue::from_string(json.to_owned()).map_err(|error| FieldError::invalid("map", error.to_string()))
+}
+
+/// A request without the items, which are kept apart from it. All else stays as it was written.
+fn without_items(json: &str) -> Result<Box<RawValue>, FieldError> {
+    type Fields = std::collections::BTreeMap<String, Box<RawValue>>;
+    let wrong = |error: serde_json::Error| FieldError::invalid("map", error.to_string());
+    let mut request: Fields = serde_json::from_str(json).map_err(wrong)?;
+    if let Some(map) = request.get_mut("map") {
+        let mut fields: Fields = serde_json::from_str(map.get()).map_err(wrong)?;
+        if fields.get("items").is_some_and(|items| items.get().starts_with('[')) {
+            fields.insert("items".to_owned(), raw("[]")?);
+            *map = serde_json::value::to_raw_value(&fields).map_err(wrong)?;
+        }
+    }
+    serde_json::value::to_raw_value(&request).map_err(wrong)
 }
 
 fn items_of(items: &[String]) -> Result<Each, FieldError> {
@@ -335,6 +362,8 @@ impl Mapped {
         let mut request = map.task.clone();
         request.payload = map.payload_of(&item, &context).map_err(wrong)?;
         request.metadata.clone_from(&self.spec.metadata);
+        // The whole holds it.
+        request.unique = None;
         if let Each::Workers(names) = &self.spec.each {
             request.labels.insert(WorkerDescriptor::NAME_LABEL.to_owned(), names[index].to_string());
             request.start_timeout.get_or_insert(WORKER_WAIT);
@@ -457,17 +486,19 @@ impl Drive for Mapped {
                 _ => {}
             })
             .await?;
-        driver
-            .node
-            .each_taken_over(self.spec.takes_over, |name, row| {
-                if let Ok(index) = name.parse::<usize>()
-                    && index < total
-                    && found[index].is_none()
-                {
-                    found[index] = Some((row.id, row.state.status));
-                }
-            })
-            .await?;
+        for earlier in driver.node.earlier_wholes(self.spec.takes_over).await? {
+            driver
+                .node
+                .each_part(earlier, |name, row| {
+                    if let Ok(index) = name.parse::<usize>()
+                        && index < total
+                        && row.state.status == Status::Success
+                    {
+                        found[index].get_or_insert((row.id, row.state.status));
+                    }
+                })
+                .await?;
+        }
         for (index, found) in found.into_iter().enumerate() {
             match found {
                 Some((id, status)) if status.is_final() => parts.ended(index, id, status),

@@ -40,7 +40,7 @@ pub use self::registered::{Named, NamedError};
 pub use self::retention::RetentionOptions;
 pub use self::schedules::{BACKFILL_MAX, BackfillPlan, NamedSchedule, ScheduleError};
 pub use self::submit::{SubmitError, Submitted};
-pub use self::tasks::{Cancel, Retry};
+pub use self::tasks::{Cancel, PartPlace, Retry};
 pub use self::webhooks::{DeliveryView, Secrets, WEBHOOK_TYPE};
 pub use self::workers::{WorkerError, WorkerInfo};
 pub use self::workflow_run::WORKFLOW_TYPE;

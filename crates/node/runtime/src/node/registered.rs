@@ -10,7 +10,7 @@ use tasklane_ports::{
 };
 use tokio::time::Instant;
 
-use crate::request::{FieldError, Registered, TaskRequest, code};
+use crate::request::{FieldError, Registered, TaskRequest, canonical, code};
 
 use super::{Node, SubmitError};
 
@@ -88,7 +88,7 @@ impl Node {
         for _ in 0..TRIES {
             let stored = self.document(&key).await?;
             let expected = match stored {
-                Some(stored) if stored.value == body => return Ok((stored.into(), false)),
+                Some(stored) if same(&stored.value, body) => return Ok((stored.into(), false)),
                 Some(_) if !replace => return Err(NamedError::Exists),
                 Some(stored) => stored.version,
                 None => 0,
@@ -232,6 +232,12 @@ impl Node {
 
 fn executor_key(namespace: &Name, task_type: &Name) -> DocumentKey {
     DocumentKey { kind: DocumentKind::Executor, namespace: namespace.clone(), id: task_type.clone() }
+}
+
+/// Whether two definitions say the same, however they are written.
+fn same(one: &[u8], other: &[u8]) -> bool {
+    let canonical = |bytes| str::from_utf8(bytes).map(canonical);
+    one == other || canonical(one) == canonical(other)
 }
 
 impl TypeCache {

@@ -15,6 +15,7 @@ use crate::clock;
 use crate::request::{FieldError, Placement, TaskRequest, check_internal, check_request_id};
 
 use super::Node;
+use super::wholes::unique_in;
 
 /// A task that was taken in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,8 +119,20 @@ impl Node {
 
     /// Turns a request into a task of its queue's lane: it may become many, or a job.
     pub(super) async fn place(&self, namespace: &Name, request: TaskRequest) -> Result<NewTask, SubmitError> {
+        // Of a task that becomes many, the whole holds its unique key, and no part of it.
+        let held = match &request.fan {
+            Some(_) if request.unique.is_some() => {
+                let one = TaskRequest { fan: None, ..request.clone() };
+                self.place_one(namespace, one).await?.unique.map(|unique| unique_in(&request.queue, unique))
+            }
+            _ => None,
+        };
         let request = self.map_whole(namespace, request).await?;
-        self.job_of(namespace, request).await
+        let mut task = self.job_of(namespace, request).await?;
+        if held.is_some() {
+            task.unique = held;
+        }
+        Ok(task)
     }
 
     /// Turns a request into a task, whatever it could become.

@@ -56,6 +56,15 @@ const LOG_STEP: usize = 8;
 /// The version of the fingerprints of retries: another kind of request than a submit, so never equal to one.
 const RETRY_FINGERPRINT: u8 = Fingerprint::RETRY | 1;
 
+/// A place in the list of the parts of a whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PartPlace {
+    /// Those of this whole: the one in question, or one that it takes over from.
+    pub of: TaskId,
+    /// After this one.
+    pub after: Option<TaskCursor>,
+}
+
 impl Node {
     /// All that is known of a task of a namespace.
     pub async fn task(&self, namespace: &Name, id: TaskId) -> Result<Option<TaskView>, StoreError> {
@@ -173,20 +182,44 @@ impl Node {
         answer.map(Retry::Created)
     }
 
-    /// The parts of a whole, with what they answered: the newest first.
+    /// The parts of a whole, with what they answered: the newest first, those that it has taken over last.
     pub async fn parts(
         &self,
         whole: TaskId,
-        after: Option<TaskCursor>,
+        from: Option<PartPlace>,
         limit: usize,
-    ) -> Result<(Vec<TaskView>, Option<TaskCursor>), StoreError> {
-        let filter = TaskFilter { parent: Some(whole), ..TaskFilter::default() };
-        let page = self.list(TaskList { filter, after, limit }).await?;
-        let is_part =
-            |row: &&TaskRow| row.state.part.as_ref().is_some_and(|part| !part.name.starts_with(TAKEN));
+    ) -> Result<(Vec<TaskView>, Option<PartPlace>), StoreError> {
+        let wholes = [vec![whole], self.taken_over_by(whole).await?].concat();
+        let of = from.map_or(whole, |from| from.of);
+        let Some(at) = wholes.iter().position(|whole| *whole == of) else { return Ok((Vec::new(), None)) };
+        let filter = TaskFilter { parent: Some(of), ..TaskFilter::default() };
+        let page = self.list(TaskList { filter, after: from.and_then(|from| from.after), limit }).await?;
+        // Of what was taken over only that counts which succeeded, but for what was made of all of it.
+        let counts = |row: &TaskRow, name: &str| {
+            at == 0 || row.state.status == Status::Success && name != super::map::REDUCE
+        };
+        let is_part = |row: &&TaskRow| {
+            row.state
+                .part
+                .as_ref()
+                .is_some_and(|part| !part.name.starts_with(TAKEN) && counts(row, &part.name))
+        };
         let parts = page.tasks.iter().filter(is_part).map(|row| row.id);
         let views = self.views(&parts.collect::<Vec<_>>()).await?;
-        Ok((views.into_iter().flatten().collect(), page.next))
+        let next = match page.next {
+            Some(after) => Some(PartPlace { of, after: Some(after) }),
+            None => wholes.get(at + 1).map(|&of| PartPlace { of, after: None }),
+        };
+        Ok((views.into_iter().flatten().collect(), next))
+    }
+
+    /// The tasks that one which became many takes over from.
+    async fn taken_over_by(&self, whole: TaskId) -> Result<Vec<TaskId>, StoreError> {
+        let view = self.views(&[whole]).await?.pop().flatten();
+        let is_map = view.is_some_and(|view| view.row.head.task_type.as_str() == super::MAP_TYPE);
+        let mut wholes = if is_map { self.earlier_wholes(Some(whole)).await? } else { Vec::new() };
+        wholes.retain(|earlier| *earlier != whole);
+        Ok(wholes)
     }
 
     async fn submit_one_to(&self, lane: LaneId, task: NewTask) -> Result<Submitted, SubmitError> {

@@ -20,7 +20,8 @@ use tasklane_core::id::{AttemptNo, LaneId, Name, QueueKey, TaskId};
 use tasklane_core::message::{Dispatch, Ending, Finish, Message, RetryAdvice, TaskEvent};
 use tasklane_core::status::Status;
 use tasklane_core::task::{
-    Fingerprint, NewTask, Payload, Progress, TaskBody, TaskError, TaskResult, TaskRow, TaskSpec, Webhook,
+    Fingerprint, NewTask, Payload, Progress, TaskBody, TaskError, TaskResult, TaskRow, TaskSpec, Unique,
+    Webhook,
 };
 use tasklane_core::time::Timestamp;
 use tasklane_core::worker::StopReason;
@@ -89,10 +90,8 @@ pub(super) fn whole_request(task_type: &str, name: &str, payload: String) -> Tas
 pub(super) fn whole_of(task_type: &str, request: &TaskRequest, payload: String) -> TaskRequest {
     let mut whole = whole_request(task_type, &request.task_name, payload);
     // Queues have their own request ids; wholes share one queue. Ids of parts are the server's own already.
-    whole.request_id = match (&request.request_id, &request.parent) {
-        (Some(id), None) => Some(format!("{}:{id}", request.queue)),
-        (id, _) => id.clone(),
-    };
+    whole.request_id.clone_from(&request.request_id);
+    whole.scope = request.parent.is_none().then(|| request.queue.clone());
     whole.metadata.clone_from(&request.metadata);
     whole.webhooks.clone_from(&request.webhooks);
     whole.also_told.clone_from(&request.also_told);
@@ -100,6 +99,11 @@ pub(super) fn whole_of(task_type: &str, request: &TaskRequest, payload: String) 
     (whole.run_at, whole.delay) = (request.run_at, request.delay);
     (whole.parent, whole.part) = (request.parent, request.part.clone());
     whole
+}
+
+/// What a whole holds for a task of a queue: wholes of all queues share one. No name of a queue has this character.
+pub(super) fn unique_in(queue: &Name, unique: Unique) -> Unique {
+    Unique { key: format!("{queue}/{}", unique.key), ..unique }
 }
 
 impl Node {
@@ -741,31 +745,23 @@ pub(super) fn part_failed(kind: &str, name: &str, status: Status, why: &str) -> 
 const CHAIN_MAX: usize = 100;
 
 impl Node {
-    /// Hands all parts that succeeded in earlier wholes to somebody, those of the latest first.
-    pub(super) async fn each_taken_over(
-        &self,
-        earlier: Option<TaskId>,
-        mut each: impl FnMut(&str, TaskRow),
-    ) -> Result<(), StoreError> {
+    /// The whole that another takes over from, the one that this took over from, and so on.
+    pub(super) async fn earlier_wholes(&self, earlier: Option<TaskId>) -> Result<Vec<TaskId>, StoreError> {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
         struct Chain {
             takes_over: Option<TaskId>,
         }
-        let mut next = earlier;
-        for _ in 0..CHAIN_MAX {
-            let Some(from) = next else { break };
-            self.each_part(from, |name, row| {
-                if row.state.status == Status::Success {
-                    each(name, row);
-                }
-            })
-            .await?;
-            let body = self.views(&[from]).await?.pop().flatten().and_then(|view| view.row.body);
+        let mut wholes: Vec<TaskId> = earlier.into_iter().collect();
+        while let Some(last) = wholes.last()
+            && wholes.len() < CHAIN_MAX
+        {
+            let body = self.views(&[*last]).await?.pop().flatten().and_then(|view| view.row.body);
             let chain = body.and_then(|body| serde_json::from_str::<Chain>(body.payload.as_str()).ok());
-            next = chain.and_then(|chain| chain.takes_over);
+            let Some(next) = chain.and_then(|chain| chain.takes_over) else { break };
+            wholes.push(next);
         }
-        Ok(())
+        Ok(wholes)
     }
 }
 

@@ -62,8 +62,10 @@ impl RunSpec {
 pub(super) struct RunNow {
     pub(super) workflow: Workflow,
     pub(super) run: Run,
-    /// The task of each node, also if it is that of an earlier run.
-    pub(super) tasks: Vec<Option<TaskId>>,
+    /// The task of each node, in this run.
+    tasks: Vec<Option<TaskId>>,
+    /// What succeeded in an earlier run, by node.
+    earlier: Vec<Option<TaskRow>>,
     input: Value,
     takes_over: Option<TaskId>,
     /// Tasks that have not ended, by id: of a node, or of none if all they do is to take an id.
@@ -87,12 +89,23 @@ impl RunNow {
         Ok(Self {
             run: Run::new(Arc::clone(&workflow.graph), workflow.on_failure, Guards::ALL_ON),
             tasks: vec![None; workflow.nodes.len()],
+            earlier: vec![None; workflow.nodes.len()],
             input: spec.input(),
             takes_over: spec.takes_over,
             open: HashMap::new(),
             failure: None,
             workflow,
         })
+    }
+
+    /// The task of a node, if it has one: of this run, or taken over.
+    fn task_of(&self, node: usize) -> Option<TaskId> {
+        self.taken_over(node).map(|row| row.id).or(self.tasks[node])
+    }
+
+    /// What a node was taken over from.
+    pub(super) fn taken_over(&self, node: usize) -> Option<&TaskRow> {
+        self.earlier[node].as_ref().filter(|_| self.run.is_taken_over(node))
     }
 
     /// Reads the tasks that there are, and answers them by node.
@@ -111,20 +124,14 @@ impl RunNow {
             }
         })
         .await?;
-        node.each_taken_over(self.takes_over, |name, row| {
-            if let Some(node) = graph.find(name)
-                && rows[node].is_none()
-            {
-                rows[node] = Some(row);
-            }
-        })
-        .await?;
+        self.read_earlier(node).await?;
         for (node, row) in rows.iter().enumerate() {
             self.tasks[node] = row.as_ref().map(|row| row.id);
             if row.is_some() {
                 self.run.begun(node);
             }
         }
+        self.run.take_over(self.earlier.iter().map(Option::is_some).collect());
         for (node, row) in rows.iter().enumerate() {
             match row.as_ref().map(|row| (row, end_of(row.state.status))) {
                 Some((row, Some(end))) => self.note_end(node, end, row),
@@ -133,6 +140,36 @@ impl RunNow {
             }
         }
         Ok(rows)
+    }
+
+    /// Reads what succeeded in the runs that this one takes over from, the last of them first. What succeeded before is not
+    /// worth anything where a later run has begun the node anew, or anything that it waits for.
+    async fn read_earlier(&mut self, node: &Node) -> Result<(), StoreError> {
+        let graph = Arc::clone(&self.workflow.graph);
+        let mut renewed = vec![false; graph.len()];
+        self.earlier = vec![None; graph.len()];
+        for run in node.earlier_wholes(self.takes_over).await? {
+            let mut rows: Vec<Option<TaskRow>> = vec![None; graph.len()];
+            node.each_part(run, |name, row| {
+                if let Some(node) = graph.find(name) {
+                    rows[node] = Some(row);
+                }
+            })
+            .await?;
+            let mut begun: Vec<usize> = (0..graph.len()).filter(|&node| rows[node].is_some()).collect();
+            for &node in &begun {
+                let row = rows[node].take().filter(|row| row.state.status == Status::Success);
+                if !renewed[node] && row.is_some() {
+                    self.earlier[node] = row;
+                }
+            }
+            while let Some(node) = begun.pop() {
+                if !std::mem::replace(&mut renewed[node], true) {
+                    begun.extend(graph.awaited_by(node));
+                }
+            }
+        }
+        Ok(())
     }
 
     fn note_end(&mut self, node: usize, end: End, row: &TaskRow) {
@@ -150,7 +187,7 @@ impl RunNow {
         named.sort_unstable();
         named.dedup();
         let with_task: Vec<(usize, TaskId)> =
-            named.iter().filter_map(|&node| Some((node, self.tasks[node]?))).collect();
+            named.iter().filter_map(|&node| Some((node, self.task_of(node)?))).collect();
         let ids: Vec<TaskId> = with_task.iter().map(|(_, id)| *id).collect();
         let views = node.views(&ids).await?;
         let mut results: HashMap<usize, Value> = named.into_iter().map(|node| (node, skipped())).collect();

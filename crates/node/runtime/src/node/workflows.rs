@@ -196,7 +196,9 @@ impl Node {
         if view.row.state.status.is_final() {
             now.run.halt();
         }
-        let mut nodes = node_views(&now, id, rows);
+        let rows =
+            rows.into_iter().enumerate().map(|(node, row)| row.or_else(|| now.taken_over(node).cloned()));
+        let mut nodes = node_views(&now, id, rows.collect());
         self.add_results(&mut nodes).await?;
         Ok(Some(RunView {
             name: now.workflow.name.clone(),

@@ -74,6 +74,8 @@ pub struct TaskRequest {
     pub roomy: bool,
     /// What tells it from others with the same request id, instead of its payload. Not a client's to say.
     pub identity: Option<String>,
+    /// Request ids are told apart by this as well as by the queue. Not a client's to say.
+    pub scope: Option<Name>,
     /// The task that this one is a part or a retry of. Not a client's to say.
     pub parent: Option<TaskId>,
     /// Which part of it. Not a client's to say.
@@ -159,6 +161,7 @@ impl TaskRequest {
             also_told: Vec::new(),
             roomy: false,
             identity: None,
+            scope: None,
             parent: None,
             part: None,
             whole: false,
@@ -240,7 +243,11 @@ impl TaskRequest {
             }
         };
         let id = match &self.request_id {
-            Some(request_id) => TaskId::from_request(lane, &queue, spread_key, request_id),
+            Some(request_id) => {
+                // No name and no request id has this character, so no two of them are taken for each other.
+                let scoped = self.scope.as_ref().map(|scope| format!("{scope}\u{1f}{request_id}"));
+                TaskId::from_request(lane, &queue, spread_key, scoped.as_deref().unwrap_or(request_id))
+            }
             None => TaskId::from_time(lane, place.now, place.random),
         };
         let due = self.run_at.unwrap_or_else(|| place.now + self.delay.unwrap_or_default());
