@@ -50,7 +50,9 @@ pub(crate) async fn run(command: Command, client: &Client, out: Out) -> anyhow::
         Command::Deliveries { task, status, limit } => {
             let found = client.deliveries(task.as_deref(), &status, limit).await?;
             out.rows(&found, &["DELIVERY", "STATUS", "TRIES", "EVENT", "URL", "ERROR"], cells)?;
-            if found.is_empty() {
+            if found.is_empty() && (task.is_some() || !status.is_empty()) {
+                remark("no delivery is like that");
+            } else if found.is_empty() {
                 remark("nothing was delivered; for that: tasklane run --webhook URL -- COMMAND");
             }
             Ok(Exit::OK)

@@ -256,7 +256,7 @@ impl Node {
             return Err(FieldError::invalid("payload", rule).into());
         }
         // Of two requests with one unique key, the second is answered with the job of the first.
-        job.unique = held.map(|unique| unique_in(&queue, unique));
+        job.unique = held.map(|unique| unique_in(&queue, &unique));
         Arc::make_mut(&mut job.spec.body).payload = Payload::Json(payload);
         Ok(job)
     }

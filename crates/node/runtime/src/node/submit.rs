@@ -123,7 +123,7 @@ impl Node {
         let held = match &request.fan {
             Some(_) if request.unique.is_some() => {
                 let one = TaskRequest { fan: None, ..request.clone() };
-                self.place_one(namespace, one).await?.unique.map(|unique| unique_in(&request.queue, unique))
+                self.place_one(namespace, one).await?.unique.map(|unique| unique_in(&request.queue, &unique))
             }
             _ => None,
         };

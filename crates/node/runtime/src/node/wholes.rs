@@ -102,8 +102,8 @@ pub(super) fn whole_of(task_type: &str, request: &TaskRequest, payload: String) 
 }
 
 /// What a whole holds for a task of a queue: wholes of all queues share one. No name of a queue has this character.
-pub(super) fn unique_in(queue: &Name, unique: Unique) -> Unique {
-    Unique { key: format!("{queue}/{}", unique.key), ..unique }
+pub(super) fn unique_in(queue: &Name, unique: &Unique) -> Unique {
+    Unique { key: format!("{queue}/{}", unique.key), until: unique.until }
 }
 
 impl Node {
@@ -380,7 +380,8 @@ impl Driver {
         let (mut look_again, mut told_at, mut told) = (LOOK_AGAIN.0, Instant::now(), false);
         let (mut maybe_cancelled, mut looked_at) = (true, Instant::now());
         loop {
-            let is_late = self.deadline.is_some_and(|deadline| clock::wall() >= deadline);
+            // What was late stays so, whatever the clock says afterwards.
+            let is_late = late || self.deadline.is_some_and(|deadline| clock::wall() >= deadline);
             let look = maybe_cancelled || looked_at.elapsed() >= CANCEL_EVERY;
             let is_cancelled = cancelled || look && self.node.is_cancelled(self.id).await?;
             if look {
