@@ -21,11 +21,8 @@ pub struct Member {
 pub enum Role {
     /// Serves the API and owns lanes.
     Server {
-        /// Where its API is reached.
+        /// Where other members reach it.
         address: String,
-        /// Where its bus is reached; empty where messages go another way.
-        #[serde(default, skip_serializing_if = "String::is_empty")]
-        bus: String,
     },
     /// Executes tasks.
     Worker(WorkerDescriptor),

@@ -1,7 +1,6 @@
 #![doc = include_str!("../README.md")]
 
 mod extract;
-mod forward;
 mod gate;
 mod linger;
 mod metrics;

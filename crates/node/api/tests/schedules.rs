@@ -164,7 +164,7 @@ async fn failures_in_a_row_pause_a_schedule() {
         }
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
     };
-    assert_eq!(paused["pausedBecause"], "1 failures in a row");
+    assert_eq!(paused["pausedBecause"], "1 failure in a row");
     assert_eq!(put(&server, "s", &body).await.json()["enabled"], false, "the same put does not wake it");
     server.close().await;
 }

@@ -8,5 +8,4 @@ pub mod node;
 pub mod process;
 pub mod request;
 pub mod scheduler;
-pub mod tokens;
 pub mod worker;

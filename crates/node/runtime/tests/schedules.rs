@@ -21,7 +21,6 @@ use tasklane_runtime::hub::Hub;
 use tasklane_runtime::node::{Node, NodeOptions, NodeParts, RetentionOptions};
 use tasklane_runtime::request::{RequestLimits, ScheduleRequest};
 use tasklane_runtime::scheduler::{Scheduler, SchedulerOptions, SchedulerParts};
-use tasklane_runtime::tokens::Tokens;
 use tasklane_schedule::{Fate, Missed, Overlap, Rule, Schedule, Times, When};
 
 use support::{Fault, Faulty, default_namespace, name};
@@ -85,7 +84,6 @@ fn server(memory: &MemoryStore, life: &Life) -> Node {
             bus: bus.clone(),
             coordinator: Arc::new(LocalCoordinator::new(SessionsOptions::default())),
             hub: Arc::clone(&hub),
-            tokens: Tokens::default(),
         },
     );
     let documents = Arc::new(Mortal { documents: memory.clone(), life: life.clone() });
@@ -98,7 +96,6 @@ fn server(memory: &MemoryStore, life: &Life) -> Node {
             bus,
             scheduler: scheduler.handle(),
             hub,
-            archive: None,
         },
     )
 }

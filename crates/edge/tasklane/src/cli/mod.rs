@@ -6,6 +6,7 @@ mod cancel;
 mod completions;
 mod config;
 mod connect;
+mod dev;
 mod events;
 mod exit;
 mod explain;
@@ -16,7 +17,6 @@ mod list;
 mod lock;
 mod logs;
 mod out;
-mod process;
 mod queue;
 mod registered;
 mod retry;
@@ -34,7 +34,6 @@ mod workflow;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
-use tasklane::assemble::Roles;
 use tasklane_client::Kind;
 
 use connect::{Connect, Typed};
@@ -65,10 +64,7 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run API, scheduler and a worker in one process, with the data in a folder
-    Dev(process::Settings),
-    /// Run API and scheduler; workers run elsewhere. Any number of servers share the work
-    Server(process::Settings),
+    Dev(dev::Args),
     Run(run::Args),
     Submit(submit::Args),
     Get(get::Args),
@@ -96,7 +92,8 @@ enum Command {
     Lock(lock::Command),
     #[command(subcommand)]
     Webhook(webhook::Command),
-    Worker(worker::Args),
+    #[command(subcommand)]
+    Worker(worker::Command),
     Stats(stats::Args),
     #[command(subcommand)]
     Bulk(bulk::Command),
@@ -114,15 +111,7 @@ pub(crate) fn main() -> ExitCode {
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let out = Out::new(cli.json);
     let done = match cli.command {
-        Command::Dev(settings) => {
-            typed.server("dev").and_then(|token| process::run(settings, Roles::ALL, token, out))
-        }
-        Command::Server(settings) => {
-            typed.server("server").and_then(|token| process::run(settings, Roles::SERVER, token, out))
-        }
-        Command::Worker(worker::Args { settings, command: None }) => {
-            typed.server("worker").and_then(|token| process::run(settings, Roles::WORKER, token, out))
-        }
+        Command::Dev(args) => typed.server("dev").and_then(|token| dev::run(args, token, out)),
         Command::Bench(args) => bench::run(&args, &cli.connect, out),
         Command::Config(command) => typed.server("config").and_then(|token| config::run(command, token, out)),
         Command::Completions(args) => typed.nothing("completions").and_then(|()| completions::run(&args)),
@@ -161,18 +150,11 @@ fn client(command: Command, connect: &Connect, out: Out) -> anyhow::Result<Exit>
             Command::Job(command) => Box::pin(job::run(command, &client, out)).await,
             Command::Webhook(command) => Box::pin(webhook::run(command, &client, out)).await,
             Command::Lock(command) => lock::run(command, &client, out).await,
-            Command::Worker(worker::Args { command: Some(command), .. }) => {
-                worker::run(command, &client, out).await
-            }
+            Command::Worker(command) => worker::run(command, &client, out).await,
             Command::Stats(args) => stats::run(args, &client, out).await,
             Command::Bulk(command) => Box::pin(bulk::run(command, &client, out)).await,
             Command::Events(args) => events::run(args, &client, out).await,
-            Command::Dev(_)
-            | Command::Server(_)
-            | Command::Worker(worker::Args { command: None, .. })
-            | Command::Bench(_)
-            | Command::Config(_)
-            | Command::Completions(_) => {
+            Command::Dev(_) | Command::Bench(_) | Command::Config(_) | Command::Completions(_) => {
                 unreachable!("dealt with before, without a client")
             }
         }

@@ -25,7 +25,6 @@ use tasklane_runtime::hub::Hub;
 use tasklane_runtime::node::{Node, NodeOptions, NodeParts, OwnWorker, RetentionOptions};
 use tasklane_runtime::request::RequestLimits;
 use tasklane_runtime::scheduler::{Scheduler, SchedulerOptions, SchedulerParts};
-use tasklane_runtime::tokens::Tokens;
 use tasklane_runtime::worker::{OutputOptions, Worker, WorkerOptions, WorkerParts};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
@@ -80,7 +79,6 @@ impl Server {
                 bus: bus.clone(),
                 coordinator: coordinator.clone(),
                 hub: Arc::clone(&hub),
-                tokens: Tokens::default(),
             },
         );
         let node = Node::new(
@@ -96,7 +94,6 @@ impl Server {
                 bus: bus.clone(),
                 scheduler: scheduler.handle(),
                 hub: Arc::clone(&hub),
-                archive: None,
             },
         );
         let worker = |name: Name, executors: Registry, capacity: u32| {
@@ -115,7 +112,6 @@ impl Server {
                 logs: store.clone(),
                 executors,
                 hub: Arc::clone(&hub),
-                tokens: Tokens::default(),
                 on_lease: Arc::new(|_| {}),
             };
             Worker::new(options, parts)

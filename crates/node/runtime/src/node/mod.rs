@@ -3,10 +3,8 @@
 //! Every question is answered from the store, which is the truth; the scheduler of this process is asked only for what
 //! it alone knows (why a task waits) or does faster (taking new tasks into a lane it owns).
 
-mod archive;
 mod bulk;
 mod ends;
-mod intake;
 mod job;
 mod locks;
 mod map;
@@ -25,15 +23,12 @@ mod workflows;
 
 use std::sync::{Arc, Mutex};
 
-use tasklane_core::id::{LaneId, QueueKey, SessionId};
-use tasklane_core::member::Role;
+use tasklane_core::id::SessionId;
 use tasklane_core::message::{Message, WorkerStats};
-use tasklane_core::policy::QueueBinding;
 use tasklane_core::time::Timestamp;
-use tasklane_ports::{Address, Archive, Bus, Documents, Logs, Store, StoreError};
+use tasklane_ports::{Address, Bus, Documents, Logs, Store, StoreError};
 use tokio_util::sync::CancellationToken;
 
-pub use self::archive::ArchiveStats;
 pub use self::bulk::{BULK_TYPE, BulkAction, BulkExecutor, BulkStatus};
 pub use self::job::{JOB_TYPE, JobCounts, JobView, TornDown};
 pub use self::locks::{Lock, Taken};
@@ -85,8 +80,6 @@ pub struct NodeParts {
     pub scheduler: SchedulerHandle,
     /// Tells who waits here.
     pub hub: Arc<Hub>,
-    /// Where finished tasks are kept for good.
-    pub archive: Option<Arc<dyn Archive>>,
 }
 
 /// Answers for a Tasklane server. Cheap to clone.
@@ -102,7 +95,6 @@ struct Inner {
     alarm: schedules::Alarm,
     types: registered::TypeCache,
     stats: Mutex<std::collections::BTreeMap<SessionId, WorkerStats>>,
-    archived: archive::Archived,
 }
 
 /// What a node counts.
@@ -148,21 +140,29 @@ impl Node {
             alarm: schedules::Alarm::default(),
             types: registered::TypeCache::default(),
             stats: Mutex::default(),
-            archived: archive::Archived::default(),
         }))
     }
 
     /// Listens to what workers tell of themselves, fires schedules, looks at what has ended and removes what is too old,
     /// until it is told to stop.
     pub async fn run(&self, shutdown: CancellationToken) {
-        let listening = Box::pin(self.listen());
-        let following = Box::pin(self.follow_others());
-        let sweeping = Box::pin(self.retain());
-        let firing = Box::pin(self.fire_schedules());
-        let looking = Box::pin(self.look_at_ends());
+        let listening = async {
+            loop {
+                if let Ok(mut ear) = self.0.parts.bus.subscribe(Address::Events).await {
+                    while let Some(messages) = ear.receive().await {
+                        for message in messages {
+                            self.on_message(message);
+                        }
+                    }
+                }
+                tokio::time::sleep(LISTEN_AGAIN).await;
+            }
+        };
+        let sweeping = self.retain();
+        let firing = self.fire_schedules();
+        let looking = self.look_at_ends();
         tokio::select! {
             () = listening => {}
-            () = following => {}
             () = firing => {}
             () = looking => {}
             () = sweeping => {}
@@ -170,79 +170,17 @@ impl Node {
         }
     }
 
-    /// Hears how workers are doing, for ever.
-    async fn listen(&self) {
-        loop {
-            if let Ok(mut ear) = self.0.parts.bus.subscribe(Address::Stats).await {
-                while let Some(messages) = ear.receive().await {
-                    for message in messages {
-                        if let Message::Stats(stats) = message {
-                            self.keep_stats(stats);
-                        }
-                    }
-                }
-            }
-            tokio::time::sleep(LISTEN_AGAIN).await;
-        }
-    }
-
-    /// Hears what other servers do with tasks, for ever, but only while somebody here wants to know.
-    async fn follow_others(&self) {
-        let hub = &self.0.parts.hub;
-        loop {
-            hub.wants(true).await;
-            if let Ok(mut ear) = self.0.parts.bus.subscribe(Address::Events).await {
-                hub.heard_again();
-                let unwanted = async {
-                    loop {
-                        hub.wants(false).await;
-                        // Whoever has asked once may soon ask again.
-                        if tokio::time::timeout(LISTEN_ON, hub.wants(true)).await.is_err() {
-                            break;
-                        }
-                    }
-                };
-                let hearing = async {
-                    while let Some(messages) = ear.receive().await {
-                        for message in messages {
-                            if let Message::Changed(batch) = message {
-                                hub.heard(&batch);
-                            }
-                        }
-                    }
-                    tokio::time::sleep(LISTEN_AGAIN).await;
-                };
-                tokio::select! {
-                    () = unwanted => {}
-                    () = hearing => {}
-                }
-            } else {
-                tokio::time::sleep(LISTEN_AGAIN).await;
-            }
+    fn on_message(&self, message: Message) {
+        match message {
+            Message::Stats(stats) => self.keep_stats(stats),
+            Message::Changed(event) => self.0.parts.hub.changed(&[event]),
+            Message::ToWorker(_) | Message::ToLane(_) | Message::Hint { .. } | Message::Control(_) => {}
         }
     }
 
     /// Waits until every lane that this server should own is loaded.
     pub async fn loaded(&self) {
         self.0.parts.scheduler.loaded().await;
-    }
-
-    /// Where the API of another server is that owns a lane; `None` if it is this one, or nobody, or has no API.
-    pub fn owner_elsewhere(&self, lane: LaneId) -> Option<String> {
-        let scheduler = &self.0.parts.scheduler;
-        if scheduler.owns(lane) {
-            return None;
-        }
-        let view = scheduler.view();
-        match &view.members.get(view.grants.get(&lane)?)?.role {
-            Role::Server { address, .. } if !address.is_empty() => Some(address.clone()),
-            Role::Server { .. } | Role::Worker(_) => None,
-        }
-    }
-
-    /// Which lanes a queue uses.
-    pub async fn binding(&self, queue: &QueueKey) -> Result<QueueBinding, StoreError> {
-        Ok(self.known(queue).await?.binding)
     }
 
     /// Follows all events after one, or from now on.
@@ -280,7 +218,7 @@ impl Node {
 
     /// Whether this server can do its work.
     pub async fn ready(&self) -> Vec<Readiness> {
-        let store = match self.0.parts.store.lane_head(LaneId(0)).await {
+        let store = match self.0.parts.store.lane_head(tasklane_core::id::LaneId(0)).await {
             Ok(_) => Readiness { name: "store", ok: true, detail: "answers".to_owned() },
             Err(error) => Readiness { name: "store", ok: false, detail: error.to_string() },
         };
@@ -303,5 +241,3 @@ impl Node {
 
 /// Wait before the bus is listened to again.
 const LISTEN_AGAIN: std::time::Duration = std::time::Duration::from_secs(1);
-/// How long others are listened to when nobody wants to know any more.
-const LISTEN_ON: std::time::Duration = std::time::Duration::from_mins(1);

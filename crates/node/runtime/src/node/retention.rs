@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tasklane_core::id::{LaneId, TaskId};
+use tasklane_core::id::TaskId;
 use tasklane_ports::{Retire, StoreError, TaskCursor, TaskFilter, TaskList};
 
 use crate::clock;
@@ -35,15 +35,10 @@ const PAUSE: Duration = Duration::from_millis(20);
 impl Node {
     /// Looks again and again for what is too old.
     pub(super) async fn retain(&self) {
-        self.loaded().await;
         let mut ticks = tokio::time::interval(self.0.options.retention.every);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            // One server of all is enough.
-            if !self.0.parts.scheduler.owns(LaneId(0)) {
-                continue;
-            }
             if let Err(error) = self.retire_once().await {
                 tracing::warn!(%error, "old tasks were not removed, trying again later");
             }

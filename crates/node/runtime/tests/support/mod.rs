@@ -25,7 +25,6 @@ use tasklane_runtime::node::{
 };
 use tasklane_runtime::request::{RequestLimits, TaskRequest};
 use tasklane_runtime::scheduler::{Scheduler, SchedulerOptions, SchedulerParts};
-use tasklane_runtime::tokens::Tokens;
 use tasklane_runtime::worker::{OutputOptions, Worker, WorkerOptions, WorkerParts};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -75,7 +74,6 @@ impl System {
                 bus: bus.clone(),
                 coordinator: coordinator.clone(),
                 hub: Arc::clone(&hub),
-                tokens: Tokens::default(),
             },
         );
         let node = Node::new(
@@ -87,7 +85,6 @@ impl System {
                 bus: bus.clone(),
                 scheduler: scheduler.handle(),
                 hub: Arc::clone(&hub),
-                archive: None,
             },
         );
         let mut registry = Registry::new();
@@ -113,7 +110,6 @@ impl System {
                 logs: logs.clone(),
                 executors,
                 hub: Arc::clone(&hub),
-                tokens: Tokens::default(),
                 on_lease: Arc::new(|_| {}),
             };
             Worker::new(options, parts)
