@@ -158,9 +158,9 @@ impl Node {
                 tokio::time::sleep(LISTEN_AGAIN).await;
             }
         };
-        let sweeping = self.retain();
-        let firing = self.fire_schedules();
-        let looking = self.look_at_ends();
+        let sweeping = Box::pin(self.retain());
+        let firing = Box::pin(self.fire_schedules());
+        let looking = Box::pin(self.look_at_ends());
         tokio::select! {
             () = listening => {}
             () = firing => {}
