@@ -1,0 +1,30 @@
+#![doc = include_str!("../README.md")]
+#![warn(missing_docs)]
+#![allow(clippy::similar_names, reason = "lane and line, key and keys are the words of the design")]
+
+mod archive;
+mod columns;
+mod connect;
+mod documents;
+mod error;
+mod judge;
+mod keys;
+mod known;
+mod link;
+mod load;
+mod logs;
+mod migrate;
+mod outcomes;
+mod plan;
+mod query;
+mod retire;
+mod rows;
+mod statements;
+mod store;
+mod tls;
+
+pub use archive::PostgresArchive;
+pub use connect::PostgresOptions;
+#[doc(hidden)]
+pub use store::HeldCommit;
+pub use store::PostgresStore;
