@@ -6,11 +6,14 @@
 #![allow(unsafe_code, reason = "an allocator cannot be written without")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use serde_json::{Value, json};
 use tasklane::{Name, Payload, TaskRequest, Tasklane};
 use tasklane_core::id::QueueKey;
+use tasklane_runtime::request::RunRequest;
 
 /// Counts allocations.
 struct Counting;
@@ -40,6 +43,9 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
+/// What is counted is counted for the whole process: one test at a time.
+static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
 /// What has been used since the start of the process.
 #[derive(Clone, Copy, Debug)]
 struct Used {
@@ -64,9 +70,16 @@ impl Used {
 const TASKS: u64 = 10_000;
 const BATCH: u64 = 1_000;
 
-async fn run(tasklane: &Tasklane, tasks: u64) {
+async fn start(folder: &Path) -> Tasklane {
+    let mut config = tasklane::config::Config { listen: None, ..tasklane::config::Config::default() };
+    config.data_dir = folder.to_path_buf();
+    config.worker.task_types = [Name::new("NOOP").unwrap()].into_iter().collect();
+    Tasklane::builder().config(config).start().await.unwrap()
+}
+
+async fn run(tasklane: &Tasklane, tasks: u64, payload: &str) {
     let mut request =
-        TaskRequest::new("cost".to_owned(), Name::new("NOOP").unwrap(), Payload::Text("x".repeat(200)));
+        TaskRequest::new("cost".to_owned(), Name::new("NOOP").unwrap(), Payload::Text(payload.to_owned()));
     request.queue = Name::new("costs").unwrap();
     let mut ids = Vec::new();
     for _ in 0..tasks / BATCH {
@@ -88,15 +101,14 @@ async fn run(tasklane: &Tasklane, tasks: u64) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_task_costs_no_more_than_it_did() {
+    let _alone = ALONE.lock().await;
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let mut config = tasklane::config::Config { listen: None, ..tasklane::config::Config::default() };
-    config.data_dir = folder.path().to_path_buf();
-    config.worker.task_types = [Name::new("NOOP").unwrap()].into_iter().collect();
-    let tasklane = Tasklane::builder().config(config).start().await.unwrap();
+    let tasklane = start(folder.path()).await;
+    let payload = "x".repeat(200);
     // The first tasks find out how many may wait at the worker.
-    run(&tasklane, BATCH).await;
+    run(&tasklane, BATCH, &payload).await;
     let before = Used::now(&tasklane).await;
-    run(&tasklane, TASKS).await;
+    run(&tasklane, TASKS, &payload).await;
     let after = Used::now(&tasklane).await;
     tasklane.close().await.unwrap();
 
@@ -109,4 +121,42 @@ async fn a_task_costs_no_more_than_it_did() {
     assert!(commits <= 100, "{commits} commits for {TASKS} tasks");
     assert!(allocations <= 35, "{allocations} allocations for each task");
     assert!(bytes <= 2_000, "{bytes} bytes written for each task");
+}
+
+/// How large the database is that `work` leaves behind.
+async fn stored(work: impl AsyncFnOnce(&Tasklane)) -> u64 {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let tasklane = start(folder.path()).await;
+    work(&tasklane).await;
+    tasklane.close().await.unwrap();
+    std::fs::metadata(folder.path().join("tasklane.db")).unwrap().len()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_of_a_run_leaves_little_more_than_its_task() {
+    let _alone = ALONE.lock().await;
+    let plain = stored(async |tasklane| run(tasklane, TASKS, "xxxxxxxxxx").await).await;
+    let nodes: Vec<Value> = (0..TASKS)
+        .map(|at| {
+            let depends_on: Vec<String> = (at >= 100).then(|| format!("n{}", at - 100)).into_iter().collect();
+            json!({ "name": format!("n{at}"), "taskType": "NOOP", "payload": "xxxxxxxxxx", "dependsOn": depends_on })
+        })
+        .collect();
+    let definition = json!({ "nodes": nodes }).to_string();
+    let request = RunRequest::from_json(definition.as_bytes()).unwrap();
+    let in_run = stored(async |tasklane| {
+        let namespace = Name::new("default").unwrap();
+        let id = tasklane.node().start_run(&namespace, request).await.unwrap().id;
+        while !tasklane.wait(id, Duration::from_mins(1)).await.unwrap().unwrap().row.state.status.is_final() {
+        }
+        let run = tasklane.node().run_view(&namespace, id).await.unwrap().unwrap();
+        assert_eq!(run.counts.succeeded as u64, TASKS);
+    })
+    .await;
+    let definition = definition.len() as u64;
+    let more = in_run.saturating_sub(plain + definition) / TASKS;
+    println!(
+        "{TASKS} tasks: {plain} bytes; as nodes {in_run}, {definition} of them what was asked for: each {more} more"
+    );
+    assert!(more <= 300, "a node leaves {more} bytes more than its task");
 }

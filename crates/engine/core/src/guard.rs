@@ -98,6 +98,12 @@ guards! {
     WholeWaitsForParts,
     /// Workflow: what is stopped before it begins cannot begin any more when the run is over.
     StoppedIdsTaken,
+    /// Workflow: the same, of a task that becomes many.
+    StoppedPartsTaken,
+    /// Workflow: the same, of a job.
+    StoppedSubtasksTaken,
+    /// Workflow: what succeeded in an earlier run is not taken over below what begins anew.
+    TakenOverUnchanged,
     /// Coordinator: a revoked session ends one TTL after its last renewal, not at once.
     RevokeWaitsTtl,
     /// Coordinator: a judge ends a session only after watching it unrenewed for one TTL.

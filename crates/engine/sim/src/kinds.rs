@@ -37,7 +37,12 @@ pub(crate) struct Decision {
 #[derive(Debug)]
 pub(crate) enum Kind {
     /// A run of a workflow.
-    Graph { graph: Arc<Graph>, on_failure: OnFailure },
+    Graph {
+        graph: Arc<Graph>,
+        on_failure: OnFailure,
+        /// Nodes that succeeded in an earlier run.
+        before: Vec<bool>,
+    },
     /// A task that becomes many.
     Fan { items: usize, at_once: usize, failures_max: usize, reduces: bool },
     /// A job: what its analyses say follows from this.
@@ -109,7 +114,10 @@ impl Kind {
             specs.push(NodeSpec { name: format!("n{at}"), depends_on, rule });
         }
         let on_failure = if rng.chance(60) { OnFailure::Stop } else { OnFailure::Continue };
-        Self::Graph { graph: Arc::new(Graph::new(specs).expect("nodes depend on earlier ones")), on_failure }
+        let is_retry = rng.chance(40);
+        let before = specs.iter().map(|_| is_retry && rng.chance(60)).collect();
+        let graph = Arc::new(Graph::new(specs).expect("nodes depend on earlier ones"));
+        Self::Graph { graph, on_failure, before }
     }
 
     pub(crate) fn fan(rng: &mut Rng) -> Self {
@@ -125,8 +133,9 @@ impl Kind {
     /// What is to be done, by what exists and how it ended.
     pub(crate) fn decide(&self, parts: &[PartNow], cancelled: bool, guards: Guards) -> Decision {
         match self {
-            Self::Graph { graph, on_failure } => {
-                decide_graph(Run::new(Arc::clone(graph), *on_failure, guards), graph, parts, cancelled)
+            Self::Graph { graph, on_failure, before } => {
+                let run = Run::new(Arc::clone(graph), *on_failure, guards);
+                decide_graph(run, graph, before, parts, cancelled)
             }
             Self::Fan { items, at_once, failures_max, reduces } => {
                 decide_fan(Fan::new(*items, *at_once, *failures_max, *reduces, guards), parts, cancelled)
@@ -143,13 +152,10 @@ impl Kind {
         cancelled: bool,
     ) -> Option<String> {
         match self {
-            Self::Graph { graph, on_failure } => {
+            Self::Graph { graph, .. } => {
                 let node = graph.find(name)?;
-                let ends: Vec<Option<End>> = graph
-                    .waits_for(node)
-                    .iter()
-                    .map(|&on| settled(graph, *on_failure, cancelled, on, parts))
-                    .collect();
+                let ends = graph.waits_for(node).iter().map(|&on| self.settled(cancelled, on, parts));
+                let ends: Vec<Option<End>> = ends.map(|end| end.map(|(end, _)| end)).collect();
                 let fits = match graph.rule(node) {
                     TriggerRule::AllSucceeded => ends.iter().all(|end| *end == Some(End::Succeeded)),
                     TriggerRule::AllDone => ends.iter().all(Option::is_some),
@@ -204,9 +210,14 @@ impl Kind {
         failed: bool,
     ) -> Option<String> {
         match self {
-            Self::Graph { graph, on_failure } => {
-                let never = |node: &usize| settled(graph, *on_failure, cancelled, *node, parts).is_none();
-                (0..graph.len()).find(never).map(|node| format!("its node {node} never began"))
+            Self::Graph { graph, .. } => {
+                let never = |node: &usize| self.settled(cancelled, *node, parts).is_none();
+                if let Some(node) = (0..graph.len()).find(never) {
+                    return Some(format!("its node {node} never began"));
+                }
+                let bad = |name: &&String| matches!(parts[*name], Status::Failed | Status::Cancelled);
+                let should = parts.keys().filter(|name| graph.find(name).is_some()).any(|name| bad(&name));
+                (should != failed).then(|| format!("it is said to have failed: {failed}"))
             }
             // Whether a cancel was seen before everything had ended is a matter of time.
             Self::Fan { .. } | Self::Job { .. } if cancelled => None,
@@ -239,17 +250,32 @@ impl Kind {
                         }
                     }
                 }
-                status(ROOT).is_none().then(|| "it never began".to_owned())
+                if status(ROOT).is_none() {
+                    return Some("it never began".to_owned());
+                }
+                // How a task went whose result was looked at is for the analysis to say.
+                let is_bad = |(name, status): (&String, &Status)| {
+                    !(is_analyzed(name) && *status == Status::Failed) && *status != Status::Success
+                };
+                let should = parts.iter().filter(|(name, _)| !name.starts_with('~')).any(is_bad);
+                (should != failed).then(|| format!("it is said to have failed: {failed}"))
             }
         }
     }
 }
 
-fn decide_graph(mut run: Run, graph: &Graph, parts: &[PartNow], cancelled: bool) -> Decision {
+fn decide_graph(
+    mut run: Run,
+    graph: &Graph,
+    before: &[bool],
+    parts: &[PartNow],
+    cancelled: bool,
+) -> Decision {
     let of_nodes = || parts.iter().filter_map(|part| Some((graph.find(&part.name)?, part.status)));
     for (node, _) in of_nodes() {
         run.begun(node);
     }
+    run.take_over(before.to_vec());
     for (node, status) in of_nodes() {
         if let Some(end) = end_of(status) {
             run.ended(node, end);
@@ -325,33 +351,35 @@ fn decide_job(seed: u64, mut job: Job<Status, ()>, parts: &[PartNow], cancelled:
     Decision { begin, stops: cancelled, over, at_risk: job.take_at_risk().into_iter().map(name).collect() }
 }
 
-/// What has become of a node for good, said once more and from the tasks alone.
-fn settled(
-    graph: &Graph,
-    on_failure: OnFailure,
-    cancelled: bool,
-    node: usize,
-    parts: &BTreeMap<String, Status>,
-) -> Option<End> {
-    if let Some(status) = parts.get(graph.name(node)) {
-        return end_of(*status);
+impl Kind {
+    /// What has become of a node for good, said once more and from the tasks alone; and whether it is what it was in an
+    /// earlier run.
+    fn settled(&self, cancelled: bool, node: usize, parts: &BTreeMap<String, Status>) -> Option<(End, bool)> {
+        let Self::Graph { graph, on_failure, before } = self else { return None };
+        if let Some(status) = parts.get(graph.name(node)) {
+            return end_of(*status).map(|end| (end, false));
+        }
+        let ends: Vec<Option<(End, bool)>> =
+            graph.waits_for(node).iter().map(|&on| self.settled(cancelled, on, parts)).collect();
+        let all_ended = ends.iter().all(Option::is_some);
+        let unchanged = ends.iter().all(|end| end.is_some_and(|(_, unchanged)| unchanged));
+        let failed = ends.iter().any(|end| matches!(end, Some((End::Failed | End::Cancelled, _))));
+        let begins = all_ended
+            && match graph.rule(node) {
+                TriggerRule::AllSucceeded => ends.iter().all(|end| matches!(end, Some((End::Succeeded, _)))),
+                TriggerRule::AllDone => true,
+                TriggerRule::AnyFailed => failed,
+            };
+        let skipped = End::Skipped(Skip::Condition);
+        if all_ended && !begins {
+            return Some((skipped, unchanged));
+        }
+        if begins && unchanged && before[node] {
+            return Some((End::Succeeded, true));
+        }
+        let has_failed = parts.values().any(|status| matches!(status, Status::Failed | Status::Cancelled));
+        let for_failures = graph.rule(node) != TriggerRule::AllSucceeded;
+        let is_stopped = cancelled || has_failed && *on_failure == OnFailure::Stop && !for_failures;
+        is_stopped.then_some((skipped, false))
     }
-    let ends: Vec<Option<End>> =
-        graph.waits_for(node).iter().map(|&on| settled(graph, on_failure, cancelled, on, parts)).collect();
-    let skipped = Some(End::Skipped(Skip::Condition));
-    let has_failed = parts.values().any(|status| matches!(status, Status::Failed | Status::Cancelled));
-    let for_failures = graph.rule(node) != TriggerRule::AllSucceeded;
-    if cancelled || has_failed && on_failure == OnFailure::Stop && !for_failures {
-        return skipped;
-    }
-    if ends.contains(&None) {
-        return None;
-    }
-    let failed = ends.iter().any(|end| matches!(end, Some(End::Failed | End::Cancelled)));
-    let begins = match graph.rule(node) {
-        TriggerRule::AllSucceeded => ends.iter().all(|end| *end == Some(End::Succeeded)),
-        TriggerRule::AllDone => true,
-        TriggerRule::AnyFailed => failed,
-    };
-    if begins { None } else { skipped }
 }

@@ -12,6 +12,7 @@ use tasklane_core::status::Status;
 use tasklane_core::task::{Fingerprint, NewTask, Payload, TaskBody, TaskSpec};
 use tasklane_core::time::Timestamp;
 use tasklane_ports::Submit;
+use tasklane_workflow::ROOT;
 
 use crate::client::{plain_head, queue_key};
 use crate::kinds::{Kind, PartNow};
@@ -59,6 +60,8 @@ struct Planned {
     kind: Kind,
     /// When somebody cancels it.
     cancel_at: Option<Timestamp>,
+    /// Or somebody does just after so many times that something was to begin, when that is still on its way.
+    cancel_after_begins: Option<u64>,
     cancelled: bool,
     /// Whether it failed, when it is said to be over.
     ended: Option<bool>,
@@ -92,12 +95,14 @@ impl World {
                 2 => Kind::fan(&mut self.rng),
                 _ => Kind::job(&mut self.rng),
             };
-            let cancel_after = self.between(5_000_000, 60_000_000);
-            let cancel_at = self.rng.chance(30).then(|| self.now + cancel_after);
+            let cancel_after = self.between(500_000, 40_000_000);
+            let cancel_at = self.rng.chance(40).then(|| self.now + cancel_after);
+            let cancel_after_begins = self.rng.chance(30).then(|| self.rng.below(4));
             self.runs.0.push(Planned {
                 id: TaskId::from_random(0x4e00_0000 + number as u128),
                 kind,
                 cancel_at,
+                cancel_after_begins,
                 cancelled: false,
                 ended: None,
             });
@@ -154,6 +159,15 @@ impl World {
     fn decided(&mut self, number: usize, parts: &[PartNow], cancelled: bool) -> Option<DriverRequest> {
         let own: Vec<PartNow> = parts.iter().filter(|part| !part.name.starts_with(TAKEN)).cloned().collect();
         let decision = self.runs.0[number].kind.decide(&own, cancelled, self.scenario.guards);
+        if cancelled && decision.begin.iter().any(|name| name != ROOT) {
+            let wrong = format!("{:?} of run {number} were to begin, and it is cancelled", decision.begin);
+            self.checker.fail(self.now, wrong);
+        }
+        if !decision.begin.is_empty() {
+            let run = &mut self.runs.0[number];
+            run.cancelled |= run.cancel_after_begins == Some(0) && run.ended.is_none();
+            run.cancel_after_begins = run.cancel_after_begins.and_then(|begins| begins.checked_sub(1));
+        }
         let mut cancels = Vec::new();
         if decision.stops {
             cancels.extend(own.iter().filter(|part| !part.status.is_final()).map(|part| part.id));

@@ -157,7 +157,7 @@ impl Fan {
     /// Parts that were stopped before they began, and that whoever drove it before may have begun all the same: so many at
     /// most were open then, and they begin in their order.
     pub fn at_risk(&mut self) -> Vec<Part> {
-        if !(self.halted || self.is_exceeded()) || !self.guards.on(Guard::StoppedIdsTaken) {
+        if !(self.halted || self.is_exceeded()) || !self.guards.on(Guard::StoppedPartsTaken) {
             return Vec::new();
         }
         let mut parts = self.waiting(self.at_once);

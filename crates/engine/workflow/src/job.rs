@@ -237,7 +237,7 @@ impl<M, R> Job<M, R> {
 
     /// What was stopped before it began, and that whoever drove it before may have begun all the same.
     pub fn take_at_risk(&mut self) -> Vec<(String, R)> {
-        if !self.guards.on(Guard::StoppedIdsTaken) {
+        if !self.guards.on(Guard::StoppedSubtasksTaken) {
             self.ready.clear();
         }
         self.ready.drain(..).collect()

@@ -273,7 +273,8 @@ impl Run {
     }
 
     fn waits_for_renewed(&self, node: usize) -> bool {
-        self.graph.waits_for(node).iter().any(|&on| self.renewed[on])
+        self.guards.on(Guard::TakenOverUnchanged)
+            && self.graph.waits_for(node).iter().any(|&on| self.renewed[on])
     }
 
     /// Whether a node may begin whose dependencies have ended.
