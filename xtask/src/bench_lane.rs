@@ -219,7 +219,11 @@ impl Bench {
                     Effect::Changed(events) => {
                         self.finished += events.iter().filter(|event| event.status.is_final()).count() as u64;
                     }
-                    Effect::Submitted { .. } | Effect::Revoke { .. } | Effect::Ended(_) | Effect::Reload => {}
+                    Effect::Submitted { .. }
+                    | Effect::Deaf { .. }
+                    | Effect::Revoke { .. }
+                    | Effect::Ended(_)
+                    | Effect::Reload => {}
                 }
             }
         }

@@ -6,7 +6,9 @@ mod api;
 mod bench_lane;
 mod bench_limits;
 mod cargo;
+mod chaos;
 mod directions;
+mod generate;
 mod licences;
 mod paths;
 mod server;
@@ -35,16 +37,28 @@ enum Command {
     BenchLimits(bench_limits::Options),
     /// Runs the simulator
     Sim(sim::Options),
+    /// Writes the Rust that is made of the `.proto` files
+    Gen,
+    /// Plays with a real cluster to which everything happens, and checks what it promised
+    Chaos(chaos::Options),
     /// Installs the servers that tests need, where they are missing
     Servers,
 }
 
 fn main() -> ExitCode {
+    // Before anything else: it is started some hundred times a second.
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    if let Some((chaos::attempt::MODE, rest)) = args.split_first().map(|(first, rest)| (first.as_str(), rest))
+    {
+        return chaos::attempt::run(rest);
+    }
     let result = match Cli::parse().command {
         Command::Verify(options) => verify::run(&options),
         Command::BenchLane(options) => bench_lane::run(&options),
         Command::BenchLimits(options) => bench_limits::run(&options),
         Command::Sim(options) => sim::run_command(&options),
+        Command::Gen => generate::run(),
+        Command::Chaos(options) => chaos::run_command(&options),
         Command::Servers => servers::ensure(),
     };
     match result {

@@ -1,6 +1,7 @@
 //! Servers that tests start for themselves. This makes sure that their programs are there; nothing is started here.
 
 use std::env;
+use std::fs;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
@@ -13,7 +14,13 @@ struct Server {
     package: &'static str,
 }
 
-const SERVERS: &[Server] = &[Server { program: "redis-server", package: "redis-server" }];
+const SERVERS: &[Server] = &[
+    Server { program: "redis-server", package: "redis-server" },
+    Server { program: "postgres", package: "postgresql" },
+];
+
+/// Debian keeps the programs of each version of PostgreSQL in a folder of its own, out of the path. Tests look there too.
+const POSTGRES_VERSIONS: &str = "/usr/lib/postgresql";
 
 pub(crate) fn ensure() -> Result<()> {
     let missing: Vec<&Server> = SERVERS.iter().filter(|server| !is_installed(server.program)).collect();
@@ -31,7 +38,7 @@ pub(crate) fn ensure() -> Result<()> {
     }
     for server in SERVERS {
         if !is_installed(server.program) {
-            bail!("package {} is installed, but {} is not in PATH", server.package, server.program);
+            bail!("package {} is installed, but {} is not found", server.package, server.program);
         }
         println!("{} is installed", server.program);
     }
@@ -40,7 +47,9 @@ pub(crate) fn ensure() -> Result<()> {
 
 fn is_installed(program: &str) -> bool {
     let path = env::var_os("PATH").unwrap_or_default();
-    env::split_paths(&path).any(|folder| folder.join(program).is_file())
+    let versions = fs::read_dir(POSTGRES_VERSIONS).into_iter().flatten().flatten();
+    let mut folders = env::split_paths(&path).chain(versions.map(|version| version.path().join("bin")));
+    folders.any(|folder| folder.join(program).is_file())
 }
 
 /// Installs packages where that needs no password.

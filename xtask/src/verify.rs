@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use clap::builder::PossibleValuesParser;
 
 use crate::cargo::{cargo, run as run_program};
-use crate::{api, directions, licences, paths, servers, sim};
+use crate::{api, directions, generate, licences, paths, servers, sim};
 
 type Check = fn() -> Result<()>;
 
@@ -19,6 +19,7 @@ const STEPS: &[(&str, Check)] = &[
     ("paths", paths::check),
     ("directions", directions::check),
     ("licences", licences::check),
+    ("gen", generate::check),
     ("clippy", clippy),
     ("docs", docs),
     ("servers", servers::ensure),

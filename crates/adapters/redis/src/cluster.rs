@@ -31,7 +31,7 @@ pub(crate) fn slot_of(tag: &str) -> u16 {
     crc % SLOTS
 }
 
-type Address = (String, u16);
+pub(crate) type Address = (String, u16);
 
 #[derive(Debug)]
 pub(crate) struct Cluster {
@@ -124,6 +124,25 @@ impl Cluster {
         Err(CallError::NotSent((ErrorKind::ClusterConnectionNotFound, text).into()))
     }
 
+    /// Who serves a slot.
+    pub(crate) async fn owner_of(&self, slot: u16) -> Result<Address, CallError> {
+        let mut map = self.map();
+        if self.stale.load(Ordering::Acquire) || map.owner_of(slot).is_none() {
+            map = self.refresh(&map).await?;
+        }
+        owner(&map, slot)
+    }
+
+    /// Asks who serves what before the next command.
+    pub(crate) fn distrust_map(&self) {
+        self.stale.store(true, Ordering::Release);
+    }
+
+    /// How to reach a node.
+    pub(crate) fn info_of(&self, address: &Address) -> ConnectionInfo {
+        self.seeds[0].clone().set_addr(ConnectionAddr::Tcp(address.0.clone(), address.1))
+    }
+
     /// All primaries that are known.
     pub(crate) async fn primaries(&self) -> Result<Vec<Arc<Node>>, CallError> {
         let mut map = self.map();
@@ -155,12 +174,8 @@ impl Cluster {
             return Arc::clone(node);
         }
         let mut nodes = self.nodes.write().unwrap_or_else(PoisonError::into_inner);
-        let node = nodes.entry(address.clone()).or_insert_with(|| {
-            let info = self.seeds[0].clone();
-            let info = info.set_addr(ConnectionAddr::Tcp(address.0.clone(), address.1));
-            Arc::new(Node::new(info, self.timeouts))
-        });
-        Arc::clone(node)
+        let new = || Arc::new(Node::new(self.info_of(address), self.timeouts));
+        Arc::clone(nodes.entry(address.clone()).or_insert_with(new))
     }
 
     /// Reads the map anew, unless somebody has done so since `seen`.

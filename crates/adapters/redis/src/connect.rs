@@ -1,13 +1,15 @@
 //! From a URL to servers that answer.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
-use redis::{Cmd, ConnectionInfo, IntoConnectionInfo, Value};
+use redis::{Cmd, ConnectionInfo, ErrorKind, IntoConnectionInfo, RedisError, Value};
 use tasklane_ports::StoreError;
 
-use crate::cluster::Cluster;
+use crate::cluster::{Address, Cluster};
 use crate::error::{CallError, unexpected};
-use crate::link::{Link, Timeouts};
+use crate::link::{Link, Live, Pushes, Timeouts};
+use crate::script::Script;
 
 /// How to use a Redis server.
 #[derive(Clone, Debug)]
@@ -66,63 +68,164 @@ impl Node {
 
 /// Where commands go.
 #[derive(Debug)]
-pub(crate) enum Server {
+pub(crate) struct Server {
+    nodes: Nodes,
+    timeouts: Timeouts,
+    /// What people should know about the way in which data is kept there.
+    warnings: Vec<String>,
+}
+
+#[derive(Debug)]
+enum Nodes {
     Single(Box<Node>),
     Cluster(Cluster),
 }
 
+/// A node of a cluster, or the one server.
+pub(crate) type Place = Option<Address>;
+
+/// What a server is to be used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Use {
+    /// It keeps something that must not be lost.
+    Data,
+    /// It carries messages.
+    Messages,
+}
+
 impl Server {
+    /// Reaches the servers that a URL names, makes sure that they are fit, and answers them with the prefix of all keys.
+    pub(crate) async fn connect(
+        url: &str,
+        options: &RedisOptions,
+        used_for: Use,
+    ) -> Result<(Self, String), StoreError> {
+        let (mut server, prefix) = Self::from_url(url, options)?;
+        let prefix = prefix.unwrap_or_else(|| options.prefix.clone());
+        if prefix.is_empty() || prefix.contains(['{', '}']) {
+            let reason = format!("prefix {prefix:?} must not be empty and must not contain braces");
+            return Err(StoreError::Refused { reason });
+        }
+        server.warnings = server.check(used_for).await?;
+        Ok((server, prefix))
+    }
+
     /// Reads a URL, and answers the servers and the prefix that it names, if it does.
-    pub(crate) fn from_url(url: &str, options: &RedisOptions) -> Result<(Self, Option<String>), StoreError> {
+    fn from_url(url: &str, options: &RedisOptions) -> Result<(Self, Option<String>), StoreError> {
         let refuse = |reason: String| StoreError::Refused { reason };
         let Target { nodes, cluster, prefix } = Target::parse(url).map_err(refuse)?;
         let infos = nodes.iter().map(|node| node.as_str().into_connection_info());
         let infos = infos.collect::<Result<Vec<_>, _>>().map_err(|error| refuse(error.to_string()))?;
         let timeouts = Timeouts { connect: options.connect_timeout, response: options.response_timeout };
-        let server = if cluster {
-            Self::Cluster(Cluster::new(infos, timeouts))
+        let nodes = if cluster {
+            Nodes::Cluster(Cluster::new(infos, timeouts))
         } else {
             let info =
                 infos.into_iter().next().ok_or_else(|| refuse("the URL names no server".to_owned()))?;
-            Self::Single(Box::new(Node::new(info, timeouts)))
+            Nodes::Single(Box::new(Node::new(info, timeouts)))
         };
-        Ok((server, prefix))
+        Ok((Self { nodes, timeouts, warnings: Vec::new() }, prefix))
+    }
+
+    pub(crate) fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
+    pub(crate) fn is_cluster(&self) -> bool {
+        matches!(self.nodes, Nodes::Cluster(_))
     }
 
     pub(crate) async fn call(&self, slot: u16, traffic: Traffic, command: &Cmd) -> Result<Value, CallError> {
-        match self {
-            Self::Single(node) => node.link(traffic).send(command, false).await,
-            Self::Cluster(cluster) => cluster.call(slot, traffic, command).await,
+        match &self.nodes {
+            Nodes::Single(node) => node.link(traffic).send(command, false).await,
+            Nodes::Cluster(cluster) => cluster.call(slot, traffic, command).await,
         }
     }
 
-    /// Asks every server whether it is fit for this.
-    pub(crate) async fn check(&self) -> Result<(), StoreError> {
-        let command = redis::cmd("INFO");
-        match self {
-            Self::Single(node) => {
+    /// Calls a script.
+    pub(crate) async fn run(
+        &self,
+        script: &Script,
+        slot: u16,
+        traffic: Traffic,
+        call: &Cmd,
+    ) -> Result<Value, CallError> {
+        match self.call(slot, traffic, call).await {
+            // A refusal: nothing has happened yet.
+            Err(error) if error.code() == Some("NOSCRIPT") => {
+                self.call(slot, traffic, &script.with_code(call)).await
+            }
+            answer => answer,
+        }
+    }
+
+    /// Where a slot is served.
+    pub(crate) async fn place_of(&self, slot: u16) -> Result<Place, CallError> {
+        match &self.nodes {
+            Nodes::Single(_) => Ok(None),
+            Nodes::Cluster(cluster) => Ok(Some(cluster.owner_of(slot).await?)),
+        }
+    }
+
+    /// What is known about places may be wrong: somebody has moved, or does not answer.
+    pub(crate) fn distrust_places(&self) {
+        match &self.nodes {
+            Nodes::Single(_) => {}
+            Nodes::Cluster(cluster) => cluster.distrust_map(),
+        }
+    }
+
+    /// A connection of its own, for what cannot be shared: subscriptions, and commands that wait. An answer may take
+    /// `patience` longer than usual.
+    pub(crate) async fn dial(
+        &self,
+        place: &Place,
+        patience: Duration,
+        pushes: Option<Pushes>,
+    ) -> Result<Live, RedisError> {
+        let info = match (&self.nodes, place) {
+            (Nodes::Cluster(cluster), Some(address)) => cluster.info_of(address),
+            (Nodes::Single(node), _) => node.link(Traffic::Lane).info().clone(),
+            (Nodes::Cluster(_), None) => {
+                return Err((ErrorKind::ClusterConnectionNotFound, "no node was named").into());
+            }
+        };
+        let timeouts = Timeouts { response: self.timeouts.response + patience, ..self.timeouts };
+        Live::connect(&info, timeouts, pushes).await
+    }
+
+    /// Asks every server whether it is fit for this, and answers what people should know of it all the same.
+    async fn check(&self, used_for: Use) -> Result<Vec<String>, StoreError> {
+        let (command, mut warnings) = (redis::cmd("INFO"), Vec::new());
+        match &self.nodes {
+            Nodes::Single(node) => {
                 let link = node.link(Traffic::Lane);
                 let info = Info::parse(link.send(&command, false).await?)?;
                 if info.get("cluster_enabled") == Some("1") {
                     let reason = "this server is part of a cluster: use redis+cluster:// in the URL";
                     return Err(StoreError::Refused { reason: reason.to_owned() });
                 }
-                info.check()
+                info.check(used_for)?;
+                warnings.extend(info.warnings(&Settings::of(link).await?));
             }
-            Self::Cluster(cluster) => {
+            Nodes::Cluster(cluster) => {
                 for node in cluster.primaries().await? {
                     let link = node.link(Traffic::Lane);
-                    Info::parse(link.send(&command, false).await?)?.check()?;
+                    let info = Info::parse(link.send(&command, false).await?)?;
+                    info.check(used_for)?;
+                    warnings.extend(info.warnings(&Settings::of(link).await?));
                 }
-                Ok(())
+                warnings.sort();
+                warnings.dedup();
             }
         }
+        Ok(if used_for == Use::Data { warnings } else { Vec::new() })
     }
 
     pub(crate) async fn close(&self) {
-        match self {
-            Self::Single(node) => node.close().await,
-            Self::Cluster(cluster) => cluster.close().await,
+        match &self.nodes {
+            Nodes::Single(node) => node.close().await,
+            Nodes::Cluster(cluster) => cluster.close().await,
         }
     }
 }
@@ -139,19 +242,84 @@ impl Info {
         self.0.lines().find_map(|line| line.trim_end().strip_prefix(name)?.strip_prefix(':'))
     }
 
-    fn check(&self) -> Result<(), StoreError> {
+    fn check(&self, used_for: Use) -> Result<(), StoreError> {
         let version = self.get("redis_version").unwrap_or("0");
         let major = version.split('.').next().and_then(|major| major.parse::<u32>().ok()).unwrap_or(0);
         if major < 7 {
             let reason = format!("Redis {version} is too old: scripts with flags need version 7");
             return Err(StoreError::Refused { reason });
         }
-        let evicts = self.get("maxmemory_policy").is_some_and(|policy| policy.starts_with("allkeys"));
-        if evicts && self.get("maxmemory").is_some_and(|bytes| bytes != "0") {
-            let reason = "this server drops any key when its memory is full: set maxmemory-policy noeviction";
-            return Err(StoreError::Refused { reason: reason.to_owned() });
+        let policy = self.get("maxmemory_policy").unwrap_or("noeviction");
+        let limited = self.get("maxmemory").is_some_and(|bytes| bytes != "0");
+        if used_for == Use::Data && limited && policy != "noeviction" {
+            let reason = format!(
+                "this server drops keys when its memory is full (maxmemory-policy {policy}): what was acknowledged \
+                 would be lost; set maxmemory-policy noeviction, by CONFIG SET and in redis.conf, or use another server"
+            );
+            return Err(StoreError::Refused { reason });
         }
         Ok(())
+    }
+}
+
+/// What acknowledged writes may be lost by, in a plain sentence each.
+impl Info {
+    fn warnings(&self, settings: &Settings) -> Vec<String> {
+        let mut warnings = Vec::new();
+        if self.get("aof_enabled") == Some("1") {
+            match settings.get("appendfsync") {
+                Some("always") => {}
+                Some("no") => warnings.push(
+                    "Redis leaves it to the operating system when to write (appendfsync no): a power cut loses \
+                     acknowledged writes of half a minute; set appendfsync to always, or to everysec to lose one second",
+                ),
+                Some(_) => warnings.push(
+                    "Redis writes to disk once a second (appendfsync everysec): a power cut loses the acknowledged \
+                     writes of the last second; set appendfsync always if that must not be",
+                ),
+                None => warnings.push(
+                    "Redis does not tell how it writes to disk (CONFIG GET is refused): unless appendfsync is always, a \
+                     power cut loses the last acknowledged writes",
+                ),
+            }
+        } else if settings.get("save") == Some("") {
+            warnings.push(
+                "Redis keeps nothing on disk (appendonly no, and no snapshots): a restart loses everything; set \
+                 appendonly yes",
+            );
+        } else {
+            warnings.push(
+                "Redis writes snapshots only (appendonly no): a restart loses everything that was acknowledged since \
+                 the last one; set appendonly yes",
+            );
+        }
+        if self.get("connected_slaves").is_some_and(|replicas| replicas != "0") {
+            warnings.push(
+                "Redis has replicas, which follow a moment later: a failover to one of them may lose the last \
+                 acknowledged writes, and then an attempt may run twice",
+            );
+        }
+        warnings.into_iter().map(str::to_owned).collect()
+    }
+}
+
+/// Settings of a server that are in no `INFO`. Some servers keep them to themselves.
+#[derive(Debug, Default)]
+struct Settings(HashMap<String, String>);
+
+impl Settings {
+    async fn of(link: &Link) -> Result<Self, StoreError> {
+        let mut command = redis::cmd("CONFIG");
+        command.arg("GET").arg("appendfsync").arg("save");
+        match link.send(&command, false).await {
+            Ok(answer) => Ok(Self(redis::from_redis_value(answer).unwrap_or_default())),
+            Err(CallError::Sent(error)) if !error.is_io_error() => Ok(Self::default()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn get(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(String::as_str)
     }
 }
 
@@ -220,10 +388,39 @@ mod tests {
 
     #[test]
     fn a_server_that_evicts_or_is_too_old_is_refused() {
-        let check = |text: &str| Info(text.to_owned()).check().map_err(|error| error.to_string());
+        let check = |text: &str| Info(text.to_owned()).check(Use::Data).map_err(|error| error.to_string());
         let good = "redis_version:7.0.15\r\nmaxmemory:100\r\nmaxmemory_policy:noeviction\r\n";
         assert_eq!(check(good), Ok(()));
-        assert!(check(&good.replace("noeviction", "allkeys-lru")).unwrap_err().contains("noeviction"));
+        for policy in ["allkeys-lru", "volatile-ttl"] {
+            let evicting = good.replace("noeviction", policy);
+            assert!(check(&evicting).unwrap_err().contains("noeviction"));
+            assert_eq!(check(&evicting.replace("maxmemory:100", "maxmemory:0")), Ok(()));
+            Info(evicting).check(Use::Messages).unwrap();
+        }
         assert!(check(&good.replace("7.0.15", "6.2.1")).unwrap_err().contains("6.2.1"));
+    }
+
+    #[test]
+    fn what_may_be_lost_is_said() {
+        let settings = |pairs: &[(&str, &str)]| {
+            Settings(pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect())
+        };
+        let warned = |info: &str, pairs: &[(&str, &str)]| Info(info.to_owned()).warnings(&settings(pairs));
+        let safe = "aof_enabled:1\r\nconnected_slaves:0\r\n";
+        assert!(warned(safe, &[("appendfsync", "always")]).is_empty());
+        let expect = |info: &str, pairs: &[(&str, &str)], words: &[&str]| {
+            let warnings = warned(info, pairs);
+            assert_eq!(warnings.len(), words.len(), "{warnings:?}");
+            for (warning, word) in warnings.iter().zip(words) {
+                assert!(warning.contains(word) && !warning.contains("  "), "{warning}");
+            }
+        };
+        expect(safe, &[("appendfsync", "everysec")], &["last second"]);
+        expect(safe, &[("appendfsync", "no")], &["operating system"]);
+        expect(safe, &[], &["CONFIG GET is refused"]);
+        expect("aof_enabled:0\r\n", &[("save", "")], &["nothing on disk"]);
+        expect("aof_enabled:0\r\n", &[("save", "3600 1")], &["snapshots only"]);
+        let replicated = "aof_enabled:0\r\nconnected_slaves:1\r\n";
+        expect(replicated, &[], &["snapshots only", "failover"]);
     }
 }

@@ -5,7 +5,7 @@
 //! nothing that can fail, so one that ran has either refused or done all of it.
 
 use redis::{ErrorKind, RedisError};
-use tasklane_ports::StoreError;
+use tasklane_ports::{CoordinatorError, StoreError};
 
 /// Why a call brought no answer.
 #[derive(Debug, thiserror::Error)]
@@ -70,6 +70,21 @@ impl From<CallError> for StoreError {
             ErrorKind::Io => Self::unknown(error),
             _ => Self::corrupt(error),
         }
+    }
+}
+
+impl From<CallError> for CoordinatorError {
+    fn from(error: CallError) -> Self {
+        coordinator_error(error.into())
+    }
+}
+
+/// In the words of the coordinator, which knows no other failure than that it cannot be asked.
+pub(crate) fn coordinator_error(error: StoreError) -> CoordinatorError {
+    let outcome = error.outcome();
+    match error {
+        StoreError::Unavailable { outcome, source } => CoordinatorError::Unavailable { outcome, source },
+        other => CoordinatorError::Unavailable { outcome, source: other.into() },
     }
 }
 

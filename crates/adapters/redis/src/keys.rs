@@ -180,6 +180,33 @@ impl SharedKeys {
     }
 }
 
+/// Keys of sessions and grants, in the order in which `sessions.lua` takes them.
+#[derive(Debug)]
+pub(crate) struct MemberKeys {
+    pub(crate) slot: u16,
+    /// Where changes are told.
+    pub(crate) channel: String,
+    keys: [String; 6],
+}
+
+impl MemberKeys {
+    pub(crate) fn new(prefix: &str) -> Self {
+        let tag = format!("{prefix}:members");
+        let key = |name: &str| format!("{{{tag}}}:{name}");
+        let keys = ["sessions", "renewals", "revoked", "grants", "revision", "used"].map(key);
+        Self { slot: slot_of(&tag), channel: key("changed"), keys }
+    }
+
+    pub(crate) fn all(&self) -> impl ExactSizeIterator<Item = &str> {
+        self.keys.iter().map(String::as_str)
+    }
+
+    /// What a judge looks at: renewals and the revision.
+    pub(crate) fn looked_at(&self) -> impl ExactSizeIterator<Item = &str> {
+        [&self.keys[1], &self.keys[4]].map(String::as_str).into_iter()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -193,5 +220,13 @@ mod tests {
         assert_eq!(keys.key(LaneKey::ParentOf), "{tl:7}:parentof");
         assert_eq!(keys.all().len(), LaneKey::ParentOf as usize + 1);
         assert!(keys.log_of(TaskId::from_random(1)).starts_with("{tl:7}:log:"));
+    }
+
+    #[test]
+    fn a_judge_looks_at_renewals_and_the_revision() {
+        let keys = MemberKeys::new("tl");
+        let looked_at: Vec<_> = keys.looked_at().collect();
+        assert_eq!(looked_at, ["{tl:members}:renewals", "{tl:members}:revision"]);
+        assert_eq!(keys.channel, "{tl:members}:changed");
     }
 }

@@ -342,6 +342,11 @@ impl Answer {
         self.0.len()
     }
 
+    /// A list within the list.
+    pub(crate) fn list(&mut self) -> Result<Self, StoreError> {
+        Self::new(self.0.next().unwrap_or(Value::Nil))
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.len() == 0
     }

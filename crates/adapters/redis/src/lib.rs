@@ -1,19 +1,28 @@
 #![doc = include_str!("../README.md")]
 #![warn(missing_docs)]
 
+mod bus;
 mod cluster;
 mod connect;
+mod coordinator;
 mod documents;
 mod error;
+mod intake;
 mod keys;
 mod layout;
 mod link;
 mod load;
 mod logs;
+mod payload;
+mod publisher;
 mod query;
 mod retire;
 mod script;
 mod store;
+mod subscriber;
 
+pub use bus::RedisBus;
 pub use connect::RedisOptions;
+pub use coordinator::RedisCoordinator;
+pub use intake::RedisIntake;
 pub use store::RedisStore;

@@ -7,9 +7,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use redis::aio::MultiplexedConnection;
+use redis::aio::{AsyncPushSender, MultiplexedConnection};
 use redis::{
-    AsyncConnectionConfig, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, Pipeline, RedisError, Value,
+    AsyncConnectionConfig, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, Pipeline, ProtocolVersion,
+    RedisError, Value,
 };
 use tokio::net::TcpStream;
 use tokio::sync::Mutex;
@@ -35,6 +36,9 @@ pub(crate) struct Link {
     state: Mutex<State>,
 }
 
+/// What a server says without being asked, and who hears it.
+pub(crate) type Pushes = Arc<dyn AsyncPushSender>;
+
 #[derive(Default)]
 struct State {
     live: Option<Arc<Live>>,
@@ -42,9 +46,66 @@ struct State {
     failed: Option<(Instant, RedisError)>,
 }
 
-struct Live {
+/// A connection as long as it lasts. Dropping it closes it, whatever the server is still asked.
+#[derive(Debug)]
+pub(crate) struct Live {
     connection: MultiplexedConnection,
     driver: JoinHandle<()>,
+}
+
+impl Live {
+    /// Makes a connection. With `pushes` it is one that can subscribe.
+    pub(crate) async fn connect(
+        info: &ConnectionInfo,
+        timeouts: Timeouts,
+        pushes: Option<Pushes>,
+    ) -> Result<Self, RedisError> {
+        let timed_out = || RedisError::from(std::io::Error::from(std::io::ErrorKind::TimedOut));
+        let connected = tokio::time::timeout(timeouts.connect, Self::make(info, timeouts, pushes)).await;
+        connected.map_err(|_| timed_out())?
+    }
+
+    async fn make(
+        info: &ConnectionInfo,
+        timeouts: Timeouts,
+        pushes: Option<Pushes>,
+    ) -> Result<Self, RedisError> {
+        let mut config = AsyncConnectionConfig::new()
+            .set_response_timeout(Some(timeouts.response))
+            .set_pipeline_buffer_size(QUEUED_MAX)
+            .set_write_backpressure_boundary(WRITE_BYTES);
+        let mut settings = info.redis_settings().clone();
+        if let Some(pushes) = pushes {
+            settings = settings.set_protocol(ProtocolVersion::RESP3);
+            config = config.set_push_sender(pushes);
+        }
+        match info.addr() {
+            ConnectionAddr::Tcp(host, port) => {
+                let stream = TcpStream::connect((host.as_str(), *port)).await?;
+                stream.set_nodelay(true)?;
+                let (connection, driver) =
+                    MultiplexedConnection::new_with_config(&settings, stream, config).await?;
+                Ok(Self { connection, driver: tokio::spawn(driver) })
+            }
+            #[cfg(unix)]
+            ConnectionAddr::Unix(path) => {
+                let stream = tokio::net::UnixStream::connect(path).await?;
+                let (connection, driver) =
+                    MultiplexedConnection::new_with_config(&settings, stream, config).await?;
+                Ok(Self { connection, driver: tokio::spawn(driver) })
+            }
+            _ => Err((ErrorKind::InvalidClientConfig, "only TCP and Unix sockets are supported").into()),
+        }
+    }
+
+    /// Sends a command and waits for its answer, which may be the server's refusal.
+    pub(crate) async fn send(&self, command: &Cmd) -> Result<Value, RedisError> {
+        self.connection.clone().send_packed_command(command).await.and_then(Value::extract_error)
+    }
+
+    pub(crate) fn is_lost(&self) -> bool {
+        self.driver.is_finished()
+    }
 }
 
 impl Drop for Live {
@@ -64,19 +125,22 @@ impl Link {
         Self { info, timeouts, state: Mutex::default() }
     }
 
+    pub(crate) fn info(&self) -> &ConnectionInfo {
+        &self.info
+    }
+
     /// Sends a command and waits for its answer. With `asking`, a node that is about to take over the slot answers too.
     pub(crate) async fn send(&self, command: &Cmd, asking: bool) -> Result<Value, CallError> {
         let live = self.live().await.map_err(CallError::NotSent)?;
-        let mut connection = live.connection.clone();
         let answer = if asking {
             let mut both = Pipeline::with_capacity(2);
             both.cmd("ASKING").add_command(command.clone());
-            let answers = connection.send_packed_commands(&both, 1, 1).await;
-            answers.map(|answers| answers.into_iter().next().unwrap_or(Value::Nil))
+            let answers = live.connection.clone().send_packed_commands(&both, 1, 1).await;
+            let answer = answers.map(|answers| answers.into_iter().next().unwrap_or(Value::Nil));
+            answer.and_then(Value::extract_error)
         } else {
-            connection.send_packed_command(command).await
+            live.send(command).await
         };
-        let answer = answer.and_then(Value::extract_error);
         if let Err(error) = &answer
             && needs_new_connection(error)
         {
@@ -94,7 +158,7 @@ impl Link {
         let asked = Instant::now();
         let mut state = self.state.lock().await;
         if let Some(live) = &state.live
-            && !live.driver.is_finished()
+            && !live.is_lost()
         {
             return Ok(Arc::clone(live));
         }
@@ -104,7 +168,7 @@ impl Link {
         {
             return Err(error.clone());
         }
-        match self.connect().await {
+        match Live::connect(&self.info, self.timeouts, None).await {
             Ok(live) => {
                 let live = Arc::new(live);
                 *state = State { live: Some(Arc::clone(&live)), failed: None };
@@ -121,37 +185,6 @@ impl Link {
         let mut state = self.state.lock().await;
         if state.live.as_ref().is_some_and(|live| Arc::ptr_eq(live, lost)) {
             state.live = None;
-        }
-    }
-
-    async fn connect(&self) -> Result<Live, RedisError> {
-        let timed_out = || RedisError::from(std::io::Error::from(std::io::ErrorKind::TimedOut));
-        let connected = tokio::time::timeout(self.timeouts.connect, self.connect_unbounded()).await;
-        connected.map_err(|_| timed_out())?
-    }
-
-    async fn connect_unbounded(&self) -> Result<Live, RedisError> {
-        let config = AsyncConnectionConfig::new()
-            .set_response_timeout(Some(self.timeouts.response))
-            .set_pipeline_buffer_size(QUEUED_MAX)
-            .set_write_backpressure_boundary(WRITE_BYTES);
-        let settings = self.info.redis_settings();
-        match self.info.addr() {
-            ConnectionAddr::Tcp(host, port) => {
-                let stream = TcpStream::connect((host.as_str(), *port)).await?;
-                stream.set_nodelay(true)?;
-                let (connection, driver) =
-                    MultiplexedConnection::new_with_config(settings, stream, config).await?;
-                Ok(Live { connection, driver: tokio::spawn(driver) })
-            }
-            #[cfg(unix)]
-            ConnectionAddr::Unix(path) => {
-                let stream = tokio::net::UnixStream::connect(path).await?;
-                let (connection, driver) =
-                    MultiplexedConnection::new_with_config(settings, stream, config).await?;
-                Ok(Live { connection, driver: tokio::spawn(driver) })
-            }
-            _ => Err((ErrorKind::InvalidClientConfig, "only TCP and Unix sockets are supported").into()),
         }
     }
 }

@@ -26,6 +26,11 @@ impl Script {
         command
     }
 
+    #[cfg(test)]
+    pub(crate) fn code(&self) -> &str {
+        self.code
+    }
+
     /// The same call for a server that does not know the script.
     pub(crate) fn with_code(&self, call: &Cmd) -> Cmd {
         let mut command = redis::cmd("EVAL");
@@ -77,4 +82,19 @@ scripts! {
     counts: " flags=no-writes" + "counts.lua";
     policies: " flags=no-writes" + "reading.lua" + "policies.lua";
     documents: " flags=no-writes" + "reading.lua" + "documents.lua";
+    // These move what is there already, and sessions take next to no memory: both go on when there is none left.
+    take: " flags=allow-oom" + "take.lua";
+    reject: " flags=allow-oom" + "reject.lua";
+    recover: " flags=allow-oom" + "recover.lua";
+    open: " flags=allow-oom" + "sessions.lua" + "open.lua";
+    renew: " flags=allow-oom" + "sessions.lua" + "renew.lua";
+    update: " flags=allow-oom" + "sessions.lua" + "update.lua";
+    close: " flags=allow-oom" + "sessions.lua" + "close.lua";
+    revoke: " flags=allow-oom" + "sessions.lua" + "revoke.lua";
+    acquire: " flags=allow-oom" + "sessions.lua" + "acquire.lua";
+    release: " flags=allow-oom" + "sessions.lua" + "release.lua";
+    end: " flags=allow-oom" + "sessions.lua" + "end.lua";
+    raise: " flags=allow-oom" + "sessions.lua" + "raise.lua";
+    look: " flags=allow-oom" + "look.lua";
+    members: " flags=allow-oom" + "members.lua";
 }

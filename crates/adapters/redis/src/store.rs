@@ -20,7 +20,7 @@ use tasklane_ports::{
 };
 use uuid::Uuid;
 
-use crate::connect::{RedisOptions, Server, Traffic};
+use crate::connect::{RedisOptions, Server, Traffic, Use};
 use crate::error::unexpected;
 use crate::keys::{LaneKey, LaneKeys, SharedKeys};
 use crate::layout::{self, Answer};
@@ -47,17 +47,16 @@ impl RedisStore {
     /// Opens the store that a URL names: `redis://host:port/db` or `redis+cluster://host:port,host:port`, with
     /// `?prefix=…` if the keys shall start otherwise than `options` says.
     pub async fn connect(url: &str, options: &RedisOptions) -> Result<Self, StoreError> {
-        let (server, prefix) = Server::from_url(url, options)?;
-        let prefix = prefix.unwrap_or_else(|| options.prefix.clone());
-        if prefix.is_empty() || prefix.contains(['{', '}']) {
-            let reason = format!("prefix {prefix:?} must not be empty and must not contain braces");
-            return Err(StoreError::Refused { reason });
-        }
-        server.check().await?;
+        let (server, prefix) = Server::connect(url, options, Use::Data).await?;
         let shared = SharedKeys::new(&prefix);
         let store = Self { server, prefix, shared, lanes: RwLock::default(), closed: AtomicBool::new(false) };
         store.check_data().await?;
         Ok(store)
+    }
+
+    /// How acknowledged writes may be lost on this server, in a plain sentence each. Empty where they are safe.
+    pub fn warnings(&self) -> &[String] {
+        self.server.warnings()
     }
 
     async fn check_data(&self) -> Result<(), StoreError> {
@@ -86,13 +85,7 @@ impl RedisStore {
         call: Cmd,
     ) -> Result<Value, StoreError> {
         self.check_open()?;
-        match self.server.call(slot, traffic, &call).await {
-            // A refusal: nothing has happened yet.
-            Err(error) if error.code() == Some("NOSCRIPT") => {
-                Ok(self.server.call(slot, traffic, &script.with_code(&call)).await?)
-            }
-            answer => Ok(answer?),
-        }
+        Ok(self.server.run(script, slot, traffic, &call).await?)
     }
 
     async fn bytes(&self, script: &Script, slot: u16, call: Cmd) -> Result<Vec<u8>, StoreError> {

@@ -1,17 +1,21 @@
-//! The suite of the store and of the logs, once against a plain server and once against a cluster of three.
+//! The suites of all ports, once against a plain server and once against a cluster of three.
 
 mod support;
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use support::{Cluster, Mode, Proxy, RedisServer};
 use tasklane_core::commit::Commit;
+use tasklane_core::id::SessionId;
 use tasklane_local::{MemoryOptions, MemoryStore};
 use tasklane_ports::conformance::model::{self, Plan};
-use tasklane_ports::conformance::{DocumentsEnv, LogsEnv, StalledCommit, StoreEnv, run_long};
-use tasklane_ports::{Documents, Logs, Store};
-use tasklane_redis::{RedisOptions, RedisStore};
+use tasklane_ports::conformance::{
+    BusEnv, CoordinatorEnv, DocumentsEnv, IntakeEnv, LogsEnv, StalledCommit, StoreEnv, run_long,
+};
+use tasklane_ports::{Bus, Coordinator, Documents, Intake, Logs, Store, Watch};
+use tasklane_redis::{RedisBus, RedisCoordinator, RedisIntake, RedisOptions, RedisStore};
 
 /// A prefix of its own on a server that all cases share.
 struct RedisEnv {
@@ -84,6 +88,128 @@ impl DocumentsEnv for RedisEnv {
     }
 }
 
+/// A bus under a prefix of its own.
+struct RedisBusEnv {
+    url: String,
+    options: RedisOptions,
+    bus: RedisBus,
+}
+
+impl RedisBusEnv {
+    async fn open(url: String) -> Self {
+        let options = support::fresh_options();
+        let bus = RedisBus::connect(&url, &options).await.expect("the server is there");
+        Self { url, options, bus }
+    }
+}
+
+#[async_trait]
+impl BusEnv for RedisBusEnv {
+    fn bus(&self) -> Arc<dyn Bus> {
+        Arc::new(self.bus.clone())
+    }
+
+    async fn second(&self) -> Arc<dyn Bus> {
+        Arc::new(RedisBus::connect(&self.url, &self.options).await.expect("the server is there"))
+    }
+}
+
+/// Sessions under a prefix of their own.
+struct RedisCoordinatorEnv {
+    url: String,
+    options: RedisOptions,
+    coordinator: Arc<RedisCoordinator>,
+    /// Sessions end while somebody watches.
+    _watching: Mutex<Box<dyn Watch>>,
+}
+
+impl RedisCoordinatorEnv {
+    async fn open(url: String) -> Self {
+        let options = support::fresh_options();
+        let coordinator = RedisCoordinator::connect(&url, &options).await.expect("the server is there");
+        let watching = coordinator.watch().await.expect("the server is there");
+        Self { url, options, coordinator: Arc::new(coordinator), _watching: Mutex::new(watching) }
+    }
+}
+
+#[async_trait]
+impl CoordinatorEnv for RedisCoordinatorEnv {
+    fn coordinator(&self) -> Arc<dyn Coordinator> {
+        Arc::clone(&self.coordinator) as Arc<dyn Coordinator>
+    }
+
+    async fn second(&self) -> Arc<dyn Coordinator> {
+        Arc::new(RedisCoordinator::connect(&self.url, &self.options).await.expect("the server is there"))
+    }
+
+    fn ttl(&self) -> Duration {
+        Duration::from_secs(2)
+    }
+}
+
+/// An inbox under a prefix of its own.
+struct RedisIntakeEnv {
+    url: String,
+    options: RedisOptions,
+    producer: redis::Client,
+    cluster: bool,
+}
+
+impl RedisIntakeEnv {
+    async fn open(url: String, ports: &[u16]) -> Self {
+        let client = |port| redis::Client::open(format!("redis://127.0.0.1:{port}")).expect("a good URL");
+        let options = support::fresh_options();
+        let cluster = ports.len() > 1;
+        let mut env = Self { url, options, producer: client(ports[0]), cluster };
+        if cluster {
+            let inbox = format!("{}:inbox", env.options.prefix);
+            let slot = env.command(redis::cmd("CLUSTER").arg("KEYSLOT").arg(inbox)).await;
+            let slot = redis::from_redis_value(slot).expect("a slot");
+            env.producer = client(ports[Cluster::first_owner_of(slot)]);
+        }
+        env
+    }
+
+    async fn command(&self, command: &redis::Cmd) -> redis::Value {
+        let mut connection =
+            self.producer.get_multiplexed_async_connection().await.expect("the server is there");
+        command.query_async(&mut connection).await.expect("the server answers")
+    }
+}
+
+#[async_trait]
+impl IntakeEnv for RedisIntakeEnv {
+    async fn taker(&self, session: SessionId) -> Arc<dyn Intake> {
+        let intake = RedisIntake::connect(&self.url, &self.options, session).await;
+        Arc::new(intake.expect("the server is there"))
+    }
+
+    async fn produce(&self, bodies: Vec<Vec<u8>>) {
+        let mut command = redis::cmd("LPUSH");
+        command.arg(format!("{}:inbox", self.options.prefix)).arg(bodies);
+        self.command(&command).await;
+    }
+
+    async fn dead(&self) -> Vec<(Vec<u8>, String)> {
+        let inbox = format!("{}:inbox", self.options.prefix);
+        let key = if self.cluster { format!("{{{inbox}}}:dead") } else { format!("{inbox}:dead") };
+        let letters = self.command(redis::cmd("LRANGE").arg(key).arg(0).arg(-1)).await;
+        let letters: Vec<String> = redis::from_redis_value(letters).expect("a list of texts");
+        let read = |letter: String| {
+            let letter: serde_json::Value = serde_json::from_str(&letter).expect("a dead letter is JSON");
+            let text = |name: &str| letter[name].as_str().map(str::to_owned);
+            let hex = |digits: String| {
+                let digits =
+                    digits.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).expect("digits"));
+                digits.map(|pair| u8::from_str_radix(pair, 16).expect("digits")).collect()
+            };
+            let body = text("body").map(String::into_bytes).or_else(|| text("bodyHex").map(hex));
+            (body.expect("a body"), text("reason").expect("a reason"))
+        };
+        letters.into_iter().map(read).collect()
+    }
+}
+
 fn reference() -> Arc<dyn Store> {
     Arc::new(MemoryStore::new(MemoryOptions::default()))
 }
@@ -123,6 +249,23 @@ mod plain {
     }
     tasklane_ports::logs_conformance!(env);
     tasklane_ports::documents_conformance!(env);
+
+    async fn bus_env() -> Option<RedisBusEnv> {
+        Some(RedisBusEnv::open(env().await?.url).await)
+    }
+
+    async fn coordinator_env() -> Option<RedisCoordinatorEnv> {
+        Some(RedisCoordinatorEnv::open(env().await?.url).await)
+    }
+
+    async fn intake_env() -> Option<RedisIntakeEnv> {
+        let RedisEnv { url, ports, .. } = env().await?;
+        Some(RedisIntakeEnv::open(url, &ports).await)
+    }
+
+    tasklane_ports::bus_conformance!(bus_env);
+    tasklane_ports::intake_conformance!(intake_env);
+    tasklane_ports::coordinator_conformance!(coordinator_env);
 }
 
 mod cluster {
@@ -142,4 +285,21 @@ mod cluster {
     }
     tasklane_ports::logs_conformance!(env);
     tasklane_ports::documents_conformance!(env);
+
+    async fn bus_env() -> Option<RedisBusEnv> {
+        Some(RedisBusEnv::open(env().await?.url).await)
+    }
+
+    async fn coordinator_env() -> Option<RedisCoordinatorEnv> {
+        Some(RedisCoordinatorEnv::open(env().await?.url).await)
+    }
+
+    async fn intake_env() -> Option<RedisIntakeEnv> {
+        let RedisEnv { url, ports, .. } = env().await?;
+        Some(RedisIntakeEnv::open(url, &ports).await)
+    }
+
+    tasklane_ports::bus_conformance!(bus_env);
+    tasklane_ports::intake_conformance!(intake_env);
+    tasklane_ports::coordinator_conformance!(coordinator_env);
 }

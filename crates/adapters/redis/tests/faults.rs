@@ -238,6 +238,8 @@ fn a_server_that_is_not_fit_is_refused() {
         support::connect(&server.url(), &options).await;
         server.command(&["CONFIG", "SET", "maxmemory", "1gb"]);
         refused(&server.url(), &options, "noeviction").await;
+        server.command(&["CONFIG", "SET", "maxmemory-policy", "volatile-lru"]);
+        refused(&server.url(), &options, "noeviction").await;
         server.command(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
         support::connect(&server.url(), &options).await;
         let newer = format!("{}?prefix=newer", server.url());
@@ -245,6 +247,36 @@ fn a_server_that_is_not_fit_is_refused() {
         refused(&newer, &options, "newer version").await;
         server.command(&["CONFIG", "SET", "requirepass", "secret"]);
         refused(&server.url(), &options, "uthentication").await;
+        Some(())
+    });
+}
+
+#[test]
+fn what_a_server_may_lose_is_said() {
+    run("warnings", async {
+        let server = RedisServer::start()?;
+        let options = support::fresh_options();
+        let warned = async |words: &[&str]| {
+            let store = support::connect(&server.url(), &options).await;
+            assert_eq!(store.warnings().len(), words.len(), "{:?}", store.warnings());
+            for (warning, word) in store.warnings().iter().zip(words) {
+                assert!(warning.contains(word), "{warning}");
+            }
+        };
+        warned(&["nothing on disk"]).await;
+        server.command(&["CONFIG", "SET", "save", "3600 1"]);
+        warned(&["snapshots only"]).await;
+        server.command(&["CONFIG", "SET", "appendonly", "yes"]);
+        // A server does not end while it writes its first file.
+        while server.command(&["INFO", "persistence"]).contains("aof_rewrite_in_progress:1") {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        warned(&["last second"]).await;
+        server.command(&["CONFIG", "SET", "appendfsync", "always"]);
+        warned(&[]).await;
+        // Some servers keep their settings to themselves.
+        server.command(&["ACL", "SETUSER", "default", "-config"]);
+        warned(&["CONFIG GET is refused"]).await;
         Some(())
     });
 }

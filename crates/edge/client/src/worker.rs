@@ -31,7 +31,7 @@ pub struct Worker {
     /// What it can execute.
     #[serde(default)]
     pub task_types: Vec<String>,
-    /// `IDLE`, `ACTIVE`, `BUSY` or `DRAINING`.
+    /// `IDLE`, `ACTIVE`, `BUSY`, `DRAINING` or `DEAF`.
     #[serde(default)]
     pub status: String,
     /// What its last heartbeat said.

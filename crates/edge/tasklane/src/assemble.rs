@@ -1,4 +1,4 @@
-//! Puts a whole Tasklane together in this process: store, scheduler, worker, API.
+//! Puts a Tasklane together in this process: store, scheduler, worker, API, or as much of it as its roles ask for.
 //!
 //! The order of things matters. A start first takes the store, which refuses a second process at once; then it waits
 //! until the guard of an earlier process has ended the last of its attempts, because only then can their tasks be
@@ -7,7 +7,7 @@
 
 use std::fs::File;
 use std::io::ErrorKind;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
@@ -18,34 +18,56 @@ use tasklane_api::{ApiOptions, ServeOptions};
 use tasklane_core::id::Name;
 use tasklane_core::time::Timestamp;
 use tasklane_core::worker as session;
-use tasklane_local::{LocalBus, LocalCoordinator, SessionsOptions};
-use tasklane_ports::{Bus, Coordinator, Documents, Logs, Store, StoreError};
+use tasklane_direct::DirectBus;
+use tasklane_ports::StoreError;
 use tasklane_runtime::executors::{ExecutorOptions, Registry};
 use tasklane_runtime::guard::{Guard, GuardOptions, remove_tree};
 use tasklane_runtime::hub::Hub;
 use tasklane_runtime::node::{Node, NodeOptions, NodeParts, OwnWorker, RetentionOptions};
 use tasklane_runtime::request::RequestLimits;
 use tasklane_runtime::scheduler::{Scheduler, SchedulerOptions, SchedulerParts};
+use tasklane_runtime::tokens::Tokens;
 use tasklane_runtime::worker::{OutputOptions, Worker, WorkerOptions, WorkerParts};
-use tasklane_sqlite::Sqlite;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::config::{Config, Durability};
+use crate::config::Config;
 use crate::embed::Registrations;
+use crate::systems::{self, Systems};
+use crate::{farewell, intake, lanes, peers};
 
-/// A Tasklane that runs in this process.
+/// What this process is of a deployment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Roles {
+    /// Serves the API and owns lanes.
+    pub server: bool,
+    /// Executes tasks.
+    pub worker: bool,
+}
+
+impl Roles {
+    /// Everything in one process.
+    pub const ALL: Self = Self { server: true, worker: true };
+    /// API and scheduler.
+    pub const SERVER: Self = Self { server: true, worker: false };
+    /// Executes tasks and nothing else.
+    pub const WORKER: Self = Self { server: false, worker: true };
+}
+
+/// A Tasklane that runs in this process, or a part of one.
 #[derive(Debug)]
 pub struct Running {
     /// Where the API listens, if it does.
     pub address: Option<SocketAddr>,
-    node: Node,
-    store: Arc<dyn Store>,
+    node: Option<Node>,
+    systems: Systems,
     guard: Option<Guard>,
     api: Part,
     worker: Part,
     server: Part,
+    background: Part,
+    ended: CancellationToken,
     failed: CancellationToken,
 }
 
@@ -63,6 +85,17 @@ impl Part {
         self.tasks.close();
         self.tasks.wait().await;
     }
+
+    /// Runs something that has no end of its own.
+    fn keep(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let stop = self.stop.clone();
+        self.tasks.spawn(async move {
+            tokio::select! {
+                () = task => {}
+                () = stop.cancelled() => {}
+            }
+        });
+    }
 }
 
 /// How long the attempts of an earlier process may take to end.
@@ -74,37 +107,106 @@ const BIND_WITHIN: Duration = Duration::from_secs(5);
 /// How long to wait before it is tried again.
 const BIND_AGAIN: Duration = Duration::from_millis(100);
 
-/// Starts everything that a config asks for.
-pub async fn start(config: &Config, functions: Registrations) -> Result<Running> {
-    let listener = match config.listen {
+/// Starts everything that a config asks for, as far as the roles of this process go.
+pub async fn start(config: &Config, roles: Roles, functions: Registrations) -> Result<Running> {
+    let listener = match config.listen.filter(|_| roles.server) {
         Some(listen) => Some(bind(listen).await?),
         None => None,
     };
     let address = listener.as_ref().map(TcpListener::local_addr).transpose()?;
-    let sqlite = Arc::new(open_store(config).await?);
-    let lock = await_guard(&config.data_dir).await?;
-    let guard = start_guard(config, lock).await?;
+    let reached_at =
+        roles.server.then(|| address.map_or_else(|| Ipv4Addr::LOCALHOST.into(), |address| address.ip()));
+    let systems = Systems::open(config, reached_at).await?;
+    for warning in &systems.warnings {
+        tracing::warn!("{warning}");
+    }
+    let lock = if config.is_cluster() { None } else { Some(await_guard(&config.data_dir).await?) };
+    let guard = start_guard(config, roles, lock).await?;
+    let lanes = lanes::agree(config, &*systems.documents).await?;
 
-    let documents: Arc<dyn Documents> = sqlite.clone();
-    let (store, logs): (Arc<dyn Store>, Arc<dyn Logs>) = (sqlite.clone(), sqlite);
-    let bus: Arc<dyn Bus> = Arc::new(LocalBus::default());
-    let coordinator: Arc<dyn Coordinator> = Arc::new(LocalCoordinator::new(SessionsOptions::default()));
-    let hub = Arc::new(Hub::default());
-    let lanes = config.lanes.get();
+    let (hub, tokens) = (Arc::new(Hub::default()), Tokens::default());
+    let mut running = Running {
+        address,
+        node: None,
+        systems,
+        guard: guard.clone(),
+        api: Part::default(),
+        worker: Part::default(),
+        server: Part::default(),
+        background: Part::default(),
+        ended: CancellationToken::new(),
+        failed: CancellationToken::new(),
+    };
+    if let Some(guard) = guard.clone().filter(|_| config.is_cluster()) {
+        running.background.keep(farewell::keep(config.clone(), tokens.clone(), guard));
+    }
+    let parts = |executors| WorkerParts {
+        bus: Arc::clone(&running.systems.bus),
+        coordinator: Arc::clone(&running.systems.coordinator),
+        logs: Arc::clone(&running.systems.logs),
+        executors,
+        hub: Arc::clone(&hub),
+        tokens: tokens.clone(),
+        on_lease: on_lease(config, guard.as_ref()),
+    };
 
+    let mut node = None;
+    if roles.server {
+        let started = start_server(config, &running, lanes, &hub, &tokens);
+        // Workers end before the scheduler does, which has to hear what became of their attempts.
+        for OwnWorker { name, capacity, executors } in OwnWorker::all(&started) {
+            let options = own_worker(config, lanes, name, capacity);
+            let worker = Worker::new(options, WorkerParts { on_lease: Arc::new(|_| {}), ..parts(executors) });
+            running.worker.tasks.spawn(worker.run(running.worker.stop.clone()));
+        }
+        node = Some(started);
+    } else if let Some(direct) = running.systems.direct.clone() {
+        let coordinator = Arc::clone(&running.systems.coordinator);
+        running.background.keep(peers::keep_worker(direct, coordinator));
+    }
+    if roles.worker {
+        let executors = executors(config, guard.clone(), functions);
+        let worker = Worker::new(worker(config, lanes), parts(executors));
+        let (stop, ended) = (running.worker.stop.clone(), running.ended.clone());
+        running.worker.tasks.spawn(async move {
+            worker.run(stop).await;
+            ended.cancel();
+        });
+    }
+    if let Some(node) = &node {
+        node.loaded().await;
+        if let Some(listener) = listener {
+            serve_api(config, &running, node.clone(), listener);
+        }
+    }
+    running.node = node;
+    Ok(running)
+}
+
+/// Starts API node and scheduler.
+fn start_server(config: &Config, running: &Running, lanes: u16, hub: &Arc<Hub>, tokens: &Tokens) -> Node {
+    let Systems { store, logs, documents, coordinator, bus, direct, archive, .. } = &running.systems;
+    let host = systems::reachable_host(config);
+    let api = match (&config.advertise, running.address) {
+        (Some(advertise), Some(_)) => advertise.clone(),
+        (None, Some(address)) => format!("{host}:{}", address.port()),
+        (_, None) => String::new(),
+    };
     let scheduler = Scheduler::new(
         SchedulerOptions {
             lanes,
             ttl: config.session.server_ttl,
             renew_every: config.session.server_renew_every,
-            address: address.map_or_else(String::new, |address| address.to_string()),
+            address: api,
+            bus_address: direct.as_ref().and_then(DirectBus::endpoint).unwrap_or_default(),
             ..SchedulerOptions::default()
         },
         SchedulerParts {
-            store: Arc::clone(&store),
-            bus: Arc::clone(&bus),
-            coordinator: Arc::clone(&coordinator),
-            hub: Arc::clone(&hub),
+            store: Arc::clone(store),
+            bus: Arc::clone(bus),
+            coordinator: Arc::clone(coordinator),
+            hub: Arc::clone(hub),
+            tokens: tokens.clone(),
         },
     );
     let limits = RequestLimits {
@@ -113,83 +215,71 @@ pub async fn start(config: &Config, functions: Registrations) -> Result<Running>
         ..RequestLimits::default()
     };
     let node = Node::new(
-        NodeOptions { lanes, limits, retention: retention(config) },
+        NodeOptions {
+            lanes,
+            limits,
+            retention: retention(config),
+            warnings: running.systems.warnings.clone(),
+        },
         NodeParts {
-            store: Arc::clone(&store),
-            logs: Arc::clone(&logs),
-            documents,
-            bus: Arc::clone(&bus),
+            store: Arc::clone(store),
+            logs: Arc::clone(logs),
+            documents: Arc::clone(documents),
+            bus: Arc::clone(bus),
             scheduler: scheduler.handle(),
-            hub: Arc::clone(&hub),
+            hub: Arc::clone(hub),
+            archive: archive.clone(),
         },
     );
-    let running = Running {
-        address,
-        node: node.clone(),
-        store,
-        guard: guard.clone(),
-        api: Part::default(),
-        worker: Part::default(),
-        server: Part::default(),
-        failed: CancellationToken::new(),
-    };
+    if let Some(direct) = direct.clone() {
+        running.background.keep(peers::keep_server(direct, scheduler.handle()));
+    }
+    running.background.keep(intake::keep(config.clone(), node.clone(), scheduler.handle()));
     let server = &running.server;
     server.tasks.spawn(scheduler.run(server.stop.clone()));
     let (background, stop) = (node.clone(), server.stop.clone());
     server.tasks.spawn(async move { background.run(stop).await });
+    node
+}
 
-    let parts = |executors| WorkerParts {
-        bus: Arc::clone(&bus),
-        coordinator: Arc::clone(&coordinator),
-        logs: Arc::clone(&logs),
-        executors,
-        hub: Arc::clone(&hub),
-        on_lease: on_lease(config, guard.as_ref()),
+fn serve_api(config: &Config, running: &Running, node: Node, listener: TcpListener) {
+    let options = ApiOptions {
+        token: config.token.as_ref().map(|token| token.reveal().to_owned()),
+        hosts: config.hosts.iter().cloned().collect(),
+        body_bytes_max: ApiOptions::default().body_bytes_max.min(bytes(config.limits.body_bytes_max)),
+        batch_bytes_max: bytes(config.limits.body_bytes_max),
+        request_timeout: config.limits.request_timeout,
+        ..ApiOptions::default()
     };
-    // Workers end before the scheduler does, which has to hear what became of their attempts.
-    for OwnWorker { name, capacity, executors } in OwnWorker::all(&node) {
-        let options = own_worker(config, name, capacity);
-        let worker = Worker::new(options, WorkerParts { on_lease: Arc::new(|_| {}), ..parts(executors) });
-        running.worker.tasks.spawn(worker.run(running.worker.stop.clone()));
-    }
-    let executors = executors(config, guard.clone(), functions);
-    let worker = Worker::new(worker(config), parts(executors));
-    running.worker.tasks.spawn(worker.run(running.worker.stop.clone()));
-
-    node.loaded().await;
-    if let Some(listener) = listener {
-        let options = ApiOptions {
-            token: config.token.as_ref().map(|token| token.reveal().to_owned()),
-            hosts: config.hosts.iter().cloned().collect(),
-            body_bytes_max: ApiOptions::default().body_bytes_max.min(bytes(config.limits.body_bytes_max)),
-            batch_bytes_max: bytes(config.limits.body_bytes_max),
-            request_timeout: config.limits.request_timeout,
-            ..ApiOptions::default()
-        };
-        let connections =
-            ServeOptions { write_timeout: config.limits.write_timeout, ..ServeOptions::default() };
-        let (router, stop) = (tasklane_api::router(node, options), running.api.stop.clone());
-        let failed = running.failed.clone();
-        running.api.tasks.spawn(async move {
-            tasklane_api::serve(listener, router, connections, stop.clone().cancelled_owned()).await;
-            if !stop.is_cancelled() {
-                tracing::error!("the API has ended by itself");
-                failed.cancel();
-            }
-        });
-    }
-    Ok(running)
+    let connections = ServeOptions { write_timeout: config.limits.write_timeout, ..ServeOptions::default() };
+    let (router, stop) = (tasklane_api::router(node, options), running.api.stop.clone());
+    let failed = running.failed.clone();
+    running.api.tasks.spawn(async move {
+        tasklane_api::serve(listener, router, connections, stop.clone().cancelled_owned()).await;
+        if !stop.is_cancelled() {
+            tracing::error!("the API has ended by itself");
+            failed.cancel();
+        }
+    });
 }
 
 impl Running {
     /// What answers for it.
+    ///
+    /// # Panics
+    /// In a process that is a worker and nothing else: there is none.
     pub fn node(&self) -> &Node {
-        &self.node
+        self.node.as_ref().expect("only servers have a node")
     }
 
     /// Returns when a part has ended by itself.
     pub async fn stopped(&self) {
         self.failed.cancelled().await;
+    }
+
+    /// Returns when the worker has left, because people asked it to.
+    pub async fn worker_left(&self) {
+        self.ended.cancelled().await;
     }
 
     /// Stops in an orderly way: what runs is given time to finish.
@@ -198,10 +288,14 @@ impl Running {
         self.api.close().await;
         self.worker.close().await;
         self.server.close().await;
+        self.background.close().await;
         if let Some(guard) = &self.guard {
             guard.close().await;
         }
-        self.store.close().await
+        if let Some(direct) = &self.systems.direct {
+            direct.close().await;
+        }
+        self.systems.store.close().await
     }
 }
 
@@ -231,19 +325,6 @@ async fn bind(listen: SocketAddr) -> Result<TcpListener> {
     }
 }
 
-async fn open_store(config: &Config) -> Result<Sqlite> {
-    let url = config.store_url();
-    let Some(path) = url.strip_prefix("sqlite://") else {
-        bail!("store {url} is not supported yet; use sqlite://PATH");
-    };
-    let durability = match config.durability {
-        Durability::Full => tasklane_sqlite::Durability::Full,
-        Durability::Relaxed => tasklane_sqlite::Durability::Relaxed,
-    };
-    let options = tasklane_sqlite::Options { durability, ..tasklane_sqlite::Options::new(path) };
-    Sqlite::connect(options).await.with_context(|| format!("cannot open {path}"))
-}
-
 /// Waits until nothing that an earlier process started is alive. The lock is shared with the guard and everything it
 /// starts, so it is free when the last of them is gone.
 async fn await_guard(data_dir: &Path) -> Result<OwnedFd> {
@@ -262,14 +343,20 @@ async fn await_guard(data_dir: &Path) -> Result<OwnedFd> {
     }
 }
 
-async fn start_guard(config: &Config, lock: OwnedFd) -> Result<Option<Guard>> {
+/// Starts the guard, where this process may start others, or has sessions that somebody must close should it be killed.
+async fn start_guard(config: &Config, roles: Roles, lock: Option<OwnedFd>) -> Result<Option<Guard>> {
     let needed = ["SHELL", "PYTHON_SCRIPT"];
-    if !config.worker.task_types.iter().any(|task_type| needed.contains(&task_type.as_str())) {
+    let starts_others =
+        roles.worker && config.worker.task_types.iter().any(|task_type| needed.contains(&task_type.as_str()));
+    if !starts_others && !config.is_cluster() {
         return Ok(None);
     }
     let dir = config.data_dir.join("work");
-    remove_stale(&dir);
-    let options = GuardOptions { lock: Some(lock), dir: Some(dir), ..GuardOptions::default() };
+    if lock.is_some() {
+        remove_stale(&dir);
+    }
+    std::fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
+    let options = GuardOptions { lock, dir: Some(dir), ..GuardOptions::default() };
     Guard::start(options).await.map(Some).context("cannot start the guard process")
 }
 
@@ -318,7 +405,7 @@ fn executors(config: &Config, guard: Option<Guard>, functions: Registrations) ->
     executors
 }
 
-fn worker(config: &Config) -> WorkerOptions {
+fn worker(config: &Config, lanes: u16) -> WorkerOptions {
     let capacity = config.worker.capacity().get();
     WorkerOptions {
         name: config.worker.name(),
@@ -328,10 +415,11 @@ fn worker(config: &Config) -> WorkerOptions {
         drain_grace: config.worker.drain_grace,
         machine: session::WorkerOptions {
             capacity,
-            prefetch: capacity,
+            // Where there are other workers, nothing waits for long at one that is busy.
+            prefetch: if config.is_cluster() { 0 } else { capacity },
             prefetch_max: PREFETCH_MAX,
             unacked_max: 2 * PREFETCH_MAX,
-            lanes: config.lanes.get(),
+            lanes,
             ttl: config.session.worker_ttl,
             renew_every: config.session.worker_renew_every,
             fence_margin: fence_margin(config),
@@ -350,13 +438,15 @@ fn fence_margin(config: &Config) -> Duration {
 }
 
 /// A worker that the server keeps for itself.
-fn own_worker(config: &Config, name: Name, capacity: u32) -> WorkerOptions {
-    let options = worker(config);
+fn own_worker(config: &Config, lanes: u16, name: Name, capacity: u32) -> WorkerOptions {
+    let options = worker(config, lanes);
     let machine = session::WorkerOptions {
         capacity,
         prefetch: capacity,
         prefetch_max: capacity,
         unacked_max: 2 * capacity,
+        // There are several in each server, and its guard ends their sessions should it be killed.
+        renew_every: config.session.worker_ttl / 3,
         ..options.machine
     };
     WorkerOptions { name, machine, drain_grace: Duration::ZERO, ..options }

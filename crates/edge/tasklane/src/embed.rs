@@ -13,7 +13,7 @@ use tasklane_runtime::executors::{Function, FunctionError, TaskContext};
 use tasklane_runtime::node::{Cancel, Node, SubmitError, Submitted};
 use tasklane_runtime::request::TaskRequest;
 
-use crate::assemble::{self, Running};
+use crate::assemble::{self, Roles, Running};
 use crate::config::{Config, ConfigError};
 
 /// Functions of an embedding program, by the task type that they execute.
@@ -118,8 +118,9 @@ impl Builder {
             return Err(error);
         }
         self.config.validate()?;
-        let running =
-            Box::pin(assemble::start(&self.config, self.functions)).await.map_err(StartError::Parts)?;
+        let running = Box::pin(assemble::start(&self.config, Roles::ALL, self.functions))
+            .await
+            .map_err(StartError::Parts)?;
         Ok(Tasklane { running, namespace: self.config.namespace })
     }
 }

@@ -4,6 +4,11 @@
 pub mod assemble;
 pub mod config;
 pub mod embed;
+mod farewell;
+mod intake;
+mod lanes;
+mod peers;
+mod systems;
 
 pub use embed::{Builder, StartError, Tasklane};
 pub use tasklane_core::id::{Name, TaskId};
@@ -18,4 +23,10 @@ pub use tasklane_runtime::request::TaskRequest;
 /// tasks, is the same program started again, and this is where it learns so. Returns at once in every other case.
 pub fn init() {
     tasklane_runtime::guard::run_if_asked();
+    if let Some(farewell) = tasklane_runtime::guard::farewell_if_asked() {
+        // Nobody is left to be told of an error; what is not said now, time will tell.
+        let code = i32::from(farewell::say(&farewell).is_err());
+        #[expect(clippy::exit, reason = "this process was started for nothing else")]
+        std::process::exit(code);
+    }
 }

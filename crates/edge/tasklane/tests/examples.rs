@@ -38,3 +38,9 @@ fn the_pipeline_adds_up() {
     assert!(said.contains("the sum of 1 to 1000 is 500500"), "{said}");
     assert!(said.contains("SKIPPED alert"), "{said}");
 }
+
+#[test]
+fn the_cluster_loses_nothing() {
+    let said = run("cluster");
+    assert!(said.contains("finished: 8, run again elsewhere: 4"), "{said}");
+}

@@ -21,8 +21,11 @@ pub struct Member {
 pub enum Role {
     /// Serves the API and owns lanes.
     Server {
-        /// Where other members reach it.
+        /// Where its API is reached.
         address: String,
+        /// Where its bus is reached; empty where messages go another way.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        bus: String,
     },
     /// Executes tasks.
     Worker(WorkerDescriptor),

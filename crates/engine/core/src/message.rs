@@ -23,12 +23,19 @@ pub enum Message {
         /// The lane to look at.
         lane: LaneId,
     },
-    /// To whoever follows events: a task changed.
-    Changed(TaskEvent),
-    /// To whoever follows events: how a worker is doing.
+    /// To whoever follows events: tasks changed.
+    Changed(EventBatch),
+    /// To whoever follows statistics: how a worker is doing.
     Stats(WorkerStats),
     /// To a worker session, from people.
     Control(Control),
+    /// To workers: where the buses of all servers are.
+    Servers(Vec<String>),
+    /// To whoever follows statistics: this worker session speaks and does not hear.
+    Deaf {
+        /// Which one.
+        session: SessionId,
+    },
 }
 
 impl Message {
@@ -37,7 +44,8 @@ impl Message {
         match self {
             Self::ToWorker(batch) => batch.messages.len(),
             Self::ToLane(batch) => batch.messages.len(),
-            Self::Hint { .. } | Self::Changed(_) | Self::Stats(_) | Self::Control(_) => 1,
+            Self::Changed(batch) => batch.events.len(),
+            Self::Hint { .. } | Self::Stats(_) | Self::Deaf { .. } | Self::Control(_) | Self::Servers(_) => 1,
         }
     }
 
@@ -56,6 +64,11 @@ impl Message {
                 last.messages.extend(next.messages);
                 None
             }
+            (Self::Changed(last), Self::Changed(next)) if last.origin == next.origin => {
+                last.events.extend(next.events);
+                None
+            }
+            (Self::Hint { lane }, Self::Hint { lane: again }) if *lane == again => None,
             (_, next) => Some(next),
         }
     }
@@ -65,7 +78,9 @@ impl Message {
         match self {
             Self::ToWorker(batch) => batch.messages.iter().map(ToWorker::bytes).sum(),
             Self::ToLane(batch) => batch.messages.iter().map(ToLane::bytes).sum(),
-            Self::Hint { .. } | Self::Changed(_) | Self::Stats(_) | Self::Control(_) => 0,
+            Self::Changed(batch) => batch.events.len() * TaskEvent::BYTES,
+            Self::Servers(servers) => servers.iter().map(String::len).sum(),
+            Self::Hint { .. } | Self::Stats(_) | Self::Deaf { .. } | Self::Control(_) => 0,
         }
     }
 }
@@ -98,6 +113,15 @@ impl ToLane {
     }
 }
 
+/// What became of tasks, told by one server.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EventBatch {
+    /// Names whoever tells, so that it does not take its own words for those of another.
+    pub origin: SessionId,
+    /// What it tells.
+    pub events: Vec<TaskEvent>,
+}
+
 /// A task changed, durably.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskEvent {
@@ -113,6 +137,11 @@ pub struct TaskEvent {
     pub at: Timestamp,
     /// The task that it is a part of.
     pub part_of: Option<TaskId>,
+}
+
+impl TaskEvent {
+    /// About how many bytes one takes.
+    const BYTES: usize = 128;
 }
 
 /// How a worker is doing: for people and statistics, not for scheduling.

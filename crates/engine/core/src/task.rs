@@ -257,6 +257,9 @@ pub struct TaskBody {
     /// Its schedule looks at how it ends.
     #[serde(rename = "wt", default, skip_serializing_if = "is_false")]
     pub watched: bool,
+    /// It is archived when it has ended.
+    #[serde(rename = "ar", default, skip_serializing_if = "is_false")]
+    pub archived: bool,
     /// The schedule that created it.
     #[serde(rename = "sc", default, skip_serializing_if = "Option::is_none")]
     pub schedule: Option<String>,
@@ -296,7 +299,7 @@ pub enum Occasion {
 impl TaskBody {
     /// Somebody must look at the task when it has ended.
     pub fn is_watched(&self) -> bool {
-        self.watched || !self.webhooks.is_empty()
+        self.watched || self.archived || !self.webhooks.is_empty()
     }
 }
 

@@ -91,7 +91,11 @@ impl Stage {
                 Effect::Parked { failures } => self.asked.push(Asked::Parked(failures)),
                 Effect::Call { call, request } => self.calls.push_back((call, request)),
                 Effect::Submitted { token, outcomes } => drop(self.answers.insert(token, outcomes)),
-                Effect::Send(_) | Effect::Revoke { .. } | Effect::Changed(_) | Effect::Ended(_) => {}
+                Effect::Send(_)
+                | Effect::Deaf { .. }
+                | Effect::Revoke { .. }
+                | Effect::Changed(_)
+                | Effect::Ended(_) => {}
             }
         }
     }

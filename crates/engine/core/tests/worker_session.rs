@@ -239,9 +239,9 @@ fn after_attempts_of(micros: i64) -> (Stage, u64) {
 
 fn after_attempts_with(micros: i64, change: impl FnOnce(&mut WorkerOptions)) -> (Stage, u64) {
     let mut worker = Stage::with(|o| {
-        change(o);
         (o.capacity, o.prefetch, o.prefetch_max, o.surplus) = (2, 2, 100, 0);
         o.prefetch_for = Duration::from_millis(10);
+        change(o);
     });
     worker.hears(1, []);
     for number in 1..=64 {
@@ -312,6 +312,16 @@ fn what_waits_behind_attempts_that_have_become_long_is_handed_back() {
     // Each is said again with every heartbeat until it is acknowledged.
     assert_eq!(handed_back.len() % 16, 0);
     assert!(!handed_back.is_empty());
+}
+
+/// As many as the surplus stayed for as long as the attempts before them took, though others had nothing to do.
+#[test]
+fn nothing_waits_behind_long_attempts_where_nothing_need_wait() {
+    let (mut worker, _) =
+        after_attempts_with(500, |o| (o.capacity, o.prefetch, o.prefetch_max, o.surplus) = (2, 0, 100, 4));
+    worker.hears(1, (65..=70).map(|k| dispatch(k, attempt(k.into()))).collect::<Vec<_>>());
+    worker.until(4);
+    assert_eq!((worker.machine.load(), worker.machine.counters().prefetch_handed_back), (2, 4));
 }
 
 /// All slots have long ones for a moment: that is no reason to give back what is done soon.

@@ -230,7 +230,7 @@ mod tests {
     }
 
     fn open(sessions: &mut Sessions, id: u128, now: Timestamp) -> SessionToken {
-        let role = Role::Server { address: String::new() };
+        let role = Role::Server { address: String::new(), bus: String::new() };
         let open = OpenSession { session: SessionId::from_random(id), ttl: TTL, role };
         sessions.open(open, id, now).unwrap()
     }

@@ -30,6 +30,13 @@ pub trait Bus: Send + Sync + std::fmt::Debug {
         Some(message)
     }
 
+    /// Whether anybody may hear what is published for an address. Lets whoever has much to say keep it to itself; a bus
+    /// that does not know says yes.
+    fn is_heard(&self, address: Address) -> bool {
+        let _ = address;
+        true
+    }
+
     /// Listens at an address. What is published after this returns can be received.
     async fn subscribe(&self, address: Address) -> Result<Box<dyn Subscription>, BusError>;
 }
@@ -41,8 +48,12 @@ pub enum Address {
     Lane(LaneId),
     /// To a worker or server session.
     Session(SessionId),
-    /// To whoever follows events.
+    /// To whoever follows what becomes of tasks.
     Events,
+    /// To whoever follows how workers are doing.
+    Stats,
+    /// To workers that have to find servers.
+    Servers,
 }
 
 /// What a bus can take.

@@ -51,11 +51,13 @@ pub enum DocumentKind {
     Analyzer = 6,
     /// What is signed with.
     Secret = 7,
+    /// What all processes of a deployment must agree on.
+    Deployment = 8,
 }
 
 impl DocumentKind {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Schedule,
         Self::Lock,
         Self::Cancel,
@@ -63,6 +65,7 @@ impl DocumentKind {
         Self::Executor,
         Self::Analyzer,
         Self::Secret,
+        Self::Deployment,
     ];
 
     /// What it is called in names of keys.
@@ -75,6 +78,7 @@ impl DocumentKind {
             Self::Executor => "executor",
             Self::Analyzer => "analyzer",
             Self::Secret => "secret",
+            Self::Deployment => "deployment",
         }
     }
 

@@ -8,7 +8,10 @@ mod coordinator;
 mod documents;
 mod error;
 mod executor;
+#[cfg(feature = "follow")]
+pub mod follow;
 mod intake;
+pub mod judge;
 mod logs;
 mod retire;
 mod store;

@@ -280,6 +280,7 @@ impl World {
             payload: Payload::Text("x".to_owned()),
             request_id,
             watched: rng.chance(30),
+            archived: false,
             ..TaskBody::default()
         };
         NewTask {

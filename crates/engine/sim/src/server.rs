@@ -8,7 +8,7 @@ use tasklane_core::id::{LaneId, SessionId, TaskId};
 use tasklane_core::lane::SubmitToken;
 use tasklane_core::member::Role;
 use tasklane_core::message::WorkerBatch;
-use tasklane_core::ownership::{CallError, Effect, Input, Ownership, Reply, fair_share};
+use tasklane_core::ownership::{CallError, Effect, Input, Ownership, Reply, fair_shares};
 use tasklane_core::time::Timestamp;
 use tasklane_ports::{OpenSession, SessionToken, View};
 
@@ -145,7 +145,7 @@ impl World {
         server.session = session;
         server.token = None;
         server.next_renew = Timestamp::MAX;
-        let role = Role::Server { address: format!("server-{index}") };
+        let role = Role::Server { address: format!("server-{index}"), bus: String::new() };
         let open = OpenSession { session, ttl: Scenario::SERVER_TTL, role };
         let caller = Caller { is_server: true, index, incarnation };
         self.call_coordinator(CoordinatorCall::Open { caller, open, asked_at: self.now });
@@ -284,13 +284,14 @@ impl World {
         }
         let members: Vec<_> = view.members.values().cloned().collect();
         let servers =
-            || view.members.values().filter(|m| matches!(m.role, Role::Server { .. })).map(|m| m.session);
+            view.members.values().filter(|m| matches!(m.role, Role::Server { .. })).map(|m| m.session);
+        let shares = fair_shares(self.scenario.lanes, servers);
         for lane in (0..self.scenario.lanes).map(LaneId) {
             let requested = requested_by == Some(lane);
             let input = Input::Members { revision, members: members.clone(), requested, wall };
             self.drive_lane(index, lane, input);
             if newest && has_token {
-                let wanted = fair_share(lane, servers()) == Some(session);
+                let wanted = shares.get(usize::from(lane.0)) == Some(&session);
                 self.drive_lane(index, lane, Input::Wanted(wanted));
                 if view.grants.get(&lane) == Some(&session) {
                     // The answer that said so may have been lost, or overtaken by an older one.
@@ -351,6 +352,7 @@ impl World {
                     }
                 }
                 Effect::Revoke { session } => self.call_coordinator(CoordinatorCall::Revoke { session }),
+                Effect::Deaf { .. } => self.report.path("worker_deaf"),
                 Effect::Changed(_) => {}
                 Effect::Ended(tasks) => self.look_at_ends(index, lane, tasks),
                 Effect::Parked { failures } => {

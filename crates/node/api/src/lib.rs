@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 mod extract;
+mod forward;
 mod gate;
 mod linger;
 mod metrics;

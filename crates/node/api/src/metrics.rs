@@ -127,6 +127,17 @@ pub(crate) async fn text(api: &Api) -> Result<String, Problem> {
         gauge.set(value);
         registry.register(name, help, gauge);
     }
+    if let Some(archive) = api.node.archive_stats() {
+        let lag = Gauge::<f64, AtomicU64>::default();
+        lag.set(archive.lag.as_secs_f64());
+        registry.register(
+            "archive_lag_seconds",
+            "For how long the archive has taken nothing though tasks wait",
+            lag,
+        );
+        let tasks = ConstCounter::new(archive.tasks);
+        registry.register("archived_tasks", "Tasks that this server has archived", tasks);
+    }
     let started = Gauge::<i64>::default();
     started.set(stats.started_at.as_millis() / 1000);
     registry.register("start_time_seconds", "When this server was started", started);

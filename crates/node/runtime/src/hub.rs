@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tasklane_core::id::{SessionId, TaskId};
-use tasklane_core::message::TaskEvent;
+use tasklane_core::message::{EventBatch, TaskEvent};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
@@ -21,6 +21,8 @@ pub struct Hub {
     state: Mutex<State>,
     /// Number of the last event.
     last: watch::Sender<u64>,
+    /// Whether anybody here wants to hear what other servers tell.
+    wanted: watch::Sender<bool>,
     /// Watched tasks that have ended, for the one who looks at them.
     ended: Mutex<Vec<TaskId>>,
     has_ended: Notify,
@@ -52,6 +54,8 @@ struct Followed {
 struct News {
     changed: Notify,
     finished: AtomicBool,
+    /// Something may have been missed: look now.
+    missed: AtomicBool,
     /// Wakes the one who drives its parts.
     driver: Notify,
     /// Parts that have ended, for the same.
@@ -101,6 +105,7 @@ impl Default for Hub {
             origin: SessionId::from_random(rand::random()),
             state: Mutex::default(),
             last: watch::Sender::new(0),
+            wanted: watch::Sender::new(false),
             ended: Mutex::default(),
             has_ended: Notify::new(),
         }
@@ -121,6 +126,18 @@ impl Hub {
         }
         state.ring.extend(events.iter().map(|event| RingItem::Event(event.clone())));
         self.published(state, events.len());
+    }
+
+    /// What the events of this process are told to others as.
+    pub(crate) fn batch(&self, events: Vec<TaskEvent>) -> EventBatch {
+        EventBatch { origin: self.origin, events }
+    }
+
+    /// Another server tells what became of tasks. Its own words come back to it too.
+    pub(crate) fn heard(&self, batch: &EventBatch) {
+        if batch.origin != self.origin {
+            self.changed(&batch.events);
+        }
     }
 
     /// Watched tasks have ended. The lane tells of them again, should this process die before somebody has looked.
@@ -159,6 +176,31 @@ impl Hub {
         self.last.send_modify(|last| *last += count as u64);
     }
 
+    /// Returns when somebody here wants to hear of changes (`true`), or nobody does any more.
+    pub(crate) async fn wants(&self, wanted: bool) {
+        let mut wants = self.wanted.subscribe();
+        // The sender is this hub's own.
+        let _ = wants.wait_for(|now| *now == wanted).await;
+    }
+
+    /// From now on other servers are heard; what they said before was missed.
+    pub(crate) fn heard_again(&self) {
+        let state = self.lock();
+        for Followed { news, .. } in state.followed.values() {
+            news.missed.store(true, Ordering::Release);
+            news.changed.notify_waiters();
+            news.changed.notify_one();
+            news.driver.notify_one();
+        }
+        drop(state);
+        self.gap();
+    }
+
+    fn judge_wanted(&self, state: &State) {
+        let wanted = !state.followed.is_empty() || self.last.receiver_count() > 0;
+        self.wanted.send_if_modified(|was| std::mem::replace(was, wanted) != wanted);
+    }
+
     /// There may be more output of these tasks.
     pub fn output(&self, tasks: impl Iterator<Item = TaskId>) {
         let state = self.lock();
@@ -173,6 +215,7 @@ impl Hub {
         let followed = state.followed.entry(task).or_default();
         followed.followers += 1;
         let news = Arc::clone(&followed.news);
+        self.judge_wanted(&state);
         drop(state);
         Follow { hub: Arc::clone(self), task, news }
     }
@@ -180,13 +223,14 @@ impl Hub {
     /// Follows all events after one, or from now on.
     pub fn events(self: &Arc<Self>, after: Option<EventId>) -> EventStream {
         let last = self.last.subscribe();
+        self.judge_wanted(&self.lock());
         let now = *last.borrow();
         let (next, gap) = match after {
             None => (now + 1, false),
             Some(after) if after.origin == self.origin && after.number <= now => (after.number + 1, false),
             Some(_) => (now + 1, true),
         };
-        EventStream { hub: Arc::clone(self), last, next, gap, ready: VecDeque::new() }
+        EventStream { hub: Arc::clone(self), last: Some(last), next, gap, ready: VecDeque::new() }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -254,6 +298,9 @@ impl Follow {
     pub async fn finished(&mut self) {
         let look_again = Instant::now() + LOOK_AGAIN;
         while !self.news.finished.load(Ordering::Acquire) {
+            if self.news.missed.swap(false, Ordering::AcqRel) {
+                return;
+            }
             if tokio::time::timeout_at(look_again, self.news.changed.notified()).await.is_err() {
                 return;
             }
@@ -273,6 +320,7 @@ impl Drop for Follow {
                 state.followed.remove(&self.task);
             }
         }
+        self.hub.judge_wanted(&state);
     }
 }
 
@@ -280,7 +328,8 @@ impl Drop for Follow {
 #[derive(Debug)]
 pub struct EventStream {
     hub: Arc<Hub>,
-    last: watch::Receiver<u64>,
+    /// `None` when it is dropped.
+    last: Option<watch::Receiver<u64>>,
     /// Number of the next event wanted.
     next: u64,
     gap: bool,
@@ -294,18 +343,18 @@ impl EventStream {
             if let Some(item) = self.ready.pop_front() {
                 return Some(item);
             }
-            let last = *self.last.borrow_and_update();
+            let last = *self.last.as_mut()?.borrow_and_update();
             if self.next <= last || self.gap {
                 self.refill();
                 continue;
             }
-            self.last.changed().await.ok()?;
+            self.last.as_mut()?.changed().await.ok()?;
         }
     }
 
     fn refill(&mut self) {
         let state = self.hub.lock();
-        let last = *self.last.borrow();
+        let last = *self.hub.last.borrow();
         let first = last + 1 - state.ring.len() as u64;
         let id = |number| EventId { origin: self.hub.origin, number };
         if std::mem::take(&mut self.gap) || self.next < first {
@@ -320,5 +369,12 @@ impl EventStream {
             });
             self.next += 1;
         }
+    }
+}
+
+impl Drop for EventStream {
+    fn drop(&mut self) {
+        self.last = None;
+        self.hub.judge_wanted(&self.hub.lock());
     }
 }

@@ -8,4 +8,5 @@ pub mod node;
 pub mod process;
 pub mod request;
 pub mod scheduler;
+pub mod tokens;
 pub mod worker;

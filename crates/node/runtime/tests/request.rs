@@ -33,7 +33,15 @@ fn place_in(
 ) -> Result<NewTask, FieldError> {
     let namespace = Name::new("default").expect("a valid name");
     let limits = RequestLimits::default();
-    let place = Placement { namespace: &namespace, binding, policy, now: NOW, random: 7, limits: &limits };
+    let place = Placement {
+        namespace: &namespace,
+        binding,
+        policy,
+        now: NOW,
+        random: 7,
+        limits: &limits,
+        archived: false,
+    };
     request.into_task(place)
 }
 

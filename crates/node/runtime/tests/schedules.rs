@@ -21,6 +21,7 @@ use tasklane_runtime::hub::Hub;
 use tasklane_runtime::node::{Node, NodeOptions, NodeParts, RetentionOptions};
 use tasklane_runtime::request::{RequestLimits, ScheduleRequest};
 use tasklane_runtime::scheduler::{Scheduler, SchedulerOptions, SchedulerParts};
+use tasklane_runtime::tokens::Tokens;
 use tasklane_schedule::{Fate, Missed, Overlap, Rule, Schedule, Times, When};
 
 use support::{Fault, Faulty, default_namespace, name};
@@ -84,11 +85,17 @@ fn server(memory: &MemoryStore, life: &Life) -> Node {
             bus: bus.clone(),
             coordinator: Arc::new(LocalCoordinator::new(SessionsOptions::default())),
             hub: Arc::clone(&hub),
+            tokens: Tokens::default(),
         },
     );
     let documents = Arc::new(Mortal { documents: memory.clone(), life: life.clone() });
     Node::new(
-        NodeOptions { lanes: 2, limits: RequestLimits::default(), retention: RetentionOptions::default() },
+        NodeOptions {
+            lanes: 2,
+            limits: RequestLimits::default(),
+            retention: RetentionOptions::default(),
+            warnings: Vec::new(),
+        },
         NodeParts {
             store,
             logs: Arc::new(memory.clone()),
@@ -96,6 +103,7 @@ fn server(memory: &MemoryStore, life: &Life) -> Node {
             bus,
             scheduler: scheduler.handle(),
             hub,
+            archive: None,
         },
     )
 }

@@ -1,6 +1,7 @@
 //! A TCP proxy that holds requests back or loses answers.
 
 use std::borrow::Cow;
+use std::pin::pin;
 use std::sync::Arc;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -16,6 +17,8 @@ pub(crate) enum Mode {
     Pass,
     /// Keeps requests until the mode changes.
     HoldRequests,
+    /// Keeps answers until the mode changes, as if the client did not read.
+    HoldAnswers,
     /// Passes requests on, and breaks the connection instead of passing an answer on.
     LoseAnswers,
     /// Takes no connection and breaks those that are used.
@@ -28,6 +31,7 @@ pub(crate) struct Proxy {
     ports: Vec<u16>,
     mode: watch::Sender<Mode>,
     held: Arc<Notify>,
+    silenced: watch::Sender<u32>,
     listeners: Vec<JoinHandle<()>>,
 }
 
@@ -51,11 +55,13 @@ impl Proxy {
         let ports = places.iter().map(|(_, _, port)| *port).collect();
         let (mode, seen) = watch::channel(Mode::Pass);
         let held = Arc::new(Notify::new());
+        let (silenced, _) = watch::channel(0);
         let listen = |(listener, target, _)| {
-            tokio::spawn(accept(listener, target, seen.clone(), Arc::clone(&held), Arc::clone(&names)))
+            let signals = (seen.clone(), silenced.subscribe());
+            tokio::spawn(accept(listener, target, signals, Arc::clone(&held), Arc::clone(&names)))
         };
         let listeners = places.into_iter().map(listen).collect();
-        Self { ports, mode, held, listeners }
+        Self { ports, mode, held, silenced, listeners }
     }
 
     pub(crate) fn url(&self) -> String {
@@ -70,6 +76,11 @@ impl Proxy {
 
     pub(crate) fn set(&self, mode: Mode) {
         self.mode.send_replace(mode);
+    }
+
+    /// Nothing comes through connections that there are now, any more, and nobody closes them. New ones are well.
+    pub(crate) fn silence(&self) {
+        self.silenced.send_modify(|times| *times += 1);
     }
 
     /// Waits until a request is held.
@@ -91,7 +102,7 @@ type Names = Arc<[(String, String)]>;
 async fn accept(
     listener: TcpListener,
     target: u16,
-    mode: watch::Receiver<Mode>,
+    (mode, silenced): (watch::Receiver<Mode>, watch::Receiver<u32>),
     held: Arc<Notify>,
     names: Names,
 ) {
@@ -104,10 +115,19 @@ async fn accept(
         let (from_server, to_server) = server.into_split();
         let (requests, answers) = (mode.clone(), mode.clone());
         let (held, names) = (Arc::clone(&held), Arc::clone(&names));
+        let mut silenced = silenced.clone();
+        silenced.mark_unchanged();
         tokio::spawn(async move {
+            let mut passing = pin!(async {
+                tokio::select! {
+                    () = pass_requests(from_client, to_server, requests, held) => {}
+                    () = pass_answers(from_server, to_client, answers, names) => {}
+                }
+            });
             tokio::select! {
-                () = pass_requests(from_client, to_server, requests, held) => {}
-                () = pass_answers(from_server, to_client, answers, names) => {}
+                () = &mut passing => {}
+                // Both ends are kept, so that neither side notices.
+                Ok(()) = silenced.changed() => std::future::pending().await,
             }
         });
     }
@@ -136,11 +156,16 @@ async fn pass_requests(
 async fn pass_answers(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,
-    mode: watch::Receiver<Mode>,
+    mut mode: watch::Receiver<Mode>,
     names: Names,
 ) {
     let mut buffer = vec![0; 1 << 16];
     while let Ok(n @ 1..) = from.read(&mut buffer).await {
+        while *mode.borrow_and_update() == Mode::HoldAnswers {
+            if mode.changed().await.is_err() {
+                return;
+            }
+        }
         let answer = renamed(&buffer[..n], &names);
         let lose = matches!(*mode.borrow(), Mode::LoseAnswers | Mode::Refuse);
         if lose || to.write_all(&answer).await.is_err() {

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use tasklane::config::{Sources, load, show, show_json};
 
-use super::dev::Settings;
 use super::exit::{Exit, Usage};
 use super::out::{Out, print_line, print_object};
+use super::process::Settings;
 
 /// Show or check the configuration of a server
 #[derive(Debug, clap::Subcommand)]

@@ -6,7 +6,6 @@ mod cancel;
 mod completions;
 mod config;
 mod connect;
-mod dev;
 mod events;
 mod exit;
 mod explain;
@@ -17,6 +16,7 @@ mod list;
 mod lock;
 mod logs;
 mod out;
+mod process;
 mod queue;
 mod registered;
 mod retry;
@@ -34,6 +34,7 @@ mod workflow;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use tasklane::assemble::Roles;
 use tasklane_client::Kind;
 
 use connect::{Connect, Typed};
@@ -64,7 +65,10 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Dev(dev::Args),
+    /// Run API, scheduler and a worker in one process, with the data in a folder
+    Dev(process::Settings),
+    /// Run API and scheduler; workers run elsewhere. Any number of servers share the work
+    Server(process::Settings),
     Run(run::Args),
     Submit(submit::Args),
     Get(get::Args),
@@ -92,8 +96,7 @@ enum Command {
     Lock(lock::Command),
     #[command(subcommand)]
     Webhook(webhook::Command),
-    #[command(subcommand)]
-    Worker(worker::Command),
+    Worker(worker::Args),
     Stats(stats::Args),
     #[command(subcommand)]
     Bulk(bulk::Command),
@@ -111,7 +114,15 @@ pub(crate) fn main() -> ExitCode {
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let out = Out::new(cli.json);
     let done = match cli.command {
-        Command::Dev(args) => typed.server("dev").and_then(|token| dev::run(args, token, out)),
+        Command::Dev(settings) => {
+            typed.server("dev").and_then(|token| process::run(settings, Roles::ALL, token, out))
+        }
+        Command::Server(settings) => {
+            typed.server("server").and_then(|token| process::run(settings, Roles::SERVER, token, out))
+        }
+        Command::Worker(worker::Args { settings, command: None }) => {
+            typed.server("worker").and_then(|token| process::run(settings, Roles::WORKER, token, out))
+        }
         Command::Bench(args) => bench::run(&args, &cli.connect, out),
         Command::Config(command) => typed.server("config").and_then(|token| config::run(command, token, out)),
         Command::Completions(args) => typed.nothing("completions").and_then(|()| completions::run(&args)),
@@ -150,11 +161,18 @@ fn client(command: Command, connect: &Connect, out: Out) -> anyhow::Result<Exit>
             Command::Job(command) => Box::pin(job::run(command, &client, out)).await,
             Command::Webhook(command) => Box::pin(webhook::run(command, &client, out)).await,
             Command::Lock(command) => lock::run(command, &client, out).await,
-            Command::Worker(command) => worker::run(command, &client, out).await,
+            Command::Worker(worker::Args { command: Some(command), .. }) => {
+                worker::run(command, &client, out).await
+            }
             Command::Stats(args) => stats::run(args, &client, out).await,
             Command::Bulk(command) => Box::pin(bulk::run(command, &client, out)).await,
             Command::Events(args) => events::run(args, &client, out).await,
-            Command::Dev(_) | Command::Bench(_) | Command::Config(_) | Command::Completions(_) => {
+            Command::Dev(_)
+            | Command::Server(_)
+            | Command::Worker(worker::Args { command: None, .. })
+            | Command::Bench(_)
+            | Command::Config(_)
+            | Command::Completions(_) => {
                 unreachable!("dealt with before, without a client")
             }
         }

@@ -4,8 +4,20 @@ use tasklane_client::{Client, Worker};
 
 use super::exit::Exit;
 use super::out::{Out, pairs, remark};
+use super::process::Settings;
 
-/// Look at workers, change their capacity, drain them
+/// Run a worker; or look at workers, change their capacity, drain them
+#[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    pub(crate) settings: Settings,
+
+    #[command(subcommand)]
+    pub(crate) command: Option<Command>,
+}
+
+/// What is asked of workers.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
     /// List the live workers

@@ -5,6 +5,13 @@ use std::time::Duration;
 use super::fault::Fault;
 use super::tree::{Config, LimitsConfig};
 use super::units::{format_duration, format_size};
+use super::url::SystemUrl;
+
+/// What each role can be played by.
+const STORES: &[&str] = &["sqlite", "postgres", "redis"];
+const COORDINATORS: &[&str] = &["local", "postgres", "redis"];
+const BUSES: &[&str] = &["local", "direct", "redis"];
+const ARCHIVES: &[&str] = &["postgres"];
 
 /// A session shorter than this many renewals is lost by one slow answer.
 const RENEWALS_MIN: u32 = 3;
@@ -36,10 +43,42 @@ pub(super) fn check(config: &Config) -> Vec<Fault> {
     if config.token.as_ref().is_some_and(|token| token.reveal().trim().is_empty()) {
         fault("token", "must not be empty; leave it out for no token".to_owned());
     }
-    if let Some(store) = &config.store
-        && !store.starts_with("sqlite://")
+    let roles: [(&str, Option<&SystemUrl>, &[&str], &str); 4] = [
+        ("store", config.store.as_ref(), STORES, "sqlite:///path/to/tasklane.db, postgres://… or redis://…"),
+        ("coordinator", config.coordinator.as_ref(), COORDINATORS, "postgres://… or redis://…"),
+        ("bus", config.bus.as_ref(), BUSES, "direct://address:port or redis://…"),
+        ("archive", config.archive.as_ref(), ARCHIVES, "postgres://…"),
+    ];
+    for (key, url, known, like) in roles {
+        if let Some(url) = url
+            && !known.contains(&url.scheme())
+        {
+            fault(key, format!("no {key} is known for {url:?}; use {like}"));
+        }
+    }
+    if let Some(bus) = config.bus.as_ref().filter(|bus| bus.scheme() == "direct")
+        && !bus.rest().is_empty()
+        && bus.rest().parse::<std::net::SocketAddr>().is_err()
     {
-        fault("store", format!("no store is known for {store:?}; use sqlite:///path/to/tasklane.db"));
+        fault("bus", format!("{:?} is not an IP address and a port; use direct://0.0.0.0:7071", bus.rest()));
+    }
+    let store = config.store_url();
+    let is_shared = store.scheme() != "sqlite" && STORES.contains(&store.scheme());
+    if is_shared && config.is_cluster() && config.bus_url().scheme() == "local" {
+        fault("bus", "processes of a cluster need a bus; use direct://address:port or redis://…".to_owned());
+    }
+    if is_shared && !config.is_cluster() {
+        fault("coordinator", "a store that others can use needs a coordinator; leave it out".to_owned());
+    }
+    if config.is_cluster() && store.scheme() == "sqlite" {
+        fault("store", "SQLite is for one process; a cluster needs postgres://… or redis://…".to_owned());
+    }
+    if let Some(advertise) = &config.advertise
+        && advertise
+            .rsplit_once(':')
+            .is_none_or(|(host, port)| host.is_empty() || port.parse::<u16>().is_err())
+    {
+        fault("advertise", format!("{advertise:?} is not a host and a port; use 10.0.0.5:7070"));
     }
 
     let session = &config.session;

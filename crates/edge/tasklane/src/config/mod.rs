@@ -12,6 +12,7 @@ mod show;
 mod suggest;
 mod tree;
 pub mod units;
+mod url;
 
 pub use fault::{ConfigError, Fault};
 pub use load::{Flag, Loaded, Origin, Sources, load};
@@ -21,6 +22,7 @@ pub use tree::{
     Config, Durability, LimitsConfig, LogConfig, LogFormat, RetentionConfig, Secret, SessionConfig,
     WorkerConfig,
 };
+pub use url::SystemUrl;
 
 impl Config {
     /// Checks what fields cannot tell alone; for a config that was put together by a program.

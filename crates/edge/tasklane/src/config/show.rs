@@ -62,7 +62,9 @@ fn entry(loaded: &Loaded, key: &str) -> (Value, String) {
 /// Values that follow from something else while nobody sets them.
 fn derived(config: &Config, key: &str) -> Option<(Value, &'static str)> {
     match key {
-        "store" => Some((config.store_url().into(), "from data_dir")),
+        "store" => Some((config.store_url().to_string().into(), "from data_dir")),
+        "coordinator" => Some((config.coordinator_url().to_string().into(), "from store")),
+        "bus" => Some((config.bus_url().to_string().into(), "from store")),
         "worker.name" => Some((config.worker.name().as_str().into(), "name of this machine")),
         "worker.capacity" => Some((config.worker.capacity().get().into(), "4 × cores")),
         _ => None,

@@ -13,6 +13,7 @@ use tasklane_core::id::Name;
 use tasklane_runtime::executors::CommandOptions;
 
 use super::units::{duration, size};
+use super::url::SystemUrl;
 
 /// Everything that can be set. See `docs/configuration.md`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,12 +23,22 @@ pub struct Config {
     pub listen: Option<SocketAddr>,
     /// Where data, locks and working folders of tasks are kept.
     pub data_dir: PathBuf,
-    /// Where tasks are stored, as a URL; `None` for `SQLite` in the data folder.
-    pub store: Option<String>,
+    /// Where tasks are stored; `None` for `SQLite` in the data folder.
+    pub store: Option<SystemUrl>,
+    /// Who knows which processes are alive; `None` for the store's own.
+    pub coordinator: Option<SystemUrl>,
+    /// How processes talk to each other; `None` for what suits the store.
+    pub bus: Option<SystemUrl>,
+    /// Where finished tasks are kept for good; `None` for nowhere.
+    pub archive: Option<SystemUrl>,
+    /// What the names of all keys, tables and channels begin with.
+    pub prefix: Name,
+    /// Where other processes reach this server, as `host:port`; `None` for where it listens.
+    pub advertise: Option<String>,
     /// What a loss of power may take with it.
     pub durability: Durability,
-    /// How many lanes new queues are spread over.
-    pub lanes: NonZeroU16,
+    /// How many lanes queues are spread over; `None` for what is stored, at first 1 on `SQLite` and 16 in a cluster.
+    pub lanes: Option<NonZeroU16>,
     /// What callers of the API have to show; `None` for no check, on loopback only.
     pub token: Option<Secret>,
     /// Host names, besides IP addresses and `localhost`, under which a server without a token answers.
@@ -52,8 +63,13 @@ impl Default for Config {
             listen: Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 7070))),
             data_dir: PathBuf::from("./tasklane-data"),
             store: None,
+            coordinator: None,
+            bus: None,
+            archive: None,
+            prefix: Name::new("tasklane").expect("a valid name"),
+            advertise: None,
             durability: Durability::Full,
-            lanes: NonZeroU16::MIN,
+            lanes: None,
             token: None,
             hosts: BTreeSet::new(),
             namespace: Name::new("default").expect("a valid name"),
@@ -68,9 +84,33 @@ impl Default for Config {
 
 impl Config {
     /// The URL of the store: the one given, or `SQLite` in the data folder.
-    pub fn store_url(&self) -> String {
-        let derived = || format!("sqlite://{}", self.data_dir.join("tasklane.db").display());
+    pub fn store_url(&self) -> SystemUrl {
+        let derived = || SystemUrl::new(format!("sqlite://{}", self.data_dir.join("tasklane.db").display()));
         self.store.clone().unwrap_or_else(derived)
+    }
+
+    /// The URL of the coordinator: the one given, or the store, or this process.
+    pub fn coordinator_url(&self) -> SystemUrl {
+        let store = || match self.store_url() {
+            store if store.scheme() == "sqlite" => SystemUrl::new("local://"),
+            store => store,
+        };
+        self.coordinator.clone().unwrap_or_else(store)
+    }
+
+    /// The URL of the bus: the one given, or what suits the store.
+    pub fn bus_url(&self) -> SystemUrl {
+        let derived = || match self.store_url() {
+            store if store.scheme() == "redis" => store,
+            store if store.scheme() == "postgres" => SystemUrl::new("direct://"),
+            _ => SystemUrl::new("local://"),
+        };
+        self.bus.clone().unwrap_or_else(derived)
+    }
+
+    /// Whether more than one process works on the same tasks.
+    pub fn is_cluster(&self) -> bool {
+        self.coordinator_url().scheme() != "local"
     }
 }
 

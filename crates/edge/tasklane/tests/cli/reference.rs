@@ -8,6 +8,8 @@ use super::{output, stdout, tasklane};
 /// Every command with its own help.
 const COMMANDS: &[&[&str]] = &[
     &["dev"],
+    &["server"],
+    &["worker"],
     &["run"],
     &["submit"],
     &["get"],

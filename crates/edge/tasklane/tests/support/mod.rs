@@ -34,11 +34,15 @@ impl Server {
         Self::start_with(data, &["--listen", "127.0.0.1:0"], &[])
     }
 
-    /// Starts a server and waits until it says where it listens.
     pub(crate) fn start_with(data: &Path, args: &[&str], env: &[(&str, &str)]) -> Self {
+        Self::start_as("dev", data, args, env)
+    }
+
+    /// Starts a server and waits until it says where it listens.
+    pub(crate) fn start_as(command: &str, data: &Path, args: &[&str], env: &[(&str, &str)]) -> Self {
         let log = std::fs::File::options().create(true).append(true).open(log_of(data)).unwrap();
         let mut process = Command::new(PROGRAM)
-            .arg("dev")
+            .arg(command)
             .arg("--data-dir")
             .arg(data)
             .args(args)

@@ -49,6 +49,8 @@ counters! {
     start_timeout,
     /// Attempts that ran past timeout and grace.
     attempt_overrun,
+    /// Workers that spoke and did not hear.
+    worker_deaf,
     /// Sessions revoked.
     session_revoked,
     /// Stops sent again.

@@ -94,6 +94,11 @@ pub enum Effect {
         /// Task by task.
         outcomes: Vec<Item>,
     },
+    /// This session speaks and does not hear. Told with every heartbeat while it is so.
+    Deaf {
+        /// Which one.
+        session: SessionId,
+    },
     /// Let this session end: it does not do what it is asked to.
     Revoke {
         /// Which one.

@@ -383,6 +383,7 @@ impl Lane {
             let state = held.remove(&self.entries[handle].attempt());
             self.compare(worker, handle, state, heartbeat.epoch);
         }
+        self.judge_hearing(worker, heartbeat.epoch);
         // What is left is none of this lane's attempts. One that waits or runs there must end.
         for (attempt, state) in held {
             let known = self.by_id.get(&attempt.task).map(|&handle| &self.entries[handle]);
@@ -407,6 +408,27 @@ impl Lane {
             self.tell(worker, ToWorker::Demand { wanted: u32::from(!idle) });
         } else if idle && std::mem::take(&mut w.demanded) {
             self.tell(worker, ToWorker::Demand { wanted: 0 });
+        }
+    }
+
+    /// A worker whose heartbeats come, and that knows neither of this owner nor of what it was sent, is deaf.
+    fn judge_hearing(&mut self, worker: Handle, epoch: Epoch) {
+        let max = self.options.beats_missing_max;
+        let is_missing = |&entry: &Handle| {
+            self.entries[entry].flight.as_ref().is_some_and(|flight| flight.beats_missing > max)
+        };
+        let misses_some = self.workers[worker].holds.iter().any(is_missing);
+        let w = &mut self.workers[worker];
+        w.unheard = if epoch < self.epoch { w.unheard.saturating_add(1) } else { 0 };
+        let deaf = misses_some || w.unheard > max;
+        let was_deaf = std::mem::replace(&mut w.deaf, deaf);
+        if deaf {
+            let session = w.session;
+            self.deaf.push(session);
+        }
+        if deaf != was_deaf {
+            self.counters.worker_deaf += u64::from(deaf);
+            self.reserve_worker(worker);
         }
     }
 

@@ -63,6 +63,10 @@ pub(super) struct Worker {
     pub(super) free: bool,
     /// It gave something back: nothing new before its next heartbeat.
     pub(super) cooling: bool,
+    /// Heartbeats in a row by which it has heard nothing from this owner.
+    pub(super) unheard: u8,
+    /// It speaks and does not hear: nothing new until it does.
+    pub(super) deaf: bool,
     /// It does not do what it is asked to, and is to end.
     pub(super) revoked: bool,
     /// It was told that the lane has work for it.
@@ -89,6 +93,8 @@ impl Worker {
             classes: BTreeSet::new(),
             free: false,
             cooling: false,
+            unheard: 0,
+            deaf: false,
             revoked: false,
             demanded: false,
             beat: 0,
@@ -104,7 +110,7 @@ impl Worker {
 
     /// May be given tasks at all.
     pub(super) fn takes_work(&self) -> bool {
-        self.descriptor.as_ref().is_some_and(|d| !d.draining) && !self.revoked
+        self.descriptor.as_ref().is_some_and(|d| !d.draining) && !self.revoked && !self.deaf
     }
 
     fn has_room(&self) -> bool {

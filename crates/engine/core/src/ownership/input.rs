@@ -89,6 +89,11 @@ pub enum Effect {
         /// Task by task.
         outcomes: Option<Vec<lane::Item>>,
     },
+    /// This session speaks and does not hear. Told with every heartbeat while it is so.
+    Deaf {
+        /// Which one.
+        session: SessionId,
+    },
     /// Let this session end.
     Revoke {
         /// Which one.

@@ -18,4 +18,4 @@ mod share;
 pub use input::{CallError, Effect, Input, Reply, Request};
 pub use machine::{Ownership, OwnershipOptions};
 pub use pack::PackLimits;
-pub use share::fair_share;
+pub use share::fair_shares;

@@ -435,7 +435,7 @@ impl WorkerSession {
     }
 
     /// Attempts were short, so many wait here; now they are long, and others may have room for them. What would still wait
-    /// at the next heartbeat is handed back. Where short and long ones are mixed, as many may end until then as have ended
+    /// at the next heartbeat is handed back, and all of it where nothing has ended since the last one. Where short and long ones are mixed, as many may end until then as have ended
     /// since the last one.
     fn return_prefetched(&mut self) {
         let ended = std::mem::take(&mut self.ended_since_beat);
@@ -451,8 +451,9 @@ impl WorkerSession {
         let Some(since) = youngest.max() else { return };
         let least = u64::try_from(self.now.since(since).as_micros()).unwrap_or(u64::MAX);
         self.mean_run = self.mean_run.max(least.min(u64::MAX >> 8));
-        let kept =
-            self.busy_for(self.options.heartbeat_every).max(ended).saturating_add(self.options.surplus);
+        let every = self.options.heartbeat_every;
+        let is_stuck = ended == 0 && self.now >= since + every;
+        let kept = if is_stuck { self.options.prefetch } else { self.busy_for(every).max(ended) };
         let kept = usize::try_from(kept).unwrap_or(usize::MAX);
         for id in self.queued.split_off(kept.min(self.queued.len())) {
             let Some(lane) = self.attempts.get(&id).map(|attempt| attempt.lane) else { continue };

@@ -99,8 +99,8 @@ pub mod deliver {
 
     use tasklane_core::id::{AttemptNo, DispatchNo, Epoch, LaneId, Name, QueueKey, SessionId};
     use tasklane_core::message::{
-        Control, Ending, Finish, Heartbeat, Held, HeldState, Message, OwnerBatch, Report, RetryAdvice,
-        TaskEvent, ToLane, ToWorker, Verdict, WorkerBatch, WorkerStats,
+        Control, Ending, EventBatch, Finish, Heartbeat, Held, HeldState, Message, OwnerBatch, Report,
+        RetryAdvice, TaskEvent, ToLane, ToWorker, Verdict, WorkerBatch, WorkerStats,
     };
     use tasklane_core::status::Status;
     use tasklane_core::task::TaskError;
@@ -167,14 +167,15 @@ pub mod deliver {
             ],
         });
         let name = |text: &str| Name::new(text).unwrap();
-        let changed = Message::Changed(TaskEvent {
+        let events = vec![TaskEvent {
             task: task(1).id(),
             queue: QueueKey::new(name("default"), name("q")),
             status: Status::Cancelled,
             attempt: AttemptNo(1),
             at: Timestamp::from_millis(7),
             part_of: None,
-        });
+        }];
+        let changed = Message::Changed(EventBatch { origin: SessionId::from_random(8), events });
         let stats = Message::Stats(WorkerStats {
             session: SessionId::from_random(9),
             cpu_percent: 150,
@@ -185,7 +186,8 @@ pub mod deliver {
         });
         let control = Message::Control(Control::Capacity(7));
         let mut ear = env.second().await.subscribe(Address::Events).await.unwrap();
-        let messages = [to_worker, to_lane, changed, stats, control, hint(0), dispatch(1, 10)];
+        let servers = Message::Servers(vec!["10.0.0.1:7071/secret".to_owned()]);
+        let messages = [to_worker, to_lane, changed, stats, control, servers, hint(0), dispatch(1, 10)];
         deliver(&*env.bus(), Address::Events, &messages, &mut [&mut ear]).await;
     }
 
@@ -208,7 +210,7 @@ pub mod deliver {
         deliver(&*second, TO_LANE, &messages, &mut [&mut first, &mut other, &mut third]).await;
     }
 
-    /// 3: lanes, sessions and events.
+    /// 3: lanes, sessions, events and statistics.
     pub async fn addresses_are_kept_apart(env: &dyn BusEnv) {
         let bus = env.bus();
         let addresses = [
@@ -218,6 +220,8 @@ pub mod deliver {
             Address::Session(session_id(1)),
             Address::Session(session_id(2)),
             Address::Events,
+            Address::Stats,
+            Address::Servers,
         ];
         let mut ears = Vec::new();
         for address in addresses {

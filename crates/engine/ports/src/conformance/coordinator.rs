@@ -33,6 +33,9 @@ macro_rules! coordinator_conformance {
                 a_watch_is_told_of_an_end,
                 a_new_holder_is_never_shown_beside_the_old_one,
                 watching_can_be_cancelled,
+                a_new_watch_is_no_older_than_its_call,
+                renewals_are_not_told,
+                revisions_rise_with_changes,
             ],
         });
     };
@@ -49,7 +52,7 @@ mod talk {
     use crate::{Coordinator, OpenSession, SessionToken, View, Watch};
 
     pub(super) fn server(number: u128) -> Role {
-        Role::Server { address: format!("10.0.0.{number}:7400") }
+        Role::Server { address: format!("10.0.0.{number}:7400"), bus: String::new() }
     }
 
     pub(super) fn worker(text: &str, capacity: u32) -> Role {
@@ -474,5 +477,60 @@ pub mod watch {
             env.coordinator().close(&token).await.unwrap();
             until(&mut watch, "its end", |view| !has(view, token.session)).await;
         }
+    }
+
+    /// 6: also beside a watch that has not been told yet.
+    pub async fn a_new_watch_is_no_older_than_its_call(env: &dyn CoordinatorEnv) {
+        let (here, there) = (env.coordinator(), env.second().await);
+        let mut first = there.watch().await.unwrap();
+        for number in 0..20 {
+            let token = open_over(&*here, env, number).await;
+            let view = there.watch().await.unwrap().next().await.unwrap();
+            assert!(has(&view, token.session), "{number}");
+            here.close(&token).await.unwrap();
+            let view = there.watch().await.unwrap().next().await.unwrap();
+            assert!(!has(&view, token.session), "{number}");
+        }
+        until(&mut first, "the end of the last one", |view| view.members.is_empty()).await;
+    }
+
+    /// 6: they are no change, and neither is an offer that stays the same.
+    pub async fn renewals_are_not_told(env: &dyn CoordinatorEnv) {
+        let token = open(env, 1).await;
+        let mut watch = env.second().await.watch().await.unwrap();
+        let first = until(&mut watch, "the session", |view| has(view, token.session)).await;
+        for _ in 0..5 {
+            env.coordinator().renew(&token).await.unwrap();
+            env.coordinator().update(&token, server(1)).await.unwrap();
+            env.pass(env.ttl() / 10).await;
+        }
+        let nothing = tokio::time::timeout(Duration::from_millis(1), watch.next()).await;
+        assert!(nothing.is_err(), "{nothing:?}");
+        assert_eq!(super::talk::view(env).await, first);
+    }
+
+    /// 6: of two views the one with the higher revision is newer, whoever looked.
+    pub async fn revisions_rise_with_changes(env: &dyn CoordinatorEnv) {
+        let (here, there) = (env.coordinator(), env.second().await);
+        let mut revisions = Vec::new();
+        let mut note = async || {
+            let views = [here.watch().await.unwrap().next().await, there.watch().await.unwrap().next().await];
+            assert_eq!(views[0], views[1]);
+            revisions.push(views[0].as_ref().unwrap().revision);
+        };
+        note().await;
+        let token = open(env, 1).await;
+        note().await;
+        here.update(&token, worker("w-1", 3)).await.unwrap();
+        note().await;
+        there.acquire(&token, LANE).await.unwrap();
+        note().await;
+        here.release(&token, LANE).await.unwrap();
+        note().await;
+        there.acquire(&token, LANE).await.unwrap();
+        note().await;
+        there.close(&token).await.unwrap();
+        note().await;
+        assert!(revisions.is_sorted_by(|earlier, later| earlier < later), "{revisions:?}");
     }
 }

@@ -7,8 +7,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::future::BoxFuture;
 use tasklane_core::commit::{Commit, GroupOutcome};
+use tasklane_core::id::SessionId;
 
-use crate::{Bus, Coordinator, Documents, Logs, Store, StoreError};
+use crate::{Bus, Coordinator, Documents, Intake, Logs, Store, StoreError};
 
 /// A store in a fresh, empty place.
 #[async_trait]
@@ -96,6 +97,22 @@ pub trait BusEnv: Send + Sync {
     async fn second(&self) -> Arc<dyn Bus> {
         self.bus()
     }
+}
+
+/// An intake that nobody else uses.
+#[async_trait]
+pub trait IntakeEnv: Send + Sync {
+    /// A taker of its own, as in a process of its own.
+    async fn taker(&self, session: SessionId) -> Arc<dyn Intake>;
+
+    /// Sends messages in this order, as somebody outside does.
+    async fn produce(&self, bodies: Vec<Vec<u8>>);
+
+    /// A taker is gone. Whatever the system notices of that has happened when this returns.
+    async fn lose(&self, _session: SessionId) {}
+
+    /// Body and reason of what lies at the dead-letter place.
+    async fn dead(&self) -> Vec<(Vec<u8>, String)>;
 }
 
 /// A coordinator that nobody else uses. Its cases run on a runtime of one thread, so that a factory may pause time.

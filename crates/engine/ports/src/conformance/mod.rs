@@ -19,11 +19,12 @@ pub mod coordinator;
 pub mod documents;
 mod env;
 pub mod fixture;
+pub mod intake;
 pub mod logs;
 mod macros;
 pub mod model;
 pub mod pages;
 pub mod store;
 
-pub use env::{BusEnv, CoordinatorEnv, DocumentsEnv, LogsEnv, StalledCommit, StoreEnv};
+pub use env::{BusEnv, CoordinatorEnv, DocumentsEnv, IntakeEnv, LogsEnv, StalledCommit, StoreEnv};
 pub use macros::{run, run_alone, run_long, skipped};

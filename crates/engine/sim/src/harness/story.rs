@@ -60,6 +60,7 @@ pub(super) struct Inner {
     answers: BTreeMap<SubmitToken, Vec<SubmitOutcome>>,
     finished: Vec<TaskId>,
     ended: Vec<TaskId>,
+    deaf: Vec<SessionId>,
     revoked: Vec<SessionId>,
     history: Vec<HistoryEvent>,
     steps: u64,
@@ -91,6 +92,7 @@ impl Inner {
             answers: BTreeMap::new(),
             finished: Vec::new(),
             ended: Vec::new(),
+            deaf: Vec::new(),
             revoked: Vec::new(),
             history: Vec::new(),
             steps: 0,
@@ -183,6 +185,7 @@ impl Inner {
             Effect::Submitted { token, outcomes } => {
                 self.answers.insert(token, outcomes);
             }
+            Effect::Deaf { session } => self.deaf.push(session),
             Effect::Revoke { session } => self.revoked.push(session),
             Effect::Changed(events) => {
                 let finished = events.into_iter().filter(|event| event.status.is_final());
@@ -575,6 +578,11 @@ impl Story {
     /// Somebody has looked at tasks that have ended.
     pub fn seen(&self, tasks: &[TaskId]) {
         self.inner.borrow_mut().step(Input::Seen(tasks.to_vec()));
+    }
+
+    /// Sessions that were said to be deaf, as often as that was said.
+    pub fn deaf(&self) -> Vec<SessionId> {
+        self.inner.borrow().deaf.clone()
     }
 
     /// Sessions that were revoked.

@@ -1,6 +1,7 @@
 //! Workers that are lost, refuse, repeat themselves, or do not listen.
 
-use tasklane_core::message::{Report, ToWorker, Verdict};
+use tasklane_core::id::AttemptNo;
+use tasklane_core::message::{AttemptId, Report, ToWorker, Verdict};
 use tasklane_core::status::Status;
 use tasklane_core::task::AttemptOutcome;
 use tasklane_sim::harness::{Story, Worker, task};
@@ -253,6 +254,50 @@ fn a_deaf_worker_with_heartbeats_is_given_up() {
     }
     assert_eq!(lane.revoked(), [w1.session()]);
     assert_eq!(lane.counters().recall_sent, 3);
+}
+
+#[test]
+fn a_deaf_worker_is_said_to_be_one_and_gets_nothing_more_until_it_hears() {
+    let lane = Story::new();
+    let w1 = lane.worker("w1", 9);
+    w1.deaf(true);
+    let first = lane.submit(task());
+    for _ in 0..5 {
+        lane.advance(2);
+        w1.beats();
+    }
+    assert!(lane.deaf().iter().all(|&session| session == w1.session()) && !lane.deaf().is_empty());
+    assert_eq!(lane.counters().worker_deaf, 1);
+    let second = lane.submit(task());
+    assert_eq!(lane.status(second), Status::Pending);
+    w1.deaf(false);
+    lane.advance(2);
+    w1.beats();
+    assert_eq!(w1.recalls(), [first]);
+    let attempt = AttemptId { task: first, number: AttemptNo(1) };
+    w1.claims(attempt, Report::HandedBack { reason: "recalled".to_owned() });
+    let said = lane.deaf().len();
+    lane.advance(2);
+    w1.beats();
+    assert_eq!(lane.deaf().len(), said);
+    let taken = w1.runs();
+    assert!(taken.contains(&first) && taken.contains(&second), "{taken:?}");
+}
+
+/// Its session is new: it has never heard of the owner.
+#[test]
+fn a_worker_that_never_hears_of_the_owner_is_deaf() {
+    let lane = Story::new();
+    let w1 = lane.worker("w1", 1);
+    w1.deaf(true);
+    lane.takeover();
+    let id = lane.submit(task());
+    for _ in 0..5 {
+        lane.advance(2);
+        w1.beats();
+    }
+    assert_eq!(lane.status(id), Status::Pending, "it is given to nobody who may not hear");
+    assert!(lane.deaf().contains(&w1.session()));
 }
 
 #[test]

@@ -44,6 +44,8 @@ enum WorkerStatus {
     Busy,
     /// It takes no new work.
     Draining,
+    /// It sends heartbeats and does not hear what it is sent: it is given no work.
+    Deaf,
 }
 
 #[derive(Clone, Debug, Serialize, ToSchema)]
@@ -77,6 +79,7 @@ impl From<&WorkerInfo> for Worker {
         let running = info.stats.as_ref().map_or(0, |stats| stats.running);
         let status = match running {
             _ if worker.draining => WorkerStatus::Draining,
+            _ if info.deaf => WorkerStatus::Deaf,
             0 => WorkerStatus::Idle,
             n if n >= worker.capacity => WorkerStatus::Busy,
             _ => WorkerStatus::Active,

@@ -11,6 +11,7 @@ use tasklane_runtime::node::{PolicyError, QueueInfo};
 use tasklane_runtime::request::check_internal;
 
 use crate::extract::{JsonBody, NameInPath, Namespace, NoBody, NoParams};
+use crate::forward::AtOwner;
 use crate::model::{KeyOut, KeyPage, PutQueue, Queue, QueuePage};
 use crate::params::Params;
 use crate::problem::{self, Problem};
@@ -103,6 +104,7 @@ pub(crate) async fn put(
 )]
 pub(crate) async fn keys(
     State(api): State<Api>,
+    _: AtOwner,
     Namespace(namespace): Namespace,
     NameInPath(name): NameInPath,
     mut params: Params,

@@ -16,6 +16,7 @@ use tasklane_runtime::request::check_key;
 use utoipa::ToSchema;
 
 use crate::extract::{IdInPath, Namespace, NoBody, NoParams, OptionalJsonBody};
+use crate::forward::AtOwner;
 use crate::model::{
     Attempt, AttemptPage, ExplainedTask, PartPage, StatusName, Task, TaskPageJson, WorkerNames, parse_status,
     tail,
@@ -169,6 +170,7 @@ fn parse_place(text: &str) -> Option<PartPlace> {
 )]
 pub(crate) async fn explain(
     State(api): State<Api>,
+    _: AtOwner,
     Namespace(namespace): Namespace,
     IdInPath(id): IdInPath,
     _: NoParams,

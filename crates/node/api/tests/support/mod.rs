@@ -25,6 +25,7 @@ use tasklane_runtime::hub::Hub;
 use tasklane_runtime::node::{Node, NodeOptions, NodeParts, OwnWorker, RetentionOptions};
 use tasklane_runtime::request::RequestLimits;
 use tasklane_runtime::scheduler::{Scheduler, SchedulerOptions, SchedulerParts};
+use tasklane_runtime::tokens::Tokens;
 use tasklane_runtime::worker::{OutputOptions, Worker, WorkerOptions, WorkerParts};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
@@ -79,6 +80,7 @@ impl Server {
                 bus: bus.clone(),
                 coordinator: coordinator.clone(),
                 hub: Arc::clone(&hub),
+                tokens: Tokens::default(),
             },
         );
         let node = Node::new(
@@ -86,6 +88,7 @@ impl Server {
                 lanes: LANES,
                 limits: RequestLimits::default(),
                 retention: RetentionOptions::default(),
+                warnings: Vec::new(),
             },
             NodeParts {
                 store: faults.clone(),
@@ -94,6 +97,7 @@ impl Server {
                 bus: bus.clone(),
                 scheduler: scheduler.handle(),
                 hub: Arc::clone(&hub),
+                archive: None,
             },
         );
         let worker = |name: Name, executors: Registry, capacity: u32| {
@@ -112,6 +116,7 @@ impl Server {
                 logs: store.clone(),
                 executors,
                 hub: Arc::clone(&hub),
+                tokens: Tokens::default(),
                 on_lease: Arc::new(|_| {}),
             };
             Worker::new(options, parts)

@@ -134,6 +134,7 @@ struct Shared {
     link: tokio::sync::Mutex<Arc<Link>>,
     /// Known here too, for a guard that has to be started again.
     deadline: Mutex<Deadline>,
+    farewell: Mutex<Vec<u8>>,
     /// Empty folders within `dir`.
     spare_dirs: Mutex<Vec<PathBuf>>,
 }
@@ -152,7 +153,8 @@ impl Guard {
         let link = start_process(&options, &dir).await?;
         let deadline = Mutex::new(Deadline { boottime: None, link: Arc::clone(&link) });
         let link = tokio::sync::Mutex::new(link);
-        Ok(Self { shared: Arc::new(Shared { options, dir, link, deadline, spare_dirs: Mutex::default() }) })
+        let (farewell, spare_dirs) = (Mutex::default(), Mutex::default());
+        Ok(Self { shared: Arc::new(Shared { options, dir, link, deadline, farewell, spare_dirs }) })
     }
 
     /// A folder for the files of attempts, for this user alone. It goes when the guard does.
@@ -239,6 +241,14 @@ impl Guard {
         deadline.link.deadline(boottime);
     }
 
+    /// What is left to say should this process be killed. When it is dead and everything that it had started is gone, the
+    /// program is started once more and [given this](super::farewell_if_asked). Nothing is started where it is empty.
+    pub async fn set_farewell(&self, farewell: Vec<u8>) {
+        let link = self.shared.link.lock().await;
+        link.farewell(farewell.clone());
+        *self.shared.farewell.lock().unwrap_or_else(PoisonError::into_inner) = farewell;
+    }
+
     /// Waits until the guard process is gone, whether it was killed or closed.
     pub async fn lost(&self) {
         let link = Arc::clone(&*self.shared.link.lock().await);
@@ -260,6 +270,7 @@ impl Guard {
             let mut deadline = self.shared.deadline.lock().unwrap_or_else(PoisonError::into_inner);
             deadline.link = Arc::clone(&link);
             link.deadline(deadline.boottime);
+            link.farewell(self.shared.farewell.lock().unwrap_or_else(PoisonError::into_inner).clone());
         }
         Ok(Arc::clone(&link))
     }
@@ -308,7 +319,7 @@ async fn start_process(options: &GuardOptions, dir: &Path) -> Result<Arc<Link>, 
 }
 
 /// A file without a name that holds these bytes, at its start.
-fn in_memory(bytes: &[u8]) -> io::Result<OwnedFd> {
+pub(super) fn in_memory(bytes: &[u8]) -> io::Result<OwnedFd> {
     let mut file = std::fs::File::from(memfd_create(c"tasklane-stdin", MemfdFlags::CLOEXEC)?);
     file.write_all(bytes)?;
     file.rewind()?;

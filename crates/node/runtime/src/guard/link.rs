@@ -133,6 +133,10 @@ impl Link {
         self.send(&ToGuard::Deadline(boottime), Vec::new());
     }
 
+    pub(super) fn farewell(&self, farewell: Vec<u8>) {
+        self.send(&ToGuard::Farewell(farewell), Vec::new());
+    }
+
     pub(super) fn send(&self, message: &ToGuard, fds: Vec<OwnedFd>) {
         // Nobody takes it any more when the guard is gone, and then everything has ended anyway.
         let _ = self.outgoing.send(Outgoing::Frame(Frame::new(message, fds)));

@@ -21,6 +21,9 @@
 //! - The **lock** is a locked file that guard and shims hold and commands do not: it is free when the last of them is
 //!   gone, and then no attempt runs any more. A shim that waits does not outlive the guard, even if it is stopped.
 //!
+//! - The **farewell** is said for a worker that was killed, when it is dead and nothing of it is left: the program is
+//!   started once more and closes the worker's session, so that others need not wait until it has run out.
+//!
 //! What this cannot do is said in `docs/executors.md`.
 
 mod child;
@@ -39,7 +42,7 @@ mod wire;
 pub use child::{Child, Ended, HowEnded, Tree};
 pub use clock::boottime;
 pub use handle::{Guard, GuardError, GuardOptions, SpawnRequest, Stdin};
-pub use process::run_if_asked;
+pub use process::{farewell_if_asked, run_if_asked};
 pub(crate) use remove::remove_later;
 pub use remove::remove_tree;
 pub use wire::FailedStep;

@@ -1,15 +1,17 @@
 //! The guard process: carries orders to shims and their reports back, and ends everything when the worker is gone.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
-use std::io::{self, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, socketpair};
 use rustix::process::{
@@ -29,6 +31,12 @@ use super::wire::{
 
 /// Says that a program is started as a guard. Its socket is then its standard input.
 pub(super) const ASKED_BY: &str = "TASKLANE_BECOME_GUARD";
+
+/// Says that a program is started to say what another one has left to say. It is its standard input.
+const FAREWELL: &str = "TASKLANE_FAREWELL";
+
+/// How long it may take until a worker whose socket is closed is known to be dead.
+const DEAD_WITHIN: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
 
 /// Whether this program could be started again as a guard.
 static CALLED: AtomicBool = AtomicBool::new(false);
@@ -112,9 +120,37 @@ fn run() -> io::Result<()> {
     let mut guard = GuardProcess::new(socket, inbox, lock, settings)?;
     guard.run()?;
     remove(&dir);
+    let farewell = guard.farewell();
     // Not earlier: with it goes the lock, and whoever waits for that shall find nothing of this worker.
     drop(guard);
-    Ok(())
+    match farewell {
+        Some(farewell) => Err(say_farewell(&farewell)),
+        None => Ok(()),
+    }
+}
+
+/// Becomes the program once more, which says what is left to say. Returns only if that cannot be.
+fn say_farewell(farewell: &[u8]) -> io::Error {
+    let stdin = match super::handle::in_memory(farewell) {
+        Ok(stdin) => stdin,
+        Err(e) => return e,
+    };
+    Command::new("/proc/self/exe")
+        .arg0("tasklane-farewell")
+        .env_remove(ASKED_BY)
+        .env(FAREWELL, "1")
+        .stdin(stdin)
+        .exec()
+}
+
+/// What a program that was killed has left to say, if this process was started to say it.
+///
+/// To be called first thing in `main`, after [`run_if_asked`].
+pub fn farewell_if_asked() -> Option<Vec<u8>> {
+    std::env::var_os(FAREWELL)?;
+    let mut farewell = Vec::new();
+    io::stdin().read_to_end(&mut farewell).ok()?;
+    Some(farewell)
 }
 
 /// What the worker would have removed itself.
@@ -132,8 +168,10 @@ struct GuardProcess {
     epoll: OwnedFd,
     /// To the worker; `None` once it is gone and everything is to end.
     socket: Option<OwnedFd>,
-    /// Readable when the worker's process is dead; `None` from then on.
+    /// Readable when the worker's process is dead.
     worker: Option<OwnedFd>,
+    /// What is to be said when it is.
+    farewell: Vec<u8>,
     inbox: Inbox,
     /// What the worker has not taken yet: at most two words for each attempt.
     outbox: VecDeque<Frame>,
@@ -207,6 +245,7 @@ impl GuardProcess {
             epoll,
             socket: Some(socket),
             worker,
+            farewell: Vec::new(),
             inbox,
             outbox: VecDeque::new(),
             children,
@@ -266,6 +305,14 @@ impl GuardProcess {
         }
     }
 
+    /// What is to be said now that everything has ended: only if the worker is dead for sure, and not if it has merely let
+    /// go of its guard.
+    fn farewell(&mut self) -> Option<Vec<u8>> {
+        let worker = self.worker.as_ref().filter(|_| !self.farewell.is_empty())?;
+        let dead = poll(&mut [PollFd::new(worker, PollFlags::IN)], Some(&DEAD_WITHIN)).ok()?;
+        (dead > 0).then(|| std::mem::take(&mut self.farewell))
+    }
+
     /// When to look at the clock at the latest.
     fn wake_at(&self) -> Option<Duration> {
         let oldest = self.idle.front().map(|(_, since)| *since + IDLE_MAX);
@@ -312,6 +359,7 @@ impl GuardProcess {
                     *known = at.min(*known);
                 }
             }
+            ToGuard::Farewell(farewell) => self.farewell = farewell,
             ToGuard::Deadline(deadline) => {
                 let nearer = match (self.deadline.get(), deadline) {
                     (None, new) => new.is_some(),
@@ -523,8 +571,8 @@ impl GuardProcess {
         if let Some(socket) = self.socket.take() {
             let _ = epoll::delete(&self.epoll, &socket);
         }
-        if let Some(worker) = self.worker.take() {
-            let _ = epoll::delete(&self.epoll, &worker);
+        if let Some(worker) = &self.worker {
+            let _ = epoll::delete(&self.epoll, worker);
         }
         // A shim whose guard hangs up ends everything below it. The same happens when the guard is killed, so that
         // path is no rare one.

@@ -37,6 +37,9 @@ pub(super) enum ToGuard {
     Order { id: ChildId, order: Order },
     /// The lease ends then, by the boot-time clock.
     Deadline(Option<Duration>),
+    /// What the program is given to read when it is started once more, after the worker has died and everything of it is
+    /// gone. Nothing is started where this is empty.
+    Farewell(Vec<u8>),
 }
 
 /// What a guard is told at its start.

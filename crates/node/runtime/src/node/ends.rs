@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tasklane_core::id::{LaneId, TaskId};
 use tasklane_core::task::NewTask;
-use tasklane_ports::{DocumentKey, StoreError};
+use tasklane_ports::{DocumentKey, StoreError, TaskView};
 
 use super::Node;
 use super::schedules;
@@ -67,7 +67,8 @@ impl Node {
     async fn look_at(&self, tasks: &[TaskId]) -> Result<BTreeSet<TaskId>, StoreError> {
         let mut schedules: BTreeMap<DocumentKey, Vec<TaskId>> = BTreeMap::new();
         let mut deliveries: Vec<NewTask> = Vec::new();
-        for view in self.views(tasks).await?.into_iter().flatten() {
+        let views: Vec<TaskView> = self.views(tasks).await?.into_iter().flatten().collect();
+        for view in &views {
             let Some(body) = &view.row.body else { continue };
             deliveries.extend(self.deliveries_of(&view.row, body).await?);
             let schedule = body.schedule.as_ref().filter(|_| body.watched);
@@ -78,7 +79,7 @@ impl Node {
             }
         }
         self.deliver(deliveries).await?;
-        let mut left = BTreeSet::new();
+        let mut left = self.archive(&views).await;
         for (key, ended) in schedules {
             match self.look_at_schedule(&key, &ended).await {
                 Ok(()) => {}

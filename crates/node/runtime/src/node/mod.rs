@@ -3,8 +3,10 @@
 //! Every question is answered from the store, which is the truth; the scheduler of this process is asked only for what
 //! it alone knows (why a task waits) or does faster (taking new tasks into a lane it owns).
 
+mod archive;
 mod bulk;
 mod ends;
+mod intake;
 mod job;
 mod locks;
 mod map;
@@ -21,14 +23,19 @@ mod workers;
 mod workflow_run;
 mod workflows;
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
-use tasklane_core::id::SessionId;
+use tasklane_core::id::{LaneId, QueueKey, SessionId};
+use tasklane_core::member::Role;
 use tasklane_core::message::{Message, WorkerStats};
+use tasklane_core::policy::QueueBinding;
 use tasklane_core::time::Timestamp;
-use tasklane_ports::{Address, Bus, Documents, Logs, Store, StoreError};
+use tasklane_ports::{Address, Archive, Bus, Documents, Logs, Store, StoreError};
 use tokio_util::sync::CancellationToken;
 
+pub use self::archive::ArchiveStats;
 pub use self::bulk::{BULK_TYPE, BulkAction, BulkExecutor, BulkStatus};
 pub use self::job::{JOB_TYPE, JobCounts, JobView, TornDown};
 pub use self::locks::{Lock, Taken};
@@ -63,6 +70,8 @@ pub struct NodeOptions {
     pub limits: RequestLimits,
     /// How long finished tasks are kept.
     pub retention: RetentionOptions,
+    /// What is not as safe as it could be, for whoever asks whether this server is ready.
+    pub warnings: Vec<String>,
 }
 
 /// What a node works with.
@@ -80,6 +89,8 @@ pub struct NodeParts {
     pub scheduler: SchedulerHandle,
     /// Tells who waits here.
     pub hub: Arc<Hub>,
+    /// Where finished tasks are kept for good.
+    pub archive: Option<Arc<dyn Archive>>,
 }
 
 /// Answers for a Tasklane server. Cheap to clone.
@@ -94,7 +105,10 @@ struct Inner {
     queues: submit::QueueCache,
     alarm: schedules::Alarm,
     types: registered::TypeCache,
-    stats: Mutex<std::collections::BTreeMap<SessionId, WorkerStats>>,
+    stats: Mutex<BTreeMap<SessionId, WorkerStats>>,
+    /// Workers that do not hear, and when that was said last.
+    deaf: Mutex<BTreeMap<SessionId, Instant>>,
+    archived: archive::Archived,
 }
 
 /// What a node counts.
@@ -140,29 +154,22 @@ impl Node {
             alarm: schedules::Alarm::default(),
             types: registered::TypeCache::default(),
             stats: Mutex::default(),
+            deaf: Mutex::default(),
+            archived: archive::Archived::default(),
         }))
     }
 
     /// Listens to what workers tell of themselves, fires schedules, looks at what has ended and removes what is too old,
     /// until it is told to stop.
     pub async fn run(&self, shutdown: CancellationToken) {
-        let listening = async {
-            loop {
-                if let Ok(mut ear) = self.0.parts.bus.subscribe(Address::Events).await {
-                    while let Some(messages) = ear.receive().await {
-                        for message in messages {
-                            self.on_message(message);
-                        }
-                    }
-                }
-                tokio::time::sleep(LISTEN_AGAIN).await;
-            }
-        };
+        let listening = Box::pin(self.listen());
+        let following = Box::pin(self.follow_others());
         let sweeping = Box::pin(self.retain());
         let firing = Box::pin(self.fire_schedules());
         let looking = Box::pin(self.look_at_ends());
         tokio::select! {
             () = listening => {}
+            () = following => {}
             () = firing => {}
             () = looking => {}
             () = sweeping => {}
@@ -170,17 +177,90 @@ impl Node {
         }
     }
 
-    fn on_message(&self, message: Message) {
-        match message {
-            Message::Stats(stats) => self.keep_stats(stats),
-            Message::Changed(event) => self.0.parts.hub.changed(&[event]),
-            Message::ToWorker(_) | Message::ToLane(_) | Message::Hint { .. } | Message::Control(_) => {}
+    /// Hears how workers are doing, for ever.
+    async fn listen(&self) {
+        loop {
+            if let Ok(mut ear) = self.0.parts.bus.subscribe(Address::Stats).await {
+                while let Some(messages) = ear.receive().await {
+                    for message in messages {
+                        match message {
+                            Message::Stats(stats) => self.keep_stats(stats),
+                            Message::Deaf { session } => self.keep_deaf(session),
+                            _ => {}
+                        }
+                    }
+                }
+            }
+            tokio::time::sleep(LISTEN_AGAIN).await;
+        }
+    }
+
+    /// Hears what other servers do with tasks, for ever, but only while somebody here wants to know.
+    async fn follow_others(&self) {
+        let hub = &self.0.parts.hub;
+        loop {
+            hub.wants(true).await;
+            if let Ok(mut ear) = self.0.parts.bus.subscribe(Address::Events).await {
+                // Alone, a server hears its own lanes anyway.
+                if self.has_company() {
+                    hub.heard_again();
+                }
+                let unwanted = async {
+                    loop {
+                        hub.wants(false).await;
+                        // Whoever has asked once may soon ask again.
+                        if tokio::time::timeout(LISTEN_ON, hub.wants(true)).await.is_err() {
+                            break;
+                        }
+                    }
+                };
+                let hearing = async {
+                    while let Some(messages) = ear.receive().await {
+                        for message in messages {
+                            if let Message::Changed(batch) = message {
+                                hub.heard(&batch);
+                            }
+                        }
+                    }
+                    tokio::time::sleep(LISTEN_AGAIN).await;
+                };
+                tokio::select! {
+                    () = unwanted => {}
+                    () = hearing => {}
+                }
+            } else {
+                tokio::time::sleep(LISTEN_AGAIN).await;
+            }
         }
     }
 
     /// Waits until every lane that this server should own is loaded.
     pub async fn loaded(&self) {
         self.0.parts.scheduler.loaded().await;
+    }
+
+    /// There are other servers.
+    fn has_company(&self) -> bool {
+        let view = self.0.parts.scheduler.view();
+        view.members.values().filter(|member| matches!(member.role, Role::Server { .. })).nth(1).is_some()
+    }
+
+    /// Where the API of another server is that owns a lane; `None` if it is this one, or nobody, or has no API.
+    pub fn owner_elsewhere(&self, lane: LaneId) -> Option<String> {
+        let scheduler = &self.0.parts.scheduler;
+        if scheduler.owns(lane) {
+            return None;
+        }
+        let view = scheduler.view();
+        match &view.members.get(view.grants.get(&lane)?)?.role {
+            Role::Server { address, .. } if !address.is_empty() => Some(address.clone()),
+            Role::Server { .. } | Role::Worker(_) => None,
+        }
+    }
+
+    /// Which lanes a queue uses.
+    pub async fn binding(&self, queue: &QueueKey) -> Result<QueueBinding, StoreError> {
+        Ok(self.known(queue).await?.binding)
     }
 
     /// Follows all events after one, or from now on.
@@ -197,7 +277,7 @@ impl Node {
             }
         }
         let lanes = self.0.parts.scheduler.lanes().await;
-        let mut counters = std::collections::BTreeMap::<&'static str, u64>::new();
+        let mut counters = BTreeMap::<&'static str, u64>::new();
         for lane in &lanes {
             for (name, count) in lane.counters.iter() {
                 *counters.entry(name).or_default() += count;
@@ -218,7 +298,7 @@ impl Node {
 
     /// Whether this server can do its work.
     pub async fn ready(&self) -> Vec<Readiness> {
-        let store = match self.0.parts.store.lane_head(tasklane_core::id::LaneId(0)).await {
+        let store = match self.0.parts.store.lane_head(LaneId(0)).await {
             Ok(_) => Readiness { name: "store", ok: true, detail: "answers".to_owned() },
             Err(error) => Readiness { name: "store", ok: false, detail: error.to_string() },
         };
@@ -235,9 +315,22 @@ impl Node {
         let well = lanes.iter().filter(|lane| is_well(lane)).count();
         let detail = format!("{well} of {all} lanes have a server, {owned} of them this one");
         let lanes = Readiness { name: "lanes", ok: well == all, detail };
-        vec![store, lanes]
+        let archive = self.archive_stats().map(|ArchiveStats { tasks, lag }| {
+            let detail = match lag.as_secs() {
+                0 => format!("{tasks} tasks archived by this server, none waits"),
+                lag => {
+                    format!("{tasks} tasks archived by this server, nothing for {lag} s though tasks wait")
+                }
+            };
+            Readiness { name: "archive", ok: true, detail }
+        });
+        let warned = |detail: &String| Readiness { name: "warning", ok: true, detail: detail.clone() };
+        let warnings = self.0.options.warnings.iter().map(warned);
+        [store, lanes].into_iter().chain(archive).chain(warnings).collect()
     }
 }
 
 /// Wait before the bus is listened to again.
 const LISTEN_AGAIN: std::time::Duration = std::time::Duration::from_secs(1);
+/// How long others are listened to when nobody wants to know any more.
+const LISTEN_ON: std::time::Duration = std::time::Duration::from_mins(1);

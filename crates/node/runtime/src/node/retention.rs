@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tasklane_core::id::TaskId;
+use tasklane_core::id::{LaneId, TaskId};
 use tasklane_ports::{Retire, StoreError, TaskCursor, TaskFilter, TaskList};
 
 use crate::clock;
@@ -39,6 +39,10 @@ impl Node {
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
+            // One server of all is enough.
+            if !self.0.parts.scheduler.owns(LaneId(0)) {
+                continue;
+            }
             if let Err(error) = self.retire_once().await {
                 tracing::warn!(%error, "old tasks were not removed, trying again later");
             }

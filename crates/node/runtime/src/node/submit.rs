@@ -153,6 +153,8 @@ impl Node {
             now: clock::wall(),
             random: rand::random(),
             limits: &limits,
+            // What servers do for themselves is nobody's history.
+            archived: self.0.parts.archive.is_some() && !request.task_type.is_own(),
         };
         Ok(request.into_task(placement)?)
     }

@@ -139,7 +139,10 @@ impl Node {
             part_of: None,
         };
         // Whoever drives it looks now; should this be lost, it looks a little later.
-        let _ = self.0.parts.bus.publish(Address::Events, vec![Message::Changed(event)]).await;
+        let hub = &self.0.parts.hub;
+        hub.changed(std::slice::from_ref(&event));
+        let batch = hub.batch(vec![event]);
+        let _ = self.0.parts.bus.publish(Address::Events, vec![Message::Changed(batch)]).await;
         // Nobody drives one that is put off, and it has no parts yet.
         let state = &row.state;
         if state.status == Status::Pending

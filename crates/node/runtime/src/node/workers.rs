@@ -1,7 +1,7 @@
 //! Workers, as people see and steer them.
 
 use std::sync::PoisonError;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tasklane_core::id::SessionId;
 use tasklane_core::member::{Role, WorkerDescriptor};
@@ -19,6 +19,8 @@ pub struct WorkerInfo {
     pub descriptor: WorkerDescriptor,
     /// How it is doing, as it told last.
     pub stats: Option<WorkerStats>,
+    /// It speaks and does not hear: it is given no work.
+    pub deaf: bool,
 }
 
 /// Why a worker did not do what it was asked to.
@@ -34,6 +36,8 @@ pub enum WorkerError {
 
 /// How long a worker may take to answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+/// How long a worker is deaf that was said to be: owners say it again with every heartbeat.
+const DEAF_FOR: Duration = Duration::from_secs(10);
 /// How long to wait before it is asked again: messages may be lost.
 const ASK_AGAIN: Duration = Duration::from_millis(500);
 
@@ -42,15 +46,18 @@ impl Node {
     pub fn workers(&self) -> Vec<WorkerInfo> {
         let view = self.0.parts.scheduler.view();
         let stats = self.0.stats.lock().unwrap_or_else(PoisonError::into_inner);
+        let deaf = self.0.deaf.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_deaf = |session| deaf.get(&session).is_some_and(|told: &Instant| told.elapsed() < DEAF_FOR);
         let mut workers: Vec<WorkerInfo> = descriptors(&view)
             .filter(|(_, descriptor)| !descriptor.name.is_own())
             .map(|(session, descriptor)| WorkerInfo {
                 session,
                 descriptor: descriptor.clone(),
                 stats: stats.get(&session).cloned(),
+                deaf: is_deaf(session),
             })
             .collect();
-        drop(stats);
+        drop((stats, deaf));
         workers.sort_by(|a, b| (&a.descriptor.name, a.session).cmp(&(&b.descriptor.name, b.session)));
         workers
     }
@@ -93,6 +100,15 @@ impl Node {
         match tokio::time::timeout(ANSWER_WITHIN, asking).await {
             Ok(true) => Ok(self.workers().into_iter().find(|w| w.session == found.session).unwrap_or(found)),
             Ok(false) | Err(_) => Err(WorkerError::NoAnswer),
+        }
+    }
+
+    /// The owner of a lane says that a worker does not hear.
+    pub(super) fn keep_deaf(&self, session: SessionId) {
+        let mut deaf = self.0.deaf.lock().unwrap_or_else(PoisonError::into_inner);
+        deaf.retain(|_, told| told.elapsed() < DEAF_FOR);
+        if deaf.insert(session, Instant::now()).is_none() {
+            tracing::warn!(%session, "a worker sends heartbeats and does not hear what it is sent: it is given no work");
         }
     }
 

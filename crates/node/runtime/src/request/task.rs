@@ -127,6 +127,8 @@ pub struct Placement<'a> {
     pub random: u64,
     /// How large the request may be.
     pub limits: &'a RequestLimits,
+    /// It is archived when it has ended.
+    pub archived: bool,
 }
 
 impl TaskRequest {
@@ -285,6 +287,7 @@ impl TaskRequest {
             whole: self.whole,
             webhooks,
             watched: false,
+            archived: place.archived,
             schedule: None,
             nominal_time: None,
         };

@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures::StreamExt;
 use futures::future::BoxFuture;
@@ -16,7 +17,7 @@ use tasklane_core::id::{Epoch, LaneId, QueueKey, SessionId, TaskId};
 use tasklane_core::lane::{BODY_BYTES_MAX, Explanation, KeyInfo, KeyPosition, SubmitToken};
 use tasklane_core::member::Role;
 use tasklane_core::message::{Message, OwnerBatch, ToWorker};
-use tasklane_core::ownership::{CallError, Effect, Input, Ownership, Reply, Request, fair_share};
+use tasklane_core::ownership::{CallError, Effect, Input, Ownership, Reply, Request};
 use tasklane_core::policy::VersionedPolicy;
 use tasklane_core::task::{NewTask, TaskRow};
 use tasklane_ports::{Address, Load, Outcome, SessionToken, Store, StoreError, Subscription, TaskView, View};
@@ -33,8 +34,8 @@ use super::{LaneInfo, SchedulerOptions, SchedulerParts};
 pub(super) enum ToDriver {
     /// The server's session was opened, or is over.
     Session(Option<SessionToken>),
-    /// What the coordinator shows.
-    View(Arc<View>),
+    /// What the coordinator shows, and who should own which lane by that.
+    View(Arc<View>, Arc<[SessionId]>),
     /// Tasks from the API of this process.
     Submit { tasks: Vec<NewTask>, reply: oneshot::Sender<Option<Vec<SubmitOutcome>>> },
     /// Somebody has looked at tasks that had ended.
@@ -61,6 +62,8 @@ enum Done {
     Input(Input),
     /// A dispatch whose bodies were read.
     Send(OwnerBatch),
+    /// Workers can be heard, or not.
+    Listening(Option<Box<dyn Subscription>>),
     Nothing,
 }
 
@@ -75,6 +78,14 @@ pub(super) struct LaneDriver {
     outbox: Outbox,
     token: Option<SessionToken>,
     view: Arc<View>,
+    /// Who should own which lane.
+    shares: Arc<[SessionId]>,
+    /// There are other servers.
+    has_company: bool,
+    /// The lane is owned here, for others.
+    owned: Arc<AtomicBool>,
+    /// What workers say to the owner of the lane; nothing while this server is not to be it.
+    ear: Ear,
     jobs: FuturesUnordered<BoxFuture<'static, Done>>,
     submits: HashMap<SubmitToken, oneshot::Sender<Option<Vec<SubmitOutcome>>>>,
     next_token: u64,
@@ -91,7 +102,12 @@ pub(super) struct LaneDriver {
 }
 
 impl LaneDriver {
-    pub(super) fn new(lane: LaneId, options: &SchedulerOptions, parts: &SchedulerParts) -> Self {
+    pub(super) fn new(
+        lane: LaneId,
+        options: &SchedulerOptions,
+        parts: &SchedulerParts,
+        owned: Arc<AtomicBool>,
+    ) -> Self {
         let machine = Ownership::new(options.ownership.clone(), lane, rand::random(), clock::steady());
         Self {
             lane,
@@ -100,6 +116,10 @@ impl LaneDriver {
             outbox: Outbox::start(Arc::clone(&parts.bus)),
             token: None,
             view: Arc::default(),
+            shares: Arc::default(),
+            has_company: false,
+            owned,
+            ear: Ear::Closed,
             jobs: FuturesUnordered::new(),
             submits: HashMap::new(),
             next_token: 0,
@@ -114,18 +134,10 @@ impl LaneDriver {
     }
 
     pub(super) async fn run(mut self, mut inputs: mpsc::Receiver<ToDriver>) {
-        let mut messages: Option<Box<dyn Subscription>> = None;
         let timer = tokio::time::sleep(std::time::Duration::ZERO);
         tokio::pin!(timer);
         loop {
-            if messages.is_none() {
-                match self.parts.bus.subscribe(Address::Lane(self.lane)).await {
-                    Ok(subscription) => messages = Some(subscription),
-                    // The lane works without, by sweeps and heartbeats that find another way; it is tried again at
-                    // the next turn.
-                    Err(error) => tracing::warn!(lane = %self.lane, %error, "cannot listen to workers"),
-                }
-            }
+            self.listen();
             let deadline = self.machine.next_deadline();
             if let Some(deadline) = deadline {
                 timer.as_mut().reset(clock::instant(deadline));
@@ -140,13 +152,13 @@ impl LaneDriver {
                     }
                 }
                 Some(done) = self.jobs.next(), if !self.jobs.is_empty() => self.on_done(done),
-                heard = receive(&mut messages) => match heard {
+                heard = self.ear.receive() => match heard {
                     Some(heard) => self.on_messages(heard),
-                    None => messages = None,
+                    None => self.ear = Ear::Closed,
                 },
                 () = timer.as_mut(), if deadline.is_some() => self.drive(Input::Tick),
             }
-            if !self.awaiting.is_empty() && self.machine.phase() == "owning" {
+            if !self.awaiting.is_empty() && self.is_as_it_should_be() {
                 self.awaiting.drain(..).for_each(|reply| _ = reply.send(()));
             }
             // What is still being asked, a release too, is ended by the end of the session.
@@ -170,9 +182,13 @@ impl LaneDriver {
                 // What was seen before is judged anew, now that there is a session to own lanes with.
                 self.on_view();
             }
-            ToDriver::View(view) => {
+            ToDriver::View(view, shares) => {
                 if view.revision >= self.view.revision {
+                    let servers =
+                        view.members.values().filter(|member| matches!(member.role, Role::Server { .. }));
+                    self.has_company = servers.count() > 1;
                     self.view = view;
+                    self.shares = shares;
                 }
                 self.on_view();
             }
@@ -224,12 +240,50 @@ impl LaneDriver {
         });
         let Some(session) = self.token.as_ref().map(|token| token.session) else { return };
         if self.stopping.is_none() {
-            self.drive(Input::Wanted(fair_share(self.lane, servers(&view)) == Some(session)));
+            self.drive(Input::Wanted(self.share() == Some(session)));
         }
         if view.grants.get(&self.lane) == Some(&session) {
             self.drive(Input::Granted(true));
         } else if view.members.contains_key(&session) {
             self.drive(Input::Granted(false));
+        }
+    }
+
+    /// The server that should own the lane.
+    fn share(&self) -> Option<SessionId> {
+        self.shares.get(usize::from(self.lane.0)).copied()
+    }
+
+    /// Owned here and loaded, or known to be somebody else's.
+    fn is_as_it_should_be(&self) -> bool {
+        let session = self.token.as_ref().map(|token| token.session);
+        match self.share() {
+            Some(share) if Some(share) == session => self.machine.phase() == "owning",
+            Some(_) => session.is_some_and(|session| self.view.members.contains_key(&session)),
+            None => false,
+        }
+    }
+
+    /// Listens to workers while this server owns the lane or is about to.
+    fn listen(&mut self) {
+        let concerned = self.machine.phase() != "idle";
+        match self.ear {
+            Ear::Closed if concerned => {
+                self.ear = Ear::Opening;
+                let (bus, lane) = (Arc::clone(&self.parts.bus), self.lane);
+                self.job(async move {
+                    match bus.subscribe(Address::Lane(lane)).await {
+                        Ok(subscription) => Done::Listening(Some(subscription)),
+                        Err(error) => {
+                            tracing::warn!(%lane, %error, "cannot listen to workers, trying again");
+                            tokio::time::sleep(AGAIN_AFTER).await;
+                            Done::Listening(None)
+                        }
+                    }
+                });
+            }
+            Ear::Open(_) if !concerned => self.ear = Ear::Closed,
+            Ear::Closed | Ear::Opening | Ear::Open(_) => {}
         }
     }
 
@@ -255,6 +309,8 @@ impl LaneDriver {
         match done {
             Done::Input(input) => self.drive(input),
             Done::Send(batch) => self.send(batch),
+            Done::Listening(Some(subscription)) => self.ear = Ear::Open(subscription),
+            Done::Listening(None) => self.ear = Ear::Closed,
             Done::Nothing => {}
         }
     }
@@ -272,6 +328,7 @@ impl LaneDriver {
         let epoch = self.machine.epoch();
         if epoch != self.epoch {
             self.epoch = epoch;
+            self.owned.store(epoch.is_some(), Ordering::Relaxed);
             // What the owner before has written last, nobody here was told.
             if epoch.is_some() {
                 self.parts.hub.gap();
@@ -329,8 +386,15 @@ impl LaneDriver {
                     let _ = reply.send(outcomes);
                 }
             }
+            Effect::Deaf { session } => self.outbox.send(Address::Stats, Message::Deaf { session }),
             Effect::Revoke { session } => self.revoke(session),
-            Effect::Changed(events) => self.parts.hub.changed(&events),
+            Effect::Changed(events) => {
+                self.parts.hub.changed(&events);
+                if self.has_company && self.parts.bus.is_heard(Address::Events) {
+                    let batch = self.parts.hub.batch(events);
+                    self.outbox.send(Address::Events, Message::Changed(batch));
+                }
+            }
             Effect::Ended(tasks) => self.parts.hub.has_ended(tasks),
             Effect::Parked { failures } => {
                 tracing::error!(%lane, failures, "the lane has failed under several owners and is left alone for a while");
@@ -409,15 +473,21 @@ impl LaneDriver {
 
 const AGAIN_AFTER: std::time::Duration = std::time::Duration::from_millis(500);
 
-async fn receive(messages: &mut Option<Box<dyn Subscription>>) -> Option<Vec<Message>> {
-    match messages {
-        Some(messages) => messages.receive().await,
-        None => std::future::pending().await,
-    }
+/// How a lane listens to workers.
+enum Ear {
+    Closed,
+    Opening,
+    Open(Box<dyn Subscription>),
 }
 
-fn servers(view: &View) -> impl Iterator<Item = SessionId> {
-    view.members.values().filter(|m| matches!(m.role, Role::Server { .. })).map(|m| m.session)
+impl Ear {
+    /// What was said; `None` when the bus has closed.
+    async fn receive(&mut self) -> Option<Vec<Message>> {
+        match self {
+            Self::Open(subscription) => subscription.receive().await,
+            Self::Closed | Self::Opening => std::future::pending().await,
+        }
+    }
 }
 
 fn with_bodies(mut batch: OwnerBatch, found: Vec<Option<TaskView>>) -> OwnerBatch {

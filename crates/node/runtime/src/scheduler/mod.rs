@@ -13,19 +13,22 @@ mod refusals;
 mod session;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tasklane_core::commit::SubmitOutcome;
-use tasklane_core::id::{Epoch, LaneId, QueueKey, TaskId};
+use tasklane_core::id::{Epoch, LaneId, QueueKey, SessionId, TaskId};
 use tasklane_core::lane::{Counters, Explanation, KeyInfo, KeyPosition};
+use tasklane_core::message::Message;
 use tasklane_core::ownership::{OwnershipOptions, PackLimits};
 use tasklane_core::policy::VersionedPolicy;
 use tasklane_core::task::{NewTask, TaskRow};
-use tasklane_ports::{Bus, Coordinator, Store, View};
+use tasklane_ports::{Address, Bus, Coordinator, Store, View};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::hub::Hub;
+use crate::tokens::Tokens;
 
 use self::lane::{LaneDriver, ToDriver};
 pub(crate) use self::outbox::Outbox;
@@ -39,8 +42,10 @@ pub struct SchedulerOptions {
     pub ttl: Duration,
     /// How often it is renewed: at least three times in a TTL. Default: 1 s.
     pub renew_every: Duration,
-    /// Where other members reach this server.
+    /// Where the API of this server is reached.
     pub address: String,
+    /// Where the bus of this server is reached; empty where messages go another way.
+    pub bus_address: String,
     /// Of the machines.
     pub ownership: OwnershipOptions,
 }
@@ -52,6 +57,7 @@ impl Default for SchedulerOptions {
             ttl: Duration::from_secs(5),
             renew_every: Duration::from_secs(1),
             address: String::new(),
+            bus_address: String::new(),
             ownership: OwnershipOptions::default(),
         }
     }
@@ -68,6 +74,8 @@ pub struct SchedulerParts {
     pub coordinator: Arc<dyn Coordinator>,
     /// Is told what became final.
     pub hub: Arc<Hub>,
+    /// Is told which session is held.
+    pub tokens: Tokens,
 }
 
 /// Owns lanes. See the [module](self).
@@ -76,15 +84,27 @@ pub struct Scheduler {
     options: SchedulerOptions,
     parts: SchedulerParts,
     inputs: Vec<mpsc::Receiver<ToDriver>>,
-    lanes: Arc<[mpsc::Sender<ToDriver>]>,
+    lanes: Arc<[LaneEnd]>,
     view: watch::Sender<Arc<View>>,
+    session: watch::Sender<Option<SessionId>>,
+    outbox: Arc<Outbox>,
 }
 
 /// Speaks to a scheduler.
 #[derive(Clone, Debug)]
 pub struct SchedulerHandle {
-    lanes: Arc<[mpsc::Sender<ToDriver>]>,
+    lanes: Arc<[LaneEnd]>,
     view: watch::Receiver<Arc<View>>,
+    session: watch::Receiver<Option<SessionId>>,
+    outbox: Arc<Outbox>,
+}
+
+/// The way to the driver of a lane.
+#[derive(Debug)]
+struct LaneEnd {
+    inputs: mpsc::Sender<ToDriver>,
+    /// The lane is owned here. It may be over when somebody has read this.
+    owned: Arc<AtomicBool>,
 }
 
 /// Inputs that wait for one lane.
@@ -97,29 +117,41 @@ impl Scheduler {
         options.ownership.lane.insert_and_assign = capabilities.insert_and_assign;
         options.ownership.pack =
             PackLimits { ops_max: capabilities.ops_max, bytes_max: capabilities.bytes_max };
-        let (lanes, inputs): (Vec<_>, Vec<_>) = (0..options.lanes).map(|_| mpsc::channel(INPUTS_MAX)).unzip();
-        let view = watch::Sender::new(Arc::default());
-        Self { options, parts, inputs, lanes: lanes.into(), view }
+        let end = || {
+            let (inputs, taken) = mpsc::channel(INPUTS_MAX);
+            (LaneEnd { inputs, owned: Arc::default() }, taken)
+        };
+        let (lanes, inputs): (Vec<_>, Vec<_>) = (0..options.lanes).map(|_| end()).unzip();
+        let (view, session) = (watch::Sender::new(Arc::default()), watch::Sender::new(None));
+        let outbox = Arc::new(Outbox::start(Arc::clone(&parts.bus)));
+        Self { options, parts, inputs, lanes: lanes.into(), view, session, outbox }
     }
 
     /// A handle, cheap to clone.
     pub fn handle(&self) -> SchedulerHandle {
-        SchedulerHandle { lanes: Arc::clone(&self.lanes), view: self.view.subscribe() }
+        SchedulerHandle {
+            lanes: Arc::clone(&self.lanes),
+            view: self.view.subscribe(),
+            session: self.session.subscribe(),
+            outbox: Arc::clone(&self.outbox),
+        }
     }
 
     /// Runs until it is told to stop; then lets its lanes finish what they write and gives them back.
     pub async fn run(self, shutdown: CancellationToken) {
         let drivers = tokio_util::task::TaskTracker::new();
         for (lane, inputs) in (0..self.options.lanes).map(LaneId).zip(self.inputs) {
-            let driver = LaneDriver::new(lane, &self.options, &self.parts);
+            let owned = Arc::clone(&self.lanes[usize::from(lane.0)].owned);
+            let driver = LaneDriver::new(lane, &self.options, &self.parts, owned);
             drivers.spawn(driver.run(inputs));
         }
         drivers.close();
-        session::run(&self.options, &self.parts.coordinator, &self.lanes, &self.view, shutdown).await;
+        let told = session::Told { lanes: &self.lanes, views: &self.view, session: &self.session };
+        session::run(&self.options, &self.parts, told, shutdown).await;
         // Those that were told already are gone; without a session nobody has told them.
         let (done, _) = mpsc::channel(1);
         for lane in self.lanes.iter() {
-            let _ = lane.send(ToDriver::Stop { done: done.clone() }).await;
+            let _ = lane.inputs.send(ToDriver::Stop { done: done.clone() }).await;
         }
         drivers.wait().await;
     }
@@ -148,6 +180,11 @@ impl SchedulerHandle {
         Arc::clone(&self.view.borrow())
     }
 
+    /// Follows the session that this server has with the coordinator.
+    pub fn session(&self) -> watch::Receiver<Option<SessionId>> {
+        self.session.clone()
+    }
+
     /// Follows what the coordinator tells.
     pub fn views(&self) -> watch::Receiver<Arc<View>> {
         self.view.clone()
@@ -157,15 +194,16 @@ impl SchedulerHandle {
     /// the same tasks.
     pub async fn submit(&self, lane: LaneId, tasks: Vec<NewTask>) -> Option<Vec<SubmitOutcome>> {
         let (reply, answer) = oneshot::channel();
-        self.lane(lane)?.send(ToDriver::Submit { tasks, reply }).await.ok()?;
+        self.owned(lane)?.send(ToDriver::Submit { tasks, reply }).await.ok()?;
         answer.await.ok()?
     }
 
-    /// Lets the owner of a lane look at the store, if it is here.
+    /// Lets the owner of a lane, wherever it is, look at the store.
     pub fn hint(&self, lane: LaneId) {
-        if let Some(driver) = self.lane(lane) {
+        match self.owned(lane) {
             // A full queue of inputs means that it looks soon anyway; and there is the sweep.
-            let _ = driver.try_send(ToDriver::Hint);
+            Some(driver) => _ = driver.try_send(ToDriver::Hint),
+            None => self.outbox.send(Address::Lane(lane), Message::Hint { lane }),
         }
     }
 
@@ -179,9 +217,9 @@ impl SchedulerHandle {
 
     /// Tells the lanes that are owned here of a changed policy; others find it at their next sweep.
     pub async fn policy_changed(&self, queue: &QueueKey, policy: &VersionedPolicy) {
-        for driver in self.lanes.iter() {
+        for end in self.lanes.iter() {
             let (queue, policy) = (queue.clone(), policy.clone());
-            let _ = driver.send(ToDriver::Policy { queue, policy }).await;
+            let _ = end.inputs.send(ToDriver::Policy { queue, policy }).await;
         }
     }
 
@@ -195,10 +233,10 @@ impl SchedulerHandle {
     /// The keys that the limits of a queue count, behind a position, in the lanes that are owned here.
     pub async fn keys(&self, queue: &QueueKey, after: Option<&KeyPosition>, limit: usize) -> Vec<KeyInfo> {
         let mut keys = Vec::new();
-        for driver in self.lanes.iter() {
+        for end in self.lanes.iter() {
             let (reply, answer) = oneshot::channel();
             let (queue, after) = (queue.clone(), after.cloned());
-            if driver.send(ToDriver::Keys { queue, after, limit, reply }).await.is_ok() {
+            if end.inputs.send(ToDriver::Keys { queue, after, limit, reply }).await.is_ok() {
                 keys.extend(answer.await.unwrap_or_default());
             }
         }
@@ -211,9 +249,9 @@ impl SchedulerHandle {
     /// Where the lanes of this server stand.
     pub async fn lanes(&self) -> Vec<LaneInfo> {
         let mut infos = Vec::with_capacity(self.lanes.len());
-        for driver in self.lanes.iter() {
+        for end in self.lanes.iter() {
             let (reply, answer) = oneshot::channel();
-            if driver.send(ToDriver::Info { reply }).await.is_ok()
+            if end.inputs.send(ToDriver::Info { reply }).await.is_ok()
                 && let Ok(info) = answer.await
             {
                 infos.push(info);
@@ -222,17 +260,29 @@ impl SchedulerHandle {
         infos
     }
 
-    /// Waits until every lane that this server should own is loaded, so that it decides at once.
+    /// Waits until every lane that this server should own is loaded, so that it decides at once. Those that others should
+    /// own are not waited for.
     pub async fn loaded(&self) {
-        for driver in self.lanes.iter() {
+        for end in self.lanes.iter() {
             let (reply, answer) = oneshot::channel();
-            if driver.send(ToDriver::Loaded { reply }).await.is_ok() {
+            if end.inputs.send(ToDriver::Loaded { reply }).await.is_ok() {
                 let _ = answer.await;
             }
         }
     }
 
     fn lane(&self, lane: LaneId) -> Option<&mpsc::Sender<ToDriver>> {
-        self.lanes.get(usize::from(lane.0))
+        self.lanes.get(usize::from(lane.0)).map(|end| &end.inputs)
+    }
+
+    /// Whether a lane is owned here. It may be over when somebody has read this.
+    pub fn owns(&self, lane: LaneId) -> bool {
+        self.owned(lane).is_some()
+    }
+
+    /// The driver of a lane that is owned here.
+    fn owned(&self, lane: LaneId) -> Option<&mpsc::Sender<ToDriver>> {
+        let end = self.lanes.get(usize::from(lane.0))?;
+        end.owned.load(Ordering::Relaxed).then_some(&end.inputs)
     }
 }

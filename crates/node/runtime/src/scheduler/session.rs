@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use tasklane_core::id::SessionId;
 use tasklane_core::member::Role;
+use tasklane_core::ownership::fair_shares;
 use tasklane_core::time::Timestamp;
 use tasklane_ports::{Coordinator, CoordinatorError, OpenSession, SessionToken, View, Watch};
 use tokio::sync::{mpsc, watch};
@@ -15,34 +16,49 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock;
 
-use super::SchedulerOptions;
 use super::lane::ToDriver;
+use super::{LaneEnd, SchedulerOptions, SchedulerParts};
 
 /// Wait before an attempt to reach the coordinator is made again.
 const AGAIN_AFTER: Duration = Duration::from_millis(500);
 /// How long lanes may take to finish what they write when the server stops.
 const RELEASE_WITHIN: Duration = Duration::from_secs(5);
 
+/// Who is told of the session, and of what the coordinator shows.
+#[derive(Clone, Copy)]
+pub(super) struct Told<'a> {
+    pub(super) lanes: &'a [LaneEnd],
+    pub(super) views: &'a watch::Sender<Arc<View>>,
+    pub(super) session: &'a watch::Sender<Option<SessionId>>,
+}
+
 pub(super) async fn run(
     options: &SchedulerOptions,
-    coordinator: &Arc<dyn Coordinator>,
-    lanes: &[mpsc::Sender<ToDriver>],
-    views: &watch::Sender<Arc<View>>,
+    parts: &SchedulerParts,
+    told: Told<'_>,
     shutdown: CancellationToken,
 ) {
+    let SchedulerParts { coordinator, tokens, .. } = parts;
     while !shutdown.is_cancelled() {
         let session = SessionId::from_random(rand::random());
         let asked_at = clock::steady();
-        let role = Role::Server { address: options.address.clone() };
+        let role = Role::Server { address: options.address.clone(), bus: options.bus_address.clone() };
         let opened = coordinator.open(OpenSession { session, ttl: options.ttl, role }).await;
         let followed = match opened {
-            Ok(token) => match coordinator.watch().await {
-                Ok(watch) => {
-                    let held = Held { options, coordinator, lanes, views, token, lease_from: asked_at };
-                    held.follow(watch, &shutdown).await
-                }
-                Err(error) => Err(error),
-            },
+            Ok(token) => {
+                tokens.add(token.clone());
+                told.session.send_replace(Some(session));
+                let followed = match coordinator.watch().await {
+                    Ok(watch) => {
+                        let held = Held { options, coordinator, told, token, lease_from: asked_at };
+                        held.follow(watch, &shutdown).await
+                    }
+                    Err(error) => Err(error),
+                };
+                told.session.send_replace(None);
+                tokens.remove(session);
+                followed
+            }
             Err(error) => Err(error),
         };
         if let Err(error) = followed {
@@ -59,8 +75,7 @@ pub(super) async fn run(
 struct Held<'a> {
     options: &'a SchedulerOptions,
     coordinator: &'a Arc<dyn Coordinator>,
-    lanes: &'a [mpsc::Sender<ToDriver>],
-    views: &'a watch::Sender<Arc<View>>,
+    told: Told<'a>,
     token: SessionToken,
     /// Before the last renewal that succeeded was asked for.
     lease_from: Timestamp,
@@ -84,8 +99,11 @@ impl Held<'_> {
                 view = watch.next() => {
                     let Some(view) = view else { break Ok(()) };
                     let view = Arc::new(view);
-                    self.views.send_replace(Arc::clone(&view));
-                    self.tell(|| ToDriver::View(Arc::clone(&view))).await;
+                    self.told.views.send_replace(Arc::clone(&view));
+                    let servers = view.members.values().filter(|m| matches!(m.role, Role::Server { .. }));
+                    let shares: Arc<[SessionId]> =
+                        fair_shares(self.options.lanes, servers.map(|m| m.session)).into();
+                    self.tell(|| ToDriver::View(Arc::clone(&view), Arc::clone(&shares))).await;
                 }
                 _ = renewals.tick() => {
                     let asked_at = clock::steady();
@@ -125,9 +143,9 @@ impl Held<'_> {
     }
 
     async fn tell(&self, input: impl Fn() -> ToDriver) {
-        for lane in self.lanes {
+        for lane in self.told.lanes {
             // A driver that is gone has panicked outside its machine; the others go on.
-            let _ = lane.send(input()).await;
+            let _ = lane.inputs.send(input()).await;
         }
     }
 }

@@ -22,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::executors::Registry;
 use crate::hub::Hub;
+use crate::tokens::Tokens;
 
 pub use self::output::OutputOptions;
 use self::output::Shipper;
@@ -59,6 +60,8 @@ pub struct WorkerParts {
     pub executors: Registry,
     /// Is told when there is more output.
     pub hub: Arc<Hub>,
+    /// Is told which session is held.
+    pub tokens: Tokens,
     /// Is told, by the steady clock, when everything that the worker started must be gone unless told anew.
     pub on_lease: Arc<dyn Fn(Timestamp) + Send + Sync>,
 }

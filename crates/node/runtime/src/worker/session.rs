@@ -119,6 +119,7 @@ impl<'a> Session<'a> {
         let role = Role::Worker(descriptor.clone());
         let open = OpenSession { session, ttl: options.machine.ttl, role };
         let token = parts.coordinator.open(open).await?;
+        parts.tokens.add(token.clone());
         let machine = WorkerSession::new(options.machine.clone(), session, asked_at);
         let (news, heard) = mpsc::unbounded_channel();
         tracing::info!(worker = %options.name, %session, capacity = options.machine.capacity, "worker is ready");
@@ -273,7 +274,7 @@ impl<'a> Session<'a> {
         let running = u32::try_from(self.running.len()).unwrap_or(u32::MAX);
         let queued = self.machine.load().saturating_sub(running);
         let stats = self.meter.measure(running, queued);
-        self.outbox.send(Address::Events, Message::Stats(stats));
+        self.outbox.send(Address::Stats, Message::Stats(stats));
     }
 
     /// Gives the machine an input; [`settle`](Self::settle) follows the last of those that came together.
@@ -351,6 +352,9 @@ impl<'a> Session<'a> {
             }
         };
         let all_gone = tokio::time::timeout(GONE_WITHIN, gone).await.is_ok();
+        if all_gone || matches!(end, End::Drained) {
+            self.parts.tokens.remove(self.token.session);
+        }
         match end {
             End::Fenced => Ended::Lost { capacity: self.descriptor.capacity },
             End::Drained => {

@@ -25,6 +25,7 @@ use tasklane_runtime::node::{
 };
 use tasklane_runtime::request::{RequestLimits, TaskRequest};
 use tasklane_runtime::scheduler::{Scheduler, SchedulerOptions, SchedulerParts};
+use tasklane_runtime::tokens::Tokens;
 use tasklane_runtime::worker::{OutputOptions, Worker, WorkerOptions, WorkerParts};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -74,10 +75,11 @@ impl System {
                 bus: bus.clone(),
                 coordinator: coordinator.clone(),
                 hub: Arc::clone(&hub),
+                tokens: Tokens::default(),
             },
         );
         let node = Node::new(
-            NodeOptions { lanes: 2, limits: RequestLimits::default(), retention },
+            NodeOptions { lanes: 2, limits: RequestLimits::default(), retention, warnings: Vec::new() },
             NodeParts {
                 store: store.clone(),
                 logs: logs.clone(),
@@ -85,6 +87,7 @@ impl System {
                 bus: bus.clone(),
                 scheduler: scheduler.handle(),
                 hub: Arc::clone(&hub),
+                archive: None,
             },
         );
         let mut registry = Registry::new();
@@ -110,6 +113,7 @@ impl System {
                 logs: logs.clone(),
                 executors,
                 hub: Arc::clone(&hub),
+                tokens: Tokens::default(),
                 on_lease: Arc::new(|_| {}),
             };
             Worker::new(options, parts)

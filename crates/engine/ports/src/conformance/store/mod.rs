@@ -143,6 +143,7 @@ macro_rules! store_conformance {
                 expired_tasks_are_found_page_by_page,
                 expired_tasks_are_retired_page_by_page,
                 parts_do_not_expire_by_themselves,
+                parts_are_listed_by_their_parent_until_they_are_retired,
                 a_stripped_task_keeps_what_it_is,
                 a_request_is_known_after_its_task_was_stripped,
                 a_forgotten_task_is_gone,

@@ -140,6 +140,65 @@ pub async fn parts_do_not_expire_by_themselves(env: &dyn StoreEnv) {
     assert_eq!(store.tasks(&[new[1].id]).await.unwrap(), [None], "it is forgotten when that is asked for");
 }
 
+/// 12, 19: over all lanes, page by page, however they came into the store; no other's, and none that was retired.
+pub async fn parts_are_listed_by_their_parent_until_they_are_retired(env: &dyn StoreEnv) {
+    let store = env.store();
+    let parents = [task(1_000).id(), task(1_001).id()];
+    let part = |lane, n: u64| {
+        // Of one parent, of the other, of none in turn; several have the same time.
+        let parent = parents.get(usize::try_from(n % 3).unwrap()).copied();
+        let created = i64::try_from(n / 4).unwrap();
+        TaskBuilder::new(lane, n).created(created).with(|_, body| body.parent = parent).build()
+    };
+    let mut all = Vec::new();
+    for (lane, count) in [(LANE, 30), (OTHER_LANE, 17)] {
+        let new: Vec<_> = (0..count).map(|n| part(lane, n)).collect();
+        let (submitted, inserted) = new.split_at(new.len() / 2);
+        create(&*store, submitted.to_vec()).await;
+        let mut owner = Owner::claim(&store, lane).await;
+        owner.commit(inserted.iter().cloned().map(inserting).collect::<Vec<_>>()).await;
+        end(&mut owner, &new[..20.min(new.len())], 100).await;
+        all.extend(new);
+    }
+    let check = async |gone: &[TaskId]| {
+        for parent in parents {
+            for (from, before) in [(None, None), (Some(2), None), (None, Some(4)), (Some(1), Some(5))] {
+                let filter = TaskFilter {
+                    parent: Some(parent),
+                    created_from: from.map(at),
+                    created_before: before.map(at),
+                    ..TaskFilter::default()
+                };
+                let mut expected = all.clone();
+                expected.retain(|new| {
+                    let created = new.created_at;
+                    new.spec.body.parent == Some(parent)
+                        && !gone.contains(&new.id)
+                        && from.is_none_or(|from| created >= at(from))
+                        && before.is_none_or(|before| created < at(before))
+                });
+                let mut expected = oldest_first(&expected);
+                expected.reverse();
+                for limit in [1, 2, 7, 100] {
+                    let listed = pages::all_listed(&*store, filter.clone(), limit).await;
+                    let listed: Vec<_> = listed.iter().map(|row| row.id).collect();
+                    assert_eq!(listed, expected, "{filter:?} by {limit}");
+                }
+            }
+        }
+    };
+    check(&[]).await;
+    let (strip, forget) = (ids(&all[0..6]), ids(&all[6..12]));
+    store.retire(&strip, &forget).await.unwrap();
+    let gone = [strip.clone(), forget].concat();
+    check(&gone).await;
+    // One that was stripped is forgotten without a trace, and what is not finished stays.
+    let rest = [strip, ids(&all[20..26]), ids(&all[30..34])].concat();
+    store.retire(&[], &rest).await.unwrap();
+    let gone = [gone, ids(&all[30..34])].concat();
+    check(&gone).await;
+}
+
 /// 12, 16: over all lanes, oldest first, however small the pages; nothing behind the end is looked at.
 pub async fn expired_tasks_are_found_page_by_page(env: &dyn StoreEnv) {
     let store = env.store();

@@ -1,24 +1,17 @@
-//! `tasklane dev`: everything in one process.
+//! `tasklane dev`, `tasklane server` and `tasklane worker`: a process that is a Tasklane, or a part of one.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context;
-use tasklane::assemble::{self, Running};
+use tasklane::assemble::{self, Roles, Running};
 use tasklane::config::{Config, Flag, Loaded, LogFormat, Sources, load};
 use tasklane::embed::Registrations;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::exit::{Exit, Usage};
 use super::out::{Out, print_line, print_object, remark};
-
-/// Run API, scheduler and a worker in one process, with the data in a folder
-#[derive(Debug, clap::Args)]
-pub(crate) struct Args {
-    #[command(flatten)]
-    pub(crate) settings: Settings,
-}
 
 /// Flags that are settings, and where other settings are.
 #[derive(Debug, Default, clap::Args)]
@@ -31,9 +24,17 @@ pub(crate) struct Settings {
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<String>,
 
+    /// Where tasks are stored: a URL of SQLite, PostgreSQL or Redis [default: SQLite in the data folder]
+    #[arg(long, value_name = "URL")]
+    store: Option<String>,
+
     /// Where data is kept [default: ./tasklane-data]
     #[arg(long, value_name = "FOLDER")]
     data_dir: Option<String>,
+
+    /// What the worker is called [default: the name of the machine]
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
 
     /// Attempts run at once [default: 4 × cores]
     #[arg(long, value_name = "N")]
@@ -54,7 +55,9 @@ impl Settings {
         let named = [
             ("--token", "token", token),
             ("--listen", "listen", self.listen),
+            ("--store", "store", self.store),
             ("--data-dir", "data_dir", self.data_dir),
+            ("--name", "worker.name", self.name),
             ("--capacity", "worker.capacity", self.capacity),
             ("--log-format", "log.format", self.log_format),
         ];
@@ -69,30 +72,46 @@ impl Settings {
     }
 }
 
-pub(crate) fn run(args: Args, token: Option<String>, out: Out) -> anyhow::Result<Exit> {
-    let config = args.settings.load(token)?.config;
-    if config.listen.is_none() {
-        return Err(Usage("`dev` needs the API: set `listen`".to_owned()).into());
+pub(crate) fn run(settings: Settings, roles: Roles, token: Option<String>, out: Out) -> anyhow::Result<Exit> {
+    let config = settings.load(token)?.config;
+    if roles.server && config.listen.is_none() {
+        return Err(Usage("a server needs the API: set `listen`".to_owned()).into());
+    }
+    if roles == Roles::WORKER && !config.is_cluster() {
+        let why = "a worker needs a store that it shares with servers: --store postgres://… or --store redis://…; \
+                   `tasklane dev` has a worker of its own";
+        return Err(Usage(why.to_owned()).into());
     }
     crate::log::start(&config.log)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let exit = runtime.block_on(Box::pin(serve(&config, out)));
+    let exit = runtime.block_on(Box::pin(serve(&config, roles, out)));
     // What still blocks a thread now has had its time.
     runtime.shutdown_timeout(Duration::from_secs(1));
     exit
 }
 
-async fn serve(config: &Config, out: Out) -> anyhow::Result<Exit> {
+async fn serve(config: &Config, roles: Roles, out: Out) -> anyhow::Result<Exit> {
     // Before anything runs, so that no signal finds us unprepared.
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
-    let running = Box::pin(assemble::start(config, Registrations::default()))
-        .await
-        .with_context(|| format!("cannot start with the data in {}", config.data_dir.display()))?;
-    greet(config, &running, out)?;
+    let starting = Box::pin(assemble::start(config, roles, Registrations::default()));
+    let running = tokio::select! {
+        running = starting => running.with_context(|| if config.is_cluster() {
+            "cannot start".to_owned()
+        } else {
+            format!("cannot start with the data in {}", config.data_dir.display())
+        })?,
+        _ = interrupt.recv() => return Ok(Exit::CANCELLED),
+        _ = terminate.recv() => return Ok(Exit::CANCELLED),
+    };
+    greet(config, roles, &running, out)?;
     tokio::select! {
         _ = interrupt.recv() => {}
         _ = terminate.recv() => {}
+        () = running.worker_left(), if !roles.server => {
+            running.close().await?;
+            return Ok(Exit::OK);
+        }
         () = running.stopped() => {
             running.close().await?;
             anyhow::bail!("a part of the server has stopped; the log says why");
@@ -111,14 +130,29 @@ async fn serve(config: &Config, out: Out) -> anyhow::Result<Exit> {
     }
 }
 
-fn greet(config: &Config, running: &Running, out: Out) -> anyhow::Result<()> {
+fn greet(config: &Config, roles: Roles, running: &Running, out: Out) -> anyhow::Result<()> {
     let data_dir = std::path::absolute(&config.data_dir)?;
+    if !roles.server {
+        let (name, capacity) = (config.worker.name(), config.worker.capacity());
+        if out.is_json() {
+            return print_object(&serde_json::json!({ "worker": name, "capacity": capacity }));
+        }
+        return print_line(format!(
+            "Tasklane {} worker {name}, up to {capacity} attempts at once\n\
+             Takes tasks from {}\n\
+             Ctrl-C lets it finish what it runs, and ends it",
+            env!("CARGO_PKG_VERSION"),
+            config.store_url(),
+        ));
+    }
     let address = running.address.context("the API did not say where it listens")?;
     if out.is_json() {
         let url = format!("http://{}", reachable(address));
         return print_object(&serde_json::json!({ "url": url, "listen": address, "dataDir": data_dir }));
     }
-    print_line(greeting(address, &data_dir.display().to_string(), config.token.is_some()))
+    let kept_in =
+        if config.is_cluster() { config.store_url().to_string() } else { data_dir.display().to_string() };
+    print_line(greeting(address, &kept_in, roles, config.token.is_some()))
 }
 
 /// An address that a client on this machine can use.
@@ -133,7 +167,7 @@ fn reachable(mut address: SocketAddr) -> SocketAddr {
     address
 }
 
-fn greeting(address: SocketAddr, data_dir: &str, has_token: bool) -> String {
+fn greeting(address: SocketAddr, kept_in: &str, roles: Roles, has_token: bool) -> String {
     let url = format!("http://{}", reachable(address));
     let option = if url == "http://127.0.0.1:7070" { String::new() } else { format!(" --url {url}") };
     let body = r#"{"taskName":"hi","taskType":"SHELL","payload":"echo hi"}"#;
@@ -143,10 +177,15 @@ fn greeting(address: SocketAddr, data_dir: &str, has_token: bool) -> String {
     } else {
         ("", "")
     };
+    let worker = if roles.worker {
+        ""
+    } else {
+        "It runs no tasks itself: start workers with `tasklane worker` and the same store\n"
+    };
     format!(
         "Tasklane {} listens on http://{address}\n\
-         Data is kept in {data_dir}\n\
-         Ctrl-C stops it\n\n\
+         Data is kept in {kept_in}\n\
+         {worker}Ctrl-C stops it\n\n\
          To try it, in another terminal{where_}:\n  \
            tasklane{option} run -- echo hello\n  \
            tasklane{option} list\n  \
@@ -161,10 +200,10 @@ mod tests {
 
     #[test]
     fn the_greeting_says_where_it_listens_and_names_an_address_that_can_be_used() {
-        let text = greeting("0.0.0.0:9000".parse().unwrap(), "/srv", false);
+        let text = greeting("0.0.0.0:9000".parse().unwrap(), "/srv", Roles::ALL, false);
         assert!(text.contains("listens on http://0.0.0.0:9000\n"), "{text}");
         assert!(text.contains("\n  tasklane --url http://127.0.0.1:9000 run -- echo hello\n"), "{text}");
-        let text = greeting("127.0.0.1:7070".parse().unwrap(), "/srv", false);
+        let text = greeting("127.0.0.1:7070".parse().unwrap(), "/srv", Roles::ALL, false);
         assert!(text.contains("\n  tasklane run -- echo hello\n  tasklane list\n  curl "), "{text}");
         assert!(!text.contains("TOKEN"), "{text}");
     }

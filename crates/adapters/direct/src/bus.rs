@@ -1,0 +1,157 @@
+//! The bus as its users see it.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use tasklane_core::message::Message;
+use tasklane_ports::{Address, Bus, BusCapabilities, BusError, Subscription};
+use tokio::net::TcpListener;
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::connect::{self, DirectOptions, MESSAGE_BYTES_MAX};
+use crate::ears::EarBounds;
+use crate::endpoint::Endpoint;
+use crate::exchange::{Bounds, Connected, DirectCounters, Exchange, OpenEar, lock};
+
+/// Carries messages between members. Clones are the same bus; it ends with the last of them, or when it is closed.
+#[derive(Clone, Debug)]
+pub struct DirectBus(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    exchange: Arc<Exchange>,
+    options: Arc<DirectOptions>,
+    endpoint: Option<Endpoint>,
+    /// Servers that are dialled, each with what stops it.
+    dialled: Mutex<HashMap<Endpoint, CancellationToken>>,
+    /// `set_peers` may be called from anywhere.
+    runtime: Handle,
+}
+
+impl DirectBus {
+    /// Opens the bus: a server begins to listen. Nobody is dialled before [`set_peers`](Self::set_peers).
+    pub async fn listen(mut options: DirectOptions) -> Result<Self, BusError> {
+        options.message_bytes_max = options.message_bytes_max.min(MESSAGE_BYTES_MAX);
+        let exchange = Arc::new(Exchange::new(Bounds {
+            message_bytes_max: options.message_bytes_max,
+            peer_bytes_max: options.peer_bytes_max,
+            ear: EarBounds {
+                parts: options.waiting_max,
+                bytes: options.waiting_bytes_max,
+                at_once: options.receive_max,
+            },
+            announce_timeout: options.announce_timeout,
+        }));
+        let options = Arc::new(options);
+        let mut endpoint = None;
+        if let Some(bind) = options.bind {
+            let unavailable = |source: std::io::Error| BusError::Unavailable { source: source.into() };
+            let listener = TcpListener::bind(bind).await.map_err(unavailable)?;
+            let bound = listener.local_addr().map_err(unavailable)?;
+            let own = Endpoint::new(bound, options.advertise.as_deref())
+                .map_err(|reason| BusError::Unavailable { source: reason.into() })?;
+            let secret = own.secret().clone();
+            tokio::spawn(connect::serve(Arc::clone(&exchange), listener, secret, Arc::clone(&options)));
+            endpoint = Some(own);
+        }
+        let runtime = Handle::current();
+        Ok(Self(Arc::new(Inner { exchange, options, endpoint, dialled: Mutex::default(), runtime })))
+    }
+
+    /// `host:port/secret` of a server: what its peers have to be told. Whoever knows it may connect.
+    pub fn endpoint(&self) -> Option<String> {
+        self.0.endpoint.as_ref().map(ToString::to_string)
+    }
+
+    /// Connects to these servers, given as their endpoints, and to no others. Its own is passed over.
+    pub fn set_peers(&self, endpoints: Vec<String>) {
+        let mut wanted = HashSet::new();
+        for text in endpoints {
+            match Endpoint::parse(&text) {
+                Ok(endpoint) if Some(&endpoint) == self.0.endpoint.as_ref() => {}
+                Ok(endpoint) => {
+                    wanted.insert(endpoint);
+                }
+                Err(reason) => tracing::warn!(reason, "a peer cannot be dialled"),
+            }
+        }
+        let mut dialled = lock(&self.0.dialled);
+        if self.0.exchange.leaving().is_cancelled() {
+            return;
+        }
+        dialled.retain(|endpoint, stop| {
+            let is_wanted = wanted.remove(endpoint);
+            if !is_wanted {
+                stop.cancel();
+            }
+            is_wanted
+        });
+        for endpoint in wanted {
+            let stop = CancellationToken::new();
+            dialled.insert(endpoint.clone(), stop.clone());
+            let (exchange, options) = (Arc::clone(&self.0.exchange), Arc::clone(&self.0.options));
+            self.0.runtime.spawn(connect::dial(exchange, endpoint, options, stop));
+        }
+    }
+
+    /// Who is connected, so that each knows what the other listens to; and when that changes.
+    pub fn connected(&self) -> watch::Receiver<Connected> {
+        self.0.exchange.connected()
+    }
+
+    /// What was lost on the way.
+    pub fn counters(&self) -> DirectCounters {
+        self.0.exchange.counters()
+    }
+
+    /// Ends all subscriptions once they have received what waits for them, and all connections once peers have taken
+    /// what waits for them, or were given the time.
+    pub async fn close(&self) {
+        self.0.exchange.close(self.0.options.close_timeout).await;
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.exchange.abandon();
+    }
+}
+
+#[async_trait]
+impl Bus for DirectBus {
+    fn capabilities(&self) -> BusCapabilities {
+        BusCapabilities { message_bytes_max: self.0.options.message_bytes_max }
+    }
+
+    async fn publish(&self, address: Address, messages: Vec<Message>) -> Result<(), BusError> {
+        self.0.exchange.publish(address, messages)
+    }
+
+    fn publish_now(&self, address: Address, message: Message) -> Option<Message> {
+        // What is refused is lost, as any message may be.
+        let _ = self.0.exchange.publish(address, vec![message]);
+        None
+    }
+
+    fn is_heard(&self, address: Address) -> bool {
+        self.0.exchange.is_heard(address)
+    }
+
+    async fn subscribe(&self, address: Address) -> Result<Box<dyn Subscription>, BusError> {
+        let ear = Arc::clone(&self.0.exchange).subscribe(address).await?;
+        Ok(Box::new(DirectSubscription(ear)))
+    }
+}
+
+#[derive(Debug)]
+struct DirectSubscription(OpenEar);
+
+#[async_trait]
+impl Subscription for DirectSubscription {
+    async fn receive(&mut self) -> Option<Vec<Message>> {
+        self.0.receive().await
+    }
+}

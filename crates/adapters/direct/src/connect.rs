@@ -1,0 +1,403 @@
+//! How connections are made: a server takes them, every member dials.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::{Stream, StreamExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_util::sync::CancellationToken;
+use tonic::metadata::MetadataValue;
+use tonic::transport::{Channel, Server};
+use tonic::{Request, Response, Status, Streaming};
+
+use crate::endpoint::{Endpoint, Secret};
+use crate::exchange::{Exchange, Useless};
+use crate::link::Link;
+use crate::wire;
+use crate::wire::bus_client::BusClient;
+use crate::wire::bus_server::{Bus, BusServer};
+
+/// How to use the direct bus.
+#[derive(Clone, Debug)]
+pub struct DirectOptions {
+    /// Where a server listens; port 0 takes a free one. `None` for a worker, which only dials.
+    pub bind: Option<SocketAddr>,
+    /// Where others reach this server, as `host` or `host:port`, where that is not what it is bound to.
+    pub advertise: Option<String>,
+    /// Largest message, encoded. At most 16 MiB.
+    pub message_bytes_max: usize,
+    /// Bytes that wait for one peer. When there are more, the oldest batches are dropped.
+    pub peer_bytes_max: usize,
+    /// Parts of messages that wait for one subscription. When there are more, the oldest messages are dropped.
+    pub waiting_max: usize,
+    /// … or about so many bytes.
+    pub waiting_bytes_max: usize,
+    /// Messages that one `receive` gives.
+    pub receive_max: usize,
+    /// How long `subscribe` waits for peers to have heard of it. One that is too slow is not waited for any more.
+    pub announce_timeout: Duration,
+    /// How long `close` waits for peers to take what waits for them.
+    pub close_timeout: Duration,
+    /// A connection that cannot be made in this time cannot be made.
+    pub connect_timeout: Duration,
+    /// A peer that was silent for this long is asked whether it is there, …
+    pub keep_alive_interval: Duration,
+    /// … and given up when it does not answer for this long.
+    pub keep_alive_timeout: Duration,
+    /// Between two tries to reach a peer: this at first, twice as long each time, …
+    pub retry_first: Duration,
+    /// … up to this; always with jitter.
+    pub retry_max: Duration,
+}
+
+impl Default for DirectOptions {
+    fn default() -> Self {
+        Self {
+            bind: None,
+            advertise: None,
+            message_bytes_max: 4 << 20,
+            peer_bytes_max: 16 << 20,
+            waiting_max: 1 << 16,
+            waiting_bytes_max: 64 << 20,
+            receive_max: 512,
+            announce_timeout: Duration::from_millis(500),
+            close_timeout: Duration::from_secs(1),
+            connect_timeout: Duration::from_secs(2),
+            keep_alive_interval: Duration::from_secs(2),
+            keep_alive_timeout: Duration::from_secs(3),
+            retry_first: Duration::from_millis(50),
+            retry_max: Duration::from_secs(2),
+        }
+    }
+}
+
+/// The largest message that any member may be set to. What is received is bounded by this and not by what this member
+/// is set to, so that members with different settings understand each other.
+pub(crate) const MESSAGE_BYTES_MAX: usize = 16 << 20;
+/// … and with everything else in the same frame.
+const FRAME_BYTES_MAX: usize = MESSAGE_BYTES_MAX + (1 << 20);
+/// How much may be under way to a peer before it has taken any of it. HTTP/2's own 64 KiB would make throughput a
+/// matter of the round trip.
+const WINDOW_BYTES: u32 = 2 << 20;
+/// Calls at the same time over one connection. A peer needs one.
+const CALLS_MAX: u32 = 8;
+/// After a connection could not be taken, mostly because there are too many open files.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
+
+/// Takes connections until the exchange is to make none any more.
+pub(crate) async fn serve(
+    exchange: Arc<Exchange>,
+    listener: TcpListener,
+    secret: Secret,
+    options: Arc<DirectOptions>,
+) {
+    let leaving = exchange.leaving().clone();
+    let host = Host { exchange, secret, hello_timeout: options.connect_timeout };
+    let service = BusServer::new(host).max_decoding_message_size(FRAME_BYTES_MAX);
+    let server = Server::builder()
+        .initial_stream_window_size(WINDOW_BYTES)
+        .initial_connection_window_size(WINDOW_BYTES)
+        .max_concurrent_streams(CALLS_MAX)
+        .http2_keepalive_interval(Some(options.keep_alive_interval))
+        .http2_keepalive_timeout(Some(options.keep_alive_timeout));
+    let ended =
+        server.serve_with_incoming_shutdown(service, connections(listener), leaving.cancelled()).await;
+    if let Err(error) = ended {
+        tracing::warn!(%error, "peers cannot connect any more");
+    }
+}
+
+fn connections(listener: TcpListener) -> impl Stream<Item = std::io::Result<TcpStream>> {
+    futures::stream::unfold(listener, |listener| async {
+        loop {
+            match listener.accept().await {
+                Ok((stream, _)) => {
+                    // Without, it is slower.
+                    let _ = stream.set_nodelay(true);
+                    return Some((Ok(stream), listener));
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "a peer could not connect");
+                    tokio::time::sleep(ACCEPT_AGAIN).await;
+                }
+            }
+        }
+    })
+}
+
+/// The server's side of a connection.
+#[derive(Debug)]
+struct Host {
+    exchange: Arc<Exchange>,
+    secret: Secret,
+    hello_timeout: Duration,
+}
+
+#[tonic::async_trait]
+impl Bus for Host {
+    type ConnectStream = std::pin::Pin<Box<dyn Stream<Item = Result<wire::Frame, Status>> + Send>>;
+
+    async fn connect(
+        &self,
+        request: Request<Streaming<wire::Frame>>,
+    ) -> Result<Response<Self::ConnectStream>, Status> {
+        let shown = request.metadata().get("authorization").map_or(&[][..], |value| value.as_encoded_bytes());
+        if !self.secret.is_shown_by(shown) {
+            tracing::debug!(from = ?request.remote_addr(), "a peer without the secret was refused");
+            return Err(Status::unauthenticated("the secret of this server is needed"));
+        }
+        let link = self.exchange.open_link().ok_or_else(|| Status::unavailable("this server is leaving"))?;
+        let frames = link.frames().map(Ok);
+        let (exchange, hello_timeout) = (Arc::clone(&self.exchange), self.hello_timeout);
+        tokio::spawn(async move {
+            let ended = read(&exchange, &link, request.into_inner(), hello_timeout).await;
+            exchange.close_link(&link);
+            tracing::debug!(link = link.number, reason = %ended, "a peer that dialled is gone");
+        });
+        Ok(Response::new(Box::pin(frames)))
+    }
+}
+
+/// Why a connection has ended.
+#[derive(Debug, thiserror::Error)]
+enum Ended {
+    #[error("the peer has ended it")]
+    ByPeer,
+    #[error("it was ended here")]
+    Here,
+    // Of these errors only the long form tells the cause.
+    #[error("it broke, or could not be made: {0:?}")]
+    Broken(Box<dyn std::error::Error + Send + Sync>),
+    #[error("the peer says nothing")]
+    Silent,
+    #[error(transparent)]
+    Useless(Useless),
+}
+
+/// Takes in what a peer says until the connection ends.
+async fn read(
+    exchange: &Exchange,
+    link: &Arc<Link>,
+    mut frames: Streaming<wire::Frame>,
+    hello_timeout: Duration,
+) -> Ended {
+    let said = async {
+        let Ok(mut next) = tokio::time::timeout(hello_timeout, frames.message()).await else {
+            return Ended::Silent;
+        };
+        loop {
+            match next {
+                Ok(Some(frame)) => {
+                    if let Err(useless) = exchange.on_frame(link, frame) {
+                        return Ended::Useless(useless);
+                    }
+                }
+                Ok(None) => return Ended::ByPeer,
+                Err(status) => return Ended::Broken(status.into()),
+            }
+            next = frames.message().await;
+        }
+    };
+    tokio::select! {
+        ended = said => ended,
+        () = link.closed() => Ended::Here,
+    }
+}
+
+/// Keeps a connection to a server until it is told to stop.
+pub(crate) async fn dial(
+    exchange: Arc<Exchange>,
+    endpoint: Endpoint,
+    options: Arc<DirectOptions>,
+    stop: CancellationToken,
+) {
+    let mut tries = 0;
+    loop {
+        let (was_up, ended) = tokio::select! {
+            result = converse(&exchange, &endpoint, &options) => result,
+            () = stop.cancelled() => return,
+        };
+        tracing::debug!(peer = endpoint.place(), was_up, reason = %ended, "not connected");
+        if matches!(ended, Ended::Useless(Useless::Own)) {
+            // As long as it is in the list it will be us.
+            return;
+        }
+        tries = if was_up { 0 } else { tries + 1 };
+        tokio::select! {
+            () = tokio::time::sleep(pause(&options, tries)) => {}
+            () = stop.cancelled() => return,
+            () = exchange.leaving().cancelled() => return,
+        }
+    }
+}
+
+fn pause(options: &DirectOptions, tries: u32) -> Duration {
+    let longest = options.retry_first.saturating_mul(1 << tries.min(16)).min(options.retry_max);
+    longest.mul_f64(rand::random_range(0.5..=1.0))
+}
+
+/// One connection to a server, from dialling to its end. Answers also whether messages could pass.
+async fn converse(exchange: &Exchange, endpoint: &Endpoint, options: &DirectOptions) -> (bool, Ended) {
+    let channel = tokio::select! {
+        result = connect(endpoint, options) => result,
+        () = exchange.leaving().cancelled() => return (false, Ended::Here),
+    };
+    let channel = match channel {
+        Ok(channel) => channel,
+        Err(error) => return (false, Ended::Broken(error.into())),
+    };
+    let Some(link) = exchange.open_link() else { return (false, Ended::Here) };
+    // Also when this is given up in the middle.
+    let link = Dialled { exchange, link };
+    let mut request = Request::new(link.link.frames());
+    let mut bearer: MetadataValue<_> =
+        endpoint.secret().bearer().parse().expect("secrets consist of letters and digits");
+    bearer.set_sensitive(true);
+    request.metadata_mut().insert("authorization", bearer);
+    let mut client = BusClient::new(channel).max_decoding_message_size(FRAME_BYTES_MAX);
+    let answered = tokio::time::timeout(options.connect_timeout, client.connect(request)).await;
+    let frames = match answered {
+        Ok(Ok(response)) => response.into_inner(),
+        Ok(Err(status)) => return (false, Ended::Broken(status.into())),
+        Err(_) => return (false, Ended::Silent),
+    };
+    let ended = read(exchange, &link.link, frames, options.connect_timeout).await;
+    (link.link.is_up(), ended)
+}
+
+async fn connect(endpoint: &Endpoint, options: &DirectOptions) -> Result<Channel, tonic::transport::Error> {
+    tonic::transport::Endpoint::from_shared(endpoint.url())?
+        .connect_timeout(options.connect_timeout)
+        .tcp_nodelay(true)
+        .initial_stream_window_size(WINDOW_BYTES)
+        .initial_connection_window_size(WINDOW_BYTES)
+        .http2_keep_alive_interval(options.keep_alive_interval)
+        .keep_alive_timeout(options.keep_alive_timeout)
+        .keep_alive_while_idle(true)
+        .connect()
+        .await
+}
+
+/// A link that is closed when it is dropped.
+struct Dialled<'a> {
+    exchange: &'a Exchange,
+    link: Arc<Link>,
+}
+
+impl Drop for Dialled<'_> {
+    fn drop(&mut self) {
+        self.exchange.close_link(&self.link);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tasklane_ports::Address;
+    use tonic::Code;
+
+    use super::*;
+    use crate::DirectBus;
+    use crate::frame::{MemberId, to_wire};
+
+    async fn server() -> (DirectBus, Endpoint) {
+        let bind = Some("127.0.0.1:0".parse().unwrap());
+        let server = DirectBus::listen(DirectOptions { bind, ..DirectOptions::default() }).await.unwrap();
+        let endpoint = Endpoint::parse(&server.endpoint().unwrap()).unwrap();
+        (server, endpoint)
+    }
+
+    /// What a server answers to somebody who shows this and says that.
+    async fn call(
+        endpoint: &Endpoint,
+        shown: Option<&str>,
+        frames: impl Stream<Item = wire::Frame> + Send + 'static,
+    ) -> Result<Streaming<wire::Frame>, Status> {
+        let channel = connect(endpoint, &DirectOptions::default()).await.unwrap();
+        let mut request = Request::new(frames);
+        if let Some(shown) = shown {
+            request.metadata_mut().insert("authorization", shown.parse().unwrap());
+        }
+        BusClient::new(channel).connect(request).await.map(Response::into_inner)
+    }
+
+    #[tokio::test]
+    async fn whoever_does_not_know_the_secret_is_refused() {
+        let (_server, endpoint) = server().await;
+        let bearer = endpoint.secret().bearer();
+        for shown in [None, Some(""), Some("Bearer "), Some(&bearer[..bearer.len() - 1])] {
+            let refused = call(&endpoint, shown, futures::stream::pending()).await;
+            assert_eq!(refused.unwrap_err().code(), Code::Unauthenticated, "{shown:?}");
+        }
+        assert!(call(&endpoint, Some(&bearer), futures::stream::pending()).await.is_ok());
+    }
+
+    /// The connection is ended when a peer says something that makes no sense.
+    #[tokio::test]
+    async fn whoever_does_not_keep_to_the_protocol_is_left() {
+        let (server, endpoint) = server().await;
+        let hello = Some(MemberId::random().hello());
+        let short = Some(wire::Hello { member: vec![1; 15].into() });
+        let frame = |hello| wire::Frame { hello, ..wire::Frame::default() };
+        for wrong in [vec![frame(None)], vec![frame(short)], vec![frame(hello.clone()), frame(hello)]] {
+            let frames = futures::stream::iter(wrong).chain(futures::stream::pending());
+            let mut answers = call(&endpoint, Some(&endpoint.secret().bearer()), frames).await.unwrap();
+            while let Some(frame) = answers.message().await.unwrap() {
+                assert!(frame.parcels.is_empty());
+            }
+        }
+        assert_eq!(server.connected().borrow().connections, 0);
+    }
+
+    /// A newer member may say things that this one does not know, and is understood in the rest.
+    #[tokio::test]
+    async fn what_is_not_known_is_passed_over() {
+        use tasklane_core::id::LaneId;
+        use tasklane_core::message::Message;
+        use tasklane_ports::{Bus as _, codec};
+
+        let (server, endpoint) = server().await;
+        let mut ear = server.subscribe(Address::Events).await.unwrap();
+        let hint = Message::Hint { lane: LaneId(1) };
+        let events = Some(to_wire(Address::Events));
+        let unknown = wire::Address { to: None };
+        let parcel = |address, messages: Vec<u8>| wire::Parcel { address, messages: messages.into() };
+        let frame = wire::Frame {
+            hello: Some(MemberId::random().hello()),
+            listening: Some(wire::Listening {
+                version: 7,
+                begun: vec![unknown.clone(), to_wire(Address::Events)],
+                ended: vec![unknown.clone()],
+            }),
+            heard: 1,
+            parcels: vec![
+                parcel(Some(unknown), codec::encode(&[&hint])),
+                parcel(None, codec::encode(&[&hint])),
+                parcel(events.clone(), codec::encode("something else")),
+                parcel(events.clone(), Vec::new()),
+                parcel(events, codec::encode(&[&hint])),
+            ],
+        };
+        let frames = futures::stream::iter([frame]).chain(futures::stream::pending());
+        let mut answers = call(&endpoint, Some(&endpoint.secret().bearer()), frames).await.unwrap();
+        assert_eq!(ear.receive().await, Some(vec![hint.clone()]));
+        assert_eq!(server.counters().unreadable, 2);
+        let mut heard = 0;
+        while heard == 0 {
+            heard = answers.message().await.unwrap().unwrap().heard;
+        }
+        assert_eq!(heard, 7);
+        server.publish(Address::Events, vec![hint]).await.unwrap();
+        while answers.message().await.unwrap().unwrap().parcels.is_empty() {}
+    }
+
+    #[test]
+    fn pauses_grow_and_are_bounded() {
+        let options = DirectOptions::default();
+        for tries in 0..100 {
+            let pause = pause(&options, tries);
+            let longest = options.retry_max.min(options.retry_first * 2_u32.pow(tries.min(10)));
+            assert!(pause >= longest / 2 && pause <= longest, "{tries}: {pause:?}");
+        }
+    }
+}

@@ -1,0 +1,408 @@
+//! Who listens to what, here and at the peers; where everything that is published is passed on.
+//!
+//! Two members may have several connections: two servers dial each other, and one that was lost may not be known to be
+//! lost at the other end. A batch goes over one of them, the newest whose peer has told that it listens; so nothing is
+//! delivered twice, and the two sides need not agree on which connection they use.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tasklane_core::message::Message;
+use tasklane_ports::{Address, BusError};
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::ears::{Ear, EarBounds};
+use crate::frame::{self, MemberId};
+use crate::link::{Link, NewLink, Parcel};
+use crate::wire;
+
+/// What was lost on the way, since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DirectCounters {
+    /// Parts of messages that subscriptions of this process were too slow to receive.
+    pub dropped_by_subscribers: u64,
+    /// Batches that peers were too slow to take.
+    pub dropped_by_peers: u64,
+    /// Batches that could not be read: from a newer member, or damaged.
+    pub unreadable: u64,
+}
+
+/// Who can be talked to, both ways.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Connected {
+    /// Members.
+    pub peers: usize,
+    /// Connections to them. Two servers that dial each other have two, and use one.
+    pub connections: usize,
+}
+
+/// Bounds of an exchange.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    pub(crate) message_bytes_max: usize,
+    pub(crate) peer_bytes_max: usize,
+    pub(crate) ear: EarBounds,
+    /// How long a subscription waits for peers to hear of it.
+    pub(crate) announce_timeout: Duration,
+}
+
+/// What connects publishers, subscriptions and peers.
+#[derive(Debug)]
+pub(crate) struct Exchange {
+    own: MemberId,
+    bounds: Bounds,
+    state: Mutex<State>,
+    /// Follows `State::links`.
+    connected: watch::Sender<Connected>,
+    /// Cancelled when no connection is to be made any more.
+    leaving: CancellationToken,
+    /// Cancelled when all connections are to be broken off. Those of links are its children.
+    closed: CancellationToken,
+    dropped_by_subscribers: Arc<AtomicU64>,
+    dropped_by_peers: Arc<AtomicU64>,
+    unreadable: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    ears: BTreeMap<Address, Vec<Arc<Ear>>>,
+    /// By their number.
+    links: BTreeMap<u64, Member>,
+    next_number: u64,
+    /// Over which links an address can be reached, the newest first.
+    routes: BTreeMap<Address, Vec<Arc<Link>>>,
+    closed: bool,
+}
+
+#[derive(Debug)]
+struct Member {
+    link: Arc<Link>,
+    /// What the peer listens to.
+    listens: BTreeSet<Address>,
+}
+
+/// Why a connection is of no use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Useless {
+    #[error("the peer does not keep to the protocol: {0}")]
+    Protocol(&'static str),
+    #[error("the peer is this very member")]
+    Own,
+}
+
+impl Exchange {
+    pub(crate) fn new(bounds: Bounds) -> Self {
+        Self {
+            own: MemberId::random(),
+            bounds,
+            state: Mutex::default(),
+            connected: watch::Sender::default(),
+            leaving: CancellationToken::new(),
+            closed: CancellationToken::new(),
+            dropped_by_subscribers: Arc::default(),
+            dropped_by_peers: Arc::default(),
+            unreadable: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn counters(&self) -> DirectCounters {
+        DirectCounters {
+            dropped_by_subscribers: self.dropped_by_subscribers.load(Ordering::Relaxed),
+            dropped_by_peers: self.dropped_by_peers.load(Ordering::Relaxed),
+            unreadable: self.unreadable.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Passes messages on to all who listen at an address. Never waits.
+    pub(crate) fn publish(&self, address: Address, messages: Vec<Message>) -> Result<(), BusError> {
+        let max = self.bounds.message_bytes_max;
+        // Nothing is encoded for this process alone: an estimate has to do.
+        if let Some(size) = messages.iter().map(Message::bytes).find(|size| *size > max) {
+            return Err(BusError::TooLarge { size, max });
+        }
+        let (ears, links) = {
+            let state = lock(&self.state);
+            if state.closed {
+                return Err(BusError::Closed);
+            }
+            (state.ears.get(&address).cloned().unwrap_or_default(), state.links_to(address))
+        };
+        if messages.is_empty() {
+            return Ok(());
+        }
+        if !links.is_empty() {
+            for piece in frame::encode(&messages, max)? {
+                for link in &links {
+                    link.put(Parcel { address, messages: piece.clone() });
+                }
+            }
+        }
+        deliver(&ears, messages);
+        Ok(())
+    }
+
+    /// Whether anybody listens, here or elsewhere.
+    pub(crate) fn is_heard(&self, address: Address) -> bool {
+        let state = lock(&self.state);
+        state.ears.contains_key(&address) || !state.links_to(address).is_empty()
+    }
+
+    /// Opens an ear. The peers that can be talked to have heard of it when this returns, or were given the time.
+    pub(crate) async fn subscribe(self: Arc<Self>, address: Address) -> Result<OpenEar, BusError> {
+        let (open, to_hear) = {
+            let mut state = lock(&self.state);
+            if state.closed {
+                return Err(BusError::Closed);
+            }
+            let ear = Arc::new(Ear::new(address, self.bounds.ear, Arc::clone(&self.dropped_by_subscribers)));
+            let ears = state.ears.entry(address).or_default();
+            ears.push(Arc::clone(&ear));
+            let is_first = ears.len() == 1;
+            let tell = |member: &Member| {
+                let link = Arc::clone(&member.link);
+                let version = if is_first { link.change(address, true) } else { link.version() };
+                (link, version)
+            };
+            let told: Vec<_> = state.links.values().map(tell).collect();
+            (OpenEar { exchange: Arc::clone(&self), ear }, told)
+        };
+        let deadline = Instant::now() + self.bounds.announce_timeout;
+        for (link, version) in to_hear.into_iter().filter(|(link, _)| link.is_prompt()) {
+            link.until_heard(version, deadline).await;
+        }
+        Ok(open)
+    }
+
+    fn unsubscribe(&self, ear: &Arc<Ear>) {
+        let mut state = lock(&self.state);
+        let Some(ears) = state.ears.get_mut(&ear.address) else { return };
+        ears.retain(|other| !Arc::ptr_eq(other, ear));
+        if ears.is_empty() {
+            state.ears.remove(&ear.address);
+            for member in state.links.values() {
+                member.link.change(ear.address, false);
+            }
+        }
+    }
+
+    /// A new connection, over which nothing was said yet. `None` when there are to be no more.
+    pub(crate) fn open_link(&self) -> Option<Arc<Link>> {
+        let mut state = lock(&self.state);
+        if state.closed {
+            return None;
+        }
+        state.next_number += 1;
+        let new = NewLink {
+            number: state.next_number,
+            own: self.own,
+            bytes_max: self.bounds.peer_bytes_max,
+            closed: self.closed.child_token(),
+            dropped: Arc::clone(&self.dropped_by_peers),
+        };
+        let link = Arc::new(Link::new(new, state.ears.keys().copied()));
+        state.links.insert(link.number, Member { link: Arc::clone(&link), listens: BTreeSet::new() });
+        Some(link)
+    }
+
+    /// Breaks a connection off and forgets it.
+    pub(crate) fn close_link(&self, link: &Link) {
+        link.close();
+        let mut state = lock(&self.state);
+        let Some(member) = state.links.remove(&link.number) else { return };
+        for address in member.listens {
+            state.remove_route(address, link.number);
+        }
+        self.tell_connected(&state);
+    }
+
+    /// Takes in what a peer has said.
+    pub(crate) fn on_frame(&self, link: &Arc<Link>, frame: wire::Frame) -> Result<(), Useless> {
+        match frame.hello {
+            Some(hello) => self.on_hello(link, &hello)?,
+            None if link.peer.get().is_none() => return Err(Useless::Protocol("no hello")),
+            None => {}
+        }
+        if let Some(listening) = frame.listening {
+            self.on_listening(link, &listening);
+        }
+        if frame.heard > 0 && link.on_heard(frame.heard) {
+            self.tell_connected(&lock(&self.state));
+        }
+        for parcel in frame.parcels {
+            self.on_parcel(&parcel);
+        }
+        Ok(())
+    }
+
+    fn on_hello(&self, link: &Arc<Link>, hello: &wire::Hello) -> Result<(), Useless> {
+        let peer = MemberId::from_hello(hello).ok_or(Useless::Protocol("a member's id is 16 bytes"))?;
+        if peer == self.own {
+            return Err(Useless::Own);
+        }
+        link.peer.set(peer).map_err(|_| Useless::Protocol("hello was said before"))?;
+        Ok(())
+    }
+
+    fn on_listening(&self, link: &Arc<Link>, listening: &wire::Listening) {
+        let mut state = lock(&self.state);
+        for address in listening.ended.iter().filter_map(frame::from_wire) {
+            state.on_ended(link, address);
+        }
+        for address in listening.begun.iter().filter_map(frame::from_wire) {
+            state.on_begun(link, address);
+        }
+        if listening.version > 0 {
+            // Under the lock, so that what is acknowledged holds for whoever publishes after it.
+            link.acknowledge(listening.version);
+        }
+    }
+
+    fn on_parcel(&self, parcel: &wire::Parcel) {
+        let Some(address) = parcel.address.as_ref().and_then(frame::from_wire) else { return };
+        let ears = lock(&self.state).ears.get(&address).cloned().unwrap_or_default();
+        // Whoever listened may be gone by now.
+        if ears.is_empty() {
+            return;
+        }
+        match frame::decode(&parcel.messages) {
+            Ok(messages) => deliver(&ears, messages),
+            Err(error) => {
+                self.unreadable.fetch_add(1, Ordering::Relaxed);
+                tracing::debug!(?address, %error, "messages cannot be read");
+            }
+        }
+    }
+
+    /// Who can be talked to, and when that changes.
+    pub(crate) fn connected(&self) -> watch::Receiver<Connected> {
+        self.connected.subscribe()
+    }
+
+    fn tell_connected(&self, state: &State) {
+        let now = state.connected();
+        self.connected.send_if_modified(|told| std::mem::replace(told, now) != now);
+    }
+
+    /// No connection is to be made after this is done.
+    pub(crate) fn leaving(&self) -> &CancellationToken {
+        &self.leaving
+    }
+
+    /// Ends subscriptions when they have received what waits, sends what waits for peers for as long as `patience`,
+    /// and breaks all connections off.
+    pub(crate) async fn close(&self, patience: Duration) {
+        let links: Vec<Arc<Link>> = {
+            let mut state = lock(&self.state);
+            state.close_ears();
+            state.links.values().map(|member| Arc::clone(&member.link)).collect()
+        };
+        self.leaving.cancel();
+        for link in &links {
+            link.finish();
+        }
+        let deadline = Instant::now() + patience;
+        for link in links {
+            // The peer ends its side when it has read to the end of ours.
+            let _ = tokio::time::timeout_at(deadline, link.closed()).await;
+        }
+        self.closed.cancel();
+    }
+
+    /// Ends everything at once.
+    pub(crate) fn abandon(&self) {
+        lock(&self.state).close_ears();
+        self.leaving.cancel();
+        self.closed.cancel();
+    }
+}
+
+impl State {
+    /// One link to each member that listens at an address.
+    fn links_to(&self, address: Address) -> Vec<Arc<Link>> {
+        let mut chosen: Vec<Arc<Link>> = Vec::new();
+        for link in self.routes.get(&address).into_iter().flatten() {
+            if chosen.iter().all(|other| other.peer.get() != link.peer.get()) {
+                chosen.push(Arc::clone(link));
+            }
+        }
+        chosen
+    }
+
+    fn on_begun(&mut self, link: &Arc<Link>, address: Address) {
+        let Some(member) = self.links.get_mut(&link.number) else { return };
+        if member.listens.insert(address) {
+            let route = self.routes.entry(address).or_default();
+            let at = route.partition_point(|other| other.number > link.number);
+            route.insert(at, Arc::clone(link));
+        }
+    }
+
+    fn on_ended(&mut self, link: &Link, address: Address) {
+        let Some(member) = self.links.get_mut(&link.number) else { return };
+        if member.listens.remove(&address) {
+            self.remove_route(address, link.number);
+        }
+    }
+
+    fn remove_route(&mut self, address: Address, number: u64) {
+        if let Some(route) = self.routes.get_mut(&address) {
+            route.retain(|link| link.number != number);
+            if route.is_empty() {
+                self.routes.remove(&address);
+            }
+        }
+    }
+
+    /// Members that have told what they listen to and have heard what we do.
+    fn connected(&self) -> Connected {
+        let links = self.links.values().map(|member| &member.link).filter(|link| link.is_up());
+        let mut peers: Vec<MemberId> = links.filter_map(|link| link.peer.get().copied()).collect();
+        let connections = peers.len();
+        peers.sort_unstable();
+        peers.dedup();
+        Connected { peers: peers.len(), connections }
+    }
+
+    fn close_ears(&mut self) {
+        self.closed = true;
+        for ear in std::mem::take(&mut self.ears).into_values().flatten() {
+            ear.close();
+        }
+    }
+}
+
+/// A subscription of this process. Closed by dropping it.
+#[derive(Debug)]
+pub(crate) struct OpenEar {
+    exchange: Arc<Exchange>,
+    ear: Arc<Ear>,
+}
+
+impl OpenEar {
+    pub(crate) async fn receive(&self) -> Option<Vec<Message>> {
+        self.ear.receive().await
+    }
+}
+
+impl Drop for OpenEar {
+    fn drop(&mut self) {
+        self.exchange.unsubscribe(&self.ear);
+    }
+}
+
+fn deliver(ears: &[Arc<Ear>], messages: Vec<Message>) {
+    if let Some((last, others)) = ears.split_last() {
+        for ear in others {
+            ear.put(messages.clone());
+        }
+        last.put(messages);
+    }
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,325 @@
+//! What goes wrong between members: servers that die, connections that break or go silent, peers that are too slow.
+
+mod support;
+
+use std::time::Duration;
+
+use tasklane_core::id::{AttemptNo, LaneId, SessionId, TaskId};
+use tasklane_core::message::{AttemptId, Message, Report, ToLane, WorkerBatch};
+use tasklane_direct::{DirectBus, DirectOptions};
+use tasklane_ports::{Address, Bus, BusError};
+
+use support::{
+    Other, Proxy, endpoint, get_through, hint, meet, patient, receive_until, role, say, server, server_with,
+    to_lane, until, worker,
+};
+
+/// Notices quickly that the other end is gone.
+fn watchful() -> DirectOptions {
+    DirectOptions {
+        keep_alive_interval: Duration::from_millis(200),
+        keep_alive_timeout: Duration::from_millis(300),
+        ..DirectOptions::default()
+    }
+}
+
+/// Takes its time to notice.
+fn careless() -> DirectOptions {
+    DirectOptions {
+        keep_alive_interval: Duration::from_mins(10),
+        keep_alive_timeout: Duration::from_mins(10),
+        ..patient()
+    }
+}
+
+/// A message of about this size.
+fn large(number: u128, bytes: usize) -> Message {
+    let attempt = AttemptId { task: TaskId::from_random(number), number: AttemptNo(1) };
+    let report = ToLane::Report { attempt, report: Report::HandedBack { reason: "x".repeat(bytes) } };
+    let session = SessionId::from_random(number);
+    Message::ToLane(WorkerBatch { lane: LaneId(1), session, messages: vec![report] })
+}
+
+/// As long as nobody is killed, nothing is lost here, and never is anything repeated.
+#[tokio::test(flavor = "multi_thread")]
+async fn servers_that_dial_each_other_deliver_once() {
+    let servers = [server().await, server().await, server().await];
+    meet(&[&servers[0], &servers[1], &servers[2]], &[]).await;
+    let mut ears = Vec::new();
+    for server in &servers {
+        ears.push(server.subscribe(Address::Events).await.unwrap());
+    }
+    let numbers = 0..1_000_u16;
+    for number in numbers.clone() {
+        servers[usize::from(number % 3)].publish(Address::Events, vec![hint(number)]).await.unwrap();
+    }
+    // From each, so that everything of each has come.
+    for (number, server) in (2_000..).zip(&servers) {
+        server.publish(Address::Events, vec![hint(number)]).await.unwrap();
+    }
+    for ear in &mut ears {
+        let mut came = Vec::new();
+        for last in 2_000..2_003 {
+            if !came.contains(&hint(last)) {
+                came.extend(receive_until(ear, &hint(last)).await);
+            }
+        }
+        for number in numbers.clone() {
+            assert_eq!(came.iter().filter(|message| **message == hint(number)).count(), 1, "{number}");
+        }
+    }
+}
+
+/// `subscribe` returns when peers have heard of it, so the very first message comes.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_published_after_a_subscription_comes() {
+    let (server, worker) = (server().await, worker().await);
+    meet(&[&server], &[&worker]).await;
+    for lane in 0..200 {
+        let mut ear = worker.subscribe(to_lane(lane)).await.unwrap();
+        server.publish(to_lane(lane), vec![hint(lane)]).await.unwrap();
+        assert_eq!(receive_until(&mut ear, &hint(lane)).await, [hint(lane)]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_message_at_once_comes_too() {
+    let (server, worker) = (server().await, worker().await);
+    meet(&[&server], &[&worker]).await;
+    let mut ear = worker.subscribe(to_lane(1)).await.unwrap();
+    assert_eq!(server.publish_now(to_lane(1), hint(1)), None);
+    assert_eq!(receive_until(&mut ear, &hint(1)).await, [hint(1)]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_published_comes_although_its_publisher_leaves() {
+    for dialler_leaves in [false, true] {
+        let (server, worker) = (server().await, worker().await);
+        meet(&[&server], &[&worker]).await;
+        let (stays, leaves) = if dialler_leaves { (server, worker) } else { (worker, server) };
+        let mut ear = stays.subscribe(to_lane(1)).await.unwrap();
+        let mut own = leaves.subscribe(to_lane(1)).await.unwrap();
+        for number in 0..1_000 {
+            leaves.publish(to_lane(1), vec![hint(number), large(number.into(), 1_000)]).await.unwrap();
+        }
+        leaves.close().await;
+        let came = receive_until(&mut ear, &large(999, 1_000)).await;
+        assert_eq!(came.len(), 2_000);
+        until(&stays, |now| now.connections == 0).await;
+        let mut heard = 0;
+        while let Some(messages) = own.receive().await {
+            heard += messages.len();
+        }
+        assert_eq!(heard, 2_000);
+        assert!(matches!(leaves.publish(to_lane(1), vec![hint(1)]).await, Err(BusError::Closed)));
+        assert!(matches!(leaves.subscribe(to_lane(1)).await, Err(BusError::Closed)));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_not_in_the_list_any_more_is_left() {
+    let (first, second, worker) = (server().await, server().await, worker().await);
+    worker.set_peers(vec![endpoint(&first), endpoint(&second)]);
+    until(&worker, |now| now.peers == 2).await;
+    worker.set_peers(vec![endpoint(&second)]);
+    until(&worker, |now| now.peers == 1).await;
+    until(&first, |now| now.peers == 0).await;
+    worker.set_peers(vec![endpoint(&first)]);
+    until(&first, |now| now.peers == 1).await;
+    until(&second, |now| now.peers == 0).await;
+}
+
+/// Under whatever name a server is told of itself.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_does_not_talk_to_itself() {
+    let (server, worker) = (server().await, worker().await);
+    let own = endpoint(&server);
+    let other_name = own.replace("127.0.0.1", "localhost");
+    server.set_peers(vec![own.clone(), other_name, "nonsense".to_owned()]);
+    let mut ear = server.subscribe(to_lane(1)).await.unwrap();
+    worker.set_peers(vec![own]);
+    until(&server, |now| now.peers == 1).await;
+    server.publish(to_lane(1), vec![hint(1), hint(2)]).await.unwrap();
+    assert_eq!(receive_until(&mut ear, &hint(2)).await, [hint(1), hint(2)]);
+    assert_eq!(server.connected().borrow().connections, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_without_a_place_to_dial_is_refused() {
+    let bind = Some("0.0.0.0:0".parse().unwrap());
+    let options = DirectOptions { bind, ..DirectOptions::default() };
+    let refused = DirectBus::listen(options.clone()).await;
+    assert!(matches!(refused, Err(BusError::Unavailable { .. })), "{refused:?}");
+    let advertise = Some("localhost".to_owned());
+    let server = DirectBus::listen(DirectOptions { advertise, ..options }).await.unwrap();
+    let worker = worker().await;
+    worker.set_peers(vec![endpoint(&server)]);
+    until(&worker, |now| now.peers == 1).await;
+    let taken = endpoint(&server).split_once('/').unwrap().0.replace("localhost", "0.0.0.0");
+    let options = DirectOptions { bind: Some(taken.parse().unwrap()), ..DirectOptions::default() };
+    let refused = DirectBus::listen(options).await;
+    assert!(matches!(refused, Err(BusError::Unavailable { .. })), "{refused:?}");
+}
+
+/// A connection breaks; subscriptions of both sides are announced anew over the next one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broken_connection_is_made_again() {
+    let (server, worker) = (server().await, worker().await);
+    let proxy = Proxy::start(&endpoint(&server)).await;
+    worker.set_peers(vec![proxy.endpoint(&endpoint(&server))]);
+    let mut to_worker = worker.subscribe(to_lane(1)).await.unwrap();
+    let mut to_server = server.subscribe(to_lane(2)).await.unwrap();
+    for number in 0..5 {
+        get_through(&server, to_lane(1), &mut to_worker, &hint(number)).await;
+        get_through(&worker, to_lane(2), &mut to_server, &hint(number)).await;
+        proxy.cut();
+    }
+}
+
+/// Nothing passes, and nobody is told. Both sides notice, publishers are not held up meanwhile, and it goes on when the
+/// way is free.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_silent_connection_is_given_up_and_made_again() {
+    let server = server_with(watchful()).await;
+    let worker = DirectBus::listen(watchful()).await.unwrap();
+    let proxy = Proxy::start(&endpoint(&server)).await;
+    worker.set_peers(vec![proxy.endpoint(&endpoint(&server))]);
+    until(&worker, |now| now.peers == 1).await;
+    let mut to_worker = worker.subscribe(to_lane(1)).await.unwrap();
+    let mut to_server = server.subscribe(to_lane(2)).await.unwrap();
+    proxy.hold();
+    // The peer cannot hear of it; that holds it up only for a while.
+    let _ear = worker.subscribe(to_lane(3)).await.unwrap();
+    for number in 0..1_000 {
+        worker.publish(to_lane(2), vec![large(number, 1_000)]).await.unwrap();
+        server.publish(to_lane(1), vec![large(number, 1_000)]).await.unwrap();
+    }
+    until(&worker, |now| now.connections == 0).await;
+    until(&server, |now| now.connections == 0).await;
+    proxy.pass();
+    get_through(&server, to_lane(1), &mut to_worker, &hint(1)).await;
+    get_through(&worker, to_lane(2), &mut to_server, &hint(2)).await;
+}
+
+/// The worker knows that its connection is lost and has made another, while the server still believes in the old one.
+#[tokio::test(flavor = "multi_thread")]
+async fn of_two_connections_the_newest_is_used() {
+    let server = server_with(careless()).await;
+    let worker = DirectBus::listen(watchful()).await.unwrap();
+    let proxy = Proxy::start(&endpoint(&server)).await;
+    worker.set_peers(vec![proxy.endpoint(&endpoint(&server))]);
+    let mut ear = worker.subscribe(to_lane(1)).await.unwrap();
+    get_through(&server, to_lane(1), &mut ear, &hint(1)).await;
+    proxy.hold_present();
+    until(&server, |now| now.connections > 1).await;
+    assert_eq!(server.connected().borrow().peers, 1);
+    // The worker may think that this one is lost too, if the machine is slow; but not for ever.
+    get_through(&server, to_lane(1), &mut ear, &hint(2)).await;
+}
+
+/// A peer that takes nothing loses messages; others hear everything, and publishers are not held up.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slow_peer_slows_nobody_down() {
+    let server = server_with(DirectOptions { peer_bytes_max: 1 << 20, ..careless() }).await;
+    let (slow, quick) = (DirectBus::listen(careless()).await.unwrap(), worker().await);
+    let proxy = Proxy::start(&endpoint(&server)).await;
+    slow.set_peers(vec![proxy.endpoint(&endpoint(&server))]);
+    quick.set_peers(vec![endpoint(&server)]);
+    until(&server, |now| now.peers == 2).await;
+    let mut slow_ear = slow.subscribe(Address::Events).await.unwrap();
+    let mut quick_ear = quick.subscribe(Address::Events).await.unwrap();
+    proxy.hold();
+    // Far more than the buffers on the way hold.
+    for number in 0..1_000 {
+        server.publish(Address::Events, vec![large(number, 100_000)]).await.unwrap();
+        let came = receive_until(&mut quick_ear, &large(number, 100_000)).await;
+        assert_eq!(came.len(), 1);
+    }
+    assert!(server.counters().dropped_by_peers > 0);
+    proxy.pass();
+    get_through(&server, Address::Events, &mut slow_ear, &hint(1)).await;
+    assert_eq!(slow.counters().dropped_by_subscribers, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slow_subscriber_loses_the_oldest_and_they_are_counted() {
+    let (server, worker) =
+        (server().await, DirectBus::listen(DirectOptions { waiting_max: 100, ..patient() }).await.unwrap());
+    meet(&[&server], &[&worker]).await;
+    let mut slow = worker.subscribe(to_lane(1)).await.unwrap();
+    let mut other = worker.subscribe(to_lane(2)).await.unwrap();
+    for number in 0..1_000 {
+        server.publish(to_lane(1), vec![hint(number)]).await.unwrap();
+    }
+    // Sent after them, so that they are all there.
+    server.publish(to_lane(2), vec![hint(1)]).await.unwrap();
+    receive_until(&mut other, &hint(1)).await;
+    let came = receive_until(&mut slow, &hint(999)).await;
+    assert_eq!(came, (900..1_000).map(hint).collect::<Vec<_>>());
+    assert_eq!(worker.counters().dropped_by_subscribers, 900);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_that_is_too_large_is_refused_before_anything_is_sent() {
+    let (server, worker) = (server().await, worker().await);
+    meet(&[&server], &[&worker]).await;
+    let max = server.capabilities().message_bytes_max;
+    let mut ear = worker.subscribe(to_lane(1)).await.unwrap();
+    // By its parts it would just fit; encoded it does not.
+    for bytes in [max - 10, max + 1] {
+        let refused = server.publish(to_lane(1), vec![hint(1), large(1, bytes)]).await;
+        assert!(matches!(refused, Err(BusError::TooLarge { max: m, .. }) if m == max), "{refused:?}");
+    }
+    assert_eq!(server.publish_now(to_lane(1), large(1, max + 1)), None);
+    // A batch may be larger than a message.
+    let batch: Vec<Message> = (2..6).map(|number| large(number, max - 1_000)).collect();
+    server.publish(to_lane(1), batch.clone()).await.unwrap();
+    assert_eq!(receive_until(&mut ear, &batch[3]).await, batch);
+}
+
+/// A process that says back what it hears.
+#[test]
+#[ignore = "run by the other tests, as another process"]
+fn other_process() {
+    role().expect("started by another test");
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let server = server().await;
+        let mut ear = server.subscribe(to_lane(1)).await.unwrap();
+        say(&endpoint(&server));
+        while let Some(messages) = ear.receive().await {
+            server.publish(to_lane(2), messages).await.unwrap();
+        }
+    });
+}
+
+/// Its next start has another port and another secret; who knew the old ones is told the new ones.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_was_killed_is_found_at_its_next_place() {
+    let worker = worker().await;
+    let mut ear = worker.subscribe(to_lane(2)).await.unwrap();
+    let mut old = None;
+    for number in 0..3 {
+        let mut server = Other::start("server");
+        let endpoint = server.hear().expect("it has started");
+        worker.set_peers(old.iter().chain([&endpoint]).cloned().collect());
+        get_through(&worker, to_lane(1), &mut ear, &hint(number)).await;
+        server.kill();
+        until(&worker, |now| now.connections == 0).await;
+        old = Some(endpoint);
+    }
+}
+
+/// As after a long pause of its machine: peers have given it up, and come back when it goes on.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_was_stopped_is_found_again_when_it_goes_on() {
+    let worker = DirectBus::listen(watchful()).await.unwrap();
+    let mut ear = worker.subscribe(to_lane(2)).await.unwrap();
+    let mut server = Other::start("server");
+    worker.set_peers(vec![server.hear().expect("it has started")]);
+    get_through(&worker, to_lane(1), &mut ear, &hint(1)).await;
+    server.signal("-STOP");
+    until(&worker, |now| now.connections == 0).await;
+    server.signal("-CONT");
+    get_through(&worker, to_lane(1), &mut ear, &hint(2)).await;
+}

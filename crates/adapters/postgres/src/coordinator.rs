@@ -1,0 +1,356 @@
+//! The coordinator: sessions and grants as rows, one statement for each verb.
+//!
+//! Each session has a number that rises with every renewal, and every process that watches judges by its own steady
+//! clock (`tasklane_ports::judge`): no time of the server is used. Every change that somebody can see locks the one row
+//! of `members` first and raises its revision, so changes become visible in the order of their revisions. Renewals
+//! leave that row alone. A process that only holds a session has one connection, and asks for nothing but its renewals.
+//!
+//! Statements are not prepared: there are a few in a second, and so a pooler may stand in between.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tasklane_core::id::{LaneId, SessionId};
+use tasklane_core::member::{Member, Role};
+use tasklane_ports::follow::{Follower, Look, Reading, Registry, Tidings};
+use tasklane_ports::judge::Renewal;
+use tasklane_ports::{
+    Coordinator, CoordinatorCapabilities, CoordinatorError, OpenSession, SessionToken, StoreError, View,
+    Watch, codec,
+};
+use tokio_postgres::Row;
+use tokio_postgres::types::{ToSql, Type};
+use uuid::Uuid;
+
+use crate::connect::{Connection, Database, PostgresOptions};
+use crate::error::{CallError, unexpected};
+use crate::listen::{Listening, Told};
+use crate::migrate::{self, migrate};
+use crate::rows::{column, number};
+
+/// Judges look at least every 200 milliseconds, and allow for a gap of a third of a TTL.
+const TTL_MIN: Duration = Duration::from_secs(1);
+/// A renewal that takes longer is made again over another connection, while there is time for it.
+const RESPONSE_TIMEOUT_MAX: Duration = Duration::from_secs(2);
+/// Connections that are kept.
+const IDLE_MAX: usize = 2;
+
+/// The coordinator in a schema of a database. Watches outlive it, unless it is told to disconnect.
+#[derive(Debug)]
+pub struct PostgresCoordinator {
+    members: Arc<Members>,
+    follower: Follower,
+}
+
+impl PostgresCoordinator {
+    /// Opens the coordinator that a URL names, as [`PostgresStore::connect`](crate::PostgresStore::connect) does. Where
+    /// the store is reached through a pooler, the coordinator should go past it, to hear of changes at once.
+    pub async fn connect(url: &str, options: &PostgresOptions) -> Result<Self, StoreError> {
+        let response_timeout = options.response_timeout.min(RESPONSE_TIMEOUT_MAX);
+        let database = Database::from_url(url, &PostgresOptions { response_timeout, ..options.clone() })?;
+        migrate(&database, &migrate::STORE).await?;
+        let statements = Statements::new(&database.schema.quoted);
+        let channel = format!("tasklane_members_{}", database.schema.name);
+        // A longer name would be refused.
+        let channel = channel.chars().take(63).collect();
+        let members = Members {
+            calls: Arc::new(Calls { database, idle: Mutex::default() }),
+            statements,
+            channel,
+            told: Arc::default(),
+        };
+        let members = Arc::new(members);
+        let registry: Arc<dyn Registry> = Arc::clone(&members) as _;
+        Ok(Self { members, follower: Follower::new(registry) })
+    }
+
+    /// What should be known about the way changes are heard of, in plain sentences; empty where all is well, or nobody
+    /// watches.
+    pub fn warnings(&self) -> Vec<String> {
+        self.members.told.warning().into_iter().collect()
+    }
+
+    /// Ends all watches and closes the connections. Sessions stay what they are.
+    pub fn disconnect(&self) {
+        self.follower.close();
+        self.members.calls.database.close();
+        self.members.calls.lock().clear();
+    }
+}
+
+#[async_trait]
+impl Coordinator for PostgresCoordinator {
+    fn capabilities(&self) -> CoordinatorCapabilities {
+        CoordinatorCapabilities { ttl_min: TTL_MIN }
+    }
+
+    async fn open(&self, open: OpenSession) -> Result<SessionToken, CoordinatorError> {
+        let OpenSession { session, ttl, role } = open;
+        if ttl < TTL_MIN {
+            return Err(CoordinatorError::TtlTooShort { ttl, min: TTL_MIN });
+        }
+        let Members { statements, channel, .. } = &*self.members;
+        let secret = Uuid::from_u128(rand::random());
+        let (ttl, role) = (millis(ttl), codec::encode(&role));
+        let params: Params<'_> = &[
+            (&session.0, Type::UUID),
+            (&secret, Type::UUID),
+            (&ttl, Type::INT8),
+            (&role, Type::BYTEA),
+            (channel, Type::TEXT),
+        ];
+        if_alive(self.members.flag(&statements.open, params).await?, session)?;
+        Ok(SessionToken { session, secret: secret.simple().to_string() })
+    }
+
+    async fn renew(&self, token: &SessionToken) -> Result<(), CoordinatorError> {
+        let secret = secret_of(token)?;
+        let params: Params<'_> = &[(&token.session.0, Type::UUID), (&secret, Type::UUID)];
+        if_alive(self.members.flag(&self.members.statements.renew, params).await?, token.session)
+    }
+
+    async fn update(&self, token: &SessionToken, role: Role) -> Result<(), CoordinatorError> {
+        let (secret, role) = (secret_of(token)?, codec::encode(&role));
+        let Members { statements, channel, .. } = &*self.members;
+        let params: Params<'_> = &[
+            (&token.session.0, Type::UUID),
+            (&secret, Type::UUID),
+            (&role, Type::BYTEA),
+            (channel, Type::TEXT),
+        ];
+        if_alive(self.members.flag(&statements.update, params).await?, token.session)
+    }
+
+    async fn close(&self, token: &SessionToken) -> Result<(), CoordinatorError> {
+        let Ok(secret) = secret_of(token) else { return Ok(()) };
+        let Members { statements, channel, .. } = &*self.members;
+        let params: Params<'_> =
+            &[(&token.session.0, Type::UUID), (&secret, Type::UUID), (channel, Type::TEXT)];
+        self.members.flag(&statements.close, params).await?;
+        Ok(())
+    }
+
+    async fn revoke(&self, session: SessionId) -> Result<(), CoordinatorError> {
+        let params: Params<'_> = &[(&session.0, Type::UUID)];
+        self.members.query(&self.members.statements.revoke, params).await?;
+        Ok(())
+    }
+
+    async fn acquire(&self, token: &SessionToken, lane: LaneId) -> Result<bool, CoordinatorError> {
+        let held = self.on_lane(&self.members.statements.acquire, token, lane).await?;
+        held.ok_or(CoordinatorError::SessionEnded { session: token.session })
+    }
+
+    async fn release(&self, token: &SessionToken, lane: LaneId) -> Result<(), CoordinatorError> {
+        if_alive(self.on_lane(&self.members.statements.release, token, lane).await?, token.session)
+    }
+
+    async fn watch(&self) -> Result<Box<dyn Watch>, CoordinatorError> {
+        self.follower.watch().await
+    }
+}
+
+impl PostgresCoordinator {
+    async fn on_lane(
+        &self,
+        sql: &str,
+        token: &SessionToken,
+        lane: LaneId,
+    ) -> Result<Option<bool>, CoordinatorError> {
+        let (secret, lane) = (secret_of(token)?, i32::from(lane.0));
+        let params: Params<'_> = &[
+            (&token.session.0, Type::UUID),
+            (&secret, Type::UUID),
+            (&lane, Type::INT4),
+            (&self.members.channel, Type::TEXT),
+        ];
+        self.members.flag(sql, params).await
+    }
+}
+
+fn if_alive(answer: Option<bool>, session: SessionId) -> Result<(), CoordinatorError> {
+    if answer == Some(true) { Ok(()) } else { Err(CoordinatorError::SessionEnded { session }) }
+}
+
+/// One that is no secret of ours is a wrong one.
+fn secret_of(token: &SessionToken) -> Result<Uuid, CoordinatorError> {
+    Uuid::try_parse(&token.secret).map_err(|_| CoordinatorError::SessionEnded { session: token.session })
+}
+
+/// Rounded up: a session never lives shorter than it was told.
+fn millis(ttl: Duration) -> i64 {
+    i64::try_from(ttl.as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX)
+}
+
+/// With the type of each, so that a statement needs no preparation.
+type Params<'a> = &'a [(&'a (dyn ToSql + Sync), Type)];
+
+/// The statements, with the names of one schema.
+#[derive(Debug)]
+struct Statements {
+    open: String,
+    renew: String,
+    update: String,
+    close: String,
+    revoke: String,
+    acquire: String,
+    release: String,
+    end: String,
+    raise: String,
+    look: String,
+    read: String,
+}
+
+impl Statements {
+    fn new(schema: &str) -> Self {
+        let sql = |text: &str| text.replace('@', &format!("{schema}."));
+        Self {
+            open: sql("SELECT @session_open($1, $2, $3, $4, $5)"),
+            renew: sql("UPDATE @session SET renewals = renewals + 1
+                WHERE session = $1 AND secret = $2 AND NOT revoked RETURNING true"),
+            update: sql("SELECT @session_update($1, $2, $3, $4)"),
+            close: sql("SELECT @session_close($1, $2, $3)"),
+            revoke: sql("UPDATE @session SET revoked = true WHERE session = $1 AND NOT revoked"),
+            acquire: sql("SELECT @grant_acquire($1, $2, $3, $4)"),
+            release: sql("SELECT @grant_release($1, $2, $3, $4)"),
+            end: sql("SELECT @session_end($1, $2, $3)"),
+            raise: sql("SELECT @members_raise($1, $2)"),
+            // A server that only reads must not be judged by: nobody could renew.
+            look: sql("SELECT NULL::uuid, revision, current_setting('transaction_read_only') FROM @members
+                UNION ALL SELECT session, renewals, NULL FROM @session"),
+            read: sql("SELECT NULL::uuid, revision, NULL::bigint, NULL::bytea, NULL::integer FROM @members
+                UNION ALL SELECT session, renewals, ttl, role, NULL FROM @session
+                UNION ALL SELECT session, NULL, NULL, NULL, lane FROM @lane_grant"),
+        }
+    }
+}
+
+/// Sessions and grants where they are kept.
+#[derive(Debug)]
+struct Members {
+    calls: Arc<Calls>,
+    statements: Statements,
+    /// Where changes are told.
+    channel: String,
+    told: Arc<Told>,
+}
+
+impl Members {
+    async fn query(&self, sql: &str, params: Params<'_>) -> Result<Vec<Row>, CoordinatorError> {
+        self.calls.query(sql, params).await.map_err(|error| coordinator_error(error.into()))
+    }
+
+    /// Runs a statement that answers with a truth or nothing.
+    async fn flag(&self, sql: &str, params: Params<'_>) -> Result<Option<bool>, CoordinatorError> {
+        match self.query(sql, params).await?.first() {
+            Some(row) => column(row, 0).map_err(coordinator_error),
+            None => Ok(None),
+        }
+    }
+}
+
+#[async_trait]
+impl Registry for Members {
+    async fn read(&self) -> Result<Reading, CoordinatorError> {
+        reading(&self.query(&self.statements.read, &[]).await?).map_err(coordinator_error)
+    }
+
+    async fn look(&self) -> Result<Look, CoordinatorError> {
+        look(&self.query(&self.statements.look, &[]).await?).map_err(coordinator_error)
+    }
+
+    async fn end(&self, overdue: &[Renewal]) -> Result<(), CoordinatorError> {
+        let sessions: Vec<Uuid> = overdue.iter().map(|renewal| renewal.session.0).collect();
+        let numbers: Vec<i64> = overdue.iter().map(|renewal| renewal.number.cast_signed()).collect();
+        let params: Params<'_> =
+            &[(&sessions, Type::UUID_ARRAY), (&numbers, Type::INT8_ARRAY), (&self.channel, Type::TEXT)];
+        self.query(&self.statements.end, params).await?;
+        Ok(())
+    }
+
+    async fn raise(&self, above: u64) -> Result<(), CoordinatorError> {
+        let above = above.cast_signed();
+        let params: Params<'_> = &[(&above, Type::INT8), (&self.channel, Type::TEXT)];
+        self.query(&self.statements.raise, params).await?;
+        Ok(())
+    }
+
+    fn listen(&self) -> Box<dyn Tidings> {
+        Box::new(Listening::start(Arc::clone(&self.calls), self.channel.clone(), Arc::clone(&self.told)))
+    }
+}
+
+fn look(rows: &[Row]) -> Result<Look, StoreError> {
+    let mut look = Look::default();
+    for row in rows {
+        match column::<Option<Uuid>>(row, 0)? {
+            Some(session) => look.numbers.push((SessionId(session), number(row, 1)?)),
+            None if column::<&str>(row, 2)? == "on" => {
+                return Err(StoreError::unavailable("the server only reads now"));
+            }
+            None => look.revision = number(row, 1)?,
+        }
+    }
+    Ok(look)
+}
+
+fn reading(rows: &[Row]) -> Result<Reading, StoreError> {
+    let (mut view, mut renewals) = (View::default(), Vec::new());
+    for row in rows {
+        let session = column::<Option<Uuid>>(row, 0)?.map(SessionId);
+        match (session, column::<Option<i32>>(row, 4)?) {
+            (None, _) => view.revision = number(row, 1)?,
+            (Some(session), Some(lane)) => {
+                let lane = u16::try_from(lane).map_err(unexpected)?;
+                view.grants.insert(LaneId(lane), session);
+            }
+            (Some(session), None) => {
+                let role = codec::decode(column(row, 3)?)?;
+                view.members.insert(session, Member { session, role });
+                let ttl = Duration::from_millis(number(row, 2)?);
+                renewals.push(Renewal { session, number: number(row, 1)?, ttl });
+            }
+        }
+    }
+    Ok(Reading { view, renewals })
+}
+
+/// In the words of the coordinator, which knows no other failure than that it cannot be asked.
+fn coordinator_error(error: StoreError) -> CoordinatorError {
+    let outcome = error.outcome();
+    match error {
+        StoreError::Unavailable { outcome, source } => CoordinatorError::Unavailable { outcome, source },
+        other => CoordinatorError::Unavailable { outcome, source: other.into() },
+    }
+}
+
+/// A few connections for statements that stand alone. One whose call was given up is closed: what it is still asked
+/// would hold up the next one.
+#[derive(Debug)]
+pub(crate) struct Calls {
+    pub(crate) database: Database,
+    idle: Mutex<Vec<Connection>>,
+}
+
+impl Calls {
+    pub(crate) async fn query(&self, sql: &str, params: Params<'_>) -> Result<Vec<Row>, CallError> {
+        let idle = self.lock().pop();
+        let connection = match idle.filter(|connection| !connection.client.is_closed()) {
+            Some(connection) => connection,
+            None => self.database.open_connection().await?,
+        };
+        let answer = self.database.in_time(connection.client.query_typed(sql, params)).await;
+        if !answer.as_ref().is_err_and(CallError::is_fatal) {
+            let mut idle = self.lock();
+            if idle.len() < IDLE_MAX {
+                idle.push(connection);
+            }
+        }
+        answer
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Connection>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

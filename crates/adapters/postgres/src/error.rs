@@ -1,0 +1,151 @@
+//! What the server says, in the words of the port.
+//!
+//! The question that matters is whether a write may have happened. A statement that the server has refused with an error
+//! was undone with its transaction. One that could not be sent never began. Of one whose answer did not come nobody
+//! knows, and that is also so when the connection ended with a reason: a server that shuts down may have committed
+//! before it said so.
+
+use std::fmt;
+use std::time::Duration;
+
+use deadpool_postgres::PoolError;
+use tasklane_ports::{Outcome, StoreError};
+use tokio_postgres::Error;
+use tokio_postgres::error::{DbError, Severity, SqlState};
+
+/// Raised by `write_lane` after it has written something: what is stored is not what was expected.
+pub(crate) const NOT_AS_EXPECTED: &str = "TL001";
+
+/// Why a call brought no answer.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CallError {
+    /// Nothing was sent: there is no connection.
+    #[error("{}", Told(.0))]
+    NoConnection(Error),
+    /// Nothing was sent: all connections are busy, or none can be made.
+    #[error("no connection was free or could be made in time")]
+    NoneFree,
+    /// It was sent, or may have been; the server refused it, or its answer did not come.
+    #[error("{}", Told(.0))]
+    Failed(Error),
+    /// It was sent, and nothing has come back.
+    #[error("no answer after {0:?}")]
+    TimedOut(Duration),
+    /// The store was closed.
+    #[error("the store was closed")]
+    Closed,
+}
+
+impl CallError {
+    /// The server's own code, if it is the server's refusal.
+    pub(crate) fn code(&self) -> Option<&SqlState> {
+        match self {
+            Self::NoConnection(error) | Self::Failed(error) => error.code(),
+            Self::NoneFree | Self::TimedOut(_) | Self::Closed => None,
+        }
+    }
+
+    /// Whether the connection can be used no more.
+    pub(crate) fn is_fatal(&self) -> bool {
+        match self {
+            Self::Failed(error) => error.as_db_error().is_none_or(ends_connection),
+            Self::NoConnection(_) | Self::NoneFree | Self::TimedOut(_) | Self::Closed => true,
+        }
+    }
+
+    /// The answer to somebody who only wanted to read.
+    pub(crate) fn of_read(self) -> StoreError {
+        match StoreError::from(self) {
+            StoreError::Unavailable { source, .. } => {
+                StoreError::Unavailable { outcome: Outcome::NotApplied, source }
+            }
+            other => other,
+        }
+    }
+}
+
+impl From<PoolError> for CallError {
+    fn from(error: PoolError) -> Self {
+        match error {
+            PoolError::Backend(error) => Self::NoConnection(error),
+            PoolError::Closed => Self::Closed,
+            PoolError::Timeout(_) | PoolError::NoRuntimeSpecified | PoolError::PostCreateHook(_) => {
+                Self::NoneFree
+            }
+        }
+    }
+}
+
+impl From<CallError> for StoreError {
+    fn from(error: CallError) -> Self {
+        match &error {
+            CallError::NoConnection(cause) => match cause.as_db_error() {
+                Some(db) if is_misconfigured(db.code()) => refused(&error),
+                _ => Self::unavailable(error),
+            },
+            CallError::NoneFree | CallError::Closed => Self::unavailable(error),
+            CallError::TimedOut(_) => Self::unknown(error),
+            CallError::Failed(cause) => match cause.as_db_error() {
+                None => Self::unknown(error),
+                Some(db) if ends_connection(db) => Self::unknown(error),
+                Some(db) => of_server(&db.code().clone(), error),
+            },
+        }
+    }
+}
+
+/// A statement was refused, and so undone.
+fn of_server(code: &SqlState, error: CallError) -> StoreError {
+    if *code == SqlState::DISK_FULL {
+        return StoreError::Full { source: error.into() };
+    }
+    if is_misconfigured(code) {
+        return refused(&error);
+    }
+    match &code.code()[..2] {
+        // Deadlocks; too few resources; locks and timeouts; read-only after a failover; a pooler without the statement;
+        // trouble of the system, and of the server's own.
+        "40" | "53" | "55" | "57" | "25" | "26" | "58" | "XX" => StoreError::unavailable(error),
+        _ => StoreError::corrupt(error),
+    }
+}
+
+/// Nothing that waiting would mend: no such database, role, schema or function, or no right to it.
+fn is_misconfigured(code: &SqlState) -> bool {
+    matches!(&code.code()[..2], "28" | "3D" | "3F" | "42")
+}
+
+fn refused(error: &CallError) -> StoreError {
+    StoreError::Refused { reason: error.to_string() }
+}
+
+fn ends_connection(error: &DbError) -> bool {
+    matches!(error.parsed_severity(), Some(Severity::Fatal | Severity::Panic)) || error.severity() == "FATAL"
+}
+
+/// An answer that no statement of ours gives.
+pub(crate) fn unexpected(error: impl Into<tasklane_ports::Source>) -> StoreError {
+    StoreError::corrupt(error)
+}
+
+/// The client's errors say little of themselves and keep the rest as their source.
+struct Told<'a>(&'a Error);
+
+impl fmt::Display for Told<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(db) = self.0.as_db_error() {
+            write!(f, "{} ({})", db.message(), db.code().code())?;
+            return match db.detail().or_else(|| db.hint()) {
+                Some(more) => write!(f, ": {more}"),
+                None => Ok(()),
+            };
+        }
+        write!(f, "{}", self.0)?;
+        let mut source = std::error::Error::source(self.0);
+        while let Some(cause) = source {
+            write!(f, ": {cause}")?;
+            source = cause.source();
+        }
+        Ok(())
+    }
+}

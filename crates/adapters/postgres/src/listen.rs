@@ -1,0 +1,139 @@
+//! Hears of changes by `LISTEN`, on a connection of its own.
+//!
+//! Behind a pooler that gives a connection to somebody else after each transaction, `LISTEN` is answered as if all were
+//! well, and nothing is ever heard. So each time the connection is made it is tried out: a notification sent over
+//! another connection must come back. Where it does not, that is told once, and changes are found by looking alone;
+//! now and then it is tried again.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tasklane_ports::follow::Tidings;
+use tokio::sync::{Notify, oneshot};
+use tokio::task::JoinHandle;
+use tokio_postgres::Notification;
+use tokio_postgres::types::Type;
+
+use crate::connect::Connection;
+use crate::coordinator::Calls;
+use crate::error::CallError;
+
+/// Pause before a connection that was lost is made anew.
+const AGAIN_AFTER: Duration = Duration::from_secs(1);
+/// Pause before it is tried again to hear something, where nothing could be heard.
+const TRY_AGAIN_AFTER: Duration = Duration::from_mins(1);
+/// What has not come back after this long will not.
+const HEARD_WITHIN: Duration = Duration::from_secs(5);
+/// A connection is asked this often whether it still is one.
+const ASK_EVERY: Duration = Duration::from_secs(30);
+/// Begins what is sent to try a connection out.
+const TRIAL: &str = "trial ";
+
+/// What was heard, and whether anything can be.
+#[derive(Debug, Default)]
+pub(crate) struct Told {
+    changed: Notify,
+    /// What a trial waits for, and who is told that it came.
+    trial: Mutex<Option<(String, oneshot::Sender<()>)>>,
+    /// The last trial was in vain.
+    deaf: AtomicBool,
+}
+
+impl Told {
+    pub(crate) fn warning(&self) -> Option<String> {
+        let sentence = "notifications of PostgreSQL are not heard, as behind a pooler in transaction mode: changes of \
+                        members and grants are noticed up to a second later; give the coordinator a URL that leads to \
+                        the server itself";
+        self.deaf.load(Ordering::Acquire).then(|| sentence.to_owned())
+    }
+
+    fn hear(&self, payload: &str) {
+        if !payload.starts_with(TRIAL) {
+            self.changed.notify_one();
+        } else if let Some((_, heard)) = self.lock().take_if(|(trial, _)| trial == payload) {
+            let _ = heard.send(());
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<(String, oneshot::Sender<()>)>> {
+        self.trial.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Listens until it is dropped.
+pub(crate) struct Listening {
+    told: Arc<Told>,
+    task: JoinHandle<()>,
+}
+
+impl Listening {
+    pub(crate) fn start(calls: Arc<Calls>, channel: String, told: Arc<Told>) -> Self {
+        let task = tokio::spawn(run(calls, channel, Arc::clone(&told)));
+        Self { told, task }
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+#[async_trait]
+impl Tidings for Listening {
+    async fn next(&mut self) {
+        self.told.changed.notified().await;
+    }
+}
+
+async fn run(calls: Arc<Calls>, channel: String, told: Arc<Told>) {
+    loop {
+        let pause = match listen(&calls, &channel, &told).await {
+            Ok(Some(connection)) => {
+                told.deaf.store(false, Ordering::Release);
+                // Before, something may have been missed.
+                told.changed.notify_one();
+                until_lost(&calls, connection).await;
+                AGAIN_AFTER
+            }
+            Ok(None) => {
+                if !told.deaf.swap(true, Ordering::AcqRel) {
+                    tracing::warn!("{}", told.warning().unwrap_or_default());
+                }
+                TRY_AGAIN_AFTER
+            }
+            Err(_) => AGAIN_AFTER,
+        };
+        tokio::time::sleep(pause).await;
+    }
+}
+
+/// A connection that hears, or `None` if it hears nothing.
+async fn listen(calls: &Calls, channel: &str, told: &Arc<Told>) -> Result<Option<Connection>, CallError> {
+    let hearing = Arc::clone(told);
+    let heard = move |notification: Notification| hearing.hear(notification.payload());
+    let (client, driver) = calls.database.open_listening(heard).await?;
+    let connection = Connection { client, driver };
+    let sql = format!("LISTEN \"{channel}\"");
+    calls.database.in_time(connection.client.batch_execute(&sql)).await?;
+    let trial = format!("{TRIAL}{:032x}", rand::random::<u128>());
+    let (heard, hears) = oneshot::channel();
+    *told.lock() = Some((trial.clone(), heard));
+    calls.query("SELECT pg_notify($1, $2)", &[(&channel, Type::TEXT), (&trial, Type::TEXT)]).await?;
+    let heard = tokio::time::timeout(HEARD_WITHIN, hears).await;
+    Ok(matches!(heard, Ok(Ok(()))).then_some(connection))
+}
+
+async fn until_lost(calls: &Calls, mut connection: Connection) {
+    loop {
+        tokio::select! {
+            _ = &mut connection.driver => return,
+            () = tokio::time::sleep(ASK_EVERY) => {}
+        }
+        if calls.database.in_time(connection.client.batch_execute("")).await.is_err() {
+            return;
+        }
+    }
+}

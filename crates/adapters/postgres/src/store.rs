@@ -1,0 +1,537 @@
+//! The store: submits, claims, commits and posts. Reading is in `load.rs` (for owners) and `query.rs` (for everyone),
+//! the end of tasks in `retire.rs`.
+
+use std::sync::{Arc, PoisonError, RwLock};
+
+use async_trait::async_trait;
+use rustc_hash::FxHashMap;
+use tasklane_core::command::Command;
+use tasklane_core::commit::{Commit, Group, GroupOutcome, SubmitOutcome};
+use tasklane_core::id::{CommitNo, Epoch, LaneId, QueueKey, TaskId};
+use tasklane_core::policy::{QueueBinding, VersionedPolicy};
+use tasklane_core::read::LanePage;
+use tasklane_core::task::{AttemptRecord, NewTask, TaskRow};
+use tasklane_core::time::Timestamp;
+use tasklane_ports::codec::{decode, encode};
+use tasklane_ports::{
+    AttemptList, ClaimLane, CountList, Expired, LaneHead, Load, PutPolicy, QueueCounts, Retire, Store,
+    StoreCapabilities, StoreError, Submit, TaskList, TaskPage, TaskView,
+};
+use tokio::task::JoinHandle;
+use tokio_postgres::{Client, Row};
+use uuid::Uuid;
+
+use crate::columns::Column;
+use crate::connect::{Database, PostgresOptions};
+use crate::error::{CallError, NOT_AS_EXPECTED, unexpected};
+use crate::judge::{self, Facts, Part, Question, Queues, Stored};
+use crate::known::KnownTasks;
+use crate::migrate::{self, migrate};
+use crate::outcomes;
+use crate::plan::{Fence, QueueNo, fingerprint_of, version_of};
+use crate::rows::{column, number, task_id};
+
+/// Most that one submit or commit may bring. A transaction of this size takes some hundred milliseconds.
+const CAPABILITIES: StoreCapabilities =
+    StoreCapabilities { ops_max: 16 << 10, bytes_max: 8 << 20, insert_and_assign: true };
+
+/// A write is decided anew this often when others change what it rests on. They get on each time, so that many in a row
+/// are a sign of trouble.
+const ROUNDS_MAX: usize = 20;
+
+/// Most queues remembered.
+const QUEUES_REMEMBERED: usize = 16 << 10;
+
+/// The store in a schema of a database. Also keeps logs and documents. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct PostgresStore {
+    pub(crate) database: Arc<Database>,
+    /// Numbers never change, and no queue is ever removed.
+    queues: Arc<RwLock<FxHashMap<QueueKey, QueueNo>>>,
+    pub(crate) known: Arc<KnownTasks>,
+    warnings: Arc<[String]>,
+}
+
+impl PostgresStore {
+    /// Opens the store that a URL names, `postgres://user:password@host:port/database` or
+    /// `postgres:///database?host=/run/postgresql`, with `?schema=…` if it shall lie elsewhere than `options` says.
+    /// Brings the schema to the newest version.
+    pub async fn connect(url: &str, options: &PostgresOptions) -> Result<Self, StoreError> {
+        let database = Database::from_url(url, options)?;
+        migrate(&database, &migrate::STORE).await?;
+        let warnings = warnings(&database).await?;
+        Ok(Self {
+            database: Arc::new(database),
+            queues: Arc::default(),
+            known: Arc::default(),
+            warnings: warnings.into(),
+        })
+    }
+
+    /// What the server may lose although it was acknowledged, in plain sentences; empty where that is nothing.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
+    /// Writes parts that belong together, and answers what became of each.
+    async fn write(
+        &self,
+        lane: LaneId,
+        fence: Option<&Commit>,
+        parts: &mut [Part<'_>],
+    ) -> Result<Vec<GroupOutcome>, StoreError> {
+        let queues = self.queue_numbers(queues_of(parts)).await?;
+        self.find_changed(parts, &queues).await?;
+        let parts = &*parts;
+        let mut plan = judge::presume(lane, parts, &queues);
+        for _ in 0..ROUNDS_MAX {
+            let plan = if let Some(plan) = plan.take() {
+                plan
+            } else {
+                let facts = self.facts(lane, Question::of(lane, parts, &queues)).await?;
+                judge::judge(lane, parts, &queues, &facts)
+            };
+            let write = plan.finish(fence.map(Fence::of));
+            if write.is_empty() {
+                return Ok(write.outcomes(0));
+            }
+            let answer = match fence {
+                Some(_) => self.database.commit(lane, &write).await,
+                None => {
+                    self.database.query(&self.database.statements.write, &write.params()).await.map(first)
+                }
+            };
+            let answer = match answer {
+                Ok(row) => Answer::of(&row)?,
+                Err(error) if error.code().is_some_and(|code| code.code() == NOT_AS_EXPECTED) => {
+                    Answer::Otherwise
+                }
+                Err(error) => return Err(error.into()),
+            };
+            match (answer, fence) {
+                (Answer::Written { base }, _) => {
+                    self.known.forget_finished(parts, &write.outcomes);
+                    return Ok(write.outcomes(base));
+                }
+                (Answer::Repeated { packed, base }, _) => {
+                    return Ok(outcomes::counted_from(outcomes::unpack(&decode(&packed)?), base));
+                }
+                (Answer::Otherwise, _) => {}
+                (Answer::Fenced { current }, Some(commit)) => {
+                    return Err(StoreError::Fenced { lane, held: commit.epoch, current });
+                }
+                (Answer::OutOfOrder { last }, Some(commit)) => {
+                    return Err(StoreError::OutOfOrder { lane, number: commit.number, last });
+                }
+                (Answer::Fenced { .. } | Answer::OutOfOrder { .. }, None) => {
+                    return Err(unexpected("a submit that is judged as a commit"));
+                }
+            }
+        }
+        Err(StoreError::unavailable("others kept changing what this rests on"))
+    }
+
+    /// The numbers of queues. Those that are not known yet are asked for, and made.
+    async fn queue_numbers<'a>(
+        &self,
+        queues: impl Iterator<Item = &'a QueueKey> + Send,
+    ) -> Result<Queues, StoreError> {
+        let mut numbers = Queues::default();
+        let mut unknown = Vec::new();
+        {
+            let known = self.queues.read().unwrap_or_else(PoisonError::into_inner);
+            let mut last = None;
+            for queue in queues {
+                // Tasks that come together are often of one queue.
+                if last == Some(queue) || numbers.contains_key(queue) {
+                    continue;
+                }
+                last = Some(queue);
+                match known.get(queue) {
+                    Some(number) => _ = numbers.insert(queue.clone(), *number),
+                    None => unknown.push(queue.clone()),
+                }
+            }
+        }
+        if unknown.is_empty() {
+            return Ok(numbers);
+        }
+        unknown.sort_unstable();
+        unknown.dedup();
+        let (mut namespaces, mut names) = (Column::texts(), Column::texts());
+        for queue in &unknown {
+            namespaces.text(queue.namespace.as_str());
+            names.text(queue.queue.as_str());
+        }
+        let row =
+            self.database.query_one(&self.database.statements.queue_numbers, &[&namespaces, &names]).await?;
+        let found: Vec<QueueNo> = column(&row, 0)?;
+        if found.len() != unknown.len() {
+            return Err(unexpected("not one number for each queue"));
+        }
+        let mut known = self.queues.write().unwrap_or_else(PoisonError::into_inner);
+        if known.len() + unknown.len() > QUEUES_REMEMBERED {
+            known.clear();
+        }
+        for (queue, number) in unknown.into_iter().zip(found) {
+            known.insert(queue.clone(), number);
+            numbers.insert(queue, number);
+        }
+        Ok(numbers)
+    }
+
+    /// Takes note of tasks that an owner has read, and is likely to change.
+    pub(crate) fn note<'a>(&self, rows: impl Iterator<Item = &'a TaskRow>) {
+        let queues = self.queues.read().unwrap_or_else(PoisonError::into_inner);
+        self.known.note(rows.filter_map(|row| Some((row.id, *queues.get(&row.head.queue)?))));
+    }
+
+    /// Finds the queues of the tasks that are changed. A task's queue never changes, so nothing has to be locked for it.
+    async fn find_changed(&self, parts: &mut [Part<'_>], queues: &Queues) -> Result<(), StoreError> {
+        let unknown = self.known.find(parts, queues);
+        if unknown.is_empty() {
+            return Ok(());
+        }
+        let ids = Column::of_uuids(unknown.iter().map(|id| id.0));
+        let mut found = FxHashMap::default();
+        for row in self.database.read(&self.database.statements.queues_of, &[&ids]).await? {
+            found.insert(task_id(&row, 0)?, column::<QueueNo>(&row, 1)?);
+        }
+        for part in parts.iter_mut().filter(|part| part.changed_in.is_none()) {
+            part.changed_in = part.changed().and_then(|id| found.get(&id).copied());
+        }
+        Ok(())
+    }
+
+    async fn queue_number(&self, queue: &QueueKey) -> Result<QueueNo, StoreError> {
+        Ok(self.queue_numbers(std::iter::once(queue)).await?[queue])
+    }
+
+    /// Reads what a write rests on.
+    async fn facts(&self, lane: LaneId, question: Question<'_>) -> Result<Facts, StoreError> {
+        let statements = &self.database.statements;
+        let mut facts = Facts::default();
+        let ids = Column::of_uuids(question.ids.iter().map(|id| id.0));
+        for row in self.database.read(&statements.facts, &[&ids]).await? {
+            facts.tasks.insert(task_id(&row, 0)?, stored(&row, 1)?);
+        }
+        if !question.keys.is_empty() {
+            let keys: Vec<_> = question.keys.into_iter().collect();
+            let (mut queues, mut names) = (Column::integers(), Column::byteas());
+            for (queue, name) in &keys {
+                queues.integer(*queue);
+                names.bytea(name.as_bytes());
+            }
+            let params: [&(dyn tokio_postgres::types::ToSql + Sync); 3] =
+                [&i32::from(lane.0), &queues, &names];
+            for row in self.database.read(&statements.key_facts, &params).await? {
+                let (task, until) = (task_id(&row, 1)?, column::<Option<i64>>(&row, 2)?);
+                let at = usize::try_from(column::<i64>(&row, 0)? - 1).map_err(unexpected)?;
+                let (queue, name) = keys.get(at).ok_or_else(|| unexpected("a key that was not asked for"))?;
+                facts.keys.insert((*queue, (*name).to_owned()), (task, until.map(Timestamp::from_micros)));
+                if column::<Option<i64>>(&row, 3)?.is_some() {
+                    facts.tasks.entry(task).or_insert(stored(&row, 3)?);
+                }
+            }
+        }
+        if !question.queues.is_empty() {
+            let mut queues = Column::integers();
+            question.queues.iter().for_each(|queue| queues.integer(*queue));
+            for row in self.database.read(&statements.waiting_facts, &[&i32::from(lane.0), &queues]).await? {
+                facts.waiting.insert(column(&row, 0)?, column(&row, 1)?);
+            }
+        }
+        Ok(facts)
+    }
+
+    /// Claims a lane. A commit of the old owner that is being written is waited for, but not for long.
+    async fn claim(&self, claim: ClaimLane) -> Result<Row, CallError> {
+        let database = &self.database;
+        let client = database.pooled().await?;
+        let pid = database.query_on(&client, "SELECT pg_backend_pid()", &[]).await.map(first)?;
+        let pid: i32 = pid.try_get(0).map_err(CallError::Failed)?;
+        let (lane, owner) = (i32::from(claim.lane.0), claim.owner.0);
+        let (seen, failures) = (claim.seen.0.cast_signed(), i64::from(claim.failures));
+        let params: [&(dyn tokio_postgres::types::ToSql + Sync); 4] = [&lane, &owner, &seen, &failures];
+        let claiming = database.query_on(&client, &database.statements.claim, &params);
+        tokio::pin!(claiming);
+        loop {
+            tokio::select! {
+                answer = &mut claiming => return answer.map(first),
+                () = tokio::time::sleep(database.options.claim_patience) => {
+                    // It says nothing when it fails: the claim goes on waiting, and its own timeout ends it.
+                    let end = "SELECT pg_terminate_backend(blocking) FROM unnest(pg_blocking_pids($1)) AS b(blocking)";
+                    let _ = database.query(end, &[&pid]).await;
+                }
+            }
+        }
+    }
+
+    /// Writes a commit and leaves its transaction open. For tests.
+    #[doc(hidden)]
+    pub async fn hold_commit(&self, commit: &Commit) -> Result<HeldCommit, StoreError> {
+        let mut parts: Vec<_> = commit.groups.iter().map(Part::of_group).collect();
+        let queues = self.queue_numbers(queues_of(&parts)).await?;
+        self.find_changed(&mut parts, &queues).await?;
+        let plan =
+            judge::presume(commit.lane, &parts, &queues).ok_or_else(|| unexpected("not to be presumed"))?;
+        let write = plan.finish(Some(Fence::of(commit)));
+        let (client, driver) = self.database.open().await?;
+        let failed = |error| StoreError::from(CallError::Failed(error));
+        client.batch_execute("BEGIN").await.map_err(failed)?;
+        let row = client.query_one(&self.database.statements.write, &write.params()).await.map_err(failed)?;
+        let Answer::Written { base } = Answer::of(&row)? else { return Err(unexpected("not written")) };
+        Ok(HeldCommit { client, driver, outcomes: write.outcomes(base) })
+    }
+}
+
+/// A commit that is written and not visible.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct HeldCommit {
+    client: Client,
+    driver: JoinHandle<()>,
+    outcomes: Vec<GroupOutcome>,
+}
+
+impl HeldCommit {
+    /// Makes it visible.
+    pub async fn release(self) -> Result<Vec<GroupOutcome>, StoreError> {
+        self.client
+            .batch_execute("COMMIT")
+            .await
+            .map_err(|error| StoreError::from(CallError::Failed(error)))?;
+        drop(self.client);
+        let _ = self.driver.await;
+        Ok(self.outcomes)
+    }
+}
+
+/// What `write_lane` answers.
+enum Answer {
+    Written {
+        base: u64,
+    },
+    Repeated {
+        packed: Vec<u8>,
+        base: u64,
+    },
+    Fenced {
+        current: Epoch,
+    },
+    OutOfOrder {
+        last: CommitNo,
+    },
+    /// Something else is stored than what it rests on.
+    Otherwise,
+}
+
+impl Answer {
+    fn of(row: &Row) -> Result<Self, StoreError> {
+        let base = || Ok::<_, StoreError>(column::<Option<i64>>(row, 3)?.unwrap_or(0).cast_unsigned());
+        Ok(match column::<i32>(row, 0)? {
+            0 => Self::Written { base: base()? },
+            1 => Self::Repeated { packed: column(row, 2)?, base: base()? },
+            2 => Self::Fenced { current: Epoch(number(row, 1)?) },
+            3 => Self::OutOfOrder { last: CommitNo(number(row, 1)?) },
+            4 => Self::Otherwise,
+            other => return Err(unexpected(format!("write_lane says {other}"))),
+        })
+    }
+}
+
+/// The queues of new tasks.
+fn queues_of<'a>(parts: &[Part<'a>]) -> impl Iterator<Item = &'a QueueKey> {
+    parts.iter().filter_map(|part| part.inserted().map(|(_, queue)| queue))
+}
+
+/// The one row of an answer that has one.
+fn first(rows: Vec<Row>) -> Row {
+    rows.into_iter().next().expect("a function that answers no set answers one row")
+}
+
+/// From columns with version, queue and what is fixed.
+fn stored(row: &Row, at: usize) -> Result<Stored, StoreError> {
+    let version = column(row, at)?;
+    Ok(Stored {
+        version: version_of(version).ok_or_else(|| unexpected(format!("a task has version {version}")))?,
+        queue: column(row, at + 1)?,
+        fingerprint: fingerprint_of(column(row, at + 2)?)
+            .ok_or_else(|| unexpected("a task without a fingerprint"))?,
+    })
+}
+
+/// Asks the server what it does to keep what it has acknowledged.
+async fn warnings(database: &Database) -> Result<Vec<String>, StoreError> {
+    let row = database
+        .query_one(
+            "SELECT current_setting('fsync'), current_setting('synchronous_commit'), current_setting('full_page_writes')",
+            &[],
+        )
+        .await?;
+    let setting = |at| column::<&str>(&row, at);
+    let mut warnings = Vec::new();
+    if setting(0)? == "off" {
+        warnings.push(
+            "PostgreSQL runs with fsync = off: after a crash of its machine the whole database may be lost."
+                .to_owned(),
+        );
+    }
+    if setting(1)? == "off" {
+        warnings.push(
+            "PostgreSQL runs with synchronous_commit = off: a crash of the server may take back what was acknowledged \
+             in the last moments."
+                .to_owned(),
+        );
+    }
+    if setting(2)? == "off" {
+        warnings.push(
+            "PostgreSQL runs with full_page_writes = off: after a crash of its machine data may be damaged."
+                .to_owned(),
+        );
+    }
+    Ok(warnings)
+}
+
+fn check_size(what: &'static str, parts: impl Iterator<Item = (usize, usize)>) -> Result<(), StoreError> {
+    let StoreCapabilities { ops_max, bytes_max, .. } = CAPABILITIES;
+    let (ops, bytes) = parts.fold((0, 0), |(ops, bytes), part| (ops + part.0, bytes + part.1));
+    if ops > ops_max {
+        return Err(StoreError::TooLarge { what, size: ops, max: ops_max });
+    }
+    if bytes > bytes_max {
+        return Err(StoreError::TooLarge { what, size: bytes, max: bytes_max });
+    }
+    Ok(())
+}
+
+#[async_trait]
+impl Store for PostgresStore {
+    fn capabilities(&self) -> StoreCapabilities {
+        CAPABILITIES
+    }
+
+    async fn submit(&self, submit: Submit) -> Result<Vec<SubmitOutcome>, StoreError> {
+        check_size("submit", submit.tasks.iter().map(|task| (NewTask::ops(task), NewTask::bytes(task))))?;
+        for task in submit.tasks.iter() {
+            assert_eq!(task.id.lane(), submit.lane, "task {} is submitted to another lane", task.id);
+        }
+        let mut parts: Vec<_> = submit.tasks.iter().map(Part::of_task).collect();
+        let outcomes = self.write(submit.lane, None, &mut parts).await?;
+        outcomes
+            .into_iter()
+            .map(|outcome| match outcome {
+                GroupOutcome::Applied { seq: Some(seq) } => Ok(SubmitOutcome::Created { seq }),
+                GroupOutcome::NotCreated(refused) => Ok(refused),
+                GroupOutcome::Applied { seq: None } | GroupOutcome::Mismatch { .. } => {
+                    Err(unexpected("a submit that changes a task"))
+                }
+            })
+            .collect()
+    }
+
+    async fn lane_head(&self, lane: LaneId) -> Result<LaneHead, StoreError> {
+        let rows = self.database.read(&self.database.statements.lane_head, &[&i32::from(lane.0)]).await?;
+        let Some(row) = rows.first() else {
+            return Ok(LaneHead { epoch: Epoch(0), owner: None, commit: CommitNo(0), failures: 0 });
+        };
+        Ok(LaneHead {
+            epoch: Epoch(number(row, 0)?),
+            owner: column::<Option<Uuid>>(row, 1)?.map(tasklane_core::id::OwnerId),
+            commit: CommitNo(number(row, 2)?),
+            failures: u32::try_from(column::<i64>(row, 3)?).map_err(unexpected)?,
+        })
+    }
+
+    async fn claim_lane(&self, claim: ClaimLane) -> Result<Epoch, StoreError> {
+        let row = self.claim(claim).await?;
+        match column::<Option<i64>>(&row, 0)? {
+            Some(claimed) => Ok(Epoch(claimed.cast_unsigned())),
+            None => Err(StoreError::ClaimLost { lane: claim.lane, current: Epoch(number(&row, 1)?) }),
+        }
+    }
+
+    async fn commit(&self, commit: &Commit) -> Result<Vec<GroupOutcome>, StoreError> {
+        check_size("commit", commit.groups.iter().map(|group| (Group::ops(group), Group::bytes(group))))?;
+        for new in commit.groups.iter().filter_map(|group| group.insert.as_ref()) {
+            assert_eq!(new.id.lane(), commit.lane, "task {} is inserted into another lane", new.id);
+        }
+        let mut parts: Vec<_> = commit.groups.iter().map(Part::of_group).collect();
+        self.write(commit.lane, Some(commit), &mut parts).await
+    }
+
+    async fn post(&self, lane: LaneId, commands: &[Command]) -> Result<(), StoreError> {
+        // Posting a part is right: each command stands for itself.
+        for commands in commands.chunks(CAPABILITIES.ops_max) {
+            let mut encoded = Column::byteas();
+            for command in commands {
+                encoded.bytea(&encode(command));
+            }
+            self.database.query(&self.database.statements.post, &[&i32::from(lane.0), &encoded]).await?;
+        }
+        Ok(())
+    }
+
+    async fn load(&self, load: Load) -> Result<LanePage, StoreError> {
+        self.load_page(load).await
+    }
+
+    async fn bind_queue(&self, queue: &QueueKey, binding: &QueueBinding) -> Result<QueueBinding, StoreError> {
+        let number = self.queue_number(queue).await?;
+        let row =
+            self.database.query_one(&self.database.statements.bind, &[&number, &encode(binding)]).await?;
+        decode(column(&row, 0)?)
+    }
+
+    async fn put_policy(&self, put: PutPolicy) -> Result<u64, StoreError> {
+        let number = self.queue_number(&put.queue).await?;
+        // No version is that high, so it is a conflict.
+        let expected = i64::try_from(put.expected).unwrap_or(i64::MAX);
+        let policy = encode(&put.policy);
+        let row = self
+            .database
+            .query_one(&self.database.statements.put_policy, &[&number, &expected, &policy])
+            .await?;
+        match column::<Option<i64>>(&row, 0)? {
+            None => Ok(put.expected + 1),
+            Some(current) => Err(StoreError::PolicyConflict {
+                queue: put.queue,
+                expected: put.expected,
+                current: current.cast_unsigned(),
+            }),
+        }
+    }
+
+    async fn policy(&self, queue: &QueueKey) -> Result<VersionedPolicy, StoreError> {
+        self.policy_of(queue).await
+    }
+
+    async fn tasks(&self, ids: &[TaskId]) -> Result<Vec<Option<TaskView>>, StoreError> {
+        self.views(ids).await
+    }
+
+    async fn attempts(&self, list: AttemptList) -> Result<Vec<AttemptRecord>, StoreError> {
+        self.attempts_of(list).await
+    }
+
+    async fn list(&self, list: TaskList) -> Result<TaskPage, StoreError> {
+        self.page(&list).await
+    }
+
+    async fn counts(&self, list: CountList) -> Result<Vec<QueueCounts>, StoreError> {
+        self.queue_counts(&list).await
+    }
+
+    async fn expired(&self, retire: Retire) -> Result<Expired, StoreError> {
+        self.expired_page(&retire).await
+    }
+
+    async fn retire(&self, strip: &[TaskId], forget: &[TaskId]) -> Result<(), StoreError> {
+        self.retire_tasks(strip, forget).await
+    }
+
+    async fn close(&self) -> Result<(), StoreError> {
+        self.database.close();
+        Ok(())
+    }
+}

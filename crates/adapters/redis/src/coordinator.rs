@@ -1,0 +1,316 @@
+//! The coordinator: sessions and grants as plain data in one slot, one script for each verb.
+//!
+//! Redis's own expiry is not used: it follows the wall clock, and a session's grants must end with it in one step.
+//! Instead each session has a number that rises with every renewal, and every process that watches judges by its own
+//! steady clock (`tasklane_ports::judge`). Changes are published; a process that only holds a session neither
+//! listens nor judges.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use redis::{Cmd, Value};
+use tasklane_core::id::{LaneId, SessionId};
+use tasklane_core::member::{Member, Role};
+use tasklane_ports::follow::{Follower, Look, Reading, Registry, Tidings};
+use tasklane_ports::judge::Renewal;
+use tasklane_ports::{
+    Coordinator, CoordinatorCapabilities, CoordinatorError, OpenSession, SessionToken, StoreError, View,
+    Watch, codec,
+};
+use tokio::sync::Notify;
+use uuid::Uuid;
+
+use crate::connect::{RedisOptions, Server, Traffic, Use};
+use crate::error::{coordinator_error, unexpected};
+use crate::keys::MemberKeys;
+use crate::layout::{self, Answer};
+use crate::script::{SCRIPTS, Script};
+use crate::subscriber::{Listener, Listening, Subscriber};
+
+/// Judges look at least every 200 milliseconds, and allow for a gap of a third of a TTL.
+const TTL_MIN: Duration = Duration::from_secs(1);
+
+/// A renewal that takes longer is made again over another connection, while there is time for it.
+const RESPONSE_TIMEOUT_MAX: Duration = Duration::from_secs(2);
+
+/// Hexadecimal digits of a secret.
+const SECRET_LEN: usize = 32;
+
+/// The coordinator on a Redis server or cluster. Watches outlive it, unless it is told to disconnect.
+#[derive(Debug)]
+pub struct RedisCoordinator {
+    members: Arc<Members>,
+    follower: Follower,
+}
+
+impl RedisCoordinator {
+    /// Opens the coordinator that a URL names, as [`RedisStore::connect`](crate::RedisStore::connect) does.
+    pub async fn connect(url: &str, options: &RedisOptions) -> Result<Self, StoreError> {
+        let response_timeout = options.response_timeout.min(RESPONSE_TIMEOUT_MAX);
+        let options = RedisOptions { response_timeout, ..options.clone() };
+        let (server, prefix) = Server::connect(url, &options, Use::Data).await?;
+        let server = Arc::new(server);
+        let subscriber = Subscriber::new(Arc::clone(&server));
+        let members = Arc::new(Members { server, keys: MemberKeys::new(&prefix), subscriber });
+        let registry: Arc<dyn Registry> = Arc::clone(&members) as _;
+        Ok(Self { members, follower: Follower::new(registry) })
+    }
+
+    /// How acknowledged writes may be lost on this server, in a plain sentence each. Empty where they are safe.
+    pub fn warnings(&self) -> &[String] {
+        self.members.server.warnings()
+    }
+
+    /// Ends all watches and closes the connection. Sessions stay what they are.
+    pub async fn disconnect(&self) {
+        self.follower.close();
+        self.members.server.close().await;
+    }
+
+    /// Does something as a session. Answers `None` if there is no such session.
+    async fn act(&self, script: &Script, token: &SessionToken, with: Option<&[u8]>) -> Acted {
+        let mut call = self.members.call(script);
+        call.arg(name_of(token.session)).arg(&token.secret);
+        if let Some(with) = with {
+            call.arg(with);
+        }
+        self.members.run(script, &call).await
+    }
+}
+
+type Acted = Result<Value, CoordinatorError>;
+
+#[async_trait]
+impl Coordinator for RedisCoordinator {
+    fn capabilities(&self) -> CoordinatorCapabilities {
+        CoordinatorCapabilities { ttl_min: TTL_MIN }
+    }
+
+    async fn open(&self, open: OpenSession) -> Result<SessionToken, CoordinatorError> {
+        let OpenSession { session, ttl, role } = open;
+        if ttl < TTL_MIN {
+            return Err(CoordinatorError::TtlTooShort { ttl, min: TTL_MIN });
+        }
+        let secret = format!("{:032x}", rand::random::<u128>());
+        let mut stored = secret.clone().into_bytes();
+        stored.extend(millis(ttl).to_be_bytes());
+        stored.extend(codec::encode(&role));
+        let mut call = self.members.call(&SCRIPTS.open);
+        call.arg(name_of(session)).arg(stored);
+        let token = SessionToken { session, secret };
+        if_alive(&self.members.run(&SCRIPTS.open, &call).await?, token.session)?;
+        Ok(token)
+    }
+
+    async fn renew(&self, token: &SessionToken) -> Result<(), CoordinatorError> {
+        if_alive(&self.act(&SCRIPTS.renew, token, None).await?, token.session)
+    }
+
+    async fn update(&self, token: &SessionToken, role: Role) -> Result<(), CoordinatorError> {
+        if_alive(&self.act(&SCRIPTS.update, token, Some(&codec::encode(&role))).await?, token.session)
+    }
+
+    async fn close(&self, token: &SessionToken) -> Result<(), CoordinatorError> {
+        self.act(&SCRIPTS.close, token, None).await?;
+        Ok(())
+    }
+
+    async fn revoke(&self, session: SessionId) -> Result<(), CoordinatorError> {
+        let mut call = self.members.call(&SCRIPTS.revoke);
+        call.arg(name_of(session));
+        self.members.run(&SCRIPTS.revoke, &call).await?;
+        Ok(())
+    }
+
+    async fn acquire(&self, token: &SessionToken, lane: LaneId) -> Result<bool, CoordinatorError> {
+        match self.act(&SCRIPTS.acquire, token, Some(lane.to_string().as_bytes())).await? {
+            Value::Nil => Err(CoordinatorError::SessionEnded { session: token.session }),
+            held => Ok(held == Value::Int(1)),
+        }
+    }
+
+    async fn release(&self, token: &SessionToken, lane: LaneId) -> Result<(), CoordinatorError> {
+        let lane = lane.to_string();
+        if_alive(&self.act(&SCRIPTS.release, token, Some(lane.as_bytes())).await?, token.session)
+    }
+
+    async fn watch(&self) -> Result<Box<dyn Watch>, CoordinatorError> {
+        self.follower.watch().await
+    }
+}
+
+fn if_alive(answer: &Value, session: SessionId) -> Result<(), CoordinatorError> {
+    if *answer == Value::Int(1) { Ok(()) } else { Err(CoordinatorError::SessionEnded { session }) }
+}
+
+/// Rounded up: a session never lives shorter than it was told.
+fn millis(ttl: Duration) -> u64 {
+    u64::try_from(ttl.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
+/// Sessions by name, as people read them too.
+fn name_of(session: SessionId) -> String {
+    session.0.simple().to_string()
+}
+
+fn session_of(name: &[u8]) -> Result<SessionId, StoreError> {
+    Uuid::try_parse_ascii(name).map(SessionId).map_err(StoreError::corrupt)
+}
+
+/// Sessions and grants where they are kept.
+#[derive(Debug)]
+struct Members {
+    server: Arc<Server>,
+    keys: MemberKeys,
+    subscriber: Subscriber,
+}
+
+impl Members {
+    /// A call of a script that may publish a change; what follows are its arguments.
+    fn call(&self, script: &Script) -> Cmd {
+        let publish = if self.server.is_cluster() { "SPUBLISH" } else { "PUBLISH" };
+        let mut call = script.call(self.keys.all());
+        call.arg(publish).arg(&self.keys.channel);
+        call
+    }
+
+    async fn run(&self, script: &Script, call: &Cmd) -> Result<Value, CoordinatorError> {
+        Ok(self.server.run(script, self.keys.slot, Traffic::Lane, call).await?)
+    }
+}
+
+#[async_trait]
+impl Registry for Members {
+    async fn read(&self) -> Result<Reading, CoordinatorError> {
+        let call = SCRIPTS.members.call(self.keys.all());
+        reading(self.run(&SCRIPTS.members, &call).await?).map_err(coordinator_error)
+    }
+
+    async fn look(&self) -> Result<Look, CoordinatorError> {
+        let call = SCRIPTS.look.call(self.keys.looked_at());
+        look(self.run(&SCRIPTS.look, &call).await?).map_err(coordinator_error)
+    }
+
+    async fn end(&self, overdue: &[Renewal]) -> Result<(), CoordinatorError> {
+        let mut call = self.call(&SCRIPTS.end);
+        for renewal in overdue {
+            call.arg(name_of(renewal.session)).arg(renewal.number);
+        }
+        self.run(&SCRIPTS.end, &call).await?;
+        Ok(())
+    }
+
+    async fn raise(&self, above: u64) -> Result<(), CoordinatorError> {
+        let mut call = self.call(&SCRIPTS.raise);
+        call.arg(above);
+        self.run(&SCRIPTS.raise, &call).await?;
+        Ok(())
+    }
+
+    fn listen(&self) -> Box<dyn Tidings> {
+        let told = Arc::new(Told::default());
+        let listener: Arc<dyn Listener> = Arc::clone(&told) as _;
+        let (listening, _) = self.subscriber.listen(&self.keys.channel, self.keys.slot, listener);
+        Box::new(Changes { told, _listening: listening })
+    }
+}
+
+/// Told of a change.
+#[derive(Debug, Default)]
+struct Told(Notify);
+
+impl Listener for Told {
+    fn hear(&self, _revision: &Arc<Vec<u8>>) {
+        self.0.notify_one();
+    }
+
+    fn resumed(&self) {
+        self.0.notify_one();
+    }
+}
+
+struct Changes {
+    told: Arc<Told>,
+    _listening: Listening,
+}
+
+#[async_trait]
+impl Tidings for Changes {
+    async fn next(&mut self) {
+        self.told.0.notified().await;
+    }
+}
+
+fn look(answer: Value) -> Result<Look, StoreError> {
+    let mut answer = Answer::new(answer)?;
+    let mut numbers = Vec::with_capacity(answer.len() / 2);
+    while answer.len() > 1 {
+        numbers.push((session_of(&answer.bytes()?)?, answer.number()?));
+    }
+    Ok(Look { revision: answer.number()?, numbers })
+}
+
+fn reading(answer: Value) -> Result<Reading, StoreError> {
+    let mut answer = Answer::new(answer)?;
+    let revision = answer.number()?;
+    let (mut sessions, mut numbers, mut held) = (answer.list()?, answer.list()?, answer.list()?);
+    let mut by_session = BTreeMap::new();
+    while !numbers.is_empty() {
+        by_session.insert(session_of(&numbers.bytes()?)?, numbers.number()?);
+    }
+    let mut members = BTreeMap::new();
+    let mut renewals = Vec::with_capacity(sessions.len() / 2);
+    while !sessions.is_empty() {
+        let session = session_of(&sessions.bytes()?)?;
+        let stored = sessions.bytes()?;
+        let cut_off = || unexpected("a session cut off");
+        let (ttl, role) =
+            stored.get(SECRET_LEN..).ok_or_else(cut_off)?.split_at_checked(8).ok_or_else(cut_off)?;
+        let ttl = Duration::from_millis(layout::be_number(ttl)?);
+        members.insert(session, Member { session, role: codec::decode(role)? });
+        let number = *by_session.get(&session).ok_or_else(|| unexpected("a session without a number"))?;
+        renewals.push(Renewal { session, number, ttl });
+    }
+    let mut grants = BTreeMap::new();
+    while !held.is_empty() {
+        let lane = u16::try_from(held.number()?).map_err(StoreError::corrupt)?;
+        grants.insert(LaneId(lane), session_of(&held.bytes()?)?);
+    }
+    Ok(Reading { view: View { revision, members, grants }, renewals })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_script_of_sessions_looks_at_a_clock() {
+        let crate::script::Scripts {
+            open,
+            renew,
+            update,
+            close,
+            revoke,
+            acquire,
+            release,
+            end,
+            raise,
+            look,
+            members,
+            ..
+        } = &*SCRIPTS;
+        for script in [open, renew, update, close, revoke, acquire, release, end, raise, look, members] {
+            for clock in ["TIME", "EXPIRE", "'EX'", "'PX'"] {
+                assert!(!script.code().contains(clock), "{clock}: {}", script.code());
+            }
+        }
+    }
+
+    #[test]
+    fn a_ttl_is_never_cut() {
+        assert_eq!(millis(Duration::from_secs(5)), 5_000);
+        assert_eq!(millis(Duration::from_nanos(1_000_001)), 2);
+    }
+}

@@ -1,0 +1,209 @@
+//! Publishes without making anybody wait: a task sends what waits, one payload for each channel at a time.
+//!
+//! While a payload is on its way, what comes for the same channel gathers and travels as the next one; so the slower the
+//! server, the larger the payloads. Channels do not wait for each other: in a cluster one node that does not answer
+//! holds up nobody else's. What was not sent, or got no answer, is not sent again.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use futures::StreamExt;
+use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
+use tokio::sync::Notify;
+
+use crate::connect::{Server, Traffic};
+use crate::error::CallError;
+use crate::payload::Batch;
+
+/// A payload that is larger is not added to, …
+const PAYLOAD_BYTES: usize = 1 << 20;
+/// … and what waits for all channels is not more than this. What does not fit is dropped.
+const WAITING_BYTES_MAX: usize = 64 << 20;
+
+/// Ends with what it still has to send when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Publisher(Arc<Shared>);
+
+struct Shared {
+    state: Mutex<State>,
+    woken: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    channels: HashMap<String, Channel>,
+    /// Channels with something to send and nothing on its way.
+    ready: Vec<String>,
+    /// That wait in all channels.
+    bytes: usize,
+    /// What became of the last payload, if it did not go through.
+    failure: Option<String>,
+    closed: bool,
+}
+
+struct Channel {
+    slot: u16,
+    /// The oldest first; each is a payload.
+    waiting: std::collections::VecDeque<Batch>,
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared").field("bytes", &self.lock().bytes).finish_non_exhaustive()
+    }
+}
+
+impl Publisher {
+    /// Sends over `server` until it is dropped. Must be called within a tokio runtime.
+    pub(crate) fn start(server: Arc<Server>) -> Self {
+        let shared = Arc::new(Shared { state: Mutex::default(), woken: Notify::new() });
+        tokio::spawn(run(server, Arc::clone(&shared)));
+        Self(shared)
+    }
+
+    /// Sends, or drops when too much is waiting.
+    pub(crate) fn put(&self, channel: String, slot: u16, batch: Batch) {
+        if self.0.lock().put(channel, slot, batch) {
+            self.0.woken.notify_one();
+        }
+    }
+
+    /// Why the last payload did not go through, if it did not.
+    pub(crate) fn failure(&self) -> Option<String> {
+        self.0.lock().failure.clone()
+    }
+
+    pub(crate) fn close(&self) {
+        self.0.lock().closed = true;
+        self.0.woken.notify_one();
+    }
+}
+
+impl Drop for Publisher {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Answers whether the task has something to do that it did not have before.
+    fn put(&mut self, name: String, slot: u16, batch: Batch) -> bool {
+        let bytes = batch.bytes();
+        if self.bytes + bytes > WAITING_BYTES_MAX && self.bytes > 0 {
+            return false;
+        }
+        self.bytes += bytes;
+        if let Some(channel) = self.channels.get_mut(&name) {
+            match channel.waiting.back_mut().filter(|last| last.bytes() + bytes <= PAYLOAD_BYTES) {
+                Some(last) => last.append(&batch),
+                None => channel.waiting.push_back(batch),
+            }
+            return false;
+        }
+        self.ready.push(name.clone());
+        self.channels.insert(name, Channel { slot, waiting: [batch].into() });
+        true
+    }
+
+    /// What a channel sends next. It is forgotten when there is nothing.
+    fn next(&mut self, name: &str) -> Option<(u16, Batch)> {
+        let channel = self.channels.get_mut(name)?;
+        if let Some(batch) = channel.waiting.pop_front() {
+            self.bytes -= batch.bytes();
+            return Some((channel.slot, batch));
+        }
+        self.channels.remove(name);
+        None
+    }
+}
+
+type Sent = BoxFuture<'static, (String, Result<(), CallError>)>;
+
+async fn run(server: Arc<Server>, shared: Arc<Shared>) {
+    let mut under_way: FuturesUnordered<Sent> = FuturesUnordered::new();
+    loop {
+        let (ready, closed) = {
+            let mut state = shared.lock();
+            (std::mem::take(&mut state.ready), state.closed)
+        };
+        for name in ready {
+            start_next(&server, &shared, name, &mut under_way);
+        }
+        if closed && under_way.is_empty() {
+            return;
+        }
+        tokio::select! {
+            Some((name, sent)) = under_way.next() => {
+                shared.lock().failure = sent.err().map(|error| error.to_string());
+                start_next(&server, &shared, name, &mut under_way);
+            }
+            () = shared.woken.notified() => {}
+        }
+    }
+}
+
+fn start_next(server: &Arc<Server>, shared: &Shared, name: String, under_way: &mut FuturesUnordered<Sent>) {
+    if let Some((slot, batch)) = shared.lock().next(&name) {
+        let server = Arc::clone(server);
+        under_way.push(Box::pin(async move {
+            let mut command = redis::cmd(if server.is_cluster() { "SPUBLISH" } else { "PUBLISH" });
+            command.arg(&name).arg(batch.payload());
+            let sent = server.call(slot, Traffic::Lane, &command).await;
+            (name, sent.map(|_| ()))
+        }));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn batch(bytes: usize) -> Batch {
+        let mut batch = Batch::default();
+        batch.add(&vec![0; bytes - 4]);
+        batch
+    }
+
+    fn put(state: &mut State, name: &str, bytes: usize) -> bool {
+        state.put(name.to_owned(), 7, batch(bytes))
+    }
+
+    #[test]
+    fn what_waits_for_a_channel_travels_together() {
+        let mut state = State::default();
+        assert!(put(&mut state, "a", 100));
+        assert!(put(&mut state, "b", 100));
+        assert_eq!(std::mem::take(&mut state.ready), ["a", "b"]);
+        assert_eq!(state.next("a"), Some((7, batch(100))));
+        // The first is on its way.
+        assert!(!put(&mut state, "a", 200));
+        assert!(!put(&mut state, "a", 300));
+        let (_, both) = state.next("a").unwrap();
+        assert_eq!(both.bytes(), 500);
+        assert_eq!(state.next("a"), None);
+        assert_eq!((state.bytes, state.channels.len()), (100, 1));
+        assert!(put(&mut state, "a", 100), "it begins anew");
+    }
+
+    #[test]
+    fn payloads_and_what_waits_are_bounded() {
+        let mut state = State::default();
+        for _ in 0..100 {
+            put(&mut state, "a", PAYLOAD_BYTES);
+        }
+        assert_eq!(state.bytes, WAITING_BYTES_MAX);
+        assert_eq!(state.channels["a"].waiting.len(), 64);
+        // What is large on its own has its turn when nothing else waits.
+        let mut state = State::default();
+        assert!(put(&mut state, "a", WAITING_BYTES_MAX + 1));
+        assert!(!put(&mut state, "b", 100));
+    }
+}

@@ -1,0 +1,5 @@
+-- KEYS: as for everything that touches sessions. Answers the revision, then sessions, renewals and grants.
+local call = redis.call
+return {
+  call('GET', KEYS[5]) or '0', call('HGETALL', KEYS[1]), call('HGETALL', KEYS[2]), call('HGETALL', KEYS[4]),
+}

@@ -1,0 +1,387 @@
+//! Subscriptions: one connection of its own for all of a process, made anew when it is lost.
+//!
+//! A task keeps what is subscribed at the server equal to what is asked for here. In a cluster channels belong to slots
+//! as keys do (`SSUBSCRIBE`), so there is one connection for each node that is needed, and a channel follows its slot.
+//! Whatever was published while a connection was lost is lost; those who listen are told that they have missed
+//! something. A connection on which nothing came for a while is asked whether it still is one. None is there while
+//! nobody listens.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use futures::future::join_all;
+use redis::{PushInfo, PushKind, RedisError, Value};
+use tokio::sync::{Notify, oneshot};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use crate::connect::{Place, Server};
+use crate::error::{CallError, is_passing_refusal};
+use crate::link::{Live, Pushes};
+
+/// Pause before what could not be done is tried again, …
+const AGAIN_AFTER: Duration = Duration::from_millis(200);
+/// … and before what the server has refused is asked for again: somebody has to give the right to it first.
+const REFUSED_FOR: Duration = LOOK_EVERY;
+/// Connections are looked at this often, …
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// … and one on which nothing came between so many looks is asked.
+const SILENT_LOOKS: u32 = 2;
+
+/// Hears what is published on a channel. Called by the connection, so it must be quick.
+pub(crate) trait Listener: Send + Sync {
+    /// Something was published.
+    fn hear(&self, payload: &Arc<Vec<u8>>);
+
+    /// From now on what is published is heard. Before, something may have been missed.
+    fn resumed(&self);
+}
+
+/// Where subscriptions are made.
+#[derive(Debug)]
+pub(crate) struct Subscriber {
+    shared: Arc<Shared>,
+    /// The task, while somebody listens.
+    running: Mutex<Weak<Running>>,
+}
+
+struct Shared {
+    server: Arc<Server>,
+    channels: Mutex<HashMap<String, Channel>>,
+    woken: Notify,
+}
+
+struct Channel {
+    slot: u16,
+    listeners: Vec<Arc<dyn Listener>>,
+    /// Where it is subscribed.
+    at: Option<Place>,
+    /// Who waits for that.
+    waiting: Vec<oneshot::Sender<Result<(), RedisError>>>,
+}
+
+#[derive(Debug)]
+struct Running(JoinHandle<()>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared").field("server", &self.server).finish_non_exhaustive()
+    }
+}
+
+/// Somebody listens to a channel until this is dropped.
+pub(crate) struct Listening {
+    shared: Arc<Shared>,
+    name: String,
+    listener: Arc<dyn Listener>,
+    _running: Arc<Running>,
+}
+
+impl fmt::Debug for Listening {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Listening").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl Subscriber {
+    pub(crate) fn new(server: Arc<Server>) -> Self {
+        let shared = Shared { server, channels: Mutex::default(), woken: Notify::new() };
+        Self { shared: Arc::new(shared), running: Mutex::default() }
+    }
+
+    /// Listens to a channel. The second value says when the server has confirmed it, or that it could not be asked; it is
+    /// tried again all the same.
+    pub(crate) fn listen(
+        &self,
+        name: &str,
+        slot: u16,
+        listener: Arc<dyn Listener>,
+    ) -> (Listening, oneshot::Receiver<Result<(), RedisError>>) {
+        let running = {
+            let mut place = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+            place.upgrade().unwrap_or_else(|| {
+                // What the last task had subscribed went with its connections.
+                self.shared.lock().values_mut().for_each(|channel| channel.at = None);
+                let running = Arc::new(Running(tokio::spawn(run(Arc::clone(&self.shared)))));
+                *place = Arc::downgrade(&running);
+                running
+            })
+        };
+        let (confirm, confirmed) = oneshot::channel();
+        {
+            let mut channels = self.shared.lock();
+            let new = || Channel { slot, listeners: Vec::new(), at: None, waiting: Vec::new() };
+            let channel = channels.entry(name.to_owned()).or_insert_with(new);
+            channel.listeners.push(Arc::clone(&listener));
+            if channel.at.is_some() {
+                let _ = confirm.send(Ok(()));
+            } else {
+                channel.waiting.push(confirm);
+            }
+        }
+        self.shared.woken.notify_one();
+        let shared = Arc::clone(&self.shared);
+        (Listening { shared, name: name.to_owned(), listener, _running: running }, confirmed)
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        let mut channels = self.shared.lock();
+        if let Some(channel) = channels.get_mut(&self.name) {
+            channel.listeners.retain(|listener| !Arc::ptr_eq(listener, &self.listener));
+            if channel.listeners.is_empty() {
+                channels.remove(&self.name);
+                self.shared.woken.notify_one();
+            }
+        }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Channel>> {
+        self.channels.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn hear(&self, name: &[u8], payload: Vec<u8>) {
+        let Ok(name) = std::str::from_utf8(name) else { return };
+        if let Some(channel) = self.lock().get(name) {
+            let payload = Arc::new(payload);
+            channel.listeners.iter().for_each(|listener| listener.hear(&payload));
+        }
+    }
+
+    fn subscribed(&self, name: &str, place: &Place) {
+        if let Some(channel) = self.lock().get_mut(name) {
+            channel.at = Some(place.clone());
+            channel.waiting.drain(..).for_each(|waiting| _ = waiting.send(Ok(())));
+            channel.listeners.iter().for_each(|listener| listener.resumed());
+        }
+    }
+
+    fn failed(&self, name: &str, error: &RedisError) {
+        if let Some(channel) = self.lock().get_mut(name) {
+            channel.waiting.drain(..).for_each(|waiting| _ = waiting.send(Err(error.clone())));
+        }
+    }
+
+    /// Channels that are not subscribed yet.
+    fn missing(&self) -> Vec<(String, u16)> {
+        let channels = self.lock();
+        let missing = channels.iter().filter(|(_, channel)| channel.at.is_none());
+        missing.map(|(name, channel)| (name.clone(), channel.slot)).collect()
+    }
+
+    fn is_wanted(&self, name: &str) -> bool {
+        self.lock().contains_key(name)
+    }
+
+    /// Everything that was subscribed there has to be subscribed anew.
+    fn lost(&self, place: &Place) {
+        for channel in self.lock().values_mut().filter(|channel| channel.at.as_ref() == Some(place)) {
+            channel.at = None;
+        }
+    }
+}
+
+/// A connection to one node.
+struct Wire {
+    live: Live,
+    signs: Arc<Signs>,
+    /// What is subscribed on it.
+    names: HashSet<String>,
+}
+
+/// What a connection shows of itself.
+#[derive(Debug, Default)]
+struct Signs {
+    /// It is lost, or says what does not fit.
+    broken: AtomicBool,
+    /// Looks since something came.
+    silent: AtomicU32,
+}
+
+impl Wire {
+    async fn connect(shared: &Arc<Shared>, place: &Place) -> Result<Self, RedisError> {
+        let signs = Arc::new(Signs::default());
+        let pushes = pushes(Arc::downgrade(shared), Arc::clone(&signs));
+        let live = shared.server.dial(place, Duration::ZERO, Some(pushes)).await?;
+        Ok(Self { live, signs, names: HashSet::new() })
+    }
+
+    fn is_broken(&self) -> bool {
+        self.live.is_lost() || self.signs.broken.load(Ordering::Acquire)
+    }
+}
+
+fn pushes(shared: Weak<Shared>, signs: Arc<Signs>) -> Pushes {
+    let hear = move |push: PushInfo| {
+        let Some(shared) = shared.upgrade() else { return Err(()) };
+        signs.silent.store(0, Ordering::Relaxed);
+        let mut data = push.data.into_iter();
+        match (push.kind, data.next(), data.next()) {
+            (
+                PushKind::Message | PushKind::SMessage,
+                Some(Value::BulkString(name)),
+                Some(Value::BulkString(payload)),
+            ) => shared.hear(&name, payload),
+            // The slot has moved away and its channels with it. This was no answer to anything, but the client has
+            // taken it for one: what it says from now on cannot be trusted.
+            (PushKind::SUnsubscribe, Some(Value::BulkString(name)), _)
+                if std::str::from_utf8(&name).is_ok_and(|name| shared.is_wanted(name)) =>
+            {
+                signs.broken.store(true, Ordering::Release);
+                shared.server.distrust_places();
+                shared.woken.notify_one();
+            }
+            (PushKind::Disconnection, ..) => {
+                signs.broken.store(true, Ordering::Release);
+                shared.woken.notify_one();
+            }
+            _ => {}
+        }
+        Ok(())
+    };
+    Arc::new(hear)
+}
+
+async fn run(shared: Arc<Shared>) {
+    let mut wires: HashMap<Place, Wire> = HashMap::new();
+    let mut look_at = Instant::now() + LOOK_EVERY;
+    loop {
+        wires.retain(|place, wire| {
+            let broken = wire.is_broken();
+            if broken {
+                shared.lost(place);
+            }
+            !broken
+        });
+        let again_after = subscribe_missing(&shared, &mut wires).await;
+        unsubscribe_unwanted(&shared, &mut wires).await;
+        let until = again_after.map_or(look_at, |pause| look_at.min(Instant::now() + pause));
+        tokio::select! {
+            () = shared.woken.notified() => {}
+            () = tokio::time::sleep_until(until) => {}
+        }
+        if Instant::now() >= look_at {
+            ask_the_silent(&wires).await;
+            look_at = Instant::now() + LOOK_EVERY;
+        }
+    }
+}
+
+/// Subscribes what is not. Answers when to try again, if something still is not.
+async fn subscribe_missing(shared: &Arc<Shared>, wires: &mut HashMap<Place, Wire>) -> Option<Duration> {
+    let mut by_place: HashMap<Place, Vec<String>> = HashMap::new();
+    let mut again_after = None;
+    for (name, slot) in shared.missing() {
+        match shared.server.place_of(slot).await {
+            Ok(place) => by_place.entry(place).or_default().push(name),
+            Err(CallError::NotSent(error) | CallError::Sent(error)) => {
+                again_after = sooner(again_after, Some(AGAIN_AFTER));
+                shared.failed(&name, &error);
+            }
+        }
+    }
+    let subscribed = by_place.into_iter().map(|(place, names)| {
+        let wire = wires.remove(&place);
+        async move {
+            let wire = match wire {
+                Some(wire) => Ok(wire),
+                None => Wire::connect(shared, &place).await,
+            };
+            match wire {
+                Ok(mut wire) => {
+                    let again_after = subscribe(shared, &place, &mut wire, names).await;
+                    (place, Some(wire), again_after)
+                }
+                Err(error) => {
+                    shared.server.distrust_places();
+                    for name in &names {
+                        shared.failed(name, &error);
+                    }
+                    (place, None, Some(AGAIN_AFTER))
+                }
+            }
+        }
+    });
+    for (place, wire, pause) in join_all(subscribed).await {
+        again_after = sooner(again_after, pause);
+        if let Some(wire) = wire {
+            wires.insert(place, wire);
+        }
+    }
+    again_after
+}
+
+fn sooner(one: Option<Duration>, other: Option<Duration>) -> Option<Duration> {
+    one.into_iter().chain(other).min()
+}
+
+async fn subscribe(shared: &Shared, place: &Place, wire: &mut Wire, names: Vec<String>) -> Option<Duration> {
+    let command = if shared.server.is_cluster() { "SSUBSCRIBE" } else { "SUBSCRIBE" };
+    // One channel each, so that each has one answer. They travel together all the same.
+    let live = &wire.live;
+    let asked = names.iter().map(|name| async move { live.send(redis::cmd(command).arg(name)).await });
+    let answers = join_all(asked).await;
+    let mut again_after = None;
+    for (name, answer) in names.into_iter().zip(answers) {
+        match answer {
+            Ok(_) => {
+                shared.subscribed(&name, place);
+                wire.names.insert(name);
+            }
+            Err(error) => {
+                let refused = error.code().is_some_and(|code| !is_passing_refusal(code));
+                let pause = if refused { REFUSED_FOR } else { AGAIN_AFTER };
+                again_after = sooner(again_after, Some(pause));
+                shared.failed(&name, &error);
+                shared.server.distrust_places();
+                if error.is_io_error() || error.is_unrecoverable_error() {
+                    wire.signs.broken.store(true, Ordering::Release);
+                }
+            }
+        }
+    }
+    again_after
+}
+
+async fn unsubscribe_unwanted(shared: &Shared, wires: &mut HashMap<Place, Wire>) {
+    let command = if shared.server.is_cluster() { "SUNSUBSCRIBE" } else { "UNSUBSCRIBE" };
+    for wire in wires.values_mut() {
+        let unwanted: Vec<String> =
+            wire.names.iter().filter(|name| !shared.is_wanted(name)).cloned().collect();
+        let live = &wire.live;
+        let asked = unwanted.iter().map(|name| async move { live.send(redis::cmd(command).arg(name)).await });
+        if join_all(asked).await.iter().any(Result::is_err) {
+            wire.signs.broken.store(true, Ordering::Release);
+            shared.woken.notify_one();
+        }
+        for name in &unwanted {
+            wire.names.remove(name);
+        }
+    }
+    wires.retain(|_, wire| !wire.names.is_empty());
+}
+
+async fn ask_the_silent(wires: &HashMap<Place, Wire>) {
+    let silent = wires.values().filter(|wire| {
+        let looks = wire.signs.silent.fetch_add(1, Ordering::Relaxed) + 1;
+        looks.is_multiple_of(SILENT_LOOKS)
+    });
+    let asked = silent.map(|wire| async move {
+        if wire.live.send(&redis::cmd("PING")).await.is_err() {
+            wire.signs.broken.store(true, Ordering::Release);
+        }
+    });
+    join_all(asked).await;
+}

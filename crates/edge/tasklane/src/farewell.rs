@@ -1,0 +1,75 @@
+//! What a process that was killed has left to say: that its sessions are over. Said by its guard, when it is dead and
+//! nothing that it had started is left; so others need not wait until the sessions have run out.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tasklane_core::id::{Name, SessionId};
+use tasklane_ports::SessionToken;
+use tasklane_runtime::guard::Guard;
+use tasklane_runtime::tokens::Tokens;
+
+use crate::config::{Config, SystemUrl};
+use crate::systems;
+
+#[derive(Serialize, Deserialize)]
+struct Farewell {
+    coordinator: String,
+    prefix: Name,
+    /// How long it is worth trying: until the sessions have run out.
+    within: Duration,
+    sessions: BTreeMap<SessionId, String>,
+}
+
+/// Wait before it is tried again.
+const AGAIN_AFTER: Duration = Duration::from_millis(500);
+
+/// Keeps the guard informed of the sessions that this process holds, for ever.
+pub(crate) async fn keep(config: Config, tokens: Tokens, guard: Guard) {
+    let mut held = tokens.watch();
+    loop {
+        let sessions: BTreeMap<SessionId, String> =
+            held.borrow_and_update().values().map(|token| (token.session, token.secret.clone())).collect();
+        let farewell = if sessions.is_empty() {
+            Vec::new()
+        } else {
+            let farewell = Farewell {
+                coordinator: config.coordinator_url().reveal().to_owned(),
+                prefix: config.prefix.clone(),
+                within: config.session.worker_ttl.max(config.session.server_ttl),
+                sessions,
+            };
+            serde_json::to_vec(&farewell).expect("it can be written")
+        };
+        guard.set_farewell(farewell).await;
+        if held.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Says it.
+pub(crate) fn say(farewell: &[u8]) -> anyhow::Result<()> {
+    let Farewell { coordinator, prefix, within, sessions } = serde_json::from_slice(farewell)?;
+    let config = Config { coordinator: Some(SystemUrl::new(coordinator)), prefix, ..Config::default() };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let saying = async {
+        loop {
+            match close_all(&config, &sessions).await {
+                Ok(()) => return,
+                Err(_) => tokio::time::sleep(AGAIN_AFTER).await,
+            }
+        }
+    };
+    runtime.block_on(async { tokio::time::timeout(within, saying).await })?;
+    Ok(())
+}
+
+async fn close_all(config: &Config, sessions: &BTreeMap<SessionId, String>) -> anyhow::Result<()> {
+    let (coordinator, _) = systems::open_coordinator(config).await?;
+    for (session, secret) in sessions {
+        coordinator.close(&SessionToken { session: *session, secret: secret.clone() }).await?;
+    }
+    Ok(())
+}

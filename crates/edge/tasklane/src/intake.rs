@@ -1,0 +1,69 @@
+//! Tasks that come by message: taken by this server under the name of its session, so that others know when it is gone and
+//! take what it had.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tasklane_core::id::SessionId;
+use tasklane_ports::Intake;
+use tasklane_runtime::node::Node;
+use tasklane_runtime::scheduler::SchedulerHandle;
+
+use crate::config::Config;
+use crate::systems;
+
+/// Wait before it is tried again.
+const AGAIN_AFTER: Duration = Duration::from_secs(1);
+
+/// Takes tasks in while this server has a session, for ever; returns at once where there is nowhere to take them from.
+pub(crate) async fn keep(config: Config, node: Node, scheduler: SchedulerHandle) {
+    let mut sessions = scheduler.session();
+    loop {
+        let Ok(session) = sessions.wait_for(Option::is_some).await.map(|session| *session) else { return };
+        let Some(session) = session else { continue };
+        let intake = match systems::open_intake(&config, session).await {
+            Ok(Some(intake)) => intake,
+            Ok(None) => return,
+            Err(error) => {
+                tracing::warn!(
+                    error = format!("{error:#}"),
+                    "tasks by message cannot be taken, trying again"
+                );
+                tokio::time::sleep(AGAIN_AFTER).await;
+                continue;
+            }
+        };
+        let lost = async {
+            // The sender lives as long as the scheduler, and this does not outlive it.
+            let _ = sessions.wait_for(|now| *now != Some(session)).await;
+        };
+        tokio::select! {
+            () = node.take_in(Arc::clone(&intake), config.namespace.clone()) => {}
+            () = recover(&*intake, &scheduler, session) => {}
+            () = lost => {}
+        }
+    }
+}
+
+/// Gives again what servers had that are gone, for ever.
+async fn recover(intake: &dyn Intake, scheduler: &SchedulerHandle, own: SessionId) {
+    let mut views = scheduler.views();
+    let mut living = Vec::new();
+    loop {
+        let now: Vec<SessionId> = views.borrow_and_update().members.keys().copied().collect();
+        // A view without this server is not one to judge others by.
+        if now.contains(&own) && now != living {
+            match intake.recover(&now).await {
+                Ok(()) => living = now,
+                Err(error) => {
+                    tracing::warn!(%error, "messages of servers that are gone are not given again yet");
+                    tokio::time::sleep(AGAIN_AFTER).await;
+                    continue;
+                }
+            }
+        }
+        if views.changed().await.is_err() {
+            return std::future::pending().await;
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! The systems that a config names, opened: the only place that knows which adapter is behind which URL.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use tasklane_core::id::SessionId;
+use tasklane_direct::{DirectBus, DirectOptions};
+use tasklane_local::{LocalBus, LocalCoordinator, SessionsOptions};
+use tasklane_ports::{Archive, Bus, Coordinator, Documents, Intake, Logs, Store};
+use tasklane_postgres::{PostgresArchive, PostgresCoordinator, PostgresOptions, PostgresStore};
+use tasklane_redis::{RedisBus, RedisCoordinator, RedisIntake, RedisOptions, RedisStore};
+use tasklane_sqlite::Sqlite;
+
+use crate::config::{Config, Durability, SystemUrl};
+
+/// What a Tasklane works with.
+#[derive(Clone, Debug)]
+pub(crate) struct Systems {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) logs: Arc<dyn Logs>,
+    pub(crate) documents: Arc<dyn Documents>,
+    pub(crate) coordinator: Arc<dyn Coordinator>,
+    pub(crate) bus: Arc<dyn Bus>,
+    /// The same bus, where processes are connected to each other by it.
+    pub(crate) direct: Option<DirectBus>,
+    /// Where finished tasks are kept for good.
+    pub(crate) archive: Option<Arc<dyn Archive>>,
+    /// What people should know of how these systems are set up.
+    pub(crate) warnings: Vec<String>,
+}
+
+impl Systems {
+    /// Opens all of them. `listen` is where this process may be reached; `None` if it only calls others.
+    pub(crate) async fn open(config: &Config, listen: Option<IpAddr>) -> Result<Self> {
+        let (store, logs, documents, mut warnings) = open_store(config).await?;
+        let (coordinator, more) = open_coordinator(config).await?;
+        warnings.extend(more);
+        let url = config.bus_url();
+        let mut direct = None;
+        let bus: Arc<dyn Bus> = match url.scheme() {
+            "local" => Arc::new(LocalBus::default()),
+            "direct" => {
+                let bus = open_direct(config, &url, listen).await?;
+                direct = Some(bus.clone());
+                Arc::new(bus)
+            }
+            "redis" => {
+                let bus = RedisBus::connect(url.reveal(), &redis_options(config)).await;
+                Arc::new(bus.with_context(|| cannot_reach("bus", &url))?)
+            }
+            other => bail!("no bus is known for {other}://"),
+        };
+        // Only servers write history.
+        let archive = match listen {
+            Some(_) => open_archive(config).await?,
+            None => None,
+        };
+        warnings.sort();
+        warnings.dedup();
+        Ok(Self { store, logs, documents, coordinator, bus, direct, archive, warnings })
+    }
+}
+
+type Stored = (Arc<dyn Store>, Arc<dyn Logs>, Arc<dyn Documents>, Vec<String>);
+
+async fn open_store(config: &Config) -> Result<Stored> {
+    let url = config.store_url();
+    Ok(match url.scheme() {
+        "sqlite" => {
+            let durability = match config.durability {
+                Durability::Full => tasklane_sqlite::Durability::Full,
+                Durability::Relaxed => tasklane_sqlite::Durability::Relaxed,
+            };
+            let path = url.rest();
+            let options = tasklane_sqlite::Options { durability, ..tasklane_sqlite::Options::new(path) };
+            let store = Sqlite::connect(options).await.with_context(|| format!("cannot open {path}"))?;
+            let store = Arc::new(store);
+            (store.clone(), store.clone(), store, Vec::new())
+        }
+        "postgres" => {
+            let store = PostgresStore::connect(url.reveal(), &postgres_options(config)).await;
+            let store = Arc::new(store.with_context(|| cannot_reach("store", &url))?);
+            let warnings = store.warnings().to_vec();
+            (store.clone(), store.clone(), store, warnings)
+        }
+        "redis" => {
+            let store = RedisStore::connect(url.reveal(), &redis_options(config)).await;
+            let store = Arc::new(store.with_context(|| cannot_reach("store", &url))?);
+            let warnings = store.warnings().to_vec();
+            (store.clone(), store.clone(), store, warnings)
+        }
+        other => bail!("no store is known for {other}://"),
+    })
+}
+
+/// Opens the coordinator alone.
+pub(crate) async fn open_coordinator(config: &Config) -> Result<(Arc<dyn Coordinator>, Vec<String>)> {
+    let url = config.coordinator_url();
+    Ok(match url.scheme() {
+        "local" => (Arc::new(LocalCoordinator::new(SessionsOptions::default())), Vec::new()),
+        "postgres" => {
+            let coordinator = PostgresCoordinator::connect(url.reveal(), &postgres_options(config)).await;
+            (Arc::new(coordinator.with_context(|| cannot_reach("coordinator", &url))?), Vec::new())
+        }
+        "redis" => {
+            let coordinator = RedisCoordinator::connect(url.reveal(), &redis_options(config)).await;
+            (Arc::new(coordinator.with_context(|| cannot_reach("coordinator", &url))?), Vec::new())
+        }
+        other => bail!("no coordinator is known for {other}://"),
+    })
+}
+
+/// Opens the archive, if there is one.
+async fn open_archive(config: &Config) -> Result<Option<Arc<dyn Archive>>> {
+    let Some(url) = &config.archive else { return Ok(None) };
+    Ok(Some(match url.scheme() {
+        "postgres" => {
+            let archive = PostgresArchive::connect(url.reveal(), &postgres_options(config)).await;
+            Arc::new(archive.with_context(|| cannot_reach("archive", url))?)
+        }
+        other => bail!("no archive is known for {other}://"),
+    }))
+}
+
+/// Opens where tasks come from besides the API, for a server that is known by its session, if there is such a place.
+pub(crate) async fn open_intake(config: &Config, session: SessionId) -> Result<Option<Arc<dyn Intake>>> {
+    let url = config.store_url();
+    Ok(match url.scheme() {
+        "redis" => {
+            let intake = RedisIntake::connect(url.reveal(), &redis_options(config), session).await;
+            Some(Arc::new(intake.with_context(|| cannot_reach("intake", &url))?))
+        }
+        _ => None,
+    })
+}
+
+/// A server listens for others where its API does, at a port of its own; a worker only calls servers.
+async fn open_direct(config: &Config, url: &SystemUrl, listen: Option<IpAddr>) -> Result<DirectBus> {
+    let given: Option<SocketAddr> = match url.rest() {
+        "" => None,
+        address => Some(address.parse().with_context(|| format!("bus: {address} is not an address"))?),
+    };
+    let bind = listen.map(|ip| given.unwrap_or_else(|| SocketAddr::new(ip, 0)));
+    let advertise = bind.map(|_| reachable_host(config));
+    let bus = DirectBus::listen(DirectOptions { bind, advertise, ..DirectOptions::default() }).await;
+    bus.with_context(|| match bind {
+        Some(bind) => format!(
+            "cannot listen at {bind} for other members; choose another address with `bus: direct://…`"
+        ),
+        None => "cannot start the bus".to_owned(),
+    })
+}
+
+/// Where other members find this process: what the config says, or where it listens, or, where it listens everywhere, the
+/// address by which this machine reaches its store.
+pub(crate) fn reachable_host(config: &Config) -> String {
+    if let Some((host, _)) = config.advertise.as_deref().and_then(|address| address.rsplit_once(':')) {
+        return host.to_owned();
+    }
+    let listen = config.listen.map_or_else(|| Ipv4Addr::LOCALHOST.into(), |listen| listen.ip());
+    let ip = if listen.is_unspecified() { own_address(config).unwrap_or(listen) } else { listen };
+    match ip {
+        IpAddr::V4(ip) => ip.to_string(),
+        IpAddr::V6(ip) => format!("[{ip}]"),
+    }
+}
+
+/// The address of this machine on the way to its store. Nothing is sent.
+fn own_address(config: &Config) -> Option<IpAddr> {
+    let url = config.store_url();
+    let authority = url.rest().split(['/', '?']).next()?;
+    let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+    let host = if host.rsplit_once(':').is_some() { host.to_owned() } else { format!("{host}:1") };
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
+    socket.connect(host).ok()?;
+    Some(socket.local_addr().ok()?.ip())
+}
+
+fn postgres_options(config: &Config) -> PostgresOptions {
+    PostgresOptions {
+        schema: config.prefix.to_string(),
+        claim_patience: config.session.server_ttl / 4,
+        ..PostgresOptions::default()
+    }
+}
+
+fn redis_options(config: &Config) -> RedisOptions {
+    RedisOptions { prefix: config.prefix.to_string(), ..RedisOptions::default() }
+}
+
+fn cannot_reach(role: &str, url: &SystemUrl) -> String {
+    format!("cannot use {url} as the {role}")
+}

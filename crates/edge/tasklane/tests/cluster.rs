@@ -1,0 +1,233 @@
+//! Clusters of real processes on PostgreSQL alone and on Redis alone: servers share the lanes, any of them answers, and what
+//! a killed one had goes on elsewhere.
+
+#![allow(clippy::unwrap_used, reason = "in tests a panic is an answer")]
+
+mod support;
+
+#[path = "../../../adapters/postgres/tests/support/server.rs"]
+#[allow(dead_code, reason = "a part of it is used here")]
+mod postgres;
+#[path = "../../../adapters/redis/tests/support/server.rs"]
+#[allow(dead_code, reason = "a part of it is used here")]
+mod redis;
+
+use std::fs::File;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use support::{Api, PATIENCE, PROGRAM, Server};
+
+/// A worker process. Killed when it goes out of scope.
+struct Worker(Child);
+
+impl Worker {
+    fn start(folder: &Path, name: &str, store: &str) -> Self {
+        let log = File::create(folder.join(format!("{name}.log"))).unwrap();
+        let process = Command::new(PROGRAM)
+            .args(["worker", "--name", name, "--capacity", "4", "--store", store, "--data-dir"])
+            .arg(folder.join(name))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn();
+        Self(process.unwrap())
+    }
+
+    fn kill(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Asks until an answer is as it should be.
+async fn until<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
+    let started = Instant::now();
+    loop {
+        if let Some(answer) = ask().await {
+            return answer;
+        }
+        assert!(started.elapsed() < PATIENCE, "{what} never comes");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+fn server(folder: &Path, name: &str, store: &str, more: &[&str]) -> Server {
+    let args = [&["--listen", "127.0.0.1:0", "--store", store][..], more].concat();
+    Server::start_as("server", &folder.join(name), &args, &[])
+}
+
+async fn owned(api: &Api) -> usize {
+    let (_, stats) = api.get("/stats").await;
+    stats["lanes"].as_array().unwrap().iter().filter(|lane| lane["phase"] == "owning").count()
+}
+
+async fn workers(api: &Api, count: usize) {
+    until("all workers", async || {
+        let (_, found) = api.get("/workers").await;
+        (found["workers"].as_array().unwrap().len() == count).then_some(())
+    })
+    .await;
+}
+
+fn task(queue: &str, script: &str) -> Value {
+    json!({ "taskName": "t", "taskType": "SHELL", "queue": queue, "payload": script, "retryCount": 0 })
+}
+
+/// Kills a worker and a server in the middle of things.
+async fn what_is_killed_goes_on_elsewhere(store: &str, more: &[&str]) {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    // Both at once: one of them makes what the store needs.
+    let (first, second) = std::thread::scope(|scope| {
+        let one = scope.spawn(|| server(folder, "first", store, more));
+        let other = scope.spawn(|| server(folder, "second", store, more));
+        (one.join().unwrap(), other.join().unwrap())
+    });
+    let mut second = second;
+    let (api, other) = (first.api(), second.api());
+    until("a fair share", async || (owned(&api).await == 8 && owned(&other).await == 8).then_some(())).await;
+    let mut left = Worker::start(folder, "left", store);
+    let _right = Worker::start(folder, "right", store);
+    workers(&api, 2).await;
+
+    // Whichever server is asked, and whichever owns the lane.
+    for queue in ["a", "b", "c", "d"] {
+        for api in [&api, &other] {
+            let (status, done) = api.post("/tasks?wait=60s", task(queue, "echo hi")).await;
+            assert_eq!((status, &done["status"]), (200, &json!("SUCCESS")), "{done}");
+        }
+    }
+
+    // They run until they are told to end.
+    let go = folder.join("go");
+    let script = format!("while [ ! -e {} ]; do sleep 0.05; done", go.display());
+    let mut ids = Vec::new();
+    for number in 0..8 {
+        ids.push(api.submit(task(&format!("long{number}"), &script)).await);
+    }
+    let mut at_left = 0;
+    for id in &ids {
+        let running = api.until(id, "RUNNING").await;
+        at_left += usize::from(running["worker"] == "left");
+    }
+    assert!(at_left > 0, "nothing would be killed");
+    left.kill();
+    // Only a lane's owner can explain a task; whoever is asked passes it on.
+    let waiting = api
+        .submit(
+            json!({ "taskName": "w", "taskType": "SHELL", "labels": { "gpu": "yes" }, "payload": "true" }),
+        )
+        .await;
+    for api in [&api, &other] {
+        let reason = until("an explanation", async || {
+            let (_, explained) = api.get(&format!("/tasks/{waiting}/explain")).await;
+            let reason = explained["reasons"][0]["code"].as_str()?.to_owned();
+            (reason != "loading").then_some(reason)
+        })
+        .await;
+        assert_eq!(reason, "no_capable_worker");
+    }
+    second.kill();
+    until("the lanes of a killed server", async || (owned(&api).await == 16).then_some(())).await;
+    until("all of them at the other worker", async || {
+        let (_, found) = api.get("/tasks?worker=right&status=RUNNING").await;
+        (found["tasks"].as_array().unwrap().len() == 4).then_some(())
+    })
+    .await;
+    File::create(&go).unwrap();
+    let mut again = 0;
+    for id in &ids {
+        let done = api.finished(id).await;
+        assert_eq!(done["status"], "SUCCESS", "{done}");
+        again += usize::from(done["lostCount"] == 1);
+    }
+    assert_eq!(again, at_left, "what ran at the killed worker was lost, and nothing else was");
+    first.terminate();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_killed_goes_on_elsewhere_on_redis() {
+    let Some(redis) = redis::RedisServer::start() else { return };
+    what_is_killed_goes_on_elsewhere(&redis.url(), &[]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_killed_goes_on_elsewhere_on_postgres() {
+    let Some(postgres) = postgres::PostgresServer::start() else { return };
+    what_is_killed_goes_on_elsewhere(&postgres.url(), &[]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tasks_come_by_message_on_redis() {
+    let Some(redis) = redis::RedisServer::start() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let server = server(folder.path(), "server", &redis.url(), &[]);
+    let _worker = Worker::start(folder.path(), "worker", &redis.url());
+    redis.command(&["LPUSH", "tasklane:inbox", &task("by-message", "echo hi").to_string(), "{\"no\":1}"]);
+    let api = server.api();
+    let id = until("the task", async || {
+        let (_, found) = api.get("/tasks?queue=by-message").await;
+        Some(found["tasks"][0]["taskId"].as_str()?.to_owned())
+    })
+    .await;
+    assert_eq!(api.finished(&id).await["status"], "SUCCESS");
+    let dead = until("the one that is wrong", async || {
+        let dead = redis.command(&["LRANGE", "tasklane:inbox:dead", "0", "-1"]);
+        dead.contains("no").then_some(dead)
+    })
+    .await;
+    assert!(dead.contains("is not a known field"), "{dead}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn finished_tasks_are_archived_on_postgres() {
+    let Some(postgres) = postgres::PostgresServer::start() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let archive = format!("archive={}", postgres.url());
+    let server = server(folder.path(), "server", &postgres.url(), &["--set", &archive]);
+    let _worker = Worker::start(folder.path(), "worker", &postgres.url());
+    let id = server.api().submit(task("kept", "exit 3")).await;
+    server.api().finished(&id).await;
+    let row = until("the archived task", async || {
+        let row = postgres.sql("SELECT id, queue, status, result_code FROM tasklane.archived_task");
+        (!row.trim().is_empty()).then_some(row)
+    })
+    .await;
+    assert!(
+        row.contains(&id) && row.contains("kept") && row.contains("FAILED") && row.contains('3'),
+        "{row}"
+    );
+}
+
+#[test]
+fn the_number_of_lanes_is_agreed_on() {
+    let Some(redis) = redis::RedisServer::start() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    drop(server(folder.path(), "first", &redis.url(), &["--set", "lanes=4"]));
+    let refused = Command::new(PROGRAM)
+        .args([
+            "server",
+            "--listen",
+            "127.0.0.1:0",
+            "--store",
+            &redis.url(),
+            "--set",
+            "lanes=5",
+            "--data-dir",
+        ])
+        .arg(folder.path().join("second"))
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && said.contains("has 4 lanes, and `lanes` says 5"), "{said}");
+}

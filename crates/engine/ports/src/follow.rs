@@ -1,0 +1,565 @@
+//! Follows members and grants on systems that keep them as plain data: one task for all watches of a process, which
+//! looks, judges and tells, and which is there only while somebody watches.
+//!
+//! What the system itself says about changes is a hint that makes the next look come at once; it may get lost. Each
+//! look asks for the renewal numbers and the revision, and everything is read again when the revision is another one.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use rustix::time::{ClockId, clock_gettime};
+use tasklane_core::id::SessionId;
+use tasklane_core::time::Timestamp;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use crate::judge::{Judge, Renewal};
+use crate::{CoordinatorError, Outcome, View, Watch};
+
+/// So many looks are followed by one that reads everything, whatever the revision says: a system that lost its last
+/// writes may have come to the same number on another way.
+const LOOKS_MAX: u32 = 20;
+
+/// Sessions and grants as a system keeps them.
+#[async_trait]
+pub trait Registry: Send + Sync + fmt::Debug + 'static {
+    /// Everything, as it is at one moment.
+    async fn read(&self) -> Result<Reading, CoordinatorError>;
+
+    /// The numbers alone. Must fail whenever renewals would be refused, so that nobody is judged who could not renew.
+    async fn look(&self) -> Result<Look, CoordinatorError>;
+
+    /// Ends those of the sessions that still have the number named, each with its grants in one step.
+    async fn end(&self, overdue: &[Renewal]) -> Result<(), CoordinatorError>;
+
+    /// Makes the revision higher than this one. Asked for when the system has lost its last changes and its revision
+    /// has gone back.
+    async fn raise(&self, above: u64) -> Result<(), CoordinatorError>;
+
+    /// Begins to listen to what the system says about changes. Called within a tokio runtime.
+    fn listen(&self) -> Box<dyn Tidings>;
+}
+
+/// What a system says about changes. Closed by dropping it.
+#[async_trait]
+pub trait Tidings: Send {
+    /// Waits until something may have changed. Also said when listening begins, or begins again. Safe to cancel.
+    async fn next(&mut self);
+}
+
+/// Everything that a registry knows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reading {
+    /// Members and grants.
+    pub view: View,
+    /// Of each member.
+    pub renewals: Vec<Renewal>,
+}
+
+/// What changes all the time.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Look {
+    /// Of the view.
+    pub revision: u64,
+    /// Of each member.
+    pub numbers: Vec<(SessionId, u64)>,
+}
+
+/// Gives watches on a registry. They outlive it: whoever holds one is told on, until it is closed.
+pub struct Follower {
+    registry: Arc<dyn Registry>,
+    steady: Steady,
+    /// The task, while somebody watches.
+    running: Mutex<Weak<Running>>,
+    closed: AtomicBool,
+}
+
+type Steady = Arc<dyn Fn() -> Timestamp + Send + Sync>;
+
+struct Running {
+    views: watch::Receiver<Arc<View>>,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Follower {
+    /// One that counts by the machine's steady clock.
+    pub fn new(registry: Arc<dyn Registry>) -> Self {
+        Self::with_clock(registry, steady)
+    }
+
+    /// Like [`new`](Self::new), with a steady clock of its own.
+    pub fn with_clock(
+        registry: Arc<dyn Registry>,
+        steady: impl Fn() -> Timestamp + Send + Sync + 'static,
+    ) -> Self {
+        let steady = Arc::new(steady);
+        Self { registry, steady, running: Mutex::default(), closed: AtomicBool::new(false) }
+    }
+
+    /// A watch. Its first view is read now.
+    pub async fn watch(&self) -> Result<Box<dyn Watch>, CoordinatorError> {
+        let known = self.running().map(|running| running.views.borrow().revision);
+        let mut reading = self.registry.read().await?;
+        if let Some(known) = known
+            && reading.view.revision < known
+        {
+            self.registry.raise(known).await?;
+            reading = self.registry.read().await?;
+        }
+        let view = reading.view.clone();
+        let running = self.running_or_start(reading)?;
+        let (views, given) = (running.views.clone(), view.revision);
+        Ok(Box::new(Following { first: Some(view), given, views, _running: running }))
+    }
+
+    /// Ends all watches, and gives no more.
+    pub fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        if let Some(running) = self.running() {
+            running.task.abort();
+        }
+    }
+
+    fn running(&self) -> Option<Arc<Running>> {
+        self.lock().upgrade()
+    }
+
+    fn running_or_start(&self, reading: Reading) -> Result<Arc<Running>, CoordinatorError> {
+        let mut place = self.lock();
+        if self.closed.load(Ordering::Acquire) {
+            let source = "the coordinator was closed".into();
+            return Err(CoordinatorError::Unavailable { outcome: Outcome::NotApplied, source });
+        }
+        if let Some(running) = place.upgrade() {
+            return Ok(running);
+        }
+        let (sender, views) = watch::channel(Arc::default());
+        let mut looking = Looking {
+            registry: Arc::clone(&self.registry),
+            steady: Arc::clone(&self.steady),
+            judge: Judge::default(),
+            ttls: BTreeMap::new(),
+            views: sender,
+            whole: false,
+            looks: 0,
+        };
+        looking.accept(reading);
+        let running = Arc::new(Running { views, task: tokio::spawn(looking.run()) });
+        *place = Arc::downgrade(&running);
+        Ok(running)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Weak<Running>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Follower {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Follower").field("registry", &self.registry).finish_non_exhaustive()
+    }
+}
+
+/// Time since the machine was started, also while it slept.
+pub fn steady() -> Timestamp {
+    #[cfg(target_os = "linux")]
+    const STEADY: ClockId = ClockId::Boottime;
+    #[cfg(not(target_os = "linux"))]
+    const STEADY: ClockId = ClockId::Monotonic;
+    let now = Duration::try_from(clock_gettime(STEADY)).expect("time since the start is not negative");
+    Timestamp::ZERO + now
+}
+
+/// The one task of all watches.
+struct Looking {
+    registry: Arc<dyn Registry>,
+    steady: Steady,
+    judge: Judge,
+    /// Of the sessions in the last view.
+    ttls: BTreeMap<SessionId, Duration>,
+    views: watch::Sender<Arc<View>>,
+    /// Read everything next time.
+    whole: bool,
+    looks: u32,
+}
+
+impl Looking {
+    async fn run(mut self) {
+        let mut tidings = self.registry.listen();
+        loop {
+            let now = (self.steady)();
+            let pause = self.judge.next_look(now).since(now);
+            tokio::select! {
+                () = tidings.next() => self.whole = true,
+                () = tokio::time::sleep(pause) => {}
+            }
+            if self.turn().await.is_err() {
+                self.judge.lost_sight();
+                self.whole = true;
+            }
+        }
+    }
+
+    /// Looks once, and ends whose time is over.
+    async fn turn(&mut self) -> Result<(), CoordinatorError> {
+        if !self.whole && self.looks < LOOKS_MAX {
+            let look = self.registry.look().await?;
+            if look.revision == self.views.borrow().revision {
+                self.looks += 1;
+                let ttls = &self.ttls;
+                let shown = look.numbers.iter().filter_map(|(session, number)| {
+                    Some(Renewal { session: *session, number: *number, ttl: *ttls.get(session)? })
+                });
+                let overdue = self.judge.look(shown, (self.steady)());
+                return self.end(overdue).await;
+            }
+        }
+        let reading = self.registry.read().await?;
+        let known = Arc::clone(&self.views.borrow());
+        let view = &reading.view;
+        let went_back =
+            view.revision < known.revision || (view.revision == known.revision && *view != *known);
+        if went_back {
+            self.registry.raise(known.revision).await?;
+            // Left to the next turn, which sees the new revision.
+            self.judge.lost_sight();
+            self.whole = true;
+            return Ok(());
+        }
+        self.whole = false;
+        let overdue = self.accept(reading);
+        self.end(overdue).await
+    }
+
+    /// Shows a view. Answers whose time is over.
+    fn accept(&mut self, reading: Reading) -> Vec<Renewal> {
+        self.looks = 0;
+        self.ttls = reading.renewals.iter().map(|renewal| (renewal.session, renewal.ttl)).collect();
+        let overdue = self.judge.look(reading.renewals, (self.steady)());
+        self.views.send_if_modified(|known| {
+            let differs = **known != reading.view;
+            if differs {
+                *known = Arc::new(reading.view);
+            }
+            differs
+        });
+        overdue
+    }
+
+    async fn end(&mut self, overdue: Vec<Renewal>) -> Result<(), CoordinatorError> {
+        if overdue.is_empty() {
+            return Ok(());
+        }
+        self.whole = true;
+        self.registry.end(&overdue).await
+    }
+}
+
+struct Following {
+    /// What was read when the watch was asked for.
+    first: Option<View>,
+    /// The revision given last.
+    given: u64,
+    views: watch::Receiver<Arc<View>>,
+    _running: Arc<Running>,
+}
+
+impl fmt::Debug for Following {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Following").field("given", &self.given).finish_non_exhaustive()
+    }
+}
+
+#[async_trait]
+impl Watch for Following {
+    async fn next(&mut self) -> Option<View> {
+        if let Some(first) = self.first.take() {
+            return Some(first);
+        }
+        loop {
+            self.views.changed().await.ok()?;
+            let view = Arc::clone(&self.views.borrow_and_update());
+            // The task may be a little behind what was read for the first view.
+            if view.revision > self.given {
+                self.given = view.revision;
+                return Some(View::clone(&view));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tasklane_core::member::{Member, Role};
+    use tokio::sync::Notify;
+    use tokio::time::{Instant, timeout};
+
+    use super::*;
+
+    const TTL: Duration = Duration::from_secs(3);
+
+    /// A registry in memory that fails, loses its tidings and goes back in time when it is told to.
+    #[derive(Debug, Default)]
+    struct Memory {
+        state: Mutex<State>,
+        told: Arc<Notify>,
+    }
+
+    #[derive(Debug, Default)]
+    struct State {
+        revision: u64,
+        numbers: BTreeMap<SessionId, u64>,
+        failing: bool,
+        deaf: bool,
+        calls: u32,
+    }
+
+    struct Told(Arc<Notify>);
+
+    #[async_trait]
+    impl Tidings for Told {
+        async fn next(&mut self) {
+            self.0.notified().await;
+        }
+    }
+
+    impl Memory {
+        fn change(&self, change: impl FnOnce(&mut State)) {
+            let mut state = self.state.lock().unwrap();
+            change(&mut state);
+            state.revision += 1;
+            if !state.deaf {
+                self.told.notify_one();
+            }
+        }
+
+        fn open(&self, id: u128) -> SessionId {
+            let session = SessionId::from_random(id);
+            self.change(|state| _ = state.numbers.insert(session, 0));
+            session
+        }
+
+        fn renew(&self, session: SessionId) {
+            *self.state.lock().unwrap().numbers.get_mut(&session).unwrap() += 1;
+        }
+
+        fn set(&self, set: impl FnOnce(&mut State)) {
+            set(&mut self.state.lock().unwrap());
+        }
+
+        fn calls(&self) -> u32 {
+            self.state.lock().unwrap().calls
+        }
+
+        fn state(&self) -> Result<MutexGuard<'_, State>, CoordinatorError> {
+            let mut state = self.state.lock().unwrap();
+            state.calls += 1;
+            if state.failing {
+                return Err(CoordinatorError::Unavailable {
+                    outcome: Outcome::Unknown,
+                    source: "failing".into(),
+                });
+            }
+            Ok(state)
+        }
+    }
+
+    #[async_trait]
+    impl Registry for Memory {
+        async fn read(&self) -> Result<Reading, CoordinatorError> {
+            let state = self.state()?;
+            let role = Role::Server { address: String::new(), bus: String::new() };
+            let sessions = state.numbers.keys();
+            let members = sessions.map(|id| (*id, Member { session: *id, role: role.clone() })).collect();
+            let view = View { revision: state.revision, members, grants: BTreeMap::new() };
+            let renewals = state.numbers.iter();
+            let renewals = renewals.map(|(id, number)| Renewal { session: *id, number: *number, ttl: TTL });
+            Ok(Reading { view, renewals: renewals.collect() })
+        }
+
+        async fn look(&self) -> Result<Look, CoordinatorError> {
+            let state = self.state()?;
+            let numbers = state.numbers.iter().map(|(id, number)| (*id, *number)).collect();
+            Ok(Look { revision: state.revision, numbers })
+        }
+
+        async fn end(&self, overdue: &[Renewal]) -> Result<(), CoordinatorError> {
+            drop(self.state()?);
+            self.change(|state| {
+                for renewal in overdue {
+                    assert_eq!(state.numbers.remove(&renewal.session), Some(renewal.number));
+                }
+            });
+            Ok(())
+        }
+
+        async fn raise(&self, above: u64) -> Result<(), CoordinatorError> {
+            let mut state = self.state()?;
+            state.revision = state.revision.max(above) + 1;
+            Ok(())
+        }
+
+        fn listen(&self) -> Box<dyn Tidings> {
+            Box::new(Told(Arc::clone(&self.told)))
+        }
+    }
+
+    fn follower() -> (Arc<Memory>, Follower) {
+        let memory = Arc::new(Memory::default());
+        let started = Instant::now();
+        let clock = move || Timestamp::ZERO + started.elapsed();
+        (Arc::clone(&memory), Follower::with_clock(memory, clock))
+    }
+
+    async fn next(watch: &mut Box<dyn Watch>) -> View {
+        timeout(Duration::from_mins(1), watch.next()).await.expect("nothing is told").expect("it is open")
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_watch_begins_with_what_is_there_now() {
+        let (memory, follower) = follower();
+        let mut first = follower.watch().await.unwrap();
+        assert_eq!(next(&mut first).await, View::default());
+        // Nobody has told the task of this one yet.
+        memory.set(|state| state.deaf = true);
+        let session = memory.open(1);
+        let mut second = follower.watch().await.unwrap();
+        assert!(next(&mut second).await.members.contains_key(&session));
+        assert!(next(&mut first).await.members.contains_key(&session));
+        assert!(timeout(Duration::from_secs(1), second.next()).await.is_err(), "it has not changed");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_session_that_is_not_renewed_is_ended_and_told() {
+        let (memory, follower) = follower();
+        let (lost, kept) = (memory.open(1), memory.open(2));
+        let mut watch = follower.watch().await.unwrap();
+        next(&mut watch).await;
+        let started = Instant::now();
+        let renewing = async {
+            loop {
+                memory.renew(kept);
+                tokio::time::sleep(TTL / 3).await;
+            }
+        };
+        let view = tokio::select! {
+            view = next(&mut watch) => view,
+            () = renewing => unreachable!(),
+        };
+        assert!(!view.members.contains_key(&lost) && view.members.contains_key(&kept));
+        assert!(started.elapsed() >= TTL && started.elapsed() < TTL * 5 / 4, "{:?}", started.elapsed());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_outage_ends_nobody() {
+        let (memory, follower) = follower();
+        let session = memory.open(1);
+        let mut watch = follower.watch().await.unwrap();
+        next(&mut watch).await;
+        tokio::time::sleep(TTL * 2 / 3).await;
+        memory.set(|state| state.failing = true);
+        tokio::time::sleep(TTL * 3).await;
+        memory.set(|state| state.failing = false);
+        // It has a whole TTL to renew.
+        tokio::time::sleep(TTL * 9 / 10).await;
+        memory.renew(session);
+        tokio::time::sleep(TTL * 9 / 10).await;
+        assert!(timeout(Duration::ZERO, watch.next()).await.is_err());
+        assert!(next(&mut watch).await.members.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn changes_that_were_not_told_are_found() {
+        let (memory, follower) = follower();
+        let mut watch = follower.watch().await.unwrap();
+        next(&mut watch).await;
+        memory.set(|state| state.deaf = true);
+        let session = memory.open(1);
+        assert!(next(&mut watch).await.members.contains_key(&session));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_registry_that_went_back_in_time_is_followed_all_the_same() {
+        let (memory, follower) = follower();
+        memory.open(1);
+        memory.open(2);
+        let mut watch = follower.watch().await.unwrap();
+        assert_eq!(next(&mut watch).await.revision, 2);
+        // To an older revision, …
+        memory.set(|state| *state = State { deaf: true, ..State::default() });
+        let view = next(&mut watch).await;
+        assert!(view.members.is_empty() && view.revision > 2, "{view:?}");
+        // … and to the same one with something else in it.
+        let revision = view.revision;
+        memory.set(|state| _ = state.numbers.insert(SessionId::from_random(3), 0));
+        let view = next(&mut watch).await;
+        assert!(view.members.len() == 1 && view.revision > revision, "{view:?}");
+        // A new watch does not show an older revision either.
+        memory.set(|state| state.revision = 0);
+        let mut again = follower.watch().await.unwrap();
+        assert!(next(&mut again).await.revision > view.revision);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_looks_while_nobody_watches() {
+        let (memory, follower) = follower();
+        let session = memory.open(1);
+        tokio::time::sleep(TTL * 10).await;
+        assert_eq!(memory.calls(), 0);
+        let (first, second) = (follower.watch().await.unwrap(), follower.watch().await.unwrap());
+        drop(first);
+        tokio::time::sleep(TTL / 2).await;
+        let looking = memory.calls();
+        assert!(looking > 3, "{looking}");
+        memory.renew(session);
+        drop(second);
+        tokio::time::sleep(TTL * 10).await;
+        assert!(memory.calls() <= looking + 1);
+        // And one who watches again is told again.
+        let mut watch = follower.watch().await.unwrap();
+        assert!(next(&mut watch).await.members.contains_key(&session));
+        assert!(next(&mut watch).await.members.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn closing_ends_watches_and_dropping_does_not() {
+        let (memory, follower) = follower();
+        let mut watch = follower.watch().await.unwrap();
+        next(&mut watch).await;
+        follower.close();
+        assert_eq!(watch.next().await, None);
+        assert!(follower.watch().await.is_err());
+        let (_, another) = self::follower();
+        let mut watch = another.watch().await.unwrap();
+        drop(another);
+        next(&mut watch).await;
+        assert!(timeout(TTL, watch.next()).await.is_err(), "it goes on");
+        drop(memory);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_idle_look_is_cheap_and_rare() {
+        let (memory, follower) = follower();
+        let session = memory.open(1);
+        let _watch = follower.watch().await.unwrap();
+        let before = memory.calls();
+        for _ in 0..30 {
+            memory.renew(session);
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        let calls = memory.calls() - before;
+        assert!((90..=102).contains(&calls), "{calls} calls in 30 seconds");
+    }
+}

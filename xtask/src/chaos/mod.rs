@@ -1,0 +1,47 @@
+//! `cargo xtask chaos`: a real cluster, under load, to which everything happens that happens to clusters; and then the
+//! question whether it kept its promises.
+//!
+//! ```text
+//!   load ──REST──▶ servers ◀──bus──▶ workers ──▶ guards ──▶ attempts ──▶ history of their own
+//!                     │                 │
+//!                   proxy             proxy        one for each process
+//!                     └──▶ database ◀───┘
+//!   nemesis: kills, stops and restarts any of these, and cuts the lines between them
+//! ```
+//! Everything is a real process, on addresses of the loopback interface. What is done to whom, in which order, follows
+//! from a seed; when it happens does not quite, because the nemesis waits until enough attempts run and because real
+//! processes take their own time.
+//!
+//! Two accounts of what happened are put together at the end: what attempts wrote down themselves ([`attempt`]), and
+//! what the API says. The checker of the simulator judges them, with a few questions that only this harness can ask
+//! ([`check`]). A run in which too little happened proves nothing, and fails.
+//!
+//! | file | subject |
+//! |---|---|
+//! | [`options`] | what can be asked for, and what follows from it |
+//! | [`run`] | one run from start to end |
+//! | [`database`], [`process`], [`proxy`], [`namespace`] | the parts of a cluster |
+//! | [`plan`], [`nemesis`] | what happens to them |
+//! | [`load`], [`attempt`] | the work |
+//! | [`watch`], [`history`] | what is seen of it |
+//! | [`check`], [`recovery`], [`report`] | what it means |
+
+pub(crate) mod attempt;
+mod check;
+mod clock;
+mod database;
+mod history;
+mod load;
+mod namespace;
+mod nemesis;
+mod options;
+mod plan;
+mod process;
+mod proxy;
+mod recovery;
+mod report;
+mod run;
+mod watch;
+
+pub(crate) use options::Options;
+pub(crate) use run::run_command;

@@ -1,0 +1,318 @@
+//! What goes wrong: kinds of faults, how often each happens, and a plan that follows from the seed.
+//!
+//! The plan says what is done to whom, and in which order. Faults overlap, but by the plan each process has one trouble
+//! at a time.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use tasklane_core::rng::Rng;
+
+use super::options::{SERVER_TTL, Scenario, Topology, WORKER_TTL};
+
+/// Something that goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Kind {
+    WorkerKilled,
+    WorkerAndGuardKilled,
+    WorkerPaused,
+    GuardPaused,
+    WorkerAndGuardPaused,
+    WorkerStopped,
+    WorkerCut,
+    WorkerRequestsHeld,
+    WorkerAnswersHeld,
+    ServerKilled,
+    ServerAndGuardKilled,
+    ServerPaused,
+    ServerStopped,
+    ServerCut,
+    ServerRequestsHeld,
+    ServerAnswersHeld,
+    ServerUnreachable,
+    DatabaseKilled,
+    DatabasePaused,
+    BusLost,
+}
+
+/// To whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Victim {
+    Worker,
+    Server,
+    Database,
+    Bus,
+}
+
+impl Kind {
+    pub(super) const ALL: [Self; 20] = [
+        Self::WorkerKilled,
+        Self::WorkerAndGuardKilled,
+        Self::WorkerPaused,
+        Self::GuardPaused,
+        Self::WorkerAndGuardPaused,
+        Self::WorkerStopped,
+        Self::WorkerCut,
+        Self::WorkerRequestsHeld,
+        Self::WorkerAnswersHeld,
+        Self::ServerKilled,
+        Self::ServerAndGuardKilled,
+        Self::ServerPaused,
+        Self::ServerStopped,
+        Self::ServerCut,
+        Self::ServerRequestsHeld,
+        Self::ServerAnswersHeld,
+        Self::ServerUnreachable,
+        Self::DatabaseKilled,
+        Self::DatabasePaused,
+        Self::BusLost,
+    ];
+
+    pub(super) const fn as_str(self) -> &'static str {
+        match self {
+            Self::WorkerKilled => "worker killed",
+            Self::WorkerAndGuardKilled => "worker and guard killed",
+            Self::WorkerPaused => "worker paused past its TTL",
+            Self::GuardPaused => "guard paused past its worker's TTL",
+            Self::WorkerAndGuardPaused => "worker and guard paused past their TTL",
+            Self::WorkerStopped => "worker stopped in order",
+            Self::WorkerCut => "worker cut off from the database",
+            Self::WorkerRequestsHeld => "worker's requests to the database held",
+            Self::WorkerAnswersHeld => "database's answers to a worker held",
+            Self::ServerKilled => "server killed",
+            Self::ServerAndGuardKilled => "server and guard killed",
+            Self::ServerPaused => "server paused past its TTL",
+            Self::ServerStopped => "server stopped in order",
+            Self::ServerCut => "server cut off from the database",
+            Self::ServerRequestsHeld => "server's requests to the database held",
+            Self::ServerAnswersHeld => "database's answers to a server held",
+            Self::ServerUnreachable => "server behind a blackhole route",
+            Self::DatabaseKilled => "database killed",
+            Self::DatabasePaused => "database paused",
+            Self::BusLost => "bus loses everything",
+        }
+    }
+
+    pub(super) const fn victim(self) -> Victim {
+        match self {
+            Self::WorkerKilled
+            | Self::WorkerAndGuardKilled
+            | Self::WorkerPaused
+            | Self::GuardPaused
+            | Self::WorkerAndGuardPaused
+            | Self::WorkerStopped
+            | Self::WorkerCut
+            | Self::WorkerRequestsHeld
+            | Self::WorkerAnswersHeld => Victim::Worker,
+            Self::ServerKilled
+            | Self::ServerAndGuardKilled
+            | Self::ServerPaused
+            | Self::ServerStopped
+            | Self::ServerCut
+            | Self::ServerRequestsHeld
+            | Self::ServerAnswersHeld
+            | Self::ServerUnreachable => Victim::Server,
+            Self::DatabaseKilled | Self::DatabasePaused => Victim::Database,
+            Self::BusLost => Victim::Bus,
+        }
+    }
+
+    /// How often it happens in ten minutes.
+    const fn in_ten_minutes(self, topology: Topology) -> usize {
+        if matches!(topology, Topology::Sqlite) {
+            return match self {
+                Self::ServerKilled => 40,
+                Self::ServerAndGuardKilled => 25,
+                Self::ServerPaused => 10,
+                Self::ServerStopped => 15,
+                _ => 0,
+            };
+        }
+        match self {
+            Self::WorkerKilled => 85,
+            Self::WorkerAndGuardKilled => 25,
+            Self::ServerKilled => 24,
+            Self::ServerAndGuardKilled | Self::ServerPaused => 11,
+            Self::WorkerStopped => 10,
+            Self::ServerStopped | Self::WorkerCut | Self::ServerCut => 8,
+            Self::WorkerPaused => 7,
+            Self::DatabaseKilled => 6,
+            Self::WorkerAndGuardPaused | Self::DatabasePaused | Self::ServerUnreachable => 5,
+            Self::GuardPaused
+            | Self::WorkerRequestsHeld
+            | Self::WorkerAnswersHeld
+            | Self::ServerRequestsHeld
+            | Self::ServerAnswersHeld => 4,
+            // Where processes talk to each other directly, the blackhole is what loses messages.
+            Self::BusLost => match topology {
+                Topology::Redis => 5,
+                Topology::Postgres | Topology::Sqlite => 0,
+            },
+        }
+    }
+
+    /// How often it happens in a run.
+    pub(super) fn wanted(self, scenario: &Scenario) -> usize {
+        let is_possible = self != Self::ServerUnreachable || scenario.isolated;
+        let is_asked_for = scenario.only.as_ref().is_none_or(|only| self.as_str().contains(only.as_str()));
+        let times = self.in_ten_minutes(scenario.topology);
+        if times == 0 || !is_possible || !is_asked_for {
+            return 0;
+        }
+        #[expect(clippy::cast_precision_loss, reason = "few")]
+        let times = times as f64 * scenario.length.as_secs_f64() / 600.0;
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "few, and more than none"
+        )]
+        let times = times.round() as usize;
+        times.max(1)
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// Something that will go wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Planned {
+    pub(super) kind: Kind,
+    /// When, at the earliest.
+    pub(super) at: Duration,
+    /// Which of the possible victims.
+    pub(super) victim: usize,
+    /// How long it lasts, where that is a matter of choice.
+    pub(super) hold: Duration,
+    /// How long whoever was ended stays away.
+    pub(super) back_after: Duration,
+}
+
+/// How long whoever was hit is left in peace afterwards.
+pub(super) const SETTLE: Duration = Duration::from_millis(1_500);
+/// The share of a run that passes before the first fault, and after the last.
+const QUIET_PERCENT: u32 = 3;
+
+/// What goes wrong in a run.
+pub(super) fn plan(scenario: &Scenario) -> Vec<Planned> {
+    let mut rng = Rng::new(scenario.seed);
+    let mut kinds: Vec<Kind> =
+        Kind::ALL.into_iter().flat_map(|kind| std::iter::repeat_n(kind, kind.wanted(scenario))).collect();
+    for at in (1..kinds.len()).rev() {
+        kinds.swap(at, rng.index(at + 1));
+    }
+    let quiet = scenario.length * QUIET_PERCENT / 100;
+    let each =
+        scenario.length.saturating_sub(2 * quiet) / u32::try_from(kinds.len().max(1)).unwrap_or(u32::MAX);
+    let mut free_at: BTreeMap<(u8, usize), Duration> = BTreeMap::new();
+    let mut planned = Vec::new();
+    for (n, kind) in (0..).zip(kinds) {
+        let at = quiet + each * n + each * u32::try_from(rng.below(100)).unwrap_or(0) / 200;
+        let (class, victims) = match kind.victim() {
+            Victim::Worker => (0, scenario.workers),
+            Victim::Server => (1, scenario.servers),
+            Victim::Database => (2, 1),
+            Victim::Bus => (3, 1),
+        };
+        let hold = hold(kind, scenario, &mut rng);
+        let back_after = Duration::from_millis(300 + rng.below(1_700));
+        // One that has nothing else to do then, by the plan; else the one that is the first to be free.
+        let first = rng.index(victims);
+        let order = (0..victims).map(|next| (first + next) % victims);
+        let is_free_at = |victim: &usize| free_at.get(&(class, *victim)).copied().unwrap_or_default();
+        let victim = order.min_by_key(|victim| is_free_at(victim).max(at)).unwrap_or(0);
+        free_at.insert((class, victim), at + hold + back_after + SETTLE);
+        planned.push(Planned { kind, at, victim, hold, back_after });
+    }
+    planned
+}
+
+/// How long a fault lasts.
+fn hold(kind: Kind, scenario: &Scenario, rng: &mut Rng) -> Duration {
+    let past = |ttl: Duration| (ttl + Duration::from_millis(1_500), ttl + Duration::from_secs(4));
+    let short = (Duration::ZERO, Duration::from_secs(4));
+    let is_long = |rng: &mut Rng| rng.chance(30);
+    let (from, to) = match kind {
+        Kind::WorkerPaused | Kind::GuardPaused | Kind::WorkerAndGuardPaused => past(WORKER_TTL),
+        // One process is a worker as well.
+        Kind::ServerPaused if scenario.topology == Topology::Sqlite => past(WORKER_TTL),
+        Kind::ServerPaused => past(SERVER_TTL),
+        Kind::WorkerCut | Kind::WorkerRequestsHeld | Kind::WorkerAnswersHeld => {
+            if is_long(rng) {
+                past(WORKER_TTL)
+            } else {
+                short
+            }
+        }
+        Kind::ServerCut | Kind::ServerRequestsHeld | Kind::ServerAnswersHeld => {
+            if is_long(rng) {
+                past(SERVER_TTL)
+            } else {
+                short
+            }
+        }
+        Kind::ServerUnreachable => (Duration::from_secs(2), Duration::from_secs(9)),
+        Kind::DatabasePaused => (Duration::from_secs(1), Duration::from_secs(7)),
+        Kind::BusLost => (Duration::from_secs(2), Duration::from_secs(8)),
+        Kind::WorkerKilled
+        | Kind::WorkerAndGuardKilled
+        | Kind::WorkerStopped
+        | Kind::ServerKilled
+        | Kind::ServerAndGuardKilled
+        | Kind::ServerStopped
+        | Kind::DatabaseKilled => return Duration::ZERO,
+    };
+    let span = u64::try_from(to.saturating_sub(from).as_millis()).unwrap_or(0);
+    from + Duration::from_millis(rng.below(span))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scenario(topology: Topology, minutes: u64) -> Scenario {
+        Scenario {
+            topology,
+            length: Duration::from_secs(60 * minutes),
+            seed: 3,
+            servers: 3,
+            workers: 4,
+            rate: 1.0,
+            capacity: 1,
+            only: None,
+            isolated: true,
+        }
+    }
+
+    fn count(plan: &[Planned], kinds: &[Kind]) -> usize {
+        plan.iter().filter(|planned| kinds.contains(&planned.kind)).count()
+    }
+
+    #[test]
+    fn a_full_run_has_what_was_promised() {
+        for topology in [Topology::Postgres, Topology::Redis] {
+            let plan = plan(&scenario(topology, 10));
+            assert!(count(&plan, &[Kind::WorkerKilled, Kind::WorkerAndGuardKilled]) >= 100);
+            assert!(count(&plan, &[Kind::ServerKilled, Kind::ServerAndGuardKilled]) >= 30);
+            assert!(count(&plan, &[Kind::ServerPaused]) >= 10);
+            assert!(count(&plan, &[Kind::WorkerPaused, Kind::WorkerAndGuardPaused]) >= 10);
+            assert!(count(&plan, &[Kind::DatabaseKilled]) >= 5);
+        }
+    }
+
+    #[test]
+    fn the_same_seed_is_the_same_plan_and_short_runs_have_every_kind() {
+        let short = scenario(Topology::Redis, 1);
+        let planned = plan(&short);
+        assert_eq!(planned, plan(&short));
+        for kind in Kind::ALL {
+            assert!(count(&planned, &[kind]) >= 1, "{kind}");
+        }
+        assert!(planned.is_sorted_by_key(|planned| planned.at));
+        assert_ne!(planned, plan(&Scenario { seed: 4, ..short }));
+    }
+}
