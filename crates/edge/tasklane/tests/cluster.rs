@@ -2,6 +2,7 @@
 //! a killed one had goes on elsewhere.
 
 #![allow(clippy::unwrap_used, reason = "in tests a panic is an answer")]
+#![allow(clippy::print_stderr, reason = "what is skipped is said aloud")]
 
 mod support;
 
