@@ -7,7 +7,7 @@
 
 use std::fs::File;
 use std::io::ErrorKind;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
@@ -16,10 +16,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use tasklane_api::{ApiOptions, ServeOptions};
 use tasklane_core::id::Name;
+use tasklane_core::ownership::OwnershipOptions;
 use tasklane_core::time::Timestamp;
 use tasklane_core::worker as session;
 use tasklane_direct::DirectBus;
-use tasklane_ports::StoreError;
+use tasklane_ports::{BusError, CoordinatorError, StoreError};
 use tasklane_runtime::executors::{ExecutorOptions, Registry};
 use tasklane_runtime::guard::{Guard, GuardOptions, remove_tree};
 use tasklane_runtime::hub::Hub;
@@ -102,6 +103,12 @@ impl Part {
 const GUARD_WITHIN: Duration = Duration::from_secs(10);
 /// Short attempts that may wait at the worker.
 const PREFETCH_MAX: u32 = 8192;
+/// How often lanes of a cluster look for what a lost message would have told: they are many.
+const SWEEP_EVERY: Duration = Duration::from_secs(8);
+/// How long the systems of a cluster are waited for.
+const OPEN_WITHIN: Duration = Duration::from_secs(30);
+/// How long to wait before it is tried again.
+const OPEN_AGAIN: Duration = Duration::from_millis(200);
 /// How long an address that is in use is waited for.
 const BIND_WITHIN: Duration = Duration::from_secs(5);
 /// How long to wait before it is tried again.
@@ -116,13 +123,12 @@ pub async fn start(config: &Config, roles: Roles, functions: Registrations) -> R
     let address = listener.as_ref().map(TcpListener::local_addr).transpose()?;
     let reached_at =
         roles.server.then(|| address.map_or_else(|| Ipv4Addr::LOCALHOST.into(), |address| address.ip()));
-    let systems = Systems::open(config, reached_at).await?;
+    let (systems, lanes) = open_systems(config, reached_at).await?;
     for warning in &systems.warnings {
         tracing::warn!("{warning}");
     }
     let lock = if config.is_cluster() { None } else { Some(await_guard(&config.data_dir).await?) };
     let guard = start_guard(config, roles, lock).await?;
-    let lanes = lanes::agree(config, &*systems.documents).await?;
 
     let (hub, tokens) = (Arc::new(Hub::default()), Tokens::default());
     let mut running = Running {
@@ -192,9 +198,14 @@ fn start_server(config: &Config, running: &Running, lanes: u16, hub: &Arc<Hub>, 
         (None, Some(address)) => format!("{host}:{}", address.port()),
         (_, None) => String::new(),
     };
+    let mut ownership = OwnershipOptions::default();
+    if config.is_cluster() {
+        ownership.lane.sweep_every = SWEEP_EVERY;
+    }
     let scheduler = Scheduler::new(
         SchedulerOptions {
             lanes,
+            ownership,
             ttl: config.session.server_ttl,
             renew_every: config.session.server_renew_every,
             address: api,
@@ -297,6 +308,36 @@ impl Running {
         }
         self.systems.store.close().await
     }
+}
+
+/// Opens what the config names, and learns how many lanes there are. What cannot be reached may be about to start, or to
+/// come back: in a cluster it is waited for.
+async fn open_systems(config: &Config, reached_at: Option<IpAddr>) -> Result<(Systems, u16)> {
+    let deadline = Instant::now() + OPEN_WITHIN;
+    let mut told = false;
+    loop {
+        let opened = async {
+            let systems = Systems::open(config, reached_at).await?;
+            let lanes = lanes::agree(config, &*systems.documents).await?;
+            anyhow::Ok((systems, lanes))
+        };
+        match opened.await {
+            Err(error) if config.is_cluster() && is_passing(&error) && Instant::now() < deadline => {
+                if !std::mem::replace(&mut told, true) {
+                    tracing::warn!("{error:#}; trying again for up to {OPEN_WITHIN:?}");
+                }
+                tokio::time::sleep(OPEN_AGAIN).await;
+            }
+            opened => return opened,
+        }
+    }
+}
+
+/// What failed may succeed later.
+fn is_passing(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<StoreError>().is_some_and(StoreError::is_retryable)
+        || error.downcast_ref::<CoordinatorError>().is_some_and(CoordinatorError::is_retryable)
+        || error.downcast_ref::<BusError>().is_some_and(BusError::is_retryable)
 }
 
 /// Listens at an address. A process that was killed may hold it for a moment longer, so it is waited for.

@@ -2,7 +2,7 @@
 //! a killed one had goes on elsewhere.
 
 #![allow(clippy::unwrap_used, reason = "in tests a panic is an answer")]
-#![allow(clippy::print_stderr, reason = "what is skipped is said aloud")]
+#![allow(clippy::print_stderr, clippy::print_stdout, reason = "what is skipped or measured is said aloud")]
 
 mod support;
 
@@ -231,4 +231,61 @@ fn the_number_of_lanes_is_agreed_on() {
         .unwrap();
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(!refused.status.success() && said.contains("has 4 lanes, and `lanes` says 5"), "{said}");
+}
+
+/// Three servers and ten workers that have nothing to do ask the store for less than this in a second.
+const IDLE_MAX: f64 = 20.0;
+
+async fn idle_asks_for_little(store: &str, statements: impl Fn() -> u64) {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let servers: Vec<Server> = ["a", "b", "c"].iter().map(|name| server(folder, name, store, &[])).collect();
+    let _workers: Vec<Worker> =
+        (0..10).map(|number| Worker::start(folder, &format!("w{number}"), store)).collect();
+    let api = servers[0].api();
+    workers(&api, 10).await;
+    until("the work of all servers", async || {
+        let mut owned_by_all = 0;
+        for server in &servers {
+            owned_by_all += owned(&server.api()).await;
+        }
+        (owned_by_all == 16).then_some(())
+    })
+    .await;
+    let (_, done) = api.post("/tasks?wait=60s", task("one", "true")).await;
+    assert_eq!(done["status"], "SUCCESS", "{done}");
+    // What was done last is written, and everybody has become quiet.
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    let (before, began) = (statements(), Instant::now());
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    let rate = (statements() - before) as f64 / began.elapsed().as_secs_f64();
+    println!("{rate:.1} statements a second");
+    assert!(rate < IDLE_MAX, "{rate:.1} statements a second");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_idle_cluster_asks_redis_for_little() {
+    let Some(redis) = redis::RedisServer::start() else { return };
+    idle_asks_for_little(&redis.url(), || {
+        // What scripts do themselves is not counted: a script is one question. Nor are messages between members.
+        let stats = redis.command(&["INFO", "commandstats"]);
+        let calls = |line: &str| {
+            let (name, rest) = line.trim().strip_prefix("cmdstat_")?.split_once(":calls=")?;
+            ["eval", "evalsha"].contains(&name).then(|| rest.split(',').next()?.parse::<u64>().ok())?
+        };
+        stats.lines().filter_map(calls).sum()
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_idle_cluster_asks_postgres_for_little() {
+    let Some(postgres) = postgres::PostgresServer::start() else { return };
+    idle_asks_for_little(&postgres.url(), || {
+        // Each statement is a transaction of its own.
+        let counted =
+            "SELECT sum(xact_commit + xact_rollback) FROM pg_stat_database WHERE datname = 'postgres'";
+        postgres.sql(counted).trim().parse().unwrap()
+    })
+    .await;
 }

@@ -64,7 +64,11 @@ impl Message {
                 last.messages.extend(next.messages);
                 None
             }
-            (Self::Changed(last), Self::Changed(next)) if last.origin == next.origin => {
+            (Self::Changed(last), Self::Changed(next))
+                if last.origin == next.origin
+                    && last.place.zip(next.place).is_some_and(|(last, next)| last.has_same_owner(next)) =>
+            {
+                last.place = next.place;
                 last.events.extend(next.events);
                 None
             }
@@ -118,8 +122,27 @@ impl ToLane {
 pub struct EventBatch {
     /// Names whoever tells, so that it does not take its own words for those of another.
     pub origin: SessionId,
+    /// Where the owner of a lane tells it: what an owner before it has said may come later.
+    pub place: Option<EventPlace>,
     /// What it tells.
     pub events: Vec<TaskEvent>,
+}
+
+/// Where in the story of a lane something is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct EventPlace {
+    /// The lane.
+    pub lane: LaneId,
+    /// Its owner.
+    pub epoch: Epoch,
+    /// Counts what this owner has told.
+    pub number: u64,
+}
+
+impl EventPlace {
+    fn has_same_owner(self, other: Self) -> bool {
+        (self.lane, self.epoch) == (other.lane, other.epoch)
+    }
 }
 
 /// A task changed, durably.

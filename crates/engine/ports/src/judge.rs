@@ -24,7 +24,7 @@ use tasklane_core::id::SessionId;
 use tasklane_core::time::Timestamp;
 
 /// Looks for each TTL.
-const LOOKS: u32 = 10;
+const LOOKS: u32 = 5;
 /// The shortest time between two looks, …
 const PAUSE_MIN: Duration = Duration::from_millis(200);
 /// … and the longest.
@@ -205,7 +205,7 @@ mod tests {
         let mut judge = Judge::default();
         assert_eq!(judge.next_look(at(0)), at(1_000));
         judge.look([shown(1, 0)], at(0));
-        assert_eq!(judge.next_look(at(0)), at(300));
+        assert_eq!(judge.next_look(at(0)), at(600));
         // The moment at which its time is over is not slept through, …
         judge.look([shown(1, 0)], at(900));
         judge.look([shown(1, 0)], at(1_800));
@@ -215,7 +215,7 @@ mod tests {
         assert_eq!(judge.look([shown(1, 0)], at(3_000)), [shown(1, 0)]);
         assert_eq!(judge.next_look(at(3_000)), at(3_020));
         judge.lost_sight();
-        assert_eq!(judge.next_look(at(3_000)), at(3_300));
+        assert_eq!(judge.next_look(at(3_000)), at(3_600));
         let shortest = |ttl: Duration| {
             let mut judge = Judge::default();
             judge.look([Renewal { ttl, ..shown(1, 0) }], at(0));

@@ -2,14 +2,14 @@
 //!
 //! It is a way to be quick, not to be right: whoever waits here also looks at the store now and then.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tasklane_core::id::{SessionId, TaskId};
-use tasklane_core::message::{EventBatch, TaskEvent};
+use tasklane_core::id::{LaneId, SessionId, TaskId};
+use tasklane_core::message::{EventBatch, EventPlace, TaskEvent};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
@@ -34,6 +34,8 @@ struct State {
     followed: HashMap<TaskId, Followed>,
     /// The last events; the first one has number `last - len + 1`.
     ring: VecDeque<RingItem>,
+    /// The last that was told of each lane.
+    places: BTreeMap<LaneId, EventPlace>,
 }
 
 #[derive(Clone, Debug)]
@@ -128,15 +130,31 @@ impl Hub {
         self.published(state, events.len());
     }
 
-    /// What the events of this process are told to others as.
-    pub(crate) fn batch(&self, events: Vec<TaskEvent>) -> EventBatch {
-        EventBatch { origin: self.origin, events }
+    /// What this process tells, others as well: so it is passed on to them as.
+    pub(crate) fn tell(&self, place: Option<EventPlace>, events: Vec<TaskEvent>) -> EventBatch {
+        let batch = EventBatch { origin: self.origin, place, events };
+        self.take(&batch);
+        batch
     }
 
     /// Another server tells what became of tasks. Its own words come back to it too.
     pub(crate) fn heard(&self, batch: &EventBatch) {
         if batch.origin != self.origin {
-            self.changed(&batch.events);
+            self.take(batch);
+        }
+    }
+
+    fn take(&self, batch: &EventBatch) {
+        let is_late = batch.place.is_some_and(|place| self.lock().is_late(place));
+        if !is_late {
+            return self.changed(&batch.events);
+        }
+        // What has ended has ended; what came before that is told by whoever came after.
+        let is_final = |event: &&TaskEvent| event.status.is_final();
+        let events: Vec<TaskEvent> = batch.events.iter().filter(is_final).cloned().collect();
+        self.changed(&events);
+        if events.len() < batch.events.len() {
+            self.gap();
         }
     }
 
@@ -239,6 +257,14 @@ impl Hub {
 }
 
 impl State {
+    /// Something later was told of the lane before; if not, this is the last now.
+    fn is_late(&mut self, place: EventPlace) -> bool {
+        let last = self.places.entry(place.lane).or_insert(place);
+        let is_late = place < *last;
+        *last = place.max(*last);
+        is_late
+    }
+
     fn wake(&self, task: TaskId, finished: bool) {
         if let Some(Followed { news, .. }) = self.followed.get(&task) {
             news.finished.fetch_or(finished, Ordering::Release);

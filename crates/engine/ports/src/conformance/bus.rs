@@ -99,8 +99,8 @@ pub mod deliver {
 
     use tasklane_core::id::{AttemptNo, DispatchNo, Epoch, LaneId, Name, QueueKey, SessionId};
     use tasklane_core::message::{
-        Control, Ending, EventBatch, Finish, Heartbeat, Held, HeldState, Message, OwnerBatch, Report,
-        RetryAdvice, TaskEvent, ToLane, ToWorker, Verdict, WorkerBatch, WorkerStats,
+        Control, Ending, EventBatch, EventPlace, Finish, Heartbeat, Held, HeldState, Message, OwnerBatch,
+        Report, RetryAdvice, TaskEvent, ToLane, ToWorker, Verdict, WorkerBatch, WorkerStats,
     };
     use tasklane_core::status::Status;
     use tasklane_core::task::TaskError;
@@ -175,7 +175,8 @@ pub mod deliver {
             at: Timestamp::from_millis(7),
             part_of: None,
         }];
-        let changed = Message::Changed(EventBatch { origin: SessionId::from_random(8), events });
+        let place = Some(EventPlace { lane: LaneId(3), epoch: Epoch(4), number: 5 });
+        let changed = Message::Changed(EventBatch { origin: SessionId::from_random(8), place, events });
         let stats = Message::Stats(WorkerStats {
             session: SessionId::from_random(9),
             cpu_percent: 150,

@@ -89,7 +89,7 @@ impl Alarm {
 }
 
 /// How often schedules are looked for that nobody told of.
-const SWEEP: Duration = Duration::from_secs(5);
+const SWEEP: Duration = Duration::from_secs(15);
 /// Wait after the store has failed, or another server was first.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// Schedules looked at in one go.

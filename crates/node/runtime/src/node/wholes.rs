@@ -140,8 +140,7 @@ impl Node {
         };
         // Whoever drives it looks now; should this be lost, it looks a little later.
         let hub = &self.0.parts.hub;
-        hub.changed(std::slice::from_ref(&event));
-        let batch = hub.batch(vec![event]);
+        let batch = hub.tell(None, vec![event]);
         let _ = self.0.parts.bus.publish(Address::Events, vec![Message::Changed(batch)]).await;
         // Nobody drives one that is put off, and it has no parts yet.
         let state = &row.state;

@@ -16,7 +16,7 @@ use tasklane_core::commit::SubmitOutcome;
 use tasklane_core::id::{Epoch, LaneId, QueueKey, SessionId, TaskId};
 use tasklane_core::lane::{BODY_BYTES_MAX, Explanation, KeyInfo, KeyPosition, SubmitToken};
 use tasklane_core::member::Role;
-use tasklane_core::message::{Message, OwnerBatch, ToWorker};
+use tasklane_core::message::{EventPlace, Message, OwnerBatch, ToWorker};
 use tasklane_core::ownership::{CallError, Effect, Input, Ownership, Reply, Request};
 use tasklane_core::policy::VersionedPolicy;
 use tasklane_core::task::{NewTask, TaskRow};
@@ -82,6 +82,8 @@ pub(super) struct LaneDriver {
     shares: Arc<[SessionId]>,
     /// There are other servers.
     has_company: bool,
+    /// The last that was told of the lane, as its owner.
+    told: Option<EventPlace>,
     /// The lane is owned here, for others.
     owned: Arc<AtomicBool>,
     /// What workers say to the owner of the lane; nothing while this server is not to be it.
@@ -118,6 +120,7 @@ impl LaneDriver {
             view: Arc::default(),
             shares: Arc::default(),
             has_company: false,
+            told: None,
             owned,
             ear: Ear::Closed,
             jobs: FuturesUnordered::new(),
@@ -330,7 +333,8 @@ impl LaneDriver {
             self.epoch = epoch;
             self.owned.store(epoch.is_some(), Ordering::Relaxed);
             // What the owner before has written last, nobody here was told.
-            if epoch.is_some() {
+            if let Some(epoch) = epoch {
+                self.told = Some(EventPlace { lane: self.lane, epoch, number: 0 });
                 self.parts.hub.gap();
             }
         }
@@ -389,9 +393,10 @@ impl LaneDriver {
             Effect::Deaf { session } => self.outbox.send(Address::Stats, Message::Deaf { session }),
             Effect::Revoke { session } => self.revoke(session),
             Effect::Changed(events) => {
-                self.parts.hub.changed(&events);
+                let place = self.told.map(|told| EventPlace { number: told.number + 1, ..told });
+                self.told = place;
+                let batch = self.parts.hub.tell(place, events);
                 if self.has_company && self.parts.bus.is_heard(Address::Events) {
-                    let batch = self.parts.hub.batch(events);
                     self.outbox.send(Address::Events, Message::Changed(batch));
                 }
             }
