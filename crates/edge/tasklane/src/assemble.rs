@@ -210,7 +210,6 @@ fn start_server(config: &Config, running: &Running, lanes: u16, hub: &Arc<Hub>, 
             renew_every: config.session.server_renew_every,
             address: api,
             bus_address: direct.as_ref().and_then(DirectBus::endpoint).unwrap_or_default(),
-            ..SchedulerOptions::default()
         },
         SchedulerParts {
             store: Arc::clone(store),
