@@ -651,7 +651,10 @@ mod tests {
             evidence.tasks_later = evidence.tasks.clone();
         });
         assert!(lost.contains("was acknowledged and is lost"), "{lost}");
-        let stuck = found(|evidence| evidence.tasks[1].status = api::Status::Running);
+        let stuck = found(|evidence| {
+            evidence.tasks[1].status = api::Status::Running;
+            evidence.tasks_later = evidence.tasks.clone();
+        });
         assert!(stuck.contains("is stuck in"), "{stuck}");
         let changed = found(|evidence| evidence.tasks_later[0].status = api::Status::Failed);
         assert!(changed.contains("was final and became FAILED"), "{changed}");
