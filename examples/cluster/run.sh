@@ -1,8 +1,10 @@
 #!/bin/sh
-# Three servers and two workers on one machine; a worker and a server are killed, and nothing is lost. Needs `tasklane`, and
-# `redis-server` unless TASKLANE_STORE names a PostgreSQL or Redis that may be used.
+# Three servers and two workers on one machine; a worker and a server are killed, and nothing is lost.
+# Usage: run.sh [redis|postgres]. Needs `tasklane`, and `redis-server` or PostgreSQL's programs, unless TASKLANE_STORE names a
+# database that may be used.
 set -eu
 cd "$(dirname "$0")"
+kind=${1:-redis}
 tasklane=${TASKLANE:-tasklane}
 scratch=$(mktemp -d)
 children=
@@ -15,12 +17,37 @@ trap stop EXIT
 trap 'exit 1' INT TERM
 free_port() { python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
 
-if [ -z "${TASKLANE_STORE:-}" ]; then
-    port=$(free_port)
+start_redis() {
     redis-server --port "$port" --bind 127.0.0.1 --dir "$scratch" --appendonly yes --appendfsync always > "$scratch/redis.log" &
     children="$children $!"
-    export TASKLANE_STORE="redis://127.0.0.1:$port"
     until redis-cli -p "$port" ping > /dev/null 2>&1; do sleep 0.1; done
+    export TASKLANE_STORE="redis://127.0.0.1:$port"
+}
+
+start_postgres() {
+    for programs in /usr/lib/postgresql/*/bin "$(dirname "$(command -v postgres || echo /)")"; do
+        if [ -x "$programs/initdb" ]; then break; fi
+    done
+    # It refuses to run as root.
+    as=
+    mkdir "$scratch/postgres"
+    if [ "$(id -u)" -eq 0 ]; then
+        as="setpriv --reuid=65534 --regid=65534 --clear-groups --"
+        chmod 755 "$scratch"
+        chown 65534:65534 "$scratch/postgres"
+    fi
+    (cd "$scratch/postgres" && $as "$programs/initdb" -U tasklane --auth=trust -D data > log 2>&1)
+    $as "$programs/postgres" -D "$scratch/postgres/data" -p "$port" -h 127.0.0.1 -k "$scratch/postgres" > "$scratch/postgres.log" 2>&1 &
+    children="$children $!"
+    until "$programs/pg_isready" -q -h 127.0.0.1 -p "$port"; do sleep 0.1; done
+    export TASKLANE_STORE="postgres://tasklane@127.0.0.1:$port/postgres"
+}
+
+# The file says what a cluster is made of; only the port is another one here.
+export TASKLANE_CONFIG="$PWD/$kind.yaml"
+if [ -z "${TASKLANE_STORE:-}" ]; then
+    port=$(free_port)
+    "start_$kind"
 fi
 
 servers=

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::cargo::{cargo, root, run};
+use crate::cargo::{build_program, root, run};
 use crate::server::{Server, target};
 use crate::servers;
 
@@ -18,15 +18,14 @@ const SEED: &str = "7";
 
 pub(crate) fn check() -> Result<()> {
     let program = install()?;
-    // The program that the tests have used; nothing is compiled after them.
-    run(&mut cargo(&["test", "--workspace", "--all-features", "--profile=ci", "--no-run", "--quiet"]))?;
+    let tasklane = build_program(root())?;
     let data = target().join("api-check");
     if data.exists() {
         std::fs::remove_dir_all(&data).context("cannot remove the data of an earlier run")?;
     }
     // What the fuzzer makes up is not executed.
     let env = [("TASKLANE_WORKER_TASK_TYPES", "[NOOP]")];
-    let mut server = Server::start(&target().join("ci/tasklane"), &data, &env)?;
+    let mut server = Server::start(&tasklane, &data, &env)?;
     let checked = run(Command::new(program)
         .arg("--config-file")
         .arg(root().join("xtask/schemathesis.toml"))

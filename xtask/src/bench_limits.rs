@@ -4,14 +4,13 @@
 //! limit is measured anew in every round.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use rusqlite::{Connection, params};
-use serde_json::Value;
 
-use crate::cargo::{cargo, output, run as run_program};
+use crate::cargo::{cargo, run as run_program};
+use crate::figures::{Bar, Figures, bench, number, rate};
 use crate::server::{Server, target};
 
 /// What to measure.
@@ -38,32 +37,12 @@ const PAYLOAD: usize = 200;
 /// About as large as ours.
 const STATE: usize = 100;
 
-/// Something that was measured in every round.
-struct Figure {
-    name: &'static str,
-    unit: &'static str,
-    /// What it should be, if anything.
-    bar: Option<Bar>,
-    values: Vec<f64>,
-}
-
-#[derive(Clone, Copy)]
-enum Bar {
-    AtLeast(f64),
-    Below(f64),
-}
-
-struct Figures {
-    only: String,
-    list: Vec<Figure>,
-}
-
 pub(crate) fn run(options: &Options) -> Result<()> {
     run_program(&mut cargo(&["build", "--release", "--package", "tasklane"]))?;
     let program = target().join("release/tasklane");
     // On the disk that builds are on, not in memory.
     let folder = tempfile::Builder::new().prefix("bench-").tempdir_in(target())?;
-    let mut figures = Figures { only: options.only.clone(), list: Vec::new() };
+    let mut figures = Figures::new(&options.only);
     for round in 1..=options.rounds {
         println!("round {round} of {}", options.rounds);
         let work = folder.path().join(format!("round-{round}"));
@@ -86,20 +65,20 @@ fn measure(options: &Options, program: &Path, work: &Path, figures: &mut Figures
 
     let tasks = options.tasks.to_string();
     if figures.wants("burst embedded") {
-        let burst = bench(program, work, None, &["burst", "--embedded", "-n", &tasks])?;
+        let burst = bench(program, work, "", &["burst", "--embedded", "-n", &tasks])?;
         let done = number(&burst, "/completedPerSecond")?;
         figures.add("burst embedded", "/s", Some(Bar::AtLeast(50_000.0)), done);
         figures.add("burst embedded, part of the store's limit", "", Some(Bar::AtLeast(0.5)), done / limit);
         figures.add("burst embedded, part of the barest limit", "", None, done / bare);
     }
     if figures.wants("limits by key") {
-        let keys = bench(program, work, None, &["keys", "--embedded", "-n", &tasks])?;
+        let keys = bench(program, work, "", &["keys", "--embedded", "-n", &tasks])?;
         let ratio = number(&keys, "/compared/ratio")?;
         figures.add("limits by key, part of the speed without them", "", Some(Bar::AtLeast(0.7)), ratio);
     }
     if figures.wants("beside a crowded key") {
         let others = (3 * options.tasks).to_string();
-        let crowd = bench(program, work, None, &["crowd", "--embedded", "-n", &others])?;
+        let crowd = bench(program, work, "", &["crowd", "--embedded", "-n", &others])?;
         let ratio = number(&crowd, "/compared/ratio")?;
         figures.add(
             "keys beside a crowded key, part of their speed alone",
@@ -109,7 +88,7 @@ fn measure(options: &Options, program: &Path, work: &Path, figures: &mut Figures
         );
     }
     let server = Server::start(program, &work.join("data"), &[])?;
-    let rest = |args: &[&str]| bench(program, work, Some(&server), args);
+    let rest = |args: &[&str]| bench(program, work, &server.url, args);
     if figures.wants("burst over REST") {
         let done = number(&rest(&["burst", "-n", &tasks])?, "/completedPerSecond")?;
         figures.add("burst over REST", "/s", Some(Bar::AtLeast(25_000.0)), done);
@@ -157,7 +136,7 @@ fn backlog(program: &Path, folder: &Path, tasks: u64, figures: &mut Figures) -> 
     let data = folder.join("backlog");
     let server = Server::start(program, &data, &[])?;
     let count = tasks.to_string();
-    let report = bench(program, folder, Some(&server), &["backlog", "-n", &count, "-c", "8", "--keep"])?;
+    let report = bench(program, folder, &server.url, &["backlog", "-n", &count, "-c", "8", "--keep"])?;
     let ratio = number(&report, "/compared/ratio")?;
     figures.add("backlog, part of the speed of a fresh queue", "", Some(Bar::AtLeast(0.8)), ratio);
     let bar = if tasks <= 1_000_000 { 400.0 } else { 600.0 };
@@ -167,25 +146,10 @@ fn backlog(program: &Path, folder: &Path, tasks: u64, figures: &mut Figures) -> 
     drop(server);
     let started = Instant::now();
     let server = Server::start(program, &data, &[])?;
-    bench(program, folder, Some(&server), &["sync", "-n", "1", "--queue", "after-restart"])?;
+    bench(program, folder, &server.url, &["sync", "-n", "1", "--queue", "after-restart"])?;
     let seconds = started.elapsed().as_secs_f64();
     figures.add("restart after kill -9, until a new task has run", "s", Some(Bar::Below(5.0)), seconds);
     Ok(())
-}
-
-/// Runs `tasklane bench` and answers what it reports.
-fn bench(program: &Path, work: &Path, server: Option<&Server>, args: &[&str]) -> Result<Value> {
-    println!("  bench {}", args.join(" "));
-    let mut command = Command::new(program);
-    command.arg("bench").args(args).arg("--json").current_dir(work);
-    if let Some(server) = server {
-        command.env("TASKLANE_URL", &server.url);
-    }
-    serde_json::from_str(&output(&mut command)?).context("the benchmark printed something else than JSON")
-}
-
-fn number(report: &Value, pointer: &str) -> Result<f64> {
-    report.pointer(pointer).and_then(Value::as_f64).with_context(|| format!("the report has no {pointer}"))
 }
 
 /// Whole lives of tasks a second: inserted, assigned and finished, each written; the three of different tasks in one
@@ -224,51 +188,4 @@ fn three_writes(work: &Path, table: &str, tasks: u64) -> Result<f64> {
         conn.execute_batch("COMMIT")?;
     }
     Ok(rate(batches * BATCH, started.elapsed()))
-}
-
-#[expect(clippy::cast_precision_loss, reason = "a rate is not exact")]
-fn rate(count: u64, time: Duration) -> f64 {
-    count as f64 / time.as_secs_f64()
-}
-
-impl Figures {
-    fn wants(&self, name: &str) -> bool {
-        self.only.is_empty() || name.contains(&self.only) || self.only.contains(name)
-    }
-
-    fn add(&mut self, name: &'static str, unit: &'static str, bar: Option<Bar>, value: f64) {
-        match self.list.iter_mut().find(|figure| figure.name == name) {
-            Some(figure) => figure.values.push(value),
-            None => self.list.push(Figure { name, unit, bar, values: vec![value] }),
-        }
-    }
-
-    fn tell(&mut self) {
-        println!("\n{:<52} {:>12}  {:<12} each round", "", "median", "bar");
-        for figure in &mut self.list {
-            let rounds: Vec<String> = figure.values.iter().map(|value| shown(*value)).collect();
-            figure.values.sort_by(f64::total_cmp);
-            let median = figure.values[figure.values.len() / 2];
-            let bar = match figure.bar {
-                None => String::new(),
-                Some(Bar::AtLeast(bar)) => format!("≥ {} {}", shown(bar), met(median >= bar)),
-                Some(Bar::Below(bar)) => format!("< {} {}", shown(bar), met(median < bar)),
-            };
-            println!(
-                "{:<52} {:>9} {:<2}  {bar:<12} {}",
-                figure.name,
-                shown(median),
-                figure.unit,
-                rounds.join(" ")
-            );
-        }
-    }
-}
-
-fn met(met: bool) -> &'static str {
-    if met { "✓" } else { "✗" }
-}
-
-fn shown(value: f64) -> String {
-    if value >= 100.0 { format!("{value:.0}") } else { format!("{value:.2}") }
 }

@@ -6,6 +6,8 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 
+use crate::server::target;
+
 /// The root of the workspace.
 pub(crate) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the root")
@@ -15,8 +17,26 @@ pub(crate) fn root() -> &'static Path {
 pub(crate) fn cargo(args: &[&str]) -> Command {
     let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(program);
+    // What cargo has told us of ourselves: build scripts of others look at it, and would be run again.
+    for (name, _) in std::env::vars_os() {
+        let name = name.to_string_lossy().into_owned();
+        if name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_") {
+            command.env_remove(name);
+        }
+    }
     command.args(args).current_dir(root()).stdin(Stdio::null());
     command
+}
+
+/// Builds `tasklane` as the tests use it, from the workspace in a folder, and answers where it is. Whoever builds one
+/// from another folder afterwards builds it there too.
+pub(crate) fn build_program(workspace: &Path) -> Result<PathBuf> {
+    // Cargo gives packages the features that all that is built needs, so that anything less than this would compile
+    // every dependency once more; a test brings the program along.
+    let args =
+        ["test", "--workspace", "--all-features", "--profile=ci", "--no-run", "--quiet", "--test=cluster"];
+    run(cargo(&args).current_dir(workspace).env("CARGO_TARGET_DIR", target()))?;
+    Ok(target().join("ci/tasklane"))
 }
 
 /// Runs a program, which prints for itself, and fails if it does.

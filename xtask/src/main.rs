@@ -3,17 +3,20 @@
 #![expect(clippy::print_stdout, reason = "a command-line tool talks on standard output")]
 
 mod api;
+mod bench_cluster;
 mod bench_lane;
 mod bench_limits;
 mod cargo;
 mod chaos;
 mod directions;
+mod figures;
 mod generate;
 mod licences;
 mod paths;
 mod server;
 mod servers;
 mod sim;
+mod upgrade;
 mod verify;
 
 use std::process::ExitCode;
@@ -35,12 +38,16 @@ enum Command {
     BenchLane(bench_lane::Options),
     /// Measures Tasklane beside what the store alone and the machine alone can do
     BenchLimits(bench_limits::Options),
+    /// Measures Tasklane on PostgreSQL and on Redis beside what these alone can do, and a second server
+    BenchCluster(bench_cluster::Options),
     /// Runs the simulator
     Sim(sim::Options),
     /// Writes the Rust that is made of the `.proto` files
     Gen,
     /// Plays with a real cluster to which everything happens, and checks what it promised
     Chaos(chaos::Options),
+    /// Upgrades a cluster from an earlier commit while tasks run
+    Upgrade(upgrade::Options),
     /// Installs the servers that tests need, where they are missing
     Servers,
 }
@@ -56,9 +63,11 @@ fn main() -> ExitCode {
         Command::Verify(options) => verify::run(&options),
         Command::BenchLane(options) => bench_lane::run(&options),
         Command::BenchLimits(options) => bench_limits::run(&options),
+        Command::BenchCluster(options) => bench_cluster::run(&options),
         Command::Sim(options) => sim::run_command(&options),
         Command::Gen => generate::run(),
         Command::Chaos(options) => chaos::run_command(&options),
+        Command::Upgrade(options) => upgrade::run(&options),
         Command::Servers => servers::ensure(),
     };
     match result {

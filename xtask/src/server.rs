@@ -23,8 +23,18 @@ pub(crate) struct Server {
 impl Server {
     /// Starts `program` over a data folder, with these variables besides those of this process.
     pub(crate) fn start(program: &Path, data: &Path, env: &[(&str, &str)]) -> Result<Self> {
+        Self::start_with(program, &["dev", "--listen", "127.0.0.1:0", "--data-dir"], data, env)
+    }
+
+    /// The same with other arguments, the data folder behind them.
+    pub(crate) fn start_with(
+        program: &Path,
+        args: &[&str],
+        data: &Path,
+        env: &[(&str, &str)],
+    ) -> Result<Self> {
         let mut process = Command::new(program)
-            .args(["dev", "--listen", "127.0.0.1:0", "--data-dir"])
+            .args(args)
             .arg(data)
             .envs(env.iter().copied())
             .stdin(Stdio::null())

@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use clap::builder::PossibleValuesParser;
 
 use crate::cargo::{cargo, run as run_program};
-use crate::{api, directions, generate, licences, paths, servers, sim};
+use crate::{api, chaos, directions, generate, licences, paths, servers, sim, upgrade};
 
 type Check = fn() -> Result<()>;
 
@@ -26,6 +26,8 @@ const STEPS: &[(&str, Check)] = &[
     ("tests", tests),
     ("api", api::check),
     ("sim", sim::check),
+    ("chaos", chaos::check),
+    ("upgrade", upgrade::check),
 ];
 
 #[derive(Debug, clap::Args)]

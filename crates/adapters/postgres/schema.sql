@@ -577,7 +577,8 @@ CREATE TABLE archived_attempt (
     started_at timestamp with time zone,
     ended_at timestamp with time zone,
     error_code text,
-    error_message text
+    error_message text,
+    created_at timestamp with time zone NOT NULL
 );
 
 CREATE TABLE archived_task (
@@ -775,10 +776,10 @@ CREATE TABLE unique_key (
 );
 
 ALTER TABLE ONLY archived_attempt
-    ADD CONSTRAINT archived_attempt_pkey PRIMARY KEY (task, number);
+    ADD CONSTRAINT archived_attempt_pkey PRIMARY KEY (task, created_at, number);
 
 ALTER TABLE ONLY archived_task
-    ADD CONSTRAINT archived_task_pkey PRIMARY KEY (id);
+    ADD CONSTRAINT archived_task_pkey PRIMARY KEY (id, created_at);
 
 ALTER TABLE ONLY attempt
     ADD CONSTRAINT attempt_pkey PRIMARY KEY (id, number);

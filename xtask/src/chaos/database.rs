@@ -25,12 +25,22 @@ const NOBODY: u32 = 65_534;
 
 /// A database that can be killed, stopped and started again.
 #[derive(Debug)]
-pub(super) struct Database {
+pub(crate) struct Database {
     kind: Kind,
     pub(super) address: SocketAddr,
     folder: PathBuf,
     spawner: Spawner,
+    disk: Disk,
     child: Mutex<Option<Child>>,
+}
+
+/// What a database waits for before it answers a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Disk {
+    /// As such servers are usually set up: PostgreSQL waits for the disk, Redis writes once a second.
+    Usual,
+    /// What it has answered survives its death; a loss of power need not be survived.
+    SurvivesDeath,
 }
 
 #[derive(Clone, Debug)]
@@ -42,7 +52,12 @@ enum Kind {
 
 impl Database {
     /// Makes and starts the one that a topology needs, if it needs one.
-    pub(super) async fn start(topology: Topology, folder: &Path, spawner: Spawner) -> Result<Option<Self>> {
+    pub(crate) async fn start(
+        topology: Topology,
+        folder: &Path,
+        spawner: Spawner,
+        disk: Disk,
+    ) -> Result<Option<Self>> {
         let kind = match topology {
             Topology::Sqlite => return Ok(None),
             Topology::Redis => Kind::Redis,
@@ -52,7 +67,7 @@ impl Database {
         std::fs::create_dir_all(&folder)?;
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        let database = Self { kind, address, folder, spawner, child: Mutex::default() };
+        let database = Self { kind, address, folder, spawner, disk, child: Mutex::default() };
         database.make()?;
         database.start_again().await?;
         Ok(Some(database))
@@ -64,6 +79,16 @@ impl Database {
             Kind::Postgres(_) => format!("postgres://tasklane@{at}/postgres"),
             Kind::Redis => format!("redis://{at}"),
         }
+    }
+
+    /// The URL by which it is reached.
+    pub(crate) fn own_url(&self) -> String {
+        self.url(self.address)
+    }
+
+    /// The numbers of its processes.
+    pub(crate) fn pids(&self) -> Vec<u32> {
+        self.processes().iter().map(|pid| pid.as_raw_nonzero().get().cast_unsigned()).collect()
     }
 
     fn make(&self) -> Result<()> {
@@ -90,9 +115,8 @@ impl Database {
                 command.arg("-D").arg(self.folder.join("data"));
                 let sockets = format!("unix_socket_directories={}", self.folder.display());
                 let port = format!("port={port}");
-                for setting in
-                    ["listen_addresses=127.0.0.1", &port, &sockets, "max_connections=400", "fsync=off"]
-                {
+                let fsync = if self.disk == Disk::Usual { "fsync=on" } else { "fsync=off" };
+                for setting in ["listen_addresses=127.0.0.1", &port, &sockets, "max_connections=400", fsync] {
                     command.args(["-c", setting]);
                 }
                 command
@@ -101,7 +125,8 @@ impl Database {
                 let mut command = ending_with_us(Path::new("redis-server"), None);
                 // With `everysec` it may answer before it has written: then its death loses what it answered.
                 command.args(["--bind", "127.0.0.1", "--port", &port, "--save", "", "--appendonly", "yes"]);
-                command.args(["--appendfsync", "always", "--maxmemory-policy", "noeviction", "--dir"]);
+                let fsync = if self.disk == Disk::Usual { "everysec" } else { "always" };
+                command.args(["--appendfsync", fsync, "--maxmemory-policy", "noeviction", "--dir"]);
                 command.arg(&self.folder);
                 command
             }

@@ -14,7 +14,7 @@
 //!
 //! Two accounts of what happened are put together at the end: what attempts wrote down themselves ([`attempt`]), and
 //! what the API says. The checker of the simulator judges them, with a few questions that only this harness can ask
-//! ([`check`]). A run in which too little happened proves nothing, and fails.
+//! ([`check`](mod@check)). A run in which too little happened proves nothing, and fails.
 //!
 //! | file | subject |
 //! |---|---|
@@ -24,7 +24,7 @@
 //! | [`plan`], [`nemesis`] | what happens to them |
 //! | [`load`], [`attempt`] | the work |
 //! | [`watch`], [`history`] | what is seen of it |
-//! | [`check`], [`recovery`], [`report`] | what it means |
+//! | [`check`](mod@check), [`recovery`], [`report`] | what it means |
 
 pub(crate) mod attempt;
 mod check;
@@ -43,5 +43,7 @@ mod report;
 mod run;
 mod watch;
 
-pub(crate) use options::Options;
-pub(crate) use run::run_command;
+pub(crate) use database::{Database, Disk};
+pub(crate) use options::{Options, Topology};
+pub(crate) use process::Spawner;
+pub(crate) use run::{check, run_command, upgrade};

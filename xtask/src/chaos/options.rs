@@ -1,15 +1,17 @@
 //! What can be asked for, and what follows from it.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// How long CI plays with each of its topologies, in minutes; starting, and ending what was begun, take another one.
-pub(super) const CI_MINUTES: f64 = 2.0;
+pub(super) const CI_MINUTES: f64 = 3.0;
 /// Tasks a second in CI: enough to have many attempts at every fault, few enough for a small machine.
 pub(super) const CI_RATE: f64 = 30.0;
 /// The same orders of faults in each run of CI.
 pub(super) const CI_SEED: u64 = 7;
+/// How long an upgrade takes, in minutes.
+const UPGRADE_MINUTES: f64 = 0.7;
 /// What CI plays with.
 pub(super) const CI_TOPOLOGIES: [Topology; 2] = [Topology::Postgres, Topology::Redis];
 
@@ -49,6 +51,10 @@ pub(crate) struct Options {
     /// The program to play with [default: it is built]
     #[arg(long, value_name = "FILE")]
     pub(super) program: Option<PathBuf>,
+    /// A program of an earlier version: all processes begin with it and are replaced in order, one after the other, and
+    /// nothing else goes wrong
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["ci", "only"])]
+    pub(super) upgrade_from: Option<PathBuf>,
     /// Set by this program when it calls itself in a network namespace of its own
     #[arg(long, hide = true)]
     pub(super) isolated: bool,
@@ -87,6 +93,8 @@ pub(super) struct Scenario {
     pub(super) rate: f64,
     pub(super) capacity: u32,
     pub(super) only: Option<String>,
+    /// All processes begin with an earlier program and are replaced one after the other; nothing else goes wrong.
+    pub(super) is_upgrade: bool,
     /// There is a network namespace of our own, in which routes can be taken away.
     pub(super) isolated: bool,
 }
@@ -102,9 +110,19 @@ pub(super) const WORKER_TTL: Duration = Duration::from_secs(10);
 impl Options {
     /// The options of CI for one topology.
     pub(super) fn of_ci(topology: Topology) -> Self {
+        Self::small(topology, CI_MINUTES)
+    }
+
+    /// An upgrade from an earlier program, for one topology.
+    pub(super) fn of_upgrade(topology: Topology, from: &Path) -> Self {
+        Self { upgrade_from: Some(from.to_owned()), ..Self::small(topology, UPGRADE_MINUTES) }
+    }
+
+    /// What a small machine can do.
+    fn small(topology: Topology, minutes: f64) -> Self {
         Self {
             topology: Some(topology),
-            minutes: CI_MINUTES,
+            minutes,
             seed: Some(CI_SEED),
             servers: 3,
             workers: 4,
@@ -114,6 +132,7 @@ impl Options {
             keep: None,
             ci: false,
             program: None,
+            upgrade_from: None,
             isolated: false,
         }
     }
@@ -138,6 +157,7 @@ impl Options {
             rate: self.rate.unwrap_or(RATE),
             capacity: self.capacity.unwrap_or(if workers == 0 { 240 } else { 80 }),
             only: self.only.clone(),
+            is_upgrade: self.upgrade_from.is_some(),
             isolated: self.isolated,
         }
     }
@@ -147,9 +167,11 @@ impl Options {
         let Scenario { topology, seed, servers, workers, rate, capacity, .. } = scenario;
         let minutes = self.minutes;
         let only = self.only.as_ref().map(|only| format!(" --only {only}")).unwrap_or_default();
+        let from = self.upgrade_from.as_ref();
+        let from = from.map(|from| format!(" --upgrade-from {}", from.display())).unwrap_or_default();
         format!(
             "cargo xtask chaos --topology {topology} --minutes {minutes} --seed {seed} --servers {servers} \
-             --workers {workers} --rate {rate} --capacity {capacity}{only}"
+             --workers {workers} --rate {rate} --capacity {capacity}{only}{from}"
         )
     }
 }

@@ -157,6 +157,13 @@ impl Kind {
         let is_possible = self != Self::ServerUnreachable || scenario.isolated;
         let is_asked_for = scenario.only.as_ref().is_none_or(|only| self.as_str().contains(only.as_str()));
         let times = self.in_ten_minutes(scenario.topology);
+        if scenario.is_upgrade {
+            return match self {
+                Self::ServerStopped => scenario.servers,
+                Self::WorkerStopped => scenario.workers,
+                _ => 0,
+            };
+        }
         if times == 0 || !is_possible || !is_asked_for {
             return 0;
         }
@@ -199,6 +206,9 @@ const QUIET_PERCENT: u32 = 3;
 
 /// What goes wrong in a run.
 pub(super) fn plan(scenario: &Scenario) -> Vec<Planned> {
+    if scenario.is_upgrade {
+        return replacements(scenario);
+    }
     let mut rng = Rng::new(scenario.seed);
     let mut kinds: Vec<Kind> =
         Kind::ALL.into_iter().flat_map(|kind| std::iter::repeat_n(kind, kind.wanted(scenario))).collect();
@@ -229,6 +239,23 @@ pub(super) fn plan(scenario: &Scenario) -> Vec<Planned> {
         planned.push(Planned { kind, at, victim, hold, back_after });
     }
     planned
+}
+
+/// Each process is ended and started once, in order.
+fn replacements(scenario: &Scenario) -> Vec<Planned> {
+    let servers = (0..scenario.servers).map(|victim| (Kind::ServerStopped, victim));
+    let all: Vec<_> =
+        servers.chain((0..scenario.workers).map(|victim| (Kind::WorkerStopped, victim))).collect();
+    // The first and the last part of the run belong to one version.
+    let each = scenario.length / u32::try_from(all.len() + 1).unwrap_or(u32::MAX);
+    let planned = |(n, (kind, victim))| Planned {
+        kind,
+        at: each * n,
+        victim,
+        hold: Duration::ZERO,
+        back_after: Duration::from_millis(300),
+    };
+    (1..).zip(all).map(planned).collect()
 }
 
 /// How long a fault lasts.
@@ -284,6 +311,7 @@ mod tests {
             rate: 1.0,
             capacity: 1,
             only: None,
+            is_upgrade: false,
             isolated: true,
         }
     }
@@ -301,6 +329,19 @@ mod tests {
             assert!(count(&plan, &[Kind::ServerPaused]) >= 10);
             assert!(count(&plan, &[Kind::WorkerPaused, Kind::WorkerAndGuardPaused]) >= 10);
             assert!(count(&plan, &[Kind::DatabaseKilled]) >= 5);
+        }
+    }
+
+    #[test]
+    fn an_upgrade_replaces_each_process_once() {
+        let upgrade = Scenario { is_upgrade: true, ..scenario(Topology::Redis, 1) };
+        let planned = plan(&upgrade);
+        let mut replaced: Vec<_> = planned.iter().map(|planned| (planned.kind, planned.victim)).collect();
+        replaced.sort_unstable();
+        replaced.dedup();
+        assert_eq!(replaced.len(), upgrade.servers + upgrade.workers);
+        for kind in Kind::ALL {
+            assert_eq!(count(&planned, &[kind]), kind.wanted(&upgrade), "{kind}");
         }
     }
 

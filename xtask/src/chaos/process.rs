@@ -19,14 +19,14 @@ use super::clock::Boot;
 ///
 /// The kernel ends a process with the *thread* that started it, so one thread that stays starts them all.
 #[derive(Clone, Debug)]
-pub(super) struct Spawner {
+pub(crate) struct Spawner {
     orders: mpsc::Sender<Order>,
 }
 
 type Order = (Command, mpsc::Sender<std::io::Result<Child>>);
 
 impl Spawner {
-    pub(super) fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let (orders, taken) = mpsc::channel::<Order>();
         std::thread::spawn(move || {
             while let Ok((mut command, answer)) = taken.recv() {
@@ -80,6 +80,8 @@ pub(super) struct Member {
     /// How long it lets attempts finish when it is asked to end.
     pub(super) drain_grace: Duration,
     program: PathBuf,
+    /// The program of its first start, if another.
+    first: Option<PathBuf>,
     args: Vec<String>,
     folder: PathBuf,
     spawner: Spawner,
@@ -114,6 +116,8 @@ pub(super) struct MemberOptions {
     pub(super) role: Role,
     pub(super) ip: Ipv4Addr,
     pub(super) program: PathBuf,
+    /// The program of its first start, if another.
+    pub(super) first: Option<PathBuf>,
     /// All but where it listens, what it is called and where its data is.
     pub(super) args: Vec<String>,
     pub(super) drain_grace: Duration,
@@ -131,7 +135,8 @@ const BACK_AFTER: Duration = Duration::from_millis(500);
 
 impl Member {
     pub(super) fn new(options: MemberOptions) -> Result<Self> {
-        let MemberOptions { name, role, ip, program, mut args, drain_grace, folder, spawner } = options;
+        let MemberOptions { name, role, ip, program, first, mut args, drain_grace, folder, spawner } =
+            options;
         let port = TcpListener::bind((ip, 0))?.local_addr()?.port();
         let api = SocketAddr::from((ip, port));
         let word = match role {
@@ -148,7 +153,7 @@ impl Member {
         }
         args.extend(["--data-dir".to_owned(), folder.join("data").join(&name).display().to_string()]);
         let state = Mutex::default();
-        Ok(Self { name, role, ip, api, drain_grace, program, args, folder, spawner, state })
+        Ok(Self { name, role, ip, api, drain_grace, program, first, args, folder, spawner, state })
     }
 
     pub(super) fn url(&self) -> String {
@@ -181,7 +186,8 @@ impl Member {
         let instance = format!("{}.{}", self.name, state.starts);
         let mut log = File::options().create(true).append(true).open(self.log())?;
         writeln!(log, "---- {instance} is started at {}", Boot::now().0)?;
-        let mut command = ending_with_us(&self.program, None);
+        let first = self.first.as_ref().filter(|_| state.starts == 1);
+        let mut command = ending_with_us(first.unwrap_or(&self.program), None);
         command
             .args(&self.args)
             // Nothing of the caller's settings: only what is said here.

@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
+use std::io::{BufRead, BufReader};
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::attempt;
 use super::check::{Evidence, judge};
-use super::database::Database;
+use super::database::{Database, Disk};
 use super::history::{Follower, History};
 use super::load::{self, Book, Load, ask};
 use super::namespace;
@@ -30,8 +31,7 @@ use super::proxy::Proxy;
 use super::recovery;
 use super::report;
 use super::watch::Watch;
-use crate::cargo::{cargo, run as run_program};
-use crate::server::target;
+use crate::cargo::{build_program, root};
 
 /// How long the cluster may take to be ready.
 const READY_PATIENCE: Duration = Duration::from_mins(1);
@@ -54,28 +54,39 @@ const TELL_EVERY: Duration = Duration::from_secs(15);
 
 /// `cargo xtask chaos`.
 pub(crate) fn run_command(options: &Options) -> Result<()> {
-    if options.ci {
-        run_program(&mut cargo(&["build", "--quiet", "--profile=ci", "--package=tasklane"]))?;
-        return run_ci(&target().join("ci/tasklane"));
-    }
-    let program = if let Some(program) = &options.program {
-        std::path::absolute(program)?
-    } else {
-        run_program(&mut cargo(&["build", "--quiet", "--profile=ci", "--package=tasklane"]))?;
-        target().join("ci/tasklane")
+    let program = match &options.program {
+        Some(program) => std::path::absolute(program)?,
+        None => build_program(root())?,
     };
-    play(options, &program)
+    if options.ci { play_each(Options::of_ci, &program) } else { play(options, &program, "") }
 }
 
-fn run_ci(program: &Path) -> Result<()> {
-    for topology in CI_TOPOLOGIES {
-        play(&Options::of_ci(topology), program).with_context(|| format!("on {topology}"))?;
+/// What CI runs: short, and on all topologies.
+pub(crate) fn check() -> Result<()> {
+    play_each(Options::of_ci, &build_program(root())?)
+}
+
+/// From one program to another, on all topologies.
+pub(crate) fn upgrade(from: &Path, to: &Path) -> Result<()> {
+    play_each(|topology| Options::of_upgrade(topology, from), to)
+}
+
+/// Plays on all topologies at once, where each can be in a network namespace of its own: they mostly wait.
+fn play_each(options: impl Fn(Topology) -> Options + Copy + Send, program: &Path) -> Result<()> {
+    if namespace::entrance().is_none() {
+        return CI_TOPOLOGIES.into_iter().try_for_each(|topology| play(&options(topology), program, ""));
     }
-    Ok(())
+    std::thread::scope(|scope| {
+        let plays = CI_TOPOLOGIES.map(|topology| {
+            scope.spawn(move || play(&options(topology), program, &format!("{topology:<9} ")))
+        });
+        let ended = plays.map(|play| play.join().unwrap_or_else(|_| bail!("a thread panicked")));
+        ended.into_iter().collect()
+    })
 }
 
-/// Plays in a network namespace of its own where that is possible.
-fn play(options: &Options, program: &Path) -> Result<()> {
+/// Plays in a network namespace of its own where that is possible. What is told then begins with `whose`.
+fn play(options: &Options, program: &Path, whose: &str) -> Result<()> {
     if options.isolated {
         namespace::prepare()?;
         return play_here(options, program);
@@ -108,11 +119,19 @@ fn play(options: &Options, program: &Path) -> Result<()> {
     if let Some(only) = &options.only {
         command.args(["--only", only]);
     }
+    if let Some(from) = &options.upgrade_from {
+        command.arg("--upgrade-from").arg(std::path::absolute(from)?);
+    }
     if let Some(keep) = &options.keep {
         command.arg("--keep").arg(std::path::absolute(keep)?);
     }
-    let status = command.arg("--program").arg(program).status().context("cannot enter a namespace")?;
-    ensure!(status.success(), "the run on {topology} failed");
+    command.arg("--program").arg(program).stdout(Stdio::piped());
+    let mut playing = command.spawn().context("cannot enter a namespace")?;
+    let told = playing.stdout.take().context("its output was asked for")?;
+    for line in BufReader::new(told).lines() {
+        println!("{whose}{}", line?);
+    }
+    ensure!(playing.wait()?.success(), "the run on {topology} failed");
     Ok(())
 }
 
@@ -132,10 +151,11 @@ fn play_here(options: &Options, program: &Path) -> Result<()> {
     let again = options.command(&scenario);
     std::fs::write(folder.join("command"), format!("{again}\n"))?;
     println!("{again}");
+    let programs = Programs { now: program, first: options.upgrade_from.as_deref() };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let played = runtime.block_on(async {
         tokio::select! {
-            played = Box::pin(play_all(&scenario, program, &folder)) => played,
+            played = Box::pin(play_all(&scenario, programs, &folder)) => played,
             _ = tokio::signal::ctrl_c() => bail!("interrupted"),
         }
     });
@@ -157,14 +177,22 @@ fn play_here(options: &Options, program: &Path) -> Result<()> {
     bail!("{why}")
 }
 
+/// What members are.
+#[derive(Clone, Copy, Debug)]
+struct Programs<'a> {
+    now: &'a Path,
+    /// At their first start, if something else.
+    first: Option<&'a Path>,
+}
+
 /// Plays, judges, and tells. Answers whether all was well.
-async fn play_all(scenario: &Scenario, program: &Path, folder: &Path) -> Result<bool> {
+async fn play_all(scenario: &Scenario, programs: Programs<'_>, folder: &Path) -> Result<bool> {
     attempt::prepare(folder)?;
     // A copy, so that building meanwhile does no harm; and no link, because it is executed as another name.
     let own = folder.join("attempt");
     std::fs::copy(std::env::current_exe()?, &own).context("cannot copy this program")?;
     let spawner = Spawner::start();
-    let (nemesis, members) = start(scenario, program, folder, spawner).await?;
+    let (nemesis, members) = start(scenario, programs, folder, spawner).await?;
     let nemesis = Arc::new(nemesis);
     let _supervisor = AbortOnDropHandle::new(tokio::spawn(look_after(members.clone())));
     for member in &members {
@@ -256,18 +284,19 @@ async fn play_all(scenario: &Scenario, program: &Path, folder: &Path) -> Result<
 /// Makes all parts of the cluster; only the database is started.
 async fn start(
     scenario: &Scenario,
-    program: &Path,
+    programs: Programs<'_>,
     folder: &Path,
     spawner: Spawner,
 ) -> Result<(Nemesis, Vec<Arc<Member>>)> {
-    let database = Database::start(scenario.topology, folder, spawner.clone()).await?;
+    let database = Database::start(scenario.topology, folder, spawner.clone(), Disk::SurvivesDeath).await?;
     let mut members = Vec::new();
     let mut made = |name: String, role: Role, ip: Ipv4Addr, args: Vec<String>, n: usize| -> Result<_> {
         let member = Arc::new(Member::new(MemberOptions {
             name,
             role,
             ip,
-            program: program.to_owned(),
+            program: programs.now.to_owned(),
+            first: programs.first.map(Path::to_owned),
             args,
             drain_grace: drain_grace(role, n),
             folder: folder.to_owned(),

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
-use tasklane_core::task::{AttemptOutcome, AttemptRecord};
+use tasklane_core::task::{AttemptOutcome, AttemptRecord, TaskRow};
 use tasklane_core::time::Timestamp;
 use tasklane_ports::{Archive, ArchiveError, ArchivedTask, StoreError};
+use tokio::sync::OnceCell;
 use tokio_postgres::types::ToSql;
 
 use crate::columns::Column;
@@ -22,15 +23,23 @@ const TASKS_MAX: usize = 1_000;
 #[derive(Debug)]
 pub struct PostgresArchive {
     database: Database,
+    /// Its tables are there.
+    made: OnceCell<()>,
 }
 
 impl PostgresArchive {
     /// Opens the archive that a URL names, as [`PostgresStore::connect`](crate::PostgresStore::connect) does, and makes
-    /// its tables.
+    /// its tables. One that cannot be reached is opened too: what is given to it waits, and nothing else has to.
     pub async fn connect(url: &str, options: &PostgresOptions) -> Result<Self, StoreError> {
-        let database = Database::from_url(url, options)?;
-        migrate(&database, &migrate::ARCHIVE).await?;
-        Ok(Self { database })
+        let archive = Self { database: Database::from_url(url, options)?, made: OnceCell::new() };
+        match archive.make().await {
+            Err(error) if !error.is_retryable() => Err(error),
+            Ok(()) | Err(_) => Ok(archive),
+        }
+    }
+
+    async fn make(&self) -> Result<(), StoreError> {
+        self.made.get_or_try_init(|| migrate(&self.database, &migrate::ARCHIVE)).await.copied()
     }
 
     /// Ends its connections. It takes nothing afterwards.
@@ -42,6 +51,7 @@ impl PostgresArchive {
 #[async_trait]
 impl Archive for PostgresArchive {
     async fn put(&self, tasks: &[ArchivedTask]) -> Result<(), ArchiveError> {
+        self.make().await.map_err(|error| ArchiveError::Unavailable { source: error.into() })?;
         let mut rest = tasks;
         while !rest.is_empty() {
             let mut bytes = 0;
@@ -87,6 +97,7 @@ macro_rules! rows {
 
 rows! {
     attempt_task: uuids,
+    attempt_created_at: bigints,
     attempt_number: bigints,
     attempt_outcome: texts,
     attempt_worker: texts,
@@ -163,12 +174,13 @@ impl Rows {
         let last =
             last.iter().filter(|last| archived.attempts.iter().all(|other| other.number != last.number));
         for attempt in archived.attempts.iter().chain(last) {
-            self.add_attempt(row.id, attempt);
+            self.add_attempt(row, attempt);
         }
     }
 
-    fn add_attempt(&mut self, task: tasklane_core::id::TaskId, attempt: &AttemptRecord) {
-        self.attempt_task.uuid(task.0);
+    fn add_attempt(&mut self, task: &TaskRow, attempt: &AttemptRecord) {
+        self.attempt_task.uuid(task.id.0);
+        self.attempt_created_at.bigint(micros(task.state.created_at));
         self.attempt_number.bigint(i64::from(attempt.number.0));
         self.attempt_outcome.maybe_text(attempt.outcome.map(outcome));
         self.attempt_worker.maybe_text(attempt.worker.as_ref().map(tasklane_core::id::Name::as_str));

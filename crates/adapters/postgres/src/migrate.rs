@@ -33,7 +33,10 @@ pub(crate) const STORE: Migration = Migration {
 /// The archive, which may lie in the same schema.
 pub(crate) const ARCHIVE: Migration = Migration {
     version_table: "archive_version",
-    steps: &[include_str!("../migrations/archive_0001_tables.sql")],
+    steps: &[
+        include_str!("../migrations/archive_0001_tables.sql"),
+        include_str!("../migrations/archive_0002_keys.sql"),
+    ],
 };
 
 /// The oldest server that has all that is used here.

@@ -133,17 +133,18 @@ statements! {
         ORDER BY due, namespace, id LIMIT $6";
 
     archive: "WITH attempts AS (
-            INSERT INTO @archived_attempt (task, number, outcome, worker, session, scheduled_at, started_at, ended_at,
-                    error_code, error_message)
-                SELECT u.task, u.number, u.outcome, u.worker, u.session, e.epoch + u.scheduled_at * e.unit,
-                    e.epoch + u.started_at * e.unit, e.epoch + u.ended_at * e.unit, u.error_code, u.error_message
-                FROM unnest($1::uuid[], $2::bigint[], $3::text[], $4::text[], $5::uuid[], $6::bigint[], $7::bigint[],
-                        $8::bigint[], $9::text[], $10::text[])
-                    AS u(task, number, outcome, worker, session, scheduled_at, started_at, ended_at, error_code,
-                        error_message)
+            INSERT INTO @archived_attempt (task, created_at, number, outcome, worker, session, scheduled_at, started_at,
+                    ended_at, error_code, error_message)
+                SELECT u.task, e.epoch + u.created_at * e.unit, u.number, u.outcome, u.worker, u.session,
+                    e.epoch + u.scheduled_at * e.unit, e.epoch + u.started_at * e.unit, e.epoch + u.ended_at * e.unit,
+                    u.error_code, u.error_message
+                FROM unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::text[], $5::text[], $6::uuid[], $7::bigint[],
+                        $8::bigint[], $9::bigint[], $10::text[], $11::text[])
+                    AS u(task, created_at, number, outcome, worker, session, scheduled_at, started_at, ended_at,
+                        error_code, error_message)
                 CROSS JOIN (SELECT 'epoch'::timestamptz AS epoch, interval '1 microsecond' AS unit) e
-                ORDER BY 1, 2
-                ON CONFLICT (task, number) DO NOTHING)
+                ORDER BY 1, 2, 3
+                ON CONFLICT (task, created_at, number) DO NOTHING)
         INSERT INTO @archived_task (id, namespace, queue, type, name, priority, status, attempts, created_at,
                 scheduled_at, started_at, finished_at, worker, error_code, error_message, result_code, result_message,
                 result, payload, metadata, request_id, parent, schedule)
@@ -151,16 +152,16 @@ statements! {
                 e.epoch + u.created_at * e.unit, e.epoch + u.scheduled_at * e.unit, e.epoch + u.started_at * e.unit,
                 e.epoch + u.finished_at * e.unit, u.worker, u.error_code, u.error_message, u.result_code,
                 u.result_message, u.result, u.payload, u.metadata::jsonb, u.request_id, u.parent, u.schedule
-            FROM unnest($11::uuid[], $12::text[], $13::text[], $14::text[], $15::text[], $16::smallint[], $17::text[],
-                    $18::bigint[], $19::bigint[], $20::bigint[], $21::bigint[], $22::bigint[], $23::text[],
-                    $24::text[], $25::text[], $26::integer[], $27::text[], $28::text[], $29::text[], $30::text[],
-                    $31::text[], $32::uuid[], $33::text[])
+            FROM unnest($12::uuid[], $13::text[], $14::text[], $15::text[], $16::text[], $17::smallint[], $18::text[],
+                    $19::bigint[], $20::bigint[], $21::bigint[], $22::bigint[], $23::bigint[], $24::text[],
+                    $25::text[], $26::text[], $27::integer[], $28::text[], $29::text[], $30::text[], $31::text[],
+                    $32::text[], $33::uuid[], $34::text[])
                 AS u(id, namespace, queue, type, name, priority, status, attempts, created_at, scheduled_at, started_at,
                     finished_at, worker, error_code, error_message, result_code, result_message, result, payload,
                     metadata, request_id, parent, schedule)
             CROSS JOIN (SELECT 'epoch'::timestamptz AS epoch, interval '1 microsecond' AS unit) e
-            ORDER BY 1
-            ON CONFLICT (id) DO NOTHING";
+            ORDER BY u.id, u.created_at
+            ON CONFLICT (id, created_at) DO NOTHING";
 
     append_logs: "INSERT INTO @log (task, attempt, number, stream, at, bytes)
         SELECT * FROM unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::smallint[], $5::bigint[], $6::bytea[])

@@ -33,6 +33,42 @@ fn archived(number: u64) -> ArchivedTask {
 }
 
 #[test]
+fn one_that_cannot_be_reached_is_opened_and_takes_tasks_later() {
+    run("archive", async {
+        let mut server = PostgresServer::start()?;
+        server.kill();
+        let options = PostgresOptions { schema: "later".to_owned(), ..support::fresh_options() };
+        let archive = PostgresArchive::connect(&server.url(), &options).await.unwrap();
+        assert!(archive.put(&[archived(0)]).await.unwrap_err().is_retryable());
+        server.start_again();
+        archive.put(&[archived(0)]).await.unwrap();
+        assert_eq!(server.sql("SELECT count(*) FROM later.archived_task"), "1");
+        Some(())
+    });
+}
+
+#[test]
+fn what_an_earlier_version_has_archived_is_kept() {
+    run("archive of version 1", async {
+        let server = PostgresServer::start()?;
+        let options = PostgresOptions { schema: "earlier".to_owned(), ..support::fresh_options() };
+        let (id, first) = (archived(0).task.row.id, include_str!("../migrations/archive_0001_tables.sql"));
+        server.sql(&format!(
+            "CREATE SCHEMA earlier; SET search_path = earlier;
+             CREATE TABLE archive_version (version integer NOT NULL); INSERT INTO archive_version VALUES (1); {first}
+             INSERT INTO archived_task (id, namespace, queue, type, priority, status, attempts, created_at)
+                 VALUES ('{id}', 'n', 'q', 'T', 5, 'SUCCESS', 1, '2020-01-01Z');
+             INSERT INTO archived_attempt (task, number, scheduled_at) VALUES ('{id}', 1, '2020-01-01Z')"
+        ));
+        let archive = PostgresArchive::connect(&server.url(), &options).await.unwrap();
+        archive.put(&[archived(0)]).await.unwrap();
+        assert_eq!(server.sql("SELECT count(*), count(DISTINCT id) FROM earlier.archived_task"), "2|1");
+        assert_eq!(server.sql("SELECT count(*), count(DISTINCT task) FROM earlier.archived_attempt"), "3|1");
+        Some(())
+    });
+}
+
+#[test]
 fn a_task_given_twice_is_kept_once() {
     run("archive", async {
         let server = PostgresServer::start()?;
@@ -47,9 +83,13 @@ fn a_task_given_twice_is_kept_once() {
         again[0].task.row.state.error = Some(tasklane_core::task::TaskError::new("late", "not kept"));
         again.push(archived(1_500));
         archive.put(&again).await.unwrap();
+        // A request id that was used again, long after: another task, though its id is the same.
+        let mut later = archived(8);
+        later.task.row.state.created_at = at(1_000_000);
+        archive.put(&[later]).await.unwrap();
 
-        assert_eq!(server.sql("SELECT count(*), count(error_code) FROM kept.archived_task"), "1501|0");
-        assert_eq!(server.sql("SELECT count(*) FROM kept.archived_attempt"), "3002");
+        assert_eq!(server.sql("SELECT count(*), count(error_code) FROM kept.archived_task"), "1502|0");
+        assert_eq!(server.sql("SELECT count(*) FROM kept.archived_attempt"), "3004");
         let id = tasks[7].task.row.id;
         let found = server.sql(&format!(
             "SET timezone = 'UTC';

@@ -69,8 +69,6 @@ struct Taker {
     name: String,
     /// Hash: what was given to it, by id.
     taken: String,
-    /// List: what it was woken with.
-    moved: String,
 }
 
 #[derive(Debug)]
@@ -80,6 +78,8 @@ struct IntakeKeys {
     inbox: String,
     /// List: id and body of what is to be given again, the oldest first.
     again: String,
+    /// List: what takers were woken with, for whoever takes next: one that was woken may be gone by then.
+    moved: String,
     /// Set: takers that may have something.
     takers: String,
     /// List: what was rejected, the newest first.
@@ -94,6 +94,7 @@ impl IntakeKeys {
         Self {
             slot: slot_of(&inbox),
             again: format!("{{{inbox}}}:again"),
+            moved: format!("{{{inbox}}}:moved"),
             takers: format!("{{{inbox}}}:takers"),
             dead,
             inbox,
@@ -103,12 +104,11 @@ impl IntakeKeys {
     fn taker(&self, session: SessionId) -> Taker {
         let name = session.0.simple().to_string();
         let taken = format!("{{{}}}:taken:{name}", self.inbox);
-        let moved = format!("{{{}}}:moved:{name}", self.inbox);
-        Taker { name, taken, moved }
+        Taker { name, taken }
     }
 
     fn with<'a>(&'a self, taker: &'a Taker) -> impl ExactSizeIterator<Item = &'a str> {
-        [&self.inbox, &self.again, &self.takers, &taker.taken, &taker.moved].map(String::as_str).into_iter()
+        [&self.inbox, &self.again, &self.takers, &taker.taken, &self.moved].map(String::as_str).into_iter()
     }
 }
 
@@ -202,12 +202,14 @@ impl Inner {
             })?
         };
         let mut command = redis::cmd("BLMOVE");
-        command.arg(&self.keys.inbox).arg(&self.taker.moved).arg("RIGHT").arg("LEFT").arg(WAIT.as_secs());
-        live.send(&command).await.map_err(|error| {
+        command.arg(&self.keys.inbox).arg(&self.keys.moved).arg("RIGHT").arg("LEFT").arg(WAIT.as_secs());
+        let woken = live.send(&command).await.map_err(|error| {
             self.server.distrust_places();
             unavailable(CallError::Sent(error))
         })?;
         *lock(&self.waiting) = Some(live);
+        // A call whose answer was lost may have reached the server long after.
+        lock(&self.state).uncertain |= woken == Value::Nil;
         Ok(())
     }
 

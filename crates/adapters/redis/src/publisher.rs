@@ -1,8 +1,9 @@
 //! Publishes without making anybody wait: a task sends what waits, one payload for each channel at a time.
 //!
 //! While a payload is on its way, what comes for the same channel gathers and travels as the next one; so the slower the
-//! server, the larger the payloads. Channels do not wait for each other: in a cluster one node that does not answer
-//! holds up nobody else's. What was not sent, or got no answer, is not sent again.
+//! server, the larger the payloads. What is ready for several channels at once goes to a server in one call. Channels do
+//! not wait for each other: in a cluster one node that does not answer holds up nobody else's. What was not sent, or got
+//! no answer, is not sent again.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -16,6 +17,7 @@ use tokio::sync::Notify;
 use crate::connect::{Server, Traffic};
 use crate::error::CallError;
 use crate::payload::Batch;
+use crate::script::SCRIPTS;
 
 /// A payload that is larger is not added to, …
 const PAYLOAD_BYTES: usize = 1 << 20;
@@ -125,41 +127,86 @@ impl State {
     }
 }
 
-type Sent = BoxFuture<'static, (String, Result<(), CallError>)>;
+type Sent = BoxFuture<'static, (Vec<String>, Result<(), CallError>)>;
 
 async fn run(server: Arc<Server>, shared: Arc<Shared>) {
     let mut under_way: FuturesUnordered<Sent> = FuturesUnordered::new();
     loop {
+        // Whoever says something often says more in the same breath.
+        tokio::task::yield_now().await;
         let (ready, closed) = {
             let mut state = shared.lock();
             (std::mem::take(&mut state.ready), state.closed)
         };
-        for name in ready {
-            start_next(&server, &shared, name, &mut under_way);
-        }
+        start_next(&server, &shared, ready, &mut under_way);
         if closed && under_way.is_empty() {
             return;
         }
         tokio::select! {
-            Some((name, sent)) = under_way.next() => {
+            Some((names, sent)) = under_way.next() => {
                 shared.lock().failure = sent.err().map(|error| error.to_string());
-                start_next(&server, &shared, name, &mut under_way);
+                start_next(&server, &shared, names, &mut under_way);
             }
             () = shared.woken.notified() => {}
         }
     }
 }
 
-fn start_next(server: &Arc<Server>, shared: &Shared, name: String, under_way: &mut FuturesUnordered<Sent>) {
-    if let Some((slot, batch)) = shared.lock().next(&name) {
-        let server = Arc::clone(server);
-        under_way.push(Box::pin(async move {
-            let mut command = redis::cmd(if server.is_cluster() { "SPUBLISH" } else { "PUBLISH" });
-            command.arg(&name).arg(batch.payload());
-            let sent = server.call(slot, Traffic::Lane, &command).await;
-            (name, sent.map(|_| ()))
-        }));
+/// Sends what waits for some channels that have nothing on its way.
+fn start_next(
+    server: &Arc<Server>,
+    shared: &Shared,
+    names: Vec<String>,
+    under_way: &mut FuturesUnordered<Sent>,
+) {
+    let mut calls: Vec<Vec<Payload>> = Vec::new();
+    {
+        let mut state = shared.lock();
+        let mut bytes = 0;
+        for name in names {
+            let Some((slot, batch)) = state.next(&name) else { continue };
+            bytes += batch.bytes();
+            let payload = Payload { name, slot, batch };
+            match calls.last_mut() {
+                Some(call) if !server.is_cluster() && bytes <= PAYLOAD_BYTES => call.push(payload),
+                _ => {
+                    bytes = payload.batch.bytes();
+                    calls.push(vec![payload]);
+                }
+            }
+        }
     }
+    for call in calls {
+        under_way.push(Box::pin(send(Arc::clone(server), call)));
+    }
+}
+
+/// What is sent to one channel.
+struct Payload {
+    name: String,
+    slot: u16,
+    batch: Batch,
+}
+
+/// Sends payloads in one call: several only where there is one server.
+async fn send(server: Arc<Server>, payloads: Vec<Payload>) -> (Vec<String>, Result<(), CallError>) {
+    let sent = match &*payloads {
+        [Payload { name, slot, batch }] => {
+            let mut command = redis::cmd(if server.is_cluster() { "SPUBLISH" } else { "PUBLISH" });
+            command.arg(name).arg(batch.payload());
+            server.call(*slot, Traffic::Lane, &command).await
+        }
+        several => {
+            let script = &SCRIPTS.publish;
+            let mut call = script.call(std::iter::empty());
+            for Payload { name, batch, .. } in several {
+                call.arg(name).arg(batch.payload());
+            }
+            let slot = several.first().map_or(0, |payload| payload.slot);
+            server.run(script, slot, Traffic::Lane, &call).await
+        }
+    };
+    (payloads.into_iter().map(|payload| payload.name).collect(), sent.map(|_| ()))
 }
 
 #[cfg(test)]

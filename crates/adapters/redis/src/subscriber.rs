@@ -29,7 +29,7 @@ const REFUSED_FOR: Duration = LOOK_EVERY;
 /// Connections are looked at this often, …
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// … and one on which nothing came between so many looks is asked.
-const SILENT_LOOKS: u32 = 2;
+const SILENT_LOOKS: u32 = 3;
 
 /// Hears what is published on a channel. Called by the connection, so it must be quick.
 pub(crate) trait Listener: Send + Sync {

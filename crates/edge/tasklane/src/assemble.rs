@@ -104,7 +104,9 @@ const GUARD_WITHIN: Duration = Duration::from_secs(10);
 /// Short attempts that may wait at the worker.
 const PREFETCH_MAX: u32 = 8192;
 /// How often lanes of a cluster look for what a lost message would have told: they are many.
-const SWEEP_EVERY: Duration = Duration::from_secs(8);
+const SWEEP_EVERY: Duration = Duration::from_secs(15);
+/// How often the workers of a server itself tell all lanes how they are: they are several, and seldom have work.
+const OWN_BEAT_EVERY: Duration = Duration::from_secs(20);
 /// How long the systems of a cluster are waited for.
 const OPEN_WITHIN: Duration = Duration::from_secs(30);
 /// How long to wait before it is tried again.
@@ -158,7 +160,7 @@ pub async fn start(config: &Config, roles: Roles, functions: Registrations) -> R
 
     let mut node = None;
     if roles.server {
-        let started = start_server(config, &running, lanes, &hub, &tokens);
+        let started = start_server(config, &running, lanes, &hub, &tokens)?;
         // Workers end before the scheduler does, which has to hear what became of their attempts.
         for OwnWorker { name, capacity, executors } in OwnWorker::all(&started) {
             let options = own_worker(config, lanes, name, capacity);
@@ -190,9 +192,15 @@ pub async fn start(config: &Config, roles: Roles, functions: Registrations) -> R
 }
 
 /// Starts API node and scheduler.
-fn start_server(config: &Config, running: &Running, lanes: u16, hub: &Arc<Hub>, tokens: &Tokens) -> Node {
+fn start_server(
+    config: &Config,
+    running: &Running,
+    lanes: u16,
+    hub: &Arc<Hub>,
+    tokens: &Tokens,
+) -> Result<Node> {
     let Systems { store, logs, documents, coordinator, bus, direct, archive, .. } = &running.systems;
-    let host = systems::reachable_host(config);
+    let host = systems::reachable_host(config)?;
     let api = match (&config.advertise, running.address) {
         (Some(advertise), Some(_)) => advertise.clone(),
         (None, Some(address)) => format!("{host}:{}", address.port()),
@@ -227,6 +235,7 @@ fn start_server(config: &Config, running: &Running, lanes: u16, hub: &Arc<Hub>, 
     let node = Node::new(
         NodeOptions {
             lanes,
+            is_cluster: config.is_cluster(),
             limits,
             retention: retention(config),
             warnings: running.systems.warnings.clone(),
@@ -249,7 +258,7 @@ fn start_server(config: &Config, running: &Running, lanes: u16, hub: &Arc<Hub>, 
     server.tasks.spawn(scheduler.run(server.stop.clone()));
     let (background, stop) = (node.clone(), server.stop.clone());
     server.tasks.spawn(async move { background.run(stop).await });
-    node
+    Ok(node)
 }
 
 fn serve_api(config: &Config, running: &Running, node: Node, listener: TcpListener) {
@@ -463,6 +472,7 @@ fn worker(config: &Config, lanes: u16) -> WorkerOptions {
             ttl: config.session.worker_ttl,
             renew_every: config.session.worker_renew_every,
             fence_margin: fence_margin(config),
+            heartbeat_every: beat_every(config),
             ..session::WorkerOptions::default()
         },
         output: OutputOptions {
@@ -470,6 +480,12 @@ fn worker(config: &Config, lanes: u16) -> WorkerOptions {
             ..OutputOptions::default()
         },
     }
+}
+
+/// How often a worker tells all lanes how it is: seldom enough that a broker for many of them does not notice it.
+fn beat_every(config: &Config) -> Duration {
+    let is_direct = matches!(config.bus_url().scheme(), "local" | "direct");
+    Duration::from_secs(if is_direct { 2 } else { 3 })
 }
 
 /// What is left of a lease when the worker stops by itself: time for everything to be gone.
@@ -486,10 +502,18 @@ fn own_worker(config: &Config, lanes: u16, name: Name, capacity: u32) -> WorkerO
         prefetch_max: capacity,
         unacked_max: 2 * capacity,
         // There are several in each server, and its guard ends their sessions should it be killed.
-        renew_every: config.session.worker_ttl / 3,
+        ttl: own_ttl(config),
+        fence_margin: fence_margin(config),
+        renew_every: own_ttl(config) / 3,
+        heartbeat_every: if config.is_cluster() { OWN_BEAT_EVERY } else { options.machine.heartbeat_every },
         ..options.machine
     };
     WorkerOptions { name, machine, drain_grace: Duration::ZERO, ..options }
+}
+
+/// How long the session of such a worker lasts without renewal.
+fn own_ttl(config: &Config) -> Duration {
+    config.session.worker_ttl * if config.is_cluster() { 2 } else { 1 }
 }
 
 fn retention(config: &Config) -> RetentionOptions {

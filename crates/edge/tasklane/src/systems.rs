@@ -1,6 +1,6 @@
 //! The systems that a config names, opened: the only place that knows which adapter is behind which URL.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
@@ -101,11 +101,15 @@ pub(crate) async fn open_coordinator(config: &Config) -> Result<(Arc<dyn Coordin
         "local" => (Arc::new(LocalCoordinator::new(SessionsOptions::default())), Vec::new()),
         "postgres" => {
             let coordinator = PostgresCoordinator::connect(url.reveal(), &postgres_options(config)).await;
-            (Arc::new(coordinator.with_context(|| cannot_reach("coordinator", &url))?), Vec::new())
+            let coordinator = coordinator.with_context(|| cannot_reach("coordinator", &url))?;
+            let warnings = coordinator.warnings();
+            (Arc::new(coordinator), warnings)
         }
         "redis" => {
             let coordinator = RedisCoordinator::connect(url.reveal(), &redis_options(config)).await;
-            (Arc::new(coordinator.with_context(|| cannot_reach("coordinator", &url))?), Vec::new())
+            let coordinator = coordinator.with_context(|| cannot_reach("coordinator", &url))?;
+            let warnings = coordinator.warnings().to_vec();
+            (Arc::new(coordinator), warnings)
         }
         other => bail!("no coordinator is known for {other}://"),
     })
@@ -142,7 +146,7 @@ async fn open_direct(config: &Config, url: &SystemUrl, listen: Option<IpAddr>) -
         address => Some(address.parse().with_context(|| format!("bus: {address} is not an address"))?),
     };
     let bind = listen.map(|ip| given.unwrap_or_else(|| SocketAddr::new(ip, 0)));
-    let advertise = bind.map(|_| reachable_host(config));
+    let advertise = bind.map(|_| reachable_host(config)).transpose()?;
     let bus = DirectBus::listen(DirectOptions { bind, advertise, ..DirectOptions::default() }).await;
     bus.with_context(|| match bind {
         Some(bind) => format!(
@@ -154,27 +158,39 @@ async fn open_direct(config: &Config, url: &SystemUrl, listen: Option<IpAddr>) -
 
 /// Where other members find this process: what the config says, or where it listens, or, where it listens everywhere, the
 /// address by which this machine reaches its store.
-pub(crate) fn reachable_host(config: &Config) -> String {
+pub(crate) fn reachable_host(config: &Config) -> Result<String> {
     if let Some((host, _)) = config.advertise.as_deref().and_then(|address| address.rsplit_once(':')) {
-        return host.to_owned();
+        return Ok(host.to_owned());
     }
-    let listen = config.listen.map_or_else(|| Ipv4Addr::LOCALHOST.into(), |listen| listen.ip());
-    let ip = if listen.is_unspecified() { own_address(config).unwrap_or(listen) } else { listen };
-    match ip {
+    let mut ip = config.listen.map_or_else(|| Ipv4Addr::LOCALHOST.into(), |listen| listen.ip());
+    if ip.is_unspecified() && config.is_cluster() {
+        ip = own_address(&config.store_url()).context(
+            "`advertise` must be given, as host:port: this server listens at all addresses, and its way to the store does \
+             not tell at which of them others reach it",
+        )?;
+    }
+    Ok(match ip {
         IpAddr::V4(ip) => ip.to_string(),
         IpAddr::V6(ip) => format!("[{ip}]"),
-    }
+    })
 }
 
-/// The address of this machine on the way to its store. Nothing is sent.
-fn own_address(config: &Config) -> Option<IpAddr> {
-    let url = config.store_url();
-    let authority = url.rest().split(['/', '?']).next()?;
-    let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
-    let host = if host.rsplit_once(':').is_some() { host.to_owned() } else { format!("{host}:1") };
-    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
-    socket.connect(host).ok()?;
-    Some(socket.local_addr().ok()?.ip())
+/// The address of this machine on the way to its store, which may be at several. Nothing is sent.
+fn own_address(store: &SystemUrl) -> Option<IpAddr> {
+    let authority = store.rest().split(['/', '?']).next()?;
+    let hosts = authority.rsplit_once('@').map_or(authority, |(_, hosts)| hosts);
+    let towards = |address: SocketAddr| {
+        let any: IpAddr =
+            if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+        let socket = UdpSocket::bind((any, 0)).ok()?;
+        socket.connect(address).ok()?;
+        Some(socket.local_addr().ok()?.ip())
+    };
+    hosts.split(',').find_map(|host| {
+        let has_port = host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+        let host = if has_port { host.to_owned() } else { format!("{host}:1") };
+        host.to_socket_addrs().ok()?.find_map(towards)
+    })
 }
 
 fn postgres_options(config: &Config) -> PostgresOptions {

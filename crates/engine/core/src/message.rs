@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::id::{AttemptNo, DispatchNo, Epoch, LaneId, QueueKey, SessionId, TaskId};
+use crate::policy::VersionedPolicy;
 use crate::status::Status;
 use crate::task::{Progress, TaskBody, TaskError, TaskHead, TaskResult};
 use crate::time::Timestamp;
@@ -36,6 +37,15 @@ pub enum Message {
         /// Which one.
         session: SessionId,
     },
+    /// To the owner of a lane: a policy was changed.
+    Policy {
+        /// The lane.
+        lane: LaneId,
+        /// Whose.
+        queue: QueueKey,
+        /// What it says now.
+        policy: Box<VersionedPolicy>,
+    },
 }
 
 impl Message {
@@ -45,7 +55,12 @@ impl Message {
             Self::ToWorker(batch) => batch.messages.len(),
             Self::ToLane(batch) => batch.messages.len(),
             Self::Changed(batch) => batch.events.len(),
-            Self::Hint { .. } | Self::Stats(_) | Self::Deaf { .. } | Self::Control(_) | Self::Servers(_) => 1,
+            Self::Hint { .. }
+            | Self::Policy { .. }
+            | Self::Stats(_)
+            | Self::Deaf { .. }
+            | Self::Control(_)
+            | Self::Servers(_) => 1,
         }
     }
 
@@ -84,7 +99,11 @@ impl Message {
             Self::ToLane(batch) => batch.messages.iter().map(ToLane::bytes).sum(),
             Self::Changed(batch) => batch.events.len() * TaskEvent::BYTES,
             Self::Servers(servers) => servers.iter().map(String::len).sum(),
-            Self::Hint { .. } | Self::Stats(_) | Self::Deaf { .. } | Self::Control(_) => 0,
+            Self::Hint { .. }
+            | Self::Policy { .. }
+            | Self::Stats(_)
+            | Self::Deaf { .. }
+            | Self::Control(_) => 0,
         }
     }
 }

@@ -605,6 +605,19 @@ fn a_lane_with_nothing_to_write_is_released_at_once() {
 }
 
 #[test]
+fn a_release_that_failed_is_asked_for_again() {
+    let mut server = Stage::owning(|_| {});
+    server.step(Input::Wanted(false));
+    assert_eq!(server.asked(), [Asked::Release]);
+    server.step(Input::NotReleased);
+    assert_eq!((server.machine.phase(), server.asked()), ("idle", vec![Asked::Release]));
+    // Whoever wants the lane meanwhile may have lost it: the grant is asked for.
+    server.step(Input::Wanted(true));
+    server.step(Input::NotReleased);
+    assert_eq!((server.machine.phase(), server.asked()), ("acquiring", vec![Asked::Acquire]));
+}
+
+#[test]
 fn a_release_that_has_begun_is_completed() {
     let mut server = Stage::owning(|_| {});
     server.submits(1);

@@ -721,6 +721,31 @@ fn lanes_without_work_share_the_room() {
     assert_eq!(worker.credit(1), Some(2));
 }
 
+/// More lanes than room: what returned went to lanes that did not need it, and the one that did got it back slowly.
+#[test]
+fn room_that_returns_goes_to_the_lane_that_has_work() {
+    let mut worker = Stage::with(|o| (o.capacity, o.prefetch, o.lanes) = (2, 0, 16));
+    for lane in 1..16 {
+        worker.hears_of(lane, 1, [ToWorker::Demand { wanted: 0 }]);
+        assert_eq!(worker.credit(lane), (lane < 3).then_some(1));
+    }
+    worker.hears_of(0, 1, [demand()]);
+    worker.hears_of(1, 1, [skip(1, 1)]);
+    worker.hears_of(2, 1, [skip(1, 1)]);
+    assert_eq!(worker.credit(0), Some(2));
+    worker.hears_of(0, 1, [dispatch(1, A), dispatch(2, B)]);
+    worker.succeeds(A);
+    assert_eq!(worker.credit(0), Some(3), "though it has not said yet that it needs more");
+    worker.hears_of(0, 1, [dispatch(3, C), demand()]);
+    worker.succeeds(B);
+    assert_eq!(worker.credit(0), Some(4));
+    // It needs no more: everybody gets some.
+    worker.succeeds(C);
+    assert_eq!(worker.credit(0), Some(5));
+    worker.hears_of(0, 1, [skip(4, 5)]);
+    assert_eq!(worker.credit(1), Some(2));
+}
+
 #[test]
 fn room_that_one_lane_does_not_need_is_asked_back_for_another() {
     let mut worker = Stage::with(|o| (o.capacity, o.prefetch, o.lanes) = (3, 1, 2));

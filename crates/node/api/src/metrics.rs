@@ -89,12 +89,15 @@ impl HttpMetrics {
 
 /// All metrics, as text.
 pub(crate) async fn text(api: &Api) -> Result<String, Problem> {
-    let stats = api.node.stats().await?;
-    let queues = api.node.all_counts().await?;
+    // A store that does not answer is no reason to tell nothing of this server: then least of all.
+    let counted = api.node.all_counts().await;
+    let is_up = counted.is_ok();
+    let queues = counted.unwrap_or_default();
+    let stats = api.node.stats_with(&queues).await;
 
     let mut registry = Registry::with_prefix("tasklane");
     let tasks = Rows::default();
-    for status in Status::ALL {
+    for status in Status::ALL.into_iter().filter(|_| is_up) {
         tasks.set(&vec![("status", status.to_string())], stats.counts[usize::from(status.code())]);
     }
     registry.register("tasks", "Tasks by status", tasks.0);
@@ -116,7 +119,10 @@ pub(crate) async fn text(api: &Api) -> Result<String, Problem> {
         running_at.set(&vec![("worker", worker.descriptor.name.to_string())], running);
     }
     registry.register("worker_running", "Attempts that a worker holds", running_at.0);
-    let single: [(&str, &str, u64); 4] = [
+    let owned = stats.lanes.iter().filter(|lane| lane.phase == "owning").count();
+    let single: [(&str, &str, u64); 6] = [
+        ("store_up", "Whether the store answers: 1, or 0", u64::from(is_up)),
+        ("lanes_owned", "Lanes that this server schedules", owned as u64),
         ("workers", "Live workers", stats.workers as u64),
         ("capacity", "Attempts that workers could hold", stats.capacity),
         ("running", "Attempts that workers hold", stats.running),
@@ -132,7 +138,7 @@ pub(crate) async fn text(api: &Api) -> Result<String, Problem> {
         lag.set(archive.lag.as_secs_f64());
         registry.register(
             "archive_lag_seconds",
-            "For how long the archive has taken nothing though tasks wait",
+            "For how long the first of the tasks that wait to be archived has waited",
             lag,
         );
         let tasks = ConstCounter::new(archive.tasks);

@@ -1,5 +1,5 @@
--- KEYS: inbox, again, takers, taken and moved of a taker that is gone. ARGV: that taker. What was given to it keeps its
--- id; what it was only woken with goes back to where it came from. Answers how much is to be given again.
+-- KEYS: inbox, again, takers, taken of a taker that is gone, moved. ARGV: that taker. What was given to it keeps its id.
+-- Answers how much is to be given again.
 local call = redis.call
 local taken = call('HGETALL', KEYS[4])
 local entries = {}
@@ -14,10 +14,5 @@ table.sort(entries, function(a, b)
 end)
 for _, entry in ipairs(entries) do call('RPUSH', KEYS[2], entry[2] .. '\n' .. entry[3]) end
 call('DEL', KEYS[4])
-while true do
-  local body = call('LPOP', KEYS[5])
-  if not body then break end
-  call('RPUSH', KEYS[1], body)
-end
 call('SREM', KEYS[3], ARGV[1])
-return call('LLEN', KEYS[2])
+return call('LLEN', KEYS[2]) + call('LLEN', KEYS[5])

@@ -1,5 +1,5 @@
 -- KEYS: inbox, again, takers, taken, moved. ARGV: taker, limit, first number for an id, bytes after which no more are
--- taken. What others had comes first and keeps its id; then what this taker was woken with; then the inbox, whose oldest
+-- taken. What others had comes first and keeps its id; then what takers were woken with; then the inbox, whose oldest
 -- is at its right end. Answers id and body of each.
 local call = redis.call
 local limit, number, room = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])

@@ -233,9 +233,9 @@ impl Default for SessionConfig {
     fn default() -> Self {
         Self {
             server_ttl: Duration::from_secs(5),
-            server_renew_every: Duration::from_secs(1),
+            server_renew_every: Duration::from_millis(1250),
             worker_ttl: Duration::from_secs(15),
-            worker_renew_every: Duration::from_secs(3),
+            worker_renew_every: Duration::from_secs(4),
         }
     }
 }

@@ -106,7 +106,7 @@ fn a_public_address_needs_a_token() {
 #[test]
 fn a_session_lasts_for_three_renewals() {
     let error = faults("session: {worker_ttl: 8s}").remove(0);
-    assert!(error.contains("make it at least 9s, or session.worker_renew_every at most 2666ms"), "{error}");
+    assert!(error.contains("make it at least 12s, or session.worker_renew_every at most 2666ms"), "{error}");
     let (_folder, sources) = file("session: {worker_ttl: 30s, worker_renew_every: 10s}");
     assert!(load(&sources).is_ok());
     assert!(faults("session: {server_renew_every: 0s}")[0].contains("longer than nothing"));

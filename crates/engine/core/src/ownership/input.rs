@@ -53,6 +53,8 @@ pub enum Input {
         /// What it says now.
         policy: VersionedPolicy,
     },
+    /// A grant that was to be released may still be held.
+    NotReleased,
     /// Somebody has looked at these tasks that had ended.
     Seen(Vec<TaskId>),
     /// There may be something new in the store.

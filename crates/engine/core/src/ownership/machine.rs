@@ -226,6 +226,7 @@ impl Ownership {
         match input {
             Input::Wanted(wanted) => self.wanted = wanted,
             Input::Granted(granted) => self.on_granted(granted),
+            Input::NotReleased => self.on_not_released(),
             Input::Reply { call, reply } => self.on_reply(call, reply, effects),
             Input::Members { revision, members, requested, wall } => {
                 let requested = requested.then_some(wall);
@@ -311,6 +312,15 @@ impl Ownership {
                 self.drop_lane();
             }
             State::Acquiring { .. } | State::Idle | State::Parked { .. } => {}
+        }
+    }
+
+    /// Nothing else would say that the grant is still held here, and nobody else could have the lane.
+    fn on_not_released(&mut self) {
+        // Whoever wants it again asks for it anyway.
+        if matches!(self.state, State::Idle) && !self.wanted {
+            self.granted = true;
+            self.doubtful = true;
         }
     }
 

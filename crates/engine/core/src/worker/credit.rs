@@ -1,15 +1,21 @@
 //! Sharing the room of a worker among lanes.
 //!
+//! Room goes to lanes that have work. While there are such, the others get none before they ask for it: what lies with a
+//! lane that does not need it has to be asked back. When nobody has asked for a while, each lane gets a little, so that
+//! the next task need not wait for an answer.
+//!
 //! What is promised to a lane without an owner would be lost to the others for as long as that lasts. So an owner that
 //! was asked for what it does not need, and has not said a word for some heartbeats, is taken for gone: its promise does
 //! not count until it is heard again. It may still use it, because credit is never lowered; then more comes than there is
 //! room for. A little of that waits, the rest is handed back, and nothing new is promised before there is room.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use crate::guard::Guard;
 use crate::id::{DispatchNo, Epoch};
 use crate::message::ToLane;
+use crate::time::Timestamp;
 
 use super::machine::WorkerSession;
 
@@ -24,6 +30,8 @@ pub(super) struct Link {
     pub(super) credit: DispatchNo,
     /// The lane has said that it has work for this worker, and has got nothing since.
     pub(super) demand: bool,
+    /// When it has said so last, unless it has said since that it has none.
+    pub(super) demanded_at: Option<Timestamp>,
     /// It was asked to give back what it does not need.
     pub(super) asked_back: bool,
     /// Heartbeats since then without a word of its owner.
@@ -36,6 +44,17 @@ impl Link {
     /// Numbers that may still be used: room that is promised.
     pub(super) fn promised(&self) -> u64 {
         self.credit.0.saturating_sub(self.used.count())
+    }
+
+    /// It has work for this worker, or had some a moment ago and is likely to have more.
+    fn is_busy(&self, now: Timestamp, within: Duration) -> bool {
+        self.demand || self.demanded_at.is_some_and(|at| now < at + within)
+    }
+
+    /// It has said that it has no work.
+    pub(super) fn rests(&mut self) {
+        self.demand = false;
+        self.demanded_at = None;
     }
 
     /// It does not answer.
@@ -74,7 +93,7 @@ impl Used {
 }
 
 impl WorkerSession {
-    /// Gives out the room that nobody has: to lanes with work first, then a little to each.
+    /// Gives out the room that nobody has: to lanes with work, or a little to each if there are none.
     pub(super) fn share(&mut self) {
         let mut spare = self.spare();
         let uncounted = self.promised(true);
@@ -83,25 +102,31 @@ impl WorkerSession {
         if links == 0 {
             return;
         }
-        let silent_after = self.options.silent_after;
-        let load = self.load();
-        let wanting = self.links.values().filter(|link| link.demand).count() as u64;
+        let (now, load) = (self.now, self.load());
+        let (silent_after, lately) = (self.options.silent_after, self.options.heartbeat_every * 2);
+        let hears = |link: &Link| link.epoch.0 > 0 && !link.is_silent(silent_after);
+        let is_busy = |link: &Link| hears(link) && link.is_busy(now, lately);
+        let wanting = self.links.values().filter(|link| hears(link) && link.demand).count() as u64;
+        let busy = self.links.values().filter(|link| is_busy(link)).count() as u64;
+        // All of it to those who ask. Else each of those who asked lately gets as much as it may need, or a little, if there are
+        // none, everybody.
         let each = if wanting == 0 { 0 } else { spare.div_ceil(wanting) };
-        let base = (self.slots() / links).max(1);
-        let demanding_first = |wants: bool| {
-            move |link: &&mut Link| link.demand == wants && link.epoch.0 > 0 && !link.is_silent(silent_after)
-        };
-        for wants in [true, false] {
-            for link in self.links.values_mut().filter(demanding_first(wants)) {
-                let give = if wants { each } else { base.saturating_sub(link.promised()) }.min(spare);
-                if give > 0 {
-                    passed_on |= uncounted > 0;
-                    spare -= give;
-                    link.credit.0 += give;
-                    // A lane that needs more says so again.
-                    link.demand = false;
-                    link.outbox.push(ToLane::Credit { epoch: link.epoch, credit: link.credit, load });
-                }
+        let fair = (self.slots() / if busy == 0 { links } else { busy }).max(1);
+        for link in self.links.values_mut() {
+            let give = match (wanting, busy) {
+                (1.., _) if hears(link) && link.demand => each,
+                (0, 1..) if is_busy(link) => fair.saturating_sub(link.promised()),
+                (0, 0) if hears(link) => fair.saturating_sub(link.promised()),
+                _ => 0,
+            };
+            let give = give.min(spare);
+            if give > 0 {
+                passed_on |= uncounted > 0;
+                spare -= give;
+                link.credit.0 += give;
+                // A lane that needs more says so again.
+                link.demand = false;
+                link.outbox.push(ToLane::Credit { epoch: link.epoch, credit: link.credit, load });
             }
         }
         self.counters.promise_passed_on += u64::from(passed_on);

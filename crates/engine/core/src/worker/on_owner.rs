@@ -29,17 +29,29 @@ impl WorkerSession {
             match message {
                 ToWorker::Dispatch(dispatch) => self.on_dispatch(lane, dispatch),
                 ToWorker::Skip { first, last } => {
-                    let used = self.used(lane);
+                    let link = self.links.entry(lane).or_default();
+                    let mut is_new = false;
                     for k in first.0..=last.0 {
-                        used.take(DispatchNo(k));
+                        is_new |= link.used.take(DispatchNo(k));
+                    }
+                    // It does not need what it had, and may be asked again.
+                    if is_new {
+                        link.rests();
+                        link.asked_back = false;
                     }
                 }
                 ToWorker::Recall { k, attempt } => self.on_recall(lane, k, attempt),
                 ToWorker::Stop { attempt } => self.on_stop(lane, attempt, effects),
                 ToWorker::Ack { attempt, .. } => self.settle_report(attempt),
                 ToWorker::Demand { wanted } => {
+                    let now = self.now;
                     if let Some(link) = self.links.get_mut(&lane) {
-                        link.demand = wanted > 0 && link.promised() == 0;
+                        if wanted == 0 {
+                            link.rests();
+                        } else {
+                            link.demanded_at = Some(now);
+                            link.demand = link.promised() == 0;
+                        }
                     }
                 }
             }

@@ -1,27 +1,29 @@
 //! Writing finished tasks to the archive, where there is one.
 //!
 //! The end of every task is noted in its lane until it has been archived, so that none is passed over, whoever dies. An
-//! archive that cannot be reached holds up nobody else: what it has not taken is tried again.
+//! archive that cannot be reached holds up nobody else: what it has not taken waits in a line of its own. Only removal
+//! of old tasks waits with it, so that none is gone before it is archived.
 
-use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tasklane_core::id::{AttemptNo, TaskId};
 use tasklane_core::task::AttemptRecord;
-use tasklane_core::time::Timestamp;
 use tasklane_ports::{ArchivedTask, AttemptList, StoreError, TaskView};
-
-use crate::clock;
+use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use super::Node;
 
-/// How far the archive is.
+/// What is to be archived, and what was.
 #[derive(Debug, Default)]
-pub(super) struct Archived {
-    tasks: AtomicU64,
-    /// Since when it has not taken what it was given, in microseconds; 0 while it takes everything.
-    behind_since: AtomicI64,
+pub(super) struct Archiving {
+    /// The oldest first, each with the time when it came.
+    waiting: Mutex<VecDeque<(TaskId, Instant)>>,
+    came: Notify,
+    done: AtomicU64,
 }
 
 /// How far the archive of a server is.
@@ -29,59 +31,107 @@ pub(super) struct Archived {
 pub struct ArchiveStats {
     /// Tasks that this server has archived since its start.
     pub tasks: u64,
-    /// For how long the archive has not taken what it was given.
+    /// Tasks that wait to be archived.
+    pub waiting: usize,
+    /// For how long the first of them has waited.
     pub lag: Duration,
 }
 
+/// Tasks archived in one go.
+const PAGE: usize = 500;
 /// Attempts of one task that are archived.
 const ATTEMPTS_MAX: usize = 1000;
+/// Wait after the archive or the store has failed.
+const AGAIN_AFTER: Duration = Duration::from_secs(1);
+
+impl Archiving {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<(TaskId, Instant)>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for tasks that are to be archived. They stay in the line.
+    async fn first(&self) -> Vec<TaskId> {
+        loop {
+            let came = self.came.notified();
+            let tasks: Vec<TaskId> = self.lock().iter().take(PAGE).map(|(task, _)| *task).collect();
+            if !tasks.is_empty() {
+                return tasks;
+            }
+            came.await;
+        }
+    }
+}
+
+/// Whether a task that has ended is to be archived: there was an archive when it was submitted.
+pub(super) fn is_to_be_archived(view: &TaskView) -> bool {
+    view.row.body.as_ref().is_some_and(|body| body.archived)
+}
 
 impl Node {
-    /// Archives tasks that have ended. Answers those that have to be given to it again.
-    pub(super) async fn archive(&self, views: &[TaskView]) -> BTreeSet<TaskId> {
-        let Some(archive) = &self.0.parts.archive else { return BTreeSet::new() };
-        let wanted = |view: &&TaskView| view.row.body.as_ref().is_some_and(|body| body.archived);
-        let views: Vec<&TaskView> = views.iter().filter(wanted).collect();
-        if views.is_empty() {
-            return BTreeSet::new();
+    /// Archives tasks that have ended, as soon as it can be. Their lane is told when it is done.
+    pub(super) fn archive_later(&self, tasks: &[TaskId]) {
+        let now = Instant::now();
+        self.0.archiving.lock().extend(tasks.iter().map(|task| (*task, now)));
+        self.0.archiving.came.notify_one();
+    }
+
+    /// Archives what is to be archived, for ever.
+    pub(super) async fn keep_archiving(&self) {
+        loop {
+            let tasks = self.0.archiving.first().await;
+            if let Err(error) = self.archive_readable(&tasks).await {
+                tracing::warn!(%error, tasks = tasks.len(), "finished tasks were not archived, trying again");
+                tokio::time::sleep(AGAIN_AFTER).await;
+                continue;
+            }
+            // Only this takes from the line.
+            self.0.archiving.lock().drain(..tasks.len());
+            self.0.archiving.done.fetch_add(tasks.len() as u64, Ordering::Relaxed);
+            self.seen(tasks).await;
         }
-        let done = match self.with_attempts(&views).await {
-            Ok(tasks) => archive.put(&tasks).await.map_err(|error| error.to_string()),
-            Err(error) => Err(error.to_string()),
-        };
-        let state = &self.0.archived;
-        match done {
-            Ok(()) => {
-                state.tasks.fetch_add(views.len() as u64, Ordering::Relaxed);
-                state.behind_since.store(0, Ordering::Relaxed);
-                BTreeSet::new()
+    }
+
+    /// Archives tasks that are about to be removed and may not have been archived yet.
+    pub(super) async fn archive_before_removal(&self, tasks: &[TaskId]) -> Result<(), StoreError> {
+        if self.0.parts.archive.is_none() { Ok(()) } else { self.archive_readable(tasks).await }
+    }
+
+    /// One that cannot be read is passed over, and holds up nobody else.
+    async fn archive_readable(&self, tasks: &[TaskId]) -> Result<(), StoreError> {
+        match self.archive(tasks).await {
+            Err(error) if error.is_retryable() => Err(error),
+            Err(_) if tasks.len() > 1 => {
+                let (some, others) = tasks.split_at(tasks.len() / 2);
+                Box::pin(self.archive_readable(some)).await?;
+                Box::pin(self.archive_readable(others)).await
             }
             Err(error) => {
-                tracing::warn!(%error, tasks = views.len(), "finished tasks were not archived, trying again");
-                let now = clock::wall().as_micros();
-                let _ = state.behind_since.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed);
-                views.iter().map(|view| view.row.id).collect()
+                tracing::error!(?tasks, %error, "a task that has ended cannot be read: it is not archived");
+                Ok(())
+            }
+            Ok(()) => Ok(()),
+        }
+    }
+
+    async fn archive(&self, tasks: &[TaskId]) -> Result<(), StoreError> {
+        let Some(archive) = &self.0.parts.archive else { return Ok(()) };
+        let mut archived = Vec::with_capacity(tasks.len());
+        for view in self.views(tasks).await?.into_iter().flatten() {
+            if is_to_be_archived(&view) {
+                let attempts = self.earlier_attempts(&view).await?;
+                archived.push(ArchivedTask { task: view, attempts });
             }
         }
+        archive.put(&archived).await.map_err(StoreError::unavailable)
     }
 
     /// How far the archive is, if there is one.
     pub fn archive_stats(&self) -> Option<ArchiveStats> {
         self.0.parts.archive.as_ref()?;
-        let state = &self.0.archived;
-        let lag = match state.behind_since.load(Ordering::Relaxed) {
-            0 => Duration::ZERO,
-            since => clock::wall().since(Timestamp::from_micros(since)),
-        };
-        Some(ArchiveStats { tasks: state.tasks.load(Ordering::Relaxed), lag })
-    }
-
-    async fn with_attempts(&self, views: &[&TaskView]) -> Result<Vec<ArchivedTask>, StoreError> {
-        let mut tasks = Vec::with_capacity(views.len());
-        for view in views {
-            tasks.push(ArchivedTask { task: (*view).clone(), attempts: self.earlier_attempts(view).await? });
-        }
-        Ok(tasks)
+        let Archiving { done, .. } = &self.0.archiving;
+        let waiting = self.0.archiving.lock();
+        let lag = waiting.front().map_or(Duration::ZERO, |(_, came)| came.elapsed());
+        Some(ArchiveStats { tasks: done.load(Ordering::Relaxed), waiting: waiting.len(), lag })
     }
 
     /// The last one is part of the task.

@@ -13,6 +13,7 @@ use tasklane_core::task::NewTask;
 use tasklane_ports::{DocumentKey, StoreError, TaskView};
 
 use super::Node;
+use super::archive::is_to_be_archived;
 use super::schedules;
 
 /// Tasks looked at in one go.
@@ -25,46 +26,56 @@ impl Node {
     pub(super) async fn look_at_ends(&self) {
         loop {
             let tasks = self.0.parts.hub.ended(PAGE).await;
-            let left = self.look_at_some(&tasks).await;
-            let mut lanes: BTreeMap<LaneId, Vec<TaskId>> = BTreeMap::new();
-            for task in tasks.into_iter().filter(|task| !left.contains(task)) {
-                lanes.entry(task.lane()).or_default().push(task);
+            let Left { again, archived } = self.look_at_some(&tasks).await;
+            let is_done = |task: &TaskId| !again.contains(task) && !archived.contains(task);
+            self.seen(tasks.into_iter().filter(is_done).collect()).await;
+            if !archived.is_empty() {
+                self.archive_later(&archived.into_iter().collect::<Vec<_>>());
             }
-            for (lane, tasks) in lanes {
-                self.0.parts.scheduler.seen(lane, tasks).await;
-            }
-            if !left.is_empty() {
+            if !again.is_empty() {
                 tokio::time::sleep(AGAIN_AFTER).await;
-                self.0.parts.hub.has_ended(left.into_iter().collect());
+                self.0.parts.hub.has_ended(again.into_iter().collect());
             }
         }
     }
 
-    /// Looks at tasks, and answers those that somebody must look at again.
-    async fn look_at_some(&self, tasks: &[TaskId]) -> BTreeSet<TaskId> {
+    /// Lets lanes forget that tasks have ended.
+    pub(super) async fn seen(&self, tasks: Vec<TaskId>) {
+        let mut lanes: BTreeMap<LaneId, Vec<TaskId>> = BTreeMap::new();
+        for task in tasks {
+            lanes.entry(task.lane()).or_default().push(task);
+        }
+        for (lane, tasks) in lanes {
+            self.0.parts.scheduler.seen(lane, tasks).await;
+        }
+    }
+
+    /// Looks at tasks, and answers what is left to do.
+    async fn look_at_some(&self, tasks: &[TaskId]) -> Left {
         match self.look_at(tasks).await {
             Ok(left) => left,
             Err(error) if error.is_retryable() => {
                 tracing::warn!(%error, "tasks that have ended cannot be looked at, trying again");
-                tasks.iter().copied().collect()
+                Left { again: tasks.iter().copied().collect(), ..Left::default() }
             }
             // One of them cannot be read: the others can.
             Err(_) if tasks.len() > 1 => {
                 let (some, others) = tasks.split_at(tasks.len() / 2);
                 let mut left = Box::pin(self.look_at_some(some)).await;
-                left.extend(Box::pin(self.look_at_some(others)).await);
+                let more = Box::pin(self.look_at_some(others)).await;
+                left.again.extend(more.again);
+                left.archived.extend(more.archived);
                 left
             }
             Err(error) => {
                 tracing::error!(?tasks, %error, "a task that has ended cannot be read: nobody is told of it");
-                BTreeSet::new()
+                Left::default()
             }
         }
     }
 
-    /// Does all that is to be done about tasks that have ended, durably. Answers those whose schedules could not be looked at
-    /// yet.
-    async fn look_at(&self, tasks: &[TaskId]) -> Result<BTreeSet<TaskId>, StoreError> {
+    /// Does all that is to be done about tasks that have ended, durably, but for archiving them.
+    async fn look_at(&self, tasks: &[TaskId]) -> Result<Left, StoreError> {
         let mut schedules: BTreeMap<DocumentKey, Vec<TaskId>> = BTreeMap::new();
         let mut deliveries: Vec<NewTask> = Vec::new();
         let views: Vec<TaskView> = self.views(tasks).await?.into_iter().flatten().collect();
@@ -79,19 +90,37 @@ impl Node {
             }
         }
         self.deliver(deliveries).await?;
-        let mut left = self.archive(&views).await;
+        let mut left = Left::default();
         for (key, ended) in schedules {
             match self.look_at_schedule(&key, &ended).await {
                 Ok(()) => {}
                 Err(error) if error.is_retryable() => {
                     tracing::warn!(schedule = %key.id, %error, "a schedule cannot be looked at, trying again");
-                    left.extend(ended);
+                    left.again.extend(ended);
                 }
                 Err(error) => {
                     tracing::error!(schedule = %key.id, %error, "a schedule cannot be read");
                 }
             }
         }
+        let archived = views.iter().filter(|view| is_to_be_archived(view)).map(|view| view.row.id);
+        left.archived = archived.filter(|task| !left.again.contains(task)).collect();
+        if self.0.parts.archive.is_none() && !left.archived.is_empty() {
+            let tasks = std::mem::take(&mut left.archived).len();
+            tracing::warn!(
+                tasks,
+                "not archived, because this server has no `archive`: give all servers the same"
+            );
+        }
         Ok(left)
     }
+}
+
+/// What is left to do about tasks that have ended.
+#[derive(Debug, Default)]
+struct Left {
+    /// Those that somebody must look at again.
+    again: BTreeSet<TaskId>,
+    /// Those that are only to be archived.
+    archived: BTreeSet<TaskId>,
 }

@@ -51,8 +51,11 @@ impl Node {
                     }
                 }
             }
-            intake.acknowledge(&taken).await?;
-            intake.reject(&rejected).await?;
+            // Until it is done, which can be done twice: nobody else knows of these, nor of those for later.
+            while let Err(error) = settle(intake, &taken, &rejected).await {
+                tracing::warn!(%error, "messages cannot be acknowledged, trying again");
+                tokio::time::sleep(AGAIN_AFTER).await;
+            }
             if later.is_empty() {
                 return Ok(());
             }
@@ -61,6 +64,15 @@ impl Node {
             open = later;
         }
     }
+}
+
+async fn settle(
+    intake: &dyn Intake,
+    taken: &[String],
+    rejected: &[(IntakeMessage, String)],
+) -> Result<(), IntakeError> {
+    intake.acknowledge(taken).await?;
+    intake.reject(rejected).await
 }
 
 fn read(message: &IntakeMessage) -> Result<TaskRequest, String> {

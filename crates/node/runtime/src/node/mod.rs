@@ -32,7 +32,7 @@ use tasklane_core::member::Role;
 use tasklane_core::message::{Message, WorkerStats};
 use tasklane_core::policy::QueueBinding;
 use tasklane_core::time::Timestamp;
-use tasklane_ports::{Address, Archive, Bus, Documents, Logs, Store, StoreError};
+use tasklane_ports::{Address, Archive, Bus, Documents, Logs, QueueCounts, Store, StoreError};
 use tokio_util::sync::CancellationToken;
 
 pub use self::archive::ArchiveStats;
@@ -66,6 +66,8 @@ use crate::scheduler::SchedulerHandle;
 pub struct NodeOptions {
     /// How many lanes the deployment has.
     pub lanes: u16,
+    /// Other servers may work on the same store.
+    pub is_cluster: bool,
     /// What a task may hold.
     pub limits: RequestLimits,
     /// How long finished tasks are kept.
@@ -108,7 +110,7 @@ struct Inner {
     stats: Mutex<BTreeMap<SessionId, WorkerStats>>,
     /// Workers that do not hear, and when that was said last.
     deaf: Mutex<BTreeMap<SessionId, Instant>>,
-    archived: archive::Archived,
+    archiving: archive::Archiving,
 }
 
 /// What a node counts.
@@ -155,23 +157,25 @@ impl Node {
             types: registered::TypeCache::default(),
             stats: Mutex::default(),
             deaf: Mutex::default(),
-            archived: archive::Archived::default(),
+            archiving: archive::Archiving::default(),
         }))
     }
 
-    /// Listens to what workers tell of themselves, fires schedules, looks at what has ended and removes what is too old,
-    /// until it is told to stop.
+    /// Listens to what workers tell of themselves, fires schedules, looks at what has ended, archives it and removes what is
+    /// too old, until it is told to stop.
     pub async fn run(&self, shutdown: CancellationToken) {
         let listening = Box::pin(self.listen());
         let following = Box::pin(self.follow_others());
         let sweeping = Box::pin(self.retain());
         let firing = Box::pin(self.fire_schedules());
         let looking = Box::pin(self.look_at_ends());
+        let archiving = Box::pin(self.keep_archiving());
         tokio::select! {
             () = listening => {}
             () = following => {}
             () = firing => {}
             () = looking => {}
+            () = archiving => {}
             () = sweeping => {}
             () = shutdown.cancelled() => {}
         }
@@ -270,8 +274,14 @@ impl Node {
 
     /// What is going on.
     pub async fn stats(&self) -> Result<NodeStats, StoreError> {
+        let queues = self.all_counts().await?;
+        Ok(self.stats_with(&queues).await)
+    }
+
+    /// The same, where tasks were counted before, or could not be.
+    pub async fn stats_with(&self, queues: &[QueueCounts]) -> NodeStats {
         let mut counts = [0; 8];
-        for queue in self.all_counts().await? {
+        for queue in queues {
             for (sum, count) in counts.iter_mut().zip(queue.by_status) {
                 *sum += count;
             }
@@ -284,7 +294,7 @@ impl Node {
             }
         }
         let workers = self.workers();
-        Ok(NodeStats {
+        NodeStats {
             counts,
             lanes,
             workers: workers.len(),
@@ -293,7 +303,7 @@ impl Node {
             counters: counters.into_iter().collect(),
             started_at: self.0.started_at,
             process: ProcessUsage::now(),
-        })
+        }
     }
 
     /// Whether this server can do its work.
@@ -315,13 +325,11 @@ impl Node {
         let well = lanes.iter().filter(|lane| is_well(lane)).count();
         let detail = format!("{well} of {all} lanes have a server, {owned} of them this one");
         let lanes = Readiness { name: "lanes", ok: well == all, detail };
-        let archive = self.archive_stats().map(|ArchiveStats { tasks, lag }| {
-            let detail = match lag.as_secs() {
-                0 => format!("{tasks} tasks archived by this server, none waits"),
-                lag => {
-                    format!("{tasks} tasks archived by this server, nothing for {lag} s though tasks wait")
-                }
-            };
+        let archive = self.archive_stats().map(|ArchiveStats { tasks, waiting, lag }| {
+            let seconds = lag.as_secs();
+            let detail = format!(
+                "{tasks} tasks archived by this server, {waiting} wait, the first of them for {seconds} s"
+            );
             Readiness { name: "archive", ok: true, detail }
         });
         let warned = |detail: &String| Readiness { name: "warning", ok: true, detail: detail.clone() };

@@ -11,6 +11,7 @@ use tasklane_ports::{CountList, Load, PutPolicy, QueueCounts, StoreError};
 use crate::request::FieldError;
 
 use super::Node;
+use super::submit::POLICY_FRESH;
 
 /// A queue as people see it.
 #[derive(Clone, Debug)]
@@ -75,7 +76,7 @@ impl Node {
         self.0.parts.scheduler.keys(queue, after, limit).await
     }
 
-    /// Changes a policy by compare-and-set of its version and answers the new one.
+    /// Changes a policy by compare-and-set of its version and answers the new one, when all servers go by it.
     pub async fn put_policy(&self, put: PutPolicy) -> Result<u64, PolicyError> {
         self.0.options.limits.check_policy(&put.policy)?;
         self.bind(&put).await?;
@@ -83,6 +84,10 @@ impl Node {
         let version = self.0.parts.store.put_policy(put).await?;
         self.0.queues.forget(&queue);
         self.0.parts.scheduler.policy_changed(&queue, &VersionedPolicy { version, policy }).await;
+        if self.0.options.is_cluster {
+            // Until then others may give tasks what they have read before.
+            tokio::time::sleep(POLICY_FRESH).await;
+        }
         Ok(version)
     }
 

@@ -69,10 +69,11 @@ impl Node {
                     limit: options.batch,
                 })
                 .await?;
+            let tasks: Vec<TaskId> = expired.strip.iter().chain(&expired.forget).copied().collect();
+            self.archive_before_removal(&tasks).await?;
             for whole in &expired.wholes {
                 removed += self.forget_parts(*whole).await?;
             }
-            let tasks: Vec<TaskId> = expired.strip.iter().chain(&expired.forget).copied().collect();
             if !tasks.is_empty() {
                 // Output goes first: were the task gone, nobody would know that there is any.
                 parts.logs.remove(&tasks).await?;
@@ -110,6 +111,7 @@ impl Node {
                     break;
                 }
             }
+            self.archive_before_removal(&found).await?;
             parts.logs.remove(&found).await?;
             parts.store.retire(&[], &found).await?;
             removed += found.len() as u64;

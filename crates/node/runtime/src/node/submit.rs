@@ -67,7 +67,7 @@ fn not_internal(request: &TaskRequest) -> Result<(), FieldError> {
 /// When to try again to submit to a full queue.
 const FULL_RETRY_AFTER: Duration = Duration::from_secs(1);
 /// How long a policy that was read counts for what tasks get as defaults.
-const POLICY_FRESH: Duration = Duration::from_secs(1);
+pub(super) const POLICY_FRESH: Duration = Duration::from_secs(1);
 /// Queues that are remembered.
 const QUEUES_MAX: usize = 10_000;
 
@@ -230,13 +230,13 @@ impl Node {
         {
             return Ok(known.clone());
         }
-        let store = &self.0.parts.store;
+        let (store, read_at) = (&self.0.parts.store, Instant::now());
         let binding = match found {
             Some(known) => known.binding,
             None => store.bind_queue(queue, &self.lane_of(queue)).await?,
         };
         let policy = Arc::new(store.policy(queue).await?.policy);
-        let known = Known { binding, policy, read_at: Instant::now() };
+        let known = Known { binding, policy, read_at };
         let mut cache = cache();
         if cache.len() >= QUEUES_MAX {
             cache.clear();

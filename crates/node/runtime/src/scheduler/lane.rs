@@ -20,7 +20,9 @@ use tasklane_core::message::{EventPlace, Message, OwnerBatch, ToWorker};
 use tasklane_core::ownership::{CallError, Effect, Input, Ownership, Reply, Request};
 use tasklane_core::policy::VersionedPolicy;
 use tasklane_core::task::{NewTask, TaskRow};
-use tasklane_ports::{Address, Load, Outcome, SessionToken, Store, StoreError, Subscription, TaskView, View};
+use tasklane_ports::{
+    Address, CoordinatorError, Load, Outcome, SessionToken, Store, StoreError, Subscription, TaskView, View,
+};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::clock;
@@ -64,6 +66,8 @@ enum Done {
     Send(OwnerBatch),
     /// Workers can be heard, or not.
     Listening(Option<Box<dyn Subscription>>),
+    /// A grant was asked for; whether it is held.
+    Acquired(bool),
     Nothing,
 }
 
@@ -82,6 +86,8 @@ pub(super) struct LaneDriver {
     shares: Arc<[SessionId]>,
     /// There are other servers.
     has_company: bool,
+    /// A grant was asked for, and no answer has come yet.
+    acquiring: bool,
     /// The last that was told of the lane, as its owner.
     told: Option<EventPlace>,
     /// The lane is owned here, for others.
@@ -120,6 +126,7 @@ impl LaneDriver {
             view: Arc::default(),
             shares: Arc::default(),
             has_company: false,
+            acquiring: false,
             told: None,
             owned,
             ear: Ear::Closed,
@@ -303,6 +310,9 @@ impl LaneDriver {
             match message {
                 Message::ToLane(batch) if batch.lane == self.lane => self.drive(Input::Worker(batch)),
                 Message::Hint { lane } if lane == self.lane => self.drive(Input::Hint),
+                Message::Policy { lane, queue, policy } if lane == self.lane => {
+                    self.drive(Input::Policy { queue, policy: *policy });
+                }
                 _ => {}
             }
         }
@@ -314,6 +324,12 @@ impl LaneDriver {
             Done::Send(batch) => self.send(batch),
             Done::Listening(Some(subscription)) => self.ear = Ear::Open(subscription),
             Done::Listening(None) => self.ear = Ear::Closed,
+            Done::Acquired(granted) => {
+                self.acquiring = false;
+                if granted {
+                    self.drive(Input::Granted(true));
+                }
+            }
             Done::Nothing => {}
         }
     }
@@ -348,28 +364,29 @@ impl LaneDriver {
         let lane = self.lane;
         match effect {
             Effect::Acquire => {
-                let Some(token) = self.token.clone() else { return };
+                let Some(token) = self.token.clone().filter(|_| !self.acquiring) else { return };
+                self.acquiring = true;
                 let coordinator = Arc::clone(&self.parts.coordinator);
                 self.job(async move {
-                    match coordinator.acquire(&token, lane).await {
-                        Ok(true) => Done::Input(Input::Granted(true)),
-                        // A refusal needs no answer: the view tells when it is free.
-                        Ok(false) => Done::Nothing,
-                        Err(error) => {
-                            tracing::warn!(%lane, %error, "the grant was not acquired");
-                            Done::Nothing
-                        }
-                    }
+                    // A refusal needs no answer: the view tells when it is free.
+                    Done::Acquired(coordinator.acquire(&token, lane).await.unwrap_or_else(|error| {
+                        tracing::warn!(%lane, %error, "the grant was not acquired");
+                        false
+                    }))
                 });
             }
             Effect::Release => {
                 let Some(token) = self.token.clone() else { return };
                 let coordinator = Arc::clone(&self.parts.coordinator);
                 self.job(async move {
-                    if let Err(error) = coordinator.release(&token, lane).await {
-                        tracing::warn!(%lane, %error, "the grant was not released and ends with the session");
+                    match coordinator.release(&token, lane).await {
+                        Ok(()) | Err(CoordinatorError::SessionEnded { .. }) => Done::Nothing,
+                        Err(error) => {
+                            tracing::warn!(%lane, %error, "the grant was not released, trying again");
+                            tokio::time::sleep(AGAIN_AFTER).await;
+                            Done::Input(Input::NotReleased)
+                        }
                     }
-                    Done::Nothing
                 });
             }
             Effect::ReadMembers => self.read_members(),

@@ -215,11 +215,16 @@ impl SchedulerHandle {
         }
     }
 
-    /// Tells the lanes that are owned here of a changed policy; others find it at their next sweep.
+    /// Tells the owners of all lanes of a changed policy. Whoever does not hear it finds it at its next sweep.
     pub async fn policy_changed(&self, queue: &QueueKey, policy: &VersionedPolicy) {
-        for end in self.lanes.iter() {
+        for (lane, end) in (0..).map(LaneId).zip(self.lanes.iter()) {
             let (queue, policy) = (queue.clone(), policy.clone());
-            let _ = end.inputs.send(ToDriver::Policy { queue, policy }).await;
+            if self.owns(lane) {
+                let _ = end.inputs.send(ToDriver::Policy { queue, policy }).await;
+            } else {
+                let policy = Box::new(policy);
+                self.outbox.send(Address::Lane(lane), Message::Policy { lane, queue, policy });
+            }
         }
     }
 

@@ -107,7 +107,8 @@ impl Held<'_> {
                 }
                 _ = renewals.tick() => {
                     let asked_at = clock::steady();
-                    let renewed = tokio::time::timeout(self.options.ttl / 2, self.coordinator.renew(&self.token));
+                    let within = (self.options.ttl / 2).min(lease_ends.since(asked_at));
+                    let renewed = tokio::time::timeout(within, self.coordinator.renew(&self.token));
                     match renewed.await {
                         Ok(Ok(())) => self.lease_from = asked_at,
                         Ok(Err(error)) if !error.is_retryable() => break Err(error),

@@ -17,7 +17,7 @@ use tasklane_core::id::{Name, SessionId};
 use tasklane_core::member::WorkerDescriptor;
 use tasklane_core::time::Timestamp;
 use tasklane_core::worker;
-use tasklane_ports::{Bus, Coordinator, Logs};
+use tasklane_ports::{Bus, Coordinator, CoordinatorError, Logs, SessionToken};
 use tokio_util::sync::CancellationToken;
 
 use crate::executors::Registry;
@@ -95,14 +95,24 @@ impl Worker {
             Arc::clone(&self.parts.logs),
             Arc::clone(&self.parts.hub),
         );
+        let mut over = None;
         while !shutdown.is_cancelled() {
             let session = SessionId::from_random(rand::random());
             let opened = Session::open(session, &self.options, &self.parts, &shipper).await;
             match opened {
-                Ok(session) => match session.run(&shutdown).await {
-                    Ended::Drained => return,
-                    Ended::Lost { capacity } => self.options.machine.capacity = capacity,
-                },
+                Ok(session) => {
+                    // Whoever keeps sessions answers again: nobody has to wait until the one before has run out.
+                    if let Some(token) = over.take() {
+                        tokio::spawn(close(Arc::clone(&self.parts.coordinator), token));
+                    }
+                    match session.run(&shutdown).await {
+                        Ended::Drained => return,
+                        Ended::Lost { capacity, over: token } => {
+                            self.options.machine.capacity = capacity;
+                            over = token;
+                        }
+                    }
+                }
                 Err(error) => {
                     tracing::warn!(%error, "the worker has no session, trying again");
                     tokio::select! {
@@ -112,6 +122,14 @@ impl Worker {
                 }
             }
         }
+    }
+}
+
+/// Ends a session of which nothing is left.
+async fn close(coordinator: Arc<dyn Coordinator>, token: SessionToken) {
+    match coordinator.close(&token).await {
+        Ok(()) | Err(CoordinatorError::SessionEnded { .. }) => {}
+        Err(error) => tracing::warn!(%error, "the session before was not closed and has to run out"),
     }
 }
 

@@ -27,10 +27,12 @@ use super::{WorkerOptions, WorkerParts};
 pub(super) enum Ended {
     /// The worker was asked to leave; nothing runs any more and the session is closed.
     Drained,
-    /// The session was lost, and everything it ran is gone.
+    /// The session was lost, and what it ran is gone, as far as it would.
     Lost {
         /// What people have set meanwhile.
         capacity: u32,
+        /// The session, if all that it ran is known to be gone.
+        over: Option<SessionToken>,
     },
 }
 
@@ -72,6 +74,8 @@ pub(super) struct Session<'a> {
     /// The deadline that was told last.
     lease: Timestamp,
     meter: Meter,
+    /// Heartbeats in a row at which there was nothing to do.
+    idle_beats: u32,
     /// How far it is on its way out, and when the next step is taken.
     leaving: Option<(Leaving, Instant)>,
     over: Option<End>,
@@ -95,6 +99,8 @@ enum End {
     Fenced,
 }
 
+/// A worker that has had nothing to do for so many heartbeats tells people so once in as many.
+const IDLE_BEATS: u32 = 5;
 /// After a lease has run out, attempts have this long to be gone; the guard has ended processes by then.
 const GONE_WITHIN: Duration = Duration::from_secs(10);
 /// When attempts were stopped because the worker leaves, and their grace is over, this is how long it may take until the
@@ -138,6 +144,7 @@ impl<'a> Session<'a> {
             effects: Vec::new(),
             lease: Timestamp::ZERO,
             meter: Meter::new(session),
+            idle_beats: 0,
             leaving: None,
             over: None,
             progress: HashMap::new(),
@@ -270,9 +277,14 @@ impl<'a> Session<'a> {
         });
     }
 
+    /// Tells how the worker is doing; one that has nothing to do says so less often.
     fn publish_stats(&mut self) {
         let running = u32::try_from(self.running.len()).unwrap_or(u32::MAX);
         let queued = self.machine.load().saturating_sub(running);
+        self.idle_beats = if running + queued == 0 { self.idle_beats.saturating_add(1) } else { 0 };
+        if self.idle_beats > IDLE_BEATS && !self.idle_beats.is_multiple_of(IDLE_BEATS) {
+            return;
+        }
         let stats = self.meter.measure(running, queued);
         self.outbox.send(Address::Stats, Message::Stats(stats));
     }
@@ -356,7 +368,9 @@ impl<'a> Session<'a> {
             self.parts.tokens.remove(self.token.session);
         }
         match end {
-            End::Fenced => Ended::Lost { capacity: self.descriptor.capacity },
+            End::Fenced => {
+                Ended::Lost { capacity: self.descriptor.capacity, over: all_gone.then_some(self.token) }
+            }
             End::Drained => {
                 if !all_gone {
                     tracing::error!("some attempts did not end; the session is left to run out");

@@ -1,11 +1,9 @@
 //! Server-sent events, and what becomes of long requests when the server stops.
 
-mod support;
-
 use std::time::Duration;
 
+use crate::support::{Server, task};
 use serde_json::json;
-use support::{Server, task};
 use tasklane_api::ApiOptions;
 use tasklane_ports::{Store, TaskFilter, TaskList};
 

@@ -1,9 +1,7 @@
 //! Queues, workers, and what the server says about itself.
 
-mod support;
-
+use crate::support::{Server, task, task_with};
 use serde_json::json;
-use support::{Server, task, task_with};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_queue_has_a_policy_and_counts() {
@@ -125,6 +123,7 @@ async fn metrics_are_as_prometheus_reads_them() {
         "tasklane_tasks{status=\"SUCCESS\"} 1",
         "tasklane_queue_tasks{namespace=\"default\",queue=\"q\",status=\"SUCCESS\"} 1",
         "tasklane_workers 1",
+        "tasklane_store_up 1",
         "tasklane_http_requests_total{method=\"POST\",route=\"/api/v1/tasks\",status=\"200\"} 1",
         "tasklane_http_requests_total{method=\"GET\",route=\"/api/v1/tasks/{id}\",status=\"400\"} 1",
         "# TYPE tasklane_http_request_seconds histogram",

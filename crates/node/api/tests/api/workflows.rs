@@ -1,9 +1,7 @@
 //! Workflows, runs and tasks that become many, over REST.
 
-mod support;
-
+use crate::support::{Answer, Server, task_with};
 use serde_json::{Value, json};
-use support::{Answer, Server, task_with};
 
 async fn start(server: &Server, body: &Value) -> Answer {
     server.post("/api/v1/workflows/runs", body).await

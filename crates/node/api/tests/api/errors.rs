@@ -1,13 +1,11 @@
 //! Every way in which a request can be wrong, and what it is answered.
 
-mod support;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::time::Duration;
 
+use crate::support::{Answer, Fault, Server, task, task_with};
 use serde_json::{Value, json};
-use support::{Answer, Fault, Server, task, task_with};
 use tasklane_api::{ApiOptions, ServeOptions};
 use tasklane_core::id::{Name, SessionId};
 use tasklane_core::member::{Role, WorkerDescriptor};
@@ -459,7 +457,6 @@ async fn a_store_that_cannot_be_reached() {
         format!("/api/v1/tasks/{NO_SUCH}"),
         "/api/v1/queues".to_owned(),
         "/api/v1/stats".to_owned(),
-        "/metrics".to_owned(),
     ];
     for path in paths {
         let refused = server.get(&path).await;
@@ -468,6 +465,9 @@ async fn a_store_that_cannot_be_reached() {
     }
     let ready = server.get("/readyz").await;
     assert_eq!((ready.status, &ready.json()["ready"]), (503, &json!(false)));
+    let metrics = server.get("/metrics").await;
+    assert_eq!(metrics.status, 200);
+    assert!(metrics.text.contains("tasklane_store_up 0\n") && !metrics.text.contains("tasklane_tasks{"));
     assert_eq!(server.get("/healthz").await.status, 200);
 }
 

@@ -5,7 +5,7 @@
 
 mod client;
 mod executors;
-#[path = "../../../runtime/tests/support/faulty.rs"]
+#[path = "../../../../runtime/tests/node/support/faulty.rs"]
 mod faulty;
 
 use std::collections::BTreeMap;
@@ -86,6 +86,7 @@ impl Server {
         let node = Node::new(
             NodeOptions {
                 lanes: LANES,
+                is_cluster: false,
                 limits: RequestLimits::default(),
                 retention: RetentionOptions::default(),
                 warnings: Vec::new(),

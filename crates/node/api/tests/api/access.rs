@@ -1,9 +1,7 @@
 //! Who is let in, and through which page.
 
-mod support;
-
+use crate::support::{Server, task};
 use serde_json::json;
-use support::{Server, task};
 use tasklane_api::ApiOptions;
 
 #[tokio::test(flavor = "multi_thread")]

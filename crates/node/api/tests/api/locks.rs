@@ -1,9 +1,7 @@
 //! Locks over REST.
 
-mod support;
-
+use crate::support::{Answer, Server};
 use serde_json::{Value, json};
-use support::{Answer, Server};
 
 async fn take(server: &Server, name: &str, owner: &str, ttl: Value) -> Answer {
     let body = json!({ "owner": owner, "ttl": ttl });

@@ -1,9 +1,7 @@
 //! Tasks over HTTP, from submit to result.
 
-mod support;
-
+use crate::support::{Server, task, task_with};
 use serde_json::{Value, json};
-use support::{Server, task, task_with};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_task_is_submitted_and_read() {
@@ -265,7 +263,8 @@ async fn a_request_id_of_a_retry_is_not_one_of_a_submit() {
     let named = |id: &str| task_with("noop", json!({ "requestId": id }));
     let done = server.run(named("mine")).await["taskId"].as_str().unwrap().to_owned();
     let retry = format!("/api/v1/tasks/{done}/retry");
-    let reused = |answer: support::Answer| _ = answer.problem(409, "request_id_reused", Some("requestId"));
+    let reused =
+        |answer: crate::support::Answer| _ = answer.problem(409, "request_id_reused", Some("requestId"));
 
     let first = server.post(&retry, &json!({ "requestId": "w1" })).await;
     assert_eq!(first.status, 201, "{}", first.text);

@@ -17,7 +17,7 @@ use tasklane_core::message::{Dispatch, Ending, Finish, RetryAdvice};
 use tasklane_core::task::{Payload, TaskError, TaskResult};
 use tasklane_core::worker;
 use tasklane_local::{LocalBus, LocalCoordinator, MemoryOptions, MemoryStore, SessionsOptions};
-use tasklane_ports::{Attempt, Execution, Executor, ExecutorError, TaskView};
+use tasklane_ports::{Archive, Attempt, Execution, Executor, ExecutorError, TaskView};
 use tasklane_runtime::executors::Registry;
 use tasklane_runtime::hub::Hub;
 use tasklane_runtime::node::{
@@ -63,6 +63,14 @@ impl System {
         executors: Vec<(&str, Arc<dyn Executor>)>,
         retention: RetentionOptions,
     ) -> Self {
+        Self::start_archived(executors, retention, None).await
+    }
+
+    pub(crate) async fn start_archived(
+        executors: Vec<(&str, Arc<dyn Executor>)>,
+        retention: RetentionOptions,
+        archive: Option<Arc<dyn Archive>>,
+    ) -> Self {
         let logs = Arc::new(MemoryStore::new(MemoryOptions::default()));
         let store = Arc::new(Faulty::new(logs.clone()));
         let bus = Arc::new(LocalBus::default());
@@ -79,7 +87,13 @@ impl System {
             },
         );
         let node = Node::new(
-            NodeOptions { lanes: 2, limits: RequestLimits::default(), retention, warnings: Vec::new() },
+            NodeOptions {
+                lanes: 2,
+                is_cluster: false,
+                limits: RequestLimits::default(),
+                retention,
+                warnings: Vec::new(),
+            },
             NodeParts {
                 store: store.clone(),
                 logs: logs.clone(),
@@ -87,7 +101,7 @@ impl System {
                 bus: bus.clone(),
                 scheduler: scheduler.handle(),
                 hub: Arc::clone(&hub),
-                archive: None,
+                archive,
             },
         );
         let mut registry = Registry::new();

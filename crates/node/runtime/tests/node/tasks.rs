@@ -1,12 +1,10 @@
 //! A node from submit to result, over the in-process systems.
 
-mod support;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use support::{Fault, Run, System, default_namespace, name, request, success};
+use crate::support::{Fault, Run, System, default_namespace, name, request, success};
 use tasklane_core::id::{AttemptNo, QueueKey};
 use tasklane_core::lane::Reason;
 use tasklane_core::message::{Ending, Finish, RetryAdvice};

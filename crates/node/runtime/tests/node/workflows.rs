@@ -1,9 +1,5 @@
 //! Runs of workflows and tasks that become many, over a whole node.
 
-#![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
-
-mod support;
-
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -17,7 +13,7 @@ use tasklane_ports::{Attempt, Executor, TaskView};
 use tasklane_runtime::node::{Cancel, NodeView, RetentionOptions, Retry, RunView, WorkflowError};
 use tasklane_runtime::request::{RunRequest, TaskRequest};
 
-use support::{Run, System, default_namespace, success};
+use crate::support::{Run, System, default_namespace, success};
 
 /// Payloads that have failed once.
 static FAILED_ONCE: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());

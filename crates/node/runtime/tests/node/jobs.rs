@@ -1,9 +1,5 @@
 //! Jobs: tasks whose results are analyzed, over a whole node.
 
-#![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
-
-mod support;
-
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -18,7 +14,7 @@ use tasklane_ports::{Attempt, Executor, Store as _, TaskView};
 use tasklane_runtime::node::{JobCounts, NamedError, Retry};
 use tasklane_runtime::request::TaskRequest;
 
-use support::{Run, System, default_namespace, name, success};
+use crate::support::{Run, System, default_namespace, name, success};
 
 fn payload(dispatch: &Dispatch) -> Value {
     serde_json::from_str(dispatch.body.as_ref().unwrap().payload.as_str()).unwrap()

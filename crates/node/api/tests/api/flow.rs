@@ -1,13 +1,11 @@
 //! Limits, rates and uniqueness by key.
 
-mod support;
-
+use crate::support::{Server, task_with};
 use serde_json::{Value, json};
-use support::{Server, task_with};
 
 const TENANT: &str = "{{ metadata.tenant }}";
 
-async fn put(server: &Server, queue: &str, version: u64, policy: Value) -> support::Answer {
+async fn put(server: &Server, queue: &str, version: u64, policy: Value) -> crate::support::Answer {
     let body = json!({ "version": version, "policy": policy });
     server.request("PUT", &format!("/api/v1/queues/{queue}")).json(&body).send().await
 }

@@ -1,9 +1,5 @@
 //! Firing schedules: each time once, whatever fails.
 
-#![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
-
-mod support;
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -24,7 +20,7 @@ use tasklane_runtime::scheduler::{Scheduler, SchedulerOptions, SchedulerParts};
 use tasklane_runtime::tokens::Tokens;
 use tasklane_schedule::{Fate, Missed, Overlap, Rule, Schedule, Times, When};
 
-use support::{Fault, Faulty, default_namespace, name};
+use crate::support::{Fault, Faulty, default_namespace, name};
 
 /// A server dies when so many calls have been made.
 #[derive(Clone, Debug, Default)]
@@ -92,6 +88,7 @@ fn server(memory: &MemoryStore, life: &Life) -> Node {
     Node::new(
         NodeOptions {
             lanes: 2,
+            is_cluster: false,
             limits: RequestLimits::default(),
             retention: RetentionOptions::default(),
             warnings: Vec::new(),

@@ -1,15 +1,13 @@
 //! Webhooks over REST, told to a receiver on a real socket.
 
-mod support;
-
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use crate::support::{Server, task, task_with};
 use axum::Router;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use serde_json::{Value, json};
-use support::{Server, task, task_with};
 use tasklane_ports::{Content, DocumentKey, DocumentKind, Documents as _, PutDocument, PutOutcome};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;

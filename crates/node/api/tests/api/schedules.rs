@@ -1,9 +1,7 @@
 //! Schedules over REST.
 
-mod support;
-
+use crate::support::{Answer, Server, task, task_with};
 use serde_json::{Value, json};
-use support::{Answer, Server, task, task_with};
 
 async fn put(server: &Server, id: &str, body: &Value) -> Answer {
     server.request("PUT", &format!("/api/v1/schedules/{id}")).json(body).send().await

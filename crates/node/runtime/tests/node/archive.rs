@@ -1,0 +1,66 @@
+//! Finished tasks go to the archive, whatever it does; and they are not removed before.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tasklane_core::id::TaskId;
+use tasklane_ports::{Archive, ArchiveError, ArchivedTask};
+use tasklane_runtime::node::RetentionOptions;
+
+use crate::support::{Run, System, default_namespace, request, success};
+
+/// An archive that can be away.
+#[derive(Debug, Default)]
+struct Shelf {
+    is_away: AtomicBool,
+    kept: Mutex<BTreeSet<TaskId>>,
+}
+
+#[async_trait]
+impl Archive for Shelf {
+    async fn put(&self, tasks: &[ArchivedTask]) -> Result<(), ArchiveError> {
+        if self.is_away.load(Ordering::Relaxed) {
+            return Err(ArchiveError::Unavailable { source: "away".into() });
+        }
+        self.kept.lock().unwrap().extend(tasks.iter().map(|archived| archived.task.row.id));
+        Ok(())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_removed_before_it_is_archived() {
+    let shelf = Arc::new(Shelf::default());
+    shelf.is_away.store(true, Ordering::Relaxed);
+    let retention = RetentionOptions {
+        tasks: Duration::ZERO,
+        request_ids: Duration::ZERO,
+        ..RetentionOptions::default()
+    };
+    let done = Run(|_, _| async { success() });
+    let system = System::start_archived(vec![("done", Arc::new(done))], retention, Some(shelf.clone())).await;
+    let ids = system.submit((0..20).map(|_| request("done")).collect()).await;
+    for &id in &ids {
+        system.wait(id).await;
+    }
+    while system.node.archive_stats().unwrap().waiting < ids.len() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert!(system.node.archive_stats().unwrap().lag > Duration::ZERO);
+    assert!(system.node.retire_once().await.unwrap_err().is_retryable());
+    for &id in &ids {
+        assert!(system.node.task(&default_namespace(), id).await.unwrap().is_some());
+    }
+
+    shelf.is_away.store(false, Ordering::Relaxed);
+    let (_, removed) = system.node.retire_once().await.unwrap();
+    assert_eq!(removed, 20);
+    assert_eq!(*shelf.kept.lock().unwrap(), ids.into_iter().collect());
+    while system.node.archive_stats().unwrap().waiting > 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert_eq!(system.node.archive_stats().unwrap().lag, Duration::ZERO);
+    system.close().await;
+}

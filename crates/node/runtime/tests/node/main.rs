@@ -1,0 +1,12 @@
+//! A whole node over the in-process systems, seen by those who call it. One program, because each would compile the
+//! node once more.
+
+#![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
+
+mod archive;
+mod intake;
+mod jobs;
+mod schedules;
+mod support;
+mod tasks;
+mod workflows;
