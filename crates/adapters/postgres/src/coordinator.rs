@@ -7,6 +7,7 @@
 //!
 //! Statements are not prepared: there are a few in a second, and so a pooler may stand in between.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -16,10 +17,9 @@ use tasklane_core::member::{Member, Role};
 use tasklane_ports::follow::{Follower, Look, Reading, Registry, Tidings};
 use tasklane_ports::judge::Renewal;
 use tasklane_ports::{
-    Coordinator, CoordinatorCapabilities, CoordinatorError, OpenSession, Outcome, SessionToken, StoreError,
-    View, Watch, codec,
+    Coordinator, CoordinatorCapabilities, CoordinatorError, OpenSession, SessionToken, StoreError, View,
+    Watch, codec,
 };
-use tokio::sync::oneshot;
 use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
 use uuid::Uuid;
@@ -34,8 +34,6 @@ use crate::rows::{column, number};
 const TTL_MIN: Duration = Duration::from_secs(1);
 /// A renewal that takes longer is made again over another connection, while there is time for it.
 const RESPONSE_TIMEOUT_MAX: Duration = Duration::from_secs(2);
-/// What is due within this is renewed together.
-const TOGETHER: Duration = Duration::from_millis(10);
 /// Connections that are kept.
 const IDLE_MAX: usize = 4;
 
@@ -62,7 +60,6 @@ impl PostgresCoordinator {
             statements,
             channel,
             told: Arc::default(),
-            renewing: Mutex::default(),
         };
         let members = Arc::new(members);
         let registry: Arc<dyn Registry> = Arc::clone(&members) as _;
@@ -109,8 +106,7 @@ impl Coordinator for PostgresCoordinator {
     }
 
     async fn renew(&self, token: &SessionToken) -> Result<(), CoordinatorError> {
-        let secret = secret_of(token)?;
-        if_alive(Some(self.members.renewed(token.session.0, secret).await?), token.session)
+        self.follower.renew(token).await
     }
 
     async fn update(&self, token: &SessionToken, role: Role) -> Result<(), CoordinatorError> {
@@ -238,59 +234,9 @@ struct Members {
     /// Where changes are told.
     channel: String,
     told: Arc<Told>,
-    /// Renewals that are to be asked for together.
-    renewing: Mutex<Vec<Renewing>>,
-}
-
-/// Somebody who waits to hear whether a session was renewed.
-#[derive(Debug)]
-struct Renewing {
-    session: Uuid,
-    secret: Uuid,
-    answer: oneshot::Sender<Result<bool, String>>,
 }
 
 impl Members {
-    /// Renews a session. A process has several that are due together: these are one statement.
-    async fn renewed(self: &Arc<Self>, session: Uuid, secret: Uuid) -> Result<bool, CoordinatorError> {
-        let (answer, answered) = oneshot::channel();
-        let is_first = {
-            let mut renewing = self.renewing.lock().unwrap_or_else(PoisonError::into_inner);
-            renewing.push(Renewing { session, secret, answer });
-            renewing.len() == 1
-        };
-        if is_first {
-            let members = Arc::clone(self);
-            tokio::spawn(async move {
-                tokio::time::sleep(TOGETHER).await;
-                members.renew_all().await;
-            });
-        }
-        let unavailable = |source: String| CoordinatorError::Unavailable {
-            outcome: Outcome::Unknown,
-            source: source.into(),
-        };
-        match answered.await {
-            Ok(answer) => answer.map_err(unavailable),
-            Err(_) => Err(unavailable("the process is ending".to_owned())),
-        }
-    }
-
-    async fn renew_all(&self) {
-        let renewing = std::mem::take(&mut *self.renewing.lock().unwrap_or_else(PoisonError::into_inner));
-        let (sessions, secrets): (Vec<Uuid>, Vec<Uuid>) =
-            renewing.iter().map(|renewing| (renewing.session, renewing.secret)).unzip();
-        let params: Params<'_> = &[(&sessions, Type::UUID_ARRAY), (&secrets, Type::UUID_ARRAY)];
-        let renewed: Result<Vec<Uuid>, String> = match self.query(&self.statements.renew, params).await {
-            Ok(rows) => rows.iter().map(|row| column(row, 0).map_err(|error| error.to_string())).collect(),
-            Err(error) => Err(error.to_string()),
-        };
-        for Renewing { session, answer, .. } in renewing {
-            // Who does not wait any more need not be told.
-            let _ = answer.send(renewed.clone().map(|renewed| renewed.contains(&session)));
-        }
-    }
-
     async fn query(&self, sql: &str, params: Params<'_>) -> Result<Vec<Row>, CoordinatorError> {
         self.calls.query(sql, params).await.map_err(|error| coordinator_error(error.into()))
     }
@@ -312,6 +258,17 @@ impl Registry for Members {
 
     async fn look(&self) -> Result<Look, CoordinatorError> {
         look(&self.query(&self.statements.look, &[]).await?).map_err(coordinator_error)
+    }
+
+    async fn renew(&self, tokens: &[SessionToken]) -> Result<BTreeSet<SessionId>, CoordinatorError> {
+        let known = tokens.iter().filter_map(|token| Some((token.session.0, secret_of(token).ok()?)));
+        let (sessions, secrets): (Vec<Uuid>, Vec<Uuid>) = known.unzip();
+        let params: Params<'_> = &[(&sessions, Type::UUID_ARRAY), (&secrets, Type::UUID_ARRAY)];
+        let rows = self.query(&self.statements.renew, params).await?;
+        rows.iter()
+            .map(|row| column(row, 0).map(SessionId))
+            .collect::<Result<_, _>>()
+            .map_err(coordinator_error)
     }
 
     async fn end(&self, overdue: &[Renewal]) -> Result<(), CoordinatorError> {

@@ -5,7 +5,7 @@
 //! steady clock (`tasklane_ports::judge`). Changes are published; a process that only holds a session neither
 //! listens nor judges.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -105,7 +105,7 @@ impl Coordinator for RedisCoordinator {
     }
 
     async fn renew(&self, token: &SessionToken) -> Result<(), CoordinatorError> {
-        if_alive(&self.act(&SCRIPTS.renew, token, None).await?, token.session)
+        self.follower.renew(token).await
     }
 
     async fn update(&self, token: &SessionToken, role: Role) -> Result<(), CoordinatorError> {
@@ -191,6 +191,19 @@ impl Registry for Members {
     async fn look(&self) -> Result<Look, CoordinatorError> {
         let call = SCRIPTS.look.call(self.keys.looked_at());
         look(self.run(&SCRIPTS.look, &call).await?).map_err(coordinator_error)
+    }
+
+    async fn renew(&self, tokens: &[SessionToken]) -> Result<BTreeSet<SessionId>, CoordinatorError> {
+        let mut call = self.call(&SCRIPTS.renew);
+        for token in tokens {
+            call.arg(name_of(token.session)).arg(&token.secret);
+        }
+        let Value::Array(renewed) = self.run(&SCRIPTS.renew, &call).await? else {
+            return Err(coordinator_error(unexpected("renew")));
+        };
+        let is_renewed =
+            |(token, renewed): (&SessionToken, Value)| (renewed == Value::Int(1)).then_some(token.session);
+        Ok(tokens.iter().zip(renewed).filter_map(is_renewed).collect())
     }
 
     async fn end(&self, overdue: &[Renewal]) -> Result<(), CoordinatorError> {

@@ -4,7 +4,7 @@
 //! What the system itself says about changes is a hint that makes the next look come at once; it may get lost. Each
 //! look asks for the renewal numbers and the revision, and everything is read again when the revision is another one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -18,7 +18,8 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::judge::{Judge, Renewal};
-use crate::{CoordinatorError, Outcome, View, Watch};
+use crate::renewals::Renewals;
+use crate::{CoordinatorError, Outcome, SessionToken, View, Watch};
 
 /// So many looks are followed by one that reads everything, whatever the revision says: a system that lost its last
 /// writes may have come to the same number on another way.
@@ -32,6 +33,9 @@ pub trait Registry: Send + Sync + fmt::Debug + 'static {
 
     /// The numbers alone. Must fail whenever renewals would be refused, so that nobody is judged who could not renew.
     async fn look(&self) -> Result<Look, CoordinatorError>;
+
+    /// Renews sessions. Answers which of them were: those that are alive, not revoked, and held by these tokens.
+    async fn renew(&self, tokens: &[SessionToken]) -> Result<BTreeSet<SessionId>, CoordinatorError>;
 
     /// Ends those of the sessions that still have the number named, each with its grants in one step.
     async fn end(&self, overdue: &[Renewal]) -> Result<(), CoordinatorError>;
@@ -76,6 +80,7 @@ pub struct Follower {
     /// The task, while somebody watches.
     running: Mutex<Weak<Running>>,
     closed: AtomicBool,
+    renewals: Arc<Renewals>,
 }
 
 type Steady = Arc<dyn Fn() -> Timestamp + Send + Sync>;
@@ -103,7 +108,13 @@ impl Follower {
         steady: impl Fn() -> Timestamp + Send + Sync + 'static,
     ) -> Self {
         let steady = Arc::new(steady);
-        Self { registry, steady, running: Mutex::default(), closed: AtomicBool::new(false) }
+        let (running, closed) = (Mutex::default(), AtomicBool::new(false));
+        Self { registry, steady, running, closed, renewals: Arc::default() }
+    }
+
+    /// Renews a session, in one call with others of this process that are due now.
+    pub async fn renew(&self, token: &SessionToken) -> Result<(), CoordinatorError> {
+        self.renewals.renew(&self.registry, token).await
     }
 
     /// A watch. Its first view is read now.
@@ -395,6 +406,18 @@ mod tests {
             Ok(Look { revision: state.revision, numbers })
         }
 
+        async fn renew(&self, tokens: &[SessionToken]) -> Result<BTreeSet<SessionId>, CoordinatorError> {
+            let mut state = self.state()?;
+            let mut renewed = BTreeSet::new();
+            for token in tokens {
+                if let Some(number) = state.numbers.get_mut(&token.session) {
+                    *number += 1;
+                    renewed.insert(token.session);
+                }
+            }
+            Ok(renewed)
+        }
+
         async fn end(&self, overdue: &[Renewal]) -> Result<(), CoordinatorError> {
             drop(self.state()?);
             self.change(|state| {
@@ -439,6 +462,27 @@ mod tests {
         assert!(next(&mut second).await.members.contains_key(&session));
         assert!(next(&mut first).await.members.contains_key(&session));
         assert!(timeout(Duration::from_secs(1), second.next()).await.is_err(), "it has not changed");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_due_together_is_renewed_in_one_call() {
+        let (memory, follower) = follower();
+        let token = |session| SessionToken { session, secret: String::new() };
+        let (one, other, gone) = (memory.open(1), memory.open(2), SessionId::from_random(3));
+        let (one, other, gone) = (token(one), token(other), token(gone));
+        let before = memory.calls();
+        let renewed = tokio::join!(follower.renew(&one), follower.renew(&gone), follower.renew(&other));
+        assert!(renewed.0.is_ok() && renewed.2.is_ok(), "{renewed:?}");
+        let ended = CoordinatorError::SessionEnded { session: gone.session };
+        assert_eq!(renewed.1.unwrap_err().to_string(), ended.to_string());
+        assert_eq!(memory.calls() - before, 1);
+        follower.renew(&one).await.unwrap();
+        assert_eq!(memory.calls() - before, 2);
+
+        // A failure is everybody's.
+        memory.set(|state| state.failing = true);
+        let failed = tokio::join!(follower.renew(&one), follower.renew(&other));
+        assert!(failed.0.unwrap_err().is_retryable() && failed.1.unwrap_err().is_retryable());
     }
 
     #[tokio::test(start_paused = true)]

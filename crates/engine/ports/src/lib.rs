@@ -13,6 +13,8 @@ pub mod follow;
 mod intake;
 pub mod judge;
 mod logs;
+#[cfg(feature = "follow")]
+mod renewals;
 mod retire;
 mod store;
 

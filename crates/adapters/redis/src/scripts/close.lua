@@ -1,4 +1,4 @@
 -- Answers whether there was something to close.
-if not stored() then return 0 end
+if not stored(ARGV[3], ARGV[4]) then return 0 end
 finish(ARGV[3])
 return 1

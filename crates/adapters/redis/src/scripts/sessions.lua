@@ -12,9 +12,9 @@ local function changed()
   return revision
 end
 
-local function stored()
-  local session = call('HGET', KEYS[1], ARGV[3])
-  return session and sub(session, 1, 32) == ARGV[4] and session
+local function stored(name, secret)
+  local session = call('HGET', KEYS[1], name)
+  return session and sub(session, 1, 32) == secret and session
 end
 
 local function finish(session)
