@@ -1,20 +1,23 @@
 //! `cargo xtask bench-cluster`: what Tasklane does on PostgreSQL and on Redis, beside what each of them does alone in the
-//! same run, and what a second server adds.
+//! same run, and how much faster two servers drain a spread queue than one.
 //!
 //! Everything shares the cores of one machine: client, servers, workers and database. What each of them used is told,
 //! because that says what the limit was.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use futures::future::try_join_all;
+use futures::{StreamExt, TryStreamExt};
+use tasklane_client::{BatchItem, Client, TaskRequest};
 use tokio_postgres::NoTls;
 
 use crate::cargo::{cargo, run as run_program};
 use crate::chaos::{Database, Disk, Spawner, Topology};
 use crate::figures::{Bar, Figures, bench, number, rate};
+use crate::quota::Quota;
 use crate::server::{Server, target};
 
 /// What to measure.
@@ -29,6 +32,9 @@ pub(crate) struct Options {
     /// Tasks in a burst
     #[arg(long, default_value_t = 100_000)]
     tasks: u64,
+    /// Cores that each server may use where servers are to be the limit
+    #[arg(long, default_value_t = 0.25)]
+    server_cores: f64,
     /// Only figures whose name contains this
     #[arg(long, default_value = "")]
     only: String,
@@ -43,6 +49,12 @@ const STATE: usize = 100;
 const SPEC: usize = 300;
 /// Workers beside one or two servers.
 const WORKERS: usize = 2;
+/// Bytes of a task's payload.
+const PAYLOAD: usize = 200;
+/// Requests at once while a queue is filled.
+const FILLERS: usize = 4;
+/// How often a queue is looked at while it is drained.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// A queue over all lanes.
 const SPREAD_QUEUE: &str = "spread";
 
@@ -61,7 +73,13 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         for &store in &stores {
             let work = folder.path().join(format!("{store}-{round}"));
             std::fs::create_dir(&work)?;
-            let bed = Bed { store, program: &program, work: &work, tasks: options.tasks };
+            let bed = Bed {
+                store,
+                program: &program,
+                work: &work,
+                tasks: options.tasks,
+                server_cores: options.server_cores,
+            };
             bed.measure(&runtime, &mut figures)?;
             std::fs::remove_dir_all(&work)?;
         }
@@ -77,6 +95,7 @@ struct Bed<'a> {
     program: &'a Path,
     work: &'a Path,
     tasks: u64,
+    server_cores: f64,
 }
 
 impl Bed<'_> {
@@ -107,9 +126,12 @@ impl Bed<'_> {
             figures.add(&format!("burst on {store}, part of the store's limit"), "", None, done / limit);
         }
         if figures.wants("spread") {
-            let one = self.spread(runtime, 1, figures)?;
-            let two = self.spread(runtime, 2, figures)?;
-            figures.add(&format!("spread on {store}, two servers by one"), "", None, two / one);
+            for cores in [None, Some(self.server_cores)] {
+                let one = self.spread(runtime, 1, cores, figures)?;
+                let two = self.spread(runtime, 2, cores, figures)?;
+                let name = format!("spread on {store}{}, two servers by one", shown(cores));
+                figures.add(&name, "", Some(Bar::AtLeast(1.0)), two / one);
+            }
         }
         Ok(())
     }
@@ -127,19 +149,28 @@ impl Bed<'_> {
         number(&report, "/completedPerSecond")
     }
 
-    /// A queue over all lanes, with some servers and always as many workers.
-    fn spread(self, runtime: &tokio::runtime::Runtime, count: usize, figures: &mut Figures) -> Result<f64> {
+    /// Drains a queue over all lanes, with some servers and always as many workers. Servers may have no more than a part of
+    /// a core each, as on machines of their own; else they share the cores with all others.
+    fn spread(
+        self,
+        runtime: &tokio::runtime::Runtime,
+        count: usize,
+        cores: Option<f64>,
+        figures: &mut Figures,
+    ) -> Result<f64> {
         let Self { store, program, work, .. } = self;
-        let database = runtime.block_on(self.database(&format!("spread-{count}")))?;
+        let database = runtime.block_on(self.database(&format!("spread-{count}{}", cores.is_some())))?;
         let url = database.own_url();
         let mut servers = Vec::new();
         for n in 0..count {
-            let data = work.join(format!("server-{count}-{n}"));
+            let data = work.join(format!("server-{count}-{n}{}", cores.is_some()));
             let args = ["server", "--listen", "127.0.0.1:0", "--store", &url, "--data-dir"];
             servers.push(Server::start_with(program, &args, &data, &[])?);
         }
         let workers = (0..WORKERS)
-            .map(|n| Worker::start(program, &url, &work.join(format!("worker-{count}-{n}"))))
+            .map(|n| {
+                Worker::start(program, &url, &work.join(format!("worker-{count}-{n}{}", cores.is_some())))
+            })
             .collect::<Result<Vec<_>>>()?;
         let said = Command::new(program)
             .args(["queue", "set", SPREAD_QUEUE, "--spread", ""])
@@ -147,14 +178,24 @@ impl Bed<'_> {
             .stdin(Stdio::null())
             .output()?;
         ensure!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
+        let client = Client::new(&servers[0].url)?;
+        println!("  drain of a spread queue, servers: {count}{}", shown(cores));
+        runtime.block_on(fill(&client, self.tasks))?;
+        let mut quotas = Vec::new();
+        for (n, server) in servers.iter().enumerate().filter(|_| cores.is_some()) {
+            let quota = Quota::new(&format!("server-{n}"), cores.unwrap_or_default())?;
+            quota.add(server.process.id())?;
+            quotas.push(quota);
+        }
         let used = |pids: &[u32]| pids.iter().map(|pid| cpu_seconds(*pid)).sum::<f64>();
         let of_servers: Vec<u32> = servers.iter().map(|server| server.process.id()).collect();
         let of_workers: Vec<u32> = workers.iter().map(|worker| worker.0.id()).collect();
         let (began, before) = (Instant::now(), (used(&of_servers), used(&of_workers)));
         let (database_before, all_before) = (used(&database.pids()), busy_seconds());
-        let done = self.burst(&servers[0], SPREAD_QUEUE)?;
+        runtime.block_on(drain(&client))?;
         let seconds = began.elapsed().as_secs_f64();
-        let name = format!("spread on {store}, servers: {count}");
+        let done = rate(self.tasks, began.elapsed());
+        let name = format!("spread on {store}{}, servers: {count}", shown(cores));
         figures.add(&name, "/s", None, done);
         for (part, busy) in [
             ("servers", used(&of_servers) - before.0),
@@ -164,8 +205,43 @@ impl Bed<'_> {
         ] {
             figures.add(&format!("{name}: cores that {part} used"), "", None, busy / seconds);
         }
+        // Before their quotas.
+        drop(servers);
         Ok(done)
     }
+}
+
+fn shown(cores: Option<f64>) -> String {
+    cores.map(|cores| format!(", {cores} of a core each")).unwrap_or_default()
+}
+
+/// Fills the paused queue.
+async fn fill(client: &Client, tasks: u64) -> Result<()> {
+    client.pause_queue(SPREAD_QUEUE).await?;
+    let payload = "x".repeat(PAYLOAD);
+    let task = TaskRequest { queue: Some(SPREAD_QUEUE.to_owned()), ..TaskRequest::new("t", "NOOP", payload) };
+    let batch = vec![task; usize::try_from(BATCH)?];
+    let batches = futures::stream::iter(0..tasks / BATCH).map(|_| client.submit_batch(&batch));
+    let answers: Vec<Vec<BatchItem>> = batches.buffer_unordered(FILLERS).try_collect().await?;
+    ensure!(
+        answers.iter().flatten().all(|item| matches!(item, BatchItem::Submitted(_))),
+        "not all tasks were taken in"
+    );
+    Ok(())
+}
+
+/// Lets the queue run until it is empty.
+async fn drain(client: &Client) -> Result<()> {
+    // This is answered when it holds everywhere, which takes a second; tasks begin at once.
+    let resumed = client.resume_queue(SPREAD_QUEUE);
+    let emptied = async {
+        while client.queue(SPREAD_QUEUE).await?.unfinished() > 0 {
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+        Ok(())
+    };
+    futures::try_join!(resumed, emptied)?;
+    Ok(())
 }
 
 /// A worker process, ended with this.

@@ -13,6 +13,7 @@ mod figures;
 mod generate;
 mod licences;
 mod paths;
+mod quota;
 mod server;
 mod servers;
 mod sim;
