@@ -25,7 +25,7 @@ struct Farewell {
 /// Wait before it is tried again.
 const AGAIN_AFTER: Duration = Duration::from_millis(500);
 
-/// Keeps the guard informed of the sessions that this process holds, for ever.
+/// Keeps the guard alive and informed of the sessions that this process holds, for ever.
 pub(crate) async fn keep(config: Config, tokens: Tokens, guard: Guard) {
     let mut held = tokens.watch();
     loop {
@@ -43,8 +43,21 @@ pub(crate) async fn keep(config: Config, tokens: Tokens, guard: Guard) {
             serde_json::to_vec(&farewell).expect("it can be written")
         };
         guard.set_farewell(farewell).await;
-        if held.changed().await.is_err() {
-            return;
+        loop {
+            tokio::select! {
+                changed = held.changed() => match changed {
+                    Ok(()) => break,
+                    Err(_) => return,
+                },
+                // A process that has nothing to start would not notice.
+                () = guard.lost() => match guard.revive().await {
+                    Ok(()) => tracing::info!("another guard knows the sessions of this process"),
+                    Err(error) => {
+                        tracing::warn!(%error, "no guard would end the sessions of this process, trying again");
+                        tokio::time::sleep(AGAIN_AFTER).await;
+                    }
+                },
+            }
         }
     }
 }

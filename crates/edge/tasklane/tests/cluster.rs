@@ -196,6 +196,43 @@ async fn what_is_killed_goes_on_elsewhere_on_postgres() {
     what_is_killed_goes_on_elsewhere(&postgres.url(), &[]).await;
 }
 
+/// The guard of a process.
+fn guard_of(pid: u32) -> Option<u32> {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?.flatten();
+    let children = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());
+    let children: Vec<u32> =
+        children.flat_map(|text| text.split_whitespace().flat_map(str::parse).collect::<Vec<_>>()).collect();
+    let is_guard = |pid: &u32| {
+        std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.starts_with(b"tasklane-guard"))
+    };
+    children.into_iter().find(is_guard)
+}
+
+/// A server starts nothing that would show it that its guard is gone. Before, it had none until its next start, and should it
+/// have been killed then, its lanes would have waited for a TTL.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_guard_that_was_killed_is_replaced() {
+    let Some(redis) = redis::RedisServer::start() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    // Nobody could wait for so long.
+    let ttl = ["--set", "session.server_ttl=1h", "--set", "session.worker_ttl=1h"];
+    let mut first = server(folder.path(), "first", &redis.url(), &ttl);
+    let second = server(folder.path(), "second", &redis.url(), &ttl);
+    let api = second.api();
+    until("a fair share", async || (owned(&api).await == 8).then_some(())).await;
+    let guard = guard_of(first.pid()).unwrap();
+    let pid = rustix::process::Pid::from_raw(guard.cast_signed()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    let log = folder.path().join("first.log");
+    until("another guard", async || {
+        std::fs::read_to_string(&log).unwrap().contains("another guard knows the sessions").then_some(())
+    })
+    .await;
+    assert!(guard_of(first.pid()).is_some_and(|new| new != guard));
+    first.kill();
+    until("the lanes of a killed server", async || (owned(&api).await == 16).then_some(())).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn tasks_come_by_message_on_redis() {
     let Some(redis) = redis::RedisServer::start() else { return };

@@ -255,6 +255,11 @@ impl Guard {
         link.closed().await;
     }
 
+    /// Starts another guard process if this one is gone.
+    pub async fn revive(&self) -> Result<(), GuardError> {
+        self.link().await.map(drop)
+    }
+
     /// Kills everything and waits until it and the guard are gone.
     pub async fn close(&self) {
         let link = Arc::clone(&*self.shared.link.lock().await);

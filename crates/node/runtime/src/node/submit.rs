@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use futures::future::join_all;
 use tasklane_core::commit::SubmitOutcome;
 use tasklane_core::id::{LaneId, Name, QueueKey, TaskId};
 use tasklane_core::policy::{QueueBinding, QueuePolicy};
@@ -108,11 +109,12 @@ impl Node {
                 Err(error) => answers[at] = Some(Err(error)),
             }
         }
-        for (lane, tasks) in lanes {
+        let submitted = join_all(lanes.into_iter().map(|(lane, tasks)| async move {
             let (places, tasks): (Vec<usize>, Vec<NewTask>) = tasks.into_iter().unzip();
-            for (at, answer) in places.into_iter().zip(self.submit_to(lane, tasks).await) {
-                answers[at] = Some(answer);
-            }
+            places.into_iter().zip(self.submit_to(lane, tasks).await).collect::<Vec<_>>()
+        }));
+        for (at, answer) in submitted.await.into_iter().flatten() {
+            answers[at] = Some(answer);
         }
         answers.into_iter().map(|answer| answer.expect("every request was answered")).collect()
     }
