@@ -35,5 +35,5 @@ pub use submit::{BatchItem, Concurrency, Rate, RetryPolicy, Submitted, TaskReque
 pub use task::{Attempt, Explanation, Progress, Reason, Status, Task, TaskError, TaskResult};
 pub use tasks::Retried;
 pub use webhook::{Delivery, PreviousSecret, Webhook, WebhookSecret};
-pub use worker::{Worker, WorkerLoad};
+pub use worker::{Worker, WorkerChange, WorkerLoad};
 pub use workflow::{RunNode, RunStarted, Workflow, WorkflowRun};

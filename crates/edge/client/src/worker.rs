@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use reqwest::Method;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use crate::client::Client;
 use crate::error::Error;
@@ -59,6 +59,20 @@ pub struct WorkerLoad {
     pub at: Option<Timestamp>,
 }
 
+/// What is to be changed of a worker; the rest stays as it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct WorkerChange {
+    /// How many attempts it runs at once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub capacity: Option<u32>,
+    /// Its share under the weighted strategy.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weight: Option<u32>,
+    /// All of its labels.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub labels: Option<BTreeMap<String, String>>,
+}
+
 #[derive(Deserialize)]
 struct Workers {
     workers: Vec<Worker>,
@@ -75,9 +89,9 @@ impl Client {
         self.answer(self.get(&["workers", id])).await
     }
 
-    /// Changes how many attempts a worker runs at once. What runs goes on.
-    pub async fn set_capacity(&self, id: &str, capacity: u32) -> Result<Worker, Error> {
-        let call = self.request(Method::PATCH, &["workers", id]).json(&json!({ "capacity": capacity }));
+    /// Changes what a worker offers, until its next start. What runs goes on.
+    pub async fn change_worker(&self, id: &str, change: &WorkerChange) -> Result<Worker, Error> {
+        let call = self.request(Method::PATCH, &["workers", id]).json(change);
         self.answer(call).await
     }
 

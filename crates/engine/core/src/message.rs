@@ -1,6 +1,7 @@
 //! What owners of lanes and workers say to each other over the bus. Any of it may be lost, repeated, reordered or
 //! late; both machines are built for that.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -204,10 +205,14 @@ pub struct WorkerStats {
 }
 
 /// What people ask of a worker. It answers by changing what it says of itself to the coordinator.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Control {
     /// Run this many attempts at once.
     Capacity(u32),
+    /// Have this weight.
+    Weight(u32),
+    /// Have these labels instead of those so far.
+    Labels(BTreeMap<String, String>),
     /// Take nothing more.
     Drain,
 }

@@ -1,12 +1,12 @@
 //! `tasklane worker`: who does the work.
 
-use tasklane_client::{Client, Worker};
+use tasklane_client::{Client, Worker, WorkerChange};
 
 use super::exit::Exit;
 use super::out::{Out, pairs, remark};
 use super::process::Settings;
 
-/// Run a worker; or look at workers, change their capacity, drain them
+/// Run a worker; or look at workers, change what they offer, drain them
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
@@ -27,18 +27,47 @@ pub(crate) enum Command {
         /// Its name or session
         worker: String,
     },
-    /// Change how many attempts a worker runs at once
-    Capacity {
+    /// Change what a worker offers, until its next start; what it runs goes on
+    Set {
         /// Its name or session
         worker: String,
-        /// How many
-        capacity: u32,
+        #[command(flatten)]
+        offer: Offer,
     },
     /// Give a worker no new work; what it runs may finish within its grace time
     Drain {
         /// Its name or session
         worker: String,
     },
+}
+
+/// What a worker is to offer.
+#[derive(Debug, clap::Args)]
+#[group(required = true, multiple = true)]
+pub(crate) struct Offer {
+    /// How many attempts it runs at once
+    #[arg(long, value_name = "N")]
+    capacity: Option<u32>,
+    /// Its share under the weighted strategy
+    #[arg(long, value_name = "N")]
+    weight: Option<u32>,
+    /// A label that it is to have, instead of all that it has; may be repeated
+    #[arg(long, short, value_parser = super::value::pair, value_name = "KEY=VALUE")]
+    label: Vec<(String, String)>,
+    /// It is to have no label
+    #[arg(long, conflicts_with = "label")]
+    no_labels: bool,
+}
+
+impl From<Offer> for WorkerChange {
+    fn from(offer: Offer) -> Self {
+        let labels = !offer.label.is_empty() || offer.no_labels;
+        Self {
+            capacity: offer.capacity,
+            weight: offer.weight,
+            labels: labels.then(|| offer.label.into_iter().collect()),
+        }
+    }
 }
 
 pub(crate) async fn run(command: Command, client: &Client, out: Out) -> anyhow::Result<Exit> {
@@ -52,7 +81,7 @@ pub(crate) async fn run(command: Command, client: &Client, out: Out) -> anyhow::
             return Ok(Exit::OK);
         }
         Command::Get { worker } => client.worker(&worker).await?,
-        Command::Capacity { worker, capacity } => client.set_capacity(&worker, capacity).await?,
+        Command::Set { worker, offer } => client.change_worker(&worker, &offer.into()).await?,
         Command::Drain { worker } => client.drain(&worker).await?,
     };
     out.either(&worker, shown).map(|()| Exit::OK)

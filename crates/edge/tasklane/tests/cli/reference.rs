@@ -62,7 +62,7 @@ const COMMANDS: &[&[&str]] = &[
     &["webhook", "test"],
     &["worker", "list"],
     &["worker", "get"],
-    &["worker", "capacity"],
+    &["worker", "set"],
     &["worker", "drain"],
     &["stats"],
     &["bulk", "cancel"],

@@ -256,6 +256,11 @@ impl WorkerSession {
             .min()
     }
 
+    /// When the lanes are told next how the worker is.
+    pub fn next_heartbeat(&self) -> Timestamp {
+        self.next_heartbeat
+    }
+
     /// When everything is stopped, unless the session is renewed. The guard process is given this time too.
     pub fn fence_at(&self) -> Timestamp {
         if !self.options.guards.on(Guard::SelfFencing) {

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use tasklane_core::id::Name;
 use tasklane_core::message::WorkerStats;
-use tasklane_runtime::node::WorkerInfo;
-use tasklane_runtime::request::Ranged;
+use tasklane_runtime::node::{WorkerChange, WorkerInfo};
+use tasklane_runtime::request::{FieldError, Ranged, check_labels};
 use utoipa::ToSchema;
 
 use super::Time;
@@ -103,12 +103,29 @@ pub(crate) struct WorkerList {
     pub(crate) workers: Vec<Worker>,
 }
 
-/// A change of a worker.
+/// A change of a worker: what is left out stays as it is.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct PatchWorker {
-    pub(crate) capacity: Ranged<1, { CAPACITY_MAX }>,
+    capacity: Option<Ranged<1, { CAPACITY_MAX }>>,
+    weight: Option<Ranged<1, { WEIGHT_MAX }>>,
+    labels: Option<BTreeMap<String, String>>,
+}
+
+impl TryFrom<PatchWorker> for WorkerChange {
+    type Error = FieldError;
+
+    fn try_from(patch: PatchWorker) -> Result<Self, FieldError> {
+        patch.labels.as_ref().map_or(Ok(()), check_labels)?;
+        Ok(Self {
+            capacity: patch.capacity.map(|capacity| capacity.0),
+            weight: patch.weight.map(|weight| weight.0),
+            labels: patch.labels,
+        })
+    }
 }
 
 /// The largest capacity.
 const CAPACITY_MAX: u32 = 100_000;
+/// The largest weight.
+const WEIGHT_MAX: u32 = 1_000_000;

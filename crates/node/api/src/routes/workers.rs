@@ -38,9 +38,9 @@ pub(crate) async fn get(
     Ok(Json(Worker::from(found)))
 }
 
-/// Change the capacity of a worker
+/// Change capacity, weight or labels of a worker
 ///
-/// Until its next start. Lowering it stops nothing that runs.
+/// Until its next start. What it has been given it keeps: a lower capacity or other labels stop nothing.
 #[utoipa::path(
     patch, path = "/api/v1/workers/{name}", operation_id = "patchWorker", tag = "workers",
     params(("name" = String, Path, description = "Name or session of a live worker.", pattern = "^[A-Za-z0-9._:@-]{1,128}$")),
@@ -53,7 +53,7 @@ pub(crate) async fn patch(
     body: JsonBody,
 ) -> Result<Json<Worker>, Problem> {
     let request: PatchWorker = body.read()?;
-    let info = api.node.set_capacity(name.as_str(), request.capacity.0).await?;
+    let info = api.node.change_worker(name.as_str(), request.try_into()?).await?;
     Ok(Json(Worker::from(&info)))
 }
 

@@ -421,12 +421,28 @@ async fn a_bulk_action_that_is_not_allowed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_capacity_that_is_not_allowed() {
+async fn a_change_of_a_worker_that_is_not_allowed() {
     let server = Server::start().await;
-    for capacity in [0, 100_001] {
-        let body = json!({ "capacity": capacity });
+    server.run(task("noop")).await;
+    let before = server.get("/api/v1/workers/w1").await.json();
+    let many: BTreeMap<String, String> = (0..33).map(|n| (format!("l{n}"), String::new())).collect();
+    let cases = [
+        (json!({ "capacity": 0 }), "invalid_value", "capacity"),
+        (json!({ "capacity": 100_001 }), "invalid_value", "capacity"),
+        (json!({ "weight": 0 }), "invalid_value", "weight"),
+        (json!({ "weight": 1_000_001, "capacity": 2 }), "invalid_value", "weight"),
+        (json!({ "labels": many, "capacity": 2 }), "invalid_value", "labels"),
+        (json!({ "labels": { "zone": "a\u{7}" } }), "invalid_value", "labels.zone"),
+        (json!({ "labels": { "zone": 1 } }), "wrong_type", "labels.zone"),
+        (json!({ "colour": "red" }), "unknown_field", "colour"),
+    ];
+    for (body, code, field) in cases {
         let answer = server.request("PATCH", "/api/v1/workers/w1").json(&body).send().await;
-        answer.problem(422, "invalid_value", Some("capacity"));
+        answer.problem(422, code, Some(field));
+    }
+    let after = server.get("/api/v1/workers/w1").await.json();
+    for field in ["capacity", "weight", "labels"] {
+        assert_eq!(before[field], after[field]);
     }
     server.close().await;
 }

@@ -83,7 +83,14 @@ async fn workers_are_seen_changed_and_drained() {
 
     let patched = server.request("PATCH", "/api/v1/workers/w1").json(&json!({ "capacity": 7 })).send().await;
     assert_eq!((patched.status, &patched.json()["capacity"]), (200, &json!(7)), "{}", patched.text);
-    assert_eq!(server.get("/api/v1/workers/w1").await.json()["capacity"], 7);
+    let more = json!({ "weight": 3, "labels": { "zone": "b", "gpu": "yes" } });
+    let patched = server.request("PATCH", "/api/v1/workers/w1").json(&more).send().await;
+    assert_eq!(patched.status, 200, "{}", patched.text);
+    let worker = server.get("/api/v1/workers/w1").await.json();
+    assert_eq!((&worker["capacity"], &worker["weight"]), (&json!(7), &json!(3)));
+    assert_eq!(worker["labels"], more["labels"]);
+    let unchanged = server.request("PATCH", "/api/v1/workers/w1").json(&json!({})).send().await;
+    assert_eq!((unchanged.status, &unchanged.json()["labels"]), (200, &more["labels"]));
 
     // One that has nothing to do would be gone at once.
     let id = server.submit(task("endless")).await;

@@ -49,7 +49,7 @@ pub use self::schedules::{BACKFILL_MAX, BackfillPlan, NamedSchedule, ScheduleErr
 pub use self::submit::{SubmitError, Submitted};
 pub use self::tasks::{Cancel, PartPlace, Retry};
 pub use self::webhooks::{DeliveryView, Secrets, WEBHOOK_TYPE};
-pub use self::workers::{WorkerError, WorkerInfo};
+pub use self::workers::{WorkerChange, WorkerError, WorkerInfo};
 pub use self::workflow_run::WORKFLOW_TYPE;
 pub use self::workflows::{NodeView, RunView, WorkflowError};
 pub use crate::hub::{EventId, EventStream, Follow, StreamItem};

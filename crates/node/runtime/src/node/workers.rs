@@ -1,5 +1,6 @@
 //! Workers, as people see and steer them.
 
+use std::collections::BTreeMap;
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
@@ -21,6 +22,33 @@ pub struct WorkerInfo {
     pub stats: Option<WorkerStats>,
     /// It speaks and does not hear: it is given no work.
     pub deaf: bool,
+}
+
+/// What is to be changed of what a worker offers; the rest stays as it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WorkerChange {
+    /// How many attempts it runs at once.
+    pub capacity: Option<u32>,
+    /// Its share under the weighted strategy.
+    pub weight: Option<u32>,
+    /// All of its labels.
+    pub labels: Option<BTreeMap<String, String>>,
+}
+
+impl WorkerChange {
+    fn controls(&self) -> Vec<Control> {
+        let Self { capacity, weight, labels } = self.clone();
+        [capacity.map(Control::Capacity), weight.map(Control::Weight), labels.map(Control::Labels)]
+            .into_iter()
+            .flatten()
+            .collect()
+    }
+
+    fn is_shown_by(&self, worker: &WorkerDescriptor) -> bool {
+        self.capacity.is_none_or(|capacity| worker.capacity == capacity)
+            && self.weight.is_none_or(|weight| worker.weight == weight)
+            && self.labels.as_ref().is_none_or(|labels| worker.labels == *labels)
+    }
 }
 
 /// Why a worker did not do what it was asked to.
@@ -62,21 +90,21 @@ impl Node {
         workers
     }
 
-    /// Changes how many attempts a worker runs at once.
-    pub async fn set_capacity(&self, worker: &str, capacity: u32) -> Result<WorkerInfo, WorkerError> {
-        self.control(worker, Control::Capacity(capacity), |d| d.capacity == capacity).await
+    /// Changes what a worker offers, until its next start. What it has been given it keeps.
+    pub async fn change_worker(&self, worker: &str, change: WorkerChange) -> Result<WorkerInfo, WorkerError> {
+        self.control(worker, &change.controls(), |descriptor| change.is_shown_by(descriptor)).await
     }
 
     /// Lets a worker finish what it has, take nothing more, and leave.
     pub async fn drain(&self, worker: &str) -> Result<WorkerInfo, WorkerError> {
-        self.control(worker, Control::Drain, |d| d.draining).await
+        self.control(worker, &[Control::Drain], |d| d.draining).await
     }
 
     /// Asks until the worker shows that it has understood.
     async fn control(
         &self,
         worker: &str,
-        control: Control,
+        controls: &[Control],
         done: impl Fn(&WorkerDescriptor) -> bool,
     ) -> Result<WorkerInfo, WorkerError> {
         let named =
@@ -85,8 +113,10 @@ impl Node {
         let mut views = self.0.parts.scheduler.views();
         let asking = async {
             loop {
-                let message = Message::Control(control);
-                let _ = self.0.parts.bus.publish(Address::Session(found.session), vec![message]).await;
+                let messages: Vec<Message> = controls.iter().cloned().map(Message::Control).collect();
+                if !messages.is_empty() {
+                    let _ = self.0.parts.bus.publish(Address::Session(found.session), messages).await;
+                }
                 let shown = views.wait_for(|view| {
                     let descriptor = descriptors(view).find(|(session, _)| *session == found.session);
                     // One that is gone has done all that could be asked of it.

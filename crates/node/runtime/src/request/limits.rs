@@ -72,7 +72,7 @@ impl RequestLimits {
         // Values of metadata are free text; what no store can hold in a text is the exception.
         let no_null = |c| c == '\0';
         pairs("metadata", metadata, Self::METADATA_MAX, Self::METADATA_VALUE_LEN_MAX, no_null)?;
-        pairs("labels", labels, Self::LABELS_MAX, Self::LABEL_VALUE_LEN_MAX, char::is_control)?;
+        check_labels(labels)?;
         let metadata: usize = request.metadata.iter().map(|(k, v)| k.len() + v.len()).sum();
         if metadata > self.metadata_bytes_max {
             let rule = format!("must be at most {} bytes together, not {metadata}", self.metadata_bytes_max);
@@ -97,6 +97,12 @@ impl RequestLimits {
         }
         Ok(())
     }
+}
+
+/// Checks the labels of a task or a worker.
+pub fn check_labels(labels: &BTreeMap<String, String>) -> Result<(), FieldError> {
+    let (count_max, value_max) = (RequestLimits::LABELS_MAX, RequestLimits::LABEL_VALUE_LEN_MAX);
+    pairs("labels", labels, count_max, value_max, char::is_control)
 }
 
 fn pairs(

@@ -107,8 +107,10 @@ impl Worker {
                     }
                     match session.run(&shutdown).await {
                         Ended::Drained => return,
-                        Ended::Lost { capacity, over: token } => {
-                            self.options.machine.capacity = capacity;
+                        Ended::Lost { offered, over: token } => {
+                            self.options.machine.capacity = offered.capacity;
+                            self.options.weight = offered.weight;
+                            self.options.labels = offered.labels;
                             over = token;
                         }
                     }

@@ -10,8 +10,10 @@ use tasklane_core::message::{AttemptId, Control, Dispatch, Finish, Message};
 use tasklane_core::task::Progress;
 use tasklane_core::time::Timestamp;
 use tasklane_core::worker::{Effect, Input, StopReason, WorkerSession};
-use tasklane_ports::{Address, BusError, CoordinatorError, OpenSession, SessionToken, Stop, Subscription};
-use tokio::sync::mpsc;
+use tasklane_ports::{
+    Address, BusError, Coordinator, CoordinatorError, OpenSession, SessionToken, Stop, Subscription,
+};
+use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -21,7 +23,7 @@ use crate::scheduler::Outbox;
 use super::attempt::Running;
 use super::output::Shipper;
 use super::stats::Meter;
-use super::{WorkerOptions, WorkerParts};
+use super::{AGAIN_AFTER, WorkerOptions, WorkerParts};
 
 /// How a session came to its end.
 pub(super) enum Ended {
@@ -29,8 +31,8 @@ pub(super) enum Ended {
     Drained,
     /// The session was lost, and what it ran is gone, as far as it would.
     Lost {
-        /// What people have set meanwhile.
-        capacity: u32,
+        /// What it offered, as people have changed it meanwhile.
+        offered: WorkerDescriptor,
         /// The session, if all that it ran is known to be gone.
         over: Option<SessionToken>,
     },
@@ -64,6 +66,8 @@ pub(super) struct Session<'a> {
     shipper: &'a Shipper,
     token: SessionToken,
     descriptor: WorkerDescriptor,
+    /// What of it everyone is to know.
+    offered: watch::Sender<WorkerDescriptor>,
     machine: WorkerSession,
     ear: Box<dyn Subscription>,
     outbox: Outbox,
@@ -74,6 +78,8 @@ pub(super) struct Session<'a> {
     /// The deadline that was told last.
     lease: Timestamp,
     meter: Meter,
+    /// When lanes are told next how the worker is.
+    next_beat: Timestamp,
     /// Heartbeats in a row at which there was nothing to do.
     idle_beats: u32,
     /// How far it is on its way out, and when the next step is taken.
@@ -128,6 +134,8 @@ impl<'a> Session<'a> {
         parts.tokens.add(token.clone());
         let machine = WorkerSession::new(options.machine.clone(), session, asked_at);
         let (news, heard) = mpsc::unbounded_channel();
+        let (offered, changes) = watch::channel(descriptor.clone());
+        tokio::spawn(tell_offers(Arc::clone(&parts.coordinator), token.clone(), changes));
         tracing::info!(worker = %options.name, %session, capacity = options.machine.capacity, "worker is ready");
         Ok(Session {
             options,
@@ -135,6 +143,7 @@ impl<'a> Session<'a> {
             shipper,
             token,
             descriptor,
+            offered,
             machine,
             ear,
             outbox: Outbox::start(Arc::clone(&parts.bus)),
@@ -144,6 +153,7 @@ impl<'a> Session<'a> {
             effects: Vec::new(),
             lease: Timestamp::ZERO,
             meter: Meter::new(session),
+            next_beat: Timestamp::ZERO,
             idle_beats: 0,
             leaving: None,
             over: None,
@@ -154,8 +164,6 @@ impl<'a> Session<'a> {
 
     pub(super) async fn run(mut self, shutdown: &CancellationToken) -> Ended {
         self.settle();
-        let mut stats = tokio::time::interval(self.options.machine.heartbeat_every);
-        stats.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let end = loop {
             if let Some(end) = self.over {
                 break end;
@@ -180,7 +188,6 @@ impl<'a> Session<'a> {
                     self.settle();
                 }
                 () = tokio::time::sleep_until(clock::instant(deadline)) => self.settle(),
-                _ = stats.tick() => self.publish_stats(),
                 () = shutdown.cancelled(), if self.leaving.is_none() => self.drain(),
                 () = sleep_until(self.leaving.map(|(_, until)| until)) => self.leave(),
                 () = sleep_until(self.tell_progress_at) => self.tell_progress(),
@@ -195,6 +202,14 @@ impl<'a> Session<'a> {
             Message::Control(Control::Capacity(capacity)) => {
                 self.descriptor.capacity = capacity;
                 self.take(Input::Capacity(capacity));
+                self.update();
+            }
+            Message::Control(Control::Weight(weight)) => {
+                self.descriptor.weight = weight;
+                self.update();
+            }
+            Message::Control(Control::Labels(labels)) => {
+                self.descriptor.labels = labels;
                 self.update();
             }
             Message::Control(Control::Drain) if self.leaving.is_none() => self.drain(),
@@ -266,15 +281,7 @@ impl<'a> Session<'a> {
 
     /// Tells everyone what the worker offers now.
     fn update(&self) {
-        let (coordinator, token) = (Arc::clone(&self.parts.coordinator), self.token.clone());
-        let role = Role::Worker(self.descriptor.clone());
-        tokio::spawn(async move {
-            match coordinator.update(&token, role).await {
-                // A worker that leaves may be gone before it could say so.
-                Ok(()) | Err(CoordinatorError::SessionEnded { .. }) => {}
-                Err(error) => tracing::warn!(%error, "what the worker offers was not updated"),
-            }
-        });
+        self.offered.send_replace(self.descriptor.clone());
     }
 
     /// Tells how the worker is doing; one that has nothing to do says so less often.
@@ -302,6 +309,10 @@ impl<'a> Session<'a> {
             self.carry_out(effect);
         }
         self.effects = effects;
+        if std::mem::replace(&mut self.next_beat, self.machine.next_heartbeat()) < self.next_beat {
+            // In one breath with the heartbeats.
+            self.publish_stats();
+        }
         let lease = self.machine.fence_at();
         if lease != self.lease && !self.machine.is_fenced() {
             self.lease = lease;
@@ -368,9 +379,7 @@ impl<'a> Session<'a> {
             self.parts.tokens.remove(self.token.session);
         }
         match end {
-            End::Fenced => {
-                Ended::Lost { capacity: self.descriptor.capacity, over: all_gone.then_some(self.token) }
-            }
+            End::Fenced => Ended::Lost { offered: self.descriptor, over: all_gone.then_some(self.token) },
             End::Drained => {
                 if !all_gone {
                     tracing::error!("some attempts did not end; the session is left to run out");
@@ -378,6 +387,27 @@ impl<'a> Session<'a> {
                     tracing::warn!(%error, "the session was not closed and has to run out");
                 }
                 Ended::Drained
+            }
+        }
+    }
+}
+
+/// Tells the coordinator what a worker offers whenever that changes, one after the other, so that the last one stands.
+async fn tell_offers(
+    coordinator: Arc<dyn Coordinator>,
+    token: SessionToken,
+    mut offered: watch::Receiver<WorkerDescriptor>,
+) {
+    while offered.changed().await.is_ok() {
+        let role = Role::Worker(offered.borrow_and_update().clone());
+        match coordinator.update(&token, role).await {
+            Ok(()) => {}
+            // A worker that leaves may be gone before it could say so.
+            Err(CoordinatorError::SessionEnded { .. }) => return,
+            Err(error) => {
+                tracing::warn!(%error, "what the worker offers was not updated, trying again");
+                tokio::time::sleep(AGAIN_AFTER).await;
+                offered.mark_changed();
             }
         }
     }

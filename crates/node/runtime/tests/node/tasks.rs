@@ -1,5 +1,6 @@
 //! A node from submit to result, over the in-process systems.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -12,8 +13,9 @@ use tasklane_core::status::Status;
 use tasklane_core::task::{AttemptOutcome, Progress, TaskError};
 use tasklane_ports::{LogStream, PutPolicy, StoreError, TaskFilter, TaskList};
 use tasklane_runtime::node::{
-    BULK_TYPE, BulkAction, Cancel, RetentionOptions, Retry, StreamItem, SubmitError,
+    BULK_TYPE, BulkAction, Cancel, RetentionOptions, Retry, StreamItem, SubmitError, WorkerChange,
 };
+use tasklane_runtime::request::TaskRequest;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
@@ -142,12 +144,23 @@ async fn progress_is_kept_and_its_lack_is_a_timeout() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn capacity_can_be_changed_while_the_worker_runs() {
+async fn what_a_worker_offers_can_be_changed_while_it_runs() {
     let system = System::start(vec![("noop", Arc::new(Run(|_, _| async { success() })))]).await;
     let id = system.submit(vec![request("noop")]).await[0];
     system.wait(id).await;
-    let worker = system.node.set_capacity("w1", 9).await.unwrap();
-    assert_eq!(worker.descriptor.capacity, 9);
+    let change = WorkerChange { capacity: Some(9), ..WorkerChange::default() };
+    let worker = system.node.change_worker("w1", change).await.unwrap();
+    assert_eq!((worker.descriptor.capacity, worker.descriptor.weight), (9, 1));
+
+    // Nobody has the label, until somebody has it.
+    let gpu = BTreeMap::from([("gpu".to_owned(), "yes".to_owned())]);
+    let waiting = TaskRequest { labels: gpu.clone(), ..request("noop") };
+    let waiting = system.submit(vec![waiting]).await[0];
+    let change = WorkerChange { weight: Some(3), labels: Some(gpu.clone()), capacity: None };
+    let worker = system.node.change_worker("w1", change).await.unwrap();
+    let offered = &worker.descriptor;
+    assert_eq!((offered.capacity, offered.weight, &offered.labels), (9, 3, &gpu));
+    system.wait(waiting).await;
     assert!(system.node.drain("w1").await.unwrap().descriptor.draining || system.node.workers().is_empty());
     system.close().await;
 }
