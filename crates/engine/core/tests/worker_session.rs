@@ -850,6 +850,28 @@ fn demand_of_several_lanes_is_shared_evenly() {
     assert_eq!(given, [(1, 2), (2, 2)]);
 }
 
+/// What ends frees one place. It went to the lowest of the lanes that had work each time, and the others got one now and then.
+#[test]
+fn lanes_with_work_take_turns() {
+    let mut worker = Stage::with(|o| (o.capacity, o.prefetch, o.lanes) = (1, 0, 3));
+    for lane in 0..3 {
+        worker.hears_of(lane, 1, [demand()]);
+    }
+    let mut turns = Vec::new();
+    for n in 0..9 {
+        let given = std::mem::take(&mut worker.said).into_iter().find_map(|(lane, message)| match message {
+            ToLane::Credit { credit, .. } => Some((lane.0, credit.0)),
+            _ => None,
+        });
+        let (lane, k) = given.expect("somebody is given the place");
+        turns.push(lane);
+        let attempt = AttemptId { task: TaskId::from_random(100 + n), number: AttemptNo(1) };
+        worker.hears_of(lane, 1, [dispatch(k, attempt), demand()]);
+        worker.succeeds(attempt);
+    }
+    assert_eq!(turns, [0, 1, 2, 0, 1, 2, 0, 1, 2]);
+}
+
 #[test]
 fn unacknowledged_reports_take_room() {
     let mut worker = Stage::with(|o| (o.prefetch, o.unacked_max) = (0, 0));

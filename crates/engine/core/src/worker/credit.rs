@@ -112,21 +112,27 @@ impl WorkerSession {
         // none, everybody.
         let each = if wanting == 0 { 0 } else { spare.div_ceil(wanting) };
         let fair = (self.slots() / if busy == 0 { links } else { busy }).max(1);
-        for link in self.links.values_mut() {
-            let give = match (wanting, busy) {
-                (1.., _) if hears(link) && link.demand => each,
-                (0, 1..) if is_busy(link) => fair.saturating_sub(link.promised()),
-                (0, 0) if hears(link) => fair.saturating_sub(link.promised()),
-                _ => 0,
-            };
-            let give = give.min(spare);
-            if give > 0 {
-                passed_on |= uncounted > 0;
-                spare -= give;
-                link.credit.0 += give;
-                // A lane that needs more says so again.
-                link.demand = false;
-                link.outbox.push(ToLane::Credit { epoch: link.epoch, credit: link.credit, load });
+        // What ends frees one place at a time: so the turn goes on behind whoever was served last.
+        let last = self.served_last;
+        for is_behind in [true, false] {
+            let in_turn = self.links.iter_mut().filter(|(lane, _)| (**lane > last) == is_behind);
+            for (&lane, link) in in_turn {
+                let give = match (wanting, busy) {
+                    (1.., _) if hears(link) && link.demand => each,
+                    (0, 1..) if is_busy(link) => fair.saturating_sub(link.promised()),
+                    (0, 0) if hears(link) => fair.saturating_sub(link.promised()),
+                    _ => 0,
+                };
+                let give = give.min(spare);
+                if give > 0 {
+                    passed_on |= uncounted > 0;
+                    spare -= give;
+                    self.served_last = lane;
+                    link.credit.0 += give;
+                    // A lane that needs more says so again.
+                    link.demand = false;
+                    link.outbox.push(ToLane::Credit { epoch: link.epoch, credit: link.credit, load });
+                }
             }
         }
         self.counters.promise_passed_on += u64::from(passed_on);

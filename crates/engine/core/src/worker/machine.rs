@@ -79,6 +79,8 @@ pub struct WorkerSession {
     pub(super) now: Timestamp,
     pub(super) capacity: u32,
     pub(super) links: BTreeMap<LaneId, Link>,
+    /// The lane that was given room last.
+    pub(super) served_last: LaneId,
     pub(super) attempts: BTreeMap<AttemptId, Attempt>,
     /// Attempts that wait for their turn, in the order of arrival.
     pub(super) queued: VecDeque<AttemptId>,
@@ -168,6 +170,7 @@ impl WorkerSession {
             now: asked_at,
             capacity: options.capacity,
             links: (0..options.lanes).map(|lane| (LaneId(lane), Link::default())).collect(),
+            served_last: LaneId(u16::MAX),
             attempts: BTreeMap::new(),
             queued: VecDeque::new(),
             running: 0,
