@@ -511,8 +511,8 @@ fn own_worker(config: &Config, lanes: u16, name: Name, capacity: u32) -> WorkerO
     WorkerOptions { name, machine, drain_grace: Duration::ZERO, ..options }
 }
 
-/// How long the session of such a worker lasts without renewal.
-fn own_ttl(config: &Config) -> Duration {
+/// How long the session of such a worker lasts without renewal: the longest of a server's.
+pub(crate) fn own_ttl(config: &Config) -> Duration {
     config.session.worker_ttl * if config.is_cluster() { 2 } else { 1 }
 }
 

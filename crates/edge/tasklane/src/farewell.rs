@@ -10,6 +10,7 @@ use tasklane_ports::SessionToken;
 use tasklane_runtime::guard::Guard;
 use tasklane_runtime::tokens::Tokens;
 
+use crate::assemble::own_ttl;
 use crate::config::{Config, SystemUrl};
 use crate::systems;
 
@@ -37,7 +38,7 @@ pub(crate) async fn keep(config: Config, tokens: Tokens, guard: Guard) {
             let farewell = Farewell {
                 coordinator: config.coordinator_url().reveal().to_owned(),
                 prefix: config.prefix.clone(),
-                within: config.session.worker_ttl.max(config.session.server_ttl),
+                within: own_ttl(&config).max(config.session.server_ttl),
                 sessions,
             };
             serde_json::to_vec(&farewell).expect("it can be written")
@@ -50,13 +51,15 @@ pub(crate) async fn keep(config: Config, tokens: Tokens, guard: Guard) {
                     Err(_) => return,
                 },
                 // A process that has nothing to start would not notice.
-                () = guard.lost() => match guard.revive().await {
-                    Ok(()) => tracing::info!("another guard knows the sessions of this process"),
-                    Err(error) => {
-                        tracing::warn!(%error, "no guard would end the sessions of this process, trying again");
-                        tokio::time::sleep(AGAIN_AFTER).await;
+                () = guard.lost() => {
+                    match guard.revive().await {
+                        Ok(()) => tracing::info!("another guard knows the sessions of this process"),
+                        Err(error) => {
+                            tracing::warn!(%error, "no guard would end the sessions of this process, trying again");
+                        }
                     }
-                },
+                    tokio::time::sleep(AGAIN_AFTER).await;
+                }
             }
         }
     }

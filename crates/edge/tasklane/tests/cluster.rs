@@ -29,10 +29,12 @@ use support::{Api, PATIENCE, PROGRAM, Server};
 struct Worker(Child);
 
 impl Worker {
-    fn start(folder: &Path, name: &str, store: &str) -> Self {
+    fn start(folder: &Path, name: &str, store: &str, more: &[&str]) -> Self {
         let log = File::create(folder.join(format!("{name}.log"))).unwrap();
         let process = Command::new(PROGRAM)
-            .args(["worker", "--name", name, "--capacity", "4", "--store", store, "--data-dir"])
+            .args(["worker", "--name", name, "--capacity", "4", "--store", store])
+            .args(more)
+            .arg("--data-dir")
             .arg(folder.join(name))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -110,21 +112,24 @@ async fn a_policy_holds_when_it_is_answered(folder: &Path, api: &Api, other: &Ap
     assert!(!folder.join("overlaps").exists(), "two of one key ran at the same time");
 }
 
+/// Sessions that nobody could wait for: what a killed process had goes on because its guard says that it is over.
+const LONG: [&str; 4] = ["--set", "session.server_ttl=1h", "--set", "session.worker_ttl=1h"];
+
 /// Kills a worker and a server in the middle of things.
-async fn what_is_killed_goes_on_elsewhere(store: &str, more: &[&str]) {
+async fn what_is_killed_goes_on_elsewhere(store: &str) {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     // Both at once: one of them makes what the store needs.
     let (first, second) = std::thread::scope(|scope| {
-        let one = scope.spawn(|| server(folder, "first", store, more));
-        let other = scope.spawn(|| server(folder, "second", store, more));
+        let one = scope.spawn(|| server(folder, "first", store, &LONG));
+        let other = scope.spawn(|| server(folder, "second", store, &LONG));
         (one.join().unwrap(), other.join().unwrap())
     });
     let mut second = second;
     let (api, other) = (first.api(), second.api());
     until("a fair share", async || (owned(&api).await == 8 && owned(&other).await == 8).then_some(())).await;
-    let mut left = Worker::start(folder, "left", store);
-    let _right = Worker::start(folder, "right", store);
+    let mut left = Worker::start(folder, "left", store, &LONG);
+    let _right = Worker::start(folder, "right", store, &LONG);
     workers(&api, 2).await;
 
     // Whichever server is asked, and whichever owns the lane.
@@ -187,13 +192,13 @@ async fn what_is_killed_goes_on_elsewhere(store: &str, more: &[&str]) {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_killed_goes_on_elsewhere_on_redis() {
     let Some(redis) = redis::RedisServer::start() else { return };
-    what_is_killed_goes_on_elsewhere(&redis.url(), &[]).await;
+    what_is_killed_goes_on_elsewhere(&redis.url()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_killed_goes_on_elsewhere_on_postgres() {
     let Some(postgres) = postgres::PostgresServer::start() else { return };
-    what_is_killed_goes_on_elsewhere(&postgres.url(), &[]).await;
+    what_is_killed_goes_on_elsewhere(&postgres.url()).await;
 }
 
 /// The guard of a process.
@@ -214,10 +219,8 @@ fn guard_of(pid: u32) -> Option<u32> {
 async fn a_guard_that_was_killed_is_replaced() {
     let Some(redis) = redis::RedisServer::start() else { return };
     let folder = tempfile::tempdir().unwrap();
-    // Nobody could wait for so long.
-    let ttl = ["--set", "session.server_ttl=1h", "--set", "session.worker_ttl=1h"];
-    let mut first = server(folder.path(), "first", &redis.url(), &ttl);
-    let second = server(folder.path(), "second", &redis.url(), &ttl);
+    let mut first = server(folder.path(), "first", &redis.url(), &LONG);
+    let second = server(folder.path(), "second", &redis.url(), &LONG);
     let api = second.api();
     until("a fair share", async || (owned(&api).await == 8).then_some(())).await;
     let guard = guard_of(first.pid()).unwrap();
@@ -238,7 +241,7 @@ async fn tasks_come_by_message_on_redis() {
     let Some(redis) = redis::RedisServer::start() else { return };
     let folder = tempfile::tempdir().unwrap();
     let server = server(folder.path(), "server", &redis.url(), &[]);
-    let _worker = Worker::start(folder.path(), "worker", &redis.url());
+    let _worker = Worker::start(folder.path(), "worker", &redis.url(), &[]);
     redis.command(&["LPUSH", "tasklane:inbox", &task("by-message", "echo hi").to_string(), "{\"no\":1}"]);
     let api = server.api();
     let id = until("the task", async || {
@@ -261,7 +264,7 @@ async fn finished_tasks_are_archived_on_postgres() {
     let folder = tempfile::tempdir().unwrap();
     let archive = format!("archive={}", postgres.url());
     let server = server(folder.path(), "server", &postgres.url(), &["--set", &archive]);
-    let _worker = Worker::start(folder.path(), "worker", &postgres.url());
+    let _worker = Worker::start(folder.path(), "worker", &postgres.url(), &[]);
     let id = server.api().submit(task("kept", "exit 3")).await;
     server.api().finished(&id).await;
     let row = until("the archived task", async || {
@@ -306,7 +309,7 @@ async fn idle_asks_for_little(store: &str, statements: impl Fn() -> u64) {
     let folder = folder.path();
     let servers: Vec<Server> = ["a", "b", "c"].iter().map(|name| server(folder, name, store, &[])).collect();
     let _workers: Vec<Worker> =
-        (0..10).map(|number| Worker::start(folder, &format!("w{number}"), store)).collect();
+        (0..10).map(|number| Worker::start(folder, &format!("w{number}"), store, &[])).collect();
     let api = servers[0].api();
     workers(&api, 10).await;
     until("the work of all servers", async || {

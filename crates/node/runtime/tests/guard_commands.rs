@@ -253,6 +253,27 @@ async fn a_killed_guard_leaves_nothing_and_is_replaced() {
     assert_eq!(child.tree.ended().await.how, HowEnded::Code(9));
 }
 
+/// A new guard does not know what the one before it had started. Were it to say that the worker's session is over while some of
+/// that still runs, somebody else would run it too.
+#[tokio::test]
+async fn a_new_guard_says_nothing_before_all_of_the_last_is_gone() {
+    let guard = guard().await;
+    let mut child = guard.spawn(script("echo $$; sleep 1000")).await.unwrap();
+    let command = pid_line(&mut child).await;
+    let first = pid(guard.pid().await);
+    let shim = parent(command);
+    kill_process(shim, Signal::STOP).unwrap();
+    kill(first);
+    guard.lost().await;
+    let mut revived = std::pin::pin!(guard.revive());
+    let early = tokio::time::timeout(Duration::from_millis(300), &mut revived).await;
+    assert!(early.is_err(), "the command of a stopped shim still runs: {}", runs(command));
+    assert_ne!(pid(guard.pid().await), first, "commands can be started meanwhile");
+    kill_process(shim, Signal::CONT).unwrap();
+    revived.await.unwrap();
+    assert!(!runs(command));
+}
+
 #[tokio::test]
 async fn signals_that_can_be_blocked_do_not_end_the_guard() {
     let guard = guard().await;

@@ -7,7 +7,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -151,6 +151,7 @@ impl Guard {
         let parent = options.dir.clone().unwrap_or_else(std::env::temp_dir);
         let dir = parent.join(format!("tasklane-{:016x}", rand::random::<u64>()));
         let link = start_process(&options, &dir).await?;
+        link.is_sole_now();
         let deadline = Mutex::new(Deadline { boottime: None, link: Arc::clone(&link) });
         let link = tokio::sync::Mutex::new(link);
         let (farewell, spare_dirs) = (Mutex::default(), Mutex::default());
@@ -245,8 +246,11 @@ impl Guard {
     /// program is started once more and [given this](super::farewell_if_asked). Nothing is started where it is empty.
     pub async fn set_farewell(&self, farewell: Vec<u8>) {
         let link = self.shared.link.lock().await;
-        link.farewell(farewell.clone());
-        *self.shared.farewell.lock().unwrap_or_else(PoisonError::into_inner) = farewell;
+        let mut known = self.shared.farewell.lock().unwrap_or_else(PoisonError::into_inner);
+        *known = farewell;
+        if link.is_sole() {
+            link.farewell(known.clone());
+        }
     }
 
     /// Waits until the guard process is gone, whether it was killed or closed.
@@ -255,9 +259,10 @@ impl Guard {
         link.closed().await;
     }
 
-    /// Starts another guard process if this one is gone.
+    /// Starts another guard process if this one is gone, and waits until it knows what is left to say.
     pub async fn revive(&self) -> Result<(), GuardError> {
-        self.link().await.map(drop)
+        self.link().await?.sole().await;
+        Ok(())
     }
 
     /// Kills everything and waits until it and the guard are gone.
@@ -271,13 +276,26 @@ impl Guard {
         let mut link = self.shared.link.lock().await;
         if link.is_closed() {
             tracing::warn!(pid = link.pid().as_raw_pid(), "the guard process has ended; starting another");
-            *link = start_process(&self.shared.options, &self.shared.dir).await?;
+            let new = start_process(&self.shared.options, &self.shared.dir).await?;
+            let before = std::mem::replace(&mut *link, new);
+            tokio::spawn(inherit(Arc::downgrade(&self.shared), before, Arc::downgrade(&link)));
             let mut deadline = self.shared.deadline.lock().unwrap_or_else(PoisonError::into_inner);
             deadline.link = Arc::clone(&link);
             link.deadline(deadline.boottime);
-            link.farewell(self.shared.farewell.lock().unwrap_or_else(PoisonError::into_inner).clone());
         }
         Ok(Arc::clone(&link))
+    }
+}
+
+/// Tells a guard what is left to say when nothing is left of the one before it, nor of any before that: what those had
+/// started is not known to this one, and may still run.
+async fn inherit(shared: Weak<Shared>, before: Arc<Link>, link: Weak<Link>) {
+    before.sole().await;
+    before.nothing_left().await;
+    if let (Some(shared), Some(link)) = (shared.upgrade(), link.upgrade()) {
+        let farewell = shared.farewell.lock().unwrap_or_else(PoisonError::into_inner);
+        link.is_sole_now();
+        link.farewell(farewell.clone());
     }
 }
 
@@ -306,8 +324,14 @@ async fn start_process(options: &GuardOptions, dir: &Path) -> Result<Arc<Link>, 
         .stdout(Stdio::null())
         .spawn()
         .map_err(GuardError::Start)?;
-    let link = Arc::new(Link::new(socket, guard).map_err(GuardError::Start)?);
-    let lock = options.lock.as_ref().map(OwnedFd::try_clone).transpose().map_err(GuardError::Start)?;
+    // Whoever would hold the lock holds the end of a pipe where there is none: closed when the last of them is gone.
+    let (held, remains) = if let Some(lock) = &options.lock {
+        (lock.try_clone().map_err(GuardError::Start)?, None)
+    } else {
+        let (remains, held) = pipe_with(PipeFlags::CLOEXEC).map_err(|e| GuardError::Start(e.into()))?;
+        (held, Some(pipe::Receiver::from_owned_fd(remains).map_err(GuardError::Start)?))
+    };
+    let link = Arc::new(Link::new(socket, guard, remains).map_err(GuardError::Start)?);
     let settings = Settings {
         worker: rustix::process::getpid().as_raw_pid(),
         dir: dir.to_owned(),
@@ -315,7 +339,7 @@ async fn start_process(options: &GuardOptions, dir: &Path) -> Result<Arc<Link>, 
         lease_grace: options.lease_grace,
         kill_margin: options.kill_margin,
     };
-    link.send(&ToGuard::Hello { settings, locked: lock.is_some() }, lock.into_iter().collect());
+    link.send(&ToGuard::Hello { settings, locked: true }, vec![held]);
     match tokio::time::timeout(START_TIMEOUT, link.ready()).await {
         Ok(true) => Ok(link),
         Ok(false) => Err(GuardError::Start(io::Error::other("it ended at once"))),

@@ -11,6 +11,7 @@ use rustix::net::{Shutdown, shutdown};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+use tokio::net::unix::pipe;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::child::Ended;
@@ -25,6 +26,10 @@ pub(super) struct Link {
     outgoing: mpsc::UnboundedSender<Outgoing>,
     waiting: Arc<Mutex<Waiting>>,
     ready: watch::Receiver<State>,
+    /// Closed when guard and shims are gone; none where a lock tells that.
+    remains: Option<pipe::Receiver>,
+    /// Nothing is left of a guard before this one.
+    sole: watch::Sender<bool>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -70,7 +75,11 @@ pub(super) struct Registered {
 
 impl Link {
     /// Takes over the socket to a guard that was just started.
-    pub(super) fn new(socket: OwnedFd, guard: process::Child) -> io::Result<Self> {
+    pub(super) fn new(
+        socket: OwnedFd,
+        guard: process::Child,
+        remains: Option<pipe::Receiver>,
+    ) -> io::Result<Self> {
         let pid = Pid::from_child(&guard);
         let socket = Arc::new(sys::watched(socket, Interest::READABLE | Interest::WRITABLE)?);
         let (outgoing, queue) = mpsc::unbounded_channel();
@@ -78,7 +87,7 @@ impl Link {
         let (state, ready) = watch::channel(State::Starting);
         tokio::spawn(write(Arc::clone(&socket), queue));
         tokio::spawn(read(socket, Arc::clone(&waiting), state, guard));
-        Ok(Self { pid, outgoing, waiting, ready })
+        Ok(Self { pid, outgoing, waiting, ready, remains, sole: watch::Sender::new(false) })
     }
 
     pub(super) fn pid(&self) -> Pid {
@@ -99,6 +108,30 @@ impl Link {
     /// Waits until the connection is closed.
     pub(super) async fn closed(&self) {
         let _ = self.ready.clone().wait_for(|state| *state >= State::Closed).await;
+    }
+
+    /// Whether nothing is left of a guard before this one.
+    pub(super) fn is_sole(&self) -> bool {
+        *self.sole.borrow()
+    }
+
+    /// Nothing is left of a guard before this one.
+    pub(super) fn is_sole_now(&self) {
+        self.sole.send_replace(true);
+    }
+
+    /// Waits until nothing is left of a guard before this one.
+    pub(super) async fn sole(&self) {
+        let _ = self.sole.subscribe().wait_for(|sole| *sole).await;
+    }
+
+    /// Waits until the guard is gone and everything that it had started.
+    pub(super) async fn nothing_left(&self) {
+        let _ = self.ready.clone().wait_for(|state| *state >= State::Gone).await;
+        if let Some(remains) = &self.remains {
+            // Nothing is ever written to it.
+            let _ = remains.readable().await;
+        }
     }
 
     /// Hangs up, and waits until the guard has ended everything and itself.
