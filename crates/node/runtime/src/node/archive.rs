@@ -4,7 +4,7 @@
 //! archive that cannot be reached holds up nobody else: what it has not taken waits in a line of its own. Only removal
 //! of old tasks waits with it, so that none is gone before it is archived.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -20,10 +20,39 @@ use super::Node;
 /// What is to be archived, and what was.
 #[derive(Debug, Default)]
 pub(super) struct Archiving {
-    /// The oldest first, each with the time when it came.
-    waiting: Mutex<VecDeque<(TaskId, Instant)>>,
+    waiting: Mutex<Waiting>,
     came: Notify,
     done: AtomicU64,
+}
+
+/// Tasks that wait to be archived, each once: every new owner of a lane is told of them again.
+#[derive(Debug, Default)]
+struct Waiting {
+    /// The oldest first, each with the time when it came.
+    line: VecDeque<(TaskId, Instant)>,
+    known: HashSet<TaskId>,
+}
+
+impl Waiting {
+    /// Answers how many found no place. They stay noted in their lanes: the next owner is told of them, and they are archived
+    /// before they are removed at the latest.
+    fn add(&mut self, tasks: &[TaskId], now: Instant, max: usize) -> usize {
+        let mut left_out = 0;
+        for task in tasks {
+            if self.line.len() >= max {
+                left_out += usize::from(!self.known.contains(task));
+            } else if self.known.insert(*task) {
+                self.line.push_back((*task, now));
+            }
+        }
+        left_out
+    }
+
+    fn remove_first(&mut self, count: usize) {
+        for (task, _) in self.line.drain(..count) {
+            self.known.remove(&task);
+        }
+    }
 }
 
 /// How far the archive of a server is.
@@ -39,13 +68,15 @@ pub struct ArchiveStats {
 
 /// Tasks archived in one go.
 const PAGE: usize = 500;
+/// Tasks that wait for an archive that is away, at most: about 60 MiB.
+const WAITING_MAX: usize = 1_000_000;
 /// Attempts of one task that are archived.
 const ATTEMPTS_MAX: usize = 1000;
 /// Wait after the archive or the store has failed.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 impl Archiving {
-    fn lock(&self) -> MutexGuard<'_, VecDeque<(TaskId, Instant)>> {
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -53,7 +84,7 @@ impl Archiving {
     async fn first(&self) -> Vec<TaskId> {
         loop {
             let came = self.came.notified();
-            let tasks: Vec<TaskId> = self.lock().iter().take(PAGE).map(|(task, _)| *task).collect();
+            let tasks: Vec<TaskId> = self.lock().line.iter().take(PAGE).map(|(task, _)| *task).collect();
             if !tasks.is_empty() {
                 return tasks;
             }
@@ -70,8 +101,10 @@ pub(super) fn is_to_be_archived(view: &TaskView) -> bool {
 impl Node {
     /// Archives tasks that have ended, as soon as it can be. Their lane is told when it is done.
     pub(super) fn archive_later(&self, tasks: &[TaskId]) {
-        let now = Instant::now();
-        self.0.archiving.lock().extend(tasks.iter().map(|task| (*task, now)));
+        let left_out = self.0.archiving.lock().add(tasks, Instant::now(), WAITING_MAX);
+        if left_out > 0 {
+            tracing::warn!(left_out, "too many tasks wait for the archive: these are archived later");
+        }
         self.0.archiving.came.notify_one();
     }
 
@@ -85,7 +118,7 @@ impl Node {
                 continue;
             }
             // Only this takes from the line.
-            self.0.archiving.lock().drain(..tasks.len());
+            self.0.archiving.lock().remove_first(tasks.len());
             self.0.archiving.done.fetch_add(tasks.len() as u64, Ordering::Relaxed);
             self.seen(tasks).await;
         }
@@ -130,8 +163,8 @@ impl Node {
         self.0.parts.archive.as_ref()?;
         let Archiving { done, .. } = &self.0.archiving;
         let waiting = self.0.archiving.lock();
-        let lag = waiting.front().map_or(Duration::ZERO, |(_, came)| came.elapsed());
-        Some(ArchiveStats { tasks: done.load(Ordering::Relaxed), waiting: waiting.len(), lag })
+        let lag = waiting.line.front().map_or(Duration::ZERO, |(_, came)| came.elapsed());
+        Some(ArchiveStats { tasks: done.load(Ordering::Relaxed), waiting: waiting.line.len(), lag })
     }
 
     /// The last one is part of the task.
@@ -141,5 +174,23 @@ impl Node {
         }
         let list = AttemptList { task: view.row.id, after: AttemptNo(0), limit: ATTEMPTS_MAX };
         self.0.parts.store.attempts(list).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_task_waits_once_and_no_more_wait_than_may() {
+        let task = TaskId::from_random;
+        let mut waiting = Waiting::default();
+        assert_eq!(waiting.add(&[task(1), task(2)], Instant::now(), 3), 0);
+        assert_eq!(waiting.add(&[task(2), task(3), task(1), task(4)], Instant::now(), 3), 1);
+        let line: Vec<TaskId> = waiting.line.iter().map(|(task, _)| *task).collect();
+        assert_eq!(line, [task(1), task(2), task(3)]);
+        waiting.remove_first(2);
+        assert_eq!(waiting.add(&[task(1)], Instant::now(), 3), 0);
+        assert_eq!(waiting.line.len(), 2);
     }
 }

@@ -45,8 +45,13 @@ impl Node {
             for (message, answer) in messages.into_iter().zip(self.submit(namespace, requests).await) {
                 match answer {
                     Ok(_) => taken.push(message.id),
-                    Err(SubmitError::QueueFull { .. } | SubmitError::Store(_)) => later.push(message),
-                    Err(error @ (SubmitError::Invalid(_) | SubmitError::RequestIdReused { .. })) => {
+                    Err(SubmitError::QueueFull { .. }) => later.push(message),
+                    Err(SubmitError::Store(error)) if error.is_retryable() => later.push(message),
+                    Err(
+                        error @ (SubmitError::Invalid(_)
+                        | SubmitError::RequestIdReused { .. }
+                        | SubmitError::Store(_)),
+                    ) => {
                         rejected.push((message, error.to_string()));
                     }
                 }

@@ -122,6 +122,7 @@ impl Node {
                 wholes.pop();
                 self.forget_cancel(of).await?;
                 if of != whole {
+                    self.archive_before_removal(&[of]).await?;
                     parts.logs.remove(&[of]).await?;
                     parts.store.retire(&[], &[of]).await?;
                     removed += 1;
