@@ -7,7 +7,7 @@
 //!
 //! Statements are not prepared: there are a few in a second, and so a pooler may stand in between.
 
-use std::collections::BTreeSet;
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -208,7 +208,7 @@ impl Statements {
             open: sql("SELECT @session_open($1, $2, $3, $4, $5)"),
             renew: sql("UPDATE @session s SET renewals = renewals + 1
                 FROM unnest($1, $2) AS r (session, secret)
-                WHERE s.session = r.session AND s.secret = r.secret AND NOT s.revoked RETURNING s.session"),
+                WHERE s.session = r.session AND s.secret = r.secret AND NOT s.revoked RETURNING s.session, s.secret"),
             update: sql("SELECT @session_update($1, $2, $3, $4)"),
             close: sql("SELECT @session_close($1, $2, $3)"),
             revoke: sql("UPDATE @session SET revoked = true WHERE session = $1 AND NOT revoked"),
@@ -260,15 +260,16 @@ impl Registry for Members {
         look(&self.query(&self.statements.look, &[]).await?).map_err(coordinator_error)
     }
 
-    async fn renew(&self, tokens: &[SessionToken]) -> Result<BTreeSet<SessionId>, CoordinatorError> {
-        let known = tokens.iter().filter_map(|token| Some((token.session.0, secret_of(token).ok()?)));
-        let (sessions, secrets): (Vec<Uuid>, Vec<Uuid>) = known.unzip();
+    async fn renew(&self, tokens: &[SessionToken]) -> Result<Vec<bool>, CoordinatorError> {
+        let held: Vec<(Uuid, Option<Uuid>)> =
+            tokens.iter().map(|token| (token.session.0, secret_of(token).ok())).collect();
+        let (sessions, secrets): (Vec<Uuid>, Vec<Option<Uuid>>) = held.iter().copied().unzip();
         let params: Params<'_> = &[(&sessions, Type::UUID_ARRAY), (&secrets, Type::UUID_ARRAY)];
         let rows = self.query(&self.statements.renew, params).await?;
-        rows.iter()
-            .map(|row| column(row, 0).map(SessionId))
-            .collect::<Result<_, _>>()
-            .map_err(coordinator_error)
+        let of_row = |row: &Row| Ok((column(row, 0)?, Some(column(row, 1)?)));
+        let renewed: HashSet<(Uuid, Option<Uuid>)> =
+            rows.iter().map(of_row).collect::<Result<_, _>>().map_err(coordinator_error)?;
+        Ok(held.iter().map(|token| renewed.contains(token)).collect())
     }
 
     async fn end(&self, overdue: &[Renewal]) -> Result<(), CoordinatorError> {

@@ -5,7 +5,7 @@
 //! steady clock (`tasklane_ports::judge`). Changes are published; a process that only holds a session neither
 //! listens nor judges.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -193,17 +193,17 @@ impl Registry for Members {
         look(self.run(&SCRIPTS.look, &call).await?).map_err(coordinator_error)
     }
 
-    async fn renew(&self, tokens: &[SessionToken]) -> Result<BTreeSet<SessionId>, CoordinatorError> {
+    async fn renew(&self, tokens: &[SessionToken]) -> Result<Vec<bool>, CoordinatorError> {
         let mut call = self.call(&SCRIPTS.renew);
         for token in tokens {
             call.arg(name_of(token.session)).arg(&token.secret);
         }
-        let Value::Array(renewed) = self.run(&SCRIPTS.renew, &call).await? else {
-            return Err(coordinator_error(unexpected("renew")));
-        };
-        let is_renewed =
-            |(token, renewed): (&SessionToken, Value)| (renewed == Value::Int(1)).then_some(token.session);
-        Ok(tokens.iter().zip(renewed).filter_map(is_renewed).collect())
+        match self.run(&SCRIPTS.renew, &call).await? {
+            Value::Array(renewed) if renewed.len() == tokens.len() => {
+                Ok(renewed.iter().map(|renewed| *renewed == Value::Int(1)).collect())
+            }
+            _ => Err(coordinator_error(unexpected("renew"))),
+        }
     }
 
     async fn end(&self, overdue: &[Renewal]) -> Result<(), CoordinatorError> {

@@ -4,7 +4,7 @@
 //! What the system itself says about changes is a hint that makes the next look come at once; it may get lost. Each
 //! look asks for the renewal numbers and the revision, and everything is read again when the revision is another one.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -34,8 +34,8 @@ pub trait Registry: Send + Sync + fmt::Debug + 'static {
     /// The numbers alone. Must fail whenever renewals would be refused, so that nobody is judged who could not renew.
     async fn look(&self) -> Result<Look, CoordinatorError>;
 
-    /// Renews sessions. Answers which of them were: those that are alive, not revoked, and held by these tokens.
-    async fn renew(&self, tokens: &[SessionToken]) -> Result<BTreeSet<SessionId>, CoordinatorError>;
+    /// Renews sessions. Answers for each whether it was: if it is alive, not revoked, and the token is its own.
+    async fn renew(&self, tokens: &[SessionToken]) -> Result<Vec<bool>, CoordinatorError>;
 
     /// Ends those of the sessions that still have the number named, each with its grants in one step.
     async fn end(&self, overdue: &[Renewal]) -> Result<(), CoordinatorError>;
@@ -406,16 +406,13 @@ mod tests {
             Ok(Look { revision: state.revision, numbers })
         }
 
-        async fn renew(&self, tokens: &[SessionToken]) -> Result<BTreeSet<SessionId>, CoordinatorError> {
+        async fn renew(&self, tokens: &[SessionToken]) -> Result<Vec<bool>, CoordinatorError> {
             let mut state = self.state()?;
-            let mut renewed = BTreeSet::new();
-            for token in tokens {
-                if let Some(number) = state.numbers.get_mut(&token.session) {
-                    *number += 1;
-                    renewed.insert(token.session);
-                }
-            }
-            Ok(renewed)
+            let mut renewed = |token: &SessionToken| {
+                let number = state.numbers.get_mut(&token.session);
+                number.map(|number| *number += 1).is_some()
+            };
+            Ok(tokens.iter().map(&mut renewed).collect())
         }
 
         async fn end(&self, overdue: &[Renewal]) -> Result<(), CoordinatorError> {

@@ -1,11 +1,9 @@
 //! Renews sessions of one process together. A server keeps several, opened at the same moment and due at the same
 //! moment ever after: one call is enough for all of them.
 
-use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tasklane_core::id::SessionId;
 use tokio::sync::oneshot;
 
 use crate::follow::Registry;
@@ -60,11 +58,10 @@ impl Renewals {
     async fn renew_all(&self, registry: &dyn Registry) {
         let waiting = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
         let tokens: Vec<SessionToken> = waiting.iter().map(|waiting| waiting.token.clone()).collect();
-        let renewed: Result<BTreeSet<SessionId>, String> =
-            registry.renew(&tokens).await.map_err(|error| error.to_string());
-        for Waiting { token, answer } in waiting {
+        let renewed = registry.renew(&tokens).await.map_err(|error| error.to_string());
+        for (at, Waiting { answer, .. }) in waiting.into_iter().enumerate() {
             // Who does not wait any more need not be told.
-            let _ = answer.send(renewed.clone().map(|renewed| renewed.contains(&token.session)));
+            let _ = answer.send(renewed.as_ref().map(|renewed| renewed[at]).map_err(Clone::clone));
         }
     }
 }

@@ -113,9 +113,10 @@ impl Node {
         let mut views = self.0.parts.scheduler.views();
         let asking = async {
             loop {
-                let messages: Vec<Message> = controls.iter().cloned().map(Message::Control).collect();
-                if !messages.is_empty() {
-                    let _ = self.0.parts.bus.publish(Address::Session(found.session), messages).await;
+                // One at a time: a worker of an earlier version does what it knows, and passes over the rest.
+                for control in controls {
+                    let message = vec![Message::Control(control.clone())];
+                    let _ = self.0.parts.bus.publish(Address::Session(found.session), message).await;
                 }
                 let shown = views.wait_for(|view| {
                     let descriptor = descriptors(view).find(|(session, _)| *session == found.session);
