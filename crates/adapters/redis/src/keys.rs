@@ -59,11 +59,11 @@ impl LaneKey {
     const NAMES: [&str; 20] = [
         "lane",
         "state",
-        "spec",
+        "task:detail",
         "body",
-        "result",
+        "task:result",
         "attempts",
-        "ready",
+        "task:queue",
         "delayed",
         "expiring",
         "inflight",
@@ -193,7 +193,7 @@ impl MemberKeys {
     pub(crate) fn new(prefix: &str) -> Self {
         let tag = format!("{prefix}:members");
         let key = |name: &str| format!("{{{tag}}}:{name}");
-        let keys = ["sessions", "renewals", "revoked", "grants", "revision", "used"].map(key);
+        let keys = ["worker:pool", "renewals", "revoked", "schedule:leader", "revision", "used"].map(key);
         Self { slot: slot_of(&tag), channel: key("changed"), keys }
     }
 
@@ -228,5 +228,15 @@ mod tests {
         let looked_at: Vec<_> = keys.looked_at().collect();
         assert_eq!(looked_at, ["{tl:members}:renewals", "{tl:members}:revision"]);
         assert_eq!(keys.channel, "{tl:members}:changed");
+    }
+
+    #[test]
+    fn people_find_what_they_look_for() {
+        let members = MemberKeys::new("tl");
+        let members: Vec<_> = members.all().collect();
+        assert_eq!((members[0], members[3]), ("{tl:members}:worker:pool", "{tl:members}:schedule:leader"));
+        let lane = LaneKeys::new("tl", LaneId(7));
+        let found = [LaneKey::Ready, LaneKey::Spec, LaneKey::Result].map(|key| lane.key(key));
+        assert_eq!(found, ["{tl:7}:task:queue", "{tl:7}:task:detail", "{tl:7}:task:result"]);
     }
 }

@@ -30,8 +30,8 @@ use crate::script::{SCRIPTS, Script};
 const CAPABILITIES: StoreCapabilities =
     StoreCapabilities { ops_max: 8192, bytes_max: 8 << 20, insert_and_assign: true };
 
-/// Of the data as a whole. A store that finds a newer one does not touch it.
-const DATA_VERSION: u64 = 1;
+/// Of the data as a whole. A store that finds another one does not touch it.
+const DATA_VERSION: u64 = 2;
 
 /// The store on a Redis server or cluster. Also keeps logs.
 #[derive(Debug)]
@@ -63,11 +63,19 @@ impl RedisStore {
         let mut call = SCRIPTS.put_once.call([self.shared.meta.as_str()].into_iter());
         call.arg("version").arg(DATA_VERSION);
         let found = layout::number(&self.bytes(&SCRIPTS.put_once, self.shared.slot, call).await?)?;
-        if found > DATA_VERSION {
-            let reason = format!("the data under prefix {} is of a newer version", self.prefix);
-            return Err(StoreError::Refused { reason });
+        if found == DATA_VERSION {
+            return Ok(());
         }
-        Ok(())
+        let prefix = &self.prefix;
+        let reason = if found > DATA_VERSION {
+            format!("the data under prefix {prefix} is of a newer version")
+        } else {
+            format!(
+                "the data under prefix {prefix} was written by a build before the first release and cannot be read any more; \
+                 name another prefix"
+            )
+        };
+        Err(StoreError::Refused { reason })
     }
 
     /// Sends a command.

@@ -245,6 +245,8 @@ fn a_server_that_is_not_fit_is_refused() {
         let newer = format!("{}?prefix=newer", server.url());
         assert_eq!(server.command(&["HSET", "{newer}:meta", "version", "999"]), ":1\r\n");
         refused(&newer, &options, "newer version").await;
+        server.command(&["HSET", "{newer}:meta", "version", "1"]);
+        refused(&newer, &options, "name another prefix").await;
         server.command(&["CONFIG", "SET", "requirepass", "secret"]);
         refused(&server.url(), &options, "uthentication").await;
         Some(())
