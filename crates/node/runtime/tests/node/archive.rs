@@ -9,6 +9,7 @@ use async_trait::async_trait;
 use tasklane_core::id::TaskId;
 use tasklane_ports::{Archive, ArchiveError, ArchivedTask};
 use tasklane_runtime::node::RetentionOptions;
+use tasklane_runtime::request::TaskRequest;
 
 use crate::support::{Run, System, default_namespace, request, success};
 
@@ -62,5 +63,26 @@ async fn nothing_is_removed_before_it_is_archived() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     assert_eq!(system.node.archive_stats().unwrap().lag, Duration::ZERO);
+    system.close().await;
+}
+
+/// Only the parts of a map were archived: what became of the task that somebody had submitted could not be looked up.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_that_becomes_many_is_archived_with_its_parts() {
+    let shelf = Arc::new(Shelf::default());
+    let done = Run(|_, _| async { success() });
+    let system = System::start_archived(
+        vec![("done", Arc::new(done))],
+        RetentionOptions::default(),
+        Some(shelf.clone()),
+    )
+    .await;
+    let map = br#"{ "taskName": "many", "taskType": "done", "payload": "", "map": { "items": [1, 2, 3] } }"#;
+    let whole = system.submit(vec![TaskRequest::from_json(map).unwrap()]).await[0];
+    system.wait(whole).await;
+    while shelf.kept.lock().unwrap().len() < 4 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert!(shelf.kept.lock().unwrap().contains(&whole));
     system.close().await;
 }
