@@ -20,6 +20,9 @@ pub(crate) struct Options {
 /// The commit before this one.
 const BEFORE: &str = "HEAD^";
 
+/// The version under which the program of an earlier commit is built.
+const EARLIER: &str = "0.0.0-earlier";
+
 pub(crate) fn run(options: &Options) -> Result<()> {
     let commit = commit(&options.from).with_context(|| format!("there is no commit {}", options.from))?;
     upgrade_from(&commit)
@@ -71,6 +74,14 @@ fn earlier_program(commit: &str) -> Result<PathBuf> {
     let unpacked =
         Command::new("tar").arg("-xC").arg(&tree).stdin(files).status().context("cannot start tar")?;
     ensure!(archive.wait()?.success() && unpacked.success(), "cannot unpack the tree of {commit}");
+    // Cargo knows packages by their place in the workspace and by their version, and would take those of today for these.
+    let manifest = tree.join("Cargo.toml");
+    let text = std::fs::read_to_string(&manifest)?;
+    let now = format!("version = \"{}\"", env!("CARGO_PKG_VERSION"));
+    ensure!(text.contains(&now), "the version of {commit} is another one");
+    std::fs::write(&manifest, text.replacen(&now, &format!("version = \"{EARLIER}\""), 1))?;
     std::fs::copy(build_program(&tree)?, &program).context("cannot copy the program")?;
+    let said = output(Command::new(&program).arg("--version"))?;
+    ensure!(said.contains(EARLIER), "the program of {commit} calls itself {said}");
     Ok(program)
 }
