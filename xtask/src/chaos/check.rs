@@ -604,6 +604,7 @@ mod tests {
                 rate: 1.0,
                 capacity: 1,
                 only: Some("nothing".to_owned()),
+                is_calm: false,
                 is_upgrade: false,
                 isolated: false,
             },

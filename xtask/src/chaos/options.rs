@@ -42,6 +42,9 @@ pub(crate) struct Options {
     /// Only faults whose name contains this; then the run is allowed to prove little
     #[arg(long)]
     pub(super) only: Option<String>,
+    /// One fault at a time, of the kinds that have a bar, each with time to recover: how long does that take?
+    #[arg(long, conflicts_with_all = ["only", "ci"])]
+    pub(super) calm: bool,
     /// A new folder for everything that is written, which is kept whatever comes of it
     #[arg(long, value_name = "DIR")]
     pub(super) keep: Option<PathBuf>,
@@ -53,7 +56,7 @@ pub(crate) struct Options {
     pub(super) program: Option<PathBuf>,
     /// A program of an earlier version: all processes begin with it and are replaced in order, one after the other, and
     /// nothing else goes wrong
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["ci", "only"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["ci", "only", "calm"])]
     pub(super) upgrade_from: Option<PathBuf>,
     /// Set by this program when it calls itself in a network namespace of its own
     #[arg(long, hide = true)]
@@ -93,6 +96,8 @@ pub(super) struct Scenario {
     pub(super) rate: f64,
     pub(super) capacity: u32,
     pub(super) only: Option<String>,
+    /// Faults come one at a time.
+    pub(super) is_calm: bool,
     /// All processes begin with an earlier program and are replaced one after the other; nothing else goes wrong.
     pub(super) is_upgrade: bool,
     /// There is a network namespace of our own, in which routes can be taken away.
@@ -129,6 +134,7 @@ impl Options {
             rate: Some(CI_RATE),
             capacity: None,
             only: None,
+            calm: false,
             keep: None,
             ci: false,
             program: None,
@@ -157,6 +163,7 @@ impl Options {
             rate: self.rate.unwrap_or(RATE),
             capacity: self.capacity.unwrap_or(if workers == 0 { 240 } else { 80 }),
             only: self.only.clone(),
+            is_calm: self.calm,
             is_upgrade: self.upgrade_from.is_some(),
             isolated: self.isolated,
         }
@@ -167,11 +174,12 @@ impl Options {
         let Scenario { topology, seed, servers, workers, rate, capacity, .. } = scenario;
         let minutes = self.minutes;
         let only = self.only.as_ref().map(|only| format!(" --only {only}")).unwrap_or_default();
+        let calm = if self.calm { " --calm" } else { "" };
         let from = self.upgrade_from.as_ref();
         let from = from.map(|from| format!(" --upgrade-from {}", from.display())).unwrap_or_default();
         format!(
             "cargo xtask chaos --topology {topology} --minutes {minutes} --seed {seed} --servers {servers} \
-             --workers {workers} --rate {rate} --capacity {capacity}{only}{from}"
+             --workers {workers} --rate {rate} --capacity {capacity}{only}{calm}{from}"
         )
     }
 }

@@ -118,6 +118,17 @@ impl Kind {
         }
     }
 
+    /// What a recovery should take at most, if that was promised.
+    pub(super) fn bar(self) -> Option<Duration> {
+        match self {
+            Self::WorkerKilled => Some(Duration::from_secs(2)),
+            Self::WorkerAndGuardKilled => Some(WORKER_TTL * 3 / 2),
+            Self::ServerKilled | Self::ServerAndGuardKilled => Some(SERVER_TTL * 3 / 2),
+            Self::WorkerStopped | Self::ServerStopped => Some(Duration::from_secs(1)),
+            _ => None,
+        }
+    }
+
     /// How often it happens in ten minutes.
     const fn in_ten_minutes(self, topology: Topology) -> usize {
         if matches!(topology, Topology::Sqlite) {
@@ -164,6 +175,9 @@ impl Kind {
                 _ => 0,
             };
         }
+        if scenario.is_calm && times > 0 {
+            return self.bar().map_or(0, |_| calm_rounds(scenario));
+        }
         if times == 0 || !is_possible || !is_asked_for {
             return 0;
         }
@@ -201,6 +215,9 @@ pub(super) struct Planned {
 
 /// How long whoever was hit is left in peace afterwards.
 pub(super) const SETTLE: Duration = Duration::from_millis(1_500);
+/// How long nothing else goes wrong after a recovery, where faults come one at a time: whoever was stopped in order lets
+/// its attempts go on for some of it.
+const CALM: Duration = Duration::from_secs(10);
 /// The share of a run that passes before the first fault, and after the last.
 const QUIET_PERCENT: u32 = 3;
 
@@ -208,6 +225,9 @@ const QUIET_PERCENT: u32 = 3;
 pub(super) fn plan(scenario: &Scenario) -> Vec<Planned> {
     if scenario.is_upgrade {
         return replacements(scenario);
+    }
+    if scenario.is_calm {
+        return one_at_a_time(scenario);
     }
     let mut rng = Rng::new(scenario.seed);
     let mut kinds: Vec<Kind> =
@@ -256,6 +276,33 @@ fn replacements(scenario: &Scenario) -> Vec<Planned> {
         back_after: Duration::from_millis(300),
     };
     (1..).zip(all).map(planned).collect()
+}
+
+/// How long nothing else goes wrong after a fault of this kind.
+fn calm_after(kind: Kind) -> Duration {
+    kind.bar().map_or(Duration::ZERO, |bar| bar + CALM)
+}
+
+/// How often each kind happens where they come one at a time.
+fn calm_rounds(scenario: &Scenario) -> usize {
+    let round: Duration = Kind::ALL.into_iter().map(calm_after).sum();
+    usize::try_from(scenario.length.as_secs() / round.as_secs()).unwrap_or(usize::MAX).max(1)
+}
+
+/// The kinds that have a bar, in turns, each with time to recover.
+fn one_at_a_time(scenario: &Scenario) -> Vec<Planned> {
+    let mut rng = Rng::new(scenario.seed);
+    let mut at = Duration::ZERO;
+    let mut planned = Vec::new();
+    for _ in 0..calm_rounds(scenario) {
+        for kind in Kind::ALL.into_iter().filter(|kind| kind.wanted(scenario) > 0) {
+            let victims = if kind.victim() == Victim::Worker { scenario.workers } else { scenario.servers };
+            let back_after = Duration::from_millis(300 + rng.below(1_700));
+            planned.push(Planned { kind, at, victim: rng.index(victims), hold: Duration::ZERO, back_after });
+            at += calm_after(kind);
+        }
+    }
+    planned
 }
 
 /// How long a fault lasts.
@@ -311,6 +358,7 @@ mod tests {
             rate: 1.0,
             capacity: 1,
             only: None,
+            is_calm: false,
             is_upgrade: false,
             isolated: true,
         }
@@ -343,6 +391,20 @@ mod tests {
         for kind in Kind::ALL {
             assert_eq!(count(&planned, &[kind]), kind.wanted(&upgrade), "{kind}");
         }
+    }
+
+    #[test]
+    fn calm_faults_come_one_at_a_time() {
+        let calm = Scenario { is_calm: true, ..scenario(Topology::Postgres, 5) };
+        let planned = plan(&calm);
+        for pair in planned.windows(2) {
+            assert!(pair[1].at > pair[0].at + pair[0].kind.bar().unwrap(), "{pair:?}");
+        }
+        for kind in Kind::ALL {
+            assert_eq!(count(&planned, &[kind]), kind.wanted(&calm), "{kind}");
+            assert_eq!(kind.wanted(&calm) >= 3, kind.bar().is_some(), "{kind}");
+        }
+        assert!(planned.last().unwrap().at < calm.length);
     }
 
     #[test]

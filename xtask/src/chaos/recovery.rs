@@ -1,7 +1,8 @@
 //! How long the cluster took to get over a fault.
 //!
-//! After a fault of a worker: until the first of the tasks that it ran starts again. After a fault of a server: until all
-//! lanes that it owned have another owner. A recovery is undisturbed if no other fault that bears on it fell into it.
+//! After a fault of a worker: until a task that it ran starts again, for each of them. After a fault of a server: until
+//! all lanes that it owned have another owner. A recovery is undisturbed if no other fault that bears on it fell into it,
+//! and if the workers that were left had room for all that ran.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
@@ -9,10 +10,11 @@ use std::time::Duration;
 use tasklane_core::id::TaskId;
 use tasklane_core::message::AttemptId;
 
+use super::check::Evidence;
 use super::clock::Boot;
-use super::history::{History, Start};
+use super::history::Start;
 use super::nemesis::Fault;
-use super::options::{SERVER_TTL, WORKER_TTL};
+use super::options::WORKER_TTL;
 use super::plan::{Kind, Victim};
 use super::watch::Claim;
 
@@ -36,17 +38,6 @@ pub(super) struct Times {
     pub(super) bar: Option<Duration>,
 }
 
-/// What a recovery should take at most.
-fn bar(kind: Kind) -> Option<Duration> {
-    match kind {
-        Kind::WorkerKilled => Some(Duration::from_secs(2)),
-        Kind::WorkerAndGuardKilled => Some(WORKER_TTL * 3 / 2),
-        Kind::ServerKilled | Kind::ServerAndGuardKilled => Some(SERVER_TTL * 3 / 2),
-        Kind::WorkerStopped | Kind::ServerStopped => Some(Duration::from_secs(1)),
-        _ => None,
-    }
-}
-
 /// The value below which this share of sorted times lies.
 pub(super) fn percentile(sorted: &[Duration], percent: usize) -> Option<Duration> {
     let at = (sorted.len() * percent).div_ceil(100).saturating_sub(1);
@@ -54,19 +45,20 @@ pub(super) fn percentile(sorted: &[Duration], percent: usize) -> Option<Duration
 }
 
 /// Times by kind of fault.
-pub(super) fn measure(faults: &[Fault], history: &History, claims: &[Claim]) -> Vec<Times> {
+pub(super) fn measure(evidence: &Evidence) -> Vec<Times> {
+    let Evidence { scenario, faults, history, claims, .. } = evidence;
     let ended: HashSet<AttemptId> = history.ends.iter().map(|end| end.attempt).collect();
     let mut starts: HashMap<TaskId, Vec<&Start>> = HashMap::new();
     for start in &history.starts {
         starts.entry(start.attempt.task).or_default().push(start);
     }
-    let again = |fault: &Fault| {
+    let again = |fault: &Fault| -> Vec<Boot> {
         let lost = fault.attempts.iter().filter(|attempt| !ended.contains(attempt));
         let next = lost.filter_map(|lost| {
             let later = |start: &&&Start| start.attempt.number > lost.number && start.at > fault.at;
             starts.get(&lost.task)?.iter().find(later).map(|start| start.at)
         });
-        next.min()
+        next.collect()
     };
     let owned = |fault: &Fault| {
         let next = |lane: u16, epoch: u64| {
@@ -77,28 +69,27 @@ pub(super) fn measure(faults: &[Fault], history: &History, claims: &[Claim]) -> 
         let all: Option<Vec<Boot>> = fault.lanes.iter().map(|(lane, epoch)| next(*lane, *epoch)).collect();
         all?.into_iter().max()
     };
-    let recoveries = faults.iter().filter_map(|fault| {
+    let capacity = usize::try_from(scenario.capacity).unwrap_or(usize::MAX);
+    // What the other workers can take; one process alone can take all that it had.
+    let room = if scenario.workers > 0 { capacity * (scenario.workers - 1) } else { usize::MAX };
+    let mut recoveries = Vec::new();
+    for fault in faults {
         let is_seen_by_lanes = fault.kind.victim() == Victim::Server && fault.attempts.is_empty();
-        let over = if is_seen_by_lanes { owned(fault) } else { again(fault) }?;
-        let time = over.since(fault.at).saturating_sub(fault.grace);
-        let bears = |other: &&Fault| {
-            let is_other = (other.at, &other.victim) != (fault.at, &fault.victim);
-            // Work of a worker goes to others; their troubles do not hold it up while one is left.
-            is_other
-                && other.kind.victim() != Victim::Worker
-                && other.at < over
-                && Boot(other.until.0 + AFTERMATH) > fault.at
-        };
-        let is_undisturbed = !faults.iter().any(|other| bears(&other));
-        Some(Recovery { kind: fault.kind, time, is_undisturbed })
-    });
+        let ends = if is_seen_by_lanes { owned(fault).into_iter().collect() } else { again(fault) };
+        for over in ends {
+            let time = over.since(fault.at).saturating_sub(fault.grace);
+            let has_room = is_seen_by_lanes || fault.running < room;
+            let is_disturbed = faults.iter().any(|other| bears(other, fault, over, is_seen_by_lanes));
+            recoveries.push(Recovery { kind: fault.kind, time, is_undisturbed: has_room && !is_disturbed });
+        }
+    }
     let mut times: BTreeMap<Kind, Times> = BTreeMap::new();
     for Recovery { kind, time, is_undisturbed } in recoveries {
         let entry = times.entry(kind).or_insert_with(|| Times {
             kind,
             all: Vec::new(),
             undisturbed: Vec::new(),
-            bar: bar(kind),
+            bar: kind.bar(),
         });
         entry.all.push(time);
         if is_undisturbed {
@@ -112,9 +103,22 @@ pub(super) fn measure(faults: &[Fault], history: &History, claims: &[Claim]) -> 
     times.into_values().collect()
 }
 
-/// For how long after its end a fault counts as bearing on others, in microseconds: servers still share lanes anew,
-/// clients connect again.
-const AFTERMATH: u64 = 3_000_000;
+/// Whether one fault bears on the recovery from another, which took until `over`.
+fn bears(other: &Fault, fault: &Fault, over: Boot, is_seen_by_lanes: bool) -> bool {
+    let after = match other.kind {
+        // Lanes do not need workers.
+        kind if is_seen_by_lanes && kind.victim() == Victim::Worker => return false,
+        // Nobody says that it is gone: until its session has run out it is given work.
+        Kind::WorkerAndGuardKilled => WORKER_TTL,
+        kind if kind.victim() == Victim::Worker => Duration::ZERO,
+        _ => AFTERMATH,
+    };
+    let is_other = (other.at, &other.victim) != (fault.at, &fault.victim);
+    is_other && other.at < over && (other.until > fault.at || fault.at.since(other.until) < after)
+}
+
+/// For how long after its end a fault counts as bearing on others: servers still share lanes anew, clients connect again.
+const AFTERMATH: Duration = Duration::from_secs(3);
 
 #[cfg(test)]
 mod tests {

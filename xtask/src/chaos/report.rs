@@ -121,9 +121,7 @@ pub(super) fn report(evidence: &Evidence, verdict: &Verdict, times: &[Times]) ->
             seconds(percentile(all, 99))
         ));
     }
-    text.line(
-        "  (worker: until the first of its tasks starts again; server: until all of its lanes are owned)",
-    );
+    text.line("  (worker: until a task of it starts again, each; server: until all of its lanes are owned)");
     text.line("");
     text.list("violations", &verdict.violations);
     text.list("too little of", &verdict.vacuous);

@@ -103,7 +103,9 @@ fn play(options: &Options, program: &Path, whose: &str) -> Result<()> {
     };
     let scenario = options.scenario();
     let mut command = Command::new(entrance[0]);
-    command.args(&entrance[1..]).arg(std::env::current_exe()?).args(["chaos", "--isolated", "--topology"]);
+    // It ends with this thread; said inside, because a new user namespace would forget it.
+    command.args(&entrance[1..]).args(["setpriv", "--pdeathsig=KILL", "--"]).arg(std::env::current_exe()?);
+    command.args(["chaos", "--isolated", "--topology"]);
     command.arg(topology.to_string());
     let numbers = [
         ("--minutes", options.minutes.to_string()),
@@ -118,6 +120,9 @@ fn play(options: &Options, program: &Path, whose: &str) -> Result<()> {
     }
     if let Some(only) = &options.only {
         command.args(["--only", only]);
+    }
+    if options.calm {
+        command.arg("--calm");
     }
     if let Some(from) = &options.upgrade_from {
         command.arg("--upgrade-from").arg(std::path::absolute(from)?);
@@ -260,7 +265,7 @@ async fn play_all(scenario: &Scenario, programs: Programs<'_>, folder: &Path) ->
         unrest,
     };
     let verdict = judge(&evidence);
-    let times = recovery::measure(&evidence.faults, &evidence.history, &evidence.claims);
+    let times = recovery::measure(&evidence);
     let text = report::report(&evidence, &verdict, &times);
     std::fs::write(folder.join("report"), &text)?;
     std::fs::write(folder.join("violations"), verdict.violations.join("\n"))?;

@@ -66,6 +66,7 @@ impl From<CallError> for StoreError {
             ErrorKind::AuthenticationFailed
             | ErrorKind::InvalidClientConfig
             | ErrorKind::RESP3NotSupported => refused(&error),
+            _ if not_sent && is_no_database(&error) => refused(&error),
             _ if not_sent => Self::unavailable(error),
             ErrorKind::Io => Self::unknown(error),
             _ => Self::corrupt(error),
@@ -86,6 +87,11 @@ pub(crate) fn coordinator_error(error: StoreError) -> CoordinatorError {
         StoreError::Unavailable { outcome, source } => CoordinatorError::Unavailable { outcome, source },
         other => CoordinatorError::Unavailable { outcome, source: other.into() },
     }
+}
+
+/// The server has no database of the number in the URL.
+fn is_no_database(error: &RedisError) -> bool {
+    error.detail().is_some_and(|detail| detail.contains("DB index"))
 }
 
 fn refused(error: &RedisError) -> StoreError {

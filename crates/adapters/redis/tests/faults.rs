@@ -234,6 +234,7 @@ fn a_server_that_is_not_fit_is_refused() {
         refused("http://localhost", &options, "URL").await;
         let braces = RedisOptions { prefix: "a{b}".to_owned(), ..options.clone() };
         refused(&server.url(), &braces, "prefix").await;
+        refused(&format!("{}/99", server.url()), &options, "DB index").await;
         server.command(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
         support::connect(&server.url(), &options).await;
         server.command(&["CONFIG", "SET", "maxmemory", "1gb"]);
