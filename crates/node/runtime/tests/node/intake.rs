@@ -1,24 +1,43 @@
 //! Tasks by message: each is acknowledged or rejected, also when that fails at first.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tasklane_ports::{Intake, IntakeError, IntakeMessage};
+use tasklane_core::id::QueueKey;
+use tasklane_ports::{Intake, IntakeError, IntakeMessage, PutPolicy};
 
-use crate::support::{System, default_namespace};
+use crate::support::{System, default_namespace, name};
 
-/// Gives its messages once. The first calls to settle them fail.
+/// Gives its messages once, one batch after the other. The first calls to settle them fail.
 #[derive(Debug)]
 struct Inbox {
-    messages: Mutex<Vec<IntakeMessage>>,
+    batches: Mutex<VecDeque<Vec<IntakeMessage>>>,
     failures: AtomicUsize,
     acknowledged: Mutex<Vec<String>>,
     rejected: Mutex<Vec<String>>,
 }
 
 impl Inbox {
+    fn new(batches: impl IntoIterator<Item = Vec<IntakeMessage>>, failures: usize) -> Arc<Self> {
+        Arc::new(Self {
+            batches: Mutex::new(batches.into_iter().collect()),
+            failures: AtomicUsize::new(failures),
+            acknowledged: Mutex::default(),
+            rejected: Mutex::default(),
+        })
+    }
+
+    /// Waits until so many messages are acknowledged, and answers which.
+    async fn acknowledged(&self, count: usize) -> Vec<String> {
+        while self.acknowledged.lock().unwrap().len() < count {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        self.acknowledged.lock().unwrap().clone()
+    }
+
     fn fails(&self) -> Result<(), IntakeError> {
         let left = self.failures.load(Ordering::Relaxed);
         self.failures.store(left.saturating_sub(1), Ordering::Relaxed);
@@ -29,11 +48,11 @@ impl Inbox {
 #[async_trait]
 impl Intake for Inbox {
     async fn take(&self, _: usize) -> Result<Vec<IntakeMessage>, IntakeError> {
-        let messages = std::mem::take(&mut *self.messages.lock().unwrap());
-        if messages.is_empty() {
-            return std::future::pending().await;
+        let next = self.batches.lock().unwrap().pop_front();
+        match next {
+            Some(messages) => Ok(messages),
+            None => std::future::pending().await,
         }
-        Ok(messages)
     }
 
     async fn acknowledge(&self, ids: &[String]) -> Result<(), IntakeError> {
@@ -49,19 +68,15 @@ impl Intake for Inbox {
     }
 }
 
+fn message(id: &str, body: &str) -> IntakeMessage {
+    IntakeMessage { id: id.to_owned(), body: body.as_bytes().to_vec() }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_acknowledged_at_first_is_acknowledged_later() {
     let system = System::start(Vec::new()).await;
-    let message = |id: &str, body: &str| IntakeMessage { id: id.to_owned(), body: body.as_bytes().to_vec() };
-    let inbox = Arc::new(Inbox {
-        messages: Mutex::new(vec![
-            message("good", r#"{"taskName":"t","taskType":"nobody-offers-it"}"#),
-            message("bad", "{"),
-        ]),
-        failures: AtomicUsize::new(1),
-        acknowledged: Mutex::default(),
-        rejected: Mutex::default(),
-    });
+    let good = message("good", r#"{"taskName":"t","taskType":"nobody-offers-it"}"#);
+    let inbox = Inbox::new([vec![good, message("bad", "{")]], 1);
     let (node, taken) = (system.node.clone(), inbox.clone());
     let taking = tokio::spawn(async move { node.take_in(taken, default_namespace()).await });
     while inbox.rejected.lock().unwrap().is_empty() {
@@ -69,6 +84,37 @@ async fn what_cannot_be_acknowledged_at_first_is_acknowledged_later() {
     }
     assert_eq!(*inbox.acknowledged.lock().unwrap(), ["good"]);
     assert_eq!(*inbox.rejected.lock().unwrap(), ["bad"]);
+    taking.abort();
+    system.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_queue_does_not_hold_up_messages_for_others() {
+    let system = System::start(Vec::new()).await;
+    let queue = QueueKey::new(default_namespace(), name("small"));
+    let mut policy = system.node.queue(&queue).await.unwrap().policy.policy;
+    policy.len_max = Some(1);
+    let put = PutPolicy { queue: queue.clone(), expected: 0, policy: policy.clone() };
+    assert_eq!(system.node.put_policy(put).await.unwrap(), 1);
+
+    let of = |id: &str, queue: &str| {
+        let body = format!(r#"{{"taskName":"t","taskType":"nobody-offers-it","queue":"{queue}"}}"#);
+        message(id, &body)
+    };
+    let inbox = Inbox::new(
+        [
+            vec![of("small-1", "small"), of("small-2", "small"), of("other-1", "other")],
+            vec![of("small-3", "small"), of("other-2", "other")],
+        ],
+        0,
+    );
+    let (node, taken) = (system.node.clone(), inbox.clone());
+    let taking = tokio::spawn(async move { node.take_in(taken, default_namespace()).await });
+    assert_eq!(inbox.acknowledged(3).await, ["small-1", "other-1", "other-2"]);
+
+    policy.len_max = None;
+    system.node.put_policy(PutPolicy { queue, expected: 1, policy }).await.unwrap();
+    assert_eq!(inbox.acknowledged(5).await[3..], ["small-2", "small-3"]);
     taking.abort();
     system.close().await;
 }
