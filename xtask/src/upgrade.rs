@@ -1,7 +1,7 @@
 //! `cargo xtask upgrade`: a cluster that runs the program of an earlier commit becomes one of today's, process by
 //! process, while tasks run.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
@@ -22,6 +22,9 @@ const BEFORE: &str = "HEAD^";
 
 /// The version under which the program of an earlier commit is built.
 const EARLIER: &str = "0.0.0-earlier";
+
+/// What stands before the version in the manifest of a workspace.
+const PACKAGE: &str = "[workspace.package]\nversion = \"";
 
 pub(crate) fn run(options: &Options) -> Result<()> {
     let commit = commit(&options.from).with_context(|| format!("there is no commit {}", options.from))?;
@@ -55,7 +58,7 @@ fn earlier_program(commit: &str) -> Result<PathBuf> {
     let folder = target().join("upgrade");
     let program = folder.join(format!("tasklane-{commit}"));
     if program.exists() {
-        return Ok(program);
+        return is_earlier(&program).map(|()| program);
     }
     let tree = folder.join("tree");
     if tree.exists() {
@@ -77,11 +80,21 @@ fn earlier_program(commit: &str) -> Result<PathBuf> {
     // Cargo knows packages by their place in the workspace and by their version, and would take those of today for these.
     let manifest = tree.join("Cargo.toml");
     let text = std::fs::read_to_string(&manifest)?;
-    let now = format!("version = \"{}\"", env!("CARGO_PKG_VERSION"));
-    ensure!(text.contains(&now), "the version of {commit} is another one");
-    std::fs::write(&manifest, text.replacen(&now, &format!("version = \"{EARLIER}\""), 1))?;
-    std::fs::copy(build_program(&tree)?, &program).context("cannot copy the program")?;
-    let said = output(Command::new(&program).arg("--version"))?;
-    ensure!(said.contains(EARLIER), "the program of {commit} calls itself {said}");
+    let (before, package) = text.split_once(PACKAGE).with_context(|| format!("{commit} has no {PACKAGE}"))?;
+    let (_, after) = package.split_once('"').with_context(|| format!("{commit} has a version of no kind"))?;
+    std::fs::write(&manifest, format!("{before}{PACKAGE}{EARLIER}\"{after}"))?;
+    let built = build_program(&tree)?;
+    is_earlier(&built)?;
+    // It has its name when it is whole.
+    let copy = folder.join("copy");
+    std::fs::copy(built, &copy).context("cannot copy the program")?;
+    std::fs::rename(copy, &program).context("cannot keep the program")?;
     Ok(program)
+}
+
+/// Makes sure that a program was built from an earlier tree.
+fn is_earlier(program: &Path) -> Result<()> {
+    let said = output(Command::new(program).arg("--version"))?;
+    ensure!(said.contains(EARLIER), "{} calls itself {said}: remove it", program.display());
+    Ok(())
 }

@@ -43,6 +43,7 @@ pub(crate) struct Options {
     #[arg(long)]
     pub(super) only: Option<String>,
     /// One fault at a time, of the kinds that have a bar, each with time to recover: how long does that take?
+    /// (2 minutes at least)
     #[arg(long, conflicts_with_all = ["only", "ci"])]
     pub(super) calm: bool,
     /// A new folder for everything that is written, which is kept whatever comes of it

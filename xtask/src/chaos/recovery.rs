@@ -124,6 +124,39 @@ const AFTERMATH: Duration = Duration::from_secs(3);
 mod tests {
     use super::*;
 
+    fn fault(kind: Kind, at: u64, until: u64) -> Fault {
+        Fault {
+            kind,
+            victim: format!("{kind} at {at}"),
+            at: Boot(at * 1_000_000),
+            until: Boot(until * 1_000_000),
+            running: 30,
+            attempts: Vec::new(),
+            lanes: Vec::new(),
+            grace: Duration::ZERO,
+        }
+    }
+
+    #[test]
+    fn what_bears_on_a_recovery() {
+        let killed = fault(Kind::WorkerKilled, 100, 101);
+        let bears = |other: &Fault, by_lanes: bool| bears(other, &killed, Boot(103_000_000), by_lanes);
+        assert!(!bears(&killed, false), "not on itself");
+        // Before, meanwhile, afterwards.
+        assert!(!bears(&fault(Kind::WorkerKilled, 98, 99), false));
+        assert!(bears(&fault(Kind::WorkerKilled, 102, 103), false));
+        assert!(!bears(&fault(Kind::WorkerKilled, 104, 105), false));
+        // Nobody says that its worker is gone, so it is given work for ten seconds.
+        assert!(bears(&fault(Kind::WorkerAndGuardKilled, 90, 91), false));
+        assert!(!bears(&fault(Kind::WorkerAndGuardKilled, 80, 81), false));
+        // Lanes do not need workers.
+        assert!(!bears(&fault(Kind::WorkerPaused, 95, 108), true));
+        assert!(bears(&fault(Kind::WorkerPaused, 95, 108), false));
+        // Clients connect again.
+        assert!(bears(&fault(Kind::DatabaseKilled, 96, 98), true));
+        assert!(!bears(&fault(Kind::DatabaseKilled, 94, 96), true));
+    }
+
     #[test]
     fn percentiles_are_values_that_occurred() {
         let times: Vec<Duration> = (1..=10).map(Duration::from_secs).collect();

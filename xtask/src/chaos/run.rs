@@ -96,7 +96,7 @@ fn play(options: &Options, program: &Path, whose: &str) -> Result<()> {
     let Some(entrance) = entrance else {
         if topology != Topology::Sqlite {
             println!(
-                "SKIPPED: blackhole routes; no network namespace can be made here (needs unshare and ip)"
+                "SKIPPED: blackhole routes; no network namespace can be made here (needs unshare, setpriv and ip)"
             );
         }
         return play_here(options, program);

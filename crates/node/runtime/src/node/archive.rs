@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tasklane_core::id::{AttemptNo, TaskId};
+use tasklane_core::id::{AttemptNo, Name, TaskId};
 use tasklane_core::task::AttemptRecord;
 use tasklane_ports::{ArchivedTask, AttemptList, StoreError, TaskView};
 use tokio::sync::Notify;
@@ -106,6 +106,12 @@ impl Node {
             tracing::warn!(left_out, "too many tasks wait for the archive: these are archived later");
         }
         self.0.archiving.came.notify_one();
+    }
+
+    /// Whether a task that is submitted now is to be archived.
+    pub(super) fn is_archived(&self, is_whole: bool, task_type: &Name) -> bool {
+        // What servers do for themselves is nobody's history; what becomes many was asked for by somebody.
+        self.0.parts.archive.is_some() && (is_whole || !task_type.is_own())
     }
 
     /// Archives what is to be archived, for ever.

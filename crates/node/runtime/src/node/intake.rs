@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tasklane_core::id::Name;
-use tasklane_ports::{Intake, IntakeError, IntakeMessage};
+use tasklane_ports::{Intake, IntakeError, IntakeMessage, StoreError};
 use tokio::time::Instant;
 
 use crate::request::TaskRequest;
@@ -20,105 +20,150 @@ use super::submit::SubmitError;
 const BATCH: usize = 500;
 /// Wait after the intake or the store has failed, or while a queue is full.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
-/// Messages for full queues that wait here while those behind them go on; when there are more, all wait.
+/// Messages that wait here for full queues while those behind them go on, and their bytes; when there are more, all wait.
 const WAITING_MAX: usize = 5_000;
+const WAITING_BYTES_MAX: usize = 64 << 20;
 
-/// Messages that were taken and could not be stored yet, as they came.
+/// A message that was taken.
 #[derive(Debug)]
+struct Open {
+    message: IntakeMessage,
+    /// Where it is to go, if it was read before.
+    queue: Option<Name>,
+}
+
+/// Messages that could not be stored yet, as they came.
+#[derive(Debug, Default)]
 struct Waiting {
-    messages: Vec<IntakeMessage>,
-    /// The queues that they are for: what comes for one of these waits behind them.
+    open: Vec<Open>,
+    bytes: usize,
+    /// Queues that some of them are for: what comes for one of these waits behind them.
     full: HashSet<Name>,
-    /// The store could not be written to: nothing more is taken.
-    is_store_away: bool,
-    again_at: Instant,
+    /// Why the store cannot be written to, if so: nothing more is taken.
+    store_error: Option<Arc<StoreError>>,
 }
 
 impl Waiting {
-    /// Nothing waits.
-    fn new() -> Self {
-        Self {
-            messages: Vec::new(),
-            full: HashSet::new(),
-            is_store_away: false,
-            again_at: Instant::now() + AGAIN_AFTER,
-        }
+    fn push(&mut self, open: Open) {
+        self.bytes += open.message.body.len();
+        self.open.push(open);
     }
 
     fn has_room(&self) -> bool {
-        !self.is_store_away && self.messages.len() < WAITING_MAX
+        self.store_error.is_none() && self.open.len() < WAITING_MAX && self.bytes < WAITING_BYTES_MAX
     }
 }
 
 impl Node {
     /// Takes tasks of a namespace in, for ever.
     pub async fn take_in(&self, intake: Arc<dyn Intake>, namespace: Name) {
-        let mut waiting = Waiting::new();
+        let mut waiting = Waiting::default();
+        let (mut again_at, mut is_told) = (Instant::now(), false);
+        // Kept while waiting messages are tried again: one that is given up may cost a connection.
+        let mut take = intake.take(BATCH);
         loop {
             let taken = tokio::select! {
-                () = tokio::time::sleep_until(waiting.again_at), if !waiting.messages.is_empty() => {
-                    Ok(std::mem::replace(&mut waiting, Waiting::new()).messages)
+                () = tokio::time::sleep_until(again_at), if !waiting.open.is_empty() => {
+                    Ok(std::mem::take(&mut waiting).open)
                 }
-                taken = intake.take(BATCH), if waiting.has_room() => taken,
+                taken = &mut take, if waiting.has_room() => {
+                    take = intake.take(BATCH);
+                    taken.map(|taken| taken.into_iter().map(|message| Open { message, queue: None }).collect())
+                }
             };
-            match taken {
-                Ok(mut messages) => {
-                    while !messages.is_empty() {
-                        let rest = messages.split_off(messages.len().min(BATCH));
-                        self.take_some(&*intake, &namespace, messages, &mut waiting).await;
-                        messages = rest;
-                    }
-                }
+            let open: Vec<Open> = match taken {
+                Ok(open) => open,
                 Err(error) => {
                     tracing::warn!(%error, "messages cannot be taken in, trying again");
                     tokio::time::sleep(AGAIN_AFTER).await;
+                    continue;
                 }
+            };
+            let is_first = waiting.open.is_empty();
+            self.take_all(&*intake, &namespace, open, &mut waiting).await;
+            if is_first {
+                again_at = Instant::now() + AGAIN_AFTER;
+            }
+            let Waiting { open, full, store_error, .. } = &waiting;
+            if !open.is_empty() && !is_told {
+                let store = store_error.as_ref().map(tracing::field::display);
+                tracing::warn!(messages = open.len(), ?full, store, "messages wait until they can be stored");
+            }
+            is_told = !open.is_empty();
+        }
+    }
+
+    async fn take_all(
+        &self,
+        intake: &dyn Intake,
+        namespace: &Name,
+        mut open: Vec<Open>,
+        waiting: &mut Waiting,
+    ) {
+        while !open.is_empty() {
+            let rest = open.split_off(open.len().min(BATCH));
+            for alone in self.take_some(intake, namespace, open, waiting).await {
+                self.take_some(intake, namespace, vec![alone], waiting).await;
+            }
+            open = rest;
+            if waiting.store_error.is_some() {
+                open.drain(..).for_each(|open| waiting.push(open));
             }
         }
     }
 
-    /// Stores what messages ask for, as far as that can be done now.
+    /// Stores what messages ask for, as far as that can be done now. Answers those that should be tried alone: one of them
+    /// may be what the store cannot take.
     async fn take_some(
         &self,
         intake: &dyn Intake,
         namespace: &Name,
-        messages: Vec<IntakeMessage>,
+        open: Vec<Open>,
         waiting: &mut Waiting,
-    ) {
-        if waiting.messages.is_empty() {
-            *waiting = Waiting::new();
-        }
-        let (mut taken, mut rejected) = (Vec::new(), Vec::new());
+    ) -> Vec<Open> {
+        let (mut taken, mut rejected, mut alone) = (Vec::new(), Vec::new(), Vec::new());
         let (mut ready, mut requests) = (Vec::new(), Vec::new());
-        for message in messages {
+        for Open { message, queue } in open {
+            if queue.as_ref().is_some_and(|queue| waiting.full.contains(queue)) {
+                waiting.push(Open { message, queue });
+                continue;
+            }
             match read(&message) {
-                Ok(request) if waiting.full.contains(&request.queue) => waiting.messages.push(message),
                 Ok(request) => {
-                    ready.push((message, request.queue.clone()));
-                    requests.push(request);
+                    let open = Open { message, queue: Some(request.queue.clone()) };
+                    if waiting.full.contains(&request.queue) {
+                        waiting.push(open);
+                    } else {
+                        ready.push(open);
+                        requests.push(request);
+                    }
                 }
                 Err(reason) => rejected.push((message, reason)),
             }
         }
+        let is_alone = requests.len() == 1;
         let answers = self.submit(namespace, requests).await;
-        for ((message, queue), answer) in ready.into_iter().zip(answers) {
+        for (open, answer) in ready.into_iter().zip(answers) {
             match answer {
-                Ok(_) => taken.push(message.id),
+                Ok(_) => taken.push(open.message.id),
                 Err(SubmitError::QueueFull { .. }) => {
-                    waiting.full.insert(queue);
-                    waiting.messages.push(message);
+                    waiting.full.extend(open.queue.clone());
+                    waiting.push(open);
                 }
-                Err(SubmitError::Store(error)) if error.is_retryable() => {
-                    waiting.is_store_away = true;
-                    waiting.messages.push(message);
+                Err(error @ (SubmitError::Invalid(_) | SubmitError::RequestIdReused { .. })) => {
+                    rejected.push((open.message, error.to_string()));
                 }
-                Err(
-                    error @ (SubmitError::Invalid(_)
-                    | SubmitError::RequestIdReused { .. }
-                    | SubmitError::Store(_)),
-                ) => {
-                    rejected.push((message, error.to_string()));
-                }
+                Err(SubmitError::Store(error)) => match &*error {
+                    StoreError::TooLarge { .. } | StoreError::Corrupt { .. } if is_alone => {
+                        rejected.push((open.message, error.to_string()));
+                    }
+                    StoreError::TooLarge { .. } | StoreError::Corrupt { .. } => alone.push(open),
+                    // No fault of the message, such as a password that has changed.
+                    _ => {
+                        waiting.store_error = Some(error);
+                        waiting.push(open);
+                    }
+                },
             }
         }
         // Until it is done, which can be done twice: nobody else knows of these.
@@ -126,6 +171,7 @@ impl Node {
             tracing::warn!(%error, "messages cannot be acknowledged, trying again");
             tokio::time::sleep(AGAIN_AFTER).await;
         }
+        alone
     }
 }
 

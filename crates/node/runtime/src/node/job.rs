@@ -184,6 +184,7 @@ impl Node {
             tokio::time::sleep(TEARDOWN_LOOK).await;
         }
         let mut removed = if view.row.state.whole { self.forget_parts(job).await? } else { 0 };
+        self.archive_before_removal(&[job]).await?;
         self.0.parts.logs.remove(&[job]).await?;
         self.0.parts.store.retire(&[], &[job]).await?;
         removed += 1;

@@ -155,8 +155,7 @@ impl Node {
             now: clock::wall(),
             random: rand::random(),
             limits: &limits,
-            // What servers do for themselves is nobody's history; a run, a map or a job is what somebody has asked for.
-            archived: self.0.parts.archive.is_some() && (request.whole || !request.task_type.is_own()),
+            archived: self.is_archived(request.whole, &request.task_type),
         };
         Ok(request.into_task(placement)?)
     }

@@ -145,7 +145,8 @@ impl Node {
         let Some(body) = &view.row.body else { return Ok(Retry::Removed) };
         // What is delivered again is still about the same task.
         let parent = if view.row.head.task_type.as_str() == WEBHOOK_TYPE { body.parent } else { Some(id) };
-        let mut body = TaskBody { request_id, parent, part: None, ..(**body).clone() };
+        let archived = self.is_archived(body.whole, &view.row.head.task_type);
+        let mut body = TaskBody { request_id, parent, part: None, archived, ..(**body).clone() };
         if body.whole {
             take_over(&mut body.payload, id);
         }

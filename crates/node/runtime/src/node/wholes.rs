@@ -488,8 +488,9 @@ impl Driver {
             (task.unique, task.queue_len_max) = (None, None);
             let body = Arc::make_mut(&mut task.spec.body);
             (body.part, body.whole) = (Some(format!("{TAKEN}{name}")), false);
-            // Nobody is told of the end of what never began.
+            // Nobody is told of the end of what never began, nor is it history.
             body.webhooks.clear();
+            body.archived = false;
             placed.push((at, name, task));
         }
         let ids: Vec<TaskId> = placed.iter().map(|(_, _, task)| task.id).collect();
@@ -555,7 +556,9 @@ impl Driver {
         let Some(view) = self.node.views(&[of]).await?.pop().flatten() else { return Ok(Err(gone())) };
         let Some(body) = &view.row.body else { return Ok(Err(gone())) };
         let request_id = Some(self.request_id(name));
-        let body = TaskBody { request_id, part: Some(name.to_owned()), unique: None, ..(**body).clone() };
+        let archived = self.node.is_archived(body.whole, &view.row.head.task_type);
+        let part = Some(name.to_owned());
+        let body = TaskBody { request_id, part, unique: None, archived, ..(**body).clone() };
         let (head, now) = (&view.row.head, clock::wall());
         let policy = self.node.known(&head.queue).await?.policy;
         let head = Arc::new(TaskRequest::again(head, &body, &policy));

@@ -86,3 +86,27 @@ async fn a_task_that_becomes_many_is_archived_with_its_parts() {
     assert!(shelf.kept.lock().unwrap().contains(&whole));
     system.close().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_torn_down_is_archived_before() {
+    let shelf = Arc::new(Shelf::default());
+    shelf.is_away.store(true, Ordering::Relaxed);
+    let done = Run(|_, _| async { success() });
+    let system = System::start_archived(
+        vec![("done", Arc::new(done))],
+        RetentionOptions::default(),
+        Some(shelf.clone()),
+    )
+    .await;
+    let id = system.submit(vec![request("done")]).await[0];
+    system.wait(id).await;
+    let namespace = default_namespace();
+    let tear_down = || system.node.tear_down(&namespace, id, Duration::ZERO);
+    assert!(tear_down().await.unwrap_err().is_retryable());
+    assert!(system.node.task(&namespace, id).await.unwrap().is_some());
+
+    shelf.is_away.store(false, Ordering::Relaxed);
+    let removed = tear_down().await.unwrap().unwrap().removed;
+    assert_eq!((removed, shelf.kept.lock().unwrap().contains(&id)), (1, true));
+    system.close().await;
+}

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tasklane_core::id::QueueKey;
-use tasklane_ports::{Intake, IntakeError, IntakeMessage, PutPolicy};
+use tasklane_ports::{Intake, IntakeError, IntakeMessage, PutPolicy, StoreError};
 
-use crate::support::{System, default_namespace, name};
+use crate::support::{Fault, System, default_namespace, name};
 
 /// Gives its messages once, one batch after the other. The first calls to settle them fail.
 #[derive(Debug)]
@@ -72,6 +72,12 @@ fn message(id: &str, body: &str) -> IntakeMessage {
     IntakeMessage { id: id.to_owned(), body: body.as_bytes().to_vec() }
 }
 
+/// A message that asks for a task in a queue.
+fn of(id: &str, queue: &str) -> IntakeMessage {
+    let body = format!(r#"{{"taskName":"t","taskType":"nobody-offers-it","queue":"{queue}"}}"#);
+    message(id, &body)
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_acknowledged_at_first_is_acknowledged_later() {
     let system = System::start(Vec::new()).await;
@@ -97,10 +103,6 @@ async fn a_full_queue_does_not_hold_up_messages_for_others() {
     let put = PutPolicy { queue: queue.clone(), expected: 0, policy: policy.clone() };
     assert_eq!(system.node.put_policy(put).await.unwrap(), 1);
 
-    let of = |id: &str, queue: &str| {
-        let body = format!(r#"{{"taskName":"t","taskType":"nobody-offers-it","queue":"{queue}"}}"#);
-        message(id, &body)
-    };
     let inbox = Inbox::new(
         [
             vec![of("small-1", "small"), of("small-2", "small"), of("other-1", "other")],
@@ -115,6 +117,38 @@ async fn a_full_queue_does_not_hold_up_messages_for_others() {
     policy.len_max = None;
     system.node.put_policy(PutPolicy { queue, expected: 1, policy }).await.unwrap();
     assert_eq!(inbox.acknowledged(5).await[3..], ["small-2", "small-3"]);
+    taking.abort();
+    system.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_what_the_store_cannot_take_by_itself_is_rejected() {
+    let system = System::start(Vec::new()).await;
+    let refused = || StoreError::Refused { reason: "another password".to_owned() };
+    let mut errors =
+        VecDeque::from([refused(), StoreError::corrupt("b"), refused(), StoreError::corrupt("a"), refused()]);
+    // In order: two that were not to blame wait, one is tried alone and waits; then one is tried alone and taken.
+    system
+        .store
+        .plan(move |verb| if verb == "bind_queue" { errors.pop_front().map(Fault::Error) } else { None });
+    let inbox = Inbox::new([vec![of("a", "a"), of("b", "b")]], 0);
+    let (node, taken) = (system.node.clone(), inbox.clone());
+    let taking = tokio::spawn(async move { node.take_in(taken, default_namespace()).await });
+    let mut acknowledged = inbox.acknowledged(2).await;
+    acknowledged.sort();
+    assert_eq!(acknowledged, ["a", "b"]);
+    assert!(inbox.rejected.lock().unwrap().is_empty());
+    taking.abort();
+
+    system.store.plan(|verb| (verb == "bind_queue").then(|| Fault::Error(StoreError::corrupt("c"))));
+    let inbox = Inbox::new([vec![of("a-2", "a"), of("c", "c")]], 0);
+    let (node, taken) = (system.node.clone(), inbox.clone());
+    let taking = tokio::spawn(async move { node.take_in(taken, default_namespace()).await });
+    while inbox.rejected.lock().unwrap().is_empty() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert_eq!(inbox.acknowledged(1).await, ["a-2"]);
+    assert_eq!(*inbox.rejected.lock().unwrap(), ["c"]);
     taking.abort();
     system.close().await;
 }
