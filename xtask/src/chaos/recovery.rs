@@ -14,7 +14,7 @@ use super::check::Evidence;
 use super::clock::Boot;
 use super::history::Start;
 use super::nemesis::Fault;
-use super::options::WORKER_TTL;
+use super::options::{SERVER_TTL, WORKER_TTL};
 use super::plan::{Kind, Victim};
 use super::watch::Claim;
 
@@ -108,8 +108,9 @@ fn bears(other: &Fault, fault: &Fault, over: Boot, is_seen_by_lanes: bool) -> bo
     let after = match other.kind {
         // Lanes do not need workers.
         kind if is_seen_by_lanes && kind.victim() == Victim::Worker => return false,
-        // Nobody says that it is gone: until its session has run out it is given work.
+        // Nobody says that they are gone, until their sessions have run out.
         Kind::WorkerAndGuardKilled => WORKER_TTL,
+        Kind::ServerAndGuardKilled => SERVER_TTL,
         kind if kind.victim() == Victim::Worker => Duration::ZERO,
         _ => AFTERMATH,
     };

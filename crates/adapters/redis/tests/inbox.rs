@@ -66,6 +66,27 @@ fn what_was_taken_by_a_call_whose_answer_was_lost_is_given_all_the_same() {
 }
 
 #[test]
+fn what_cannot_be_put_aside_is_not_lost() {
+    run("no dead letters", async {
+        let server = RedisServer::start()?;
+        let options = support::fresh_options();
+        let intake = connect(&server.url(), &options, 1).await;
+        let dead = format!("{}:inbox:dead", options.prefix);
+        assert_eq!(server.command(&["SET", &dead, "something else"]), "+OK\r\n");
+        send(&server, &options, "bad");
+        let taken = take(&intake).await;
+        let rejected = [(taken[0].clone(), "no reason".to_owned())];
+        for _ in 0..2 {
+            intake.reject(&rejected).await.unwrap_err();
+        }
+        assert_eq!(server.command(&["DEL", &dead]), ":1\r\n");
+        intake.reject(&rejected).await.unwrap();
+        assert_eq!(server.command(&["LLEN", &dead]), ":1\r\n");
+        Some(())
+    });
+}
+
+#[test]
 fn a_taker_goes_on_after_a_restart_of_the_server() {
     run("restart", async {
         let mut server = RedisServer::start_with(&["--save", "", "--appendonly", "yes"])?;

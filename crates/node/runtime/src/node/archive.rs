@@ -2,7 +2,7 @@
 //!
 //! The end of every task is noted in its lane until it has been archived, so that none is passed over, whoever dies. An
 //! archive that cannot be reached holds up nobody else: what it has not taken waits in a line of its own. Only removal
-//! of old tasks waits with it, so that none is gone before it is archived.
+//! of tasks waits with it, so that none is gone before it is archived.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -20,9 +20,9 @@ use super::submit::SubmitError;
 const BATCH: usize = 500;
 /// Wait after the intake or the store has failed, or while a queue is full.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
-/// Messages that wait here for full queues while those behind them go on, and their bytes; when there are more, all wait.
+/// Messages that wait here while those for other queues go on, and their bytes; when there are more, all wait.
 const WAITING_MAX: usize = 5_000;
-const WAITING_BYTES_MAX: usize = 64 << 20;
+const WAITING_BYTES_MAX: usize = 8 << 20;
 
 /// A message that was taken.
 #[derive(Debug)]
@@ -37,20 +37,25 @@ struct Open {
 struct Waiting {
     open: Vec<Open>,
     bytes: usize,
-    /// Queues that some of them are for: what comes for one of these waits behind them.
-    full: HashSet<Name>,
-    /// Why the store cannot be written to, if so: nothing more is taken.
+    /// Queues that they are for, which are full or which the store failed for: what comes for one of these waits behind.
+    held: HashSet<Name>,
+    /// What the store said last.
     store_error: Option<Arc<StoreError>>,
 }
 
 impl Waiting {
     fn push(&mut self, open: Open) {
+        if let Some(queue) = &open.queue
+            && !self.held.contains(queue)
+        {
+            self.held.insert(queue.clone());
+        }
         self.bytes += open.message.body.len();
         self.open.push(open);
     }
 
     fn has_room(&self) -> bool {
-        self.store_error.is_none() && self.open.len() < WAITING_MAX && self.bytes < WAITING_BYTES_MAX
+        self.open.len() < WAITING_MAX && self.bytes < WAITING_BYTES_MAX
     }
 }
 
@@ -58,7 +63,7 @@ impl Node {
     /// Takes tasks of a namespace in, for ever.
     pub async fn take_in(&self, intake: Arc<dyn Intake>, namespace: Name) {
         let mut waiting = Waiting::default();
-        let (mut again_at, mut is_told) = (Instant::now(), false);
+        let (mut again_at, mut told) = (Instant::now(), (false, true));
         // Kept while waiting messages are tried again: one that is given up may cost a connection.
         let mut take = intake.take(BATCH);
         loop {
@@ -84,12 +89,13 @@ impl Node {
             if is_first {
                 again_at = Instant::now() + AGAIN_AFTER;
             }
-            let Waiting { open, full, store_error, .. } = &waiting;
-            if !open.is_empty() && !is_told {
+            let state = (!waiting.open.is_empty(), waiting.has_room());
+            if state.0 && told != state {
+                let Waiting { open, held, store_error, .. } = &waiting;
                 let store = store_error.as_ref().map(tracing::field::display);
-                tracing::warn!(messages = open.len(), ?full, store, "messages wait until they can be stored");
+                tracing::warn!(messages = open.len(), ?held, store, "messages wait until they can be stored");
             }
-            is_told = !open.is_empty();
+            told = state;
         }
     }
 
@@ -106,9 +112,6 @@ impl Node {
                 self.take_some(intake, namespace, vec![alone], waiting).await;
             }
             open = rest;
-            if waiting.store_error.is_some() {
-                open.drain(..).for_each(|open| waiting.push(open));
-            }
         }
     }
 
@@ -124,14 +127,14 @@ impl Node {
         let (mut taken, mut rejected, mut alone) = (Vec::new(), Vec::new(), Vec::new());
         let (mut ready, mut requests) = (Vec::new(), Vec::new());
         for Open { message, queue } in open {
-            if queue.as_ref().is_some_and(|queue| waiting.full.contains(queue)) {
+            if queue.as_ref().is_some_and(|queue| waiting.held.contains(queue)) {
                 waiting.push(Open { message, queue });
                 continue;
             }
             match read(&message) {
                 Ok(request) => {
                     let open = Open { message, queue: Some(request.queue.clone()) };
-                    if waiting.full.contains(&request.queue) {
+                    if waiting.held.contains(&request.queue) {
                         waiting.push(open);
                     } else {
                         ready.push(open);
@@ -146,19 +149,16 @@ impl Node {
         for (open, answer) in ready.into_iter().zip(answers) {
             match answer {
                 Ok(_) => taken.push(open.message.id),
-                Err(SubmitError::QueueFull { .. }) => {
-                    waiting.full.extend(open.queue.clone());
-                    waiting.push(open);
-                }
+                Err(SubmitError::QueueFull { .. }) => waiting.push(open),
                 Err(error @ (SubmitError::Invalid(_) | SubmitError::RequestIdReused { .. })) => {
                     rejected.push((open.message, error.to_string()));
                 }
                 Err(SubmitError::Store(error)) => match &*error {
-                    StoreError::TooLarge { .. } | StoreError::Corrupt { .. } if is_alone => {
+                    StoreError::TooLarge { .. } if is_alone => {
                         rejected.push((open.message, error.to_string()));
                     }
-                    StoreError::TooLarge { .. } | StoreError::Corrupt { .. } => alone.push(open),
-                    // No fault of the message, such as a password that has changed.
+                    StoreError::TooLarge { .. } => alone.push(open),
+                    // No fault of the message: the store is away, or its password or what it has of this queue is wrong.
                     _ => {
                         waiting.store_error = Some(error);
                         waiting.push(open);

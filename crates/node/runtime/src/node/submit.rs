@@ -99,14 +99,24 @@ impl Node {
         let mut answers: Vec<Option<Result<Submitted, SubmitError>>> = Vec::new();
         answers.resize_with(requests.len(), || None);
         let mut lanes: BTreeMap<LaneId, Vec<(usize, NewTask)>> = BTreeMap::new();
+        let mut away = None;
         for (at, request) in requests.into_iter().enumerate() {
-            let placed = match not_internal(&request) {
-                Ok(()) => self.place(namespace, request).await,
-                Err(error) => Err(error.into()),
+            let placed = match (not_internal(&request), &away) {
+                (Err(error), _) => Err(error.into()),
+                // A store that does not answer is not waited for by each of them.
+                (Ok(()), Some(away)) => Err(SubmitError::Store(Arc::clone(away))),
+                (Ok(()), None) => self.place(namespace, request).await,
             };
             match placed {
                 Ok(task) => lanes.entry(task.id.lane()).or_default().push((at, task)),
-                Err(error) => answers[at] = Some(Err(error)),
+                Err(error) => {
+                    if let SubmitError::Store(error) = &error
+                        && error.is_retryable()
+                    {
+                        away = Some(Arc::clone(error));
+                    }
+                    answers[at] = Some(Err(error));
+                }
             }
         }
         let submitted = join_all(lanes.into_iter().map(|(lane, tasks)| async move {

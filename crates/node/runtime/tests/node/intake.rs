@@ -124,30 +124,24 @@ async fn a_full_queue_does_not_hold_up_messages_for_others() {
 #[tokio::test(flavor = "multi_thread")]
 async fn only_what_the_store_cannot_take_by_itself_is_rejected() {
     let system = System::start(Vec::new()).await;
-    let refused = || StoreError::Refused { reason: "another password".to_owned() };
-    let mut errors =
-        VecDeque::from([refused(), StoreError::corrupt("b"), refused(), StoreError::corrupt("a"), refused()]);
-    // In order: two that were not to blame wait, one is tried alone and waits; then one is tried alone and taken.
-    system
-        .store
-        .plan(move |verb| if verb == "bind_queue" { errors.pop_front().map(Fault::Error) } else { None });
-    let inbox = Inbox::new([vec![of("a", "a"), of("b", "b")]], 0);
+    let refused = StoreError::Refused { reason: "another password".to_owned() };
+    let too_large = || StoreError::TooLarge { what: "submit", size: 2, max: 1 };
+    // The first two of the batch are not to blame, the third is, and the fourth only seems to be.
+    let mut errors = VecDeque::from([
+        Some(refused),
+        Some(StoreError::corrupt("a policy that cannot be read")),
+        Some(too_large()),
+        Some(too_large()),
+        Some(too_large()),
+        None,
+    ]);
+    system.store.plan(move |verb| {
+        if verb == "bind_queue" { errors.pop_front().flatten().map(Fault::Error) } else { None }
+    });
+    let inbox = Inbox::new([["a", "b", "c", "d"].map(|name| of(name, name)).to_vec()], 0);
     let (node, taken) = (system.node.clone(), inbox.clone());
     let taking = tokio::spawn(async move { node.take_in(taken, default_namespace()).await });
-    let mut acknowledged = inbox.acknowledged(2).await;
-    acknowledged.sort();
-    assert_eq!(acknowledged, ["a", "b"]);
-    assert!(inbox.rejected.lock().unwrap().is_empty());
-    taking.abort();
-
-    system.store.plan(|verb| (verb == "bind_queue").then(|| Fault::Error(StoreError::corrupt("c"))));
-    let inbox = Inbox::new([vec![of("a-2", "a"), of("c", "c")]], 0);
-    let (node, taken) = (system.node.clone(), inbox.clone());
-    let taking = tokio::spawn(async move { node.take_in(taken, default_namespace()).await });
-    while inbox.rejected.lock().unwrap().is_empty() {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    assert_eq!(inbox.acknowledged(1).await, ["a-2"]);
+    assert_eq!(inbox.acknowledged(3).await, ["d", "a", "b"]);
     assert_eq!(*inbox.rejected.lock().unwrap(), ["c"]);
     taking.abort();
     system.close().await;

@@ -479,3 +479,21 @@ async fn a_lane_that_gets_its_owner_puts_a_gap_into_the_events() {
     assert!(matches!(from_start.next().await, Some(StreamItem::Event(_, _))));
     system.close().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_waits_once_for_a_store_that_is_away() {
+    let system = System::start(Vec::new()).await;
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&asked);
+    system.store.plan(move |verb| {
+        (verb == "bind_queue").then(|| {
+            count.fetch_add(1, Ordering::Relaxed);
+            Fault::Error(StoreError::unavailable("away"))
+        })
+    });
+    let of_queue = |queue| TaskRequest { queue: name(queue), ..request("nobody-offers-it") };
+    let answers = system.node.submit(&default_namespace(), ["a", "b", "c"].map(of_queue).to_vec()).await;
+    assert!(answers.iter().all(|answer| matches!(answer, Err(SubmitError::Store(_)))), "{answers:?}");
+    assert_eq!(asked.load(Ordering::Relaxed), 1);
+    system.close().await;
+}
