@@ -281,7 +281,12 @@ impl GuardProcess {
                     return Ok(());
                 }
             }
+            let had_worker = self.socket.is_some();
             self.flush();
+            if had_worker && self.socket.is_none() {
+                // It was found gone while it was told something: where nothing is left to end, nobody would wake us.
+                continue;
+            }
             self.alarm.set(self.wake_at())?;
             match epoll::wait(&self.epoll, spare_capacity(&mut events), None) {
                 Ok(_) | Err(Errno::INTR) => {}
