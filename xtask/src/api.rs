@@ -1,4 +1,4 @@
-//! Fuzzes the API of a real server by its own description, with schemathesis from the Python package index.
+//! Fuzzes the API of a real server by its own strict description, with schemathesis from the Python package index.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -29,7 +29,8 @@ pub(crate) fn check() -> Result<()> {
     let checked = run(Command::new(program)
         .arg("--config-file")
         .arg(root().join("xtask/schemathesis.toml"))
-        .args(["run", &format!("{}/api/openapi.json", server.url), "--checks=all", "--mode=all"])
+        .args(["run", &format!("{}/api/openapi-strict.json", server.url), "--url", &server.url])
+        .args(["--checks=all", "--mode=all"])
         .args(["--phases=examples,coverage,fuzzing,stateful", "--max-examples", EXAMPLES, "--seed", SEED])
         // A stream never ends by itself, and a worker that was drained is gone.
         .args(["--exclude-path=/api/v1/events", "--exclude-path=/api/v1/workers/{name}/drain"])
@@ -46,14 +47,7 @@ fn install() -> Result<PathBuf> {
     let venv = target().join("schemathesis");
     let program = venv.join("bin/schemathesis");
     if !program.exists() {
-        let make = || run(Command::new("python3").args(["-m", "venv"]).arg(&venv));
-        // On Debian that is a package of its own.
-        make().or_else(|_| servers::install(&["python3-venv"]).and_then(|()| make())).context(
-            "schemathesis needs Python with venv; on Debian or Ubuntu: apt-get install python3-venv",
-        )?;
-        run(Command::new(venv.join("bin/pip"))
-            .args(["install", "--quiet", "-r"])
-            .arg(root().join(PACKAGES)))?;
+        servers::venv(&venv, &root().join(PACKAGES))?;
     }
     Ok(program)
 }

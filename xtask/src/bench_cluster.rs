@@ -169,7 +169,8 @@ impl Bed<'_> {
         }
         let workers = (0..WORKERS)
             .map(|n| {
-                Worker::start(program, &url, &work.join(format!("worker-{count}-{n}{}", cores.is_some())))
+                let data = work.join(format!("worker-{count}-{n}{}", cores.is_some()));
+                Worker::start(program, &url, &data, &[])
             })
             .collect::<Result<Vec<_>>>()?;
         let said = Command::new(program)
@@ -217,7 +218,7 @@ fn shown(cores: Option<f64>) -> String {
 
 /// Fills the paused queue.
 async fn fill(client: &Client, tasks: u64) -> Result<()> {
-    client.pause_queue(SPREAD_QUEUE).await?;
+    client.pause_queue(SPREAD_QUEUE, true).await?;
     let payload = "x".repeat(PAYLOAD);
     let task = TaskRequest { queue: Some(SPREAD_QUEUE.to_owned()), ..TaskRequest::new("t", "NOOP", payload) };
     let batch = vec![task; usize::try_from(BATCH)?];
@@ -245,13 +246,14 @@ async fn drain(client: &Client) -> Result<()> {
 }
 
 /// A worker process, ended with this.
-struct Worker(Child);
+pub(crate) struct Worker(Child);
 
 impl Worker {
-    fn start(program: &Path, url: &str, data: &Path) -> Result<Self> {
+    pub(crate) fn start(program: &Path, url: &str, data: &Path, args: &[&str]) -> Result<Self> {
         let child = Command::new(program)
             .args(["worker", "--store", url, "--data-dir"])
             .arg(data)
+            .args(args)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
@@ -292,7 +294,7 @@ fn seconds_of(line: &str, fields: &[usize]) -> f64 {
 /// Whole lives of tasks a second on PostgreSQL: inserted, assigned and finished, each written; the three of different
 /// tasks in one transaction, on two connections.
 async fn postgres_alone(url: &str, tasks: u64) -> Result<f64> {
-    println!("  three writes, postgres");
+    println!("  three writes, postgres, sslmode=disable");
     let connect = async || -> Result<tokio_postgres::Client> {
         let (client, connection) = tokio_postgres::connect(url, NoTls).await?;
         tokio::spawn(connection);

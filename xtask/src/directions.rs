@@ -26,6 +26,7 @@ const RULES: &[Rule] = &[
         may_use: &["engine/core", "engine/ports", "engine/local", "engine/schedule", "engine/workflow"],
         tests_may_use: &[],
     },
+    Rule { of: TESTKIT, may_use: &[], tests_may_use: &[] },
     // Adapters are compared with the memory store, but only in tests.
     Rule { of: "adapters/*", may_use: &["engine/core", "engine/ports"], tests_may_use: &["engine/local"] },
     Rule {
@@ -46,6 +47,9 @@ const RULES: &[Rule] = &[
     },
     Rule { of: "xtask", may_use: &["*"], tests_may_use: &[] },
 ];
+
+/// Starts servers for tests: all tests may use it, and nothing that is shipped.
+const TESTKIT: &str = "engine/testkit";
 
 /// Crates that `core` must not use, directly or through others: what reads a clock, draws random numbers, does I/O or
 /// runs tasks. An entry that ends in `*` names all that begin so.
@@ -124,6 +128,12 @@ fn judge(from: &str, to: &str, dev: bool) -> Option<String> {
     let Some(rule) = RULES.iter().find(|rule| fits(rule.of, from)) else {
         return Some(format!("{from} has no rule: say in {} what it may use", file!()));
     };
+    if to == TESTKIT && (dev || from == "xtask") {
+        return None;
+    }
+    if to == TESTKIT {
+        return Some(format!("{from} must not use {to}, except as a dev-dependency of its tests"));
+    }
     let allowed = |patterns: &[&str]| patterns.iter().any(|pattern| fits(pattern, to));
     if allowed(rule.may_use) || dev && (from == to || allowed(rule.tests_may_use)) {
         return None;
@@ -171,6 +181,9 @@ mod tests {
             ("adapters/redis", "engine/local", true),
             ("edge/tasklane", "adapters/redis", false),
             ("xtask", "engine/sim", false),
+            ("engine/core", "engine/testkit", true),
+            ("adapters/redis", "engine/testkit", true),
+            ("edge/tasklane", "engine/testkit", true),
         ] {
             assert_eq!(judge(from, to, dev), None);
         }
@@ -188,6 +201,9 @@ mod tests {
             ("adapters/redis", "node/runtime", false),
             ("node/runtime", "adapters/redis", true),
             ("edge/tasklane", "engine/sim", false),
+            ("edge/tasklane", "engine/testkit", false),
+            ("node/runtime", "engine/testkit", false),
+            ("engine/testkit", "engine/core", false),
         ] {
             assert!(judge(from, to, dev).is_some(), "{from} → {to}");
         }

@@ -6,8 +6,10 @@ mod api;
 mod bench_cluster;
 mod bench_lane;
 mod bench_limits;
+mod bench_strategies;
 mod cargo;
 mod chaos;
+mod clients;
 mod directions;
 mod figures;
 mod generate;
@@ -41,6 +43,8 @@ enum Command {
     BenchLimits(bench_limits::Options),
     /// Measures Tasklane on PostgreSQL and on Redis beside what these alone can do, and a second server
     BenchCluster(bench_cluster::Options),
+    /// Measures how bursts are spread over workers, and how soon their tasks start
+    BenchStrategies(bench_strategies::Options),
     /// Runs the simulator
     Sim(sim::Options),
     /// Writes the Rust that is made of the `.proto` files
@@ -65,6 +69,7 @@ fn main() -> ExitCode {
         Command::BenchLane(options) => bench_lane::run(&options),
         Command::BenchLimits(options) => bench_limits::run(&options),
         Command::BenchCluster(options) => bench_cluster::run(&options),
+        Command::BenchStrategies(options) => bench_strategies::run(&options),
         Command::Sim(options) => sim::run_command(&options),
         Command::Gen => generate::run(),
         Command::Chaos(options) => chaos::run_command(&options),

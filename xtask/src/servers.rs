@@ -2,6 +2,7 @@
 
 use std::env;
 use std::fs;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
@@ -17,10 +18,15 @@ struct Server {
 const SERVERS: &[Server] = &[
     Server { program: "redis-server", package: "redis-server" },
     Server { program: "postgres", package: "postgresql" },
+    Server { program: "pgbouncer", package: "pgbouncer" },
+    // Makes the certificates of private authorities.
+    Server { program: "openssl", package: "openssl" },
 ];
 
 /// Debian keeps the programs of each version of PostgreSQL in a folder of its own, out of the path. Tests look there too.
 const POSTGRES_VERSIONS: &str = "/usr/lib/postgresql";
+/// Servers that belong to the system lie here, which is not in every user's path.
+const SYSTEM_PROGRAMS: &str = "/usr/sbin";
 
 pub(crate) fn ensure() -> Result<()> {
     let missing: Vec<&Server> = SERVERS.iter().filter(|server| !is_installed(server.program)).collect();
@@ -48,7 +54,9 @@ pub(crate) fn ensure() -> Result<()> {
 fn is_installed(program: &str) -> bool {
     let path = env::var_os("PATH").unwrap_or_default();
     let versions = fs::read_dir(POSTGRES_VERSIONS).into_iter().flatten().flatten();
-    let mut folders = env::split_paths(&path).chain(versions.map(|version| version.path().join("bin")));
+    let mut folders = env::split_paths(&path)
+        .chain([SYSTEM_PROGRAMS.into()])
+        .chain(versions.map(|version| version.path().join("bin")));
     folders.any(|folder| folder.join(program).is_file())
 }
 
@@ -74,6 +82,16 @@ pub(crate) fn install(packages: &[&str]) -> Result<()> {
         [&["install", "-y", "--no-install-recommends", "-o", "DPkg::Lock::Timeout=300"], packages].concat();
     // The list of packages may be missing or too old to install from.
     apt(&install).or_else(|_| apt(&["update"]).and_then(|()| apt(&install)))
+}
+
+/// Makes a Python environment of pinned packages.
+pub(crate) fn venv(folder: &Path, requirements: &Path) -> Result<()> {
+    let make = || run(Command::new("python3").args(["-m", "venv"]).arg(folder));
+    // On Debian that is a package of its own.
+    make()
+        .or_else(|_| install(&["python3-venv"]).and_then(|()| make()))
+        .context("the check needs Python with venv; on Debian or Ubuntu: apt-get install python3-venv")?;
+    run(Command::new(folder.join("bin/pip")).args(["install", "--quiet", "-r"]).arg(requirements))
 }
 
 fn is_root() -> Result<bool> {

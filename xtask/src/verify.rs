@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use clap::builder::PossibleValuesParser;
 
 use crate::cargo::{cargo, run as run_program};
-use crate::{api, chaos, directions, generate, licences, paths, servers, sim, upgrade};
+use crate::{api, chaos, clients, directions, generate, licences, paths, servers, sim, upgrade};
 
 type Check = fn() -> Result<()>;
 
@@ -25,6 +25,7 @@ const STEPS: &[(&str, Check)] = &[
     ("servers", servers::ensure),
     ("tests", tests),
     ("api", api::check),
+    ("clients", clients::check),
     ("sim", sim::check),
     ("chaos", chaos::check),
     ("upgrade", upgrade::check),

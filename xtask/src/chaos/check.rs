@@ -359,7 +359,7 @@ fn ends(evidence: &Evidence) -> Vec<String> {
                 let lost = task.more.get("lostCount").and_then(Value::as_u64).unwrap_or(0);
                 let is_right = match why {
                     "lost_limit" => lost > u64::from(BOUNDS.lost_max),
-                    _ => behaviour == Behaviour::Fails && task.retry_count >= RETRIES_OF_FAILING,
+                    _ => behaviour == Behaviour::Fails && task.retries_used >= RETRIES_OF_FAILING,
                 };
                 if !is_right {
                     let error = task.error.as_ref().map_or("", |error| error.message.as_str());

@@ -76,7 +76,8 @@ impl Database {
     /// The URL by which it is reached at an address.
     pub(super) fn url(&self, at: SocketAddr) -> String {
         match &self.kind {
-            Kind::Postgres(_) => format!("postgres://tasklane@{at}/postgres"),
+            // Figures name the mode: TLS would be a part of them.
+            Kind::Postgres(_) => format!("postgres://tasklane@{at}/postgres?sslmode=disable"),
             Kind::Redis => format!("redis://{at}"),
         }
     }

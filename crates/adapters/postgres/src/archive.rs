@@ -10,7 +10,7 @@ use tokio::sync::OnceCell;
 use tokio_postgres::types::ToSql;
 
 use crate::columns::Column;
-use crate::connect::{Database, PostgresOptions};
+use crate::connect::{Database, PostgresOptions, Use};
 use crate::error::CallError;
 use crate::migrate::{self, migrate};
 
@@ -28,10 +28,14 @@ pub struct PostgresArchive {
 }
 
 impl PostgresArchive {
+    /// The fewest connections that an archive works with.
+    pub const CONNECTIONS_MIN: usize = Use::Archive.connections_min();
+
     /// Opens the archive that a URL names, as [`PostgresStore::connect`](crate::PostgresStore::connect) does, and makes
     /// its tables. One that cannot be reached is opened too: what is given to it waits, and nothing else has to.
     pub async fn connect(url: &str, options: &PostgresOptions) -> Result<Self, StoreError> {
-        let archive = Self { database: Database::from_url(url, options)?, made: OnceCell::new() };
+        let archive =
+            Self { database: Database::from_url(url, options, Use::Archive)?, made: OnceCell::new() };
         match archive.make().await {
             Err(error) if !error.is_retryable() => Err(error),
             Ok(()) | Err(_) => Ok(archive),
@@ -39,7 +43,11 @@ impl PostgresArchive {
     }
 
     async fn make(&self) -> Result<(), StoreError> {
-        self.made.get_or_try_init(|| migrate(&self.database, &migrate::ARCHIVE)).await.copied()
+        let make = async || {
+            self.database.probe().await?;
+            migrate(&self.database, &migrate::ARCHIVE).await
+        };
+        self.made.get_or_try_init(make).await.copied()
     }
 
     /// Ends its connections. It takes nothing afterwards.

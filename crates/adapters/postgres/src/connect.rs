@@ -2,28 +2,26 @@
 //!
 //! Owners commit over two connections of their own ([`Link`]); all else goes over a small pool. Statements name their
 //! schema and take nothing from the session but its timeouts and the way they are planned, so a pooler in between does
-//! no harm as long as it keeps prepared statements.
+//! no harm as long as it keeps prepared statements, which is probed (`pooler.rs`).
 
-use std::future::poll_fn;
-use std::pin::Pin;
 use std::str::FromStr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use deadpool_postgres::{Connect, Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime};
+use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime};
 use tasklane_core::id::LaneId;
 use tasklane_ports::StoreError;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
-use tokio_postgres::config::{SslMode, TargetSessionAttrs};
-use tokio_postgres::types::ToSql;
-use tokio_postgres::{AsyncMessage, Client, Config, Error, NoTls, Notification, Row, Statement};
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{Client, Config, Error, Notification, Row, Statement};
 
 use crate::error::CallError;
 use crate::link::Link;
+use crate::opener::Opener;
 use crate::plan::Write;
 use crate::statements::Statements;
+use crate::target::Target;
 use crate::tls::Tls;
 
 /// How to use a server.
@@ -32,7 +30,8 @@ pub struct PostgresOptions {
     /// The schema that everything lies in; it is made if it is not there. Two deployments with different schemas can
     /// share a database. `?schema=…` in the URL goes first.
     pub schema: String,
-    /// Most connections for all but commits, which have two of their own.
+    /// Most connections at one time. Each store, coordinator and archive has this many for itself: a store at least
+    /// [`PostgresStore::CONNECTIONS_MIN`](crate::PostgresStore::CONNECTIONS_MIN), two of which only commit.
     pub connections: usize,
     /// A call without an answer for this long has failed; whether it was applied is unknown. The server gives a
     /// statement up a little earlier, and then it was not.
@@ -48,11 +47,49 @@ impl Default for PostgresOptions {
     fn default() -> Self {
         Self {
             schema: "tasklane".to_owned(),
-            connections: 8,
+            connections: 10,
             response_timeout: Duration::from_secs(5),
             connect_timeout: Duration::from_secs(2),
             claim_patience: Duration::from_millis(1250),
         }
+    }
+}
+
+/// Connections that only commit.
+const LINKS: usize = 2;
+
+/// The adapter that uses a database, which decides how its connections are shared out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Use {
+    /// Two connections for commits, and a pool.
+    Store,
+    /// A connection that listens, and others that are opened one by one. There is no pool.
+    Coordinator,
+    /// A pool.
+    Archive,
+}
+
+impl Use {
+    /// The fewest connections that it works with.
+    pub(crate) const fn connections_min(self) -> usize {
+        match self {
+            Self::Store => LINKS + 2,
+            Self::Coordinator | Self::Archive => 2,
+        }
+    }
+
+    /// Connections of the pool.
+    fn pooled(self, connections: usize) -> Result<usize, String> {
+        let (role, min) = (format!("{self:?}").to_lowercase(), self.connections_min());
+        if connections < min {
+            return Err(format!(
+                "{connections} connections are too few for the {role}: give it at least {min}"
+            ));
+        }
+        Ok(match self {
+            Self::Store => connections - LINKS,
+            Self::Coordinator | Self::Archive => connections,
+        })
     }
 }
 
@@ -61,7 +98,8 @@ impl Default for PostgresOptions {
 pub(crate) struct Database {
     opener: Opener,
     pool: Pool,
-    links: [Link; 2],
+    links: [Link; LINKS],
+    claims: Semaphore,
     pub(crate) schema: Schema,
     pub(crate) statements: Statements,
     pub(crate) options: PostgresOptions,
@@ -70,38 +108,48 @@ pub(crate) struct Database {
 
 impl Database {
     /// Reads a URL. Nothing is connected yet.
-    pub(crate) fn from_url(url: &str, options: &PostgresOptions) -> Result<Self, StoreError> {
+    pub(crate) fn from_url(url: &str, options: &PostgresOptions, role: Use) -> Result<Self, StoreError> {
         let refused = |reason: String| StoreError::Refused { reason };
-        let Target { url, schema, ssl_mode, root_certs } = Target::parse(url);
+        let pooled = role.pooled(options.connections).map_err(refused)?;
+        let Target { url, schema, tls } = Target::parse(url).map_err(refused)?;
         let schema = Schema::new(schema.unwrap_or_else(|| options.schema.clone())).map_err(refused)?;
         let config = Config::from_str(&url).map_err(|error| {
             let cause =
                 std::error::Error::source(&error).map_or_else(String::new, |cause| format!(": {cause}"));
             refused(format!("{error}{cause}; a URL looks like postgres://user:password@host:5432/database"))
         })?;
-        let tls = Tls::new(ssl_mode.as_deref(), root_certs.as_deref()).map_err(refused)?;
-        let opener = Opener::new(config, tls, options);
+        let tls = Tls::new(&tls).map_err(refused)?;
+        let opener = Opener::new(&config, tls, options);
         let manager = Manager::from_connect(
-            opener.config.clone(),
+            opener.first_config(),
             opener.clone(),
             ManagerConfig { recycling_method: RecyclingMethod::Fast },
         );
         let pool = Pool::builder(manager)
-            .max_size(options.connections.max(1))
+            .max_size(pooled)
             .runtime(Runtime::Tokio1)
             .wait_timeout(Some(options.response_timeout))
-            .create_timeout(Some(options.connect_timeout))
+            .create_timeout(Some(opener.timeout()))
             .build()
             .map_err(|error| refused(error.to_string()))?;
         Ok(Self {
             opener,
             pool,
             links: Default::default(),
+            // A claim that waits has one connection, and the search for the transaction that it waits for another.
+            claims: Semaphore::new(pooled.saturating_sub(1).max(1)),
             statements: Statements::new(&schema.quoted),
             schema,
             options: options.clone(),
             closed: AtomicBool::new(false),
         })
+    }
+
+    /// Refuses a pooler that loses prepared statements.
+    pub(crate) async fn probe(&self) -> Result<(), CallError> {
+        let timeout = self.opener.timeout() + self.options.response_timeout;
+        let probed = tokio::time::timeout(timeout, self.opener.probe()).await;
+        probed.map_err(|_| CallError::NoneFree)?.map_err(CallError::NoConnection)
     }
 
     /// A connection of the pool, for a few statements.
@@ -131,7 +179,7 @@ impl Database {
         if self.is_closed() {
             return Err(CallError::Closed);
         }
-        let opened = tokio::time::timeout(self.options.connect_timeout, self.opener.open(heard)).await;
+        let opened = tokio::time::timeout(self.opener.timeout(), self.opener.open(heard)).await;
         opened.map_err(|_| CallError::NoneFree)?.map_err(CallError::NoConnection)
     }
 
@@ -143,6 +191,19 @@ impl Database {
     ) -> Result<Vec<Row>, CallError> {
         let client = self.pooled().await?;
         let answer = self.query_on(&client, sql, params).await;
+        used(client, answer)
+    }
+
+    /// Claims a lane, by a statement that is not prepared. One connection of the pool is left for others.
+    pub(crate) async fn claim(
+        &self,
+        sql: &str,
+        params: &[(&(dyn ToSql + Sync), Type)],
+    ) -> Result<Vec<Row>, CallError> {
+        let turn = tokio::time::timeout(self.options.response_timeout, self.claims.acquire()).await;
+        let _turn = turn.map_err(|_| CallError::NoneFree)?.map_err(|_| CallError::Closed)?;
+        let client = self.pooled().await?;
+        let answer = self.in_time(client.query_typed(sql, params)).await;
         used(client, answer)
     }
 
@@ -235,57 +296,6 @@ fn used<T>(client: Object, answer: Result<T, CallError>) -> Result<T, CallError>
     answer
 }
 
-/// Makes connections, all in the same way.
-#[derive(Clone, Debug)]
-pub(crate) struct Opener {
-    config: Config,
-    tls: Tls,
-    settings: Arc<str>,
-}
-
-impl Opener {
-    fn new(mut config: Config, tls: Tls, options: &PostgresOptions) -> Self {
-        config.ssl_mode(match tls {
-            Tls::Off => SslMode::Disable,
-            Tls::On(_) => SslMode::Require,
-        });
-        if config.get_application_name().is_none() {
-            config.application_name("tasklane");
-        }
-        if config.get_connect_timeout().is_none() {
-            config.connect_timeout(options.connect_timeout);
-        }
-        config.tcp_user_timeout(options.response_timeout);
-        // After a failover the old server may still be there, and only reads.
-        config.target_session_attrs(TargetSessionAttrs::ReadWrite);
-        // Given up by the server before it is given up here, so that the outcome is known.
-        let timeout = options.response_timeout.mul_f32(0.9).as_millis().max(1);
-        let settings = format!(
-            "SET statement_timeout = {timeout}; SET idle_in_transaction_session_timeout = {idle}; {PLANNING}",
-            idle = 4 * timeout
-        );
-        Self { config, tls, settings: settings.into() }
-    }
-
-    async fn open(
-        &self,
-        heard: impl FnMut(Notification) + Send + 'static,
-    ) -> Result<(Client, JoinHandle<()>), Error> {
-        let (client, driver) = match &self.tls {
-            Tls::Off => {
-                let (client, connection) = self.config.connect(NoTls).await?;
-                (client, tokio::spawn(drive(connection, heard)))
-            }
-            Tls::On(tls) => {
-                let (client, connection) = self.config.connect(tls.clone()).await?;
-                (client, tokio::spawn(drive(connection, heard)))
-            }
-        };
-        client.batch_execute(&self.settings).await?;
-        Ok((client, driver))
-    }
-}
-
 /// A connection that is closed when this is dropped, whatever the server is still asked.
 #[derive(Debug)]
 pub(crate) struct Connection {
@@ -296,33 +306,6 @@ pub(crate) struct Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         self.driver.abort();
-    }
-}
-
-/// Keeps a connection going until it ends. How it ends is told to those who use it.
-async fn drive<S, T>(mut connection: tokio_postgres::Connection<S, T>, mut heard: impl FnMut(Notification))
-where
-    S: AsyncRead + AsyncWrite + Unpin,
-    T: AsyncRead + AsyncWrite + Unpin,
-{
-    while let Some(Ok(message)) = poll_fn(|cx| connection.poll_message(cx)).await {
-        if let AsyncMessage::Notification(notification) = message {
-            heard(notification);
-        }
-    }
-}
-
-/// All statements go through indexes, step by step, whatever the tables hold and however old the server's statistics of
-/// them are. (Compiling a plan pays only for those that run for long.)
-const PLANNING: &str = "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET enable_bitmapscan = off; \
-                        SET enable_hashjoin = off; SET enable_mergejoin = off; SET jit = off";
-
-impl Connect for Opener {
-    fn connect(
-        &self,
-        _: &Config,
-    ) -> Pin<Box<dyn Future<Output = Result<(Client, JoinHandle<()>), Error>> + Send + '_>> {
-        Box::pin(self.open(|_| {}))
     }
 }
 
@@ -350,54 +333,12 @@ impl Schema {
     }
 }
 
-/// The parts of a URL: what the client takes, and what is ours.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Target {
-    url: String,
-    schema: Option<String>,
-    ssl_mode: Option<String>,
-    root_certs: Option<String>,
-}
-
-impl Target {
-    fn parse(url: &str) -> Self {
-        let (base, query) = url.split_once('?').unwrap_or((url, ""));
-        let mut target = Self::default();
-        let mut others = Vec::new();
-        for part in query.split('&').filter(|part| !part.is_empty()) {
-            match part.split_once('=') {
-                Some(("schema", value)) => target.schema = Some(value.to_owned()),
-                Some(("sslmode", value)) => target.ssl_mode = Some(value.to_owned()),
-                Some(("sslrootcert", value)) => target.root_certs = Some(value.replace("%2F", "/")),
-                _ => others.push(part),
-            }
-        }
-        let query = if others.is_empty() { String::new() } else { format!("?{}", others.join("&")) };
-        target.url = format!("{base}{query}");
-        target
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn the_schema_is_taken_out_of_the_url() {
-        let target = |url: &str, schema: Option<&str>| {
-            let (url, schema) = (url.to_owned(), schema.map(str::to_owned));
-            Target { url, schema, ..Target::default() }
-        };
-        assert_eq!(Target::parse("postgres://u:p@h:1/d"), target("postgres://u:p@h:1/d", None));
-        assert_eq!(
-            Target::parse("postgres:///d?host=/run/postgresql&schema=a&application_name=b"),
-            target("postgres:///d?host=/run/postgresql&application_name=b", Some("a"))
-        );
-        assert_eq!(Target::parse("postgres://h/d?schema=b"), target("postgres://h/d", Some("b")));
-    }
-
     fn refused(url: &str) -> String {
-        match Database::from_url(url, &PostgresOptions::default()) {
+        match Database::from_url(url, &PostgresOptions::default(), Use::Store) {
             Err(StoreError::Refused { reason }) => reason,
             other => panic!("not refused: {other:?}"),
         }
@@ -410,7 +351,11 @@ mod tests {
             ("postgres://h/d?schema=pg_x", "pg_"),
             ("postgres://h/d?schema=", "letters, digits"),
             ("postgres://h/d?sslmode=maybe", "verify-full"),
-            ("postgres://h/d?sslmode=require&sslrootcert=/nowhere", "/nowhere"),
+            ("postgres://h/d?sslmode=require&sslrootcert=/nowhere", "sslrootcert=/nowhere"),
+            ("postgres://h/d?sslcert=/c", "sslkey="),
+            ("postgres://h/d?sslkey=/k", "sslcert="),
+            ("postgres://h/d?sslcert=/nowhere&sslkey=/k", "sslcert=/nowhere"),
+            ("postgres://a,b/d?target_session_attrs=read-only", "read-write"),
             ("postgres://h/d?colour=red", "colour"),
             ("postgres://h:port/d", "postgres://user:password@host"),
         ] {
@@ -424,7 +369,7 @@ mod tests {
         for url in
             ["postgres:///d?host=/run/postgresql", "postgresql://u@a:1,b:2/d?schema=x", "postgres://h/d"]
         {
-            Database::from_url(url, &PostgresOptions::default()).unwrap();
+            Database::from_url(url, &PostgresOptions::default(), Use::Store).unwrap();
         }
     }
 }

@@ -20,11 +20,12 @@ use tasklane_ports::{
     Coordinator, CoordinatorCapabilities, CoordinatorError, OpenSession, SessionToken, StoreError, View,
     Watch, codec,
 };
+use tokio::sync::Semaphore;
 use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
 use uuid::Uuid;
 
-use crate::connect::{Connection, Database, PostgresOptions};
+use crate::connect::{Connection, Database, PostgresOptions, Use};
 use crate::error::{CallError, unexpected};
 use crate::listen::{Listening, Told};
 use crate::migrate::{self, migrate};
@@ -34,8 +35,10 @@ use crate::rows::{column, number};
 const TTL_MIN: Duration = Duration::from_secs(1);
 /// A renewal that takes longer is made again over another connection, while there is time for it.
 const RESPONSE_TIMEOUT_MAX: Duration = Duration::from_secs(2);
-/// Connections that are kept.
+/// Connections that are kept while they are not used.
 const IDLE_MAX: usize = 4;
+/// The connection that listens.
+const LISTENING: usize = 1;
 
 /// The coordinator in a schema of a database. Watches outlive it, unless it is told to disconnect.
 #[derive(Debug)]
@@ -45,18 +48,23 @@ pub struct PostgresCoordinator {
 }
 
 impl PostgresCoordinator {
+    /// The fewest connections that a coordinator works with.
+    pub const CONNECTIONS_MIN: usize = Use::Coordinator.connections_min();
+
     /// Opens the coordinator that a URL names, as [`PostgresStore::connect`](crate::PostgresStore::connect) does. Where
     /// the store is reached through a pooler, the coordinator should go past it, to hear of changes at once.
     pub async fn connect(url: &str, options: &PostgresOptions) -> Result<Self, StoreError> {
         let response_timeout = options.response_timeout.min(RESPONSE_TIMEOUT_MAX);
-        let database = Database::from_url(url, &PostgresOptions { response_timeout, ..options.clone() })?;
+        let options = PostgresOptions { response_timeout, ..options.clone() };
+        let database = Database::from_url(url, &options, Use::Coordinator)?;
         migrate(&database, &migrate::STORE).await?;
         let statements = Statements::new(&database.schema.quoted);
+        let turns = Semaphore::new(options.connections - LISTENING);
         let channel = format!("tasklane_members_{}", database.schema.name);
         // A longer name would be refused.
         let channel = channel.chars().take(63).collect();
         let members = Members {
-            calls: Arc::new(Calls { database, idle: Mutex::default() }),
+            calls: Arc::new(Calls { database, turns, idle: Mutex::default() }),
             statements,
             channel,
             told: Arc::default(),
@@ -342,11 +350,15 @@ fn coordinator_error(error: StoreError) -> CoordinatorError {
 #[derive(Debug)]
 pub(crate) struct Calls {
     pub(crate) database: Database,
+    /// One for each connection that may be open.
+    turns: Semaphore,
     idle: Mutex<Vec<Connection>>,
 }
 
 impl Calls {
     pub(crate) async fn query(&self, sql: &str, params: Params<'_>) -> Result<Vec<Row>, CallError> {
+        let turn = tokio::time::timeout(self.database.options.response_timeout, self.turns.acquire()).await;
+        let _turn = turn.map_err(|_| CallError::NoneFree)?.map_err(|_| CallError::Closed)?;
         let idle = self.lock().pop();
         let connection = match idle.filter(|connection| !connection.client.is_closed()) {
             Some(connection) => connection,

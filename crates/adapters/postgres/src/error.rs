@@ -5,13 +5,15 @@
 //! knows, and that is also so when the connection ended with a reason: a server that shuts down may have committed
 //! before it said so.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::time::Duration;
 
 use deadpool_postgres::PoolError;
 use tasklane_ports::{Outcome, StoreError};
 use tokio_postgres::Error;
 use tokio_postgres::error::{DbError, Severity, SqlState};
+
+use crate::pooler::{REMEDY, loses_statements};
 
 /// Raised by `write_lane` after it has written something: what is stored is not what was expected.
 pub(crate) const NOT_AS_EXPECTED: &str = "TL001";
@@ -48,7 +50,10 @@ impl CallError {
     /// Whether the connection can be used no more.
     pub(crate) fn is_fatal(&self) -> bool {
         match self {
-            Self::Failed(error) => error.as_db_error().is_none_or(ends_connection),
+            Self::Failed(error) => {
+                // The next connection through such a pooler is probed.
+                error.as_db_error().is_none_or(|db| ends_connection(db) || loses_statements(db))
+            }
             Self::NoConnection(_) | Self::NoneFree | Self::TimedOut(_) | Self::Closed => true,
         }
     }
@@ -80,7 +85,7 @@ impl From<CallError> for StoreError {
     fn from(error: CallError) -> Self {
         match &error {
             CallError::NoConnection(cause) => match cause.as_db_error() {
-                Some(db) if is_misconfigured(db.code()) => refused(&error),
+                Some(db) if is_misconfigured(db.code()) || loses_statements(db) => refused(&error),
                 _ => Self::unavailable(error),
             },
             CallError::NoneFree | CallError::Closed => Self::unavailable(error),
@@ -88,6 +93,8 @@ impl From<CallError> for StoreError {
             CallError::Failed(cause) => match cause.as_db_error() {
                 None => Self::unknown(error),
                 Some(db) if ends_connection(db) => Self::unknown(error),
+                // Nothing ran: the pooler may be set right while this process goes on.
+                Some(db) if loses_statements(db) => Self::unavailable(error),
                 Some(db) => of_server(&db.code().clone(), error),
             },
         }
@@ -103,9 +110,9 @@ fn of_server(code: &SqlState, error: CallError) -> StoreError {
         return refused(&error);
     }
     match &code.code()[..2] {
-        // Deadlocks; too few resources; locks and timeouts; read-only after a failover; a pooler without the statement;
-        // trouble of the system, and of the server's own.
-        "40" | "53" | "55" | "57" | "25" | "26" | "58" | "XX" => StoreError::unavailable(error),
+        // Deadlocks; too few resources; locks and timeouts; read-only after a failover; trouble of the system, and of
+        // the server's own.
+        "40" | "53" | "55" | "57" | "25" | "58" | "XX" => StoreError::unavailable(error),
         _ => StoreError::corrupt(error),
     }
 }
@@ -128,6 +135,16 @@ pub(crate) fn unexpected(error: impl Into<tasklane_ports::Source>) -> StoreError
     StoreError::corrupt(error)
 }
 
+/// The setting that would help.
+fn remedy(error: &DbError) -> Option<&'static str> {
+    if loses_statements(error) {
+        return Some(REMEDY);
+    }
+    let lacks_cert = *error.code() == SqlState::INVALID_AUTHORIZATION_SPECIFICATION
+        && error.message().contains("client certificate");
+    lacks_cert.then_some("name the files of one and of its key with sslcert=… and sslkey=…")
+}
+
 /// The client's errors say little of themselves and keep the rest as their source.
 struct Told<'a>(&'a Error);
 
@@ -135,17 +152,26 @@ impl fmt::Display for Told<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(db) = self.0.as_db_error() {
             write!(f, "{} ({})", db.message(), db.code().code())?;
-            return match db.detail().or_else(|| db.hint()) {
-                Some(more) => write!(f, ": {more}"),
+            if let Some(more) = db.detail().or_else(|| db.hint()) {
+                write!(f, ": {more}")?;
+            }
+            return match remedy(db) {
+                Some(remedy) => write!(f, ": {remedy}"),
                 None => Ok(()),
             };
         }
-        write!(f, "{}", self.0)?;
+        let mut text = self.0.to_string();
         let mut source = std::error::Error::source(self.0);
         while let Some(cause) = source {
-            write!(f, ": {cause}")?;
+            let _ = write!(text, ": {cause}");
             source = cause.source();
         }
-        Ok(())
+        // The client library has no error of its own for these.
+        if text.contains("server does not support TLS") {
+            text.push_str("; set ssl = on in its postgresql.conf, or use sslmode=prefer");
+        } else if text.contains("received fatal alert") {
+            text.push_str("; the server does not take the client's certificate: look at sslcert and sslkey");
+        }
+        f.write_str(&text)
     }
 }

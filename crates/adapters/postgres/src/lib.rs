@@ -16,14 +16,18 @@ mod listen;
 mod load;
 mod logs;
 mod migrate;
+mod opener;
 mod outcomes;
 mod plan;
+mod pooler;
 mod query;
 mod retire;
 mod rows;
 mod statements;
 mod store;
+mod target;
 mod tls;
+mod verify;
 
 pub use archive::PostgresArchive;
 pub use connect::PostgresOptions;

@@ -8,9 +8,10 @@
 use tasklane_ports::StoreError;
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
+use tokio_postgres::types::{FromSql, ToSql, Type};
 
 use crate::connect::{Database, Schema};
-use crate::error::CallError;
+use crate::error::{CallError, unexpected};
 
 /// The steps to one set of tables. Step `n` leads from version `n` to `n + 1`.
 #[derive(Debug)]
@@ -75,8 +76,7 @@ async fn migrate_within(client: &Client, schema: &Schema, migration: &Migration)
     if found.is_none() {
         // Making a schema takes a right that using it does not.
         let there = "SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = $1)";
-        let there = client.query_one(there, &[name]).await;
-        if !there.and_then(|row| row.try_get::<_, bool>(0)).map_err(failed)? {
+        if !ask::<bool>(client, there, &[(name, Type::TEXT)]).await? {
             run(client, &format!("CREATE SCHEMA {quoted}")).await?;
         }
         run(client, &format!("CREATE TABLE {quoted}.{version_table} (version integer NOT NULL)")).await?;
@@ -98,8 +98,8 @@ async fn migrate_within(client: &Client, schema: &Schema, migration: &Migration)
 }
 
 async fn check_server(client: &Client) -> Result<(), StoreError> {
-    let row = client.query_one("SELECT current_setting('server_version_num')::integer / 10000", &[]).await;
-    let major: i32 = row.and_then(|row| row.try_get(0)).map_err(failed)?;
+    let major: i32 =
+        ask(client, "SELECT current_setting('server_version_num')::integer / 10000", &[]).await?;
     if major < SERVER_MIN {
         let reason = format!("PostgreSQL {major} is too old: at least {SERVER_MIN} is needed");
         return Err(StoreError::Refused { reason });
@@ -118,12 +118,10 @@ async fn version(
     // `to_regclass` may answer what was so before somebody was waited for.
     let there = "SELECT EXISTS (SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
                  WHERE n.nspname = $1 AND c.relname = $2)";
-    let there = client.query_one(there, &[name, version_table]).await;
-    if !there.and_then(|row| row.try_get::<_, bool>(0)).map_err(failed)? {
+    if !ask::<bool>(client, there, &[(name, Type::TEXT), (version_table, Type::TEXT)]).await? {
         return Ok(None);
     }
-    let row = client.query_one(&format!("SELECT version FROM {quoted}.{version_table}"), &[]).await;
-    let found: i32 = row.and_then(|row| row.try_get(0)).map_err(failed)?;
+    let found: i32 = ask(client, &format!("SELECT version FROM {quoted}.{version_table}"), &[]).await?;
     let newest = steps.len();
     match usize::try_from(found) {
         Ok(found) if found <= newest => Ok(Some(found)),
@@ -138,6 +136,17 @@ async fn version(
 
 async fn run(client: &Client, sql: &str) -> Result<(), StoreError> {
     client.batch_execute(sql).await.map_err(failed)
+}
+
+/// Asks for one value. Nothing is prepared: a pooler may stand in between, and is not probed yet.
+async fn ask<T: for<'a> FromSql<'a>>(
+    client: &Client,
+    sql: &str,
+    params: &[(&(dyn ToSql + Sync), Type)],
+) -> Result<T, StoreError> {
+    let rows = client.query_typed(sql, params).await.map_err(failed)?;
+    let row = rows.first().ok_or_else(|| unexpected("no row where there is always one"))?;
+    row.try_get(0).map_err(failed)
 }
 
 fn failed(error: tokio_postgres::Error) -> StoreError {

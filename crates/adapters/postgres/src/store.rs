@@ -18,11 +18,12 @@ use tasklane_ports::{
     StoreCapabilities, StoreError, Submit, TaskList, TaskPage, TaskView,
 };
 use tokio::task::JoinHandle;
+use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Row};
 use uuid::Uuid;
 
 use crate::columns::Column;
-use crate::connect::{Database, PostgresOptions};
+use crate::connect::{Database, PostgresOptions, Use};
 use crate::error::{CallError, NOT_AS_EXPECTED, unexpected};
 use crate::judge::{self, Facts, Part, Question, Queues, Stored};
 use crate::known::KnownTasks;
@@ -53,11 +54,15 @@ pub struct PostgresStore {
 }
 
 impl PostgresStore {
+    /// The fewest connections that a store works with.
+    pub const CONNECTIONS_MIN: usize = Use::Store.connections_min();
+
     /// Opens the store that a URL names, `postgres://user:password@host:port/database` or
     /// `postgres:///database?host=/run/postgresql`, with `?schema=…` if it shall lie elsewhere than `options` says.
     /// Brings the schema to the newest version.
     pub async fn connect(url: &str, options: &PostgresOptions) -> Result<Self, StoreError> {
-        let database = Database::from_url(url, options)?;
+        let database = Database::from_url(url, options, Use::Store)?;
+        database.probe().await?;
         migrate(&database, &migrate::STORE).await?;
         let warnings = warnings(&database).await?;
         Ok(Self {
@@ -247,21 +252,22 @@ impl PostgresStore {
     /// Claims a lane. A commit of the old owner that is being written is waited for, but not for long.
     async fn claim(&self, claim: ClaimLane) -> Result<Row, CallError> {
         let database = &self.database;
-        let client = database.pooled().await?;
-        let pid = database.query_on(&client, "SELECT pg_backend_pid()", &[]).await.map(first)?;
-        let pid: i32 = pid.try_get(0).map_err(CallError::Failed)?;
         let (lane, owner) = (i32::from(claim.lane.0), claim.owner.0);
         let (seen, failures) = (claim.seen.0.cast_signed(), i64::from(claim.failures));
-        let params: [&(dyn tokio_postgres::types::ToSql + Sync); 4] = [&lane, &owner, &seen, &failures];
-        let claiming = database.query_on(&client, &database.statements.claim, &params);
+        // Its text is found among the server's activities: a pooler may run it in any process of the server.
+        let sql = format!("/* claim {:032x} */ {}", rand::random::<u128>(), database.statements.claim);
+        let params: [(&(dyn ToSql + Sync), Type); 4] =
+            [(&lane, Type::INT4), (&owner, Type::UUID), (&seen, Type::INT8), (&failures, Type::INT8)];
+        let claiming = database.claim(&sql, &params);
         tokio::pin!(claiming);
         loop {
             tokio::select! {
                 answer = &mut claiming => return answer.map(first),
                 () = tokio::time::sleep(database.options.claim_patience) => {
                     // It says nothing when it fails: the claim goes on waiting, and its own timeout ends it.
-                    let end = "SELECT pg_terminate_backend(blocking) FROM unnest(pg_blocking_pids($1)) AS b(blocking)";
-                    let _ = database.query(end, &[&pid]).await;
+                    let end = "SELECT pg_terminate_backend(b.pid) FROM pg_stat_activity a
+                               CROSS JOIN unnest(pg_blocking_pids(a.pid)) AS b(pid) WHERE a.query = $1";
+                    let _ = database.query(end, &[&sql]).await;
                 }
             }
         }

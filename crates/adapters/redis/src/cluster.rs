@@ -13,7 +13,8 @@ use tokio::sync::Mutex;
 
 use crate::connect::{Node, Traffic};
 use crate::error::{CallError, is_passing_refusal};
-use crate::link::Timeouts;
+use crate::link::{Endpoint, Timeouts};
+use crate::tls::{Tls, refused};
 
 /// Hash slots of a cluster.
 const SLOTS: u16 = 16384;
@@ -37,6 +38,7 @@ pub(crate) type Address = (String, u16);
 pub(crate) struct Cluster {
     /// The nodes that the URL names: where to start, and where to go back to. They carry the credentials.
     seeds: Vec<ConnectionInfo>,
+    tls: Option<Tls>,
     timeouts: Timeouts,
     nodes: RwLock<HashMap<Address, Arc<Node>>>,
     map: RwLock<Arc<SlotMap>>,
@@ -61,9 +63,10 @@ impl SlotMap {
 }
 
 impl Cluster {
-    pub(crate) fn new(seeds: Vec<ConnectionInfo>, timeouts: Timeouts) -> Self {
+    pub(crate) fn new(seeds: Vec<ConnectionInfo>, tls: Option<Tls>, timeouts: Timeouts) -> Self {
         Self {
             seeds,
+            tls,
             timeouts,
             nodes: RwLock::default(),
             map: RwLock::default(),
@@ -139,8 +142,9 @@ impl Cluster {
     }
 
     /// How to reach a node.
-    pub(crate) fn info_of(&self, address: &Address) -> ConnectionInfo {
-        self.seeds[0].clone().set_addr(ConnectionAddr::Tcp(address.0.clone(), address.1))
+    pub(crate) fn endpoint_of(&self, address: &Address) -> Endpoint {
+        let info = self.seeds[0].clone().set_addr(ConnectionAddr::Tcp(address.0.clone(), address.1));
+        Endpoint { info, tls: self.tls.clone(), sentinels: None }
     }
 
     /// All primaries that are known.
@@ -174,7 +178,7 @@ impl Cluster {
             return Arc::clone(node);
         }
         let mut nodes = self.nodes.write().unwrap_or_else(PoisonError::into_inner);
-        let new = || Arc::new(Node::new(self.info_of(address), self.timeouts));
+        let new = || Arc::new(Node::new(self.endpoint_of(address), self.timeouts));
         Arc::clone(nodes.entry(address.clone()).or_insert_with(new))
     }
 
@@ -210,7 +214,9 @@ impl Cluster {
                         return Ok(next);
                     }
                 }
-                Err(CallError::NotSent(error) | CallError::Sent(error)) => failure = error,
+                Err(CallError::NotSent(error) | CallError::Sent(error)) => {
+                    failure = if is_no_cluster(&error) { no_cluster(&address) } else { error };
+                }
             }
             asked.push(address);
         }
@@ -221,6 +227,14 @@ impl Cluster {
         let mut nodes = self.nodes.write().unwrap_or_else(PoisonError::into_inner);
         nodes.retain(|address, _| map.ranges.iter().any(|(_, _, known)| known == address));
     }
+}
+
+fn is_no_cluster(error: &RedisError) -> bool {
+    error.detail().is_some_and(|detail| detail.contains("cluster support disabled"))
+}
+
+fn no_cluster((host, port): &Address) -> RedisError {
+    refused(format!("{host}:{port} is no node of a cluster: use redis:// in place of redis+cluster://"))
 }
 
 /// Where a refusal points to. A node that does not know its own address leaves the host empty: the one asked.

@@ -1,15 +1,18 @@
 //! From a URL to servers that answer.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{Cmd, ConnectionInfo, ErrorKind, IntoConnectionInfo, RedisError, Value};
+use redis::{Cmd, ConnectionInfo, ErrorKind, RedisError, Value};
 use tasklane_ports::StoreError;
 
 use crate::cluster::{Address, Cluster};
 use crate::error::{CallError, unexpected};
-use crate::link::{Link, Live, Pushes, Timeouts};
+use crate::link::{Endpoint, Link, Live, Pushes, Timeouts};
 use crate::script::Script;
+use crate::sentinel::Sentinels;
+use crate::target::{Target, Topology, sentinel_settings};
 
 /// How to use a Redis server.
 #[derive(Clone, Debug)]
@@ -49,8 +52,8 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    pub(crate) fn new(info: ConnectionInfo, timeouts: Timeouts) -> Self {
-        Self { lane: Link::new(info.clone(), timeouts), query: Link::new(info, timeouts) }
+    pub(crate) fn new(endpoint: Endpoint, timeouts: Timeouts) -> Self {
+        Self { lane: Link::new(endpoint.clone(), timeouts), query: Link::new(endpoint, timeouts) }
     }
 
     pub(crate) fn link(&self, traffic: Traffic) -> &Link {
@@ -113,16 +116,27 @@ impl Server {
     /// Reads a URL, and answers the servers and the prefix that it names, if it does.
     fn from_url(url: &str, options: &RedisOptions) -> Result<(Self, Option<String>), StoreError> {
         let refuse = |reason: String| StoreError::Refused { reason };
-        let Target { nodes, cluster, prefix } = Target::parse(url).map_err(refuse)?;
-        let infos = nodes.iter().map(|node| node.as_str().into_connection_info());
-        let infos = infos.collect::<Result<Vec<_>, _>>().map_err(|error| refuse(error.to_string()))?;
+        let Target { topology, hosts, tls, prefix } = Target::parse(url).map_err(refuse)?;
         let timeouts = Timeouts { connect: options.connect_timeout, response: options.response_timeout };
-        let nodes = if cluster {
-            Nodes::Cluster(Cluster::new(infos, timeouts))
-        } else {
-            let info =
-                infos.into_iter().next().ok_or_else(|| refuse("the URL names no server".to_owned()))?;
-            Nodes::Single(Box::new(Node::new(info, timeouts)))
+        let first = hosts.first().cloned().ok_or_else(|| refuse("the URL names no server".to_owned()))?;
+        let nodes = match topology {
+            Topology::Cluster => Nodes::Cluster(Cluster::new(hosts, tls, timeouts)),
+            Topology::Single => {
+                let endpoint = Endpoint { info: first, tls, sentinels: None };
+                Nodes::Single(Box::new(Node::new(endpoint, timeouts)))
+            }
+            Topology::Sentinel { name, user, password } => {
+                let settings = sentinel_settings(user.as_ref(), password.as_ref());
+                let sentinel = |info: ConnectionInfo| Endpoint {
+                    info: info.set_redis_settings(settings.clone()),
+                    tls: tls.clone(),
+                    sentinels: None,
+                };
+                let sentinels = Sentinels::new(name, hosts.into_iter().map(sentinel).collect());
+                let endpoint =
+                    Endpoint { info: first, tls: tls.clone(), sentinels: Some(Arc::new(sentinels)) };
+                Nodes::Single(Box::new(Node::new(endpoint, timeouts)))
+            }
         };
         Ok((Self { nodes, timeouts, warnings: Vec::new() }, prefix))
     }
@@ -183,15 +197,15 @@ impl Server {
         patience: Duration,
         pushes: Option<Pushes>,
     ) -> Result<Live, RedisError> {
-        let info = match (&self.nodes, place) {
-            (Nodes::Cluster(cluster), Some(address)) => cluster.info_of(address),
-            (Nodes::Single(node), _) => node.link(Traffic::Lane).info().clone(),
+        let endpoint = match (&self.nodes, place) {
+            (Nodes::Cluster(cluster), Some(address)) => cluster.endpoint_of(address),
+            (Nodes::Single(node), _) => node.link(Traffic::Lane).endpoint().clone(),
             (Nodes::Cluster(_), None) => {
                 return Err((ErrorKind::ClusterConnectionNotFound, "no node was named").into());
             }
         };
         let timeouts = Timeouts { response: self.timeouts.response + patience, ..self.timeouts };
-        Live::connect(&info, timeouts, pushes).await
+        Live::connect(&endpoint, timeouts, pushes).await
     }
 
     /// Asks every server whether it is fit for this, and answers what people should know of it all the same.
@@ -200,16 +214,24 @@ impl Server {
         match &self.nodes {
             Nodes::Single(node) => {
                 let link = node.link(Traffic::Lane);
-                let info = Info::parse(link.send(&command, false).await?)?;
+                let info = Info::parse(link.send(&command, false).await.map_err(at_start)?)?;
+                if info.get("redis_mode") == Some("sentinel") {
+                    let reason = "this server is a sentinel: use redis+sentinel://host:26379/NAME in the URL";
+                    return Err(StoreError::Refused { reason: reason.to_owned() });
+                }
                 if info.get("cluster_enabled") == Some("1") {
                     let reason = "this server is part of a cluster: use redis+cluster:// in the URL";
                     return Err(StoreError::Refused { reason: reason.to_owned() });
                 }
                 info.check(used_for)?;
                 warnings.extend(info.warnings(&Settings::of(link).await?));
+                if link.endpoint().sentinels.is_some() {
+                    warnings.push(FAILOVER.to_owned());
+                    warnings.dedup();
+                }
             }
             Nodes::Cluster(cluster) => {
-                for node in cluster.primaries().await? {
+                for node in cluster.primaries().await.map_err(at_start)? {
                     let link = node.link(Traffic::Lane);
                     let info = Info::parse(link.send(&command, false).await?)?;
                     info.check(used_for)?;
@@ -227,6 +249,19 @@ impl Server {
             Nodes::Single(node) => node.close().await,
             Nodes::Cluster(cluster) => cluster.close().await,
         }
+    }
+}
+
+const FAILOVER: &str = "Redis has replicas, which follow a moment later: a failover to one of them may lose the last \
+                        acknowledged writes, and then an attempt may run twice";
+
+/// Settings that cannot work end a start at once. Later they count as an outage: the server's settings may come back.
+fn at_start(error: CallError) -> StoreError {
+    match error {
+        CallError::NotSent(error) if error.kind() == ErrorKind::Client => {
+            StoreError::Refused { reason: error.detail().unwrap_or_default().to_owned() }
+        }
+        error => error.into(),
     }
 }
 
@@ -294,10 +329,7 @@ impl Info {
             );
         }
         if self.get("connected_slaves").is_some_and(|replicas| replicas != "0") {
-            warnings.push(
-                "Redis has replicas, which follow a moment later: a failover to one of them may lose the last \
-                 acknowledged writes, and then an attempt may run twice",
-            );
+            warnings.push(FAILOVER);
         }
         warnings.into_iter().map(str::to_owned).collect()
     }
@@ -323,68 +355,9 @@ impl Settings {
     }
 }
 
-/// The parts of a URL that matter here.
-#[derive(Debug, PartialEq, Eq)]
-struct Target {
-    /// One URL for each server, as the client takes it.
-    nodes: Vec<String>,
-    cluster: bool,
-    prefix: Option<String>,
-}
-
-impl Target {
-    const CLUSTER: &str = "redis+cluster://";
-
-    fn parse(url: &str) -> Result<Self, String> {
-        let (base, query) = url.split_once('?').unwrap_or((url, ""));
-        let (ours, others): (Vec<&str>, Vec<&str>) =
-            query.split('&').filter(|part| !part.is_empty()).partition(|part| part.starts_with("prefix="));
-        let prefix = ours.first().and_then(|part| part.strip_prefix("prefix=")).map(str::to_owned);
-        let query = if others.is_empty() { String::new() } else { format!("?{}", others.join("&")) };
-        let Some(rest) = base.strip_prefix(Self::CLUSTER) else {
-            return Ok(Self { nodes: vec![format!("{base}{query}")], cluster: false, prefix });
-        };
-        let (credentials, hosts) = match rest.rsplit_once('@') {
-            Some((credentials, hosts)) => (format!("{credentials}@"), hosts),
-            None => (String::new(), rest),
-        };
-        let (hosts, path) = hosts.split_once('/').unwrap_or((hosts, ""));
-        if !matches!(path, "" | "0") {
-            return Err(format!("a cluster has only database 0, not {path}"));
-        }
-        let hosts: Vec<&str> = hosts.split(',').filter(|host| !host.is_empty()).collect();
-        if hosts.is_empty() {
-            return Err("the URL names no server".to_owned());
-        }
-        let nodes = hosts.iter().map(|host| format!("redis://{credentials}{host}{query}")).collect();
-        Ok(Self { nodes, cluster: true, prefix })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn parsed(url: &str) -> (Vec<String>, bool, Option<String>) {
-        let Target { nodes, cluster, prefix } = Target::parse(url).unwrap();
-        (nodes, cluster, prefix)
-    }
-
-    #[test]
-    fn a_url_names_a_server_or_a_cluster() {
-        let one = |url: &str| vec![url.to_owned()];
-        assert_eq!(parsed("redis://localhost:6379/2"), (one("redis://localhost:6379/2"), false, None));
-        assert_eq!(
-            parsed("redis://localhost?prefix=a&protocol=resp3"),
-            (one("redis://localhost?protocol=resp3"), false, Some("a".to_owned()))
-        );
-        assert_eq!(
-            parsed("redis+cluster://u:p@a:7000,b:7001/?prefix=x"),
-            (vec!["redis://u:p@a:7000".into(), "redis://u:p@b:7001".into()], true, Some("x".into()))
-        );
-        assert!(Target::parse("redis+cluster://a:7000/1").is_err());
-        assert!(Target::parse("redis+cluster:///").is_err());
-    }
 
     #[test]
     fn a_server_that_evicts_or_is_too_old_is_refused() {

@@ -18,8 +18,11 @@ mod publisher;
 mod query;
 mod retire;
 mod script;
+mod sentinel;
 mod store;
 mod subscriber;
+mod target;
+mod tls;
 
 pub use bus::RedisBus;
 pub use connect::RedisOptions;

@@ -4,19 +4,23 @@
 //! kept apart: making the connection (nothing was sent) and using it (something may have been). A connection that was
 //! closed while nobody used it is noticed before the next command is sent.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use redis::aio::{AsyncPushSender, MultiplexedConnection};
 use redis::{
     AsyncConnectionConfig, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, Pipeline, ProtocolVersion,
-    RedisError, Value,
+    RedisConnectionInfo, RedisError, Value,
 };
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::Mutex;
 use tokio::task::JoinHandle;
 
 use crate::error::CallError;
+use crate::sentinel::Sentinels;
+use crate::tls::{Tls, refused};
 
 /// Commands that may wait in front of a connection; senders wait beyond that.
 const QUEUED_MAX: usize = 1024;
@@ -30,8 +34,23 @@ pub(crate) struct Timeouts {
     pub(crate) response: Duration,
 }
 
+/// How one server is reached. Host names are resolved again for every connection.
+#[derive(Clone, Debug)]
+pub(crate) struct Endpoint {
+    pub(crate) info: ConnectionInfo,
+    pub(crate) tls: Option<Tls>,
+    /// They know the address, in place of `info`.
+    pub(crate) sentinels: Option<Arc<Sentinels>>,
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.info.addr().fmt(f)
+    }
+}
+
 pub(crate) struct Link {
-    info: ConnectionInfo,
+    endpoint: Endpoint,
     timeouts: Timeouts,
     state: Mutex<State>,
 }
@@ -56,17 +75,29 @@ pub(crate) struct Live {
 impl Live {
     /// Makes a connection. With `pushes` it is one that can subscribe.
     pub(crate) async fn connect(
-        info: &ConnectionInfo,
+        endpoint: &Endpoint,
         timeouts: Timeouts,
         pushes: Option<Pushes>,
     ) -> Result<Self, RedisError> {
-        let timed_out = || RedisError::from(std::io::Error::from(std::io::ErrorKind::TimedOut));
-        let connected = tokio::time::timeout(timeouts.connect, Self::make(info, timeouts, pushes)).await;
-        connected.map_err(|_| timed_out())?
+        // Each sentinel has the time that a server has.
+        let address = match &endpoint.sentinels {
+            Some(sentinels) => &sentinels.primary(timeouts).await?,
+            None => endpoint.info.addr(),
+        };
+        let making = async {
+            let live = Self::make(endpoint, address, timeouts, pushes).await?;
+            if endpoint.sentinels.is_some() {
+                live.check_role(address).await?;
+            }
+            Ok(live)
+        };
+        let made = tokio::time::timeout(timeouts.connect, making).await;
+        made.unwrap_or_else(|_| Err(timed_out(address, endpoint.tls.is_some())))
     }
 
     async fn make(
-        info: &ConnectionInfo,
+        endpoint: &Endpoint,
+        address: &ConnectionAddr,
         timeouts: Timeouts,
         pushes: Option<Pushes>,
     ) -> Result<Self, RedisError> {
@@ -74,27 +105,43 @@ impl Live {
             .set_response_timeout(Some(timeouts.response))
             .set_pipeline_buffer_size(QUEUED_MAX)
             .set_write_backpressure_boundary(WRITE_BYTES);
-        let mut settings = info.redis_settings().clone();
+        let mut settings = endpoint.info.redis_settings().clone();
         if let Some(pushes) = pushes {
             settings = settings.set_protocol(ProtocolVersion::RESP3);
             config = config.set_push_sender(pushes);
         }
-        match info.addr() {
-            ConnectionAddr::Tcp(host, port) => {
-                let stream = TcpStream::connect((host.as_str(), *port)).await?;
-                stream.set_nodelay(true)?;
-                let (connection, driver) =
-                    MultiplexedConnection::new_with_config(&settings, stream, config).await?;
-                Ok(Self { connection, driver: tokio::spawn(driver) })
+        let ConnectionAddr::Tcp(host, port) = address else {
+            return Err((ErrorKind::InvalidClientConfig, "only TCP is supported").into());
+        };
+        let stream = TcpStream::connect((host.as_str(), *port)).await?;
+        stream.set_nodelay(true)?;
+        match &endpoint.tls {
+            None => Self::over(stream, &settings, config).await,
+            Some(tls) => {
+                let made = Self::over(tls.connect(host, stream).await?, &settings, config).await;
+                made.map_err(|error| explain_client_certificate(error, host))
             }
-            #[cfg(unix)]
-            ConnectionAddr::Unix(path) => {
-                let stream = tokio::net::UnixStream::connect(path).await?;
-                let (connection, driver) =
-                    MultiplexedConnection::new_with_config(&settings, stream, config).await?;
-                Ok(Self { connection, driver: tokio::spawn(driver) })
+        }
+    }
+
+    async fn over(
+        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        settings: &RedisConnectionInfo,
+        config: AsyncConnectionConfig,
+    ) -> Result<Self, RedisError> {
+        let (connection, driver) = MultiplexedConnection::new_with_config(settings, stream, config).await?;
+        Ok(Self { connection, driver: tokio::spawn(driver) })
+    }
+
+    /// A server that the sentinels call the primary may be a replica for a moment: before it is promoted, or after.
+    async fn check_role(&self, address: &ConnectionAddr) -> Result<(), RedisError> {
+        let Value::Array(role) = self.send(&redis::cmd("ROLE")).await? else { return Ok(()) };
+        match role.into_iter().next() {
+            Some(Value::BulkString(role)) if role != b"master" => {
+                let text = format!("{address} is not the primary yet");
+                Err(std::io::Error::new(std::io::ErrorKind::NotConnected, text).into())
             }
-            _ => Err((ErrorKind::InvalidClientConfig, "only TCP and Unix sockets are supported").into()),
+            _ => Ok(()),
         }
     }
 
@@ -116,17 +163,17 @@ impl Drop for Live {
 
 impl std::fmt::Debug for Link {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Link").field("address", self.info.addr()).finish_non_exhaustive()
+        f.debug_struct("Link").field("address", self.endpoint.info.addr()).finish_non_exhaustive()
     }
 }
 
 impl Link {
-    pub(crate) fn new(info: ConnectionInfo, timeouts: Timeouts) -> Self {
-        Self { info, timeouts, state: Mutex::default() }
+    pub(crate) fn new(endpoint: Endpoint, timeouts: Timeouts) -> Self {
+        Self { endpoint, timeouts, state: Mutex::default() }
     }
 
-    pub(crate) fn info(&self) -> &ConnectionInfo {
-        &self.info
+    pub(crate) fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
     }
 
     /// Sends a command and waits for its answer. With `asking`, a node that is about to take over the slot answers too.
@@ -168,7 +215,7 @@ impl Link {
         {
             return Err(error.clone());
         }
-        match Live::connect(&self.info, self.timeouts, None).await {
+        match Live::connect(&self.endpoint, self.timeouts, None).await {
             Ok(live) => {
                 let live = Arc::new(live);
                 *state = State { live: Some(Arc::clone(&live)), failed: None };
@@ -187,6 +234,27 @@ impl Link {
             state.live = None;
         }
     }
+}
+
+/// A server that does not encrypt never answers the first message of a client that does.
+fn timed_out(address: &ConnectionAddr, encrypted: bool) -> RedisError {
+    let mut text = format!("{address} does not answer in time");
+    if encrypted {
+        text += "; if this is not its TLS port, use that, or redis:// in place of rediss://";
+    }
+    std::io::Error::new(std::io::ErrorKind::TimedOut, text).into()
+}
+
+/// A server that wants a client's certificate refuses only after the handshake, with the first answer.
+fn explain_client_certificate(error: RedisError, host: &str) -> RedisError {
+    let text = error.to_string();
+    if !text.contains("CertificateRequired") && !text.contains("certificate required") {
+        return error;
+    }
+    refused(format!(
+        "{host} wants a certificate of its clients: name the files of the certificate and its key with sslcert=… and \
+         sslkey=…"
+    ))
 }
 
 /// A connection on which no answer came may be dead for good; one to a server that became a replica should be made

@@ -1,5 +1,7 @@
-//! The suites of all ports, once against a plain server and once against a cluster of three.
+//! The suites of all ports: once against a plain server, as the user that docs/cluster.md describes, and once against a
+//! cluster of three. Parts of them over encrypted connections and behind sentinels (`reach`).
 
+mod reach;
 mod support;
 
 use std::sync::{Arc, Mutex, OnceLock};
@@ -235,10 +237,18 @@ fn compare_with_the_reference<F: Future<Output = Option<RedisEnv>>>(env: impl Fn
 mod plain {
     use super::*;
 
+    /// A server whose user has the rights that the docs give it, and no others.
+    fn start() -> Option<RedisServer> {
+        let server = RedisServer::start()?;
+        assert_eq!(server.command(&reach::documented_user()), "+OK\r\n");
+        Some(server)
+    }
+
     async fn env() -> Option<RedisEnv> {
         static SERVER: OnceLock<Option<RedisServer>> = OnceLock::new();
-        let server = SERVER.get_or_init(RedisServer::start).as_ref()?;
-        Some(RedisEnv::open(server.url(), vec![server.port()]).await)
+        let server = SERVER.get_or_init(start).as_ref()?;
+        let url = format!("redis://tasklane:secret@127.0.0.1:{}", server.port());
+        Some(RedisEnv::open(url, vec![server.port()]).await)
     }
 
     tasklane_ports::store_conformance!(env);

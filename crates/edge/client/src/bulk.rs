@@ -86,6 +86,8 @@ struct BulkRequest<'a> {
     action: BulkAction,
     filter: &'a TaskFilter,
     dry_run: bool,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    latest: bool,
 }
 
 #[derive(Deserialize)]
@@ -103,16 +105,23 @@ struct Started {
 impl Client {
     /// How many tasks an operation would find; nothing is done.
     pub async fn bulk_count(&self, action: BulkAction, filter: &TaskFilter) -> Result<u64, Error> {
-        let body = BulkRequest { action, filter, dry_run: true };
+        let body = BulkRequest { action, filter, dry_run: true, latest: false };
         self.answer(self.post(&["tasks", "bulk"]).json(&body)).await.map(|answer: Counted| answer.matched)
     }
 
     /// Begins an operation and gives its id. It is durable: it goes on after a crash of the server.
     pub async fn bulk(&self, action: BulkAction, filter: &TaskFilter) -> Result<String, Error> {
-        let body = BulkRequest { action, filter, dry_run: false };
-        self.answer(self.post(&["tasks", "bulk"]).json(&body))
-            .await
-            .map(|answer: Started| answer.operation_id)
+        self.begin_bulk(&BulkRequest { action, filter, dry_run: false, latest: false }).await
+    }
+
+    /// Begins to run all tasks of a filter again, by the definitions that are registered now.
+    pub async fn bulk_retry_latest(&self, filter: &TaskFilter) -> Result<String, Error> {
+        let action = BulkAction::Retry;
+        self.begin_bulk(&BulkRequest { action, filter, dry_run: false, latest: true }).await
+    }
+
+    async fn begin_bulk(&self, body: &BulkRequest<'_>) -> Result<String, Error> {
+        self.answer(self.post(&["tasks", "bulk"]).json(body)).await.map(|answer: Started| answer.operation_id)
     }
 
     /// How far an operation is.

@@ -90,9 +90,30 @@ pub struct Problem {
     /// The version that is stored, if another one was named.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub current_version: Option<u64>,
-    /// When to try again, from `Retry-After`.
-    #[serde(skip)]
+    /// When to try again, in whole seconds.
+    #[serde(with = "seconds", skip_serializing_if = "Option::is_none")]
     pub retry_after: Option<Duration>,
+}
+
+/// A duration as whole seconds, where there is one.
+mod seconds {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    #[expect(clippy::ref_option, reason = "serde calls it with a reference")]
+    pub(super) fn serialize<S: Serializer>(
+        time: &Option<Duration>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        time.map(|time| time.as_secs()).serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<Duration>, D::Error> {
+        Ok(Option::<u64>::deserialize(deserializer)?.map(Duration::from_secs))
+    }
 }
 
 impl fmt::Display for Problem {

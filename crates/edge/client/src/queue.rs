@@ -156,9 +156,11 @@ impl Client {
         self.answer(self.request(Method::PUT, &["queues", name]).json(&PutPolicy { version, policy })).await
     }
 
-    /// Assigns nothing of this queue until it is resumed. What runs goes on.
-    pub async fn pause_queue(&self, name: &str) -> Result<Queue, Error> {
-        self.answer(self.post(&["queues", name, "pause"])).await
+    /// Assigns nothing of this queue until it is resumed. What runs goes on. A queue without tasks and without a policy is
+    /// refused unless it may be created.
+    pub async fn pause_queue(&self, name: &str, create: bool) -> Result<Queue, Error> {
+        let call = self.post(&["queues", name, "pause"]);
+        self.answer(if create { call.query(&[("create", true)]) } else { call }).await
     }
 
     /// Ends a pause.

@@ -26,9 +26,28 @@ pub struct Schedule {
     /// Failed tasks in a row.
     #[serde(default)]
     pub failures: u64,
+    /// The last of its times that has led to a task.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_run: Option<LastRun>,
     /// The rule itself, as in `docs/schedules.md`, and everything else.
     #[serde(flatten)]
     pub more: Map<String, Value>,
+}
+
+/// A time of a schedule that has led to a task, and how the task stands.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LastRun {
+    /// The time.
+    pub nominal_time: Timestamp,
+    /// Its task.
+    pub task_id: String,
+    /// The status of the task, if it is still kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<String>,
+    /// When the task ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_at: Option<Timestamp>,
 }
 
 /// A time to come.
@@ -57,6 +76,12 @@ pub struct Fire {
     /// Its task.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task_id: Option<String>,
+    /// The status of its task, if that is still kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task_status: Option<String>,
+    /// When its task ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_at: Option<Timestamp>,
     /// Why there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
@@ -167,14 +192,30 @@ impl Client {
         self.answer(self.post(&["schedules", id, "backfill"]).json(&body)).await
     }
 
-    /// The times of a schedule to come.
-    pub async fn next_times(&self, id: &str, count: u32) -> Result<Vec<NextTime>, Error> {
+    /// The times of a schedule after one, or from now on.
+    pub async fn next_times(
+        &self,
+        id: &str,
+        count: u32,
+        after: Option<Timestamp>,
+    ) -> Result<Vec<NextTime>, Error> {
         let call = self.get(&["schedules", id, "next"]).query(&[("count", count)]);
+        let call = match after {
+            Some(after) => call.query(&[("after", after.to_string())]),
+            None => call,
+        };
         let next: NextTimes = self.answer(call).await?;
         Ok(next.times)
     }
 
-    /// What became of the last times of a schedule, the newest first.
+    /// The times of a rule that is not stored: `cron`, `every` or `at`, and `dialect`, `timezone`, `from`, `until`, `after`
+    /// and `count`, in the form of the API.
+    pub async fn preview_times(&self, rule: &Value) -> Result<Vec<NextTime>, Error> {
+        let next: NextTimes = self.answer(self.post(&["schedule-preview"]).json(rule)).await?;
+        Ok(next.times)
+    }
+
+    /// What became of the last times of a schedule, the latest time first.
     pub async fn schedule_history(&self, id: &str) -> Result<Vec<Fire>, Error> {
         let history: History = self.answer(self.get(&["schedules", id, "history"])).await?;
         Ok(history.fires)

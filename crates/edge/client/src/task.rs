@@ -122,9 +122,12 @@ pub struct Task {
     /// How far it is, in its own words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<Progress>,
-    /// Failed attempts that counted against the retry policy.
+    /// How many attempts may follow the first.
     #[serde(default)]
     pub retry_count: u32,
+    /// Failed attempts that counted against `retry_count`.
+    #[serde(default)]
+    pub retries_used: u32,
     /// A cancel was accepted and the attempt is being stopped.
     #[serde(default)]
     pub cancel_requested: bool,

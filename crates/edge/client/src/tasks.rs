@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use crate::client::Client;
 use crate::error::Error;
@@ -27,6 +27,24 @@ pub struct Retried {
     /// It was there already: the request id had been used for it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub duplicate: bool,
+    /// It runs by the definition of the first task, and a newer one is registered.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub newer_definition: bool,
+}
+
+/// How a finished task or run is run again.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RetryOptions {
+    /// A name for this request: the same one again gives the same new task.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub request_id: Option<String>,
+    /// By the definition that is registered now.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub latest: bool,
+    /// By this definition of the workflow, in the form of the API. Only for runs, and not together with `latest`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub definition: Option<Value>,
 }
 
 #[derive(Deserialize)]
@@ -83,11 +101,13 @@ impl Client {
 
     /// Runs a finished task again, as a new task. The same request id twice is one new task.
     pub async fn retry(&self, id: &str, request_id: Option<&str>) -> Result<Retried, Error> {
-        let mut body = Map::new();
-        if let Some(request_id) = request_id {
-            body.insert("requestId".to_owned(), Value::from(request_id));
-        }
-        self.answer(self.post(&["tasks", id, "retry"]).json(&body)).await
+        let request_id = request_id.map(str::to_owned);
+        self.retry_with(id, &RetryOptions { request_id, ..RetryOptions::default() }).await
+    }
+
+    /// Runs a finished task again, as a new task, by one of its definitions.
+    pub async fn retry_with(&self, id: &str, options: &RetryOptions) -> Result<Retried, Error> {
+        self.answer(self.post(&["tasks", id, "retry"]).json(options)).await
     }
 
     /// Why a task is not running.

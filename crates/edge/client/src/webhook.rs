@@ -1,6 +1,7 @@
 //! Webhooks.
 
 use jiff::Timestamp;
+use reqwest::Method;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
@@ -77,6 +78,27 @@ pub struct PreviousSecret {
     pub until: Timestamp,
 }
 
+/// An endpoint with a secret of its own.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct WebhookEndpoint {
+    /// Its address.
+    pub url: String,
+    /// The secret; only in the answer that made it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret: Option<String>,
+    /// Until then deliveries are also signed with the secret before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub previous_until: Option<Timestamp>,
+}
+
+#[derive(Deserialize)]
+struct Endpoints {
+    endpoints: Vec<WebhookEndpoint>,
+    #[serde(default)]
+    cursor: Option<String>,
+}
+
 #[derive(Deserialize)]
 struct Deliveries {
     deliveries: Vec<Delivery>,
@@ -128,6 +150,33 @@ impl Client {
     /// Replaces it. For a day, deliveries are signed with both.
     pub async fn rotate_webhook_secret(&self) -> Result<WebhookSecret, Error> {
         self.answer(self.post(&["webhooks", "secret", "rotate"])).await
+    }
+
+    /// All endpoints with a secret of their own, without the secrets.
+    pub async fn webhook_endpoints(&self) -> Result<Vec<WebhookEndpoint>, Error> {
+        let mut all = Vec::new();
+        let mut cursor: Option<String> = None;
+        loop {
+            let call = self.get(&["webhooks", "endpoints"]);
+            let call = if let Some(cursor) = &cursor { call.query(&[("cursor", cursor)]) } else { call };
+            let page: Endpoints = self.answer(call).await?;
+            all.extend(page.endpoints);
+            cursor = page.cursor;
+            if cursor.is_none() {
+                return Ok(all);
+            }
+        }
+    }
+
+    /// Gives an endpoint a secret of its own, or replaces it. Nothing shows the secret again.
+    pub async fn rotate_endpoint_secret(&self, url: &str) -> Result<WebhookEndpoint, Error> {
+        self.answer(self.post(&["webhooks", "endpoints"]).json(&json!({ "url": url }))).await
+    }
+
+    /// Takes the secret of an endpoint away: that of the namespace holds for it.
+    pub async fn delete_endpoint_secret(&self, url: &str) -> Result<(), Error> {
+        let call = self.request(Method::DELETE, &["webhooks", "endpoints"]);
+        self.send(call.query(&[("url", url)])).await.map(drop)
     }
 
     /// Sends a message to an address, to see whether it arrives. Answers the delivery, which is a task.

@@ -31,6 +31,9 @@ pub struct Worker {
     /// What it can execute.
     #[serde(default)]
     pub task_types: Vec<String>,
+    /// Where it is reached; workers of earlier versions have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
     /// `IDLE`, `ACTIVE`, `BUSY`, `DRAINING` or `DEAF`.
     #[serde(default)]
     pub status: String,
@@ -46,9 +49,9 @@ pub struct Worker {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct WorkerLoad {
-    /// Processor time in use; 100 is one core.
+    /// Processor time that its machine uses, all processes together; 100 is one core.
     pub cpu_percent: f64,
-    /// Memory in use.
+    /// Memory that its machine uses, all processes together.
     pub memory_bytes: u64,
     /// Attempts that run.
     pub running: u32,

@@ -5,11 +5,12 @@ use std::time::Duration;
 use jiff::Timestamp;
 use reqwest::Method;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use crate::client::Client;
 use crate::error::Error;
 use crate::task::{Progress, Status, TaskError, TaskResult};
+use crate::tasks::RetryOptions;
 
 /// A workflow that is run by its name.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -33,6 +34,9 @@ pub struct WorkflowRun {
     pub name: String,
     /// Where it is in its life.
     pub status: Status,
+    /// A cancel was accepted, and open nodes are being stopped.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub cancel_requested: bool,
     /// When it was submitted.
     pub created_at: Timestamp,
     /// When it ended.
@@ -97,6 +101,26 @@ pub struct RunStarted {
     pub duplicate: bool,
 }
 
+/// A run that takes over what succeeded in another.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RunRetried {
+    /// Its identity.
+    pub run_id: String,
+    /// The same request was taken in before.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub duplicate: bool,
+    /// It goes by the definition of the first run, and its workflow has a newer one.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub newer_definition: bool,
+    /// Nodes that succeeded and are taken over.
+    #[serde(default)]
+    pub kept: Vec<String>,
+    /// The other nodes.
+    #[serde(default)]
+    pub runs_again: Vec<String>,
+}
+
 #[derive(Deserialize)]
 struct Workflows {
     workflows: Vec<Workflow>,
@@ -137,9 +161,8 @@ impl Client {
     }
 
     /// Begins a new run that takes over what succeeded in another.
-    pub async fn retry_run(&self, id: &str, request_id: Option<&str>) -> Result<RunStarted, Error> {
-        let body = json!({ "requestId": request_id });
-        self.answer(self.post(&["workflows", "runs", id, "retry"]).json(&body)).await
+    pub async fn retry_run(&self, id: &str, options: &RetryOptions) -> Result<RunRetried, Error> {
+        self.answer(self.post(&["workflows", "runs", id, "retry"]).json(options)).await
     }
 
     /// All workflows of the namespace.

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use tasklane_api::{ApiOptions, ServeOptions};
+use tasklane_api::{ApiOptions, Router, ServeOptions};
 use tasklane_core::id::Name;
 use tasklane_core::ownership::OwnershipOptions;
 use tasklane_core::time::Timestamp;
@@ -59,7 +59,7 @@ impl Roles {
 /// A Tasklane that runs in this process, or a part of one.
 #[derive(Debug)]
 pub struct Running {
-    /// Where the API listens, if it does.
+    /// Where the API listens, or the health checks of a worker, if they do.
     pub address: Option<SocketAddr>,
     node: Option<Node>,
     systems: Systems,
@@ -118,7 +118,8 @@ const BIND_AGAIN: Duration = Duration::from_millis(100);
 
 /// Starts everything that a config asks for, as far as the roles of this process go.
 pub async fn start(config: &Config, roles: Roles, functions: Registrations) -> Result<Running> {
-    let listener = match config.listen.filter(|_| roles.server) {
+    let listen = if roles.server { config.listen } else { config.worker.listen };
+    let listener = match listen {
         Some(listen) => Some(bind(listen).await?),
         None => None,
     };
@@ -158,7 +159,7 @@ pub async fn start(config: &Config, roles: Roles, functions: Registrations) -> R
         on_lease: on_lease(config, guard.as_ref()),
     };
 
-    let mut node = None;
+    let (mut node, mut health) = (None, None);
     if roles.server {
         let started = start_server(config, &running, lanes, &hub, &tokens)?;
         // Workers end before the scheduler does, which has to hear what became of their attempts.
@@ -174,7 +175,10 @@ pub async fn start(config: &Config, roles: Roles, functions: Registrations) -> R
     }
     if roles.worker {
         let executors = executors(config, guard.clone(), functions);
-        let worker = Worker::new(worker(config, lanes), parts(executors));
+        let options =
+            WorkerOptions { address: worker_address(config, roles, address), ..worker(config, lanes) };
+        let worker = Worker::new(options, parts(executors));
+        health = Some(worker.state());
         let (stop, ended) = (running.worker.stop.clone(), running.ended.clone());
         running.worker.tasks.spawn(async move {
             worker.run(stop).await;
@@ -186,6 +190,8 @@ pub async fn start(config: &Config, roles: Roles, functions: Registrations) -> R
         if let Some(listener) = listener {
             serve_api(config, &running, node.clone(), listener);
         }
+    } else if let (Some(listener), Some(state)) = (listener, health) {
+        serve_router(config, &running, tasklane_api::worker_router(state), listener);
     }
     running.node = node;
     Ok(running)
@@ -200,12 +206,7 @@ fn start_server(
     tokens: &Tokens,
 ) -> Result<Node> {
     let Systems { store, logs, documents, coordinator, bus, direct, archive, .. } = &running.systems;
-    let host = systems::reachable_host(config)?;
-    let api = match (&config.advertise, running.address) {
-        (Some(advertise), Some(_)) => advertise.clone(),
-        (None, Some(address)) => format!("{host}:{}", address.port()),
-        (_, None) => String::new(),
-    };
+    let api = api_address(config, running.address)?;
     let mut ownership = OwnershipOptions::default();
     if config.is_cluster() {
         ownership.lane.sweep_every = SWEEP_EVERY;
@@ -261,17 +262,46 @@ fn start_server(
     Ok(node)
 }
 
+/// Where other processes reach the API of this one; empty if it has none.
+fn api_address(config: &Config, listens: Option<SocketAddr>) -> Result<String> {
+    let host = systems::reachable_host(config)?;
+    Ok(match (&config.advertise, listens) {
+        (Some(advertise), Some(_)) => advertise.clone(),
+        (None, Some(address)) => format!("{host}:{}", address.port()),
+        (_, None) => String::new(),
+    })
+}
+
+/// Where the worker of this process is reached: at the API or the health checks of the process, else at its machine.
+fn worker_address(config: &Config, roles: Roles, listens: Option<SocketAddr>) -> String {
+    if roles.server {
+        return api_address(config, listens).unwrap_or_default();
+    }
+    let bound = listens.map(|address| address.ip()).filter(|ip| !ip.is_unspecified());
+    let ip = bound.or_else(|| systems::own_address(&config.store_url()));
+    match (ip, listens) {
+        (Some(ip), Some(address)) => SocketAddr::new(ip, address.port()).to_string(),
+        (Some(ip), None) => ip.to_string(),
+        (None, _) => String::new(),
+    }
+}
+
 fn serve_api(config: &Config, running: &Running, node: Node, listener: TcpListener) {
     let options = ApiOptions {
         token: config.token.as_ref().map(|token| token.reveal().to_owned()),
         hosts: config.hosts.iter().cloned().collect(),
+        cors_origins: config.cors_origins.iter().cloned().collect(),
         body_bytes_max: ApiOptions::default().body_bytes_max.min(bytes(config.limits.body_bytes_max)),
         batch_bytes_max: bytes(config.limits.body_bytes_max),
         request_timeout: config.limits.request_timeout,
         ..ApiOptions::default()
     };
+    serve_router(config, running, tasklane_api::router(node, options), listener);
+}
+
+fn serve_router(config: &Config, running: &Running, router: Router, listener: TcpListener) {
     let connections = ServeOptions { write_timeout: config.limits.write_timeout, ..ServeOptions::default() };
-    let (router, stop) = (tasklane_api::router(node, options), running.api.stop.clone());
+    let stop = running.api.stop.clone();
     let failed = running.failed.clone();
     running.api.tasks.spawn(async move {
         tasklane_api::serve(listener, router, connections, stop.clone().cancelled_owned()).await;
@@ -460,6 +490,7 @@ fn worker(config: &Config, lanes: u16) -> WorkerOptions {
         name: config.worker.name(),
         weight: config.worker.weight.get(),
         labels: config.worker.labels.clone(),
+        address: String::new(),
         stop_grace: config.worker.stop_grace,
         drain_grace: config.worker.drain_grace,
         machine: session::WorkerOptions {

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::sync::Arc;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use tasklane_core::id::SessionId;
 use tasklane_direct::{DirectBus, DirectOptions};
 use tasklane_local::{LocalBus, LocalCoordinator, SessionsOptions};
@@ -12,7 +12,7 @@ use tasklane_postgres::{PostgresArchive, PostgresCoordinator, PostgresOptions, P
 use tasklane_redis::{RedisBus, RedisCoordinator, RedisIntake, RedisOptions, RedisStore};
 use tasklane_sqlite::Sqlite;
 
-use crate::config::{Config, Durability, SystemUrl};
+use crate::config::{Config, Durability, Shares, SystemUrl};
 
 /// What a Tasklane works with.
 #[derive(Clone, Debug)]
@@ -33,7 +33,7 @@ pub(crate) struct Systems {
 impl Systems {
     /// Opens all of them. `listen` is where this process may be reached; `None` if it only calls others.
     pub(crate) async fn open(config: &Config, listen: Option<IpAddr>) -> Result<Self> {
-        let (store, logs, documents, mut warnings) = open_store(config).await?;
+        let (store, logs, documents, mut warnings) = open_store(config, listen.is_some()).await?;
         let (coordinator, more) = open_coordinator(config).await?;
         warnings.extend(more);
         let url = config.bus_url();
@@ -64,7 +64,7 @@ impl Systems {
 
 type Stored = (Arc<dyn Store>, Arc<dyn Logs>, Arc<dyn Documents>, Vec<String>);
 
-async fn open_store(config: &Config) -> Result<Stored> {
+async fn open_store(config: &Config, is_server: bool) -> Result<Stored> {
     let url = config.store_url();
     Ok(match url.scheme() {
         "sqlite" => {
@@ -79,7 +79,14 @@ async fn open_store(config: &Config) -> Result<Stored> {
             (store.clone(), store.clone(), store, Vec::new())
         }
         "postgres" => {
-            let store = PostgresStore::connect(url.reveal(), &postgres_options(config)).await;
+            let options =
+                postgres_options(
+                    config,
+                    |shares| {
+                        if is_server { shares.store } else { shares.store_of_worker }
+                    },
+                )?;
+            let store = PostgresStore::connect(url.reveal(), &options).await;
             let store = Arc::new(store.with_context(|| cannot_reach("store", &url))?);
             let warnings = store.warnings().to_vec();
             (store.clone(), store.clone(), store, warnings)
@@ -100,7 +107,8 @@ pub(crate) async fn open_coordinator(config: &Config) -> Result<(Arc<dyn Coordin
     Ok(match url.scheme() {
         "local" => (Arc::new(LocalCoordinator::new(SessionsOptions::default())), Vec::new()),
         "postgres" => {
-            let coordinator = PostgresCoordinator::connect(url.reveal(), &postgres_options(config)).await;
+            let options = postgres_options(config, |shares| shares.coordinator)?;
+            let coordinator = PostgresCoordinator::connect(url.reveal(), &options).await;
             let coordinator = coordinator.with_context(|| cannot_reach("coordinator", &url))?;
             let warnings = coordinator.warnings();
             (Arc::new(coordinator), warnings)
@@ -120,7 +128,8 @@ async fn open_archive(config: &Config) -> Result<Option<Arc<dyn Archive>>> {
     let Some(url) = &config.archive else { return Ok(None) };
     Ok(Some(match url.scheme() {
         "postgres" => {
-            let archive = PostgresArchive::connect(url.reveal(), &postgres_options(config)).await;
+            let options = postgres_options(config, |shares| shares.archive)?;
+            let archive = PostgresArchive::connect(url.reveal(), &options).await;
             Arc::new(archive.with_context(|| cannot_reach("archive", url))?)
         }
         other => bail!("no archive is known for {other}://"),
@@ -176,7 +185,7 @@ pub(crate) fn reachable_host(config: &Config) -> Result<String> {
 }
 
 /// The address of this machine on the way to its store, which may be at several. Nothing is sent.
-fn own_address(store: &SystemUrl) -> Option<IpAddr> {
+pub(crate) fn own_address(store: &SystemUrl) -> Option<IpAddr> {
     let authority = store.rest().split(['/', '?']).next()?;
     let hosts = authority.rsplit_once('@').map_or(authority, |(_, hosts)| hosts);
     let towards = |address: SocketAddr| {
@@ -193,12 +202,14 @@ fn own_address(store: &SystemUrl) -> Option<IpAddr> {
     })
 }
 
-fn postgres_options(config: &Config) -> PostgresOptions {
-    PostgresOptions {
+fn postgres_options(config: &Config, connections: impl Fn(&Shares) -> usize) -> Result<PostgresOptions> {
+    let shares = Shares::of(config).map_err(|message| anyhow!("postgres_connections: {message}"))?;
+    Ok(PostgresOptions {
+        connections: connections(&shares),
         schema: config.prefix.to_string(),
         claim_patience: config.session.server_ttl / 4,
         ..PostgresOptions::default()
-    }
+    })
 }
 
 fn redis_options(config: &Config) -> RedisOptions {

@@ -6,9 +6,6 @@
 
 mod support;
 
-#[path = "../../../adapters/postgres/tests/support/server.rs"]
-#[allow(dead_code, reason = "a part of it is used here")]
-mod postgres;
 #[path = "../../../adapters/redis/tests/support/server.rs"]
 #[allow(dead_code, reason = "a part of it is used here")]
 mod redis;
@@ -24,6 +21,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use support::{Api, PATIENCE, PROGRAM, Server};
+use tasklane_testkit::{
+    self as testkit, Authority, Certificate, PostgresServer, RedisCluster, RedisSentinel,
+};
 
 /// A worker process. Killed when it goes out of scope.
 struct Worker(Child);
@@ -197,8 +197,13 @@ async fn what_is_killed_goes_on_elsewhere_on_redis() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_killed_goes_on_elsewhere_on_postgres() {
-    let Some(postgres) = postgres::PostgresServer::start() else { return };
-    what_is_killed_goes_on_elsewhere(&postgres.url()).await;
+    // No process gets in without a certificate, and the guard's process that ends the sessions of a killed one needs it too.
+    let Some(authority) = Authority::new() else { return };
+    let Some(postgres) = PostgresServer::start_tls(&authority, &authority.local_server()) else { return };
+    postgres.admit(&["hostssl all all 127.0.0.1/32 cert"]);
+    let (root, Certificate { cert, key }) = (authority.ca(), authority.client("tasklane"));
+    let files = format!("sslrootcert={}&sslcert={}&sslkey={}", root.display(), cert.display(), key.display());
+    what_is_killed_goes_on_elsewhere(&format!("{}?sslmode=verify-full&{files}", postgres.url())).await;
 }
 
 /// The guard of a process.
@@ -236,6 +241,63 @@ async fn a_guard_that_was_killed_is_replaced() {
     until("the lanes of a killed server", async || (owned(&api).await == 16).then_some(())).await;
 }
 
+/// `--listen` of a worker did nothing, and no answer told where a worker is.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_answers_health_checks_and_has_an_address() {
+    let Some(redis) = redis::RedisServer::start() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let server = server(folder.path(), "server", &redis.url(), &[]);
+    let mut worker = Command::new(PROGRAM)
+        .args(["--json", "worker", "--name", "w", "--listen", "127.0.0.1:0", "--store", &redis.url()])
+        .arg("--data-dir")
+        .arg(folder.path().join("w"))
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(File::create(folder.path().join("w.log")).unwrap())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(worker.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let _worker = Worker(worker);
+    let started: Value = serde_json::from_str(&line).unwrap();
+    let listens = started["listen"].as_str().unwrap_or_else(|| panic!("{line}")).to_owned();
+    let ask = async |path: &str| {
+        let answer = reqwest::get(format!("http://{listens}{path}")).await.unwrap();
+        (answer.status().as_u16(), answer.text().await.unwrap())
+    };
+    let api = server.api();
+    workers(&api, 1).await;
+    let (_, found) = api.get("/workers/w").await;
+    assert_eq!(found["address"], listens, "{found}");
+    assert_eq!(ask("/healthz").await, (200, "ok\n".to_owned()));
+    until("readiness", async || {
+        let (status, text) = ask("/readyz").await;
+        (status == 200 && text.contains("\"ready\":true")).then_some(())
+    })
+    .await;
+    assert_eq!(ask("/api/v1/tasks").await.0, 404);
+
+    // Another one without health checks: its machine is known.
+    let _other = Worker::start(folder.path(), "other", &redis.url(), &[]);
+    workers(&api, 2).await;
+    let (_, found) = api.get("/workers/other").await;
+    assert_eq!(found["address"], "127.0.0.1", "{found}");
+
+    // While it drains it lives, and is not ready.
+    let held = json!({ "labels": { "tasklane.worker": "w" } });
+    let mut long = task("held", "sleep 60");
+    long.as_object_mut().unwrap().extend(held.as_object().unwrap().clone());
+    let id = api.submit(long).await;
+    api.until(&id, "RUNNING").await;
+    api.post("/workers/w/drain", json!({})).await;
+    until("the drain", async || {
+        let (status, text) = ask("/readyz").await;
+        (status == 503 && text.contains("drains")).then_some(())
+    })
+    .await;
+    assert_eq!(ask("/healthz").await.0, 200);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn tasks_come_by_message_on_redis() {
     let Some(redis) = redis::RedisServer::start() else { return };
@@ -258,9 +320,42 @@ async fn tasks_come_by_message_on_redis() {
     assert!(dead.contains("is not a known field"), "{dead}");
 }
 
+/// The real program on a Redis Cluster, over TLS and behind sentinels: everything that `redis://` is.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_runs_on_every_kind_of_redis() {
+    let Some(authority) = Authority::new() else { return };
+    let (cluster, sentinels) = (RedisCluster::start(), RedisSentinel::start());
+    let encrypted = testkit::RedisServer::start_tls(&authority, false, testkit::redis::IN_MEMORY);
+    let (Some(cluster), Some(sentinels), Some(encrypted)) = (cluster, sentinels, encrypted) else { return };
+    for (store, warning) in
+        [(cluster.url(), "disk"), (sentinels.url(), "failover"), (encrypted.url(), "disk")]
+    {
+        let folder = tempfile::tempdir().unwrap();
+        let server = server(folder.path(), "server", &store, &[]);
+        let _worker = Worker::start(folder.path(), "worker", &store, &[]);
+        let api = server.api();
+        let (status, done) = api.post("/tasks?wait=60s", task("one", "echo done")).await;
+        assert_eq!((status, &done["status"]), (200, &json!("SUCCESS")), "{store}: {done}");
+        let ready = reqwest::get(format!("{}/readyz", server.url)).await.unwrap().text().await.unwrap();
+        assert!(ready.contains(warning), "{store}: {ready}");
+    }
+    // An authority that is not trusted ends the start at once, with the remedy.
+    let folder = tempfile::tempdir().unwrap();
+    let store = format!("rediss://127.0.0.1:{}", encrypted.port());
+    let other = Authority::new().unwrap();
+    let store = format!("{store}?sslrootcert={}", other.ca().display());
+    let refused = Command::new(PROGRAM)
+        .args(["server", "--listen", "127.0.0.1:0", "--store", &store, "--data-dir"])
+        .arg(folder.path())
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && text.contains("sslrootcert="), "{text}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn finished_tasks_are_archived_on_postgres() {
-    let Some(postgres) = postgres::PostgresServer::start() else { return };
+    let Some(postgres) = PostgresServer::start() else { return };
     let folder = tempfile::tempdir().unwrap();
     let archive = format!("archive={}", postgres.url());
     let server = server(folder.path(), "server", &postgres.url(), &["--set", &archive]);
@@ -351,7 +446,7 @@ async fn an_idle_cluster_asks_redis_for_little() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_idle_cluster_asks_postgres_for_little() {
-    let Some(postgres) = postgres::PostgresServer::start() else { return };
+    let Some(postgres) = PostgresServer::start() else { return };
     idle_asks_for_little(&postgres.url(), || {
         // Each statement is a transaction of its own.
         let counted =

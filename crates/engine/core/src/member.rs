@@ -46,6 +46,9 @@ pub struct WorkerDescriptor {
     pub task_types: BTreeSet<Name>,
     /// Takes no new work.
     pub draining: bool,
+    /// Where it is reached: its host, with the port of its API or health checks where it listens. Empty if unknown.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub address: String,
 }
 
 impl WorkerDescriptor {

@@ -590,6 +590,9 @@ impl TaskState {
         let outcome = match self.status {
             Status::Success => Some(AttemptOutcome::Success),
             Status::Cancelled => Some(AttemptOutcome::Cancelled),
+            Status::Failed if self.error.as_ref().is_some_and(TaskError::is_timeout) => {
+                Some(AttemptOutcome::TimedOut)
+            }
             Status::Failed => Some(AttemptOutcome::Failed),
             Status::Scheduled | Status::Dispatched | Status::Running => None,
             Status::Pending | Status::Retrying => return None,
@@ -665,6 +668,16 @@ pub struct TaskError {
 }
 
 impl TaskError {
+    /// The code of an attempt that ran longer than it may.
+    pub const TIMEOUT: &str = "timeout";
+    /// The code of an attempt that reported no progress for longer than it may.
+    pub const PROGRESS_TIMEOUT: &str = "progress_timeout";
+
+    /// Whether the attempt was stopped because its time was over.
+    pub fn is_timeout(&self) -> bool {
+        self.code == Self::TIMEOUT || self.code == Self::PROGRESS_TIMEOUT
+    }
+
     /// The longest code kept, in bytes.
     pub const CODE_BYTES_MAX: usize = 64;
     /// The longest message kept, in bytes: of an error, and of a result.

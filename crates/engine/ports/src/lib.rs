@@ -17,6 +17,8 @@ mod logs;
 mod renewals;
 mod retire;
 mod store;
+#[cfg(feature = "tls")]
+pub mod tls;
 
 #[cfg(feature = "conformance")]
 pub mod conformance;

@@ -1,6 +1,7 @@
 //! A cron expression as sets of numbers, and which times of which days are in them. Here is no time zone: what the
 //! clock does is the matter of `zone.rs`.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use jiff::ToSpan;
@@ -38,6 +39,8 @@ pub(crate) struct Cron {
     pub(crate) hours: Set,
     pub(crate) days: Days,
     pub(crate) months: Set,
+    /// The years; `None` for all.
+    pub(crate) years: Option<BTreeSet<i16>>,
     /// It names times of the day, with neither `*` nor a step in hour and minute. Otherwise it follows the clock.
     pub(crate) fixed: bool,
 }
@@ -49,10 +52,10 @@ pub(crate) struct Days {
     pub(crate) of_month: Set,
     /// Days `15W`.
     pub(crate) near: Set,
-    /// `L`.
-    pub(crate) last: bool,
-    /// `LW`.
-    pub(crate) last_workday: bool,
+    /// `L` and `L-3`: days before the last of the month.
+    pub(crate) from_last: Set,
+    /// `LW` and `L-3W`, likewise.
+    pub(crate) near_from_last: Set,
     /// 0 to 6, from Sunday.
     pub(crate) of_week: Set,
     /// `MON#2`: for each of 1 to 5 the weekdays.
@@ -68,6 +71,13 @@ impl Cron {
     pub(crate) fn first_in(&self, range: Range<DateTime>) -> Option<DateTime> {
         let (mut date, mut time) = (range.start.date(), range.start.time());
         while date <= range.end.date() {
+            if let Some(years) = &self.years
+                && !years.contains(&date.year())
+            {
+                date = Date::new(*years.range(date.year()..).next()?, 1, 1).ok()?;
+                time = Time::midnight();
+                continue;
+            }
             let in_month = self.months.has(date.month());
             if in_month
                 && self.days.has(date)
@@ -113,16 +123,16 @@ impl Days {
     fn fits_month(&self, date: Date) -> bool {
         let last = date.last_of_month();
         self.of_month.has(date.day())
-            || self.last && date == last
-            || self.last_workday && workday_near(last) == Some(date)
-            || !self.near.is_empty() && self.is_near(date)
+            || self.from_last.has(last.day() - date.day())
+            || !(self.near.is_empty() && self.near_from_last.is_empty()) && self.is_near(date, last)
     }
 
-    /// Whether this is the workday of some `15W`. Those are at most two days away.
-    fn is_near(&self, date: Date) -> bool {
+    /// Whether this is the workday of some `15W` or `LW`. Those are at most two days away.
+    fn is_near(&self, date: Date, last: Date) -> bool {
         let candidates = (-2..=2).filter_map(|days: i64| date.checked_add(days.days()).ok());
+        let wanted = |day: i8| self.near.has(day) || self.near_from_last.has(last.day() - day);
         candidates
-            .filter(|other| other.month() == date.month() && self.near.has(other.day()))
+            .filter(|other| other.month() == date.month() && wanted(other.day()))
             .any(|other| workday_near(other) == Some(date))
     }
 

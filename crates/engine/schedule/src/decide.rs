@@ -20,8 +20,18 @@ use crate::Times;
 use crate::alerts::{News, Unbegun};
 use crate::rule::{Backfill, Fate, Fire, Missed, Overlap, Planned, Rule, Schedule, State};
 
-/// A time that is further past than this was missed.
-pub const LATE_AFTER: Duration = Duration::from_mins(1);
+/// How late a time is missed where a rule names no time: the distance to the following time, but not less than this. A
+/// server or its store may stall for a moment.
+pub const MISSED_AFTER_MIN: Duration = Duration::from_secs(5);
+
+/// Likewise, not more than this.
+pub const MISSED_AFTER_MAX: Duration = Duration::from_mins(1);
+
+/// The most fires that wait for the end of the task before, with [`Overlap::BufferAll`].
+pub const BUFFER_MAX: usize = 1000;
+
+/// The most times that are judged at once; the schedule is due again for the rest.
+const JUDGED_MAX: usize = 10_000;
 
 /// How often the end of a task that a fire waits for is looked for, should nobody tell of it.
 pub const LOOK_AGAIN: Duration = Duration::from_mins(1);
@@ -73,14 +83,24 @@ pub enum Submitted {
     No(String),
 }
 
+/// The first time after one, within bounds.
+pub fn after_within(
+    times: &Times,
+    from: Option<Timestamp>,
+    until: Option<Timestamp>,
+    after: Timestamp,
+) -> Option<Timestamp> {
+    let after = match from {
+        Some(from) if from > after => from - Duration::from_micros(1),
+        _ => after,
+    };
+    times.after(after).filter(|next| until.is_none_or(|until| *next <= until))
+}
+
 impl Rule {
     /// The first time after one, within the bounds.
     pub fn after(&self, times: &Times, after: Timestamp) -> Option<Timestamp> {
-        let after = match self.from {
-            Some(from) if from > after => from - Duration::from_micros(1),
-            _ => after,
-        };
-        times.after(after).filter(|next| self.until.is_none_or(|until| *next <= until))
+        after_within(times, self.from, self.until, after)
     }
 
     /// When a time is fired: moved by jitter, always by the same.
@@ -91,6 +111,14 @@ impl Rule {
         }
         let moved = xxh3_64_with_seed(id.as_bytes(), nominal.as_micros().cast_unsigned()) % (span + 1);
         nominal + Duration::from_micros(moved)
+    }
+
+    /// How late a time is missed, beyond its jitter.
+    pub fn missed_after(&self, times: &Times, nominal: Timestamp) -> Duration {
+        self.missed_after.unwrap_or_else(|| {
+            let apart = self.after(times, nominal).map_or(MISSED_AFTER_MAX, |next| next.since(nominal));
+            apart.clamp(MISSED_AFTER_MIN, MISSED_AFTER_MAX)
+        })
     }
 
     /// How many fires go into one plan, which holds their tasks.
@@ -105,7 +133,7 @@ impl Rule {
 
     /// Whether something is to be done as soon as its tasks end.
     pub fn watches(&self) -> bool {
-        matches!(self.overlap, Overlap::BufferOne | Overlap::CancelOther)
+        matches!(self.overlap, Overlap::BufferOne | Overlap::BufferAll | Overlap::CancelOther)
             || self.pause_after.is_some()
             || self.late_after.is_some()
             || self.tells(Occasion::Failing)
@@ -125,6 +153,9 @@ impl Schedule {
         if self.rule.webhooks != rule.webhooks {
             self.tell_anew();
         }
+        if rule.overlap != Overlap::BufferAll {
+            self.skip_waiting(now, "the schedule was changed before its turn");
+        }
         self.rule = rule;
         self.state.updated_at = now;
         self.state.next = self.rule.after(times, now);
@@ -133,8 +164,16 @@ impl Schedule {
     /// Stops it, for a reason; what was decided is still carried out.
     pub fn pause(&mut self, reason: &str, now: Timestamp) {
         self.state.paused = Some(reason.to_owned());
+        let reason = "the schedule was paused before its turn";
         if let Some(nominal) = self.state.buffered.take() {
-            self.state.skip(Fire { nominal, backfill: 0 }, now, "the schedule was paused before its turn");
+            self.state.skip(Fire { nominal, backfill: 0 }, now, reason);
+        }
+        self.skip_waiting(now, reason);
+    }
+
+    fn skip_waiting(&mut self, now: Timestamp, reason: &str) {
+        for nominal in std::mem::take(&mut self.state.waiting) {
+            self.state.skip(Fire { nominal, backfill: 0 }, now, reason);
         }
     }
 
@@ -186,15 +225,18 @@ impl Schedule {
             self.state.planned.clear();
         }
         if self.state.open.is_empty()
-            && let Some(nominal) = self.state.buffered.take()
+            && let Some(nominal) = self.state.take_buffered()
         {
             fires.push(Fire { nominal, backfill: 0 });
         }
         if self.state.paused.is_none() {
             self.pass_over_missed(times, now);
+            let mut judged = 0;
             while let Some(nominal) = self.state.next.filter(|next| self.rule.due(id, *next) <= now)
                 && fires.len() < self.rule.fires_max()
+                && judged < JUDGED_MAX
             {
+                judged += 1;
                 self.state.next = self.rule.after(times, nominal);
                 self.judge(Fire { nominal, backfill: 0 }, now, &mut fires);
             }
@@ -243,9 +285,12 @@ impl Schedule {
 
     /// Deals with times that passed while nobody was there to fire.
     fn pass_over_missed(&mut self, times: &Times, now: Timestamp) {
-        let late = now - LATE_AFTER - self.rule.jitter;
+        let Some(first) = self.state.next else { return };
+        let late = now - self.rule.missed_after(times, first) - self.rule.jitter;
         let horizon = now - self.rule.catch_up;
-        let Some(first) = self.state.next.filter(|next| *next < late) else { return };
+        if first >= late {
+            return;
+        }
         if first < horizon {
             self.miss(times, first, horizon, now, "longer ago than catchUp allows");
         }
@@ -308,8 +353,15 @@ impl Schedule {
             Overlap::AllowAll => fires.push(fire),
             _ if free => fires.push(fire),
             Overlap::Skip => self.pass_over(fire, now, "the task before is unfinished"),
-            Overlap::BufferOne if state.buffered.is_none() => state.buffered = Some(fire.nominal),
+            Overlap::BufferOne | Overlap::BufferAll if state.buffered.is_none() => {
+                state.buffered = Some(fire.nominal);
+            }
             Overlap::BufferOne => self.pass_over(fire, now, "another one waits for the task before"),
+            Overlap::BufferAll if state.buffered_count() < BUFFER_MAX => state.waiting.push(fire.nominal),
+            Overlap::BufferAll => {
+                let reason = format!("{BUFFER_MAX} others wait for the task before, the most that may");
+                self.pass_over(fire, now, &reason);
+            }
             Overlap::CancelOther => {
                 let replaced = state.buffered.replace(fire.nominal);
                 state.cancels.clone_from(&state.open);

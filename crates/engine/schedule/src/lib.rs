@@ -9,6 +9,7 @@
 mod alerts;
 mod cron;
 mod decide;
+mod dialect;
 mod fields;
 mod names;
 mod rule;
@@ -16,6 +17,9 @@ mod times;
 mod zone;
 
 pub use alerts::{Alert, News, Unbegun};
-pub use decide::{FIRES_MAX, LATE_AFTER, LOOK_AGAIN, Look, Stand, Submitted};
+pub use decide::{
+    BUFFER_MAX, FIRES_MAX, LOOK_AGAIN, Look, MISSED_AFTER_MAX, MISSED_AFTER_MIN, Stand, Submitted,
+    after_within,
+};
 pub use rule::{Backfill, Fate, Fire, Missed, Overlap, Past, Planned, Rule, Schedule, State};
 pub use times::{TEXT_LEN_MAX, Times, TimesError, When};

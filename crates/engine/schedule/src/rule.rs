@@ -45,6 +45,9 @@ pub struct Rule {
     /// What is done about times that passed while nobody was there to fire.
     #[serde(rename = "m")]
     pub missed: Missed,
+    /// A time is missed when it is this late; `None` for a time between a few seconds and a minute, by how often it fires.
+    #[serde(rename = "ma", default, skip_serializing_if = "Option::is_none")]
+    pub missed_after: Option<Duration>,
     /// Times that passed longer ago are not made up for.
     #[serde(rename = "c", with = "duration_micros")]
     pub catch_up: Duration,
@@ -72,6 +75,9 @@ pub enum Overlap {
     /// One fire waits until it has finished; more are skipped.
     #[serde(rename = "b")]
     BufferOne,
+    /// Fires wait and follow one after the other, up to [`BUFFER_MAX`](crate::BUFFER_MAX); more are skipped.
+    #[serde(rename = "q")]
+    BufferAll,
     /// It is cancelled, and the fire follows when it has ended.
     #[serde(rename = "c")]
     CancelOther,
@@ -119,6 +125,9 @@ pub struct State {
     /// A fire that waits for the end of the one before.
     #[serde(rename = "b", default, skip_serializing_if = "Option::is_none")]
     pub buffered: Option<Timestamp>,
+    /// Fires that wait behind it, the oldest first.
+    #[serde(rename = "wt", default, skip_serializing_if = "Vec::is_empty")]
+    pub waiting: Vec<Timestamp>,
     /// Tasks that were submitted and are not known to have finished; only where that matters.
     #[serde(rename = "op", default, skip_serializing_if = "Vec::is_empty")]
     pub open: Vec<TaskId>,
@@ -244,6 +253,7 @@ impl State {
             planned: Vec::new(),
             cancels: Vec::new(),
             buffered: None,
+            waiting: Vec::new(),
             open: Vec::new(),
             failures: 0,
             backfill: None,
@@ -255,6 +265,18 @@ impl State {
             alerted: 0,
             history: Vec::new(),
         }
+    }
+
+    /// How many fires wait for the end of the task before.
+    pub fn buffered_count(&self) -> usize {
+        usize::from(self.buffered.is_some()) + self.waiting.len()
+    }
+
+    /// Takes the fire whose turn is next.
+    pub(crate) fn take_buffered(&mut self) -> Option<Timestamp> {
+        let first = self.buffered.take()?;
+        self.buffered = (!self.waiting.is_empty()).then(|| self.waiting.remove(0));
+        Some(first)
     }
 
     pub(crate) fn tell(&mut self, fire: Fire, at: Timestamp, what: Fate) {

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use tasklane_core::time::{Timestamp, duration_micros};
 
 use crate::cron::Cron;
-use crate::{fields, names, zone};
+use crate::{dialect, names, zone};
 
 /// The longest cron expression and the longest time zone name, in bytes.
 pub const TEXT_LEN_MAX: usize = 256;
@@ -24,6 +24,9 @@ const SEARCH_SECONDS: i64 = 146_097 * 24 * 60 * 60;
 /// reached the rule that it keeps from then on. What fires within one calendar cycle after it always fires again.
 const SETTLED: Timestamp = Timestamp::from_millis(4_102_444_800_000);
 
+/// Before all years that an expression can name.
+const FIRST_YEAR: Timestamp = Timestamp::from_millis(-2 * 24 * 60 * 60 * 1000);
+
 /// When a schedule fires.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -32,9 +35,10 @@ pub enum When {
     /// `@daily`, `@midnight`, `@weekly`, `@monthly`, `@yearly`, `@annually`.
     ///
     /// - Fields are `*`, numbers, ranges `1-5`, steps `*/15` `10-40/5` `10/5` (from 10 to the end), and lists of these.
-    ///   Months may be `JAN` to `DEC`, weekdays `SUN` to `SAT` in any case; 0 and 7 are both Sunday.
-    /// - Days of the month may also be `L` (the last), `LW` (the last from Monday to Friday) and `15W` (of Monday to
-    ///   Friday the nearest to the 15th in the same month).
+    ///   A range that falls goes on at the beginning: `FRI-MON`. Months may be `JAN` to `DEC`, weekdays `SUN` to `SAT`,
+    ///   or their full names, in any case; 0 and 7 are both Sunday.
+    /// - Days of the month may also be `L` (the last), `L-3` (three days before it), `LW` (the last from Monday to
+    ///   Friday) and `15W` (of Monday to Friday the nearest to the 15th in the same month).
     /// - Weekdays may also be `MON#2` (the second Monday of the month) and `FRIL` (the last Friday).
     /// - If both day fields are restricted, a day fits if **either** does, as in Vixie cron. A field that begins with `*`
     ///   is not restricted, and then both must fit: `0 0 */2 * MON` fires on Mondays with an odd date.
@@ -44,6 +48,10 @@ pub enum When {
     /// twice fires the first time. Otherwise the expression follows the clock: it does not fire in the gap, and fires
     /// in both passes of a repeated hour.
     Cron(String),
+    /// A cron expression as Quartz writes it: second, minute, hour, day of month, month, weekday, and optionally years
+    /// from 1970 to 2099 behind them. One of the day fields is `?` or `*`. Weekdays count from 1, which is Sunday; `L`
+    /// alone is Saturday. Everything else is as in `Cron`, also where clocks change.
+    Quartz(String),
     /// At `anchor + n * interval`, for every `n` from 0.
     Every {
         /// At least a second; whole microseconds count.
@@ -86,7 +94,8 @@ impl Times {
     pub fn new(when: &When, zone: &str) -> Result<Self, TimesError> {
         let zone = parse_zone(zone)?;
         let rule = match when {
-            When::Cron(text) => Rule::Cron(parse_cron(text)?),
+            When::Cron(text) => Rule::Cron(parse_cron(text, dialect::vixie)?),
+            When::Quartz(text) => Rule::Cron(parse_cron(text, dialect::quartz)?),
             When::Every { interval, .. } if *interval < INTERVAL_MIN => {
                 return Err(TimesError { field: "every", message: "must be at least 1 second".into() });
             }
@@ -94,13 +103,31 @@ impl Times {
             When::At(at) => Rule::At(*at),
         };
         let times = Self { rule, zone };
-        if let (When::Cron(text), None) = (when, times.after(SETTLED)) {
-            let zone = times.zone.iana_name().unwrap_or("UTC");
-            let message =
-                format!(r#""{text}" never fires: no date and time in {zone} fits all of its fields"#);
-            return Err(TimesError { field: "cron", message });
+        if let When::Cron(text) | When::Quartz(text) = when
+            && !times.fires()
+        {
+            return Err(times.never(text));
         }
         Ok(times)
+    }
+
+    /// Whether there is a time at all.
+    fn fires(&self) -> bool {
+        let ends = matches!(&self.rule, Rule::Cron(cron) if cron.years.is_some());
+        self.after(if ends { FIRST_YEAR } else { SETTLED }).is_some()
+    }
+
+    /// Why an expression is refused that has no time.
+    fn never(&self, text: &str) -> TimesError {
+        let remedy = if (Self { rule: self.rule.clone(), zone: TimeZone::UTC }).fires() {
+            "its clocks skip that hour on those days; write another hour"
+        } else {
+            "write days that these months have, such as L for the last one"
+        };
+        let zone = self.zone.iana_name().unwrap_or("UTC");
+        let message =
+            format!(r#""{text}" never fires: no date and time in {zone} fits all of its fields; {remedy}"#);
+        TimesError { field: "cron", message }
     }
 
     /// The first time strictly after `after`. Fire times do not depend on where one starts to ask: any `after` between
@@ -174,10 +201,10 @@ fn every_after(interval: Duration, anchor: Timestamp, after: Timestamp) -> Optio
     i64::try_from(next).ok().map(Timestamp::from_micros)
 }
 
-fn parse_cron(text: &str) -> Result<Cron, TimesError> {
+fn parse_cron(text: &str, dialect: fn(&str) -> Result<Cron, String>) -> Result<Cron, TimesError> {
     let refuse = |message| TimesError { field: "cron", message };
     check_len(text).map_err(refuse)?;
-    fields::parse(text).map_err(refuse)
+    dialect(text).map_err(refuse)
 }
 
 fn parse_zone(name: &str) -> Result<TimeZone, TimesError> {

@@ -9,6 +9,9 @@ use jiff::tz::TimeZone;
 use tasklane_core::time::Timestamp;
 use tasklane_schedule::{Times, When};
 
+mod quartz;
+mod recorded;
+
 fn cron(text: &str, zone: &str) -> Times {
     Times::new(&When::Cron(text.into()), zone).unwrap_or_else(|error| panic!("{text}: {error}"))
 }
@@ -112,6 +115,54 @@ fn of_two_restricted_day_fields_either_is_enough() {
     // A field that begins with a star does not count as restricted.
     fires("0 0 */10 * WED", ["2024-01-31 00:00:00", "2024-02-21 00:00:00"]);
     fires("0 0 1 * */2", ["2024-02-01 00:00:00", "2024-06-01 00:00:00"]);
+}
+
+#[test]
+fn ranges_go_on_at_the_beginning() {
+    fires(
+        "0 0 * * FRI-MON",
+        [
+            "2024-01-05 00:00:00",
+            "2024-01-06 00:00:00",
+            "2024-01-07 00:00:00",
+            "2024-01-08 00:00:00",
+            "2024-01-12 00:00:00",
+        ],
+    );
+    fires(
+        "0 22-1 * * *",
+        ["2024-01-01 01:00:00", "2024-01-01 22:00:00", "2024-01-01 23:00:00", "2024-01-02 00:00:00"],
+    );
+    fires("58-1/2 0 * * *", ["2024-01-01 00:58:00", "2024-01-02 00:00:00"]);
+    fires(
+        "0 0 1 NOV-FEB *",
+        ["2024-02-01 00:00:00", "2024-11-01 00:00:00", "2024-12-01 00:00:00", "2025-01-01 00:00:00"],
+    );
+    // The step goes on across the end: Thursday, Saturday, Monday.
+    fires(
+        "0 0 * * THU-TUE/2",
+        ["2024-01-04 00:00:00", "2024-01-06 00:00:00", "2024-01-08 00:00:00", "2024-01-11 00:00:00"],
+    );
+    fires("0 0 * * 7-1", ["2024-01-07 00:00:00", "2024-01-08 00:00:00", "2024-01-14 00:00:00"]);
+}
+
+#[test]
+fn full_names() {
+    fires("0 0 * January Friday", ["2024-01-05 00:00:00", "2024-01-12 00:00:00"]);
+    fires(
+        "0 0 1 september-NOVEMBER *",
+        ["2024-09-01 00:00:00", "2024-10-01 00:00:00", "2024-11-01 00:00:00"],
+    );
+    fires("0 0 * * MONDAY#2", ["2024-01-08 00:00:00", "2024-02-12 00:00:00"]);
+    fires("0 0 * * FridayL", ["2024-01-26 00:00:00", "2024-02-23 00:00:00"]);
+}
+
+#[test]
+fn days_before_the_last() {
+    fires("0 0 L-3 * *", ["2024-01-28 00:00:00", "2024-02-26 00:00:00", "2024-03-28 00:00:00"]);
+    // 28 January 2024 is a Sunday.
+    fires("0 0 L-3W * *", ["2024-01-29 00:00:00", "2024-02-26 00:00:00", "2024-03-28 00:00:00"]);
+    fires("0 0 L-30 * *", ["2024-03-01 00:00:00", "2024-05-01 00:00:00"]);
 }
 
 #[test]
@@ -230,6 +281,7 @@ fn what_is_stored_is_read_back() {
     let every = When::Every { interval: Duration::from_mins(1), anchor: utc("1970-01-01 00:00:01") };
     for (when, stored) in [
         (When::Cron("@daily".into()), r#"{"cron":"@daily"}"#),
+        (When::Quartz("0 0 0 * * ?".into()), r#"{"quartz":"0 0 0 * * ?"}"#),
         (every, r#"{"every":{"interval":60000000,"anchor":1000000}}"#),
         (When::At(utc("1970-01-01 00:00:02")), r#"{"at":2000000}"#),
     ] {

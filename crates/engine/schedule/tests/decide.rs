@@ -12,7 +12,8 @@ use tasklane_core::retry::RetryPolicy;
 use tasklane_core::task::{Fingerprint, NewTask, Occasion, Priority, TaskBody, TaskHead, TaskSpec, Webhook};
 use tasklane_core::time::Timestamp;
 use tasklane_schedule::{
-    FIRES_MAX, Fate, Fire, Look, Missed, News, Overlap, Rule, Schedule, Stand, Submitted, Times, When,
+    BUFFER_MAX, FIRES_MAX, Fate, Fire, Look, Missed, News, Overlap, Rule, Schedule, Stand, Submitted, Times,
+    When,
 };
 
 const HOUR: i64 = 3600;
@@ -30,6 +31,7 @@ fn hourly() -> Rule {
         jitter: Duration::ZERO,
         overlap: Overlap::Skip,
         missed: Missed::RunOnce,
+        missed_after: None,
         catch_up: Duration::from_hours(24),
         pause_after: None,
         late_after: None,
@@ -184,6 +186,77 @@ fn a_time_that_waits_is_told_of_when_the_schedule_is_paused() {
 }
 
 #[test]
+fn overlap_buffer_all() {
+    let mut story = Story::new(Rule { overlap: Overlap::BufferAll, ..hourly() });
+    for hour in 1..=4 {
+        let expected: &[i64] = if hour == 1 { &[HOUR] } else { &[] };
+        assert_eq!(story.fire(hour * HOUR), expected);
+    }
+    assert_eq!(story.schedule.state.buffered_count(), 3);
+    assert_eq!(story.due(4 * HOUR), Some(4 * HOUR + 60), "the end is looked for");
+    for hour in 2..=4 {
+        story.end(Stand::Success);
+        assert_eq!(story.fire(4 * HOUR + hour * 60), [hour * HOUR], "one after the other");
+        assert_eq!(story.fire(4 * HOUR + hour * 60 + 1), [0; 0]);
+    }
+    assert_eq!(story.fates(), [1, 2, 3, 4].map(|hour| (hour * HOUR, "fired")));
+}
+
+/// With the overlap `skip`, which was the default beside it, one of four missed times was fired.
+#[test]
+fn all_that_was_missed_is_run_one_after_the_other() {
+    let mut story = Story::new(Rule { missed: Missed::RunAll, overlap: Overlap::BufferAll, ..hourly() });
+    assert_eq!(story.fire(4 * HOUR + 600), [HOUR]);
+    for hour in 2..=4 {
+        assert_eq!(story.fire(4 * HOUR + 601), [0; 0], "the task before is unfinished");
+        story.end(Stand::Success);
+        assert_eq!(story.fire(4 * HOUR + 602), [hour * HOUR]);
+    }
+    assert_eq!(story.fates(), [1, 2, 3, 4].map(|hour| (hour * HOUR, "fired")));
+}
+
+#[test]
+fn more_than_the_buffer_holds_is_skipped() {
+    let when = When::Cron("* * * * *".to_owned());
+    let catch_up = Duration::from_hours(1000);
+    let rule = Rule { when, catch_up, missed: Missed::RunAll, overlap: Overlap::BufferAll, ..hourly() };
+    let mut story = Story::new(rule);
+    let passed = i64::try_from(BUFFER_MAX).unwrap() + 3;
+    assert_eq!(story.fire(passed * 60), [60]);
+    assert_eq!(story.schedule.state.buffered_count(), BUFFER_MAX);
+    let skipped = [passed - 1, passed].map(|minute| (minute * 60, "skipped"));
+    assert_eq!(story.fates(), [skipped[0], skipped[1], (60, "fired")]);
+    let Fate::Skipped { reason } = &story.schedule.state.history[0].what else { panic!("not skipped") };
+    assert_eq!(reason, "1000 others wait for the task before, the most that may");
+}
+
+#[test]
+fn what_waits_is_skipped_when_the_schedule_is_paused_or_changed() {
+    let waiting = || {
+        let mut story = Story::new(Rule { overlap: Overlap::BufferAll, ..hourly() });
+        for hour in 1..=4 {
+            story.fire(hour * HOUR);
+        }
+        story
+    };
+    let mut paused = waiting();
+    paused.schedule.pause("disabled", at(4 * HOUR + 1));
+    let skipped = [2, 3, 4].map(|hour| (hour * HOUR, "skipped"));
+    assert_eq!(paused.fates()[1..], skipped);
+    let mut changed = waiting();
+    changed.schedule.change(
+        Rule { overlap: Overlap::BufferOne, ..hourly() },
+        &changed.times,
+        at(4 * HOUR + 1),
+    );
+    assert_eq!(changed.fates()[1..], skipped[1..], "one may still wait");
+    assert_eq!(changed.schedule.state.buffered, Some(at(2 * HOUR)));
+    let mut kept = waiting();
+    kept.schedule.change(Rule { overlap: Overlap::BufferAll, ..hourly() }, &kept.times, at(4 * HOUR + 1));
+    assert_eq!(kept.schedule.state.buffered_count(), 3);
+}
+
+#[test]
 fn overlap_cancel_other() {
     let mut story = Story::new(Rule { overlap: Overlap::CancelOther, ..hourly() });
     assert_eq!(story.fire(HOUR), [HOUR]);
@@ -214,6 +287,32 @@ fn what_was_missed_is_skipped_run_once_or_run() {
     assert_eq!((story.fates()[0], count), ((HOUR, "missed"), 4));
 }
 
+/// A schedule of every two seconds that skips what it has missed fired 31 times at once after 75 seconds.
+#[test]
+fn how_late_is_missed_follows_how_often_it_fires_and_can_be_set() {
+    let every = |seconds: u64| Rule {
+        when: When::Every { interval: Duration::from_secs(seconds), anchor: at(0) },
+        missed: Missed::Skip,
+        overlap: Overlap::AllowAll,
+        ..hourly()
+    };
+    let fired = |rule: Rule, now: i64| Story::new(rule).fire(now);
+    assert_eq!(fired(every(2), 75), [70, 72, 74], "five seconds at least");
+    assert_eq!(fired(every(20), 79), [60], "the distance to the following time");
+    assert_eq!(fired(every(20), 81), [80]);
+    assert_eq!(fired(every(600), 661), [0; 0], "a minute at most");
+    assert_eq!(fired(every(600), 660), [600]);
+    let set = |seconds| Some(Duration::from_secs(seconds));
+    assert_eq!(fired(Rule { missed_after: set(1), ..every(2) }, 75), [74]);
+    assert_eq!(fired(Rule { missed_after: set(75), ..every(2) }, 75).len(), 37);
+    let jitter = Duration::from_secs(100);
+    assert_eq!(
+        fired(Rule { missed_after: set(1), jitter, ..every(600) }, 701),
+        [600],
+        "jitter is no lateness"
+    );
+}
+
 #[test]
 fn nothing_older_than_the_window_is_caught_up_with() {
     let rule = Rule {
@@ -236,7 +335,7 @@ fn years_without_a_server_are_passed_over_at_once() {
         let now = 2 * 365 * 24 * HOUR;
         let fired = story.fire(now);
         let late = usize::from(missed == Missed::RunOnce);
-        assert_eq!(fired.len(), 61 + late, "the last minute, and {late} before it");
+        assert_eq!(fired.len(), 6 + late, "the last five seconds, and {late} before them");
         assert_eq!(story.due(now), Some(now + 1));
     }
 }
@@ -504,4 +603,16 @@ fn a_begin_that_is_seen_while_something_is_planned_counts() {
     story.schedule.settle(id, Submitted::Yes, at(HOUR + 620));
     story.fire(HOUR + 650);
     assert!(story.schedule.state.late.is_none(), "the first task runs: {:?}", story.schedule.state);
+}
+
+/// What the commit before has stored is read, and what is stored without the new settings is the same as before.
+#[test]
+fn what_was_stored_before_is_read() {
+    let stored = r#"{"r":{"w":{"cron":"0 * * * *"},"z":"UTC","j":0,"o":"b","m":"o","c":86400000000,"t":"{}"},
+        "s":{"ca":1000000,"ua":1000000,"n":3600000000,"b":1800000000,"fl":0,"bn":0,"an":0,"h":[]}}"#;
+    let read: Schedule = serde_json::from_str(stored).unwrap();
+    assert_eq!((read.rule.missed_after, read.state.buffered_count()), (None, 1));
+    assert_eq!(read.rule, Rule { overlap: Overlap::BufferOne, ..hourly() });
+    let written: serde_json::Value = serde_json::to_value(&read).unwrap();
+    assert_eq!(written, serde_json::from_str::<serde_json::Value>(stored).unwrap());
 }

@@ -114,6 +114,7 @@ impl World {
                 jitter: self.between(0, 3_000_000),
                 overlap,
                 missed: Missed::RunAll,
+                missed_after: None,
                 catch_up: Duration::from_hours(1_000_000),
                 pause_after: None,
                 late_after: None,

@@ -96,6 +96,7 @@ impl World {
             )]),
             task_types: (0..3).filter(|at| offers(*at)).map(|at| name(TYPES[at])).collect(),
             draining: false,
+            address: String::new(),
         };
         let open = OpenSession { session, ttl: Scenario::WORKER_TTL, role: Role::Worker(descriptor) };
         let caller = Caller { is_server: false, index, incarnation };

@@ -152,6 +152,21 @@ impl Graph {
         Err(GraphError::Circle { node: at, path })
     }
 
+    /// Nodes that are what they were in an earlier definition, as is every node before them. `is_same` compares a node
+    /// with the node of its name there.
+    pub fn unchanged(&self, is_same: impl Fn(usize) -> bool) -> Vec<bool> {
+        let mut unchanged: Vec<bool> = (0..self.len()).map(is_same).collect();
+        let mut changed: Vec<usize> = (0..self.len()).filter(|&node| !unchanged[node]).collect();
+        while let Some(node) = changed.pop() {
+            for &next in self.awaited_by(node) {
+                if std::mem::replace(&mut unchanged[next], false) {
+                    changed.push(next);
+                }
+            }
+        }
+        unchanged
+    }
+
     /// How many nodes there are.
     pub fn len(&self) -> usize {
         self.nodes.len()

@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use proptest::prelude::*;
@@ -201,6 +203,84 @@ fn what_succeeded_is_taken_over_unless_something_above_it_begins_anew() {
     assert_eq!(again.take_ready(9), [4]);
 }
 
+/// A definition in which nodes were changed, removed, renamed, given other dependencies or another rule, or added. Answers how
+/// often each node was changed, too.
+fn edited(fate: &Fate, edits: &[(u8, u32)], mended: &Fate) -> (Fate, Vec<u32>) {
+    let mut new = Fate { specs: Vec::new(), ends: Vec::new(), wanted: Vec::new(), order: Vec::new() };
+    let mut versions = Vec::new();
+    let mut names: BTreeMap<String, Option<String>> = BTreeMap::new();
+    for (node, spec) in fate.specs.iter().enumerate() {
+        let (edit, random) = edits[node];
+        let mut spec = spec.clone();
+        let old_name = spec.name.clone();
+        spec.depends_on = spec.depends_on.iter().filter_map(|name| names[name].clone()).collect();
+        let (mut end, mut wanted, mut version) = (fate.ends[node], fate.wanted[node], 0);
+        if end.is_failure()
+            && let Some(mended) = mended.ends.get(node)
+        {
+            end = *mended;
+        }
+        match edit {
+            0 => {
+                names.insert(old_name, None);
+                continue;
+            }
+            1 => spec.name = format!("{old_name}_renamed"),
+            2 => (version, end, wanted) = (1, End::Succeeded, !wanted),
+            3 => _ = spec.depends_on.pop(),
+            4 if !new.specs.is_empty() => {
+                let other: &NodeSpec = &new.specs[random as usize % new.specs.len()];
+                if !spec.depends_on.contains(&other.name) {
+                    spec.depends_on.push(other.name.clone());
+                }
+            }
+            5 => {
+                let rules = [TriggerRule::AllSucceeded, TriggerRule::AllDone, TriggerRule::AnyFailed];
+                spec.rule = rules[random as usize % 3];
+            }
+            6 => {
+                let name = format!("{old_name}_added");
+                let added = NodeSpec { name, depends_on: Vec::new(), rule: TriggerRule::AllSucceeded };
+                new.specs.push(added);
+                new.ends.push(End::Succeeded);
+                new.wanted.push(true);
+                new.order.push(random);
+                versions.push(0);
+            }
+            _ => {}
+        }
+        names.insert(old_name, Some(spec.name.clone()));
+        new.specs.push(spec);
+        new.ends.push(end);
+        new.wanted.push(wanted);
+        new.order.push(fate.order[node]);
+        versions.push(version);
+    }
+    if new.specs.is_empty() {
+        new.specs.push(node("only", &[], TriggerRule::AllSucceeded));
+        new.ends.push(End::Succeeded);
+        new.wanted.push(true);
+        new.order.push(0);
+        versions.push(0);
+    }
+    (new, versions)
+}
+
+/// What the task of each node is made of: its own version, and how each node before it ended and what that was made of.
+fn made_of(run: &Run, versions: &[u32]) -> Vec<u64> {
+    let mut made: Vec<u64> = Vec::new();
+    for (node, version) in versions.iter().enumerate() {
+        let graph = run.graph();
+        let mut before: Vec<(&str, Option<End>, u64)> =
+            graph.waits_for(node).iter().map(|&on| (graph.name(on), end_of(run, on), made[on])).collect();
+        before.sort_unstable_by_key(|(name, ..)| *name);
+        let mut hasher = DefaultHasher::new();
+        format!("{version} {} {before:?}", graph.name(node)).hash(&mut hasher);
+        made.push(hasher.finish());
+    }
+    made
+}
+
 proptest! {
     #[test]
     fn a_run_that_takes_over_ends_as_one_that_does_not(fate in fates(), mended in fates()) {
@@ -232,6 +312,56 @@ proptest! {
                     prop_assert!(succeeded && !begun.contains(&node));
                     for on in taking.graph().waits_for(node) {
                         prop_assert!(!begun.contains(on), "{} was taken over, {} has begun anew", node, on);
+                    }
+                }
+            }
+        }
+    }
+
+    /// An edited definition: what is kept of the earlier run is what a run that takes nothing over comes to.
+    #[test]
+    fn a_run_by_another_definition_keeps_what_it_would_come_to(
+        fate in fates(),
+        edits in prop::collection::vec((0..12_u8, any::<u32>()), 40),
+        mended in fates(),
+    ) {
+        for on_failure in [OnFailure::Stop, OnFailure::Continue] {
+            let mut before = run(fate.specs.clone(), on_failure);
+            play(&fate, &mut before);
+            let (edited, versions) = edited(&fate, &edits, &mended);
+            let old: BTreeMap<&str, usize> =
+                fate.specs.iter().enumerate().map(|(node, spec)| (spec.name.as_str(), node)).collect();
+            let mut taking = run(edited.specs.clone(), on_failure);
+            let is_same = |node: usize| {
+                let spec = &edited.specs[node];
+                versions[node] == 0 && old.get(spec.name.as_str()).is_some_and(|&at| fate.specs[at] == *spec)
+            };
+            let unchanged = taking.graph().unchanged(is_same);
+            let succeeded = |node: usize| {
+                unchanged[node]
+                    && old
+                        .get(edited.specs[node].name.as_str())
+                        .is_some_and(|&at| end_of(&before, at) == Some(End::Succeeded))
+            };
+            taking.take_over((0..edited.specs.len()).map(succeeded).collect());
+            let begun = play(&edited, &mut taking);
+            let mut anew = run(edited.specs.clone(), on_failure);
+            play(&edited, &mut anew);
+            // What each task was made of: its version, and the tasks before it.
+            let made_before = made_of(&before, &vec![0; fate.specs.len()]);
+            let made_anew = made_of(&anew, &versions);
+            for node in 0..edited.specs.len() {
+                if on_failure == OnFailure::Continue {
+                    prop_assert_eq!(end_of(&anew, node), end_of(&taking, node), "node {}", node);
+                }
+                if taking.is_taken_over(node) {
+                    prop_assert!(!begun.contains(&node));
+                    let at = old[edited.specs[node].name.as_str()];
+                    if on_failure == OnFailure::Continue {
+                        prop_assert_eq!(&made_before[at], &made_anew[node], "node {}", node);
+                    }
+                    for &on in taking.graph().waits_for(node) {
+                        prop_assert!(!begun.contains(&on), "{} is kept, {} has begun anew", node, on);
                     }
                 }
             }

@@ -7,7 +7,7 @@ use axum::http::request::Parts;
 use futures::StreamExt;
 use serde::de::DeserializeOwned;
 use tasklane_core::id::{Name, TaskId};
-use tasklane_runtime::request::read_json;
+use tasklane_runtime::request::{FieldError, check_key, read_json};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 
@@ -33,6 +33,63 @@ impl FromRequestParts<Api> for Namespace {
             return Err(refused("must be given once".into()));
         }
         Name::new(value).map(Self).map_err(|error| refused(error.to_string()))
+    }
+}
+
+/// The header that names a request, as `requestId` in a body does.
+const KEY_HEADER: &str = "idempotency-key";
+const KEY_FIELD: &str = "Idempotency-Key";
+
+/// The client's name for the request, if the header gives it.
+#[derive(Debug)]
+pub(crate) struct IdempotencyKey(Option<String>);
+
+impl IdempotencyKey {
+    /// The request id: of the body or of the header. Two different ones are refused.
+    pub(crate) fn request_id(self, in_body: Option<String>) -> Result<Option<String>, Problem> {
+        match (self.0, in_body) {
+            (Some(key), Some(id)) if key != id => {
+                let rule = format!("must be the same as the header {KEY_FIELD}, or left out");
+                Err(Problem::new(&problem::CONFLICTING_FIELDS, rule).field("requestId"))
+            }
+            (key, id) => Ok(key.or(id)),
+        }
+    }
+}
+
+impl FromRequestParts<Api> for IdempotencyKey {
+    type Rejection = Problem;
+    async fn from_request_parts(parts: &mut Parts, _: &Api) -> Result<Self, Problem> {
+        let mut values = parts.headers.get_all(KEY_HEADER).iter();
+        let Some(value) = values.next() else { return Ok(Self(None)) };
+        let refused = |rule: &str| Err(FieldError::invalid(KEY_FIELD, rule).into());
+        if values.next().is_some() {
+            return refused("must be given once");
+        }
+        let Ok(text) = value.to_str() else { return refused("must be ASCII text") };
+        // Some clients send it as a string of structured fields, in quotes.
+        let quoted = text.strip_prefix('"').and_then(|text| text.strip_suffix('"'));
+        let key = quoted.unwrap_or(text);
+        if key.contains(['"', '\\']) {
+            return refused("must not contain quotes or backslashes");
+        }
+        check_key(KEY_FIELD, key)?;
+        Ok(Self(Some(key.to_owned())))
+    }
+}
+
+/// No `Idempotency-Key`: the request holds several, each with its own `requestId`.
+#[derive(Debug)]
+pub(crate) struct NoIdempotencyKey;
+
+impl FromRequestParts<Api> for NoIdempotencyKey {
+    type Rejection = Problem;
+    async fn from_request_parts(parts: &mut Parts, _: &Api) -> Result<Self, Problem> {
+        if parts.headers.contains_key(KEY_HEADER) {
+            let rule = "names one task: give each task of a batch a requestId instead";
+            return Err(FieldError::invalid(KEY_FIELD, rule).into());
+        }
+        Ok(Self)
     }
 }
 

@@ -10,6 +10,7 @@ use axum::http::{HeaderMap, Method};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
+use crate::cors;
 use crate::problem::{self, Problem};
 use crate::state::Api;
 
@@ -18,7 +19,13 @@ pub(crate) async fn gate(State(api): State<Api>, mut request: Request, next: Nex
     let started = Instant::now();
     let method = method_name(request.method());
     let route = request.extensions().get::<MatchedPath>().cloned();
-    let mut response = match check(&api, &request).and_then(|()| api.room()) {
+    let origins = &api.options.cors_origins;
+    let origin = cors::allowed_origin(origins, request.headers());
+    let is_preflight = origin.is_some() && cors::is_preflight(request.method(), request.headers());
+    let passed = check(&api, &request, origin.is_some()).and_then(|()| api.room());
+    let mut response = match passed {
+        // A browser sends it without a token, and asks for nothing but these headers.
+        _ if is_preflight => cors::preflight(),
         Err(problem) => problem.into_response(),
         Ok(room) => {
             request.extensions_mut().insert(room.clone());
@@ -32,6 +39,9 @@ pub(crate) async fn gate(State(api): State<Api>, mut request: Request, next: Nex
             response
         }
     };
+    if !origins.is_empty() {
+        cors::mark(response.headers_mut(), origin);
+    }
     response
         .headers_mut()
         .insert(HeaderName::from_static("x-content-type-options"), HeaderValue::from_static("nosniff"));
@@ -47,7 +57,7 @@ fn out_of_time(route: Option<&MatchedPath>, timeout: Duration) -> Response {
     Problem::new(&problem::ANSWER_TIMEOUT, detail).later().into_response()
 }
 
-fn check(api: &Api, request: &Request) -> Result<(), Problem> {
+fn check(api: &Api, request: &Request, is_allowed_origin: bool) -> Result<(), Problem> {
     let headers = request.headers();
     if request.uri().path() == "/healthz" {
         return Ok(());
@@ -56,7 +66,7 @@ fn check(api: &Api, request: &Request) -> Result<(), Problem> {
         Some(token) => check_token(token, headers)?,
         None => check_host(&api.options.hosts, headers)?,
     }
-    if request.method().is_safe() { Ok(()) } else { check_site(headers) }
+    if request.method().is_safe() || is_allowed_origin { Ok(()) } else { check_site(headers) }
 }
 
 fn check_token(token: &str, headers: &HeaderMap) -> Result<(), Problem> {

@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+mod cors;
 mod extract;
 mod forward;
 mod gate;
@@ -17,8 +18,11 @@ mod serve;
 mod sse;
 mod stall;
 mod state;
+mod worker;
 
+pub use axum::Router;
 pub use openapi::openapi_json;
 pub use options::{ApiOptions, ServeOptions};
 pub use router::router;
 pub use serve::serve;
+pub use worker::worker_router;

@@ -3,8 +3,10 @@
 //! What the node counts is read when it is asked for, so that it cannot disagree with `/api/v1/stats`; only requests
 //! are counted here.
 
-use std::fmt;
-use std::sync::atomic::AtomicU64;
+use std::cmp::Reverse;
+use std::fmt::{self, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use prometheus_client::encoding::text::{encode_eof, encode_registry};
@@ -15,15 +17,51 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 use tasklane_core::status::Status;
+use tasklane_ports::QueueCounts;
 
 use crate::problem::{self, Problem};
 use crate::state::Api;
 
-/// What the text is.
-pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-
 /// Queues that have metrics of their own: each adds eight rows.
 const QUEUES_MAX: usize = 1000;
+
+/// Namespace and queue of the rows that add up all further queues. No name has these characters.
+const OTHER: &str = "(other)";
+
+/// How the metrics are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Format {
+    /// The text format of Prometheus, which every reader takes.
+    Plain,
+    /// `OpenMetrics`, for readers that ask for it.
+    OpenMetrics,
+}
+
+impl Format {
+    /// The format that `Accept` headers ask for.
+    pub(crate) fn accepted<'a>(headers: impl Iterator<Item = &'a str>) -> Self {
+        let (mut plain, mut open) = (0.0, 0.0);
+        for range in headers.flat_map(|header| header.split(',')) {
+            let mut parts = range.split(';').map(str::trim);
+            let kind = parts.next().unwrap_or_default().to_ascii_lowercase();
+            let weight = parts.find_map(|part| part.strip_prefix("q=")).map_or(Ok(1.0), str::parse::<f32>);
+            let best = match kind.as_str() {
+                "application/openmetrics-text" => &mut open,
+                "text/plain" | "text/*" => &mut plain,
+                _ => continue,
+            };
+            *best = weight.unwrap_or(0.0).max(*best);
+        }
+        if open > 0.0 && open >= plain { Self::OpenMetrics } else { Self::Plain }
+    }
+
+    pub(crate) fn content_type(self) -> &'static str {
+        match self {
+            Self::Plain => "text/plain; version=0.0.4; charset=utf-8",
+            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        }
+    }
+}
 
 /// Pairs of a metric.
 type Labels = Vec<(&'static str, String)>;
@@ -33,6 +71,8 @@ type Labels = Vec<(&'static str, String)>;
 pub(crate) struct HttpMetrics {
     requests: Family<HttpLabels, Counter>,
     seconds: Family<RouteLabels, Histogram, fn() -> Histogram>,
+    /// Queues without rows of their own at the last reading; the log has a line when there are some for the first time.
+    left_out: Arc<AtomicUsize>,
 }
 
 impl fmt::Debug for HttpMetrics {
@@ -43,7 +83,8 @@ impl fmt::Debug for HttpMetrics {
 
 impl Default for HttpMetrics {
     fn default() -> Self {
-        Self { requests: Family::default(), seconds: Family::new_with_constructor(histogram) }
+        let seconds = Family::new_with_constructor(histogram as fn() -> Histogram);
+        Self { requests: Family::default(), seconds, left_out: Arc::default() }
     }
 }
 
@@ -88,7 +129,7 @@ impl HttpMetrics {
 }
 
 /// All metrics, as text.
-pub(crate) async fn text(api: &Api) -> Result<String, Problem> {
+pub(crate) async fn text(api: &Api, format: Format) -> Result<String, Problem> {
     // A store that does not answer is no reason to tell nothing of this server: then least of all.
     let counted = api.node.all_counts().await;
     let is_up = counted.is_ok();
@@ -101,18 +142,14 @@ pub(crate) async fn text(api: &Api) -> Result<String, Problem> {
         tasks.set(&vec![("status", status.to_string())], stats.counts[usize::from(status.code())]);
     }
     registry.register("tasks", "Tasks by status", tasks.0);
-    let by_queue = Rows::default();
-    for counts in queues.iter().take(QUEUES_MAX) {
-        for status in Status::ALL {
-            let labels = vec![
-                ("namespace", counts.queue.namespace.to_string()),
-                ("queue", counts.queue.queue.to_string()),
-                ("status", status.to_string()),
-            ];
-            by_queue.set(&labels, counts.by_status[usize::from(status.code())]);
-        }
-    }
+    let (by_queue, left_out) = by_queue(queues);
     registry.register("queue_tasks", "Tasks by queue and status", by_queue.0);
+    if api.metrics.left_out.swap(left_out, Ordering::Relaxed) == 0 && left_out > 0 {
+        tracing::warn!(
+            left_out,
+            "metrics: {QUEUES_MAX} queues have rows of their own, the rest is added up as queue {OTHER:?}"
+        );
+    }
     let running_at = Rows::default();
     for worker in api.node.workers() {
         let running = worker.stats.as_ref().map_or(0, |stats| u64::from(stats.running));
@@ -120,7 +157,8 @@ pub(crate) async fn text(api: &Api) -> Result<String, Problem> {
     }
     registry.register("worker_running", "Attempts that a worker holds", running_at.0);
     let owned = stats.lanes.iter().filter(|lane| lane.phase == "owning").count();
-    let single: [(&str, &str, u64); 6] = [
+    let single: [(&str, &str, u64); 7] = [
+        ("queues_left_out", "Queues that are added up in queue_tasks as queue (other)", left_out as u64),
         ("store_up", "Whether the store answers: 1, or 0", u64::from(is_up)),
         ("lanes_owned", "Lanes that this server schedules", owned as u64),
         ("workers", "Live workers", stats.workers as u64),
@@ -158,7 +196,69 @@ pub(crate) async fn text(api: &Api) -> Result<String, Problem> {
     encode_registry(&mut text, &registry)
         .and_then(|()| encode_eof(&mut text))
         .map_err(|_| Problem::new(&problem::INTERNAL, "the metrics could not be written"))?;
-    Ok(text)
+    Ok(match format {
+        Format::OpenMetrics => text,
+        Format::Plain => plain(&text),
+    })
+}
+
+/// A row for each queue and status, and how many queues have none. The queues with the most unfinished tasks have rows of
+/// their own; all others are added up, so that the sum over all rows is right.
+fn by_queue(mut queues: Vec<QueueCounts>) -> (Rows, usize) {
+    let count = |queue: &QueueCounts, status: Status| queue.by_status[usize::from(status.code())];
+    if queues.len() > QUEUES_MAX {
+        let unfinished = |queue: &QueueCounts| -> u64 {
+            Status::ALL
+                .into_iter()
+                .filter(|status| !status.is_final())
+                .map(|status| count(queue, status))
+                .sum()
+        };
+        // Stable: among equals the first by name stay.
+        queues.sort_by_key(|queue| Reverse(unfinished(queue)));
+    }
+    let rest = queues.split_off(queues.len().min(QUEUES_MAX));
+    let rows = Rows::default();
+    let set = |namespace: &str, queue: &str, status: Status, count: u64| {
+        let labels = [("namespace", namespace.to_owned()), ("queue", queue.to_owned())];
+        rows.set(&labels.into_iter().chain([("status", status.to_string())]).collect(), count);
+    };
+    for status in Status::ALL {
+        for queue in &queues {
+            set(queue.queue.namespace.as_str(), queue.queue.queue.as_str(), status, count(queue, status));
+        }
+        if !rest.is_empty() {
+            set(OTHER, OTHER, status, rest.iter().map(|queue| count(queue, status)).sum());
+        }
+    }
+    (rows, rest.len())
+}
+
+/// `OpenMetrics` in the text format of Prometheus: there a counter has the name of its samples, and no line marks the end.
+fn plain(open: &str) -> String {
+    let mut text = String::with_capacity(open.len());
+    let mut help = None;
+    for line in open.lines() {
+        if let Some(described) = line.strip_prefix("# HELP ") {
+            help = described.split_once(' ');
+        } else if let Some((name, kind)) =
+            line.strip_prefix("# TYPE ").and_then(|typed| typed.split_once(' '))
+        {
+            let (end, kind) = match kind {
+                "counter" => ("_total", kind),
+                "unknown" => ("", "untyped"),
+                kind => ("", kind),
+            };
+            if let Some((_, help)) = help.take().filter(|(described, _)| *described == name) {
+                let _ = writeln!(text, "# HELP {name}{end} {help}");
+            }
+            let _ = writeln!(text, "# TYPE {name}{end} {kind}");
+        } else if !line.starts_with("# UNIT ") && line != "# EOF" {
+            text.push_str(line);
+            text.push('\n');
+        }
+    }
+    text
 }
 
 /// A gauge with one row for each set of labels.

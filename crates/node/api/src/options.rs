@@ -9,6 +9,8 @@ pub struct ApiOptions {
     pub token: Option<String>,
     /// Host names under which a server without a token answers, besides IP addresses and `localhost`.
     pub hosts: Vec<String>,
+    /// Origins whose pages may call the API from a browser, as `https://app.example.com`; `*` for every origin.
+    pub cors_origins: Vec<String>,
     /// The largest body, except of a batch.
     pub body_bytes_max: usize,
     /// The largest body of a batch.
@@ -31,6 +33,7 @@ impl Default for ApiOptions {
         Self {
             token: None,
             hosts: Vec::new(),
+            cors_origins: Vec::new(),
             body_bytes_max: 4 << 20,
             batch_bytes_max: 32 << 20,
             batches_bytes_max: 128 << 20,

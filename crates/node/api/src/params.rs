@@ -39,10 +39,18 @@ impl Params {
         values.iter().flat_map(|value| value.split(',')).map(str::to_owned).collect()
     }
 
-    /// Takes all parameters whose name begins with a prefix, without it.
-    pub(crate) fn take_prefixed(&mut self, prefix: &str) -> Vec<(String, String)> {
-        let taken = self.0.extract_if(.., |(key, _)| key.len() > prefix.len() && key.starts_with(prefix));
-        taken.map(|(key, value)| (key[prefix.len()..].to_owned(), value)).collect()
+    /// Takes pairs: `NAME.KEY=VALUE`, and `NAME=KEY=VALUE`, which generated clients send. Each may be given several times.
+    pub(crate) fn take_pairs(&mut self, name: &str) -> Result<Vec<(String, String)>, Problem> {
+        let mut pairs: Vec<(String, String)> = Vec::new();
+        for (key, value) in self.0.extract_if(.., |(key, _)| key == name || key_below(key, name).is_some()) {
+            let pair = match key_below(&key, name) {
+                Some(key) => Some((key.to_owned(), value)),
+                None => value.split_once('=').map(|(key, value)| (key.to_owned(), value.to_owned())),
+            };
+            let pair = pair.filter(|(key, _)| !key.is_empty());
+            pairs.push(pair.ok_or_else(|| Problem::parameter(name, "must be KEY=VALUE"))?);
+        }
+        Ok(pairs)
     }
 
     /// Takes a parameter and reads it.
@@ -101,4 +109,9 @@ impl Params {
             }
         }
     }
+}
+
+/// The key of a pair whose parameter is `NAME.KEY`.
+fn key_below<'a>(parameter: &'a str, name: &str) -> Option<&'a str> {
+    parameter.strip_prefix(name)?.strip_prefix('.').filter(|key| !key.is_empty())
 }

@@ -61,6 +61,7 @@ codes! {
     NAME_RESERVED "name_reserved" 403 "The name is the server's own";
     ROUTE_NOT_FOUND "route_not_found" 404 "There is nothing at this path";
     TASK_NOT_FOUND "task_not_found" 404 "There is no such task";
+    QUEUE_NOT_FOUND "queue_not_found" 404 "The queue has no tasks and no policy";
     WORKER_NOT_FOUND "worker_not_found" 404 "There is no such worker";
     OPERATION_NOT_FOUND "operation_not_found" 404 "There is no such operation";
     SCHEDULE_NOT_FOUND "schedule_not_found" 404 "There is no such schedule";
@@ -133,6 +134,10 @@ struct ProblemJson<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     current_version: Option<u64>,
+    /// Seconds to wait before the same request may succeed, as in the header `Retry-After`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, minimum = 1)]
+    retry_after: Option<u64>,
 }
 
 impl Serialize for Problem {
@@ -146,6 +151,7 @@ impl Serialize for Problem {
             field: self.field.as_deref(),
             task_status: self.task_status,
             current_version: self.current_version,
+            retry_after: self.retry_after_seconds(),
         };
         json.serialize(serializer)
     }
@@ -190,6 +196,11 @@ impl Problem {
     pub(crate) fn later(mut self) -> Self {
         self.retry_after = Some(RETRY_AFTER);
         self
+    }
+
+    /// When the same request may succeed, in whole seconds.
+    pub(crate) fn retry_after_seconds(&self) -> Option<u64> {
+        self.retry_after.map(|after| (after.as_secs() + u64::from(after.subsec_nanos() > 0)).max(1))
     }
 
     /// A query parameter that breaks a rule.
@@ -283,7 +294,7 @@ impl From<NamedError> for Problem {
             NamedError::Invalid(error) => error.into(),
             NamedError::Exists => Self::new(
                 &ALREADY_REGISTERED,
-                "something else is registered for this task type; replace=true replaces it",
+                "something else is registered for this task type; it is replaced if `replace` is given",
             ),
             NamedError::Crowded => Self::new(&ALREADY_REGISTERED, error.to_string()),
             NamedError::Store(error) => error.into(),
@@ -329,9 +340,8 @@ impl IntoResponse for Problem {
         let mut response = (status, body).into_response();
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
-        if let Some(after) = self.retry_after {
-            let seconds = after.as_secs() + u64::from(after.subsec_nanos() > 0);
-            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds.max(1)));
+        if let Some(seconds) = self.retry_after_seconds() {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
         if status == StatusCode::UNAUTHORIZED {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"tasklane\""));

@@ -28,6 +28,7 @@ pub fn router(node: Node, options: ApiOptions) -> Router {
     let (paths, _) = paths().split_for_parts();
     paths
         .route("/api/openapi.json", get(description))
+        .route("/api/openapi-strict.json", get(strict_description))
         .route("/api", get(readable))
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
@@ -61,6 +62,7 @@ pub(crate) fn paths() -> OpenApiRouter<Api> {
         .routes(routes!(schedules::trigger))
         .routes(routes!(schedules::backfill))
         .routes(routes!(schedules::next))
+        .routes(routes!(schedules::preview))
         .routes(routes!(schedules::history))
         .routes(routes!(workflows::list))
         .routes(routes!(workflows::start, workflows::runs))
@@ -77,6 +79,7 @@ pub(crate) fn paths() -> OpenApiRouter<Api> {
         .routes(routes!(webhooks::deliveries))
         .routes(routes!(webhooks::secret))
         .routes(routes!(webhooks::rotate))
+        .routes(routes!(webhooks::endpoints, webhooks::rotate_endpoint, webhooks::delete_endpoint))
         .routes(routes!(webhooks::test))
         .routes(routes!(workers::list))
         .routes(routes!(workers::get, workers::patch))
@@ -91,6 +94,11 @@ pub(crate) fn paths() -> OpenApiRouter<Api> {
 
 async fn description() -> Response {
     static TEXT: LazyLock<Arc<str>> = LazyLock::new(|| openapi::openapi_json().into());
+    ([(CONTENT_TYPE, "application/json")], TEXT.to_string()).into_response()
+}
+
+async fn strict_description() -> Response {
+    static TEXT: LazyLock<Arc<str>> = LazyLock::new(|| openapi::strict_json().into());
     ([(CONTENT_TYPE, "application/json")], TEXT.to_string()).into_response()
 }
 

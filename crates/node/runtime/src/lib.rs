@@ -8,5 +8,6 @@ pub mod node;
 pub mod process;
 pub mod request;
 pub mod scheduler;
+pub mod suggest;
 pub mod tokens;
 pub mod worker;

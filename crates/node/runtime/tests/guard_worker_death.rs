@@ -181,3 +181,40 @@ async fn worker_and_guard_both_stopped_leave_nothing_after_the_lease() {
     }
     kill_process(worker.guard, Signal::CONT).unwrap();
 }
+
+/// It was told that its guard is ready, and nothing was left that could have woken the guard.
+#[test]
+fn a_guard_ends_if_its_worker_is_gone_before_it_is_ready() {
+    let folder = tempfile::tempdir().unwrap();
+    let (program, started, go) =
+        (folder.path().join("guard"), folder.path().join("started"), folder.path().join("go"));
+    let text = format!(
+        "#!/bin/sh\necho $$ > {0}.new; mv {0}.new {0}; while [ ! -e {1} ]; do sleep 0.01; done; exec {2}\n",
+        started.display(),
+        go.display(),
+        env!("CARGO_BIN_EXE_tasklane-guard")
+    );
+    std::fs::write(&program, text).unwrap();
+    std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let options = GuardOptions { program: Some(program), ..GuardOptions::default() };
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    // It says hello, and is gone with all that it had open.
+    let worker = runtime();
+    let number = worker.block_on(async {
+        let until_started = async {
+            loop {
+                match std::fs::read_to_string(&started) {
+                    Ok(number) => break number,
+                    Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
+                }
+            }
+        };
+        tokio::select! {
+            _ = Guard::start(options) => panic!("it is not ready"),
+            number = until_started => number,
+        }
+    });
+    drop(worker);
+    std::fs::write(&go, "").unwrap();
+    runtime().block_on(gone(pid(number.trim().parse().unwrap())));
+}

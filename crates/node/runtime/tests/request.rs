@@ -111,6 +111,7 @@ fn errors_name_the_field_and_a_stable_code() {
         (&with(r#""retryPolicy":{"jitter":1.5}"#), "retryPolicy.jitter", "invalid_value"),
         (&with(r#""retryPolicy":{"jitter":"x"}"#), "retryPolicy.jitter", "wrong_type"),
         (&with(r#""retryCount":1,"retryPolicy":{}"#), "retryCount", "conflicting_fields"),
+        (&with(r#""retryCount":1,"retryPolicy":{"maxRetries":2}"#), "retryCount", "conflicting_fields"),
         (&with(r#""runAt":"tomorrow""#), "runAt", "invalid_value"),
         (&with(r#""runAt":"2027-01-15T09:00:00""#), "runAt", "invalid_value"),
         (&with(r#""metadata":{"k":1}"#), "metadata.k", "wrong_type"),

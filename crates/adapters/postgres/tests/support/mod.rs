@@ -4,10 +4,9 @@
 #![allow(dead_code, unused_imports, reason = "each test file uses a part of this")]
 
 mod proxy;
-mod server;
 
 pub(crate) use proxy::{Mode, Proxy};
-pub(crate) use server::PostgresServer;
+pub(crate) use tasklane_testkit::PostgresServer;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;

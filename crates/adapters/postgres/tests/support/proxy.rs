@@ -45,8 +45,9 @@ impl Proxy {
         Self { port, mode, held, listener }
     }
 
+    /// Without the question for TLS, whose answer is no message of the protocol.
     pub(crate) fn url(&self) -> String {
-        format!("postgres://tasklane@127.0.0.1:{}/postgres", self.port)
+        format!("postgres://tasklane@127.0.0.1:{}/postgres?sslmode=disable", self.port)
     }
 
     pub(crate) fn set(&self, mode: Mode) {

@@ -17,7 +17,7 @@ use tasklane_redis::{RedisOptions, RedisStore};
 /// Options with a prefix that nobody else uses.
 pub(crate) fn fresh_options() -> RedisOptions {
     static USED: AtomicU32 = AtomicU32::new(0);
-    let prefix = format!("test{}", USED.fetch_add(1, Ordering::Relaxed));
+    let prefix = format!("tasklane{}", USED.fetch_add(1, Ordering::Relaxed));
     // Many cases share one server and two cores.
     RedisOptions {
         prefix,

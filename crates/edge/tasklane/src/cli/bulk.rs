@@ -18,13 +18,23 @@ const ASK_EVERY: Duration = Duration::from_millis(250);
 pub(crate) enum Command {
     /// Cancel them
     Cancel(Box<Args>),
-    /// Run them again, as new tasks
-    Retry(Box<Args>),
+    /// Run them again, as new tasks; parts of a run or a map run again with it, and what succeeded in it is kept
+    Retry(Box<RetryArgs>),
     /// Show how far an operation is
     Status {
         /// The operation
         id: String,
     },
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct RetryArgs {
+    /// Run as their types and workflows are defined now; without it, as they were when the tasks were submitted
+    #[arg(long)]
+    latest: bool,
+
+    #[command(flatten)]
+    args: Args,
 }
 
 #[derive(Debug, clap::Args)]
@@ -46,9 +56,9 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(command: Command, client: &Client, out: Out) -> anyhow::Result<Exit> {
-    let (action, args) = match command {
-        Command::Cancel(args) => (BulkAction::Cancel, *args),
-        Command::Retry(args) => (BulkAction::Retry, *args),
+    let (action, args, latest) = match command {
+        Command::Cancel(args) => (BulkAction::Cancel, *args, false),
+        Command::Retry(retry) => (BulkAction::Retry, retry.args, retry.latest),
         Command::Status { id } => {
             let operation = client.operation(&id).await?;
             return out.either(&operation, shown).map(|()| Exit::OK);
@@ -71,7 +81,8 @@ pub(crate) async fn run(command: Command, client: &Client, out: Out) -> anyhow::
         remark("nothing was done");
         return Ok(Exit::FAILED);
     }
-    let id = client.bulk(action, &filter).await?;
+    let id =
+        if latest { client.bulk_retry_latest(&filter).await? } else { client.bulk(action, &filter).await? };
     let operation = attend(&id, count, client).await?;
     out.either(&operation, shown)?;
     Ok(if operation.status == Status::Success { Exit::OK } else { Exit::FAILED })

@@ -150,6 +150,10 @@ fn problem_hint(problem: &Problem) -> Option<String> {
         "task_not_found" => {
             "`tasklane list` shows the tasks of this namespace; --namespace chooses another".to_owned()
         }
+        "queue_not_found" => {
+            "`tasklane queue list` shows the queues; --create pauses a queue before its first task".to_owned()
+        }
+        "already_registered" => "--replace replaces it".to_owned(),
         "worker_not_found" => "`tasklane worker list` shows the workers".to_owned(),
         "task_unfinished" => "`tasklane wait` waits for its end, `tasklane cancel` stops it".to_owned(),
         "policy_conflict" => "somebody else changed it meanwhile; run the command again".to_owned(),

@@ -76,7 +76,7 @@ fn status(task: &Task) -> String {
         let _ = write!(text, ", attempt {}", task.attempt);
     }
     if task.cancel_requested && !task.status.is_final() {
-        text.push_str(", to be cancelled");
+        text.push_str(", cancelling");
     }
     text
 }

@@ -91,7 +91,7 @@ fn cells(task: &Task, now: Timestamp) -> Vec<String> {
     let end = task.finished_at.unwrap_or(now);
     vec![
         task.task_id.clone(),
-        task.status.to_string(),
+        status(task),
         task.task_type.clone(),
         task.task_name.clone(),
         task.queue.clone(),
@@ -99,6 +99,11 @@ fn cells(task: &Task, now: Timestamp) -> Vec<String> {
         shown_time(task.created_at),
         shown_span(task.started_at, Some(end)),
     ]
+}
+
+fn status(task: &Task) -> String {
+    let is_cancelling = task.cancel_requested && !task.status.is_final();
+    if is_cancelling { format!("{}, cancelling", task.status) } else { task.status.to_string() }
 }
 
 #[cfg(test)]

@@ -68,7 +68,7 @@ enum Command {
     /// Run API, scheduler and a worker in one process, with the data in a folder
     Dev(process::Settings),
     /// Run API and scheduler; workers run elsewhere. Any number of servers share the work
-    Server(process::Settings),
+    Server(process::ServerSettings),
     Run(run::Args),
     Submit(submit::Args),
     Get(get::Args),

@@ -13,16 +13,12 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::exit::{Exit, Usage};
 use super::out::{Out, print_line, print_object, remark};
 
-/// Flags that are settings, and where other settings are.
+/// Flags of every process.
 #[derive(Debug, Default, clap::Args)]
-pub(crate) struct Settings {
+struct Common {
     /// A YAML file with settings; see docs/configuration.md
     #[arg(long, short, env = "TASKLANE_CONFIG", hide_env_values = true, value_name = "FILE")]
     config: Option<PathBuf>,
-
-    /// Where the API listens [default: 127.0.0.1:7070]
-    #[arg(long, value_name = "ADDRESS")]
-    listen: Option<String>,
 
     /// Where tasks are stored: a URL of SQLite, PostgreSQL or Redis [default: SQLite in the data folder]
     #[arg(long, value_name = "URL")]
@@ -31,14 +27,6 @@ pub(crate) struct Settings {
     /// Where data is kept [default: ./tasklane-data]
     #[arg(long, value_name = "FOLDER")]
     data_dir: Option<String>,
-
-    /// What the worker is called [default: the name of the machine]
-    #[arg(long, value_name = "NAME")]
-    name: Option<String>,
-
-    /// Attempts run at once [default: 4 × cores]
-    #[arg(long, value_name = "N")]
-    capacity: Option<String>,
 
     /// How log lines look: text or json
     #[arg(long, value_name = "FORMAT")]
@@ -49,31 +37,116 @@ pub(crate) struct Settings {
     set: Vec<(String, String)>,
 }
 
-impl Settings {
+/// Flags of a process that executes tasks.
+#[derive(Debug, Default, clap::Args)]
+struct OfWorker {
+    /// What the worker is called [default: the name of the machine]
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+
+    /// Attempts run at once [default: 4 × cores]
+    #[arg(long, value_name = "N")]
+    capacity: Option<String>,
+}
+
+/// Flags of a server.
+#[derive(Debug, Default, clap::Args)]
+pub(crate) struct ServerSettings {
+    /// Where the API listens [default: 127.0.0.1:7070]
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<String>,
+
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Flags of a worker.
+#[derive(Debug, Default, clap::Args)]
+pub(crate) struct WorkerSettings {
+    /// Where /healthz and /readyz answer [default: nowhere]
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<String>,
+
+    #[command(flatten)]
+    worker: OfWorker,
+
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Flags of a process that is both.
+#[derive(Debug, Default, clap::Args)]
+pub(crate) struct Settings {
+    #[command(flatten)]
+    server: ServerSettings,
+
+    #[command(flatten)]
+    worker: OfWorker,
+}
+
+/// Settings that were given by flags.
+#[derive(Debug)]
+pub(crate) struct Given {
+    common: Common,
+    /// Flag, key, value.
+    named: Vec<(&'static str, &'static str, Option<String>)>,
+}
+
+impl OfWorker {
+    fn named(self) -> [(&'static str, &'static str, Option<String>); 2] {
+        [("--name", "worker.name", self.name), ("--capacity", "worker.capacity", self.capacity)]
+    }
+}
+
+impl From<ServerSettings> for Given {
+    fn from(ServerSettings { listen, common }: ServerSettings) -> Self {
+        Self { common, named: vec![("--listen", "listen", listen)] }
+    }
+}
+
+impl From<WorkerSettings> for Given {
+    fn from(WorkerSettings { listen, worker, common }: WorkerSettings) -> Self {
+        let named = [("--listen", "worker.listen", listen)].into_iter().chain(worker.named()).collect();
+        Self { common, named }
+    }
+}
+
+impl From<Settings> for Given {
+    fn from(Settings { server, worker }: Settings) -> Self {
+        let mut given = Self::from(server);
+        given.named.extend(worker.named());
+        given
+    }
+}
+
+impl Given {
     /// The effective config, from all of its sources. The token is that of an option that is not among these.
     pub(crate) fn load(self, token: Option<String>) -> anyhow::Result<Loaded> {
-        let named = [
+        let Common { config, store, data_dir, log_format, set } = self.common;
+        let named = self.named.into_iter().chain([
             ("--token", "token", token),
-            ("--listen", "listen", self.listen),
-            ("--store", "store", self.store),
-            ("--data-dir", "data_dir", self.data_dir),
-            ("--name", "worker.name", self.name),
-            ("--capacity", "worker.capacity", self.capacity),
-            ("--log-format", "log.format", self.log_format),
-        ];
+            ("--store", "store", store),
+            ("--data-dir", "data_dir", data_dir),
+            ("--log-format", "log.format", log_format),
+        ]);
         let flag = |name: &str, key: &str, value| Flag { name: name.to_owned(), key: key.to_owned(), value };
-        let named = named.into_iter().filter_map(|(name, key, value)| Some(flag(name, key, value?)));
-        let set = self.set.into_iter().map(|(key, value)| flag(&format!("--set {key}"), &key, value));
+        let named = named.filter_map(|(name, key, value)| Some(flag(name, key, value?)));
+        let set = set.into_iter().map(|(key, value)| flag(&format!("--set {key}"), &key, value));
         let flags = set.chain(named).collect();
         // Variables that are not text cannot be settings of ours.
         let env =
             std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?)));
-        Ok(load(&Sources { file: self.config, env: env.collect(), flags })?)
+        Ok(load(&Sources { file: config, env: env.collect(), flags })?)
     }
 }
 
-pub(crate) fn run(settings: Settings, roles: Roles, token: Option<String>, out: Out) -> anyhow::Result<Exit> {
-    let config = settings.load(token)?.config;
+pub(crate) fn run(
+    settings: impl Into<Given>,
+    roles: Roles,
+    token: Option<String>,
+    out: Out,
+) -> anyhow::Result<Exit> {
+    let config = settings.into().load(token)?.config;
     if roles.server && config.listen.is_none() {
         return Err(Usage("a server needs the API: set `listen`".to_owned()).into());
     }
@@ -135,12 +208,17 @@ fn greet(config: &Config, roles: Roles, running: &Running, out: Out) -> anyhow::
     if !roles.server {
         let (name, capacity) = (config.worker.name(), config.worker.capacity());
         if out.is_json() {
-            return print_object(&serde_json::json!({ "worker": name, "capacity": capacity }));
+            let listen = running.address;
+            let started = serde_json::json!({ "worker": name, "capacity": capacity, "listen": listen });
+            return print_object(&started);
         }
+        let health = running.address.map_or_else(String::new, |address| {
+            format!("Answers health checks at http://{address}/healthz and /readyz\n")
+        });
         return print_line(format!(
             "Tasklane {} worker {name}, up to {capacity} attempts at once\n\
              Takes tasks from {}\n\
-             Ctrl-C lets it finish what it runs, and ends it",
+             {health}Ctrl-C lets it finish what it runs, and ends it",
             env!("CARGO_PKG_VERSION"),
             config.store_url(),
         ));

@@ -38,6 +38,10 @@ pub(crate) enum Command {
     Pause {
         /// The queue
         queue: String,
+
+        /// Pause it also if it has no tasks and no policy yet
+        #[arg(long)]
+        create: bool,
     },
     /// End a pause
     Resume {
@@ -136,7 +140,7 @@ pub(crate) async fn run(command: Command, client: &Client, out: Out) -> anyhow::
         Command::Keys { queue, limit } => return keys(&queue, limit, client, out).await,
         Command::Get { queue } => client.queue(&queue).await?,
         Command::Set(args) => set(*args, client).await?,
-        Command::Pause { queue } => client.pause_queue(&queue).await?,
+        Command::Pause { queue, create } => client.pause_queue(&queue, create).await?,
         Command::Resume { queue } => client.resume_queue(&queue).await?,
     };
     out.either(&queue, shown).map(|()| Exit::OK)
@@ -204,7 +208,11 @@ async fn set(args: SetArgs, client: &Client) -> anyhow::Result<Queue> {
     };
     let policy = changed(policy, &args);
     if policy == queue.policy {
-        return Err(Usage("nothing to change: name what to set, such as --concurrency 4".to_owned()).into());
+        if args.file.is_none() && changed(Map::new(), &args).is_empty() {
+            return Err(Usage("nothing to change: name a value, such as --concurrency 4".to_owned()).into());
+        }
+        remark(format_args!("queue {} has these values already: nothing changed", args.queue));
+        return Ok(queue);
     }
     Ok(client.put_queue(&args.queue, queue.version, &policy).await?)
 }

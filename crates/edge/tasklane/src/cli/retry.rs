@@ -1,9 +1,9 @@
 //! `tasklane retry`: run a finished task again.
 
-use tasklane_client::Client;
+use tasklane_client::{Client, RetryOptions};
 
 use super::exit::Exit;
-use super::out::Out;
+use super::out::{Out, remark};
 
 /// Run a finished task again, as a new task, and print its id
 #[derive(Debug, clap::Args)]
@@ -14,9 +14,21 @@ pub(crate) struct Args {
     /// Your own name for this request: the same one twice is one new task
     #[arg(long, value_name = "ID")]
     request_id: Option<String>,
+
+    /// Run as the type, or the workflow, is defined now; without it, as it was when the first task was submitted
+    #[arg(long)]
+    latest: bool,
 }
 
 pub(crate) async fn run(args: Args, client: &Client, out: Out) -> anyhow::Result<Exit> {
-    let retried = client.retry(&args.id, args.request_id.as_deref()).await?;
+    let options =
+        RetryOptions { request_id: args.request_id, latest: args.latest, ..RetryOptions::default() };
+    let retried = client.retry_with(&args.id, &options).await?;
+    if retried.newer_definition {
+        let id = &args.id;
+        remark(format_args!(
+            "tasklane: a newer definition exists; `tasklane retry {id} --latest` runs by it"
+        ));
+    }
     out.either(&retried, |retried| retried.new_task_id.clone()).map(|()| Exit::OK)
 }

@@ -70,8 +70,34 @@ pub(crate) enum Command {
         /// How many
         #[arg(long, short = 'n', default_value_t = 10, value_name = "N")]
         count: u32,
+
+        /// After this time, such as 2030-01-31T12:00:00Z [default: now]
+        #[arg(long, value_parser = value::time, value_name = "TIME")]
+        after: Option<Timestamp>,
     },
-    /// Show what became of the last times, the newest first
+    /// Show the times of a cron expression that is not stored
+    Preview {
+        /// The cron expression
+        #[arg(value_name = "EXPRESSION")]
+        cron: String,
+
+        /// How it is written [default: vixie]
+        #[arg(long, value_parser = ["vixie", "quartz"], value_name = "DIALECT")]
+        dialect: Option<String>,
+
+        /// Its time zone, such as Europe/Paris [default: UTC]
+        #[arg(long, alias = "zone", value_name = "ZONE")]
+        timezone: Option<String>,
+
+        /// After this time, such as 2030-01-31T12:00:00Z [default: now]
+        #[arg(long, value_parser = value::time, value_name = "TIME")]
+        after: Option<Timestamp>,
+
+        /// How many
+        #[arg(long, short = 'n', default_value_t = 10, value_name = "N")]
+        count: u32,
+    },
+    /// Show what became of the last times and how their tasks ended, the latest time first
     History {
         /// The schedule
         name: String,
@@ -98,6 +124,11 @@ pub(crate) struct PutArgs {
     #[arg(long, value_name = "EXPRESSION", conflicts_with_all = ["every", "at"])]
     cron: Option<String>,
 
+    /// How the cron expression is written: quartz for six fields with seconds first, or seven with the year last
+    /// [default: vixie]
+    #[arg(long, value_parser = ["vixie", "quartz"], value_name = "DIALECT", requires = "cron")]
+    dialect: Option<String>,
+
     /// An interval, such as 10m
     #[arg(long, value_parser = value::duration, value_name = "DURATION", conflicts_with = "at")]
     every: Option<Duration>,
@@ -122,13 +153,21 @@ pub(crate) struct PutArgs {
     #[arg(long, value_parser = value::duration, value_name = "DURATION")]
     jitter: Option<Duration>,
 
-    /// While the last task is unfinished [default: skip]
-    #[arg(long, value_parser = ["skip", "bufferOne", "cancelOther", "allowAll"], value_name = "WHAT")]
+    /// While the last task is unfinished [default: skip; bufferAll with --missed runAll]
+    #[arg(
+        long,
+        value_parser = ["skip", "bufferOne", "bufferAll", "cancelOther", "allowAll"],
+        value_name = "WHAT"
+    )]
     overlap: Option<String>,
 
     /// About times that passed while no server ran [default: runOnce]
     #[arg(long, value_parser = ["skip", "runOnce", "runAll"], value_name = "WHAT")]
     missed: Option<String>,
+
+    /// A time is missed when it is this late [default: the distance to the next time, from 5s to 1m]
+    #[arg(long, value_parser = value::duration, value_name = "DURATION")]
+    missed_after: Option<Duration>,
 
     /// Times that passed longer ago are not made up for [default: 24h]
     #[arg(long, value_parser = value::duration, value_name = "DURATION")]
@@ -174,7 +213,7 @@ pub(crate) async fn run(command: Command, client: &Client, out: Out) -> anyhow::
     let schedule = match command {
         Command::List => {
             let schedules = client.schedules().await?;
-            out.rows(&schedules, &["NAME", "WHEN", "STATE", "NEXT"], cells)?;
+            out.rows(&schedules, &["NAME", "WHEN", "STATE", "NEXT", "LAST", "RESULT"], cells)?;
             if schedules.is_empty() {
                 remark("no schedule yet; for one: tasklane schedule put hello --every 10s -- echo hello");
             }
@@ -203,17 +242,27 @@ pub(crate) async fn run(command: Command, client: &Client, out: Out) -> anyhow::
             let plan = client.backfill_schedule(&name, from, until, dry_run).await?;
             return out.either(&plan, backfill_shown).map(|()| Exit::OK);
         }
-        Command::Next { name, count } => {
-            let times = client.next_times(&name, count).await?;
-            out.rows(&times, &["TIME", "THERE", "NOTE"], next_cells)?;
-            if times.is_empty() {
-                remark("there are no more");
+        Command::Next { name, count, after } => {
+            let times = client.next_times(&name, count, after).await?;
+            return show_times(&times, out);
+        }
+        Command::Preview { cron, dialect, timezone, after, count } => {
+            let mut rule = json!({ "cron": cron, "count": count });
+            let given = [
+                ("dialect", dialect.map(Value::from)),
+                ("timezone", timezone.map(Value::from)),
+                ("after", after.map(|after| json!(after))),
+            ];
+            for (field, value) in given {
+                if let Some(value) = value {
+                    rule[field] = value;
+                }
             }
-            return Ok(Exit::OK);
+            return show_times(&client.preview_times(&rule).await?, out);
         }
         Command::History { name } => {
             let fires = client.schedule_history(&name).await?;
-            out.rows(&fires, &["TIME", "OUTCOME", "TASK", "REASON"], fire_cells)?;
+            out.rows(&fires, &["TIME", "OUTCOME", "TASK", "RESULT", "ENDED", "REASON"], fire_cells)?;
             if fires.is_empty() {
                 remark("it has not fired yet");
             }
@@ -221,6 +270,14 @@ pub(crate) async fn run(command: Command, client: &Client, out: Out) -> anyhow::
         }
     };
     out.either(&schedule, shown).map(|()| Exit::OK)
+}
+
+fn show_times(times: &[NextTime], out: Out) -> anyhow::Result<Exit> {
+    out.rows(times, &["TIME", "THERE", "NOTE"], next_cells)?;
+    if times.is_empty() {
+        remark("there are no more");
+    }
+    Ok(Exit::OK)
 }
 
 /// The schedule that the flags say, in the form of the API.
@@ -244,6 +301,7 @@ fn body(args: PutArgs) -> anyhow::Result<Value> {
     let mut body = Map::new();
     for (field, given) in [
         ("cron", args.cron.map(Value::from)),
+        ("dialect", args.dialect.map(Value::from)),
         ("every", args.every.map(seconds)),
         ("at", args.at.map(|time| json!(time))),
         ("timezone", args.timezone.map(Value::from)),
@@ -252,6 +310,7 @@ fn body(args: PutArgs) -> anyhow::Result<Value> {
         ("jitter", args.jitter.map(seconds)),
         ("overlap", args.overlap.map(Value::from)),
         ("missed", args.missed.map(Value::from)),
+        ("missedAfter", args.missed_after.map(seconds)),
         ("catchUp", args.catch_up.map(seconds)),
         ("pauseAfterFailures", args.pause_after.map(Value::from)),
         ("lateAfter", args.late_after.map(seconds)),
@@ -268,10 +327,10 @@ fn body(args: PutArgs) -> anyhow::Result<Value> {
 fn when(schedule: &Schedule) -> String {
     let text = |field: &str| schedule.more.get(field).and_then(Value::as_str).map(str::to_owned);
     if let Some(cron) = text("cron") {
-        return match text("timezone") {
-            Some(zone) if zone != "UTC" => format!("{cron} ({zone})"),
-            _ => cron,
-        };
+        let dialect = text("dialect").filter(|dialect| dialect != "vixie");
+        let more: Vec<String> =
+            dialect.into_iter().chain(text("timezone").filter(|zone| zone != "UTC")).collect();
+        return if more.is_empty() { cron } else { format!("{cron} ({})", more.join(", ")) };
     }
     if let Some(seconds) = schedule.more.get("every").and_then(Value::as_f64) {
         let every = Duration::try_from_secs_f64(seconds).unwrap_or_default();
@@ -290,7 +349,20 @@ fn state(schedule: &Schedule) -> String {
 }
 
 fn cells(schedule: &Schedule) -> Vec<String> {
-    vec![schedule.id.clone(), when(schedule), state(schedule), value::shown_time(schedule.next_time)]
+    let last = schedule.last_run.as_ref();
+    vec![
+        schedule.id.clone(),
+        when(schedule),
+        state(schedule),
+        value::shown_time(schedule.next_time),
+        value::shown_time(last.map(|last| last.nominal_time)),
+        last.map_or_else(String::new, |last| result(last.status.as_deref())),
+    ]
+}
+
+/// How a task stands; its status is not known once it is removed.
+fn result(status: Option<&str>) -> String {
+    status.unwrap_or("no longer kept").to_owned()
 }
 
 fn shown(schedule: &Schedule) -> String {
@@ -300,15 +372,46 @@ fn shown(schedule: &Schedule) -> String {
         ("state", state(schedule)),
         ("next", value::shown_time(schedule.next_time)),
     ];
-    for field in ["from", "until", "overlap", "missed"] {
-        lines.extend(schedule.more.get(field).and_then(Value::as_str).map(|text| (field, text.to_owned())));
+    if let Some(last) = &schedule.last_run {
+        let time = value::shown_time(Some(last.nominal_time));
+        lines.push(("last", format!("{time} {} {}", last.task_id, result(last.status.as_deref()))));
     }
-    lines.extend(schedule.more.get("late").and_then(Value::as_str).map(|at| ("late", format!("since {at}"))));
+    let more = |field: &str| schedule.more.get(field);
+    let text = |field: &str| more(field).and_then(Value::as_str).map(str::to_owned);
+    let duration = |field: &str| {
+        let seconds = more(field).and_then(Value::as_f64).filter(|seconds| *seconds > 0.0)?;
+        Some(value::shown_duration(Duration::try_from_secs_f64(seconds).ok()?))
+    };
+    let given = [
+        ("from", text("from")),
+        ("until", text("until")),
+        ("jitter", duration("jitter")),
+        ("overlap", text("overlap")),
+        ("missed", text("missed")),
+        ("missed after", duration("missedAfter")),
+        ("catch up", duration("catchUp")),
+        ("late after", duration("lateAfter")),
+        ("late", text("late").map(|at| format!("since {at}"))),
+        ("pause after", more("pauseAfterFailures").map(|failures| format!("{failures} failures"))),
+        ("waiting", more("bufferedCount").map(|count| format!("{count} for the task before"))),
+    ];
+    lines.extend(given.into_iter().filter_map(|(name, value)| Some((name, value?))));
+    for webhook in more("webhooks").and_then(Value::as_array).into_iter().flatten() {
+        lines.push(("alert", alert(webhook)));
+    }
     if schedule.failures > 0 {
         lines.push(("failures", format!("{} in a row", schedule.failures)));
     }
-    lines.extend(schedule.more.get("task").map(|task| ("task", task.to_string())));
+    for field in ["task", "workflow"] {
+        lines.extend(more(field).map(|target| (field, target.to_string())));
+    }
     pairs(&lines)
+}
+
+/// An address, and what it is told of.
+fn alert(webhook: &Value) -> String {
+    let on = webhook["on"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    format!("{} on {}", webhook["url"].as_str().unwrap_or_default(), on.collect::<Vec<_>>().join(", "))
 }
 
 fn next_cells(next: &NextTime) -> Vec<String> {
@@ -322,6 +425,8 @@ fn fire_cells(fire: &Fire) -> Vec<String> {
         value::shown_time(Some(fire.nominal_time)),
         format!("{}{count}", fire.outcome),
         fire.task_id.clone().unwrap_or_default(),
+        if fire.task_id.is_some() { result(fire.task_status.as_deref()) } else { String::new() },
+        value::shown_time(fire.ended_at),
         fire.reason.clone().unwrap_or_default(),
     ]
 }

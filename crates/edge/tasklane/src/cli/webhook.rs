@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use tasklane_client::{Client, Delivery, PreviousSecret, Status, WebhookSecret};
+use tasklane_client::{Client, Delivery, PreviousSecret, Status, WebhookEndpoint, WebhookSecret};
 
-use super::exit::Exit;
+use super::exit::{Exit, Usage};
 use super::out::{Out, pairs, remark};
 use super::value;
 
@@ -28,12 +28,22 @@ pub(crate) enum Command {
         #[arg(long, short = 'n', default_value_t = 50, value_name = "N")]
         limit: usize,
     },
-    /// Show what deliveries are signed with
+    /// Show what deliveries are signed with; or give an endpoint a secret of its own
     Secret {
         /// Replace it; for a day, deliveries are signed with both
         #[arg(long)]
         rotate: bool,
+
+        /// With --rotate: make or replace the secret of this endpoint, which is shown once; with --remove: of this endpoint
+        #[arg(long = "endpoint", value_name = "URL")]
+        endpoint: Option<String>,
+
+        /// With --endpoint: take its secret away; that of the namespace holds for it again
+        #[arg(long, requires = "endpoint", conflicts_with = "rotate")]
+        remove: bool,
     },
+    /// List the endpoints that have a secret of their own
+    Endpoints,
     /// Send a message to an address and wait until it is there
     Test {
         /// The address
@@ -57,7 +67,39 @@ pub(crate) async fn run(command: Command, client: &Client, out: Out) -> anyhow::
             }
             Ok(Exit::OK)
         }
-        Command::Secret { rotate } => {
+        Command::Endpoints => {
+            let found = client.webhook_endpoints().await?;
+            out.rows(&found, &["ENDPOINT", "SECRET BEFORE UNTIL"], |endpoint: &WebhookEndpoint| {
+                vec![endpoint.url.clone(), value::shown_time(endpoint.previous_until)]
+            })?;
+            if found.is_empty() {
+                remark(
+                    "no endpoint has a secret of its own; for that: tasklane webhook secret --endpoint URL --rotate",
+                );
+            }
+            Ok(Exit::OK)
+        }
+        Command::Secret { endpoint: Some(url), remove: true, .. } => {
+            client.delete_endpoint_secret(&url).await?;
+            remark(format_args!("tasklane: deliveries to {url} are signed with the secret of the namespace"));
+            Ok(Exit::OK)
+        }
+        Command::Secret { endpoint: Some(url), rotate: true, .. } => {
+            let made = client.rotate_endpoint_secret(&url).await?;
+            remark("tasklane: keep the secret: nothing shows it again");
+            out.either(&made, |made| {
+                let until = made.previous_until.map(|at| ("before until", value::shown_time(Some(at))));
+                let lines =
+                    [("endpoint", made.url.clone()), ("secret", made.secret.clone().unwrap_or_default())];
+                pairs(&lines.into_iter().chain(until).collect::<Vec<_>>())
+            })
+            .map(|()| Exit::OK)
+        }
+        Command::Secret { endpoint: Some(_), .. } => {
+            let rule = "--endpoint needs --rotate or --remove: the secret of an endpoint is shown once, when it is made";
+            Err(Usage(rule.to_owned()).into())
+        }
+        Command::Secret { rotate, .. } => {
             let secret =
                 if rotate { client.rotate_webhook_secret().await? } else { client.webhook_secret().await? };
             out.either(&secret, shown).map(|()| Exit::OK)

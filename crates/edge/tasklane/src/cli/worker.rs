@@ -4,14 +4,14 @@ use tasklane_client::{Client, Worker, WorkerChange};
 
 use super::exit::Exit;
 use super::out::{Out, pairs, remark};
-use super::process::Settings;
+use super::process::WorkerSettings;
 
 /// Run a worker; or look at workers, change what they offer, drain them
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
     #[command(flatten)]
-    pub(crate) settings: Settings,
+    pub(crate) settings: WorkerSettings,
 
     #[command(subcommand)]
     pub(crate) command: Option<Command>,
@@ -20,7 +20,7 @@ pub(crate) struct Args {
 /// What is asked of workers.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
-    /// List the live workers
+    /// List the live workers; processor and memory are those of their machines
     List,
     /// Show one worker
     Get {
@@ -87,7 +87,8 @@ pub(crate) async fn run(command: Command, client: &Client, out: Out) -> anyhow::
     out.either(&worker, shown).map(|()| Exit::OK)
 }
 
-const HEAD: [&str; 7] = ["NAME", "STATUS", "RUNNING", "CAPACITY", "CPU", "MEMORY", "TYPES"];
+const HEAD: [&str; 8] =
+    ["NAME", "STATUS", "RUNNING", "CAPACITY", "MACHINE CPU", "MACHINE MEMORY", "ADDRESS", "TYPES"];
 
 fn cells(worker: &Worker) -> Vec<String> {
     let load = worker.load.clone().unwrap_or_default();
@@ -98,6 +99,7 @@ fn cells(worker: &Worker) -> Vec<String> {
         worker.capacity.to_string(),
         format!("{:.0} %", load.cpu_percent),
         memory(load.memory_bytes),
+        address(worker),
         worker.task_types.join(" "),
     ]
 }
@@ -113,11 +115,16 @@ fn shown(worker: &Worker) -> String {
             format!("{} of {} in use, {} waiting there", load.running, worker.capacity, load.queued),
         ),
         ("weight", worker.weight.to_string()),
-        ("cpu", format!("{:.0} % of a core", load.cpu_percent)),
-        ("memory", memory(load.memory_bytes)),
+        ("address", address(worker)),
+        ("machine cpu", format!("{:.0} % of a core, all processes together", load.cpu_percent)),
+        ("machine memory", format!("{}, all processes together", memory(load.memory_bytes))),
         ("labels", worker.labels.iter().map(|(k, v)| format!("{k}={v}")).collect::<Vec<_>>().join(" ")),
         ("types", worker.task_types.join(" ")),
     ])
+}
+
+fn address(worker: &Worker) -> String {
+    worker.address.clone().unwrap_or_else(|| "-".to_owned())
 }
 
 fn memory(bytes: u64) -> String {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use serde_json::{Map, Value, json};
-use tasklane_client::{Client, RunNode, Status, Workflow, WorkflowRun};
+use tasklane_client::{Client, RetryOptions, RunNode, RunRetried, Status, Workflow, WorkflowRun};
 
 use super::exit::{Exit, Usage};
 use super::out::{Out, pairs, print_line, print_object, remark, table};
@@ -90,6 +90,14 @@ pub(crate) struct RetryArgs {
     #[arg(value_name = "RUN")]
     id: String,
 
+    /// Run by the definition in this file, as YAML or JSON (- for standard input)
+    #[arg(value_name = "FILE", conflicts_with = "latest")]
+    file: Option<std::path::PathBuf>,
+
+    /// Run by the definition of the workflow that is put now; nodes that it leaves as they were, and that succeeded, are kept
+    #[arg(long)]
+    latest: bool,
+
     /// Your name for the new run: the same one again gives the same run
     #[arg(long, value_name = "ID")]
     request_id: Option<String>,
@@ -112,9 +120,11 @@ pub(crate) async fn run(command: Command, client: &Client, out: Out) -> anyhow::
             }
             follow(&started.run_id, detach, client, out).await
         }
-        Command::Retry(RetryArgs { id, request_id, detach }) => {
-            let started = client.retry_run(&id, request_id.as_deref()).await?;
-            follow(&started.run_id, detach, client, out).await
+        Command::Retry(RetryArgs { id, file, latest, request_id, detach }) => {
+            let definition = file.as_deref().map(read).transpose()?;
+            let retried = client.retry_run(&id, &RetryOptions { request_id, latest, definition }).await?;
+            remark_retried(&id, &retried);
+            follow(&retried.run_id, detach, client, out).await
         }
         Command::Get { id } => {
             let run = client.workflow_run(&id, None).await?;
@@ -161,6 +171,21 @@ pub(crate) async fn run(command: Command, client: &Client, out: Out) -> anyhow::
             Ok(Exit::OK)
         }
     }
+}
+
+/// Shows what a retry keeps and what it runs again.
+fn remark_retried(id: &str, retried: &RunRetried) {
+    if retried.newer_definition {
+        remark(format_args!(
+            "tasklane: a newer definition exists; `tasklane workflow retry {id} --latest` runs by it"
+        ));
+    }
+    let listed = |names: &[String]| match names {
+        [] => "none".to_owned(),
+        names => names.join(", "),
+    };
+    let RunRetried { kept, runs_again, .. } = retried;
+    remark(format_args!("tasklane: kept: {}; runs again: {}", listed(kept), listed(runs_again)));
 }
 
 /// A file with JSON in it, written as YAML: JSON is YAML too.
@@ -246,6 +271,11 @@ fn is_final(status: Status) -> bool {
     matches!(status, Status::Success | Status::Failed | Status::Cancelled)
 }
 
+fn status(run: &WorkflowRun) -> String {
+    let is_cancelling = run.cancel_requested && !is_final(run.status);
+    if is_cancelling { format!("{}, cancelling", run.status) } else { run.status.to_string() }
+}
+
 fn is_over(node: &RunNode) -> bool {
     matches!(node.status.as_str(), "SUCCESS" | "FAILED" | "CANCELLED" | "SKIPPED")
 }
@@ -268,7 +298,7 @@ fn shown(run: &WorkflowRun) -> String {
     let about = pairs(&[
         ("run", run.run_id.clone()),
         ("name", run.name.clone()),
-        ("status", run.status.to_string()),
+        ("status", status(run)),
         ("begun", value::shown_time(Some(run.created_at))),
         ("took", value::shown_span(Some(run.created_at), run.finished_at)),
         ("error", run.error.as_ref().map_or_else(String::new, |error| error.message.clone())),
@@ -287,11 +317,11 @@ fn shown(run: &WorkflowRun) -> String {
 }
 
 fn run_cells(run: &WorkflowRun) -> Vec<String> {
-    let progress = run.progress.as_ref().filter(|_| !is_final(run.status));
+    let progress = run.progress.as_ref();
     vec![
         run.run_id.clone(),
         run.name.clone(),
-        run.status.to_string(),
+        status(run),
         value::shown_time(Some(run.created_at)),
         value::shown_span(Some(run.created_at), run.finished_at),
         progress.map_or_else(String::new, |progress| progress.message.clone()),

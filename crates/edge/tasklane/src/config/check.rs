@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::fault::Fault;
+use super::shares::Shares;
 use super::tree::{Config, LimitsConfig};
 use super::units::{format_duration, format_size};
 use super::url::SystemUrl;
@@ -21,6 +22,23 @@ const GRACE_MAX: Duration = Duration::from_hours(24);
 
 /// Whoever asks from far away needs this long.
 const TIMEOUT_MIN: Duration = Duration::from_secs(1);
+
+/// What is wrong with an origin whose pages may call the API.
+fn cors_fault(origin: &str, has_token: bool) -> Option<String> {
+    if origin == "*" {
+        let message = "`*` lets every page of the web run commands through a browser on this machine: set `token`, or name \
+            the origins";
+        return (!has_token).then(|| message.to_owned());
+    }
+    let host = origin.strip_prefix("https://").or_else(|| origin.strip_prefix("http://"));
+    let is_origin = host.is_some_and(|host| {
+        !host.is_empty() && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-:[]".contains(&byte))
+    });
+    (!is_origin).then(|| {
+        format!("{origin:?} is no origin; use a scheme, a host and a port if it is not the usual one, without a path: \
+            https://app.example.com")
+    })
+}
 
 /// Everything that is wrong with a config whose fields are right one by one.
 pub(super) fn check(config: &Config) -> Vec<Fault> {
@@ -42,6 +60,11 @@ pub(super) fn check(config: &Config) -> Vec<Fault> {
     }
     if config.token.as_ref().is_some_and(|token| token.reveal().trim().is_empty()) {
         fault("token", "must not be empty; leave it out for no token".to_owned());
+    }
+    for origin in &config.cors_origins {
+        if let Some(message) = cors_fault(origin, config.token.is_some()) {
+            fault("cors_origins", message);
+        }
     }
     let roles: [(&str, Option<&SystemUrl>, &[&str], &str); 4] = [
         ("store", config.store.as_ref(), STORES, "sqlite:///path/to/tasklane.db, postgres://… or redis://…"),
@@ -72,6 +95,9 @@ pub(super) fn check(config: &Config) -> Vec<Fault> {
     }
     if config.is_cluster() && store.scheme() == "sqlite" {
         fault("store", "SQLite is for one process; a cluster needs postgres://… or redis://…".to_owned());
+    }
+    if let Err(message) = Shares::of(config) {
+        fault("postgres_connections", message);
     }
     if let Some(advertise) = &config.advertise
         && advertise

@@ -1,9 +1,9 @@
 //! Which environment variables are settings.
 
 use serde_json::Value;
+use tasklane_runtime::suggest::nearest;
 
 use super::schema::{Schema, env_name};
-use super::suggest::nearest;
 
 /// Begins every variable of Tasklane.
 const PREFIX: &str = "TASKLANE_";

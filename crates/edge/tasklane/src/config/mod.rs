@@ -8,8 +8,8 @@ mod env;
 mod fault;
 mod load;
 mod schema;
+mod shares;
 mod show;
-mod suggest;
 mod tree;
 pub mod units;
 mod url;
@@ -23,6 +23,8 @@ pub use tree::{
     WorkerConfig,
 };
 pub use url::SystemUrl;
+
+pub(crate) use shares::Shares;
 
 impl Config {
     /// Checks what fields cannot tell alone; for a config that was put together by a program.

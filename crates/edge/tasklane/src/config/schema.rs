@@ -1,8 +1,8 @@
 //! Which keys exist, read off the defaults, so that a new field is known everywhere at once.
 
 use serde_json::{Map, Value};
+use tasklane_runtime::suggest::nearest;
 
-use super::suggest::nearest;
 use super::tree::Config;
 
 /// All keys: the leaves of the tree of structs.

@@ -33,6 +33,8 @@ pub struct Config {
     pub archive: Option<SystemUrl>,
     /// What the names of all keys, tables and channels begin with.
     pub prefix: Name,
+    /// Most connections of a server to `PostgreSQL`, for store, coordinator and archive together.
+    pub postgres_connections: usize,
     /// Where other processes reach this server, as `host:port`; `None` for where it listens.
     pub advertise: Option<String>,
     /// What a loss of power may take with it.
@@ -43,6 +45,8 @@ pub struct Config {
     pub token: Option<Secret>,
     /// Host names, besides IP addresses and `localhost`, under which a server without a token answers.
     pub hosts: BTreeSet<String>,
+    /// Origins whose pages may call the API from a browser (CORS), as `https://app.example.com`; `*` for every origin.
+    pub cors_origins: BTreeSet<String>,
     /// The namespace that an embedding program submits to.
     pub namespace: Name,
     /// The worker in this process.
@@ -67,11 +71,13 @@ impl Default for Config {
             bus: None,
             archive: None,
             prefix: Name::new("tasklane").expect("a valid name"),
+            postgres_connections: 16,
             advertise: None,
             durability: Durability::Full,
             lanes: None,
             token: None,
             hosts: BTreeSet::new(),
+            cors_origins: BTreeSet::new(),
             namespace: Name::new("default").expect("a valid name"),
             worker: WorkerConfig::default(),
             session: SessionConfig::default(),
@@ -130,6 +136,8 @@ pub enum Durability {
 pub struct WorkerConfig {
     /// What people call it; `None` for the name of the machine.
     pub name: Option<Name>,
+    /// Where a process that is a worker and nothing else answers health checks; `None` for nowhere.
+    pub listen: Option<SocketAddr>,
     /// How many attempts it runs at once; `None` for four times the number of cores.
     pub capacity: Option<NonZeroU32>,
     /// Its share under the weighted strategy.
@@ -170,6 +178,7 @@ impl Default for WorkerConfig {
         let command = CommandOptions::default();
         Self {
             name: None,
+            listen: None,
             capacity: None,
             weight: NonZeroU32::MIN,
             labels: BTreeMap::new(),

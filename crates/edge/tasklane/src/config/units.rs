@@ -16,7 +16,7 @@ const TIMES: [(&str, u128); 7] = [
 /// Units of size, the largest first, in bytes.
 const SIZES: [(&str, u64); 4] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
 
-/// Reads `90s`, `1m30s`, `7d`. A number alone is refused: its unit would be a guess.
+/// Reads `90s`, `0.5s`, `1m30s`, `7d`. A number alone is refused: its unit would be a guess.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let wrong =
         || format!("a duration is a number with a unit, such as 500ms, 10s, 5m, 2h or 7d, not {text:?}");
@@ -26,13 +26,21 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
         return Err(wrong());
     }
     while !rest.is_empty() {
-        let digits = rest.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
-        let number: u128 = rest[..digits].parse().map_err(|_| wrong())?;
+        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(wrong)?;
+        let (whole, fraction) = rest[..digits].split_once('.').unwrap_or((&rest[..digits], "0"));
+        let number: u128 = whole.parse().map_err(|_| wrong())?;
+        let parts =
+            10_u128.pow(u32::try_from(fraction.len()).ok().filter(|len| *len < 10).ok_or_else(wrong)?);
+        let fraction: u128 = fraction.parse().map_err(|_| wrong())?;
         rest = &rest[digits..];
         let letters = rest.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(rest.len());
         let unit = &rest[..letters];
         let (_, size) = TIMES.iter().find(|(name, _)| *name == unit).ok_or_else(wrong)?;
+        if !(fraction * size).is_multiple_of(parts) {
+            return Err(wrong());
+        }
         nanos = number.checked_mul(*size).and_then(|part| nanos.checked_add(part)).ok_or_else(wrong)?;
+        nanos = nanos.checked_add(fraction * size / parts).ok_or_else(wrong)?;
         rest = &rest[letters..];
     }
     let seconds = u64::try_from(nanos / 1_000_000_000).map_err(|_| wrong())?;
@@ -116,13 +124,28 @@ mod tests {
             assert_eq!(format_duration(duration), text);
         }
         assert_eq!(parse_duration("1m30s").unwrap(), Duration::from_secs(90));
+        assert_eq!(parse_duration("0.1s").unwrap(), Duration::from_millis(100));
+        assert_eq!(parse_duration("1h0.5m").unwrap(), Duration::from_secs(3630));
         assert_eq!(format_duration(Duration::from_secs(90)), "90s");
         assert_eq!(format_duration(Duration::ZERO), "0s");
     }
 
     #[test]
     fn a_duration_needs_a_unit_that_exists() {
-        for text in ["", "10", "10 s", "s", "-1s", "1.5s", "10sec", "9999999999999999999999d"] {
+        for text in [
+            "",
+            "10",
+            "10 s",
+            "s",
+            "-1s",
+            ".5s",
+            "1.s",
+            "1..5s",
+            "0.1234567890s",
+            "0.5ns",
+            "10sec",
+            "9999999999999999999999d",
+        ] {
             let error = parse_duration(text).unwrap_err();
             assert!(error.contains("500ms, 10s, 5m, 2h or 7d"), "{text}: {error}");
         }

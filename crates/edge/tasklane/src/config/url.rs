@@ -4,6 +4,25 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+/// Redis and Valkey, plain or encrypted (a second `s`): one server, a cluster, or sentinels that know the server.
+const REDIS: &[&str] = &[
+    "redis",
+    "rediss",
+    "redis+cluster",
+    "rediss+cluster",
+    "redis+sentinel",
+    "rediss+sentinel",
+    "valkey",
+    "valkeys",
+    "valkey+cluster",
+    "valkeys+cluster",
+    "valkey+sentinel",
+    "valkeys+sentinel",
+];
+
+/// Parameters that are passwords.
+const SECRETS: &[&str] = &["sentinel_password", "password"];
+
 /// The address of a store, bus, coordinator or archive.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(transparent)]
@@ -20,13 +39,18 @@ impl SystemUrl {
         &self.0
     }
 
-    /// What kind of system it is: what stands before `://`.
+    /// The kind of system: what stands before `://`, and one word for all that are the same system.
     pub fn scheme(&self) -> &str {
-        match self.0.split_once("://") {
-            Some(("postgresql", _)) => "postgres",
-            Some((scheme, _)) => scheme,
-            None => "",
+        match self.given_scheme() {
+            "postgresql" => "postgres",
+            scheme if REDIS.contains(&scheme) => "redis",
+            scheme => scheme,
         }
+    }
+
+    /// What stands before `://`.
+    fn given_scheme(&self) -> &str {
+        self.0.split_once("://").map_or("", |(scheme, _)| scheme)
     }
 
     /// What follows `://`.
@@ -37,15 +61,27 @@ impl SystemUrl {
 
 impl fmt::Display for SystemUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let rest = self.rest();
-        let authority = rest.split(['/', '?']).next().unwrap_or_default();
+        let (base, query) = self.0.split_once('?').map_or((self.0.as_str(), None), |(b, q)| (b, Some(q)));
+        let rest = base.split_once("://").map_or("", |(_, rest)| rest);
+        let authority = rest.split('/').next().unwrap_or_default();
         let credentials = authority.rsplit_once('@').map(|(credentials, _)| credentials);
         match credentials.and_then(|credentials| credentials.split_once(':')) {
             Some((user, password)) => {
-                write!(f, "{}://{user}:***{}", self.scheme(), &rest[user.len() + 1 + password.len()..])
+                let rest = &rest[user.len() + 1 + password.len()..];
+                write!(f, "{}://{user}:***{rest}", self.given_scheme())?;
             }
-            None => f.write_str(&self.0),
+            None => f.write_str(base)?,
         }
+        let Some(query) = query else { return Ok(()) };
+        for (number, part) in query.split('&').enumerate() {
+            let secret = part.split_once('=').map(|(name, _)| name).filter(|name| SECRETS.contains(name));
+            f.write_str(if number == 0 { "?" } else { "&" })?;
+            match secret {
+                Some(name) => write!(f, "{name}=***")?,
+                None => f.write_str(part)?,
+            }
+        }
+        Ok(())
     }
 }
 
@@ -73,6 +109,10 @@ mod tests {
         assert_eq!(shown("redis://cache:6379"), "redis://cache:6379");
         assert_eq!(shown("postgres:///db?host=/run/x"), "postgres:///db?host=/run/x");
         assert_eq!(shown("nonsense"), "nonsense");
+        assert_eq!(
+            shown("rediss+sentinel://u:p@a,b/m/0?sentinel_user=s&sentinel_password=x&prefix=y"),
+            "rediss+sentinel://u:***@a,b/m/0?sentinel_user=s&sentinel_password=***&prefix=y"
+        );
     }
 
     #[test]
@@ -80,5 +120,9 @@ mod tests {
         let url = SystemUrl::new("direct://0.0.0.0:7071");
         assert_eq!((url.scheme(), url.rest()), ("direct", "0.0.0.0:7071"));
         assert_eq!(SystemUrl::new("nonsense").scheme(), "");
+        for scheme in ["redis", "rediss+cluster", "redis+sentinel", "valkey", "valkeys"] {
+            assert_eq!(SystemUrl::new(format!("{scheme}://h")).scheme(), "redis", "{scheme}");
+        }
+        assert_eq!(SystemUrl::new("redis+ring://h").scheme(), "redis+ring");
     }
 }

@@ -34,6 +34,7 @@ const COMMANDS: &[&[&str]] = &[
     &["schedule", "trigger"],
     &["schedule", "backfill"],
     &["schedule", "next"],
+    &["schedule", "preview"],
     &["schedule", "history"],
     &["workflow", "run"],
     &["workflow", "get"],
@@ -59,6 +60,7 @@ const COMMANDS: &[&[&str]] = &[
     &["lock", "release"],
     &["webhook", "deliveries"],
     &["webhook", "secret"],
+    &["webhook", "endpoints"],
     &["webhook", "test"],
     &["worker", "list"],
     &["worker", "get"],
@@ -144,6 +146,18 @@ fn every_command_is_on_the_page() {
         assert!(known || name == "help", "{name} is missing");
     }
     assert!(help.contains("Exit codes: 0 done"), "{help}");
+}
+
+/// A server has no worker: its help offered to name it and to set its capacity.
+#[test]
+fn the_help_of_a_process_is_about_that_process() {
+    let help = |command| stdout(&output(&mut tasklane(&[command, "--help"])));
+    for flag in ["--name <NAME>", "--capacity <N>"] {
+        assert!(!help("server").contains(flag), "{flag}");
+        assert!(help("worker").contains(flag) && help("dev").contains(flag), "{flag}");
+    }
+    assert!(help("server").contains("Where the API listens"));
+    assert!(help("worker").contains("Where /healthz and /readyz answer"));
 }
 
 /// The help without what is the same for all commands.

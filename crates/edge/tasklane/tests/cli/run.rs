@@ -97,6 +97,59 @@ fn tables_are_for_people_and_lines_of_json_for_programs() {
     assert_eq!(queue["counts"]["RUNNING"], 4);
 }
 
+/// A second run of the same script failed with wrong usage.
+#[test]
+fn setting_a_queue_to_the_values_it_has_changes_nothing_and_succeeds() {
+    let queue = r#"{"name":"mail","version":3,"policy":{"weight":2,"concurrency":[{"key":null,"limit":4,"whenFull":"wait"}]}}"#;
+    // One answer: a second request would find no server.
+    let script = Script::new(vec![json(200, queue)]);
+    let set = output(&mut tasklane(&["--url", &script.url, "queue", "set", "mail", "--concurrency", "4"]));
+    assert_eq!(set.status.code(), Some(0), "{}", stderr(&set));
+    assert!(
+        stderr(&set).contains("queue mail has these values already: nothing changed"),
+        "{}",
+        stderr(&set)
+    );
+    assert!(stdout(&set).contains("version 3"), "{}", stdout(&set));
+    assert!(script.requests()[0].starts_with("GET /api/v1/queues/mail "));
+
+    let script = Script::new(vec![json(200, queue)]);
+    let nothing = output(&mut tasklane(&["--url", &script.url, "queue", "set", "mail"]));
+    assert_eq!(nothing.status.code(), Some(2), "{}", stderr(&nothing));
+}
+
+#[test]
+fn pausing_a_queue_that_is_not_there_names_the_remedy() {
+    let problem = r#"{"code":"queue_not_found","status":404,"title":"t","detail":"no such queue"}"#;
+    let script = Script::new(vec![json(404, problem)]);
+    let paused = output(&mut tasklane(&["--url", &script.url, "queue", "pause", "mial"]));
+    assert_eq!(paused.status.code(), Some(3));
+    assert!(stderr(&paused).contains("--create"), "{}", stderr(&paused));
+    assert!(script.requests()[0].starts_with("POST /api/v1/queues/mial/pause "));
+
+    let script = Script::new(vec![json(200, r#"{"name":"new","version":1,"policy":{"paused":true}}"#)]);
+    let paused = output(&mut tasklane(&["--url", &script.url, "queue", "pause", "new", "--create"]));
+    assert_eq!(paused.status.code(), Some(0), "{}", stderr(&paused));
+    assert!(script.requests()[0].starts_with("POST /api/v1/queues/new/pause?create=true "));
+}
+
+/// The columns were called CPU and MEMORY, as if they were the worker's own.
+#[test]
+fn workers_are_listed_with_their_address_and_the_load_of_their_machine() {
+    let page = r#"{"workers":[
+        {"name":"w","status":"IDLE","capacity":4,"taskTypes":["HTTP"],"address":"10.0.0.7:7072",
+         "load":{"cpuPercent":150,"memoryBytes":1073741824,"running":0,"queued":0}},
+        {"name":"x","status":"IDLE","capacity":4,"taskTypes":["HTTP"]}]}"#;
+    let script = Script::new(vec![json(200, page)]);
+    let table = output(&mut tasklane(&["--url", &script.url, "worker", "list"]));
+    assert_eq!(
+        stdout(&table),
+        "NAME  STATUS  RUNNING  CAPACITY  MACHINE CPU  MACHINE MEMORY  ADDRESS        TYPES\n\
+         w     IDLE    0        4         150 %        1024 MiB        10.0.0.7:7072  HTTP\n\
+         x     IDLE    0        4         0 %          0 MiB           -              HTTP\n"
+    );
+}
+
 #[test]
 fn waiting_that_takes_too_long_is_124() {
     let script =
@@ -109,7 +162,7 @@ fn waiting_that_takes_too_long_is_124() {
 fn json_is_as_the_api_gives_it() {
     let task = serde_json::json!({
         "taskId": "t1", "status": "PENDING", "taskName": "a", "taskType": "NOOP", "queue": "default", "priority": 5,
-        "attempt": 0, "retryCount": 0, "cancelRequested": false, "metadata": {}, "labels": {}, "attempts": [], "logs": [],
+        "attempt": 0, "retryCount": 3, "retriesUsed": 1, "cancelRequested": false, "metadata": {}, "labels": {}, "attempts": [], "logs": [],
         "payload": { "b": [1, null] }, "createdAt": "2026-01-01T00:00:00.000001Z",
     });
     let script = Script::new(vec![json(200, &task.to_string())]);
@@ -121,4 +174,49 @@ fn json_is_as_the_api_gives_it() {
     let args = ["--json", "--url", &script.url, "bulk", "cancel", "--all", "--dry-run"];
     let shown = output(&mut tasklane(&args));
     assert_eq!(serde_json::from_str::<serde_json::Value>(&stdout(&shown)).unwrap(), counted);
+}
+
+/// `schedule get` left out the alert, the lateness, the catch-up window and the workflow.
+#[test]
+fn a_schedule_is_shown_with_all_that_it_has() {
+    let schedule = r#"{"id":"s","enabled":true,"cron":"0 0 0 * * ? *","dialect":"quartz","timezone":"UTC","jitter":0,
+        "overlap":"bufferAll","missed":"runAll","missedAfter":90,"catchUp":86400,"lateAfter":600,"pauseAfterFailures":3,
+        "webhooks":[{"url":"http://a","on":["failing","late"]}],"workflow":{"workflow":"etl"},"bufferedCount":2,
+        "lastRun":{"nominalTime":"2030-01-31T03:00:00Z","taskId":"t1","status":"FAILED"}}"#;
+    let page = format!(r#"{{"schedules":[{schedule}]}}"#);
+    let script = Script::new(vec![json(200, schedule), json(200, &page)]);
+    let shown = stdout(&output(&mut tasklane(&["--url", &script.url, "schedule", "get", "s"])));
+    for line in [
+        "when          0 0 0 * * ? * (quartz)",
+        "last          2030-01-31 03:00:00.000Z t1 FAILED",
+        "overlap       bufferAll",
+        "missed        runAll",
+        "missed after  1m30s",
+        "catch up      1d00h",
+        "late after    10m00s",
+        "pause after   3 failures",
+        "waiting       2 for the task before",
+        "alert         http://a on failing, late",
+        r#"workflow      {"workflow":"etl"}"#,
+    ] {
+        assert!(shown.lines().any(|shown| shown.trim_end() == line), "{line:?} is missing:\n{shown}");
+    }
+    let listed = stdout(&output(&mut tasklane(&["--url", &script.url, "schedule", "list"])));
+    assert!(listed.contains("LAST") && listed.contains("2030-01-31 03:00:00.000Z  FAILED"), "{listed}");
+}
+
+#[test]
+fn a_cron_expression_is_previewed() {
+    let times = r#"{"times":[{"time":"2030-01-31T03:00:00Z","local":"2030-01-31T04:00:00+01:00"}]}"#;
+    let script = Script::new(vec![json(200, times)]);
+    let args = ["--url", &script.url, "schedule", "preview", "0 0 4 * * ?", "--dialect", "quartz", "--zone"];
+    let more = ["Europe/Paris", "--after", "2030-01-31T00:00:00Z", "--count", "1"];
+    let shown = stdout(&output(tasklane(&args).args(more)));
+    assert!(shown.contains("2030-01-31T04:00:00+01:00"), "{shown}");
+    let sent = script.requests().remove(0);
+    assert!(sent.starts_with("POST /api/v1/schedule-preview "), "{sent}");
+    let body: serde_json::Value = serde_json::from_str(sent.split_once("\r\n\r\n").unwrap().1).unwrap();
+    let expected = serde_json::json!({ "cron": "0 0 4 * * ?", "count": 1, "dialect": "quartz",
+        "timezone": "Europe/Paris", "after": "2030-01-31T00:00:00Z" });
+    assert_eq!(body, expected);
 }

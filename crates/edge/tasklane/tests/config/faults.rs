@@ -151,3 +151,24 @@ fn a_config_of_a_program_is_checked_too() {
     assert!(config.validate().unwrap_err().to_string().contains("no token is set"));
     assert!(Config::default().validate().is_ok());
 }
+
+#[test]
+fn origins_of_pages_are_checked() {
+    assert_eq!(
+        faults("cors_origins: ['*']"),
+        [
+            "cors_origins: `*` lets every page of the web run commands through a browser on this machine: set `token`, or \
+          name the origins"
+        ]
+    );
+    let origins = "cors_origins: ['https://app.example.com', 'http://localhost:3000', 'http://[::1]:8080']";
+    for right in ["token: secret\ncors_origins: ['*']", origins] {
+        let (_folder, sources) = file(right);
+        assert!(!load(&sources).unwrap().config.cors_origins.is_empty());
+    }
+    for wrong in ["app.example.com", "https://app.example.com/", "https://", "null", "https://*.example.com"]
+    {
+        let found = faults(&format!("cors_origins: ['{wrong}']"));
+        assert!(found.len() == 1 && found[0].contains("https://app.example.com"), "{wrong}: {found:?}");
+    }
+}

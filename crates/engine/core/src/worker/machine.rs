@@ -564,11 +564,14 @@ impl WorkerSession {
                     let error = match quiet_max {
                         Some(quiet) if stop_at < timeout => {
                             let message = format!("the attempt told of no progress for {quiet:?}");
-                            TaskError::new("progress_timeout", message)
+                            TaskError::new(TaskError::PROGRESS_TIMEOUT, message)
                         }
                         _ => {
                             let limit = timeout.since(since);
-                            TaskError::new("timeout", format!("the attempt ran longer than {limit:?}"))
+                            TaskError::new(
+                                TaskError::TIMEOUT,
+                                format!("the attempt ran longer than {limit:?}"),
+                            )
                         }
                     };
                     finish.ending = Ending::TimedOut { error };

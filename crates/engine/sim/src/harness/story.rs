@@ -251,6 +251,7 @@ impl Story {
             labels: BTreeMap::new(),
             task_types: [name("job")].into(),
             draining: false,
+            address: String::new(),
         };
         change(&mut descriptor);
         let index = self.inner.borrow_mut().add_worker(descriptor);

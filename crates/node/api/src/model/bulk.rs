@@ -20,6 +20,7 @@ pub(crate) struct BulkRequest {
     pub(crate) action: ActionName,
     pub(crate) filter: Object<FilterJson>,
     pub(crate) dry_run: Option<bool>,
+    pub(crate) latest: Option<bool>,
 }
 
 /// What to do.
@@ -131,6 +132,8 @@ pub(crate) struct Operation {
     done: u64,
     /// Tasks that it could not be done to, because they had changed meanwhile or otherwise.
     failed: u64,
+    /// What the counts do not show: tasks that ran again with the run or map that they are a part of, and why the first task
+    /// was not run again that was not.
     message: String,
 }
 

@@ -115,8 +115,10 @@ impl WorkerNames {
 
 impl ExplainedTask {
     pub(crate) fn new(view: &TaskView, explanation: &Explanation, names: &WorkerNames) -> Self {
+        let pairs = view.row.head.labels.iter().map(|(key, value)| format!("{key}={value}"));
+        let labels = pairs.collect::<Vec<_>>().join(", ");
         let reasons: Vec<ReasonJson> =
-            explanation.reasons.iter().map(|reason| ReasonJson::new(reason, names)).collect();
+            explanation.reasons.iter().map(|reason| ReasonJson::new(reason, names, &labels)).collect();
         let state = &view.row.state;
         let worker = state.worker.as_ref().map_or_else(|| "a worker".to_owned(), |w| format!("worker {w}"));
         let first = match explanation.status {
@@ -142,7 +144,8 @@ impl ExplainedTask {
 }
 
 impl ReasonJson {
-    fn new(reason: &Reason, names: &WorkerNames) -> Self {
+    /// `labels` are those of the task.
+    fn new(reason: &Reason, names: &WorkerNames, labels: &str) -> Self {
         let of = |code, message: String| Self { code, message, ..Self::default() };
         match reason {
             Reason::Loading => {
@@ -154,7 +157,8 @@ impl ReasonJson {
                 ..of(
                     "no_capable_worker",
                     format!(
-                        "No worker offers the type {task_type} with its labels ({}).",
+                        "No worker offers the type {task_type}{} ({}).",
+                        if labels.is_empty() { String::new() } else { format!(" with the labels {labels}") },
                         count(*workers, "worker lives", "workers live")
                     ),
                 )
@@ -235,7 +239,7 @@ impl ReasonJson {
                     format!("It is in the local queue of worker {}.", names.shown(*session)),
                 )
             },
-            Reason::CancelRequested => of("cancel_requested", "It is to be stopped.".into()),
+            Reason::CancelRequested => of("cancel_requested", "It is being cancelled.".into()),
         }
     }
 }

@@ -22,10 +22,13 @@ pub(crate) use queue::{KeyOut, KeyPage, PutQueue, Queue, QueuePage};
 pub(crate) use registered::{AnalyzerPage, ExecutorPage, Job, JobRemoved, Registered};
 pub(crate) use scalar::{AnyJson, Seconds, StatusName, Time};
 pub(crate) use schedule::{
-    Backfill, BackfillRequest, FireHistory, FireOut, NextTimes, Schedule, SchedulePage, Triggered,
+    Backfill, BackfillRequest, FireHistory, NextTimes, Schedule, SchedulePage, Triggered, last_task,
 };
 pub(crate) use stats::{CountsByStatus, Ready, Stats};
 pub(crate) use task::{Attempt, AttemptPage, Created, PartPage, RetryJson, Task, TaskPageJson};
-pub(crate) use webhook::{Delivery, DeliveryPage, TestRequest, TestStarted, WebhookOut, WebhookSecret};
+pub(crate) use webhook::{
+    Delivery, DeliveryPage, EndpointPage, EndpointRequest, TestRequest, TestStarted, WebhookEndpoint,
+    WebhookOut, WebhookSecret,
+};
 pub(crate) use worker::{PatchWorker, Worker, WorkerList};
-pub(crate) use workflow::{RunPage, RunStarted, Workflow, WorkflowPage, WorkflowRun};
+pub(crate) use workflow::{RunPage, RunRetried, RunStarted, Workflow, WorkflowPage, WorkflowRun};

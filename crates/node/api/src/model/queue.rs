@@ -160,7 +160,7 @@ impl From<&UniqueRule> for UniqueOut {
 /// A key that a limit of a queue counts, or that tasks wait for.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-#[schema(as = Key)]
+#[schema(as = QueueKey)]
 pub(crate) struct KeyOut {
     /// The key; `null` for a limit over the whole queue.
     key: Option<String>,

@@ -1,15 +1,17 @@
 //! Schedules.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use serde::{Deserialize, Serialize};
+use tasklane_core::id::TaskId;
 use tasklane_core::time::Timestamp;
-use tasklane_runtime::node::{BackfillPlan, NamedSchedule};
-use tasklane_runtime::request::{MissedName, Moment, OverlapName, Target};
-use tasklane_schedule::{Fate, Fire, Past, Rule, Times, When};
+use tasklane_runtime::node::{BackfillPlan, FireEnd, NamedSchedule};
+use tasklane_runtime::request::{DialectName, MissedName, Moment, OverlapName, Preview, Target};
+use tasklane_schedule::{Fate, Fire, Past, Rule, State, Times, When};
 use utoipa::ToSchema;
 
-use super::{AnyJson, Seconds, Time, WebhookOut};
+use super::{AnyJson, Seconds, StatusName, Time, WebhookOut};
 
 /// A rule that creates tasks, and where it stands.
 #[derive(Debug, Serialize, ToSchema)]
@@ -22,6 +24,10 @@ pub(crate) struct Schedule {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     cron: Option<String>,
+    /// How the cron expression is written.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, value_type = String, pattern = "^(vixie|quartz)$")]
+    dialect: Option<DialectName>,
     /// The interval.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
@@ -43,11 +49,16 @@ pub(crate) struct Schedule {
     /// A fire is moved to later by up to this much.
     jitter: Seconds,
     /// What is done while the last task is unfinished.
-    #[schema(value_type = String, pattern = "^(skip|bufferOne|cancelOther|allowAll)$")]
+    #[schema(value_type = String, pattern = "^(skip|bufferOne|bufferAll|cancelOther|allowAll)$")]
     overlap: OverlapName,
     /// What is done about times that passed while no server ran.
     #[schema(value_type = String, pattern = "^(skip|runOnce|runAll)$")]
     missed: MissedName,
+    /// A time is missed when it is this late. Not there: after the distance to the following time, at least 5 seconds and
+    /// at most a minute.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    missed_after: Option<Seconds>,
     /// Times that passed longer ago are not made up for.
     catch_up: Seconds,
     /// After so many failed tasks in a row it is paused.
@@ -90,25 +101,77 @@ pub(crate) struct Schedule {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     buffered: Option<Time>,
+    /// How many times wait for the task before. Not there when none does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    buffered_count: Option<usize>,
+    /// The last of its times that has led to a task. Not there before the first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    last_run: Option<LastRun>,
     /// When it was put first.
     created_at: Time,
     /// When it was last changed.
     updated_at: Time,
 }
 
-impl From<NamedSchedule> for Schedule {
-    fn from(NamedSchedule { id, schedule }: NamedSchedule) -> Self {
+/// A time of a schedule that has led to a task, and how the task stands.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+struct LastRun {
+    /// The time.
+    nominal_time: Time,
+    /// Its task.
+    #[schema(format = "uuid")]
+    task_id: String,
+    /// The status of the task. Not there when the task is no longer kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    status: Option<StatusName>,
+    /// When the task ended. Not there before that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    ended_at: Option<Time>,
+}
+
+/// The task of the last time that has led to one, backfills aside.
+pub(crate) fn last_task(state: &State) -> Option<(Timestamp, TaskId)> {
+    let fired = state.history.iter().filter(|past| past.fire.backfill == 0);
+    let fired = fired.filter_map(|past| match past.what {
+        Fate::Fired { task } => Some((past.fire.nominal, task)),
+        Fate::Skipped { .. } | Fate::Missed { .. } => None,
+    });
+    fired.max_by_key(|(nominal, _)| *nominal)
+}
+
+impl Schedule {
+    pub(crate) fn of(
+        NamedSchedule { id, schedule }: NamedSchedule,
+        ends: &BTreeMap<TaskId, FireEnd>,
+    ) -> Self {
         let (rule, state) = (schedule.rule, schedule.state);
         let is_run = Target::is_run(&rule.task);
-        let (mut cron, mut every, mut at) = (None, None, None);
+        let (mut cron, mut dialect, mut every, mut at) = (None, None, None, None);
         match rule.when {
-            When::Cron(text) => cron = Some(text),
+            When::Cron(text) => (cron, dialect) = (Some(text), Some(DialectName::Vixie)),
+            When::Quartz(text) => (cron, dialect) = (Some(text), Some(DialectName::Quartz)),
             When::Every { interval, .. } => every = Some(Seconds(interval)),
             When::At(time) => at = Some(Time(time)),
         }
+        let last_run = last_task(&state).map(|(nominal, task)| {
+            let end = ends.get(&task);
+            LastRun {
+                nominal_time: Time(nominal),
+                task_id: task.to_string(),
+                status: end.map(|end| StatusName(end.status)),
+                ended_at: end.and_then(|end| end.ended_at).map(Time),
+            }
+        });
+        let waiting = state.buffered_count();
         Self {
             id: id.to_string(),
             cron,
+            dialect,
             every,
             at,
             timezone: rule.timezone,
@@ -117,6 +180,7 @@ impl From<NamedSchedule> for Schedule {
             jitter: Seconds(rule.jitter),
             overlap: rule.overlap.into(),
             missed: rule.missed.into(),
+            missed_after: rule.missed_after.map(Seconds),
             catch_up: Seconds(rule.catch_up),
             pause_after_failures: rule.pause_after,
             late_after: rule.late_after.map(Seconds),
@@ -130,6 +194,8 @@ impl From<NamedSchedule> for Schedule {
             late: state.late.map(Time),
             running: state.open.iter().map(ToString::to_string).collect(),
             buffered: state.buffered.map(Time),
+            buffered_count: (waiting > 0).then_some(waiting),
+            last_run,
             created_at: Time(state.created_at),
             updated_at: Time(state.updated_at),
         }
@@ -166,25 +232,34 @@ struct NextTime {
 }
 
 impl NextTimes {
-    pub(crate) fn of(rule: &Rule, times: &Times, now: Timestamp, count: usize) -> Self {
+    pub(crate) fn of(rule: &Rule, times: &Times, after: Timestamp, count: usize) -> Self {
         let next = |after: &Timestamp| rule.after(times, *after);
-        let all = std::iter::successors(next(&now), next).take(count);
+        Self::shown(std::iter::successors(next(&after), next).take(count), times)
+    }
+
+    fn shown(all: impl Iterator<Item = Timestamp>, times: &Times) -> Self {
         let times =
             all.map(|time| NextTime { time: Time(time), local: times.local(time), note: times.note(time) });
         Self { times: times.collect() }
     }
 }
 
-/// What became of the last times, the newest first.
+impl From<Preview> for NextTimes {
+    fn from(preview: Preview) -> Self {
+        Self::shown(preview.all.into_iter(), &preview.times)
+    }
+}
+
+/// What became of the last times, the latest time first.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct FireHistory {
-    pub(crate) fires: Vec<FireOut>,
+    fires: Vec<FireOut>,
 }
 
 /// What became of a time.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct FireOut {
+struct FireOut {
     /// Which one: the schedule, the time, and `#n` for the nth backfill.
     #[schema(example = "nightly@2030-01-31T03:00:00Z")]
     fire: String,
@@ -199,6 +274,14 @@ pub(crate) struct FireOut {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, format = "uuid")]
     task_id: Option<String>,
+    /// The status of its task. Not there when the task is no longer kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    task_status: Option<StatusName>,
+    /// When its task ended. Not there before that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    ended_at: Option<Time>,
     /// Why there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
@@ -209,8 +292,17 @@ pub(crate) struct FireOut {
     count: Option<u32>,
 }
 
+impl FireHistory {
+    /// Sorted by time: times that waited for a task before are settled in another order than they came in.
+    pub(crate) fn of(id: &str, history: &[Past], ends: &BTreeMap<TaskId, FireEnd>) -> Self {
+        let mut sorted: Vec<&Past> = history.iter().collect();
+        sorted.sort_by_key(|past| std::cmp::Reverse((past.fire, past.at)));
+        Self { fires: sorted.into_iter().map(|past| FireOut::of(id, past, ends)).collect() }
+    }
+}
+
 impl FireOut {
-    pub(crate) fn of(id: &str, past: &Past) -> Self {
+    fn of(id: &str, past: &Past, ends: &BTreeMap<TaskId, FireEnd>) -> Self {
         let Fire { nominal, backfill } = past.fire;
         let mut fire = format!("{id}@{}", shown(nominal));
         if backfill > 0 {
@@ -221,8 +313,14 @@ impl FireOut {
             Fate::Skipped { reason } => ("skipped", None, Some(reason.clone()), None),
             Fate::Missed { reason, count } => ("missed", None, Some(reason.clone()), Some(*count)),
         };
+        let end = match &past.what {
+            Fate::Fired { task } => ends.get(task),
+            Fate::Skipped { .. } | Fate::Missed { .. } => None,
+        };
+        let task_status = end.map(|end| StatusName(end.status));
+        let ended_at = end.and_then(|end| end.ended_at).map(Time);
         let (nominal_time, at) = (Time(nominal), Time(past.at));
-        Self { fire, nominal_time, at, outcome, task_id, reason, count }
+        Self { fire, nominal_time, at, outcome, task_id, task_status, ended_at, reason, count }
     }
 }
 

@@ -104,14 +104,17 @@ pub(crate) struct Task {
     /// Number of its current or last attempt; 0 before the first.
     #[schema(minimum = 0)]
     attempt: u32,
-    /// Failed attempts that counted against the retry policy.
+    /// How many attempts may follow the first: the value of the request, the same as `retryPolicy.maxRetries`.
     #[schema(minimum = 0)]
     retry_count: u32,
+    /// Failed attempts that counted against `retryCount`.
+    #[schema(minimum = 0)]
+    retries_used: u32,
     /// Attempts lost with their worker.
     #[schema(minimum = 0)]
     lost_count: u32,
     /// A cancel was accepted and the attempt is being stopped.
-    cancel_requested: bool,
+    pub(crate) cancel_requested: bool,
     /// What the executor answered.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
@@ -177,7 +180,8 @@ impl Task {
             worker: state.worker.as_ref().map(Name::to_string),
             session: state.session.map(|session| session.to_string()),
             attempt: state.attempt.0,
-            retry_count: state.retries,
+            retry_count: head.retry.max_retries,
+            retries_used: state.retries,
             lost_count: state.lost,
             cancel_requested: state.cancel_requested,
             result: None,
@@ -384,10 +388,9 @@ pub(crate) struct TaskPageJson {
 }
 
 /// A task was taken in, durably.
-#[derive(Clone, Debug, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub(crate) struct Created {
-    #[schema(format = "uuid")]
     pub(crate) task_id: String,
     pub(crate) status: StatusName,
     /// The same request was taken in before; this is its task.

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use tasklane_core::task::Webhook;
-use tasklane_runtime::node::{DeliveryView, Secrets};
+use tasklane_runtime::node::{DeliveryView, Endpoint, Secrets};
 use tasklane_runtime::request::OccasionName;
 use utoipa::ToSchema;
 
@@ -123,6 +123,45 @@ impl From<Secrets> for WebhookSecret {
             previous.into_iter().map(|(secret, until)| PreviousSecret { secret, until: Time(until) });
         Self { secret: current, previous: previous.collect() }
     }
+}
+
+/// An endpoint with a secret of its own.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct WebhookEndpoint {
+    /// Its address.
+    pub(crate) url: String,
+    /// What deliveries to it are signed with. Only the answer that made it has it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, example = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD2dEwlE5yHRc=")]
+    pub(crate) secret: Option<String>,
+    /// Until then deliveries are also signed with the secret before; absent if there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub(crate) previous_until: Option<Time>,
+}
+
+impl From<Endpoint> for WebhookEndpoint {
+    fn from(Endpoint { url, previous_until }: Endpoint) -> Self {
+        Self { url, secret: None, previous_until: previous_until.map(Time) }
+    }
+}
+
+/// A page of endpoints with secrets of their own.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(crate) struct EndpointPage {
+    pub(crate) endpoints: Vec<WebhookEndpoint>,
+    /// Where to go on; absent at the end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub(crate) cursor: Option<String>,
+}
+
+/// An endpoint that is to have a secret of its own.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct EndpointRequest {
+    pub(crate) url: String,
 }
 
 /// Where a message is sent to, to see whether it arrives.

@@ -26,6 +26,11 @@ pub(crate) struct Worker {
     weight: u32,
     labels: BTreeMap<String, String>,
     task_types: Vec<String>,
+    /// Where it is reached: its host, with the port of its API or health checks where it listens. Workers of earlier
+    /// versions have none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, example = "10.0.0.7:7072")]
+    address: Option<String>,
     /// What its last heartbeat said; absent before the first.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
@@ -52,8 +57,9 @@ enum WorkerStatus {
 #[serde(rename_all = "camelCase")]
 #[schema(as = WorkerLoad)]
 struct Load {
-    /// 100 is one core.
+    /// Processor time that all processes of the worker's machine use together; 100 is one core.
     cpu_percent: u32,
+    /// Memory that all processes of the worker's machine use together.
     memory_bytes: u64,
     running: u32,
     /// In its local queue.
@@ -92,6 +98,7 @@ impl From<&WorkerInfo> for Worker {
             weight: worker.weight,
             labels: worker.labels.clone(),
             task_types: worker.task_types.iter().map(Name::to_string).collect(),
+            address: Some(worker.address.clone()).filter(|address| !address.is_empty()),
             load: info.stats.as_ref().map(Load::from),
         }
     }

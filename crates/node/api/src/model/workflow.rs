@@ -47,6 +47,23 @@ pub(crate) struct RunStarted {
     pub(crate) duplicate: bool,
 }
 
+/// A run that takes over what succeeded in another.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct RunRetried {
+    #[schema(format = "uuid")]
+    pub(crate) run_id: String,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) duplicate: bool,
+    /// The run goes by the definition of the first one, and its workflow has a newer definition. `latest` runs by that.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) newer_definition: bool,
+    /// Nodes that succeeded and are taken over.
+    pub(crate) kept: Vec<String>,
+    /// The other nodes: each runs, unless its condition or what it waits for leaves it out.
+    pub(crate) runs_again: Vec<String>,
+}
+
 /// A run, without its nodes.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
@@ -56,6 +73,9 @@ pub(crate) struct RunSummary {
     /// The workflow, or what the run is called.
     name: String,
     status: StatusName,
+    /// A cancel was accepted, and open nodes are being stopped.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    cancel_requested: bool,
     created_at: Time,
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
@@ -76,6 +96,7 @@ impl From<Task> for RunSummary {
             run_id: task.task_id,
             name: task.task_name,
             status: task.status,
+            cancel_requested: task.cancel_requested,
             created_at: task.created_at,
             finished_at: task.finished_at,
             progress: task.progress,
@@ -107,6 +128,9 @@ pub(crate) struct WorkflowRun {
     #[schema(nullable = false)]
     workflow: Option<String>,
     status: StatusName,
+    /// A cancel was accepted, and open nodes are being stopped.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    cancel_requested: bool,
     /// What the run was given; `null` for nothing.
     input: AnyJson,
     metadata: std::collections::BTreeMap<String, String>,
@@ -227,6 +251,7 @@ impl From<RunView> for WorkflowRun {
             name: run.name,
             workflow: run.workflow,
             status: StatusName(row.state.status),
+            cancel_requested: row.state.cancel_requested,
             input: AnyJson::from_json(&run.input.to_string()),
             metadata,
             request_id,

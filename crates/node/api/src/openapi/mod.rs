@@ -3,6 +3,14 @@
 //! Paths and answers describe themselves beside the code that makes them. Requests are described in `requests.json`,
 //! because their rules need more of JSON Schema than attributes can say. What holds everywhere (namespace, token,
 //! problems) is added here, once.
+//!
+//! There are two descriptions. The strict one has every rule of a request and is for fuzzers and validators. The one that
+//! is published has the shapes of requests and is for generators of clients and for people (`clients.rs`).
+
+mod clients;
+mod examples;
+#[cfg(test)]
+mod rules;
 
 use serde_json::{Map, Value, json};
 
@@ -11,6 +19,12 @@ use crate::router;
 
 /// Schemas of requests.
 const REQUESTS: &str = include_str!("requests.json");
+
+/// Messages that the server sends, with their schemas and headers.
+const MESSAGES: &str = include_str!("webhooks.json");
+
+/// Operations that take the header `Idempotency-Key`.
+const KEYED: &[&str] = &["submitTask", "retryTask", "startRun", "retryRun"];
 
 /// Bodies: operation, schema, whether it must be there.
 const BODIES: &[(&str, &str, bool)] = &[
@@ -21,12 +35,14 @@ const BODIES: &[(&str, &str, bool)] = &[
     ("putQueue", "PutQueue", true),
     ("putSchedule", "PutSchedule", true),
     ("backfillSchedule", "BackfillRequest", true),
+    ("previewTimes", "PreviewRequest", true),
     ("putWorkflow", "PutWorkflow", true),
     ("putExecutor", "PutExecutor", true),
     ("putAnalyzer", "PutAnalyzer", true),
     ("startRun", "RunRequest", true),
-    ("retryRun", "RetryRequest", false),
+    ("retryRun", "RunRetryRequest", false),
     ("takeLock", "LockRequest", true),
+    ("rotateWebhookEndpoint", "WebhookEndpointRequest", true),
     ("testWebhook", "TestWebhookRequest", true),
     ("patchWorker", "PatchWorker", true),
 ];
@@ -46,7 +62,7 @@ const SPECIAL: &[(&str, &[u16])] = &[
     ("getOperation", &[404]),
     ("listQueues", &[]),
     ("putQueue", &[409, 507]),
-    ("pauseQueue", &[409, 507]),
+    ("pauseQueue", &[404, 409, 507]),
     ("resumeQueue", &[409, 507]),
     ("listSchedules", &[]),
     ("getSchedule", &[404]),
@@ -57,6 +73,7 @@ const SPECIAL: &[(&str, &[u16])] = &[
     ("triggerSchedule", &[404, 409, 429, 507]),
     ("backfillSchedule", &[404, 409, 507]),
     ("nextTimes", &[404]),
+    ("previewTimes", &[]),
     ("scheduleHistory", &[404]),
     ("listParts", &[404]),
     ("listWorkflows", &[]),
@@ -85,6 +102,9 @@ const SPECIAL: &[(&str, &[u16])] = &[
     ("listDeliveries", &[]),
     ("getWebhookSecret", &[]),
     ("rotateWebhookSecret", &[507]),
+    ("listWebhookEndpoints", &[]),
+    ("rotateWebhookEndpoint", &[409, 507]),
+    ("deleteWebhookEndpoint", &[409, 507]),
     ("testWebhook", &[429, 507]),
     ("getWorker", &[404]),
     ("patchWorker", &[404]),
@@ -94,13 +114,44 @@ const SPECIAL: &[(&str, &[u16])] = &[
 
 /// The description, as text.
 pub fn openapi_json() -> String {
-    let mut text = serde_json::to_string_pretty(&openapi()).expect("a value can be written");
+    text_of(&openapi())
+}
+
+/// The strict description, as text.
+pub(crate) fn strict_json() -> String {
+    text_of(&strict())
+}
+
+fn text_of(api: &Value) -> String {
+    let mut text = serde_json::to_string_pretty(api).expect("a value can be written");
     text.push('\n');
     text
 }
 
 /// The description.
 pub(crate) fn openapi() -> Value {
+    let mut api = clients::for_clients(strict());
+    // Only here: a schema cannot state that a header and a field of the body are the same.
+    let keyed =
+        |operation: &&mut Value| operation["operationId"].as_str().is_some_and(|id| KEYED.contains(&id));
+    for operation in clients::operations(&mut api).filter(keyed) {
+        let pattern = "^[!#-\\[\\]-~]+$";
+        parameter(
+            operation,
+            json!({
+                "name": "Idempotency-Key", "in": "header", "required": false,
+                "description": "The same as `requestId` in the body: the same request again is done once. If both are given \
+                    they must be the same.",
+                "schema": { "type": "string", "minLength": 1, "maxLength": 256, "pattern": pattern },
+            }),
+        );
+    }
+    examples::add(&mut api);
+    api
+}
+
+/// The description with every rule of requests.
+fn strict() -> Value {
     let (_, api) = router::paths().split_for_parts();
     let mut api = serde_json::to_value(api).expect("a description can be written");
     api["info"] = json!({
@@ -111,6 +162,8 @@ pub(crate) fn openapi() -> Value {
             RFC 3339 in UTC; durations are seconds as a number or text such as `90s`, `5m`, `1h30m`; errors are problem \
             details (RFC 9457) with a stable `code`. Unknown fields and parameters are refused by name.",
     });
+    api["servers"] =
+        json!([{ "url": "http://localhost:7070", "description": "The server that `tasklane dev` starts." }]);
     api["tags"] = json!([
         { "name": "tasks", "description": "Submit, look at, stop and repeat tasks." },
         { "name": "queues", "description": "Where tasks wait, and by which policy." },
@@ -126,10 +179,18 @@ pub(crate) fn openapi() -> Value {
     let components = api["components"].as_object_mut().expect("there are components");
     let schemas = components["schemas"].as_object_mut().expect("there are schemas");
     schemas.extend(with_workflows(requests));
+    let Value::Object(mut messages) = serde_json::from_str(MESSAGES).expect("webhooks.json is JSON") else {
+        unreachable!("webhooks.json is an object");
+    };
+    let mut take = |name: &str| messages.remove(name).expect("webhooks.json has these");
+    schemas.extend(take("schemas").as_object().cloned().unwrap_or_default());
+    let (headers, webhooks) = (take("parameters"), take("webhooks"));
+    components.insert("parameters".into(), headers);
     components.insert(
         "securitySchemes".into(),
         json!({ "token": { "type": "http", "scheme": "bearer", "description": "Only where the server has a token." } }),
     );
+    api["webhooks"] = webhooks;
     api["security"] = json!([{}, { "token": [] }]);
     let paths = api["paths"].as_object_mut().expect("there are paths");
     for (path, operations) in paths {
@@ -163,6 +224,8 @@ fn with_workflows(requests: Value) -> Map<String, Value> {
     without(&mut node, &["requestId", "runAt"]);
     with(&mut node, &of_node);
     node["description"] = json!("A node of a workflow: a task, and which others it waits for.");
+    node["examples"] =
+        json!([{ "name": "extract", "taskType": "SHELL", "payload": "./extract.sh {{ input.day }}" }]);
     node["required"] = json!(["name", "taskType"]);
     node["properties"]["taskName"]["type"] = json!(["string", "null"]);
     node["properties"]["payload"] = json!({
@@ -177,9 +240,15 @@ fn with_workflows(requests: Value) -> Map<String, Value> {
     };
     let mut workflow = object("A workflow that is run by its name.", json!(["nodes"]));
     with(&mut workflow, &of_workflow);
+    let nodes = json!([
+        { "name": "extract", "taskType": "SHELL", "payload": "./extract.sh {{ input.day }}" },
+        { "name": "load", "taskType": "SHELL", "payload": "./load.sh", "dependsOn": ["extract"] },
+    ]);
+    workflow["examples"] = json!([{ "name": "nightly etl", "nodes": nodes }]);
     let mut run = object("A run: of the nodes given, or of a workflow by its name.", json!([]));
     with(&mut run, &of_workflow);
     with(&mut run, &of_run);
+    run["examples"] = json!([{ "input": { "day": "monday" }, "nodes": nodes }, { "workflow": "etl" }]);
     for field in ["requestId", "metadata", "webhooks"] {
         run["properties"][field] = schemas["TaskRequest"]["properties"][field].clone();
     }
@@ -224,13 +293,18 @@ fn complete(path: &str, method: &str, operation: &mut Value) {
         "/api/v1/events",
     ];
     if namespaced.iter().any(|prefix| path.starts_with(prefix)) {
-        let parameters = operation.as_object_mut().expect("an object").entry("parameters");
-        let parameters = parameters.or_insert_with(|| json!([])).as_array_mut().expect("a list");
-        parameters.push(json!({
-            "name": "Tasklane-Namespace", "in": "header", "required": false,
-            "description": "The namespace that the request is about; `default` if not given.",
-            "schema": { "type": "string", "pattern": "^[A-Za-z0-9._:@-]{1,128}$", "default": "default" },
-        }));
+        parameter(
+            operation,
+            json!({
+                "name": "Tasklane-Namespace", "in": "header", "required": false,
+                "description": "The namespace that the request is about; `default` if not given.",
+                "schema": { "type": "string", "pattern": "^[A-Za-z0-9._:@-]{1,128}$", "default": "default" },
+            }),
+        );
+    }
+    let parameters = operation.get_mut("parameters").and_then(Value::as_array_mut);
+    for parameter in parameters.into_iter().flatten().filter(|parameter| parameter["name"] == "metadata") {
+        parameter["schema"]["items"]["pattern"] = json!("^[^=]+=");
     }
     if path == "/healthz" {
         operation["security"] = json!([]);
@@ -249,10 +323,22 @@ fn complete(path: &str, method: &str, operation: &mut Value) {
     if let Some(stream) = first.and_then(|first| first.pointer_mut("/content/text~1event-stream")) {
         *stream = json!({ "schema": { "$ref": "#/components/schemas/ServerSentEvent" } });
     }
+    if let Some(created) = responses.get_mut("201") {
+        created["headers"] = json!({ "Location": {
+            "description": "The path of the new resource, or of the list that it is in.",
+            "schema": { "type": "string", "format": "uri-reference" },
+        } });
+    }
     for status in statuses {
         responses.entry(status.to_string()).or_insert_with(|| problem_response(status));
     }
     responses.sort_keys();
+}
+
+/// Adds a parameter to an operation.
+fn parameter(operation: &mut Value, parameter: Value) {
+    let parameters = operation.as_object_mut().expect("an object").entry("parameters");
+    parameters.or_insert_with(|| json!([])).as_array_mut().expect("a list").push(parameter);
 }
 
 /// A problem with its possible codes.

@@ -4,6 +4,9 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 
+use tasklane_runtime::node::BulkAction;
+use tasklane_runtime::request::{FieldError, code};
+
 use crate::extract::{IdInPath, JsonBody, Namespace, NoParams};
 use crate::model::{BulkRequest, BulkStarted, Operation};
 use crate::problem::{self, Problem};
@@ -12,7 +15,8 @@ use crate::state::Api;
 /// Cancel or retry many tasks
 ///
 /// With `dryRun` the answer is how many tasks the action would be done to. Without, a durable operation begins, which
-/// goes on after a crash; tasks submitted later are not touched. An empty filter means all tasks of the namespace.
+/// goes on after a crash; tasks submitted later are not touched. An empty filter means all tasks of the namespace. A part of
+/// a run or a map is run again with it, as one new run or map that takes over what succeeded.
 #[utoipa::path(
     post, path = "/api/v1/tasks/bulk", operation_id = "bulk", tag = "tasks",
     responses(
@@ -28,13 +32,18 @@ pub(crate) async fn bulk(
 ) -> Result<(StatusCode, Json<BulkStarted>), Problem> {
     let request: BulkRequest = body.read()?;
     let action = request.action.into();
+    let latest = request.latest.unwrap_or(false);
+    if latest && action == BulkAction::Cancel {
+        let message = "must not be given: a cancel runs nothing again".to_owned();
+        return Err(FieldError { field: "latest".to_owned(), code: code::CONFLICTING_FIELDS, message }.into());
+    }
     let filter = request.filter.0.into_filter(&namespace)?;
     if request.dry_run.unwrap_or(false) {
         let matched = api.node.bulk_count(action, &filter).await?;
         let answer = BulkStarted { dry_run: true, matched: Some(matched), operation_id: None };
         return Ok((StatusCode::OK, Json(answer)));
     }
-    let id = api.node.bulk(&namespace, action, filter).await?;
+    let id = api.node.bulk(&namespace, action, filter, latest).await?;
     let answer = BulkStarted { dry_run: false, matched: None, operation_id: Some(id.to_string()) };
     Ok((StatusCode::ACCEPTED, Json(answer)))
 }

@@ -2,12 +2,12 @@
 
 use axum::Json;
 use axum::extract::{Path, State};
-use axum::http::StatusCode;
-use axum::http::header::CONTENT_TYPE;
+use axum::http::header::{ACCEPT, CONTENT_TYPE};
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 
 use crate::extract::NoParams;
-use crate::metrics;
+use crate::metrics::{self, Format};
 use crate::model::{Ready, Stats};
 use crate::problem::{self, CODES, Problem};
 use crate::state::Api;
@@ -41,21 +41,28 @@ pub(crate) async fn healthz() -> &'static str {
     )
 )]
 pub(crate) async fn readyz(State(api): State<Api>) -> Response {
-    let ready = Ready::from(api.node.ready().await);
+    ready_response(Ready::from(api.node.ready().await))
+}
+
+/// The answer of a readiness check.
+pub(crate) fn ready_response(ready: Ready) -> Response {
     let status = if ready.ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     (status, Json(ready)).into_response()
 }
 
 /// Read the metrics
 ///
-/// As Prometheus reads them (`OpenMetrics` text).
+/// In the text format of Prometheus, or as `OpenMetrics` where the header `Accept` asks for it.
 #[utoipa::path(
     get, path = "/metrics", operation_id = "metrics", tag = "system",
-    responses((status = 200, description = "The metrics.", body = String, content_type = "application/openmetrics-text"))
+    responses((status = 200, description = "The metrics.", content(
+        (String = "text/plain"), (String = "application/openmetrics-text"),
+    )))
 )]
-pub(crate) async fn metrics(State(api): State<Api>) -> Result<Response, Problem> {
-    let text = metrics::text(&api).await?;
-    Ok(([(CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response())
+pub(crate) async fn metrics(State(api): State<Api>, headers: HeaderMap) -> Result<Response, Problem> {
+    let format = Format::accepted(headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok()));
+    let text = metrics::text(&api, format).await?;
+    Ok(([(CONTENT_TYPE, format.content_type())], text).into_response())
 }
 
 /// Read about a kind of problem

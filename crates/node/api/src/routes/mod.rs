@@ -1,6 +1,7 @@
 //! The paths of the API, one file for each subject.
 
 pub(crate) mod bulk;
+pub(crate) mod created;
 pub(crate) mod events;
 pub(crate) mod health;
 pub(crate) mod locks;

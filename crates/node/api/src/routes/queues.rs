@@ -146,20 +146,35 @@ fn parse_key_cursor(text: &str) -> Option<KeyPosition> {
 
 /// Pause a queue
 ///
-/// Nothing of it is assigned until it is resumed. What runs goes on.
+/// Nothing of it is assigned until it is resumed. What runs goes on. A queue without tasks and without a policy is
+/// refused (`queue_not_found`), because its name may be mistyped; `create` pauses it before its first task.
 #[utoipa::path(
     post, path = "/api/v1/queues/{name}/pause", operation_id = "pauseQueue", tag = "queues",
-    params(("name" = String, Path, description = "The queue.", pattern = r"^(?!tasklane\.)[A-Za-z0-9._:@-]{1,128}$")),
+    params(
+        ("name" = String, Path, description = "The queue.", pattern = r"^(?!tasklane\.)[A-Za-z0-9._:@-]{1,128}$"),
+        ("create" = Option<bool>, Query, description = "Whether a queue without tasks and without a policy is paused too."),
+    ),
     responses((status = 200, description = "The paused queue.", body = Queue))
 )]
 pub(crate) async fn pause(
     State(api): State<Api>,
     Namespace(namespace): Namespace,
     NameInPath(name): NameInPath,
-    _: NoParams,
+    mut params: Params,
     _: NoBody,
 ) -> Result<Json<Queue>, Problem> {
-    set_paused(&api, namespace, name, true).await
+    let create = params.flag("create")?;
+    params.finish()?;
+    set_paused(&api, namespace, name, Pause::On { create }).await
+}
+
+/// A change of a queue's pause.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pause {
+    /// Pauses it; `create` also a queue without tasks and without a policy.
+    On { create: bool },
+    /// Resumes it.
+    Off,
 }
 
 /// Resume a queue
@@ -175,13 +190,22 @@ pub(crate) async fn resume(
     _: NoParams,
     _: NoBody,
 ) -> Result<Json<Queue>, Problem> {
-    set_paused(&api, namespace, name, false).await
+    set_paused(&api, namespace, name, Pause::Off).await
 }
 
-async fn set_paused(api: &Api, namespace: Name, name: Name, paused: bool) -> Result<Json<Queue>, Problem> {
+async fn set_paused(api: &Api, namespace: Name, name: Name, pause: Pause) -> Result<Json<Queue>, Problem> {
     check_changeable(&name)?;
     let queue = QueueKey::new(namespace, name);
     let mut info = api.node.queue(&queue).await?;
+    let is_known = info.policy.version > 0 || info.counts.iter().any(|count| *count > 0);
+    if pause == (Pause::On { create: false }) && !is_known {
+        let detail = format!(
+            "queue {} has no tasks and no policy, so its name may be mistyped; create=true pauses it before its first task",
+            queue.queue
+        );
+        return Err(Problem::new(&problem::QUEUE_NOT_FOUND, detail).field("name"));
+    }
+    let paused = pause != Pause::Off;
     for round in 1.. {
         if info.policy.policy.paused == paused {
             break;

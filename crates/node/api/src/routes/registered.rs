@@ -11,6 +11,7 @@ use crate::extract::{Closing, IdInPath, JsonBody, NameInPath, Namespace, NoBody,
 use crate::model::{AnalyzerPage, ExecutorPage, Job, JobRemoved, Registered};
 use crate::params::Params;
 use crate::problem::{self, Problem};
+use crate::routes::created::{Answered, named_path};
 use crate::routes::submit::wait_time;
 use crate::state::{Api, Room};
 
@@ -79,21 +80,17 @@ pub(crate) async fn put_executor(
     NameInPath(task_type): NameInPath,
     params: Params,
     body: JsonBody,
-) -> Result<(StatusCode, Json<Registered>), Problem> {
+) -> Result<Answered<Registered>, Problem> {
     let replace = replaces(params)?;
     check_internal("taskType", &task_type)?;
     let (named, is_new) = api.node.put_executor(&namespace, &task_type, &body.0, replace).await?;
-    Ok((put_status(is_new), Json(named.into())))
+    Ok(Answered::new(is_new, named_path("executors", &task_type), named.into()))
 }
 
 fn replaces(mut params: Params) -> Result<bool, Problem> {
     let replace = params.parse("replace", "must be true or false")?.unwrap_or(false);
     params.finish()?;
     Ok(replace)
-}
-
-fn put_status(is_new: bool) -> StatusCode {
-    if is_new { StatusCode::CREATED } else { StatusCode::OK }
 }
 
 /// Forget how a task type is run
@@ -177,10 +174,10 @@ pub(crate) async fn put_analyzer(
     NameInPath(task_type): NameInPath,
     params: Params,
     body: JsonBody,
-) -> Result<(StatusCode, Json<Registered>), Problem> {
+) -> Result<Answered<Registered>, Problem> {
     let replace = replaces(params)?;
     let (named, is_new) = api.node.put_analyzer(&namespace, &task_type, &body.0, replace).await?;
-    Ok((put_status(is_new), Json(named.into())))
+    Ok(Answered::new(is_new, named_path("analyzers", &task_type), named.into()))
 }
 
 /// Remove an analyzer

@@ -1,27 +1,30 @@
 //! Schedules: rules that create tasks.
 
+use std::collections::BTreeMap;
+
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
-use tasklane_core::id::Name;
+use tasklane_core::id::{Name, TaskId};
 use tasklane_runtime::clock;
 use tasklane_runtime::node::NamedSchedule;
-use tasklane_runtime::request::{FieldError, ScheduleRequest, check_internal, times_of};
+use tasklane_runtime::request::{
+    FieldError, PreviewRequest, ScheduleRequest, TIMES_COUNT, TIMES_MAX, check_internal, times_of,
+};
+use tasklane_schedule::Fate;
 
 use crate::extract::{JsonBody, NameInPath, Namespace, NoBody, NoParams};
 use crate::model::{
-    Backfill, BackfillRequest, FireHistory, FireOut, NextTimes, Schedule, SchedulePage, Triggered,
+    Backfill, BackfillRequest, FireHistory, NextTimes, Schedule, SchedulePage, Triggered, last_task,
 };
 use crate::params::Params;
 use crate::problem::{self, Problem};
+use crate::routes::created::{Answered, named_path, task_path};
 use crate::state::Api;
-
-/// How many times to come are told at most.
-const NEXT_MAX: u32 = 1000;
 
 /// List schedules
 ///
-/// By name.
+/// By name, each with its last run and how that stands.
 #[utoipa::path(
     get, path = "/api/v1/schedules", operation_id = "listSchedules", tag = "schedules",
     params(
@@ -40,7 +43,7 @@ pub(crate) async fn list(
     params.finish()?;
     let found = api.node.schedules(&namespace, after, limit).await?;
     let cursor = found.last().filter(|_| found.len() >= limit).map(|last| last.id.to_string());
-    Ok(Json(SchedulePage { schedules: found.into_iter().map(Schedule::from).collect(), cursor }))
+    Ok(Json(SchedulePage { schedules: shown(&api, found).await?, cursor }))
 }
 
 /// Read a schedule
@@ -55,7 +58,8 @@ pub(crate) async fn get(
     NameInPath(id): NameInPath,
     _: NoParams,
 ) -> Result<Json<Schedule>, Problem> {
-    Ok(Json(found(&api, &namespace, &id).await?.into()))
+    let schedule = found(&api, &namespace, &id).await?;
+    shown_one(&api, schedule).await
 }
 
 /// Put a schedule
@@ -75,12 +79,12 @@ pub(crate) async fn put(
     NameInPath(id): NameInPath,
     _: NoParams,
     body: JsonBody,
-) -> Result<(StatusCode, Json<Schedule>), Problem> {
+) -> Result<Answered<Schedule>, Problem> {
     check_internal("id", &id)?;
     let request = ScheduleRequest::from_json(&body.0)?;
     let (schedule, is_new) = api.node.put_schedule(&namespace, &id, &request).await?;
-    let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
-    Ok((status, Json(schedule.into())))
+    let shown = shown_one(&api, schedule).await?.0;
+    Ok(Answered::new(is_new, named_path("schedules", &id), shown))
 }
 
 /// Remove a schedule
@@ -117,7 +121,8 @@ pub(crate) async fn enable(
     _: NoParams,
     _: NoBody,
 ) -> Result<Json<Schedule>, Problem> {
-    Ok(Json(api.node.enable_schedule(&namespace, &id, true).await?.into()))
+    let schedule = api.node.enable_schedule(&namespace, &id, true).await?;
+    shown_one(&api, schedule).await
 }
 
 /// Stop a schedule from firing
@@ -135,7 +140,8 @@ pub(crate) async fn disable(
     _: NoParams,
     _: NoBody,
 ) -> Result<Json<Schedule>, Problem> {
-    Ok(Json(api.node.enable_schedule(&namespace, &id, false).await?.into()))
+    let schedule = api.node.enable_schedule(&namespace, &id, false).await?;
+    shown_one(&api, schedule).await
 }
 
 /// Fire a schedule now
@@ -152,9 +158,9 @@ pub(crate) async fn trigger(
     NameInPath(id): NameInPath,
     _: NoParams,
     _: NoBody,
-) -> Result<(StatusCode, Json<Triggered>), Problem> {
+) -> Result<Answered<Triggered>, Problem> {
     let task = api.node.trigger_schedule(&namespace, &id).await?;
-    Ok((StatusCode::CREATED, Json(Triggered { task_id: task.to_string() })))
+    Ok(Answered::new(true, task_path(task), Triggered { task_id: task.to_string() }))
 }
 
 /// Fire times again
@@ -193,6 +199,7 @@ pub(crate) async fn backfill(
     params(
         ("id" = String, Path, description = "The schedule.", pattern = "^[A-Za-z0-9._:@-]{1,128}$"),
         ("count" = Option<u32>, Query, description = "How many. 10 if not given.", minimum = 1, maximum = 1000),
+        ("after" = Option<String>, Query, description = "After this time. Now if not given.", format = "date-time"),
     ),
     responses((status = 200, description = "The times to come, as if it were enabled.", body = NextTimes))
 )]
@@ -202,20 +209,34 @@ pub(crate) async fn next(
     NameInPath(id): NameInPath,
     mut params: Params,
 ) -> Result<Json<NextTimes>, Problem> {
-    let rule = format!("must be a whole number between 1 and {NEXT_MAX}");
-    let count = params.parse("count", &rule)?.unwrap_or(10);
+    let rule = format!("must be a whole number between 1 and {TIMES_MAX}");
+    let count = params.parse("count", &rule)?.unwrap_or(TIMES_COUNT);
+    let after = params.time("after")?.unwrap_or_else(clock::wall);
     params.finish()?;
-    if !(1..=NEXT_MAX).contains(&count) {
+    if !(1..=TIMES_MAX).contains(&count) {
         return Err(Problem::parameter("count", rule));
     }
     let rule = found(&api, &namespace, &id).await?.schedule.rule;
     let times = times_of(&rule)?;
-    Ok(Json(NextTimes::of(&rule, &times, clock::wall(), count as usize)))
+    Ok(Json(NextTimes::of(&rule, &times, after, count as usize)))
+}
+
+/// Preview times without a schedule
+///
+/// The times of a cron expression, an interval or a single time, as a schedule with these fields has them. Nothing is
+/// stored.
+#[utoipa::path(
+    post, path = "/api/v1/schedule-preview", operation_id = "previewTimes", tag = "schedules",
+    responses((status = 200, description = "The times after `after`.", body = NextTimes))
+)]
+pub(crate) async fn preview(_: NoParams, body: JsonBody) -> Result<Json<NextTimes>, Problem> {
+    let request = PreviewRequest::from_json(&body.0)?;
+    Ok(Json(request.preview(clock::wall())?.into()))
 }
 
 /// Read what became of the last times of a schedule
 ///
-/// Fired, skipped or missed, and why; the last 100, the newest first.
+/// Fired, skipped or missed, and why; and how the task of each stands. The last 100, the latest time first.
 #[utoipa::path(
     get, path = "/api/v1/schedules/{id}/history", operation_id = "scheduleHistory", tag = "schedules",
     params(("id" = String, Path, description = "The schedule.", pattern = "^[A-Za-z0-9._:@-]{1,128}$")),
@@ -228,8 +249,29 @@ pub(crate) async fn history(
     _: NoParams,
 ) -> Result<Json<FireHistory>, Problem> {
     let schedule = found(&api, &namespace, &id).await?.schedule;
-    let fires = schedule.state.history.iter().rev().map(|past| FireOut::of(id.as_str(), past));
-    Ok(Json(FireHistory { fires: fires.collect() }))
+    let history = schedule.state.history;
+    let tasks = history.iter().filter_map(|past| match past.what {
+        Fate::Fired { task } => Some(task),
+        Fate::Skipped { .. } | Fate::Missed { .. } => None,
+    });
+    let ends = api.node.fire_ends(&tasks.collect::<Vec<_>>()).await?;
+    Ok(Json(FireHistory::of(id.as_str(), &history, &ends)))
+}
+
+/// Schedules with how their last runs stand.
+async fn shown(api: &Api, schedules: Vec<NamedSchedule>) -> Result<Vec<Schedule>, Problem> {
+    let last = schedules.iter().filter_map(|named| last_task(&named.schedule.state));
+    let last: Vec<TaskId> = last.map(|(_, task)| task).collect();
+    let ends = api.node.fire_ends(&last).await?;
+    Ok(schedules.into_iter().map(|named| Schedule::of(named, &ends)).collect())
+}
+
+async fn shown_one(api: &Api, schedule: NamedSchedule) -> Result<Json<Schedule>, Problem> {
+    let ends = match last_task(&schedule.schedule.state) {
+        Some((_, task)) => api.node.fire_ends(&[task]).await?,
+        None => BTreeMap::new(),
+    };
+    Ok(Json(Schedule::of(schedule, &ends)))
 }
 
 async fn found(api: &Api, namespace: &Name, id: &Name) -> Result<NamedSchedule, Problem> {

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use axum::extract::State;
-use axum::http::StatusCode;
-use axum::response::{IntoResponse, Response};
+use axum::http::header::RETRY_AFTER;
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::{AppendHeaders, IntoResponse, Response};
 use axum::{Extension, Json};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -13,12 +14,15 @@ use tasklane_core::status::Status;
 use tasklane_ports::StoreError;
 use tasklane_runtime::node::Submitted;
 use tasklane_runtime::request::{FieldError, TaskRequest};
-use utoipa::ToSchema;
+use utoipa::openapi::RefOr;
+use utoipa::openapi::schema::{ObjectBuilder, Schema, Type};
+use utoipa::{PartialSchema, ToSchema};
 
-use crate::extract::{BatchBody, Closing, JsonBody, Namespace, NoParams};
+use crate::extract::{BatchBody, Closing, IdempotencyKey, JsonBody, Namespace, NoIdempotencyKey, NoParams};
 use crate::model::{Created, StatusName, Task};
 use crate::params::Params;
 use crate::problem::{self, Problem};
+use crate::routes::created::{Answered, task_path};
 use crate::routes::tasks::whole_task;
 use crate::state::{Api, Room};
 
@@ -37,9 +41,9 @@ pub(crate) const BATCH_MAX: usize = 10_000;
     post, path = "/api/v1/tasks", operation_id = "submitTask", tag = "tasks",
     params(("wait" = Option<String>, Query, description = "How long to wait for the end of the task: at most five minutes, as in `30s` or `1m30s`; a bare number is seconds.", example = "5s", pattern = "^([0-9]{1,2}|[0-9]{1,2}s|[1-4]m|[1-4]m[0-5]?[0-9]s|[0-9]{1,5}ms)$")),
     responses(
-        (status = 201, description = "The task was taken in.", body = Created),
-        (status = 200, description = "The request was taken in before (`duplicate`), or, with `wait`, the task has finished.", body = inline(SubmitAnswer)),
-        (status = 202, description = "With `wait`: the task was taken in, and time is up before it has finished, or it cannot be read at the moment. Then the answer has no more than its id and `PENDING`.", body = inline(SubmitAnswer)),
+        (status = 201, description = "The task was taken in.", body = SubmittedTask),
+        (status = 200, description = "The request was taken in before (`duplicate`), or, with `wait`, the task has finished.", body = SubmittedTask),
+        (status = 202, description = "With `wait`: the task was taken in, and time is up before it has finished, or it cannot be read at the moment. Then the answer has no more than its id and `PENDING`.", body = SubmittedTask),
     )
 )]
 pub(crate) async fn submit(
@@ -48,29 +52,33 @@ pub(crate) async fn submit(
     closing: Closing,
     Extension(room): Extension<Room>,
     mut params: Params,
+    key: IdempotencyKey,
     body: JsonBody,
 ) -> Result<Response, Problem> {
     let wait = wait_time(&mut params)?;
     params.finish()?;
     // Before the task is taken in: refusing afterwards would leave the caller without its id.
     let permit = wait.map(|_| api.stream_permit()).transpose()?;
-    let request = TaskRequest::from_json(&body.0)?;
+    let mut request = TaskRequest::from_json(&body.0)?;
+    request.request_id = key.request_id(request.request_id)?;
     let mut answers = api.node.submit(&namespace, vec![request]).await;
     let submitted = answers.pop().expect("one answer for one request")?;
+    let Submitted { id, duplicate } = submitted;
     let Some(wait) = wait else {
-        let status = if submitted.duplicate { StatusCode::OK } else { StatusCode::CREATED };
-        return Ok((status, Json(created(submitted))).into_response());
+        let created = SubmittedTask::Created(created(submitted));
+        return Ok(Answered::new(!duplicate, task_path(id), created).into_response());
     };
     room.give_back();
     // From here on the caller learns the id, whatever happens.
-    let waited = wait_for(&api, &namespace, submitted.id, wait, &closing);
+    let waited = wait_for(&api, &namespace, id, wait, &closing);
     let waited = tokio::time::timeout(wait + api.options.request_timeout, waited).await;
     drop(permit);
-    Ok(match waited {
-        Ok(Some(task)) if task.is_final() => (StatusCode::OK, Json(task)).into_response(),
-        Ok(Some(task)) => (StatusCode::ACCEPTED, Json(task)).into_response(),
-        Ok(None) | Err(_) => (StatusCode::ACCEPTED, Json(created(submitted))).into_response(),
-    })
+    let (status, answer) = match waited {
+        Ok(Some(task)) if task.is_final() => (StatusCode::OK, SubmittedTask::Read { task, duplicate }),
+        Ok(Some(task)) => (StatusCode::ACCEPTED, SubmittedTask::Read { task, duplicate }),
+        Ok(None) | Err(_) => (StatusCode::ACCEPTED, SubmittedTask::Created(created(submitted))),
+    };
+    Ok((status, Json(answer)).into_response())
 }
 
 /// How long a request may wait.
@@ -90,7 +98,7 @@ async fn wait_for(
     id: TaskId,
     wait: Duration,
     closing: &Closing,
-) -> Option<Task> {
+) -> Option<Box<Task>> {
     let view = tokio::select! {
         view = api.node.wait(namespace, id, wait) => view,
         () = closing.0.cancelled() => api.node.task(namespace, id).await,
@@ -100,16 +108,46 @@ async fn wait_for(
     };
     let view = view.map_err(unread).ok()??;
     let known = Task::whole(&view.row, view.result.as_ref());
-    Some(whole_task(api, view).await.unwrap_or(known))
+    Some(Box::new(whole_task(api, view).await.unwrap_or(known)))
 }
 
-/// Word of an earlier task, or a finished one.
-#[derive(Debug, Serialize, ToSchema)]
+/// A submitted task: its id and status; with `wait`, as much of it as can be read.
+#[derive(Debug, Serialize)]
 #[serde(untagged)]
-#[expect(dead_code, reason = "describes the two shapes of an answer")]
-enum SubmitAnswer {
+enum SubmittedTask {
     Created(Created),
-    Task(Box<Task>),
+    Read {
+        #[serde(flatten)]
+        task: Box<Task>,
+        #[serde(skip_serializing_if = "std::ops::Not::not")]
+        duplicate: bool,
+    },
+}
+
+impl PartialSchema for SubmittedTask {
+    /// The fields of a task, of which only two are always there: one schema for both variants, because clients that are
+    /// generated cannot tell two schemas apart of which one is part of the other.
+    fn schema() -> RefOr<Schema> {
+        let RefOr::T(Schema::Object(mut schema)) = Task::schema() else {
+            unreachable!("a task is an object")
+        };
+        schema.description = Some(
+            "A submitted task: its `taskId` and `status`; with `wait` all of the task that can be read."
+                .to_owned(),
+        );
+        schema.required = vec!["taskId".to_owned(), "status".to_owned()];
+        let duplicate = ObjectBuilder::new().schema_type(Type::Boolean);
+        let duplicate =
+            duplicate.description(Some("The same request was taken in before; this is its task."));
+        schema.properties.insert("duplicate".to_owned(), duplicate.into());
+        schema.into()
+    }
+}
+
+impl ToSchema for SubmittedTask {
+    fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
+        Task::schemas(schemas);
+    }
 }
 
 fn created(submitted: Submitted) -> Created {
@@ -164,7 +202,8 @@ impl BatchItem {
 
 /// Submit many tasks
 ///
-/// Each task is taken in or refused for itself. The results come in the order given.
+/// Each task is taken in or refused for itself. The results come in the order given. Where a refused task may be taken in
+/// later, as with a full queue, its error has `retryAfter`, and the header `Retry-After` has the longest of these times.
 #[utoipa::path(
     post, path = "/api/v1/tasks/batch", operation_id = "submitBatch", tag = "tasks",
     responses((status = 200, description = "What became of each task.", body = BatchAnswer))
@@ -173,8 +212,9 @@ pub(crate) async fn batch(
     State(api): State<Api>,
     Namespace(namespace): Namespace,
     _: NoParams,
+    _: NoIdempotencyKey,
     BatchBody(body, permit): BatchBody,
-) -> Result<Json<BatchAnswer>, Problem> {
+) -> Result<Response, Problem> {
     let batch: BatchRequest = body.read()?;
     let count = batch.tasks.len();
     if !(1..=BATCH_MAX).contains(&count) {
@@ -197,5 +237,9 @@ pub(crate) async fn batch(
             Err(error) => BatchItem::refused(error),
         },
     });
-    Ok(Json(BatchAnswer { results: results.collect() }))
+    let results: Vec<BatchItem> = results.collect();
+    let errors = results.iter().filter_map(|item| item.error.as_ref());
+    let later = errors.filter_map(Problem::retry_after_seconds).max();
+    let later = AppendHeaders(later.map(|seconds| (RETRY_AFTER, HeaderValue::from(seconds))));
+    Ok((later, Json(BatchAnswer { results })).into_response())
 }

@@ -2,20 +2,20 @@
 
 use std::time::{Duration, Instant};
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
+use axum::{Extension, Json};
 use serde::{Deserialize, Serialize};
 use tasklane_core::id::{AttemptNo, Name, TaskId};
 use tasklane_core::status::Status;
 use tasklane_core::task::AttemptRecord;
 use tasklane_core::time::Timestamp;
 use tasklane_ports::{TaskCursor, TaskFilter, TaskList, TaskView};
-use tasklane_runtime::node::{Cancel, PartPlace, Retry};
+use tasklane_runtime::node::{Cancel, Definition, PartPlace, Retry};
 use tasklane_runtime::request::check_key;
 use utoipa::ToSchema;
 
-use crate::extract::{IdInPath, Namespace, NoBody, NoParams, OptionalJsonBody};
+use crate::extract::{Closing, IdInPath, IdempotencyKey, Namespace, NoBody, NoParams, OptionalJsonBody};
 use crate::forward::AtOwner;
 use crate::model::{
     Attempt, AttemptPage, ExplainedTask, PartPage, StatusName, Task, TaskPageJson, WorkerNames, parse_status,
@@ -23,7 +23,9 @@ use crate::model::{
 };
 use crate::params::Params;
 use crate::problem::{self, Problem};
-use crate::state::Api;
+use crate::routes::created::{Answered, task_path};
+use crate::routes::submit::wait_time;
+use crate::state::{Api, Room};
 
 /// Output shown with a task.
 const LOGS_SHOWN: usize = 100;
@@ -82,20 +84,51 @@ async fn find(api: &Api, namespace: &Name, id: TaskId) -> Result<TaskView, Probl
 
 /// Read a task
 ///
-/// All that is known of it, with its last attempts and its last output.
+/// All that is known of it, with its last attempts and its last output. With `wait` the answer comes when the task has
+/// ended, or time is up.
 #[utoipa::path(
     get, path = "/api/v1/tasks/{id}", operation_id = "getTask", tag = "tasks",
-    params(("id" = String, Path, description = "The task.", format = "uuid")),
+    params(
+        ("id" = String, Path, description = "The task.", format = "uuid"),
+        ("wait" = Option<String>, Query, description = "How long to wait for the end of the task: at most five minutes, as in `30s` or `1m30s`; a bare number is seconds.", example = "5s", pattern = "^([0-9]{1,2}|[0-9]{1,2}s|[1-4]m|[1-4]m[0-5]?[0-9]s|[0-9]{1,5}ms)$"),
+    ),
     responses((status = 200, description = "The task.", body = Task))
 )]
 pub(crate) async fn get(
     State(api): State<Api>,
     Namespace(namespace): Namespace,
+    closing: Closing,
+    Extension(room): Extension<Room>,
     IdInPath(id): IdInPath,
-    _: NoParams,
+    mut params: Params,
 ) -> Result<Json<Task>, Problem> {
-    let view = find(&api, &namespace, id).await?;
+    let wait = wait_time(&mut params)?;
+    params.finish()?;
+    let mut view = find(&api, &namespace, id).await?;
+    if let Some(wait) = wait {
+        wait_for_end(&api, &namespace, id, wait, &closing, &room).await?;
+        view = find(&api, &namespace, id).await?;
+    }
+    api.node.mark_cancelling(std::slice::from_mut(&mut view.row)).await?;
     whole_task(&api, view).await.map(Json)
+}
+
+/// Waits until a task has ended, time is up or the server stops.
+pub(crate) async fn wait_for_end(
+    api: &Api,
+    namespace: &Name,
+    id: TaskId,
+    wait: Duration,
+    closing: &Closing,
+    room: &Room,
+) -> Result<(), Problem> {
+    let _permit = api.stream_permit()?;
+    room.give_back();
+    tokio::select! {
+        waited = api.node.wait(namespace, id, wait) => drop(waited?),
+        () = closing.0.cancelled() => {}
+    }
+    Ok(())
 }
 
 /// List the attempts of a task
@@ -184,8 +217,7 @@ pub(crate) async fn explain(
 
 /// List tasks
 ///
-/// Newest first. All conditions given must hold. `metadata.KEY=VALUE` finds tasks with this pair of metadata, and may be
-/// given several times.
+/// Newest first. All conditions given must hold. `metadata.KEY=VALUE` is short for `metadata=KEY=VALUE`.
 #[utoipa::path(
     get, path = "/api/v1/tasks", operation_id = "listTasks", tag = "tasks",
     params(
@@ -198,6 +230,7 @@ pub(crate) async fn explain(
         ("schedule" = Option<String>, Query, description = "Created by this schedule."),
         ("createdAfter" = Option<String>, Query, description = "Created at this time or later.", format = DateTime),
         ("createdBefore" = Option<String>, Query, description = "Created before this time.", format = DateTime),
+        ("metadata" = Option<Vec<String>>, Query, description = "Pairs of metadata, each as `KEY=VALUE`; all of them must hold. The parameter `metadata.KEY` with the value `VALUE` is the same pair.", explode = true, style = Form, min_items = 1, example = json!(["customer=c-17"])),
         ("limit" = Option<u32>, Query, description = "How many, at most. 50 if not given.", minimum = 1, maximum = 1000),
         ("cursor" = Option<String>, Query, description = "Where the page before ended, as it said.", pattern = "^[0-9a-f]{48}$"),
     ),
@@ -222,7 +255,7 @@ pub(crate) async fn list(
         worker: params.name("worker")?,
         parent: params.id("parent")?,
         schedule: params.take("schedule")?,
-        metadata: params.take_prefixed("metadata."),
+        metadata: params.take_pairs("metadata")?,
         created_from: params.time("createdAfter")?,
         created_before: params.time("createdBefore")?,
     };
@@ -248,7 +281,8 @@ pub(crate) async fn fill(
     let mut tasks = Vec::new();
     for _ in 0..LIST_ROUNDS {
         let list = TaskList { filter: filter.clone(), after, limit: limit - tasks.len() };
-        let page = api.node.list(list).await?;
+        let mut page = api.node.list(list).await?;
+        api.node.mark_cancelling(&mut page.tasks).await?;
         for row in page.tasks {
             // A row with a large body comes without it; its name and metadata are in there.
             let row = match row.body {
@@ -323,6 +357,7 @@ pub(crate) async fn cancel(
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub(crate) struct RetryRequest {
     pub(crate) request_id: Option<String>,
+    pub(crate) latest: Option<bool>,
 }
 
 /// A new task that does again what a finished one did.
@@ -334,11 +369,16 @@ pub(crate) struct Retried {
     status: StatusName,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     duplicate: bool,
+    /// The new task runs by the definition of the first one, and a newer definition of its type or workflow is registered.
+    /// `latest` runs by that.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    newer_definition: bool,
 }
 
 /// Run a finished task again
 ///
-/// Creates a new task with the same spec, whose `parent` is this one. The body is optional.
+/// Creates a new task with the same spec, whose `parent` is this one. With `latest` it runs as its type, or its workflow, is
+/// defined now. The body is optional.
 #[utoipa::path(
     post, path = "/api/v1/tasks/{id}/retry", operation_id = "retryTask", tag = "tasks",
     params(("id" = String, Path, description = "The task.", format = "uuid")),
@@ -352,11 +392,14 @@ pub(crate) async fn retry(
     Namespace(namespace): Namespace,
     IdInPath(id): IdInPath,
     _: NoParams,
+    key: IdempotencyKey,
     OptionalJsonBody(body): OptionalJsonBody,
-) -> Result<(StatusCode, Json<Retried>), Problem> {
-    let RetryRequest { request_id } = body.map(|body| body.read()).transpose()?.unwrap_or_default();
+) -> Result<Answered<Retried>, Problem> {
+    let RetryRequest { request_id, latest } = body.map(|body| body.read()).transpose()?.unwrap_or_default();
     request_id.as_deref().map_or(Ok(()), |id| check_key("requestId", id))?;
-    match api.node.retry(&namespace, id, request_id).await? {
+    let request_id = key.request_id(request_id)?;
+    let definition = if latest == Some(true) { Definition::Latest } else { Definition::Stored };
+    match api.node.retry_by(&namespace, id, request_id, &definition).await? {
         Retry::NotFound => Err(Problem::task_not_found()),
         Retry::Unfinished(status) => {
             let detail = format!("the task is {status}");
@@ -367,13 +410,13 @@ pub(crate) async fn retry(
             "the payload was removed when its retention was over",
         )),
         Retry::Created(new) => {
-            let status = if new.duplicate { StatusCode::OK } else { StatusCode::CREATED };
             let retried = Retried {
                 new_task_id: new.id.to_string(),
                 status: StatusName(Status::Pending),
                 duplicate: new.duplicate,
+                newer_definition: new.newer_definition,
             };
-            Ok((status, Json(retried)))
+            Ok(Answered::new(!new.duplicate, task_path(new.id), retried))
         }
     }
 }

@@ -5,13 +5,16 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use tasklane_core::status::Status;
 use tasklane_ports::{TaskFilter, TaskList};
+use tasklane_runtime::request::check_url;
 
 use crate::extract::{JsonBody, Namespace, NoBody, NoParams};
 use crate::model::{
-    Delivery, DeliveryPage, StatusName, TestRequest, TestStarted, WebhookSecret, parse_status,
+    Delivery, DeliveryPage, EndpointPage, EndpointRequest, StatusName, TestRequest, TestStarted,
+    WebhookEndpoint, WebhookSecret, parse_status,
 };
 use crate::params::Params;
 use crate::problem::Problem;
+use crate::routes::created::Answered;
 use crate::routes::tasks::{cursor_text, parse_cursor};
 use crate::state::Api;
 
@@ -83,6 +86,74 @@ pub(crate) async fn rotate(
     _: NoBody,
 ) -> Result<Json<WebhookSecret>, Problem> {
     Ok(Json(api.node.rotate_webhook_secret(&namespace).await?.into()))
+}
+
+/// List endpoints with a secret of their own
+///
+/// The secrets are not shown. In no order that means anything, the same from page to page.
+#[utoipa::path(
+    get, path = "/api/v1/webhooks/endpoints", operation_id = "listWebhookEndpoints", tag = "webhooks",
+    params(
+        ("limit" = Option<u32>, Query, description = "How many, at most. 100 if not given.", minimum = 1, maximum = 1000),
+        ("cursor" = Option<String>, Query, description = "Where the page before ended, as it said.", pattern = "^[A-Za-z0-9._:@-]{1,128}$"),
+    ),
+    responses((status = 200, description = "A page of endpoints.", body = EndpointPage))
+)]
+pub(crate) async fn endpoints(
+    State(api): State<Api>,
+    Namespace(namespace): Namespace,
+    mut params: Params,
+) -> Result<Json<EndpointPage>, Problem> {
+    let (limit, after) = (params.limit(100)?, params.name("cursor")?);
+    params.finish()?;
+    let (found, next) = api.node.webhook_endpoints(&namespace, after, limit).await?;
+    let endpoints = found.into_iter().map(WebhookEndpoint::from).collect();
+    Ok(Json(EndpointPage { endpoints, cursor: next.map(|next| next.to_string()) }))
+}
+
+/// Give an endpoint a secret of its own, or replace it
+///
+/// Deliveries to its address are signed with this secret instead of that of the namespace, and for a day also with the
+/// endpoint's secret before. The answer is the only one that has the secret.
+#[utoipa::path(
+    post, path = "/api/v1/webhooks/endpoints", operation_id = "rotateWebhookEndpoint", tag = "webhooks",
+    responses(
+        (status = 200, description = "The secret was replaced.", body = WebhookEndpoint),
+        (status = 201, description = "It is the endpoint's first.", body = WebhookEndpoint),
+    )
+)]
+pub(crate) async fn rotate_endpoint(
+    State(api): State<Api>,
+    Namespace(namespace): Namespace,
+    _: NoParams,
+    body: JsonBody,
+) -> Result<Answered<WebhookEndpoint>, Problem> {
+    let EndpointRequest { url } = body.read()?;
+    let (endpoint, secret, is_new) = api.node.rotate_endpoint_secret(&namespace, &url).await?;
+    let endpoint = WebhookEndpoint { secret: Some(secret), ..endpoint.into() };
+    // An endpoint is named by its address and has no path of its own.
+    Ok(Answered::new(is_new, "/api/v1/webhooks/endpoints".to_owned(), endpoint))
+}
+
+/// Take the secret of an endpoint away
+///
+/// Deliveries to its address are signed with the secret of the namespace. Removing one that is not there is no error.
+#[utoipa::path(
+    delete, path = "/api/v1/webhooks/endpoints", operation_id = "deleteWebhookEndpoint", tag = "webhooks",
+    params(("url" = String, Query, description = "The address.", example = "https://example.com/hook", max_length = 2048, pattern = r"^https?://[^\s\u0000-\u001F\u007F-\u009F]+$")),
+    responses((status = 204, description = "The endpoint has no secret of its own."))
+)]
+pub(crate) async fn delete_endpoint(
+    State(api): State<Api>,
+    Namespace(namespace): Namespace,
+    mut params: Params,
+    _: NoBody,
+) -> Result<StatusCode, Problem> {
+    let url = params.take("url")?.ok_or_else(|| Problem::parameter("url", "must be given"))?;
+    params.finish()?;
+    check_url("url", &url).map_err(|error| Problem::parameter("url", error.message))?;
+    api.node.delete_endpoint_secret(&namespace, &url).await?;
+    Ok(StatusCode::NO_CONTENT)
 }
 
 /// Send a test message

@@ -3,19 +3,22 @@
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::{Extension, Json};
+use serde::Deserialize;
+use serde_json::value::RawValue;
 use tasklane_core::id::{Name, TaskId};
 use tasklane_ports::TaskFilter;
-use tasklane_runtime::node::{Cancel, Retry, RunView, WORKFLOW_TYPE};
-use tasklane_runtime::request::{RunRequest, check_internal, check_key};
+use tasklane_runtime::node::{Cancel, Definition, Retry, RunView, WORKFLOW_TYPE};
+use tasklane_runtime::request::{FieldError, RunRequest, check_internal, check_key, code};
 
 use crate::extract::{
-    Closing, IdInPath, JsonBody, NameInPath, Namespace, NoBody, NoParams, OptionalJsonBody,
+    Closing, IdInPath, IdempotencyKey, JsonBody, NameInPath, Namespace, NoBody, NoParams, OptionalJsonBody,
 };
-use crate::model::{RunPage, RunStarted, Workflow, WorkflowPage, WorkflowRun, parse_status};
+use crate::model::{RunPage, RunRetried, RunStarted, Workflow, WorkflowPage, WorkflowRun, parse_status};
 use crate::params::Params;
 use crate::problem::{self, Problem};
+use crate::routes::created::{Answered, named_path, run_path};
 use crate::routes::submit::wait_time;
-use crate::routes::tasks::{Accepted, RetryRequest, cursor_text, fill, parse_cursor};
+use crate::routes::tasks::{Accepted, cursor_text, fill, parse_cursor, wait_for_end};
 use crate::state::{Api, Room};
 
 /// List workflows
@@ -77,11 +80,10 @@ pub(crate) async fn put(
     NameInPath(id): NameInPath,
     _: NoParams,
     body: JsonBody,
-) -> Result<(StatusCode, Json<Workflow>), Problem> {
+) -> Result<Answered<Workflow>, Problem> {
     check_internal("id", &id)?;
     let (workflow, is_new) = api.node.put_workflow(&namespace, &id, &body.0).await?;
-    let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
-    Ok((status, Json(workflow.into())))
+    Ok(Answered::new(is_new, named_path("workflows", &id), workflow.into()))
 }
 
 /// Remove a workflow
@@ -118,12 +120,14 @@ pub(crate) async fn start(
     State(api): State<Api>,
     Namespace(namespace): Namespace,
     _: NoParams,
+    key: IdempotencyKey,
     body: JsonBody,
-) -> Result<(StatusCode, Json<RunStarted>), Problem> {
-    let request = RunRequest::from_json(&body.0)?;
+) -> Result<Answered<RunStarted>, Problem> {
+    let mut request = RunRequest::from_json(&body.0)?;
+    request.request_id = key.request_id(request.request_id)?;
     let started = api.node.start_run(&namespace, request).await?;
-    let status = if started.duplicate { StatusCode::OK } else { StatusCode::CREATED };
-    Ok((status, Json(RunStarted { run_id: started.id.to_string(), duplicate: started.duplicate })))
+    let body = RunStarted { run_id: started.id.to_string(), duplicate: started.duplicate };
+    Ok(Answered::new(!started.duplicate, run_path(started.id), body))
 }
 
 /// List runs
@@ -194,12 +198,7 @@ pub(crate) async fn get_run(
     if let Some(wait) = wait {
         // One that is not there is not waited for.
         found(&api, &namespace, id).await?;
-        let _permit = api.stream_permit()?;
-        room.give_back();
-        tokio::select! {
-            waited = api.node.wait(&namespace, id, wait) => drop(waited?),
-            () = closing.0.cancelled() => {}
-        }
+        wait_for_end(&api, &namespace, id, wait, &closing, &room).await?;
     }
     Ok(Json(found(&api, &namespace, id).await?.into()))
 }
@@ -235,16 +234,25 @@ pub(crate) async fn cancel_run(
     }
 }
 
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+struct RunRetryRequest {
+    request_id: Option<String>,
+    latest: Option<bool>,
+    definition: Option<Box<RawValue>>,
+}
+
 /// Run again what did not succeed
 ///
-/// Begins a new run that takes over the nodes that succeeded in this one, and those that it had taken over itself. The
-/// body is optional.
+/// Begins a new run that takes over the nodes that succeeded in this one, and those that it had taken over itself. With
+/// `latest` or `definition` it goes by another definition: a node that succeeded is kept if neither it nor any node before it
+/// has changed. The body is optional.
 #[utoipa::path(
     post, path = "/api/v1/workflows/runs/{id}/retry", operation_id = "retryRun", tag = "workflows",
     params(("id" = String, Path, description = "The run.", format = "uuid")),
     responses(
-        (status = 201, description = "The new run was taken in.", body = RunStarted),
-        (status = 200, description = "The same request was taken in before.", body = RunStarted),
+        (status = 201, description = "The new run was taken in.", body = RunRetried),
+        (status = 200, description = "The same request was taken in before.", body = RunRetried),
     )
 )]
 pub(crate) async fn retry_run(
@@ -252,19 +260,39 @@ pub(crate) async fn retry_run(
     Namespace(namespace): Namespace,
     IdInPath(id): IdInPath,
     _: NoParams,
+    key: IdempotencyKey,
     OptionalJsonBody(body): OptionalJsonBody,
-) -> Result<(StatusCode, Json<RunStarted>), Problem> {
-    let RetryRequest { request_id } = body.map(|body| body.read()).transpose()?.unwrap_or_default();
+) -> Result<Answered<RunRetried>, Problem> {
+    let RunRetryRequest { request_id, latest, definition } =
+        body.map(|body| body.read()).transpose()?.unwrap_or_default();
+    let definition = match (definition, latest == Some(true)) {
+        (Some(_), true) => {
+            let message = "must not be given together with definition".to_owned();
+            let error = FieldError { field: "latest".to_owned(), code: code::CONFLICTING_FIELDS, message };
+            return Err(error.into());
+        }
+        (Some(json), false) => Definition::Given(json.get().to_owned()),
+        (None, true) => Definition::Latest,
+        (None, false) => Definition::Stored,
+    };
     request_id.as_deref().map_or(Ok(()), |id| check_key("requestId", id))?;
+    let request_id = key.request_id(request_id)?;
     found(&api, &namespace, id).await?;
-    match api.node.retry(&namespace, id, request_id).await? {
+    match api.node.retry_by(&namespace, id, request_id, &definition).await? {
         Retry::NotFound | Retry::Removed => Err(Problem::new(&problem::RUN_NOT_FOUND, "the run was removed")),
         Retry::Unfinished(status) => {
             Err(Problem::new(&problem::TASK_UNFINISHED, format!("the run is {status}")).task_status(status))
         }
         Retry::Created(new) => {
-            let status = if new.duplicate { StatusCode::OK } else { StatusCode::CREATED };
-            Ok((status, Json(RunStarted { run_id: new.id.to_string(), duplicate: new.duplicate })))
+            let (kept, runs_again) = api.node.kept_nodes(new.id).await?;
+            let retried = RunRetried {
+                run_id: new.id.to_string(),
+                duplicate: new.duplicate,
+                newer_definition: new.newer_definition,
+                kept,
+                runs_again,
+            };
+            Ok(Answered::new(!new.duplicate, run_path(new.id), retried))
         }
     }
 }

@@ -68,3 +68,63 @@ async fn pages_of_other_sites_cannot_change_anything() {
     assert_eq!(server.get("/api/v1/queues/q").await.json()["policy"]["paused"], json!(false));
     server.close().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pages_of_allowed_origins_may_call() {
+    let page = "https://app.example";
+    let options = ApiOptions {
+        token: Some("s3cret".into()),
+        cors_origins: vec![page.into(), "http://localhost:3000".into()],
+        ..ApiOptions::default()
+    };
+    let server = Server::with(options).await;
+    let preflight = |origin: &str| {
+        let request = server.request("OPTIONS", "/api/v1/tasks").header("origin", origin);
+        request.header("access-control-request-method", "POST").send()
+    };
+    let answer = preflight(page).await;
+    assert_eq!(
+        (answer.status, answer.header("access-control-allow-origin")),
+        (204, Some(page)),
+        "{answer:?}"
+    );
+    let allowed = answer.header("access-control-allow-headers").unwrap();
+    for header in ["authorization", "content-type", "idempotency-key", "tasklane-namespace"] {
+        assert!(allowed.contains(header), "{allowed}");
+    }
+    assert!(answer.header("access-control-allow-methods").unwrap().contains("DELETE"));
+
+    let submit = |origin: &str| {
+        let request = server.request("POST", "/api/v1/tasks").header("origin", origin);
+        request.header("sec-fetch-site", "cross-site").header("authorization", "Bearer s3cret")
+    };
+    let answer = submit(page).json(&task("noop")).send().await;
+    assert_eq!((answer.status, answer.header("access-control-allow-origin")), (201, Some(page)));
+    assert_eq!(answer.header("access-control-expose-headers"), Some("location, retry-after"));
+    assert_eq!(answer.header("vary"), Some("origin"));
+    // A page can read why it is refused.
+    let answer = server.request("GET", "/api/v1/tasks").header("origin", page).send().await;
+    answer.problem(401, "unauthorized", None);
+    assert_eq!(answer.header("access-control-allow-origin"), Some(page));
+
+    for other in ["https://evil.example", "https://app.example.evil.example", "http://app.example", "null"] {
+        let answer = preflight(other).await;
+        assert_eq!(answer.header("access-control-allow-origin"), None, "{other}");
+        assert_eq!(answer.header("access-control-allow-methods"), None, "{other}");
+        let answer = submit(other).json(&task("noop")).send().await;
+        answer.problem(403, "cross_site", None);
+        assert_eq!(answer.header("access-control-allow-origin"), None, "{other}");
+    }
+    server.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_origin_may_call_if_all_are_allowed() {
+    let options =
+        ApiOptions { token: Some("s3cret".into()), cors_origins: vec!["*".into()], ..ApiOptions::default() };
+    let server = Server::with(options).await;
+    let request = server.request("POST", "/api/v1/tasks").header("origin", "https://any.example");
+    let answer = request.header("authorization", "Bearer s3cret").json(&task("noop")).send().await;
+    assert_eq!((answer.status, answer.header("access-control-allow-origin")), (201, Some("*")));
+    server.close().await;
+}

@@ -196,7 +196,7 @@ async fn another_content_type() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_body_where_none_belongs() {
     let server = Server::start().await;
-    let path = "/api/v1/queues/q/pause";
+    let path = "/api/v1/queues/q/pause?create=true";
     server.post(path, &json!({ "now": true })).await.problem(422, "unknown_field", Some("now"));
     let text = server.request("POST", path).header("content-type", "text/plain").body("x").send().await;
     text.problem(415, "unsupported_media_type", Some("content-type"));
@@ -342,7 +342,11 @@ async fn a_full_queue() {
     refused.problem(429, "queue_full", Some("queue"));
     assert!(refused.header("retry-after").unwrap().parse::<u64>().unwrap() >= 1);
     let batch = server.post("/api/v1/tasks/batch", &json!({ "tasks": [request] })).await;
-    assert_eq!(batch.json()["results"][0]["error"]["code"], "queue_full");
+    let error = &batch.json()["results"][0]["error"];
+    assert_eq!((&error["code"], &error["retryAfter"]), (&json!("queue_full"), &json!(1)), "{error}");
+    assert_eq!(batch.header("retry-after"), Some("1"), "{batch:?}");
+    let batch = server.post("/api/v1/tasks/batch", &json!({ "tasks": [task("noop")] })).await;
+    assert_eq!((batch.status, batch.header("retry-after")), (200, None));
     server.close().await;
 }
 
@@ -502,7 +506,7 @@ async fn a_store_that_is_full() {
     assert_eq!(batch["results"][0]["error"]["code"], "store_full");
     let path = format!("/api/v1/tasks/{id}");
     server.request("DELETE", &path).send().await.problem(507, "store_full", None);
-    server.post("/api/v1/queues/q/pause", &json!({})).await.problem(507, "store_full", None);
+    server.post("/api/v1/queues/default/pause", &json!({})).await.problem(507, "store_full", None);
     assert_eq!(server.get(&path).await.status, 200, "what is there can be read");
     server.faults.plan(|_| None);
     server.run(task("noop")).await;
@@ -519,6 +523,7 @@ async fn a_worker_that_does_not_answer() {
         labels: BTreeMap::new(),
         task_types: BTreeSet::new(),
         draining: false,
+        address: String::new(),
     };
     let session = SessionId::from_random(7);
     let open = OpenSession { session, role: Role::Worker(descriptor), ttl: Duration::from_mins(1) };
@@ -526,6 +531,8 @@ async fn a_worker_that_does_not_answer() {
     while server.get("/api/v1/workers/mute").await.status != 200 {
         tokio::task::yield_now().await;
     }
+    // A worker of an earlier version has no address.
+    assert_eq!(server.get("/api/v1/workers/mute").await.json().get("address"), None);
     let refused =
         server.request("PATCH", "/api/v1/workers/mute").json(&json!({ "capacity": 3 })).send().await;
     refused.problem(503, "worker_unavailable", None);

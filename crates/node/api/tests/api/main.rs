@@ -11,5 +11,6 @@ mod streams;
 mod support;
 mod system;
 mod tasks;
+mod types;
 mod webhooks;
 mod workflows;

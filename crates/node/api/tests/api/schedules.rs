@@ -246,6 +246,25 @@ async fn what_cannot_be_right_is_refused_and_changes_nothing() {
         (with(json!({ "task": task_with("noop", json!({ "colour": 1 })) })), "unknown_field", "task.colour"),
         (json!({ "at": "2020-01-01T00:00:00Z", "task": task("noop") }), "invalid_value", "at"),
         (json!({ "every": "10ms", "task": task("noop") }), "invalid_value", "every"),
+        (with(json!({ "missed": "runAll", "overlap": "skip" })), "conflicting_fields", "overlap"),
+        (with(json!({ "missed": "runAll", "overlap": "bufferOne" })), "conflicting_fields", "overlap"),
+        (with(json!({ "missed": "runAll", "overlap": "cancelOther" })), "conflicting_fields", "overlap"),
+        (with(json!({ "missedAfter": 0 })), "invalid_value", "missedAfter"),
+        (with(json!({ "dialect": "quartz" })), "invalid_value", "cron"),
+        (with(json!({ "dialect": "spring" })), "invalid_value", "dialect"),
+        (
+            json!({ "every": "1m", "dialect": "quartz", "task": task("noop") }),
+            "conflicting_fields",
+            "dialect",
+        ),
+        (cron("0 0 12 * * ?"), "invalid_value", "cron"),
+        (cron("@every 5x"), "invalid_value", "cron"),
+        (cron("@every 10ms"), "invalid_value", "cron"),
+        (
+            json!({ "cron": "0 0 0 1 1 ? 2020", "dialect": "quartz", "task": task("noop") }),
+            "invalid_value",
+            "cron",
+        ),
     ] {
         put(&server, "s", &body).await.problem(422, code, Some(field));
     }
@@ -295,5 +314,133 @@ async fn a_schedule_can_run_a_workflow() {
     ] {
         put(&server, "s", &wrong).await.problem(422, code, Some(field));
     }
+    server.close().await;
+}
+
+/// With `missed: runAll` alone, the overlap `skip` left out all missed times but the first.
+#[tokio::test(flavor = "multi_thread")]
+async fn to_run_all_that_was_missed_is_to_run_one_after_the_other() {
+    let server = Server::start().await;
+    let mut body = nightly();
+    body["missed"] = json!("runAll");
+    let alone = put(&server, "s", &body).await;
+    assert_eq!((alone.status, &alone.json()["overlap"]), (201, &json!("bufferAll")), "{}", alone.text);
+    for overlap in ["bufferAll", "allowAll"] {
+        body["overlap"] = json!(overlap);
+        assert_eq!(put(&server, "s", &body).await.json()["overlap"], overlap);
+    }
+    body["overlap"] = json!("skip");
+    let refused = put(&server, "s", &body).await;
+    assert!(refused.text.contains("must be bufferAll"), "{}", refused.text);
+    body["missed"] = json!("runOnce");
+    body["missedAfter"] = json!("2s");
+    assert_eq!(put(&server, "s", &body).await.json()["missedAfter"], json!(2));
+    server.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn times_that_wait_follow_one_after_the_other() {
+    let server = Server::start().await;
+    put(&server, "s", &json!({ "every": "1s", "overlap": "bufferAll", "task": task("endless") })).await;
+    let first = history(&server, "s", 1).await[0].clone();
+    assert!(first.get("endedAt").is_none(), "{first}");
+    loop {
+        let schedule = get(&server, "s").await;
+        if schedule["bufferedCount"].as_u64() >= Some(3) {
+            assert_eq!(schedule["running"], json!([first["taskId"]]));
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    server.request("DELETE", &format!("/api/v1/tasks/{}", first["taskId"].as_str().unwrap())).send().await;
+    let fires = history(&server, "s", 2).await;
+    let (second, first) = (&fires[0], &fires[1]);
+    assert_eq!((&first["taskStatus"], first["endedAt"].is_string()), (&json!("CANCELLED"), true), "{first}");
+    let apart = |fire: &Value| fire["nominalTime"].as_str().unwrap().parse::<jiff::Timestamp>().unwrap();
+    assert_eq!(apart(second).duration_since(apart(first)).as_secs(), 1, "the one that came next: {fires:?}");
+    post(&server, "s", "disable").await;
+    let fires = history(&server, "s", 4).await;
+    assert!(
+        fires.is_sorted_by_key(|fire| std::cmp::Reverse(apart(fire))),
+        "the latest time first: {fires:?}"
+    );
+    assert_eq!(get(&server, "s").await.get("bufferedCount"), None);
+    server.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_shows_the_last_run_and_its_result() {
+    let server = Server::start().await;
+    put(&server, "good", &nightly()).await;
+    let failing = task_with("fail", json!({ "retryCount": 0 }));
+    put(&server, "bad", &json!({ "cron": "@yearly", "task": failing })).await;
+    put(&server, "never", &nightly()).await;
+    let mut expected = Vec::new();
+    for (id, status) in [("bad", "FAILED"), ("good", "SUCCESS")] {
+        let task = post(&server, id, "trigger").await.json()["taskId"].as_str().unwrap().to_owned();
+        server.until(&task, status).await;
+        let fire = history(&server, id, 1).await.remove(0);
+        assert_eq!((&fire["taskStatus"], fire["endedAt"].is_string()), (&json!(status), true), "{fire}");
+        let ended = &fire["endedAt"];
+        expected.push(json!({
+            "nominalTime": fire["nominalTime"], "taskId": task, "status": status, "endedAt": ended,
+        }));
+    }
+    let listed = server.get("/api/v1/schedules").await.json();
+    let last = |n: usize| listed["schedules"][n].get("lastRun").cloned();
+    assert_eq!([last(0), last(1), last(2)], [Some(expected[0].clone()), Some(expected[1].clone()), None]);
+    assert_eq!(get(&server, "good").await["lastRun"], expected[1]);
+    server.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn quartz_and_intervals_are_taken_as_cron() {
+    let server = Server::start().await;
+    let body = json!({ "cron": "0 0 0 * * ? *", "dialect": "quartz", "task": task("noop") });
+    let quartz = put(&server, "q", &body).await;
+    assert_eq!(quartz.status, 201, "{}", quartz.text);
+    let schedule = quartz.json();
+    assert_eq!((&schedule["cron"], &schedule["dialect"]), (&json!("0 0 0 * * ? *"), &json!("quartz")));
+    assert_eq!(put(&server, "q", &body).await.status, 200, "the same again");
+    let next = get(&server, "q/next?count=2&after=2030-03-01T12:00:00Z").await;
+    assert_eq!(next["times"][1]["time"], "2030-03-03T00:00:00.000000Z");
+    let hint = put(&server, "v", &json!({ "cron": "0 0 0 * * ? *", "task": task("noop") })).await;
+    assert!(hint.text.contains("set dialect to quartz"), "{}", hint.text);
+    let every = put(&server, "e", &json!({ "cron": "@every 5m", "task": task("noop") })).await.json();
+    assert_eq!((&every["every"], every.get("cron")), (&json!(300), None));
+    server.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn times_are_previewed_without_a_schedule() {
+    let server = Server::start().await;
+    let preview = async |body: Value| server.post("/api/v1/schedule-preview", &body).await;
+    let body = json!({
+        "cron": "30 2 * * 1", "timezone": "Europe/Paris", "after": "2030-03-20T00:00:00Z", "count": 2,
+    });
+    let expected = json!({ "times": [
+        { "time": "2030-03-25T01:30:00.000000Z", "local": "2030-03-25T02:30:00+01:00" },
+        { "time": "2030-04-01T00:30:00.000000Z", "local": "2030-04-01T02:30:00+02:00" },
+    ] });
+    let times = preview(body).await;
+    assert_eq!((times.status, times.json()), (200, expected));
+    // The same text means Sunday in Quartz.
+    let body =
+        json!({ "cron": "0 30 2 ? * 1", "dialect": "quartz", "after": "2030-03-20T00:00:00Z", "count": 1 });
+    assert_eq!(preview(body).await.json()["times"][0]["time"], "2030-03-24T02:30:00.000000Z");
+    let body =
+        json!({ "cron": "@every 1h30m", "after": "2030-01-01T00:00:00Z", "until": "2030-01-01T03:00:00Z" });
+    assert_eq!(preview(body).await.json()["times"].as_array().unwrap().len(), 2);
+    assert_eq!(preview(json!({ "cron": "@daily" })).await.json()["times"].as_array().unwrap().len(), 10);
+    for (body, code, field) in [
+        (json!({}), "missing_field", "cron"),
+        (json!({ "cron": "nonsense" }), "invalid_value", "cron"),
+        (json!({ "cron": "@daily", "count": 1001 }), "invalid_value", "count"),
+        (json!({ "cron": "@daily", "at": "2030-01-01T00:00:00Z" }), "conflicting_fields", "at"),
+        (json!({ "cron": "@daily", "task": {} }), "unknown_field", "task"),
+    ] {
+        preview(body).await.problem(422, code, Some(field));
+    }
+    assert_eq!(server.get("/api/v1/schedules").await.json(), json!({ "schedules": [] }));
     server.close().await;
 }

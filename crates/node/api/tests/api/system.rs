@@ -30,10 +30,31 @@ async fn a_queue_has_a_policy_and_counts() {
     server.close().await;
 }
 
+/// A mistyped name paused a queue that no task uses, and the queue that was meant went on.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_queue_without_tasks_and_policy_is_paused_only_on_request() {
+    let server = Server::start().await;
+    let refused = server.request("POST", "/api/v1/queues/mial/pause").send().await;
+    let problem = refused.problem(404, "queue_not_found", Some("name"));
+    assert!(problem["detail"].as_str().unwrap().contains("create=true"), "{problem}");
+    assert_eq!(server.get("/api/v1/queues/mial").await.json()["version"], 0, "nothing is stored");
+    let listed = server.get("/api/v1/queues").await.json();
+    assert_eq!(listed["queues"], json!([]));
+
+    let created = server.request("POST", "/api/v1/queues/mial/pause?create=true").send().await;
+    assert_eq!((created.status, &created.json()["policy"]["paused"]), (200, &json!(true)));
+    server.submit(task_with("unknown", json!({ "queue": "used" }))).await;
+    assert_eq!(server.request("POST", "/api/v1/queues/used/pause").send().await.status, 200);
+    let policy = json!({ "version": 0, "policy": { "weight": 2 } });
+    assert_eq!(server.request("PUT", "/api/v1/queues/set").json(&policy).send().await.status, 200);
+    assert_eq!(server.request("POST", "/api/v1/queues/set/pause").send().await.status, 200);
+    server.close().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_paused_queue_waits_until_it_is_resumed() {
     let server = Server::start().await;
-    let paused = server.request("POST", "/api/v1/queues/q/pause").send().await;
+    let paused = server.request("POST", "/api/v1/queues/q/pause?create=true").send().await;
     assert_eq!((paused.status, &paused.json()["policy"]["paused"]), (200, &json!(true)));
     let again = server.request("POST", "/api/v1/queues/q/pause").send().await;
     assert_eq!(again.json()["version"], paused.json()["version"], "nothing to change");
@@ -78,6 +99,7 @@ async fn workers_are_seen_changed_and_drained() {
     let worker = &workers["workers"][0];
     assert_eq!((&worker["name"], &worker["labels"]), (&json!("w1"), &json!({ "zone": "a" })));
     assert!(worker["taskTypes"].as_array().unwrap().contains(&json!("echo")));
+    assert_eq!(worker["address"], "127.0.0.1:7070");
     let session = worker["session"].as_str().unwrap();
     assert_eq!(server.get(&format!("/api/v1/workers/{session}")).await.json()["name"], "w1");
 
@@ -123,7 +145,8 @@ async fn metrics_are_as_prometheus_reads_them() {
     let server = Server::start().await;
     server.run(task_with("noop", json!({ "queue": "q" }))).await;
     server.get("/api/v1/tasks/x").await;
-    let metrics = server.get("/metrics").await;
+    let asked = "text/plain;version=0.0.4;q=0.3,application/openmetrics-text;version=1.0.0;q=0.5,*/*;q=0.1";
+    let metrics = server.request("GET", "/metrics").header("accept", asked).send().await;
     assert_eq!(metrics.status, 200);
     assert!(metrics.header("content-type").unwrap().starts_with("application/openmetrics-text"));
     for line in [
@@ -138,6 +161,64 @@ async fn metrics_are_as_prometheus_reads_them() {
         assert!(metrics.text.lines().any(|found| found == line), "{line} is not in\n{}", metrics.text);
     }
     assert!(metrics.text.ends_with("# EOF\n"));
+    assert!(metrics.text.contains("# TYPE tasklane_http_requests counter\n"));
+    server.close().await;
+}
+
+/// The answer was `OpenMetrics` whatever was asked for, which readers of the older format refuse.
+#[tokio::test(flavor = "multi_thread")]
+async fn metrics_are_plain_text_unless_openmetrics_is_asked_for() {
+    let server = Server::start().await;
+    server.run(task_with("noop", json!({ "queue": "q" }))).await;
+    let plain = "text/plain; version=0.0.4; charset=utf-8";
+    let asked =
+        [None, Some("*/*"), Some("text/plain"), Some("text/plain;q=0.9,application/openmetrics-text;q=0.1")];
+    for accept in asked {
+        let request = server.request("GET", "/metrics");
+        let request = if let Some(accept) = accept { request.header("accept", accept) } else { request };
+        let metrics = request.send().await;
+        assert_eq!(metrics.header("content-type"), Some(plain), "{accept:?}");
+        let route = "method=\"POST\",route=\"/api/v1/tasks\"";
+        for line in [
+            "tasklane_tasks{status=\"SUCCESS\"} 1",
+            "# TYPE tasklane_tasks gauge",
+            // In this format the type belongs to the name of the sample.
+            "# TYPE tasklane_http_requests_total counter",
+            &format!("tasklane_http_requests_total{{{route},status=\"200\"}} 1"),
+            "# TYPE tasklane_http_request_seconds histogram",
+            &format!("tasklane_http_request_seconds_bucket{{le=\"+Inf\",{route}}} 1"),
+        ] {
+            assert!(metrics.text.lines().any(|found| found == line), "{line} is not in\n{}", metrics.text);
+        }
+        assert!(!metrics.text.contains("# EOF") && !metrics.text.contains("# UNIT"), "{}", metrics.text);
+    }
+    server.close().await;
+}
+
+/// Queues above the limit vanished from the metrics without a trace.
+#[tokio::test(flavor = "multi_thread")]
+async fn metrics_count_the_queues_that_have_no_rows_of_their_own() {
+    let server = Server::start().await;
+    let tasks: Vec<_> =
+        (0..1003).map(|n| task_with("unknown", json!({ "queue": format!("q{n:04}") }))).collect();
+    let batch = server.post("/api/v1/tasks/batch", &json!({ "tasks": tasks })).await;
+    assert_eq!(batch.status, 200, "{}", batch.text);
+    // The last by name, and the longest: it has rows of its own.
+    server.submit(task_with("unknown", json!({ "queue": "q1002" }))).await;
+    let metrics = server.get("/metrics").await.text;
+    let row = |namespace: &str, queue: &str, count: u64| {
+        let labels = format!("namespace=\"{namespace}\",queue=\"{queue}\",status=\"PENDING\"");
+        format!("tasklane_queue_tasks{{{labels}}} {count}")
+    };
+    for line in [
+        row("default", "q1002", 2),
+        row("default", "q0998", 1),
+        row("(other)", "(other)", 3),
+        "tasklane_queues_left_out 3".to_owned(),
+    ] {
+        assert!(metrics.lines().any(|found| found == line), "{line} is missing");
+    }
+    assert!(!metrics.contains("q0999"), "the shortest are left out, the first by name stay");
     server.close().await;
 }
 

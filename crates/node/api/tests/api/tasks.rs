@@ -65,6 +65,40 @@ async fn everything_that_was_asked_for_comes_back() {
     server.close().await;
 }
 
+/// `retryCount` in an answer was the number of retries used: a client that read a task and sent it again asked for
+/// fewer retries, or for none.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_can_be_sent_again() {
+    let server = Server::start().await;
+    let asked = json!({
+        "executionTimeout": 60, "retryCount": 1, "queue": "q", "priority": 7, "metadata": { "k": "v" },
+        "labels": { "zone": "a" }, "hashKey": "customer-7", "startTimeout": 30, "progressTimeout": 20,
+        "unique": { "key": "u", "until": "finished" }, "payload": { "a": 1 },
+        "webhooks": [{ "url": "http://127.0.0.1:9/hook", "on": ["failed"] }],
+        "retryPolicy": { "maxRetries": 1, "retryDelay": 0, "backoffRate": 1.5, "maxDelay": 9, "jitter": 0.5 },
+    });
+    let first = server.run(task_with("flaky", asked.clone())).await;
+    assert_eq!((&first["retryCount"], &first["retriesUsed"]), (&json!(1), &json!(1)), "{first}");
+
+    let requested: Vec<&String> = asked.as_object().unwrap().keys().collect();
+    let request = |answer: &Value| {
+        let mut request = task("flaky");
+        for field in &requested {
+            request[field.as_str()] = answer[field.as_str()].clone();
+        }
+        request
+    };
+    let again = server.run(request(&first)).await;
+    assert_eq!(request(&again), request(&first));
+    assert_eq!((&again["retryCount"], &again["retriesUsed"]), (&json!(1), &json!(1)), "{again}");
+    let listed = server.get("/api/v1/tasks?queue=q").await.json();
+    assert_eq!(
+        (&listed["tasks"][0]["retryCount"], &listed["tasks"][0]["retriesUsed"]),
+        (&json!(1), &json!(1))
+    );
+    server.close().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn waiting_gives_the_finished_task_or_its_state_when_time_is_up() {
     let server = Server::start().await;
@@ -312,9 +346,12 @@ async fn a_waiting_task_is_explained() {
         (&json!("no_capable_worker"), &json!("unknown"))
     );
     assert!(
-        explained["summary"].as_str().unwrap().contains("No worker offers the type unknown"),
+        explained["summary"].as_str().unwrap().contains("No worker offers the type unknown ("),
         "{explained}"
     );
+    let labelled = server.submit(task_with("unknown", json!({ "labels": { "gpu": "yes" } }))).await;
+    let explained = explain(&labelled).await;
+    assert!(explained["summary"].as_str().unwrap().contains("with the labels gpu=yes ("), "{explained}");
 
     let later = server.submit(task_with("noop", json!({ "delay": "1h" }))).await;
     let explained = explain(&later).await;
@@ -371,5 +408,140 @@ async fn many_tasks_are_cancelled_by_filter() {
     }
     assert_eq!(server.get(&format!("/api/v1/tasks/{other}")).await.json()["status"], "PENDING");
     server.get(&format!("/api/v1/operations/{other}")).await.problem(404, "operation_not_found", None);
+    server.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_end_of_a_task_can_be_waited_for() {
+    let server = Server::start().await;
+    let id = server.submit(task("endless")).await;
+    let path = format!("/api/v1/tasks/{id}");
+    server.begun(&id).await;
+    // Time is up: the task as it is.
+    let answer = server.get(&format!("{path}?wait=1ms")).await;
+    assert_eq!((answer.status, &answer.json()["finishedAt"]), (200, &Value::Null), "{}", answer.text);
+    // The end comes first.
+    let cancelled = server.request("DELETE", &path).send().await;
+    assert_eq!(cancelled.status, 202);
+    assert_eq!(server.get(&format!("{path}?wait=60s")).await.json()["status"], "CANCELLED");
+    assert_eq!(server.get(&format!("{path}?wait=60s")).await.json()["status"], "CANCELLED");
+
+    server.get(&format!("{path}?wait=6m")).await.problem(400, "wait_too_long", Some("wait"));
+    let missing = "/api/v1/tasks/00000000-0000-8000-8000-000000000000?wait=60s";
+    server.get(missing).await.problem(404, "task_not_found", None);
+    server.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_resource_is_named_by_location() {
+    let server = Server::start().await;
+    let submitted = server.post("/api/v1/tasks", &task_with("noop", json!({ "requestId": "r" }))).await;
+    let id = submitted.json()["taskId"].as_str().unwrap().to_owned();
+    assert_eq!(submitted.header("location"), Some(&*format!("/api/v1/tasks/{id}")));
+    let again = server.post("/api/v1/tasks", &task_with("noop", json!({ "requestId": "r" }))).await;
+    assert_eq!((again.status, again.header("location")), (200, None));
+    server.until(&id, "SUCCESS").await;
+
+    let put = async |path: &str, body: Value| {
+        let answer = server.request("PUT", path).json(&body).send().await;
+        assert_eq!((answer.status, answer.header("location")), (201, Some(path)), "{}", answer.text);
+        let answer = server.request("PUT", path).json(&body).send().await;
+        assert_eq!((answer.status, answer.header("location")), (200, None), "{}", answer.text);
+    };
+    put("/api/v1/schedules/s", json!({ "every": "1h", "task": task("noop") })).await;
+    put("/api/v1/workflows/w", json!({ "nodes": [{ "name": "a", "taskType": "noop" }] })).await;
+    put("/api/v1/executors/x", json!({ "command": ["true"] })).await;
+    put("/api/v1/analyzers/x", json!({ "script": "true" })).await;
+
+    let post = async |path: &str, body: Value| {
+        let answer = server.post(path, &body).await;
+        let location = answer.header("location").unwrap_or_else(|| panic!("{path}: {answer:?}")).to_owned();
+        let waited = server.get(&format!("{location}?wait=60s")).await;
+        assert_eq!((answer.status, &waited.json()["status"]), (201, &json!("SUCCESS")), "{path}");
+        location
+    };
+    post(&format!("/api/v1/tasks/{id}/retry"), json!({})).await;
+    post("/api/v1/schedules/s/trigger", json!({})).await;
+    let run = post("/api/v1/workflows/runs", json!({ "workflow": "w" })).await;
+    post(&format!("{run}/retry"), json!({})).await;
+    server.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_idempotency_key_is_the_request_id() {
+    let server = Server::start().await;
+    let keyed = |path: &str, key: &str, body: &Value| {
+        server.request("POST", path).header("idempotency-key", key).json(body).send()
+    };
+    let tasks = "/api/v1/tasks";
+    let first = keyed(tasks, "k-1", &task("noop")).await;
+    assert_eq!(first.status, 201);
+    let id = first.json()["taskId"].clone();
+    // Again by the header, in quotes too, or by the body, or by both.
+    for (key, body) in [
+        ("k-1", task("noop")),
+        ("\"k-1\"", task("noop")),
+        ("k-1", task_with("noop", json!({ "requestId": "k-1" }))),
+    ] {
+        let again = keyed(tasks, key, &body).await;
+        let answer = again.json();
+        assert_eq!((again.status, &answer["taskId"], &answer["duplicate"]), (200, &id, &json!(true)));
+    }
+    let again = server.post(tasks, &task_with("noop", json!({ "requestId": "k-1" }))).await.json();
+    assert_eq!((&again["taskId"], &again["duplicate"]), (&id, &json!(true)));
+    // With `wait` the answer is the whole task, and still a duplicate.
+    let waited = keyed("/api/v1/tasks?wait=60s", "k-1", &task("noop")).await.json();
+    assert_eq!((&waited["requestId"], &waited["duplicate"]), (&json!("k-1"), &json!(true)), "{waited}");
+    assert_eq!(keyed(tasks, "k-1", &task("echo")).await.status, 409);
+
+    let both = keyed(tasks, "k-1", &task_with("noop", json!({ "requestId": "k-2" }))).await;
+    both.problem(422, "conflicting_fields", Some("requestId"));
+    for wrong in ["a\"b", &"k".repeat(257), "\"\""] {
+        keyed(tasks, wrong, &task("noop")).await.problem(422, "invalid_value", Some("Idempotency-Key"));
+    }
+    let batch = keyed("/api/v1/tasks/batch", "k-3", &json!({ "tasks": [task("noop")] })).await;
+    batch.problem(422, "invalid_value", Some("Idempotency-Key"));
+
+    // Retries and runs have a request id too.
+    let retry = format!("/api/v1/tasks/{}/retry", id.as_str().unwrap());
+    let retried = [keyed(&retry, "r-1", &json!({})).await, keyed(&retry, "r-1", &json!({})).await];
+    assert_eq!(retried.each_ref().map(|answer| answer.status), [201, 200]);
+    assert_eq!(retried[0].json()["newTaskId"], retried[1].json()["newTaskId"]);
+    let nodes = json!({ "nodes": [{ "name": "a", "taskType": "noop" }] });
+    let runs = "/api/v1/workflows/runs";
+    let started = [keyed(runs, "w-1", &nodes).await, keyed(runs, "w-1", &nodes).await];
+    assert_eq!(started.each_ref().map(|answer| answer.status), [201, 200]);
+    let run = started[0].json()["runId"].clone();
+    assert_eq!(started[1].json()["runId"], run);
+    let run = format!("{runs}/{}", run.as_str().unwrap());
+    assert_eq!(server.get(&format!("{run}?wait=60s")).await.json()["status"], "SUCCESS");
+    let retry = format!("{run}/retry");
+    let retried = [keyed(&retry, "r-2", &json!({})).await, keyed(&retry, "r-2", &json!({})).await];
+    assert_eq!(retried.each_ref().map(|answer| answer.status), [201, 200]);
+    server.close().await;
+}
+
+/// Generated clients have no parameter with a name that is made at run time, as `metadata.customer`.
+#[tokio::test(flavor = "multi_thread")]
+async fn metadata_is_a_parameter_with_a_name() {
+    let server = Server::start().await;
+    let metadata = json!({ "metadata": { "customer": "c=1,2", "day": "monday" } });
+    let id = server.submit(task_with("noop", metadata)).await;
+    server.submit(task_with("noop", json!({ "metadata": { "customer": "c-2" } }))).await;
+    for query in [
+        "metadata=customer%3Dc%3D1%2C2",
+        "metadata=customer=c=1,2&metadata=day=monday",
+        "metadata.customer=c=1,2&metadata=day=monday",
+        "metadata.customer=c%3D1%2C2",
+    ] {
+        let found = server.get(&format!("/api/v1/tasks?{query}")).await.json();
+        let found: Vec<&Value> =
+            found["tasks"].as_array().unwrap().iter().map(|task| &task["taskId"]).collect();
+        assert_eq!(found, [&json!(id)], "{query}");
+    }
+    for wrong in ["metadata=customer", "metadata==x", "metadata="] {
+        let answer = server.get(&format!("/api/v1/tasks?{wrong}")).await;
+        answer.problem(400, "invalid_parameter", Some("metadata"));
+    }
     server.close().await;
 }

@@ -7,6 +7,9 @@ use crate::support::{Server, task, task_with};
 use axum::Router;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use ring::hmac;
 use serde_json::{Value, json};
 use tasklane_ports::{Content, DocumentKey, DocumentKind, Documents as _, PutDocument, PutOutcome};
 use tokio::net::TcpListener;
@@ -17,7 +20,20 @@ use tokio::sync::mpsc;
 struct Message {
     id: String,
     signatures: usize,
+    /// The header with the signatures, and the text that they sign.
+    signature: String,
+    signed: String,
     body: Value,
+}
+
+impl Message {
+    /// Whether one of its signatures is made with a secret.
+    fn is_signed_with(&self, secret: &str) -> bool {
+        let key = BASE64.decode(secret.strip_prefix("whsec_").unwrap()).unwrap();
+        let tag = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, &key), self.signed.as_bytes());
+        let expected = format!("v1,{}", BASE64.encode(tag));
+        self.signature.split(' ').any(|signature| signature == expected)
+    }
 }
 
 /// Answers with what it is told to, and 204 after that.
@@ -38,8 +54,10 @@ async fn receive(
     assert_eq!(header("content-type"), "application/json");
     assert!(header("webhook-timestamp").parse::<i64>().is_ok());
     let signatures = header("webhook-signature").split(' ').filter(|part| part.starts_with("v1,")).count();
+    let signed = format!("{}.{}.{body}", header("webhook-id"), header("webhook-timestamp"));
     let body = serde_json::from_str(&body).expect("JSON");
-    let _ = heard.send(Message { id: header("webhook-id"), signatures, body });
+    let signature = header("webhook-signature");
+    let _ = heard.send(Message { id: header("webhook-id"), signatures, signature, signed, body });
     let answer = answers.lock().unwrap_or_else(PoisonError::into_inner).pop();
     let again = HeaderMap::from_iter([(axum::http::header::RETRY_AFTER, "0".parse().expect("a value"))]);
     (answer.unwrap_or(StatusCode::NO_CONTENT), again)
@@ -361,5 +379,49 @@ async fn bad_webhooks_are_refused_by_field() {
         "invalid_value",
         Some("url"),
     );
+    server.close().await;
+}
+
+/// All receivers of a namespace had one secret, so that each could sign as the sender to the others.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_endpoint_may_have_a_secret_of_its_own() {
+    let server = Server::start().await;
+    let (mut own, mut other) = (Receiver::start().await, Receiver::start().await);
+    let path = "/api/v1/webhooks/endpoints";
+    let common = server.get("/api/v1/webhooks/secret").await.json()["secret"].as_str().unwrap().to_owned();
+    let send = async |url: &str| {
+        let sent = server.post("/api/v1/webhooks/test", &json!({ "url": url })).await;
+        assert_eq!(sent.status, 202, "{}", sent.text);
+    };
+    let made = server.post(path, &json!({ "url": own.url })).await;
+    assert_eq!((made.status, &made.json()["url"]), (201, &json!(own.url)), "{}", made.text);
+    let first = made.json()["secret"].as_str().unwrap().to_owned();
+    send(&own.url).await;
+    let told = own.next().await;
+    assert!(told.is_signed_with(&first) && !told.is_signed_with(&common) && told.signatures == 1, "{told:?}");
+    send(&other.url).await;
+    let told = other.next().await;
+    assert!(told.is_signed_with(&common) && !told.is_signed_with(&first) && told.signatures == 1, "{told:?}");
+
+    // It is shown once, and the same address in another spelling is the same endpoint.
+    let listed = server.get(path).await;
+    assert_eq!(listed.json(), json!({ "endpoints": [{ "url": own.url }] }));
+    let spelt = format!("{}#x", own.url.replace("http://", "HTTP://"));
+    server.post(path, &json!({ "url": spelt })).await.problem(422, "invalid_value", Some("url"));
+    let replaced = server.post(path, &json!({ "url": format!("{}#x", own.url) })).await;
+    assert_eq!(replaced.status, 200, "{}", replaced.text);
+    let second = replaced.json()["secret"].as_str().unwrap().to_owned();
+    assert!(second != first && replaced.json()["previousUntil"].is_string(), "{}", replaced.text);
+    send(&own.url).await;
+    let told = own.next().await;
+    assert!(told.is_signed_with(&first) && told.is_signed_with(&second) && told.signatures == 2, "{told:?}");
+
+    let gone = server.request("DELETE", &format!("{path}?url={}", own.url)).send().await;
+    assert_eq!(gone.status, 204, "{}", gone.text);
+    assert_eq!(server.get(path).await.json()["endpoints"], json!([]));
+    send(&own.url).await;
+    let told = own.next().await;
+    assert!(told.is_signed_with(&common) && told.signatures == 1, "{told:?}");
+    server.request("DELETE", path).send().await.problem(400, "invalid_parameter", Some("url"));
     server.close().await;
 }

@@ -10,11 +10,11 @@ use reqwest::redirect::Policy;
 use reqwest::{Client, Method, Response, StatusCode, Url};
 use serde_json::Value;
 use tasklane_core::message::{Dispatch, Finish, RetryAdvice};
-use tasklane_core::task::{TaskError, TaskResult};
+use tasklane_core::task::{Payload, TaskError, TaskResult};
 use tasklane_ports::{Attempt, Execution, Executor, ExecutorError};
 
 use super::HttpOptions;
-use super::payload::{self, Given};
+use super::payload::{self, Fault, Given};
 pub(crate) use super::result::{failed, succeeded};
 use crate::request::too_deep;
 
@@ -35,7 +35,7 @@ pub(crate) struct LazyClient {
 }
 
 #[derive(Debug)]
-struct Order {
+pub(super) struct Order {
     method: Method,
     url: Url,
     headers: HeaderMap,
@@ -83,8 +83,8 @@ impl LazyClient {
     }
 }
 
-fn read(dispatch: &Dispatch) -> Result<Order, ExecutorError> {
-    let Given::Fields(mut fields) = payload::read(payload::body(dispatch)?.given())? else {
+pub(super) fn read(payload: &Payload) -> Result<Order, Fault> {
+    let Given::Fields(mut fields) = payload::read(payload)? else {
         return Err(payload::bad("must be an object with a url"));
     };
     let Some(url) = fields.text("url")? else { return payload::rule("url", "must be given") };
@@ -126,7 +126,7 @@ fn read(dispatch: &Dispatch) -> Result<Order, ExecutorError> {
     Ok(Order { method, url, headers, body, expect_status, capture_body })
 }
 
-fn status(value: &Value) -> Result<StatusCode, ExecutorError> {
+fn status(value: &Value) -> Result<StatusCode, Fault> {
     let number = value.as_u64().and_then(|number| u16::try_from(number).ok());
     match number.map(StatusCode::from_u16) {
         Some(Ok(status)) => Ok(status),
@@ -137,11 +137,11 @@ fn status(value: &Value) -> Result<StatusCode, ExecutorError> {
 #[async_trait]
 impl Executor for Http {
     fn check(&self, dispatch: &Dispatch) -> Result<(), ExecutorError> {
-        read(dispatch).map(drop)
+        Ok(read(payload::given(dispatch)?).map(drop)?)
     }
 
     async fn prepare(&self, dispatch: &Dispatch) -> Result<Box<dyn Execution>, ExecutorError> {
-        let mut order = read(dispatch)?;
+        let mut order = read(payload::given(dispatch)?)?;
         // As commands see them in their environment, so that a server can tell attempts apart.
         let attempt = dispatch.attempt;
         for (name, value) in

@@ -20,6 +20,8 @@ mod registry;
 mod result;
 mod shell;
 
+pub(crate) use payload::check_builtin;
+
 pub use function::{Function, FunctionError, TaskContext};
 pub use http::Http;
 pub use noop::Noop;

@@ -1,11 +1,48 @@
-//! Reading payloads, so that whoever sent a wrong one learns which field and which rule.
+//! Reading payloads. A fault names the field and the rule, for the client at the submit and for the task's error alike.
 
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
+use tasklane_core::id::Name;
 use tasklane_core::message::Dispatch;
 use tasklane_core::task::{Payload, TaskBody};
 use tasklane_ports::ExecutorError;
+
+use crate::request::FieldError;
+
+use super::{http, python, shell};
+
+/// What is wrong with a payload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Fault {
+    /// Path within the payload; empty for the payload as a whole.
+    field: String,
+    rule: String,
+}
+
+impl From<Fault> for ExecutorError {
+    fn from(Fault { field, rule }: Fault) -> Self {
+        let reason = if field.is_empty() { rule } else { format!("field {field}: {rule}") };
+        Self::BadPayload { reason }
+    }
+}
+
+impl From<Fault> for FieldError {
+    fn from(Fault { field, rule }: Fault) -> Self {
+        Self::invalid(field, rule).below("payload")
+    }
+}
+
+/// Refuses a payload that the built-in executor of a type cannot take. Other types take what they like.
+pub(crate) fn check_builtin(task_type: &Name, payload: &Payload) -> Result<(), FieldError> {
+    match task_type.as_str() {
+        "SHELL" => shell::read(payload).map(drop)?,
+        "PYTHON_SCRIPT" => python::read(payload).map(drop)?,
+        "HTTP" => http::read(payload).map(drop)?,
+        _ => {}
+    }
+    Ok(())
+}
 
 /// The part of the spec that a worker needs.
 pub(super) fn body(dispatch: &Dispatch) -> Result<&Arc<TaskBody>, ExecutorError> {
@@ -16,6 +53,11 @@ pub(super) fn body(dispatch: &Dispatch) -> Result<&Arc<TaskBody>, ExecutorError>
         .ok_or_else(|| ExecutorError::Unavailable { source: "the task came without its payload".into() })
 }
 
+/// The payload that an executor is given.
+pub(super) fn given(dispatch: &Dispatch) -> Result<&Payload, ExecutorError> {
+    Ok(body(dispatch)?.given())
+}
+
 /// A payload as its executor sees it.
 #[derive(Debug)]
 pub(super) enum Given {
@@ -24,7 +66,7 @@ pub(super) enum Given {
 }
 
 /// A payload that is text or an object.
-pub(super) fn read(payload: &Payload) -> Result<Given, ExecutorError> {
+pub(super) fn read(payload: &Payload) -> Result<Given, Fault> {
     let json = match payload {
         Payload::Text(text) => return Ok(Given::Text(text.clone())),
         Payload::Json(json) => json,
@@ -37,12 +79,12 @@ pub(super) fn read(payload: &Payload) -> Result<Given, ExecutorError> {
     }
 }
 
-pub(super) fn bad(reason: &str) -> ExecutorError {
-    ExecutorError::BadPayload { reason: reason.to_owned() }
+pub(super) fn bad(rule: &str) -> Fault {
+    bad_field("", rule)
 }
 
-fn bad_field(name: &str, rule: &str) -> ExecutorError {
-    ExecutorError::BadPayload { reason: format!("field {name}: {rule}") }
+fn bad_field(name: &str, rule: &str) -> Fault {
+    Fault { field: name.to_owned(), rule: rule.to_owned() }
 }
 
 /// The fields of a payload; each is taken out once.
@@ -57,14 +99,14 @@ impl Fields {
         self.fields.remove(name).filter(|value| !value.is_null())
     }
 
-    pub(super) fn boolean(&mut self, name: &str) -> Result<Option<bool>, ExecutorError> {
+    pub(super) fn boolean(&mut self, name: &str) -> Result<Option<bool>, Fault> {
         self.any(name)
             .map(|value| value.as_bool().ok_or_else(|| bad_field(name, "must be true or false")))
             .transpose()
     }
 
     /// Text without a NUL, which no program can be given.
-    pub(super) fn text(&mut self, name: &str) -> Result<Option<String>, ExecutorError> {
+    pub(super) fn text(&mut self, name: &str) -> Result<Option<String>, Fault> {
         match self.any(name) {
             None => Ok(None),
             Some(Value::String(text)) if text.contains('\0') => Err(bad_field(name, "must not contain NUL")),
@@ -73,7 +115,7 @@ impl Fields {
         }
     }
 
-    pub(super) fn texts(&mut self, name: &str) -> Result<Option<Vec<String>>, ExecutorError> {
+    pub(super) fn texts(&mut self, name: &str) -> Result<Option<Vec<String>>, Fault> {
         let Some(value) = self.any(name) else { return Ok(None) };
         let Value::Array(items) = value else { return Err(bad_field(name, "must be a list of strings")) };
         let text = |item| match item {
@@ -85,7 +127,7 @@ impl Fields {
     }
 
     /// An object whose values are strings, in its order.
-    pub(super) fn pairs(&mut self, name: &str) -> Result<Vec<(String, String)>, ExecutorError> {
+    pub(super) fn pairs(&mut self, name: &str) -> Result<Vec<(String, String)>, Fault> {
         let Some(value) = self.any(name) else { return Ok(Vec::new()) };
         let rule = "must be an object whose values are strings";
         let Value::Object(pairs) = value else { return Err(bad_field(name, rule)) };
@@ -97,7 +139,7 @@ impl Fields {
     }
 
     /// Variables for a command.
-    pub(super) fn env(&mut self) -> Result<Vec<(String, String)>, ExecutorError> {
+    pub(super) fn env(&mut self) -> Result<Vec<(String, String)>, Fault> {
         let env = self.pairs("env")?;
         for (name, value) in &env {
             let field = format!("env.{name}");
@@ -115,7 +157,7 @@ impl Fields {
     }
 
     /// All has been taken; what is left is a mistake.
-    pub(super) fn end(self, known: &str) -> Result<(), ExecutorError> {
+    pub(super) fn end(self, known: &str) -> Result<(), Fault> {
         match self.fields.keys().next() {
             Some(name) => Err(bad_field(name, &format!("is not known; there are {known}"))),
             None => Ok(()),
@@ -124,6 +166,6 @@ impl Fields {
 }
 
 /// For rules that only one executor has.
-pub(super) fn rule<T>(name: &str, rule: &str) -> Result<T, ExecutorError> {
+pub(super) fn rule<T>(name: &str, rule: &str) -> Result<T, Fault> {
     Err(bad_field(name, rule))
 }

@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use tasklane_core::message::Dispatch;
+use tasklane_core::task::Payload;
 use tasklane_ports::{Execution, Executor, ExecutorError};
 
 use super::CommandOptions;
 use super::command::{AttemptDir, CommandExecution, Recipe};
-use super::payload::{self, Given};
+use super::payload::{self, Fault, Given};
 use crate::guard::{Guard, Stdin};
 
 /// Runs Python scripts.
@@ -19,7 +20,7 @@ pub struct Python {
 }
 
 #[derive(Debug)]
-struct Order {
+pub(super) struct Order {
     program: Program,
     args: Vec<String>,
     env: Vec<(String, String)>,
@@ -39,8 +40,8 @@ impl Python {
     }
 }
 
-fn read(dispatch: &Dispatch) -> Result<Order, ExecutorError> {
-    let mut fields = match payload::read(payload::body(dispatch)?.given())? {
+pub(super) fn read(payload: &Payload) -> Result<Order, Fault> {
+    let mut fields = match payload::read(payload)? {
         Given::Text(script) if script.trim().is_empty() => return Err(payload::bad("the script is empty")),
         Given::Text(script) => {
             return Ok(Order {
@@ -71,11 +72,11 @@ fn read(dispatch: &Dispatch) -> Result<Order, ExecutorError> {
 #[async_trait]
 impl Executor for Python {
     fn check(&self, dispatch: &Dispatch) -> Result<(), ExecutorError> {
-        read(dispatch).map(drop)
+        Ok(read(payload::given(dispatch)?).map(drop)?)
     }
 
     async fn prepare(&self, dispatch: &Dispatch) -> Result<Box<dyn Execution>, ExecutorError> {
-        let Order { program, args, env, stdin } = read(dispatch)?;
+        let Order { program, args, env, stdin } = read(payload::given(dispatch)?)?;
         let dir = AttemptDir::make(&self.guard, dispatch)?;
         let file = match program {
             // A file, so that a traceback shows the lines.

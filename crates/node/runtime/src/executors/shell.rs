@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use tasklane_core::message::Dispatch;
+use tasklane_core::task::Payload;
 use tasklane_ports::{Execution, Executor, ExecutorError};
 
 use super::CommandOptions;
 use super::command::{AttemptDir, CommandExecution, Recipe};
-use super::payload::{self, Given};
+use super::payload::{self, Fault, Given};
 use crate::guard::{Guard, Stdin};
 
 /// The longest script that can be an argument; the kernel takes 128 KiB with the NUL at its end.
@@ -28,7 +29,7 @@ enum Work {
 }
 
 #[derive(Debug)]
-struct Order {
+pub(super) struct Order {
     work: Work,
     env: Vec<(String, String)>,
     cwd: Option<String>,
@@ -42,8 +43,8 @@ impl Shell {
     }
 }
 
-fn read(dispatch: &Dispatch) -> Result<Order, ExecutorError> {
-    let mut fields = match payload::read(payload::body(dispatch)?.given())? {
+pub(super) fn read(payload: &Payload) -> Result<Order, Fault> {
+    let mut fields = match payload::read(payload)? {
         Given::Text(script) if script.trim().is_empty() => return Err(payload::bad("the script is empty")),
         Given::Text(script) if script.contains('\0') => return Err(payload::bad("must not contain NUL")),
         Given::Text(script) => {
@@ -66,11 +67,11 @@ fn read(dispatch: &Dispatch) -> Result<Order, ExecutorError> {
 #[async_trait]
 impl Executor for Shell {
     fn check(&self, dispatch: &Dispatch) -> Result<(), ExecutorError> {
-        read(dispatch).map(drop)
+        Ok(read(payload::given(dispatch)?).map(drop)?)
     }
 
     async fn prepare(&self, dispatch: &Dispatch) -> Result<Box<dyn Execution>, ExecutorError> {
-        let Order { work, env, cwd, stdin } = read(dispatch)?;
+        let Order { work, env, cwd, stdin } = read(payload::given(dispatch)?)?;
         let dir = AttemptDir::make(&self.guard, dispatch)?;
         let shell = self.options.shell.clone();
         let argv = match work {

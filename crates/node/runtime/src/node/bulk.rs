@@ -13,9 +13,13 @@
 //! before it is stopped. So tasks that are being stopped are looked at again while the operation goes on, and waited for
 //! at its end. What follows a crash begins with the first page that had such a task.
 //!
+//! A part of a run or a map is run again with it: the new run takes over what succeeded. All parts of one run or map lead to
+//! one new one, whose request id is made of the operation and the old one. A task of a job is run again alone, because a job
+//! takes nothing over. A part of a run or map that has not ended is counted as not done, with the reason.
+//!
 //! A store that cannot be used at the moment ends the attempt, and the next one goes on. A full queue is waited for.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -35,7 +39,8 @@ use tokio::time::Instant;
 use crate::clock;
 use crate::request::{RetryRequest, TaskRequest};
 
-use super::{Node, Retry, SubmitError, WEBHOOK_TYPE};
+use super::wholes::TAKEN;
+use super::{Definition, JOB_TYPE, Node, Retry, SubmitError, WEBHOOK_TYPE};
 
 /// Task type and queue of such operations.
 pub const BULK_TYPE: &str = "tasklane.bulk";
@@ -84,6 +89,9 @@ struct Spec {
     created_from: Option<Timestamp>,
     /// Tasks that came later than the operation are not touched.
     created_before: Timestamp,
+    /// Tasks run again by the latest definition of their type or workflow.
+    #[serde(default)]
+    latest: bool,
 }
 
 /// Where an operation stands: kept as its progress and, at the end, as its result.
@@ -92,6 +100,12 @@ struct Tally {
     matched: u64,
     done: u64,
     failed: u64,
+    /// Tasks that were run again with the run or map that they are a part of.
+    #[serde(default)]
+    with_whole: u64,
+    /// Why the first task was not run again that was not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    refusal: Option<String>,
     /// Which task was looked at last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     after: Option<(Timestamp, TaskId)>,
@@ -105,6 +119,10 @@ struct Tally {
 struct Outcome {
     done: u64,
     failed: u64,
+    /// Tasks that were run again with the run or map that they are a part of.
+    with_whole: u64,
+    /// Why the first task was not run again that was not.
+    refusal: Option<String>,
     /// They are being stopped.
     open: Vec<TaskId>,
     /// Their lane has not said anything yet.
@@ -175,12 +193,14 @@ impl Node {
         }
     }
 
-    /// Begins an operation on all tasks of a filter that are there now. Durable when it returns.
+    /// Begins an operation on all tasks of a filter that are there now. Durable when it returns. With `latest`, tasks run
+    /// again by the latest definition of their type or workflow.
     pub async fn bulk(
         &self,
         namespace: &Name,
         action: BulkAction,
         filter: TaskFilter,
+        latest: bool,
     ) -> Result<TaskId, SubmitError> {
         let now = clock::wall() + Duration::from_micros(1);
         let spec = Spec {
@@ -195,6 +215,7 @@ impl Node {
             metadata: filter.metadata,
             created_from: filter.created_from,
             created_before: filter.created_before.map_or(now, |before| before.min(now)),
+            latest,
         };
         let payload = Payload::Json(serde_json::to_string(&spec).expect("a spec can be written"));
         let name = match action {
@@ -226,6 +247,7 @@ impl Node {
         let tally: Tally =
             tally.or_else(|| progress_of(view.row.state.progress.as_deref())).unwrap_or_default();
         let error = view.row.state.error.as_ref().map(|error| error.message.clone());
+        let message = error.unwrap_or_else(|| tally.remarks());
         Ok(Some(BulkStatus {
             id,
             action: spec.action,
@@ -233,8 +255,18 @@ impl Node {
             matched: tally.matched,
             done: tally.done,
             failed: tally.failed,
-            message: error.unwrap_or_default(),
+            message,
         }))
+    }
+}
+
+impl Tally {
+    /// What the counts do not show.
+    fn remarks(&self) -> String {
+        let with_whole = (self.with_whole > 0)
+            .then(|| format!("{} are parts of runs or maps, which run again as a whole", self.with_whole));
+        let refusal = self.refusal.as_ref().map(|why| format!("not done, the first of them: {why}"));
+        with_whole.into_iter().chain(refusal).collect::<Vec<_>>().join("; ")
     }
 }
 
@@ -251,8 +283,9 @@ fn progress_of(progress: Option<&Progress>) -> Option<Tally> {
 }
 
 fn wanted(action: BulkAction, task_type: Option<&Name>, row: &TaskRow) -> bool {
-    // Operations do not act on operations, least of all on themselves. A part is run again with its whole.
-    let alone = action == BulkAction::Cancel || row.state.part.is_none();
+    // Operations do not act on operations, least of all on themselves. What only takes an id never was to run.
+    let takes_id = row.state.part.as_ref().is_some_and(|part| part.name.starts_with(TAKEN));
+    let alone = action == BulkAction::Cancel || !takes_id;
     // What is delivered is meant only where that is said.
     let meant = row.head.task_type.as_str() != WEBHOOK_TYPE || task_type == Some(&row.head.task_type);
     action.applies(row.state.status) && row.head.task_type.as_str() != BULK_TYPE && alone && meant
@@ -348,7 +381,7 @@ fn written(tally: &Tally) -> String {
 impl Operation {
     async fn work(&self, attempt: &dyn Attempt) -> Result<Tally, Trouble> {
         let (mut tally, begun_at) = self.resume().await?;
-        let mut waited = BTreeMap::new();
+        let mut retries = Retries::default();
         let mut pages = VecDeque::<OpenPage>::new();
         loop {
             let before_page = Tally { again_from: None, ..tally.clone() };
@@ -360,10 +393,12 @@ impl Operation {
                 page.tasks.iter().filter(|row| wanted(self.spec.action, task_type, row)).collect()
             };
             let before = page.tasks.iter().filter(|row| self.cancelled_before(row, begun_at)).count() as u64;
-            let Outcome { done, failed, open, .. } = match self.spec.action {
+            let Outcome { done, failed, open, with_whole, refusal, .. } = match self.spec.action {
                 BulkAction::Cancel => self.cancel(&rows).await?,
-                BulkAction::Retry => self.retry(&rows, &mut waited).await?,
+                BulkAction::Retry => self.retry(&rows, &mut retries).await?,
             };
+            tally.with_whole += with_whole;
+            tally.refusal = tally.refusal.take().or(refusal);
             tally.matched += rows.len() as u64 + before;
             tally.done += done + before;
             tally.failed += failed;
@@ -499,42 +534,121 @@ impl Operation {
         Ok(outcome)
     }
 
-    /// `waited` is how long each queue has been waited for since it took a task.
-    async fn retry(
-        &self,
-        rows: &[&TaskRow],
-        waited: &mut BTreeMap<QueueKey, Duration>,
-    ) -> Result<Outcome, Trouble> {
-        let mut done = 0;
+    async fn retry(&self, rows: &[&TaskRow], retries: &mut Retries) -> Result<Outcome, Trouble> {
+        let mut outcome = Outcome::default();
         for row in rows {
-            let request_id = format!("{BULK_TYPE}:{}:{}", self.id, row.id);
-            loop {
-                match self.node.retry(&self.namespace, row.id, Some(request_id.clone())).await {
-                    Ok(Retry::Created(_)) => {
-                        waited.remove(&row.head.queue);
-                        done += 1;
+            let (target, unfinished) = self.target(row, retries).await?;
+            let answer = match (unfinished, retries.wholes.get(&target)) {
+                (Some(status), _) => Err(format!("it is a part of {target}, which is {status}")),
+                (None, Some(answer)) => answer.clone(),
+                (None, None) => {
+                    let answer = self.retry_one(target, &row.head.queue, retries).await?;
+                    if target != row.id || row.state.whole {
+                        retries.remember(target, answer.clone());
                     }
-                    Err(SubmitError::QueueFull { queue, retry_after }) => {
-                        let waited = waited.entry(queue).or_default();
-                        if *waited < FULL_PATIENCE {
-                            *waited += retry_after;
-                            tokio::time::sleep(retry_after).await;
-                            continue;
-                        }
-                    }
-                    Err(SubmitError::Store(error)) if error.is_retryable() => {
-                        return Err(Trouble::Store(error));
-                    }
-                    // It is gone, runs, or will not be taken: this one, and not the others.
-                    Ok(Retry::NotFound | Retry::Unfinished(_) | Retry::Removed)
-                    | Err(
-                        SubmitError::Store(_) | SubmitError::Invalid(_) | SubmitError::RequestIdReused { .. },
-                    ) => {}
+                    answer
                 }
-                break;
+            };
+            match answer {
+                Ok(()) => {
+                    outcome.done += 1;
+                    outcome.with_whole += u64::from(target != row.id);
+                }
+                Err(why) => {
+                    outcome.failed += 1;
+                    outcome.refusal.get_or_insert_with(|| format!("{}: {why}", row.id));
+                }
             }
         }
-        Ok(Outcome { done, failed: rows.len() as u64 - done, ..Outcome::default() })
+        Ok(outcome)
+    }
+
+    /// The task that runs again for another: itself, or the outermost run or map that it is a part of. Answers the status
+    /// of that one too if it has not ended.
+    async fn target(
+        &self,
+        row: &TaskRow,
+        retries: &mut Retries,
+    ) -> Result<(TaskId, Option<Status>), StoreError> {
+        let Some(part) = &row.state.part else { return Ok((row.id, None)) };
+        let (mut of, mut target) = (Some(part.of), (row.id, None));
+        if let Some(outermost) = retries.outermost.get(&part.of) {
+            return Ok(outermost.map_or(target, |outermost| (outermost, None)));
+        }
+        while let Some(whole) = of {
+            let Some(view) = self.node.task(&self.namespace, whole).await? else { break };
+            if view.row.head.task_type.as_str() == JOB_TYPE {
+                break;
+            }
+            let status = view.row.state.status;
+            target = (whole, (!status.is_final()).then_some(status));
+            of = view.row.state.part.map(|part| part.of);
+        }
+        if target.1.is_none() {
+            retries.outermost.insert(part.of, (target.0 != row.id).then_some(target.0));
+        }
+        Ok(target)
+    }
+
+    /// Runs one task again. The inner error is why it is not.
+    async fn retry_one(
+        &self,
+        id: TaskId,
+        queue: &QueueKey,
+        retries: &mut Retries,
+    ) -> Result<Result<(), String>, Trouble> {
+        let request_id = format!("{BULK_TYPE}:{}:{id}", self.id);
+        let definition = if self.spec.latest { Definition::Latest } else { Definition::Stored };
+        loop {
+            let answer = self.node.retry_by(&self.namespace, id, Some(request_id.clone()), &definition).await;
+            return Ok(match answer {
+                Ok(Retry::Created(_)) => {
+                    retries.waited.remove(queue);
+                    Ok(())
+                }
+                Err(SubmitError::QueueFull { queue, retry_after }) => {
+                    let full = format!("the queue {queue} is full");
+                    let waited = retries.waited.entry(queue).or_default();
+                    if *waited < FULL_PATIENCE {
+                        *waited += retry_after;
+                        tokio::time::sleep(retry_after).await;
+                        continue;
+                    }
+                    Err(full)
+                }
+                Err(SubmitError::Store(error)) if error.is_retryable() => return Err(Trouble::Store(error)),
+                // It is gone, runs, or will not be taken: this one, and not the others.
+                Ok(Retry::NotFound) => Err("it is gone".to_owned()),
+                Ok(Retry::Unfinished(status)) => Err(format!("it is {status}")),
+                Ok(Retry::Removed) => Err("its payload was removed when its retention was over".to_owned()),
+                Err(
+                    error @ (SubmitError::Store(_)
+                    | SubmitError::Invalid(_)
+                    | SubmitError::RequestIdReused { .. }),
+                ) => Err(error.to_string()),
+            });
+        }
+    }
+}
+
+/// What an operation remembers of what it has run again.
+#[derive(Debug, Default)]
+struct Retries {
+    /// How long each queue has been waited for since it took a task.
+    waited: BTreeMap<QueueKey, Duration>,
+    /// For each run or map that has ended, the outermost of those around it; `None` if its parts run again alone.
+    outermost: HashMap<TaskId, Option<TaskId>>,
+    /// What came of runs and maps.
+    wholes: HashMap<TaskId, Result<(), String>>,
+}
+
+impl Retries {
+    fn remember(&mut self, whole: TaskId, answer: Result<(), String>) {
+        if self.wholes.len() >= OPEN_MAX {
+            self.wholes.clear();
+            self.outermost.clear();
+        }
+        self.wholes.insert(whole, answer);
     }
 }
 

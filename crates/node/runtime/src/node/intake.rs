@@ -185,7 +185,10 @@ async fn settle(
 }
 
 fn read(message: &IntakeMessage) -> Result<TaskRequest, String> {
-    let mut request = TaskRequest::from_json(&message.body).map_err(|error| error.to_string())?;
+    let mut request = TaskRequest::from_json(&message.body).map_err(|error| match error.field.as_str() {
+        "" => format!("the message must be one JSON object: {}", error.message),
+        _ => error.to_string(),
+    })?;
     request.request_id.get_or_insert_with(|| format!("intake:{}", message.id));
     Ok(request)
 }

@@ -63,10 +63,36 @@ pub struct TornDown {
 
 /// The payload of a job.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct JobSpec {
-    root: NewTask,
+pub(super) struct JobSpec {
+    pub(super) root: NewTask,
     /// By task type, as they were put.
-    analyzers: BTreeMap<Name, Box<RawValue>>,
+    pub(super) analyzers: BTreeMap<Name, Box<RawValue>>,
+}
+
+impl JobSpec {
+    /// A job that does the same as another: its root is another task.
+    pub(super) fn again(payload: &str, job: TaskId) -> Option<Self> {
+        let mut spec: Self = serde_json::from_str(payload).ok()?;
+        let request_id = part_request_id(job, ROOT);
+        let now = clock::wall();
+        (spec.root.created_at, spec.root.due, spec.root.unique) = (now, now, None);
+        spec.root.id =
+            TaskId::from_request(spec.root.id.lane(), &spec.root.spec.head.queue, None, &request_id);
+        let body = Arc::make_mut(&mut spec.root.spec.body);
+        (body.request_id, body.parent) = (Some(request_id), Some(job));
+        Some(spec)
+    }
+
+    /// The payload of the job.
+    pub(super) fn payload(&self) -> Result<Payload, SubmitError> {
+        let payload = serde_json::to_string(self);
+        let payload = payload.map_err(|error| StoreError::corrupt(error.to_string()))?;
+        if payload.len() > RequestLimits::PAYLOAD_BYTES_CAP {
+            let rule = "must be smaller: with all analyzers the job becomes too large";
+            return Err(FieldError::invalid("payload", rule).into());
+        }
+        Ok(Payload::Json(payload))
+    }
 }
 
 fn analyzer_key(namespace: &Name, task_type: &Name) -> DocumentKey {
@@ -245,34 +271,26 @@ impl Node {
         };
         let root = self.place_one(namespace, root).await?;
         let (held, queue) = (root.unique.clone(), root.spec.head.queue.queue.clone());
+        let analyzers = self.analyzers_now(namespace).await?;
+        let payload = JobSpec { root, analyzers }.payload()?;
+        // Of two requests with one unique key, the second is answered with the job of the first.
+        job.unique = held.map(|unique| unique_in(&queue, &unique));
+        Arc::make_mut(&mut job.spec.body).payload = payload;
+        Ok(job)
+    }
+
+    /// All analyzers of a namespace, by task type.
+    pub(super) async fn analyzers_now(
+        &self,
+        namespace: &Name,
+    ) -> Result<BTreeMap<Name, Box<RawValue>>, StoreError> {
         let mut analyzers = BTreeMap::new();
         for Named { id, json, .. } in self.all_named(DocumentKind::Analyzer, namespace).await? {
             let raw = RawValue::from_string(json).map_err(|error| StoreError::corrupt(error.to_string()))?;
             analyzers.insert(id, raw);
         }
-        let payload = serde_json::to_string(&JobSpec { root, analyzers });
-        let payload = payload.map_err(|error| StoreError::corrupt(error.to_string()))?;
-        if payload.len() > RequestLimits::PAYLOAD_BYTES_CAP {
-            let rule = "must be smaller: with all analyzers the job becomes too large";
-            return Err(FieldError::invalid("payload", rule).into());
-        }
-        // Of two requests with one unique key, the second is answered with the job of the first.
-        job.unique = held.map(|unique| unique_in(&queue, &unique));
-        Arc::make_mut(&mut job.spec.body).payload = Payload::Json(payload);
-        Ok(job)
+        Ok(analyzers)
     }
-}
-
-/// The payload of a job that does the same as another: its root is another task.
-pub(super) fn again(payload: &str, job: TaskId) -> Option<Payload> {
-    let mut spec: JobSpec = serde_json::from_str(payload).ok()?;
-    let request_id = part_request_id(job, ROOT);
-    let now = clock::wall();
-    (spec.root.created_at, spec.root.due, spec.root.unique) = (now, now, None);
-    spec.root.id = TaskId::from_request(spec.root.id.lane(), &spec.root.spec.head.queue, None, &request_id);
-    let body = Arc::make_mut(&mut spec.root.spec.body);
-    (body.request_id, body.parent) = (Some(request_id), Some(job));
-    serde_json::to_string(&spec).ok().map(Payload::Json)
 }
 
 /// What is known of a part.
@@ -723,7 +741,8 @@ impl Drive for JobNow {
     fn progress(&self) -> Progress {
         let JobCounts { total, open, unanalyzed, .. } = self.counts();
         let ended = total - open;
-        let percent = u8::try_from(100 * ended / total.max(1)).ok();
+        let analyzed = ended.saturating_sub(unanalyzed);
+        let percent = u8::try_from(100 * analyzed / total.max(1)).ok();
         Progress { percent, message: format!("{ended} of {total} tasks, {unanalyzed} unanalyzed") }
     }
 }

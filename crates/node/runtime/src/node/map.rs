@@ -19,8 +19,8 @@ use tasklane_ports::{Attempt, Execution, Executor, ExecutorError, StoreError, Ta
 use tasklane_workflow::{Fan, Part};
 
 use crate::request::{
-    Context, FieldError, MapRequest, Over, Scope, TaskRequest, canonical, check_count, code, payload_of,
-    render_payload, render_value,
+    Context, FieldError, MapRequest, Over, Scope, TaskRequest, canonical, check_count, check_unrendered,
+    code, payload_of, render_payload, render_texts, render_value, render_whole_texts,
 };
 
 use super::wholes::{
@@ -51,6 +51,9 @@ struct MapSpec {
     each: Each,
     /// Metadata of all parts.
     metadata: std::collections::BTreeMap<String, String>,
+    /// Names, labels, hash keys and metadata of parts hold expressions too. Not so in what earlier versions stored.
+    #[serde(default)]
+    texts: bool,
     /// What expressions are worked out of, besides the item.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     context: Option<Value>,
@@ -97,7 +100,10 @@ impl Node {
         let map = MapRequest::from_json(&fan.json)?;
         if fan.context.is_none() {
             map.check(&fan.over, &Scope::default())?;
+            check_unrendered(&request)?;
         }
+        let context = context_of(fan.context.as_ref());
+        let unfit = |rule: String| FieldError::invalid("map", rule);
         // Its parts are made later: what is wrong with all of them is better told now.
         self.check_parts(namespace, &map).await?;
         let each = match fan.over {
@@ -113,13 +119,16 @@ impl Node {
             Over::Shards(count) => Each::Shards(count),
             Over::Workers => {
                 let executor = self.executor_type(namespace, &map.task.task_type).await?;
-                Each::Workers(self.able_workers(&executor, &map.task))
+                let mut task = map.task.clone();
+                render_whole_texts(&mut task, &context).map_err(unfit)?;
+                Each::Workers(self.able_workers(&executor, &task))
             }
         };
         let spec = MapSpec {
             task: without_items(&fan.json)?,
             each,
             metadata: request.metadata.clone(),
+            texts: true,
             context: fan.context,
             takes_over: None,
         };
@@ -137,6 +146,7 @@ impl Node {
             .into());
         }
         let identity = Some(canonical(&fan.json));
+        render_whole_texts(&mut request, &context).map_err(unfit)?;
         request.also_told = self.told_by_queue(namespace, &request).await?;
         Ok(TaskRequest { identity, ..whole_of(MAP_TYPE, &request, payload) })
     }
@@ -362,6 +372,9 @@ impl Mapped {
         let mut request = map.task.clone();
         request.payload = map.payload_of(&item, &context).map_err(wrong)?;
         request.metadata.clone_from(&self.spec.metadata);
+        if self.spec.texts {
+            render_texts(&mut request, &context).map_err(wrong)?;
+        }
         // The whole holds it.
         request.unique = None;
         if let Each::Workers(names) = &self.spec.each {
@@ -413,24 +426,22 @@ impl Mapped {
             }
         };
         let mut request = TaskRequest { roomy: true, ..reduce.clone() };
-        if request.payload == Payload::default() {
-            request.payload = payload_of(Value::Object(given));
-            return Ok(Ok(request));
-        }
         let mut context = self.context.clone();
         for name in ["failed", "results", "resultsFrom", "succeeded", "total"] {
-            if let Some(value) = given.remove(name) {
-                context.put(name, value);
+            if let Some(value) = given.get(name) {
+                context.put(name, value.clone());
             }
         }
-        let rendered = render_payload(&request.payload, &context);
-        Ok(match rendered {
-            Ok(payload) => {
-                request.payload = payload;
-                Ok(request)
-            }
-            Err(message) => Err(TaskError::new("expression", message).bounded()),
-        })
+        let rendered = if request.payload == Payload::default() {
+            Ok(payload_of(Value::Object(given)))
+        } else {
+            render_payload(&request.task_type, &request.payload, &context)
+        };
+        let rendered = rendered.and_then(|payload| {
+            request.payload = payload;
+            if self.spec.texts { render_texts(&mut request, &context) } else { Ok(()) }
+        });
+        Ok(rendered.map(|()| request).map_err(|message| TaskError::new("expression", message).bounded()))
     }
 
     async fn begin_reduce(&mut self, driver: &Driver) -> Result<Option<Duration>, Trouble> {
@@ -607,18 +618,17 @@ impl Drive for Mapped {
             return Ok(None);
         }
         let mut data = self.counts();
-        match &self.reduce {
-            Reduce::Done(answer) => _ = data.insert("reduced".to_owned(), answer.clone()),
-            Reduce::None | Reduce::Open(_) | Reduce::Failed(_) => {
-                match self.results(&driver.node, RESULT_BYTES_MAX).await? {
-                    Some(results) => data.insert("results".to_owned(), results),
-                    None => data.insert(
-                        "resultsFrom".to_owned(),
-                        json!(format!("/api/v1/tasks/{}/parts", driver.id)),
-                    ),
-                };
-            }
+        let mut bytes_max = RESULT_BYTES_MAX;
+        if let Reduce::Done(answer) = &self.reduce {
+            bytes_max = bytes_max.saturating_sub(answer.to_string().len());
+            data.insert("reduced".to_owned(), answer.clone());
         }
+        match self.results(&driver.node, bytes_max).await? {
+            Some(results) => data.insert("results".to_owned(), results),
+            None => {
+                data.insert("resultsFrom".to_owned(), json!(format!("/api/v1/tasks/{}/parts", driver.id)))
+            }
+        };
         let data = Value::Object(data).to_string();
         let failure = match (&self.reduce, &self.failure) {
             (Reduce::Failed(error), _) => Some(error.clone()),

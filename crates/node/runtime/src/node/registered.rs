@@ -61,6 +61,18 @@ pub(super) struct Types {
     pub(super) analyzed: HashSet<Name>,
 }
 
+impl Types {
+    /// Whether an executor is registered for a type.
+    pub(super) fn is_registered(&self, task_type: &Name) -> bool {
+        self.executors.contains_key(task_type)
+    }
+
+    /// All types for which an executor is registered.
+    pub(super) fn registered(&self) -> impl Iterator<Item = &str> {
+        self.executors.keys().map(Name::as_str)
+    }
+}
+
 /// The task types that are registered, as far as they were read.
 #[derive(Debug, Default)]
 pub(super) struct TypeCache(Mutex<HashMap<Name, (Instant, Arc<Types>)>>);

@@ -55,6 +55,15 @@ pub struct NamedSchedule {
     pub schedule: Schedule,
 }
 
+/// How the task of a fire stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FireEnd {
+    /// Its status.
+    pub status: Status,
+    /// When it ended, if it has.
+    pub ended_at: Option<Timestamp>,
+}
+
 /// What a backfill does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BackfillPlan {
@@ -136,6 +145,7 @@ impl Node {
         id: &Name,
         request: &ScheduleRequest,
     ) -> Result<(NamedSchedule, bool), ScheduleError> {
+        self.check_target(namespace, &request.target).await?;
         // Whether its task could be taken in now is the best guess at whether it can be later.
         self.placed(namespace, request.target.clone()).await?;
         let key = key_of(namespace, id);
@@ -296,6 +306,18 @@ impl Node {
             Ok(NamedSchedule { id: key.id, schedule })
         });
         named.collect()
+    }
+
+    /// How tasks of fires stand, of those that are still stored.
+    pub async fn fire_ends(&self, tasks: &[TaskId]) -> Result<BTreeMap<TaskId, FireEnd>, StoreError> {
+        let mut ends = BTreeMap::new();
+        for ids in tasks.chunks(PAGE) {
+            for view in self.0.parts.store.tasks(ids).await?.into_iter().flatten() {
+                let state = &view.row.state;
+                ends.insert(view.row.id, FireEnd { status: state.status, ended_at: state.finished_at });
+            }
+        }
+        Ok(ends)
     }
 
     async fn read_schedule(&self, key: &DocumentKey) -> Result<Option<Work>, StoreError> {
@@ -579,6 +601,9 @@ fn enable(schedule: &mut Schedule, enabled: Option<bool>, times: &Times, now: Ti
 fn never(rule: &Rule) -> FieldError {
     match rule.when {
         When::At(_) => FieldError::invalid("at", "must be in the future, and between from and until"),
+        When::Quartz(_) if rule.until.is_none() => {
+            FieldError::invalid("cron", "has no time to come: its years have passed; write later ones, or *")
+        }
         _ => FieldError::invalid("until", "must be so late that there is a time before it"),
     }
 }

@@ -105,7 +105,7 @@ impl Node {
                 (Err(error), _) => Err(error.into()),
                 // A store that does not answer is not waited for by each of them.
                 (Ok(()), Some(away)) => Err(SubmitError::Store(Arc::clone(away))),
-                (Ok(()), None) => self.place(namespace, request).await,
+                (Ok(()), None) => self.place_sent(namespace, request).await,
             };
             match placed {
                 Ok(task) => lanes.entry(task.id.lane()).or_default().push((at, task)),
@@ -127,6 +127,12 @@ impl Node {
             answers[at] = Some(answer);
         }
         answers.into_iter().map(|answer| answer.expect("every request was answered")).collect()
+    }
+
+    /// Turns a request of a client into a task, if its type and payload can be right.
+    async fn place_sent(&self, namespace: &Name, request: TaskRequest) -> Result<NewTask, SubmitError> {
+        self.check_sent(namespace, &request).await?;
+        self.place(namespace, request).await
     }
 
     /// Turns a request into a task of its queue's lane: it may become many, or a job.

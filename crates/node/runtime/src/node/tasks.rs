@@ -1,26 +1,21 @@
 //! Questions and commands about single tasks.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use tasklane_core::command::Command;
-use tasklane_core::id::{AttemptNo, LaneId, Name, TaskId};
+use tasklane_core::id::{AttemptNo, Name, TaskId};
 use tasklane_core::lane::{Explanation, Reason};
 use tasklane_core::status::Status;
-use tasklane_core::task::{
-    AttemptRecord, Fingerprint, NewTask, Payload, TaskBody, TaskRow, TaskSpec, Unique,
-};
+use tasklane_core::task::{AttemptRecord, TaskRow};
 use tasklane_ports::{
     AttemptList, LogChunk, LogPosition, StoreError, TaskCursor, TaskFilter, TaskList, TaskPage, TaskView,
 };
 use tokio::time::Instant;
 
-use crate::clock;
 use crate::hub::Follow;
-use crate::request::TaskRequest;
 
 use super::wholes::TAKEN;
-use super::{BULK_TYPE, JOB_TYPE, Node, SubmitError, Submitted, WEBHOOK_TYPE, job};
+use super::{BULK_TYPE, Node};
 
 /// What became of a request to cancel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,26 +30,10 @@ pub enum Cancel {
     Finished(Status),
 }
 
-/// What became of a request to run a finished task again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Retry {
-    /// There is no such task.
-    NotFound,
-    /// It has not finished.
-    Unfinished(Status),
-    /// Its payload has been removed already.
-    Removed,
-    /// A new task with the same spec.
-    Created(Submitted),
-}
-
 /// A page of output ends when it has this many bytes: many readers at once must not fill the memory.
 const LOG_PAGE_BYTES: usize = 128 << 10;
 /// Chunks read at once.
 const LOG_STEP: usize = 8;
-
-/// The version of the fingerprints of retries: another kind of request than a submit, so never equal to one.
-const RETRY_FINGERPRINT: u8 = Fingerprint::RETRY | 1;
 
 /// A place in the list of the parts of a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,58 +110,6 @@ impl Node {
         }
     }
 
-    /// Runs a finished task again, as a new one.
-    pub async fn retry(
-        &self,
-        namespace: &Name,
-        id: TaskId,
-        request_id: Option<String>,
-    ) -> Result<Retry, SubmitError> {
-        let Some(view) = self.task(namespace, id).await? else { return Ok(Retry::NotFound) };
-        if !view.row.state.status.is_final() {
-            return Ok(Retry::Unfinished(view.row.state.status));
-        }
-        let Some(body) = &view.row.body else { return Ok(Retry::Removed) };
-        // What is delivered again is still about the same task.
-        let parent = if view.row.head.task_type.as_str() == WEBHOOK_TYPE { body.parent } else { Some(id) };
-        let archived = self.is_archived(body.whole, &view.row.head.task_type);
-        let mut body = TaskBody { request_id, parent, part: None, archived, ..(**body).clone() };
-        if body.whole {
-            take_over(&mut body.payload, id);
-        }
-        let (head, now) = (view.row.head, clock::wall());
-        let lane = id.lane();
-        let policy = self.known(&head.queue).await?.policy;
-        let head = Arc::new(TaskRequest::again(&head, &body, &policy));
-        let unique = body.unique.as_ref().map(|unique| Unique::taken(unique, now));
-        let new = match &body.request_id {
-            Some(request_id) => TaskId::from_request(lane, &head.queue, None, request_id),
-            None => TaskId::from_time(lane, now, rand::random()),
-        };
-        if head.task_type.as_str() == JOB_TYPE
-            && let Some(payload) = job::again(body.payload.as_str(), new)
-        {
-            body.payload = payload;
-        }
-        let (_, low) = id.0.as_u64_pair();
-        let mut task = NewTask {
-            id: new,
-            spec: TaskSpec { head, body: Arc::new(body) },
-            created_at: now,
-            due: now,
-            fingerprint: Fingerprint { version: RETRY_FINGERPRINT, hash: low },
-            queue_len_max: policy.len_max,
-            unique,
-        };
-        let mut answer = self.submit_one_to(lane, task.clone()).await;
-        // A key that is held for a time is held by the task itself, whatever became of it: to run it again is asked for.
-        if matches!(&answer, Ok(submitted) if submitted.id == id) {
-            task.unique = None;
-            answer = self.submit_one_to(lane, task).await;
-        }
-        answer.map(Retry::Created)
-    }
-
     /// The parts of a whole, with what they answered: the newest first, those that it has taken over last.
     pub async fn parts(
         &self,
@@ -223,20 +150,21 @@ impl Node {
         Ok(wholes)
     }
 
-    async fn submit_one_to(&self, lane: LaneId, task: NewTask) -> Result<Submitted, SubmitError> {
-        self.submit_to(lane, vec![task]).await.pop().expect("one answer for one task")
-    }
-
     /// Why a task is not running. Without reasons if it runs, or has finished.
     pub async fn explain(&self, namespace: &Name, id: TaskId) -> Result<Option<Explanation>, StoreError> {
-        let Some(view) = self.task(namespace, id).await? else { return Ok(None) };
+        let Some(mut view) = self.task(namespace, id).await? else { return Ok(None) };
         let status = view.row.state.status;
         if status.is_final() {
             return Ok(Some(Explanation { status, reasons: Vec::new() }));
         }
+        self.mark_cancelling(std::slice::from_mut(&mut view.row)).await?;
+        let cancelling = view.row.state.whole && view.row.state.cancel_requested;
         let explained = self.0.parts.scheduler.explain(view.row).await;
         let mut explained =
             explained.unwrap_or_else(|| Explanation { status, reasons: vec![Reason::Loading] });
+        if cancelling && !explained.reasons.contains(&Reason::CancelRequested) {
+            explained.reasons.insert(0, Reason::CancelRequested);
+        }
         for reason in &mut explained.reasons {
             // The lane also knows the workers that servers keep for themselves.
             if let Reason::NoCapableWorker { workers, .. } = reason {
@@ -273,14 +201,4 @@ impl Node {
     pub async fn log_tail(&self, id: TaskId, limit: usize) -> Result<Vec<LogChunk>, StoreError> {
         self.0.parts.logs.tail(id, limit).await
     }
-}
-
-/// Lets a whole that runs again take over what succeeded before.
-fn take_over(payload: &mut Payload, earlier: TaskId) {
-    let Ok(mut fields) = serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(payload.as_str())
-    else {
-        return;
-    };
-    fields.insert("takesOver".to_owned(), serde_json::json!(earlier));
-    *payload = Payload::Json(serde_json::Value::Object(fields).to_string());
 }

@@ -159,6 +159,19 @@ impl Node {
         Ok(found.is_some())
     }
 
+    /// Marks runs, maps and jobs that are being cancelled: their cancel is a document, and no part of their state.
+    pub async fn mark_cancelling(&self, rows: &mut [TaskRow]) -> Result<(), StoreError> {
+        let open: Vec<usize> =
+            (0..rows.len()).filter(|&at| rows[at].state.whole && !rows[at].state.status.is_final()).collect();
+        for some in open.chunks(LOOK) {
+            let keys: Vec<DocumentKey> = some.iter().map(|&at| cancel_key(rows[at].id)).collect();
+            for (&at, found) in some.iter().zip(self.0.parts.documents.get(&keys).await?) {
+                rows[at].state.cancel_requested |= found.is_some();
+            }
+        }
+        Ok(())
+    }
+
     /// Removes what was left of a cancel, with the task.
     pub(super) async fn forget_cancel(&self, id: TaskId) -> Result<(), StoreError> {
         let key = cancel_key(id);
@@ -296,6 +309,11 @@ pub(super) trait Drive: Send + Sync {
 
     /// How far it is.
     fn progress(&self) -> Progress;
+
+    /// Its last progress is reported also if it ends before the first report is due.
+    fn reports_end(&self) -> bool {
+        false
+    }
 }
 
 /// Drives one whole.
@@ -404,7 +422,7 @@ impl Driver {
                     }
                     continue;
                 }
-                if told {
+                if told || drive.reports_end() {
                     attempt.progress(drive.progress());
                 }
                 // A cancel that was accepted is not passed over because everything has ended meanwhile.
@@ -750,22 +768,42 @@ pub(super) fn part_failed(kind: &str, name: &str, status: Status, why: &str) -> 
 /// The longest chain of wholes that take over from each other.
 const CHAIN_MAX: usize = 100;
 
+/// A whole that another takes over from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Earlier {
+    pub(super) id: TaskId,
+    /// Parts that are not what they were here in the whole that takes over.
+    pub(super) changed: Vec<String>,
+}
+
 impl Node {
     /// The whole that another takes over from, the one that this took over from, and so on.
     pub(super) async fn earlier_wholes(&self, earlier: Option<TaskId>) -> Result<Vec<TaskId>, StoreError> {
+        let runs = self.earlier_runs(earlier, Vec::new()).await?;
+        Ok(runs.into_iter().map(|run| run.id).collect())
+    }
+
+    /// The same, with what has changed from each to the next.
+    pub(super) async fn earlier_runs(
+        &self,
+        earlier: Option<TaskId>,
+        changed: Vec<String>,
+    ) -> Result<Vec<Earlier>, StoreError> {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
         struct Chain {
             takes_over: Option<TaskId>,
+            #[serde(default)]
+            changed: Vec<String>,
         }
-        let mut wholes: Vec<TaskId> = earlier.into_iter().collect();
+        let mut wholes: Vec<Earlier> = earlier.map(|id| Earlier { id, changed }).into_iter().collect();
         while let Some(last) = wholes.last()
             && wholes.len() < CHAIN_MAX
         {
-            let body = self.views(&[*last]).await?.pop().flatten().and_then(|view| view.row.body);
+            let body = self.views(&[last.id]).await?.pop().flatten().and_then(|view| view.row.body);
             let chain = body.and_then(|body| serde_json::from_str::<Chain>(body.payload.as_str()).ok());
-            let Some(next) = chain.and_then(|chain| chain.takes_over) else { break };
-            wholes.push(next);
+            let Some(Chain { takes_over: Some(id), changed }) = chain else { break };
+            wholes.push(Earlier { id, changed });
         }
         Ok(wholes)
     }

@@ -14,12 +14,15 @@ use tasklane_core::message::{Dispatch, Finish};
 use tasklane_core::status::Status;
 use tasklane_core::task::{NewTask, Progress, TaskError, TaskRow};
 use tasklane_ports::{Attempt, Execution, Executor, ExecutorError, StoreError, TaskView};
-use tasklane_workflow::{Counts, End, NodeState, Run, Skip};
+use tasklane_workflow::{Counts, End, Graph, NodeState, Run, Skip};
 
 use crate::request::{Context, FieldError, TaskRequest, Workflow, holds, node_request};
 
 use super::Node;
-use super::wholes::{AGAIN_AFTER, Begun, Drive, Driver, PAGE, Trouble, WholeEnd, part_failed, unreadable};
+use super::wholes::{
+    AGAIN_AFTER, Begun, Drive, Driver, Earlier, PAGE, Trouble, WholeEnd, part_failed, unreadable,
+};
+use super::workflows::workflow_of;
 
 /// Task type and queue of runs.
 pub const WORKFLOW_TYPE: &str = "tasklane.workflow";
@@ -36,6 +39,9 @@ pub(super) struct RunSpec {
     /// What succeeded in this run is not done again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) takes_over: Option<TaskId>,
+    /// Nodes whose definition differs from that of the run before, or that wait for such a node: they run again.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) changed: Vec<String>,
 }
 
 impl RunSpec {
@@ -44,7 +50,31 @@ impl RunSpec {
     }
 
     pub(super) fn workflow(&self) -> Result<Workflow, FieldError> {
-        Workflow::from_stored(self.workflow.as_ref().unwrap_or(&self.run).get())
+        Workflow::from_stored(self.definition())
+    }
+
+    /// The definition that the run goes by.
+    pub(super) fn definition(&self) -> &str {
+        self.workflow.as_ref().unwrap_or(&self.run).get()
+    }
+
+    /// Lets the run go by another definition. It keeps its name if the definition has none.
+    pub(super) fn redefine(&mut self, json: &str) -> Result<(), FieldError> {
+        type Fields = std::collections::BTreeMap<String, Box<RawValue>>;
+        let wrong = |error: serde_json::Error| FieldError::invalid("definition", error.to_string());
+        let (mut run, mut workflow): (Fields, Fields) = (
+            serde_json::from_str(self.run.get()).map_err(wrong)?,
+            serde_json::from_str(json).map_err(wrong)?,
+        );
+        if let Some(name) = run.get("name") {
+            workflow.entry("name".to_owned()).or_insert_with(|| name.clone());
+        }
+        for field in ["nodes", "name", "onFailure", "deadline"] {
+            run.remove(field);
+        }
+        self.run = serde_json::value::to_raw_value(&run).map_err(wrong)?;
+        self.workflow = Some(serde_json::value::to_raw_value(&workflow).map_err(wrong)?);
+        Ok(())
     }
 
     pub(super) fn input(&self) -> Value {
@@ -61,6 +91,8 @@ impl RunSpec {
 #[derive(Debug)]
 pub(super) struct RunNow {
     pub(super) workflow: Workflow,
+    /// What the run is called: after its workflow, where it was asked for by that name.
+    pub(super) name: String,
     pub(super) run: Run,
     /// The task of each node, in this run.
     tasks: Vec<Option<TaskId>>,
@@ -68,6 +100,8 @@ pub(super) struct RunNow {
     earlier: Vec<Option<TaskRow>>,
     input: Value,
     takes_over: Option<TaskId>,
+    /// Nodes that are not what they were in the run before.
+    changed: Vec<String>,
     /// Tasks that have not ended, by id: of a node, or of none if all they do is to take an id.
     open: HashMap<TaskId, Option<usize>>,
     /// What the first failure said.
@@ -87,6 +121,8 @@ impl RunNow {
     pub(super) fn new(spec: &RunSpec) -> Result<Self, FieldError> {
         let workflow = spec.workflow()?;
         Ok(Self {
+            name: workflow_of(spec).unwrap_or_else(|| workflow.name.clone()),
+            changed: spec.changed.clone(),
             run: Run::new(Arc::clone(&workflow.graph), workflow.on_failure, Guards::ALL_ON),
             tasks: vec![None; workflow.nodes.len()],
             earlier: vec![None; workflow.nodes.len()],
@@ -148,7 +184,8 @@ impl RunNow {
         let graph = Arc::clone(&self.workflow.graph);
         let mut renewed = vec![false; graph.len()];
         self.earlier = vec![None; graph.len()];
-        for run in node.earlier_wholes(self.takes_over).await? {
+        for Earlier { id: run, changed } in node.earlier_runs(self.takes_over, self.changed.clone()).await? {
+            renew(&graph, changed.iter().filter_map(|name| graph.find(name)).collect(), &mut renewed);
             let mut rows: Vec<Option<TaskRow>> = vec![None; graph.len()];
             node.each_part(run, |name, row| {
                 if let Some(node) = graph.find(name) {
@@ -156,18 +193,14 @@ impl RunNow {
                 }
             })
             .await?;
-            let mut begun: Vec<usize> = (0..graph.len()).filter(|&node| rows[node].is_some()).collect();
+            let begun: Vec<usize> = (0..graph.len()).filter(|&node| rows[node].is_some()).collect();
             for &node in &begun {
                 let row = rows[node].take().filter(|row| row.state.status == Status::Success);
                 if !renewed[node] && row.is_some() {
                     self.earlier[node] = row;
                 }
             }
-            while let Some(node) = begun.pop() {
-                if !std::mem::replace(&mut renewed[node], true) {
-                    begun.extend(graph.awaited_by(node));
-                }
-            }
+            renew(&graph, begun, &mut renewed);
         }
         Ok(())
     }
@@ -205,7 +238,7 @@ impl RunNow {
         let mut context = Context::default();
         context.put("nodes", Value::Object(nodes.collect::<Map<_, _>>()));
         context.put("input", self.input.clone());
-        context.put("run", json!({ "id": known.id.to_string(), "name": self.workflow.name }));
+        context.put("run", json!({ "id": known.id.to_string(), "name": self.name }));
         context
     }
 
@@ -220,6 +253,15 @@ impl RunNow {
     fn request(&self, known: &Known, node: usize) -> Result<TaskRequest, TaskError> {
         let context = self.context(known, node);
         node_request(&self.workflow.nodes[node].task, &context).map_err(|message| template_error(&message))
+    }
+}
+
+/// Marks nodes as begun anew, and everything that waits for them.
+fn renew(graph: &Graph, mut nodes: Vec<usize>, renewed: &mut [bool]) {
+    while let Some(node) = nodes.pop() {
+        if !std::mem::replace(&mut renewed[node], true) {
+            nodes.extend(graph.awaited_by(node));
+        }
     }
 }
 
@@ -436,6 +478,10 @@ impl Drive for Driven {
         let ended = total - waiting - open;
         let percent = u8::try_from(100 * ended / total.max(1)).ok();
         Progress { percent, message: format!("{ended} of {total} nodes") }
+    }
+
+    fn reports_end(&self) -> bool {
+        true
     }
 }
 

@@ -34,6 +34,13 @@ pub enum WorkflowError {
     Store(#[from] StoreError),
 }
 
+pub(super) fn refused(error: SubmitError) -> WorkflowError {
+    match error {
+        SubmitError::Invalid(error) => WorkflowError::Invalid(error),
+        error => WorkflowError::Refused(error),
+    }
+}
+
 impl From<NamedError> for WorkflowError {
     fn from(error: NamedError) -> Self {
         match error {
@@ -100,7 +107,8 @@ impl Node {
         body: &[u8],
     ) -> Result<(Named, bool), WorkflowError> {
         let workflow = Workflow::from_json(body)?;
-        self.check_nodes(namespace, &workflow).await?;
+        self.check_nodes(namespace, &workflow).await.map_err(refused)?;
+        self.check_sent_nodes(namespace, &workflow).await.map_err(refused)?;
         self.put_named(key_of(namespace, id), body, true).await.map_err(WorkflowError::from)
     }
 
@@ -125,11 +133,11 @@ impl Node {
     }
 
     /// Whether the tasks of nodes could be taken in now.
-    async fn check_nodes(&self, namespace: &Name, workflow: &Workflow) -> Result<(), WorkflowError> {
+    pub(super) async fn check_nodes(&self, namespace: &Name, workflow: &Workflow) -> Result<(), SubmitError> {
         for (at, node) in workflow.nodes.iter().enumerate() {
             self.check_task(namespace, &node.task).await.map_err(|error| match error {
-                SubmitError::Invalid(error) => WorkflowError::Invalid(error.below(&format!("nodes[{at}]"))),
-                error => WorkflowError::Refused(error),
+                SubmitError::Invalid(error) => SubmitError::Invalid(error.below(&format!("nodes[{at}]"))),
+                error => error,
             })?;
         }
         Ok(())
@@ -150,13 +158,14 @@ impl Node {
         let definition = stored.as_ref().map_or(&request.json, |stored| &stored.json);
         let workflow = Workflow::from_stored(definition)?;
         if stored.is_none() {
-            self.check_nodes(namespace, &workflow).await?;
+            self.check_nodes(namespace, &workflow).await.map_err(refused)?;
         }
         let raw = |json: &str| RawValue::from_string(json.to_owned()).expect("it was read before");
         let spec = RunSpec {
             run: raw(&request.json),
             workflow: stored.as_ref().map(|stored| raw(&stored.json)),
             takes_over: None,
+            changed: Vec::new(),
         };
         let payload = serde_json::to_string(&spec).expect("a spec can be written");
         let name = request.workflow.as_ref().map_or(workflow.name, ToString::to_string);
@@ -170,6 +179,7 @@ impl Node {
 
     /// Begins a run. Durable when it returns.
     pub async fn start_run(&self, namespace: &Name, request: RunRequest) -> Result<Submitted, WorkflowError> {
+        self.check_run(namespace, &request).await?;
         let task = self.run_request(namespace, request).await?;
         let task = self.place(namespace, task).await.map_err(|error| match error {
             SubmitError::Invalid(error) if error.field == "payload" => {
@@ -184,15 +194,14 @@ impl Node {
 
     /// A run with all its nodes; `None` if there is no such run.
     pub async fn run_view(&self, namespace: &Name, id: TaskId) -> Result<Option<RunView>, StoreError> {
-        let Some(view) = self.task(namespace, id).await? else { return Ok(None) };
+        let Some(mut view) = self.task(namespace, id).await? else { return Ok(None) };
+        self.mark_cancelling(std::slice::from_mut(&mut view.row)).await?;
         if view.row.head.task_type.as_str() != WORKFLOW_TYPE {
             return Ok(None);
         }
         let spec = view.row.body.as_ref().and_then(|body| RunSpec::parse(body.payload.as_str()));
         let Some(spec) = spec else { return Ok(None) };
-        let mut now = RunNow::new(&spec).map_err(|error| StoreError::corrupt(error.to_string()))?;
-        let rows = now.read(self, id).await?;
-        self.judge_conditions(&mut now, id).await?;
+        let (mut now, rows) = self.run_now(&spec, id).await?;
         if view.row.state.status.is_final() {
             now.run.halt();
         }
@@ -201,7 +210,7 @@ impl Node {
         let mut nodes = node_views(&now, id, rows.collect());
         self.add_results(&mut nodes).await?;
         Ok(Some(RunView {
-            name: now.workflow.name.clone(),
+            name: now.name.clone(),
             workflow: workflow_of(&spec),
             takes_over: spec.takes_over,
             input: spec.input(),
@@ -209,6 +218,18 @@ impl Node {
             nodes,
             view,
         }))
+    }
+
+    /// Where the nodes of a run stand, and their tasks.
+    pub(super) async fn run_now(
+        &self,
+        spec: &RunSpec,
+        id: TaskId,
+    ) -> Result<(RunNow, Vec<Option<TaskRow>>), StoreError> {
+        let mut now = RunNow::new(spec).map_err(|error| StoreError::corrupt(error.to_string()))?;
+        let rows = now.read(self, id).await?;
+        self.judge_conditions(&mut now, id).await?;
+        Ok((now, rows))
     }
 
     /// Nodes that may begin and whose condition does not hold are left out, as the executor leaves them out.
@@ -260,7 +281,8 @@ impl Node {
     }
 }
 
-fn workflow_of(spec: &RunSpec) -> Option<String> {
+/// The name of the workflow, if the run was asked for by it.
+pub(super) fn workflow_of(spec: &RunSpec) -> Option<String> {
     #[derive(serde::Deserialize)]
     struct Named {
         workflow: Option<String>,

@@ -1,6 +1,7 @@
-//! Durations as clients write them: seconds as a number, or text such as `90s`, `5m`, `1h30m`, `250ms`.
+//! Durations as clients write them: seconds as a number, or text such as `90s`, `0.5s`, `5m`, `1h30m`, `250ms`.
 //!
-//! Every unit may occur once, the larger ones first, each with a bounded number of digits. So the grammar itself bounds
+//! Every unit may occur once, the larger ones first, each with a bounded number of digits; all but milliseconds may have up
+//! to three digits after a point, so that the least duration is a millisecond. So the grammar itself bounds
 //! the value, and the description of the API can state it as a pattern.
 
 use std::fmt;
@@ -20,23 +21,24 @@ impl Span {
     /// The most seconds, when they are given as a number: about a hundred years.
     pub const SECONDS_MAX: f64 = 3_153_600_000.0;
     /// What texts look like, as a regular expression.
-    pub const PATTERN: &str =
-        "^(?=.)([0-9]{1,4}d)?([0-9]{1,6}h)?([0-9]{1,7}m)?([0-9]{1,9}s)?([0-9]{1,12}ms)?$";
+    pub const PATTERN: &str = "^(?=.)([0-9]{1,4}(\\.[0-9]{1,3})?d)?([0-9]{1,6}(\\.[0-9]{1,3})?h)?([0-9]{1,7}(\\.[0-9]{1,3})?m)?([0-9]{1,9}(\\.[0-9]{1,3})?s)?([0-9]{1,12}ms)?$";
 }
 
 impl Positive {
     /// The least seconds, when they are given as a number.
     pub const SECONDS_MIN: f64 = 0.001;
     /// What texts look like, as a regular expression.
-    pub const PATTERN: &str =
-        "^(?=.*[1-9])([0-9]{1,4}d)?([0-9]{1,6}h)?([0-9]{1,7}m)?([0-9]{1,9}s)?([0-9]{1,12}ms)?$";
+    pub const PATTERN: &str = "^(?=.*[1-9])([0-9]{1,4}(\\.[0-9]{1,3})?d)?([0-9]{1,6}(\\.[0-9]{1,3})?h)?([0-9]{1,7}(\\.[0-9]{1,3})?m)?([0-9]{1,9}(\\.[0-9]{1,3})?s)?([0-9]{1,12}ms)?$";
 }
 
-const RULE: &str = "seconds as a number, or text such as \"90s\", \"5m\", \"1h30m\" or \"250ms\"";
+const RULE: &str = "seconds as a number, or text such as \"90s\", \"0.5s\", \"5m\", \"1h30m\" or \"250ms\"";
 
 /// Units, the largest first: name, milliseconds, most digits.
 const UNITS: [(&str, u64, usize); 5] =
     [("d", 86_400_000, 4), ("h", 3_600_000, 6), ("m", 60_000, 7), ("s", 1_000, 9), ("ms", 1, 12)];
+
+/// The most digits after the point of a unit that is longer than a millisecond: whole milliseconds come out of them.
+const FRACTION_DIGITS_MAX: usize = 3;
 
 /// Reads text such as `1h30m`; the error is the rule.
 pub fn parse_span(text: &str) -> Result<Duration, String> {
@@ -48,15 +50,24 @@ pub fn parse_span(text: &str) -> Result<Duration, String> {
         return Err(wrong());
     }
     while !rest.is_empty() {
-        let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+        let digits = rest.bytes().take_while(|byte| byte.is_ascii_digit() || *byte == b'.').count();
         let (number, tail) = rest.split_at(digits);
         let letters = tail.bytes().take_while(u8::is_ascii_alphabetic).count();
         let (unit, tail) = tail.split_at(letters);
         let (_, scale, digits_max) = units.find(|(name, ..)| *name == unit).ok_or_else(wrong)?;
-        if digits > *digits_max {
+        let (whole, fraction) = number.split_once('.').map_or((number, None), |(w, f)| (w, Some(f)));
+        if whole.len() > *digits_max {
             return Err(format!("must have at most {digits_max} digits before {unit:?}"));
         }
-        millis += number.parse::<u64>().map_err(|_| wrong())? * scale;
+        millis += whole.parse::<u64>().map_err(|_| wrong())? * scale;
+        if let Some(fraction) = fraction {
+            let digits_max = if *scale == 1 { 0 } else { FRACTION_DIGITS_MAX };
+            if fraction.len() > digits_max {
+                return Err(format!("must have at most {digits_max} digits after the point before {unit:?}"));
+            }
+            let parts = 10_u64.pow(u32::try_from(fraction.len()).unwrap_or(0));
+            millis += fraction.parse::<u64>().map_err(|_| wrong())? * scale / parts;
+        }
         rest = tail;
     }
     Ok(Duration::from_millis(millis))
@@ -133,6 +144,10 @@ mod tests {
             ("\"250ms\"", 250_000),
             ("\"1m1ms\"", 60_001_000),
             ("\"2d\"", 172_800_000_000),
+            ("\"0.1s\"", 100_000),
+            ("\"1m0.25s\"", 60_250_000),
+            ("\"1.5h\"", 5_400_000_000),
+            ("\"0.001d1ms\"", 86_401_000),
         ];
         for (json, micros) in cases {
             let Span(duration) = serde_json::from_str(json).unwrap();
@@ -149,7 +164,11 @@ mod tests {
             "\"\"",
             "\"90\"",
             "\"s\"",
-            "\"1.5s\"",
+            "\".5s\"",
+            "\"1.s\"",
+            "\"1.2345s\"",
+            "\"1.5ms\"",
+            "\"1..5s\"",
             "\"1 s\"",
             "\"-1s\"",
             "\"1s1m\"",

@@ -2,7 +2,7 @@
 
 /// A field, and the rule that it breaks.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{field}: {message}")]
+#[error("{field}{}{message}", if .field.is_empty() { "" } else { ": " })]
 pub struct FieldError {
     /// Path of the field, as in `retryPolicy.maxRetries`; empty for the request as a whole.
     pub field: String,

@@ -8,6 +8,7 @@ use serde_json::value::RawValue;
 use tasklane_core::task::Payload;
 
 use super::error::{FieldError, code};
+use super::expressions::{PART_NAMES, check_labels, check_texts, render_payload};
 use super::json::{Ranged, payload};
 use super::render::{self, Context, Scope};
 use super::task::TaskRequest;
@@ -220,11 +221,17 @@ impl MapRequest {
             }
         }
         let mut of_part = scope.clone();
-        of_part.names.extend(["index", "item", "total"]);
+        of_part.names.extend(PART_NAMES);
+        // The labels of a broadcast choose its workers, so no worker is known before them.
+        if *over == Over::Workers {
+            check_labels(&self.task, scope)?;
+        }
+        named.extend(check_texts(&self.task, &of_part)?);
         named.extend(render::check_payload(&self.task.payload, &of_part).map_err(invalid("payload"))?);
         if let Some(reduce) = &self.reduce {
             let mut of_reduce = scope.clone();
             of_reduce.names.extend(["failed", "results", "resultsFrom", "succeeded", "total"]);
+            named.extend(check_texts(reduce, &of_reduce).map_err(|error| error.below("map.reduce"))?);
             named.extend(
                 render::check_payload(&reduce.payload, &of_reduce).map_err(invalid("map.reduce.payload"))?,
             );
@@ -235,7 +242,7 @@ impl MapRequest {
     /// The payload of a part.
     pub(crate) fn payload_of(&self, item: &str, context: &Context) -> Result<Payload, String> {
         if self.has_payload {
-            return render::render_payload(&self.task.payload, context);
+            return render_payload(&self.task.task_type, &self.task.payload, context);
         }
         let item: Box<RawValue> = serde_json::from_str(item).map_err(|error| error.to_string())?;
         payload(&item).map_err(|error| error.message)

@@ -222,15 +222,17 @@ impl TaskJson {
     fn into_request(mut self, name: String, body: &[u8]) -> Result<TaskRequest, FieldError> {
         let fan = FanOut::new(self.map.take().map(|Object(map)| map), self.shards, self.broadcast, body)?;
         let retry = match (self.retry_count, self.retry_policy) {
-            (Some(_), Some(_)) => {
+            // Answers have both, with the same number: a request may repeat them.
+            (Some(count), Some(Object(policy))) if policy.max_retries != Some(count) => {
                 return Err(FieldError {
                     field: "retryCount".into(),
                     code: code::CONFLICTING_FIELDS,
-                    message: "must not be given together with retryPolicy".into(),
+                    message: "must not be given together with retryPolicy, unless retryPolicy.maxRetries is the same"
+                        .into(),
                 });
             }
             (Some(count), None) => RetryRequest { max_retries: Some(count.0), ..RetryRequest::default() },
-            (None, Some(Object(policy))) => policy.into_request(),
+            (_, Some(Object(policy))) => policy.into_request(),
             (None, None) => RetryRequest::default(),
         };
         let payload = self.payload.map_or_else(|| Ok(Payload::default()), |raw| payload(&raw))?;

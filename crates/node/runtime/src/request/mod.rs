@@ -8,6 +8,7 @@ mod analyzer;
 mod depth;
 mod duration;
 mod error;
+mod expressions;
 mod fan;
 mod fingerprint;
 mod flow;
@@ -18,6 +19,7 @@ mod render;
 mod schedule;
 mod task;
 mod template;
+mod types;
 mod webhook;
 mod workflow;
 
@@ -25,19 +27,24 @@ pub use analyzer::{Analysis, Analyzer, Verdict};
 pub use depth::{JSON_DEPTH_MAX, too_deep};
 pub use duration::{Positive, Span, parse_span};
 pub use error::{FieldError, code};
+pub(crate) use expressions::{check_unrendered, render_payload, render_texts, render_whole_texts};
 pub(crate) use fan::check_count;
 pub use fan::{FanOut, MapRequest, Over, PARTS_MAX, Tolerance};
 pub use flow::{ConcurrencyJson, LIMIT_MAX, LIMITS_MAX, RateJson, UniqueJson, objects};
 pub use json::{Moment, Object, RETRIES_MAX, Ranged, canonical, parse_time, read_json};
 pub use limits::{INTERNAL_PREFIX, RequestLimits, check_internal, check_key, check_labels, check_request_id};
 pub use registered::{Registered, RunAs};
-pub(crate) use render::{Context, Scope, holds, payload_of, render_payload, render_value};
-pub use schedule::{FAILURES_MAX, MissedName, OverlapName, ScheduleRequest, Target, times_of};
+pub(crate) use render::{Context, Scope, holds, payload_of, render_value};
+pub use schedule::{
+    DialectName, FAILURES_MAX, MissedName, OverlapName, Preview, PreviewRequest, ScheduleRequest,
+    TIMES_COUNT, TIMES_MAX, Target, times_of,
+};
 pub use task::{Placement, RetryRequest, TaskRequest};
 pub use template::TEMPLATE_LEN_MAX;
-pub(crate) use webhook::merge;
+pub(crate) use types::{BUILT_IN, slip};
 pub use webhook::{
     OF_SCHEDULES, OF_TASKS, OccasionName, WEBHOOK_URL_LEN_MAX, WEBHOOKS_MAX, WebhookJson, check_url, webhooks,
 };
-pub(crate) use workflow::node_request;
+pub(crate) use webhook::{merge, same_url};
 pub use workflow::{NODES_MAX, RunRequest, Workflow, WorkflowNode};
+pub(crate) use workflow::{changed_nodes, node_request};

@@ -10,10 +10,12 @@ use tasklane_core::id::Name;
 use tasklane_core::task::Payload;
 
 use super::error::{FieldError, code};
+use super::expressions::render_payload;
 use super::json::read_json;
 use super::limits::RequestLimits;
 use super::render::{self, Context, Scope};
 use super::task::TaskRequest;
+use super::types::BUILT_IN;
 
 /// A task type that was registered.
 #[derive(Clone, Debug)]
@@ -42,8 +44,6 @@ pub struct RunAs {
     pub payload: Payload,
 }
 
-/// Types that workers bring along, which cannot be registered.
-const BUILT_IN: [&str; 4] = ["HTTP", "NOOP", "PYTHON_SCRIPT", "SHELL"];
 /// The longest description, in characters.
 const DESCRIPTION_LEN_MAX: usize = 1024;
 
@@ -119,7 +119,7 @@ impl Registered {
         context.put("payload", given);
         let template = Payload::Json(self.how.payload.to_string());
         let wrong = |rule| FieldError::invalid("payload", format!("does not fit its executor: {rule}"));
-        let rendered = render::render_payload(&template, &context).map_err(wrong)?;
+        let rendered = render_payload(&self.how.runs_as, &template, &context).map_err(wrong)?;
         let payload = if self.how.stdin {
             let mut fields: Map<String, Value> = serde_json::from_str(rendered.as_str()).unwrap_or_default();
             fields.insert("stdin".to_owned(), json!(request.payload.as_str()));

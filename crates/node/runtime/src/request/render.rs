@@ -225,6 +225,19 @@ pub(crate) fn check_text(text: &str, scope: &Scope) -> Result<BTreeSet<String>, 
     Ok(nodes)
 }
 
+/// Whether an expression within a text names one of these.
+pub(crate) fn names_any(text: &str, names: &[&str]) -> bool {
+    let names_one = |expression: &str| {
+        let compiled = TRIAL.compile_expression(expression);
+        compiled
+            .is_ok_and(|it| it.undeclared_variables(false).iter().any(|name| names.contains(&name.as_str())))
+    };
+    pieces(text)
+        .unwrap_or_default()
+        .iter()
+        .any(|piece| matches!(piece, Piece::Expression(it) if names_one(it)))
+}
+
 /// The same of all expressions within a payload.
 pub(crate) fn check_payload(payload: &Payload, scope: &Scope) -> Result<BTreeSet<String>, String> {
     if !payload.as_str().contains("{{") {

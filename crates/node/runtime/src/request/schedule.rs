@@ -6,9 +6,9 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use tasklane_core::task::Occasion;
 use tasklane_core::time::Timestamp;
-use tasklane_schedule::{Missed, Overlap, Rule, Times, TimesError, When};
+use tasklane_schedule::{Missed, Overlap, Rule, Times, TimesError, When, after_within};
 
-use super::duration::{Positive, Span};
+use super::duration::{Positive, Span, parse_span};
 use super::error::{FieldError, code};
 use super::json::{Moment, Object, Ranged, read_json};
 use super::task::TaskRequest;
@@ -29,6 +29,8 @@ pub struct ScheduleRequest {
 /// Failures in a row that can be asked for.
 pub const FAILURES_MAX: u32 = 1000;
 
+/// The time zone of cron expressions, unless another one is asked for.
+const UTC: &str = "UTC";
 /// Times that passed within this are made up for, unless something else is asked for.
 const CATCH_UP: Duration = Duration::from_hours(24);
 /// The longest time by which a fire may be moved.
@@ -38,6 +40,7 @@ const JITTER_MAX: Duration = Duration::from_hours(24);
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 struct ScheduleJson {
     cron: Option<String>,
+    dialect: Option<DialectName>,
     every: Option<Positive>,
     at: Option<Moment>,
     timezone: Option<String>,
@@ -46,6 +49,7 @@ struct ScheduleJson {
     jitter: Option<Span>,
     overlap: Option<OverlapName>,
     missed: Option<MissedName>,
+    missed_after: Option<Positive>,
     catch_up: Option<Span>,
     pause_after_failures: Option<Ranged<1, { FAILURES_MAX }>>,
     late_after: Option<Positive>,
@@ -53,6 +57,17 @@ struct ScheduleJson {
     enabled: Option<bool>,
     task: Option<Box<RawValue>>,
     workflow: Option<Box<RawValue>>,
+}
+
+/// How JSON names the way in which a cron expression is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum DialectName {
+    /// As Vixie cron has it.
+    #[default]
+    Vixie,
+    /// As Quartz has it.
+    Quartz,
 }
 
 /// How JSON names what is done while the last task is unfinished.
@@ -63,6 +78,8 @@ pub enum OverlapName {
     Skip,
     /// One waits.
     BufferOne,
+    /// All wait and run one after the other.
+    BufferAll,
     /// The last one is cancelled.
     CancelOther,
     /// Both run.
@@ -86,6 +103,7 @@ impl From<OverlapName> for Overlap {
         match name {
             OverlapName::Skip => Self::Skip,
             OverlapName::BufferOne => Self::BufferOne,
+            OverlapName::BufferAll => Self::BufferAll,
             OverlapName::CancelOther => Self::CancelOther,
             OverlapName::AllowAll => Self::AllowAll,
         }
@@ -97,6 +115,7 @@ impl From<Overlap> for OverlapName {
         match overlap {
             Overlap::Skip => Self::Skip,
             Overlap::BufferOne => Self::BufferOne,
+            Overlap::BufferAll => Self::BufferAll,
             Overlap::CancelOther => Self::CancelOther,
             Overlap::AllowAll => Self::AllowAll,
         }
@@ -128,23 +147,22 @@ impl ScheduleRequest {
     pub fn from_json(body: &[u8]) -> Result<Self, FieldError> {
         let json: ScheduleJson = read_json(body)?;
         let target = target_of(&json)?;
-        let when = when(&json)?;
-        let (from, until) = (json.from.map(|moment| moment.0), json.until.map(|moment| moment.0));
-        if from.zip(until).is_some_and(|(from, until)| from >= until) {
-            return Err(FieldError::invalid("until", "must be later than from"));
-        }
+        let when = when(json.cron.as_deref(), json.dialect, json.every, json.at.as_ref())?;
+        let (from, until) = bounds(json.from, json.until)?;
+        let (missed, overlap) = missed_and_overlap(json.missed, json.overlap)?;
         let jitter = json.jitter.map_or(Duration::ZERO, |span| span.0);
         if jitter > JITTER_MAX {
             return Err(FieldError::invalid("jitter", "must be at most a day"));
         }
         let rule = Rule {
             when,
-            timezone: json.timezone.unwrap_or_else(|| "UTC".to_owned()),
+            timezone: json.timezone.unwrap_or_else(|| UTC.to_owned()),
             from,
             until,
             jitter,
-            overlap: json.overlap.map(Overlap::from).unwrap_or_default(),
-            missed: json.missed.map(Missed::from).unwrap_or_default(),
+            overlap,
+            missed,
+            missed_after: json.missed_after.map(|after| after.0),
             catch_up: json.catch_up.map_or(CATCH_UP, |span| span.0),
             pause_after: json.pause_after_failures.map(|n| n.0),
             late_after: json.late_after.map(|after| after.0),
@@ -173,15 +191,119 @@ impl ScheduleRequest {
     }
 }
 
+/// A request for the times of a rule that is not stored.
+#[derive(Debug)]
+pub struct PreviewRequest {
+    when: When,
+    timezone: String,
+    from: Option<Timestamp>,
+    until: Option<Timestamp>,
+    after: Option<Timestamp>,
+    count: u32,
+}
+
+/// Times that can be asked for at once.
+pub const TIMES_MAX: u32 = 1000;
+/// Times that are answered where no number is asked for.
+pub const TIMES_COUNT: u32 = 10;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+struct PreviewJson {
+    cron: Option<String>,
+    dialect: Option<DialectName>,
+    every: Option<Positive>,
+    at: Option<Moment>,
+    timezone: Option<String>,
+    from: Option<Moment>,
+    until: Option<Moment>,
+    after: Option<Moment>,
+    count: Option<Ranged<1, { TIMES_MAX }>>,
+}
+
+/// The times of a rule.
+#[derive(Debug)]
+pub struct Preview {
+    /// The times.
+    pub all: Vec<Timestamp>,
+    /// What they follow from.
+    pub times: Times,
+}
+
+impl PreviewRequest {
+    /// Reads and checks a request.
+    pub fn from_json(body: &[u8]) -> Result<Self, FieldError> {
+        let json: PreviewJson = read_json(body)?;
+        let when = when(json.cron.as_deref(), json.dialect, json.every, json.at.as_ref())?;
+        let (from, until) = bounds(json.from, json.until)?;
+        let timezone = json.timezone.unwrap_or_else(|| UTC.to_owned());
+        let after = json.after.map(|moment| moment.0);
+        let count = json.count.map_or(TIMES_COUNT, |count| count.0);
+        Ok(Self { when, timezone, from, until, after, count })
+    }
+
+    /// The times, from now on if no other time is asked for. An interval counts from `from`, else from there.
+    pub fn preview(mut self, now: Timestamp) -> Result<Preview, FieldError> {
+        let after = self.after.unwrap_or(now);
+        if let When::Every { anchor, .. } = &mut self.when {
+            *anchor = self.from.unwrap_or(after);
+        }
+        let times = times(&self.when, &self.timezone)?;
+        let next = |after: Timestamp| after_within(&times, self.from, self.until, after);
+        let all = std::iter::successors(next(after), |last| next(*last)).take(self.count as usize).collect();
+        Ok(Preview { all, times })
+    }
+}
+
+fn bounds(
+    from: Option<Moment>,
+    until: Option<Moment>,
+) -> Result<(Option<Timestamp>, Option<Timestamp>), FieldError> {
+    let (from, until) = (from.map(|moment| moment.0), until.map(|moment| moment.0));
+    if from.zip(until).is_some_and(|(from, until)| from >= until) {
+        return Err(FieldError::invalid("until", "must be later than from"));
+    }
+    Ok((from, until))
+}
+
+/// All missed times are run only if none of them is left out for the sake of another.
+fn missed_and_overlap(
+    missed: Option<MissedName>,
+    overlap: Option<OverlapName>,
+) -> Result<(Missed, Overlap), FieldError> {
+    let missed = missed.map(Missed::from).unwrap_or_default();
+    let overlap = overlap.map(Overlap::from);
+    match (missed, overlap) {
+        (Missed::RunAll, None) => Ok((missed, Overlap::BufferAll)),
+        (Missed::RunAll, Some(Overlap::Skip | Overlap::BufferOne | Overlap::CancelOther)) => Err(FieldError {
+            field: "overlap".to_owned(),
+            code: code::CONFLICTING_FIELDS,
+            message: "must be bufferAll (one after the other) or allowAll (side by side) where missed is runAll: all \
+                      others leave missed times out"
+                .to_owned(),
+        }),
+        (_, overlap) => Ok((missed, overlap.unwrap_or_default())),
+    }
+}
+
 /// Exactly one of the three ways to say when.
-fn when(json: &ScheduleJson) -> Result<When, FieldError> {
-    let conflicting = |field: &str| FieldError {
+fn when(
+    cron: Option<&str>,
+    dialect: Option<DialectName>,
+    every: Option<Positive>,
+    at: Option<&Moment>,
+) -> Result<When, FieldError> {
+    let conflicting = |field: &str, message: &str| FieldError {
         field: field.to_owned(),
         code: code::CONFLICTING_FIELDS,
-        message: "must be the only one of cron, every and at".to_owned(),
+        message: message.to_owned(),
     };
-    match (&json.cron, &json.every, &json.at) {
-        (Some(cron), None, None) => Ok(When::Cron(cron.clone())),
+    let only = "must be the only one of cron, every and at";
+    match (cron, every, at) {
+        (Some(cron), None, None) => of_cron(cron, dialect.unwrap_or_default()),
+        (None, Some(_), None) | (None, None, Some(_)) if dialect.is_some() => {
+            Err(conflicting("dialect", "must be given together with cron; leave it out"))
+        }
         // The first time is settled when it is stored.
         (None, Some(every), None) => Ok(When::Every { interval: every.0, anchor: Timestamp::ZERO }),
         (None, None, Some(at)) => Ok(When::At(at.0)),
@@ -190,15 +312,35 @@ fn when(json: &ScheduleJson) -> Result<When, FieldError> {
             code: code::MISSING_FIELD,
             message: "or every or at is required".to_owned(),
         }),
-        (Some(_), Some(_), _) => Err(conflicting("every")),
-        _ => Err(conflicting("at")),
+        (Some(_), Some(_), _) => Err(conflicting("every", only)),
+        _ => Err(conflicting("at", only)),
     }
+}
+
+/// A cron expression; `@every 5m` is an interval.
+fn of_cron(text: &str, dialect: DialectName) -> Result<When, FieldError> {
+    let Some(interval) = text.trim().strip_prefix("@every") else {
+        return Ok(match dialect {
+            DialectName::Vixie => When::Cron(text.to_owned()),
+            DialectName::Quartz => When::Quartz(text.to_owned()),
+        });
+    };
+    let interval = parse_span(interval.trim()).ok().filter(|interval| *interval >= Duration::from_secs(1));
+    let Some(interval) = interval else {
+        let rule =
+            "behind @every must be an interval of at least a second, such as @every 5m or @every 1h30m";
+        return Err(FieldError::invalid("cron", rule));
+    };
+    Ok(When::Every { interval, anchor: Timestamp::ZERO })
 }
 
 /// The times of a rule, if it can be right.
 pub fn times_of(rule: &Rule) -> Result<Times, FieldError> {
-    Times::new(&rule.when, &rule.timezone)
-        .map_err(|TimesError { field, message }| FieldError::invalid(field, message))
+    times(&rule.when, &rule.timezone)
+}
+
+fn times(when: &When, timezone: &str) -> Result<Times, FieldError> {
+    Times::new(when, timezone).map_err(|TimesError { field, message }| FieldError::invalid(field, message))
 }
 
 /// What a fire creates.

@@ -195,7 +195,7 @@ impl TaskRequest {
     }
 
     /// The same request as a task was made of, as far as keys are made of it.
-    fn of_task(head: &TaskHead, body: &TaskBody) -> Self {
+    pub(crate) fn of_task(head: &TaskHead, body: &TaskBody) -> Self {
         Self {
             queue: head.queue.queue.clone(),
             priority: head.priority,

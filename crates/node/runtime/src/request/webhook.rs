@@ -130,14 +130,20 @@ pub fn check_url(field: &str, url: &str) -> Result<(), FieldError> {
     }
 }
 
+/// An address in one spelling.
+pub(crate) fn same_url(url: &str) -> String {
+    Url::parse(url).map_or_else(
+        |_| url.to_owned(),
+        |mut url| {
+            url.set_fragment(None);
+            url.into()
+        },
+    )
+}
+
 /// Whether two addresses are written differently at most.
 fn is_same(one: &str, other: &str) -> bool {
-    let read = |url: &str| {
-        let mut url = Url::parse(url).ok()?;
-        url.set_fragment(None);
-        Some(url)
-    };
-    one == other || read(one).is_some_and(|one| Some(one) == read(other))
+    one == other || same_url(one) == same_url(other)
 }
 
 /// Adds those of `more` that are not there yet; who is in both is told of what either says.

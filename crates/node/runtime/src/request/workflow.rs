@@ -13,8 +13,9 @@ use tasklane_workflow::{Graph, GraphError, NodeSpec, OnFailure, TriggerRule};
 
 use super::duration::Positive;
 use super::error::{FieldError, code};
+use super::expressions::{check_texts, check_unrendered, render_payload, render_texts};
 use super::fan::{MapRequest, Over, check_count};
-use super::json::{Object, read_json, read_node};
+use super::json::{Object, canonical, read_json, read_node};
 use super::limits::{check_key, check_request_id};
 use super::render::{self, Context, Scope};
 use super::task::TaskRequest;
@@ -182,6 +183,32 @@ impl Workflow {
     }
 }
 
+/// Nodes of a definition that differ from those of an earlier one, or that wait for such a node, by name.
+pub(crate) fn changed_nodes(earlier: &str, latest: &str) -> Result<Vec<String>, FieldError> {
+    let (earlier, nodes) = (nodes_of(earlier)?, nodes_of(latest)?);
+    let graph = Workflow::from_stored(latest)?.graph;
+    let unchanged = graph.unchanged(|node| earlier.get(graph.name(node)) == nodes.get(graph.name(node)));
+    let changed = (0..graph.len()).filter(|&node| !unchanged[node]);
+    Ok(changed.map(|node| graph.name(node).to_owned()).collect())
+}
+
+/// The nodes of a definition by name, each in a form that is the same however it was written.
+fn nodes_of(json: &str) -> Result<BTreeMap<String, String>, FieldError> {
+    #[derive(Deserialize)]
+    struct Nodes {
+        nodes: Vec<Value>,
+    }
+    let Nodes { nodes } = read_json(json.as_bytes())?;
+    let each = nodes.into_iter().map(|mut node| {
+        if let Some(Value::Array(on)) = node.get_mut("dependsOn") {
+            on.sort_unstable_by_key(ToString::to_string);
+        }
+        let name = node.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
+        (name, canonical(&node.to_string()))
+    });
+    Ok(each.collect())
+}
+
 /// Checks all expressions of a node and answers the nodes that they name.
 fn names_of(task: &TaskRequest, when: Option<&str>, scope: &Scope) -> Result<BTreeSet<String>, FieldError> {
     let invalid = |field: &str| {
@@ -192,12 +219,12 @@ fn names_of(task: &TaskRequest, when: Option<&str>, scope: &Scope) -> Result<BTr
     if let Some(when) = when {
         named.extend(render::check_expression(when, scope).map_err(invalid("when"))?);
     }
-    for (key, value) in &task.metadata {
-        named.extend(render::check_text(value, scope).map_err(invalid(&format!("metadata.{key}")))?);
-    }
-    match &task.fan {
-        Some(fan) => named.extend(MapRequest::from_json(&fan.json)?.check(&fan.over, scope)?),
-        None => named.extend(render::check_payload(&task.payload, scope).map_err(invalid("payload"))?),
+    check_unrendered(task)?;
+    if let Some(fan) = &task.fan {
+        named.extend(MapRequest::from_json(&fan.json)?.check(&fan.over, scope)?);
+    } else {
+        named.extend(check_texts(task, scope)?);
+        named.extend(render::check_payload(&task.payload, scope).map_err(invalid("payload"))?);
     }
     Ok(named)
 }
@@ -228,11 +255,11 @@ fn graph_error(error: &GraphError) -> FieldError {
 /// The task of a node, with its expressions worked out.
 pub(crate) fn node_request(task: &TaskRequest, context: &Context) -> Result<TaskRequest, String> {
     let mut request = task.clone();
-    for value in request.metadata.values_mut() {
-        *value = render::render_text(value, context)?;
-    }
     match &mut request.fan {
-        None => request.payload = render::render_payload(&task.payload, context)?,
+        None => {
+            request.payload = render_payload(&task.task_type, &task.payload, context)?;
+            render_texts(&mut request, context)?;
+        }
         Some(fan) => {
             if let Over::Named(text) = &fan.over {
                 fan.over = Over::Items(items_of(render::render_value(text, context)?)?);

@@ -18,6 +18,7 @@ use tasklane_core::member::WorkerDescriptor;
 use tasklane_core::time::Timestamp;
 use tasklane_core::worker;
 use tasklane_ports::{Bus, Coordinator, CoordinatorError, Logs, SessionToken};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::executors::Registry;
@@ -37,6 +38,8 @@ pub struct WorkerOptions {
     pub weight: u32,
     /// What selectors of tasks match against.
     pub labels: BTreeMap<String, String>,
+    /// Where it is reached, as workers are listed with; empty if unknown.
+    pub address: String,
     /// How long an attempt may take to end by itself once it is to be stopped.
     pub stop_grace: Duration,
     /// How long a worker that leaves lets its attempts run.
@@ -77,6 +80,18 @@ impl fmt::Debug for WorkerParts {
 pub struct Worker {
     options: WorkerOptions,
     parts: WorkerParts,
+    state: watch::Sender<WorkerState>,
+}
+
+/// Whether a worker can be given work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WorkerState {
+    /// It has no session: it starts, has lost its session, or has left.
+    NoSession,
+    /// It has a session and takes work.
+    Serving,
+    /// It takes no new work and leaves when its attempts have ended.
+    Draining,
 }
 
 /// Wait before an attempt to reach the coordinator is made again.
@@ -85,7 +100,12 @@ const AGAIN_AFTER: Duration = Duration::from_millis(500);
 impl Worker {
     /// One that does not run yet.
     pub fn new(options: WorkerOptions, parts: WorkerParts) -> Self {
-        Self { options, parts }
+        Self { options, parts, state: watch::Sender::new(WorkerState::NoSession) }
+    }
+
+    /// Shows whether it can be given work, also after it has left.
+    pub fn state(&self) -> watch::Receiver<WorkerState> {
+        self.state.subscribe()
     }
 
     /// Runs until it is told to stop, or drained by people; then lets what it runs finish for a while.
@@ -98,14 +118,17 @@ impl Worker {
         let mut over = None;
         while !shutdown.is_cancelled() {
             let session = SessionId::from_random(rand::random());
-            let opened = Session::open(session, &self.options, &self.parts, &shipper).await;
+            let opened = Session::open(session, &self.options, &self.parts, &shipper, &self.state).await;
             match opened {
                 Ok(session) => {
                     // Whoever keeps sessions answers again: nobody has to wait until the one before has run out.
                     if let Some(token) = over.take() {
                         tokio::spawn(close(Arc::clone(&self.parts.coordinator), token));
                     }
-                    match session.run(&shutdown).await {
+                    self.state.send_replace(WorkerState::Serving);
+                    let ended = session.run(&shutdown).await;
+                    self.state.send_replace(WorkerState::NoSession);
+                    match ended {
                         Ended::Drained => return,
                         Ended::Lost { offered, over: token } => {
                             self.options.machine.capacity = offered.capacity;
@@ -144,6 +167,7 @@ impl WorkerOptions {
             labels: self.labels.clone(),
             task_types: parts.executors.task_types().cloned().collect(),
             draining: false,
+            address: self.address.clone(),
         }
     }
 }

@@ -23,7 +23,7 @@ use crate::scheduler::Outbox;
 use super::attempt::Running;
 use super::output::Shipper;
 use super::stats::Meter;
-use super::{AGAIN_AFTER, WorkerOptions, WorkerParts};
+use super::{AGAIN_AFTER, WorkerOptions, WorkerParts, WorkerState};
 
 /// How a session came to its end.
 pub(super) enum Ended {
@@ -64,6 +64,8 @@ pub(super) struct Session<'a> {
     options: &'a WorkerOptions,
     parts: &'a WorkerParts,
     shipper: &'a Shipper,
+    /// Shown to health checks.
+    state: &'a watch::Sender<WorkerState>,
     token: SessionToken,
     descriptor: WorkerDescriptor,
     /// What of it everyone is to know.
@@ -123,6 +125,7 @@ impl<'a> Session<'a> {
         options: &'a WorkerOptions,
         parts: &'a WorkerParts,
         shipper: &'a Shipper,
+        state: &'a watch::Sender<WorkerState>,
     ) -> Result<Session<'a>, OpenError> {
         // Listens before anyone can know of the session, so that nothing is missed.
         let ear = parts.bus.subscribe(Address::Session(session)).await?;
@@ -141,6 +144,7 @@ impl<'a> Session<'a> {
             options,
             parts,
             shipper,
+            state,
             token,
             descriptor,
             offered,
@@ -257,6 +261,7 @@ impl<'a> Session<'a> {
         tracing::info!(worker = %self.options.name, running = self.running.len(), "worker is leaving");
         self.leaving = Some((Leaving::Draining, Instant::now() + self.options.drain_grace));
         self.descriptor.draining = true;
+        self.state.send_replace(WorkerState::Draining);
         self.update();
         self.take(Input::Drain);
         self.settle();

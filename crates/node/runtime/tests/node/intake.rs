@@ -18,6 +18,7 @@ struct Inbox {
     failures: AtomicUsize,
     acknowledged: Mutex<Vec<String>>,
     rejected: Mutex<Vec<String>>,
+    reasons: Mutex<Vec<String>>,
 }
 
 impl Inbox {
@@ -27,6 +28,7 @@ impl Inbox {
             failures: AtomicUsize::new(failures),
             acknowledged: Mutex::default(),
             rejected: Mutex::default(),
+            reasons: Mutex::default(),
         })
     }
 
@@ -63,6 +65,7 @@ impl Intake for Inbox {
 
     async fn reject(&self, rejected: &[(IntakeMessage, String)]) -> Result<(), IntakeError> {
         self.fails()?;
+        self.reasons.lock().unwrap().extend(rejected.iter().map(|(_, reason)| reason.clone()));
         self.rejected.lock().unwrap().extend(rejected.iter().map(|(message, _)| message.id.clone()));
         Ok(())
     }
@@ -90,6 +93,30 @@ async fn what_cannot_be_acknowledged_at_first_is_acknowledged_later() {
     }
     assert_eq!(*inbox.acknowledged.lock().unwrap(), ["good"]);
     assert_eq!(*inbox.rejected.lock().unwrap(), ["bad"]);
+    taking.abort();
+    system.close().await;
+}
+
+/// The reason was ": expected ident at line 1 column 2".
+#[tokio::test(flavor = "multi_thread")]
+async fn the_reason_of_a_rejected_message_is_a_sentence() {
+    let system = System::start(Vec::new()).await;
+    let wrong = ["hello", "[]", r#"{"taskName":"t"}"#];
+    let inbox = Inbox::new([wrong.iter().map(|body| message(body, body)).collect()], 0);
+    let (node, taken) = (system.node.clone(), inbox.clone());
+    let taking = tokio::spawn(async move { node.take_in(taken, default_namespace()).await });
+    while inbox.rejected.lock().unwrap().len() < wrong.len() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let reasons = inbox.reasons.lock().unwrap().clone();
+    assert_eq!(
+        reasons,
+        [
+            "the message must be one JSON object: expected value at line 1 column 1",
+            "the message must be one JSON object: invalid type: sequence, expected an object",
+            "taskType: is required",
+        ]
+    );
     taking.abort();
     system.close().await;
 }

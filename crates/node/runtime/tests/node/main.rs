@@ -4,8 +4,10 @@
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
 mod archive;
+mod expressions;
 mod intake;
 mod jobs;
+mod retries;
 mod schedules;
 mod support;
 mod tasks;

@@ -115,6 +115,7 @@ fn hourly() -> Rule {
         jitter: Duration::ZERO,
         overlap: Overlap::AllowAll,
         missed: Missed::RunAll,
+        missed_after: None,
         catch_up: Duration::from_hours(24),
         pause_after: None,
         late_after: None,

@@ -126,7 +126,13 @@ async fn progress_is_kept_and_its_lack_is_a_timeout() {
     let system = System::start(vec![("told", Arc::new(told))]).await;
     let mut quiet = request("told");
     quiet.progress_timeout = Some(Duration::from_millis(400));
-    let id = system.submit(vec![quiet]).await[0];
+    let mut last = quiet.clone();
+    last.retry.max_retries = Some(0);
+    let ids = system.submit(vec![quiet, last]).await;
+    let failed = system.wait(ids[1]).await.row.state;
+    let outcome = failed.last_attempt().and_then(|last| last.outcome);
+    assert_eq!((failed.status, outcome), (Status::Failed, Some(AttemptOutcome::TimedOut)));
+    let id = ids[0];
     let namespace = default_namespace();
     let mut follow = system.node.follow(id);
     let view = loop {
@@ -198,7 +204,7 @@ async fn an_operation_that_goes_on_counts_what_was_cancelled_before() {
         };
         *system.before_bulk.lock().unwrap() = Some(Box::pin(crash));
         let filter = TaskFilter { namespace: Some(namespace.clone()), statuses, ..TaskFilter::default() };
-        let operation = system.node.bulk(&namespace, BulkAction::Cancel, filter).await.unwrap();
+        let operation = system.node.bulk(&namespace, BulkAction::Cancel, filter, false).await.unwrap();
         let view = system.wait(operation).await;
         assert_eq!((view.row.state.status, view.row.state.attempt), (Status::Success, AttemptNo(2)));
         let counted = system.node.bulk_status(&namespace, operation).await.unwrap().unwrap();
@@ -235,7 +241,7 @@ async fn a_cancel_of_many_counts_what_came_of_it_and_tells_how_far_it_is() {
         }
     }
     let filter = TaskFilter { namespace: Some(namespace.clone()), ..TaskFilter::default() };
-    let operation = system.node.bulk(&namespace, BulkAction::Cancel, filter).await.unwrap();
+    let operation = system.node.bulk(&namespace, BulkAction::Cancel, filter, false).await.unwrap();
     let counted = async || {
         let told = system.node.bulk_status(&namespace, operation).await.unwrap().unwrap();
         (told.status.is_final(), told.matched, told.done, told.failed)
@@ -277,7 +283,7 @@ async fn an_operation_tries_again_when_the_store_could_not_be_used() {
         reads += u32::from(verb == "tasks");
         (verb == "tasks" && reads == 4).then(|| Fault::Error(StoreError::unavailable("for a moment")))
     });
-    let operation = system.node.bulk(&namespace, BulkAction::Retry, filter).await.unwrap();
+    let operation = system.node.bulk(&namespace, BulkAction::Retry, filter, false).await.unwrap();
     // Asked for in this way, because reading it would be counted by the plan.
     let mut follow = system.node.follow(operation);
     let status = loop {
@@ -340,7 +346,7 @@ async fn an_operation_waits_for_a_full_queue() {
         }
         None
     });
-    let operation = system.node.bulk(&namespace, BulkAction::Retry, filter).await.unwrap();
+    let operation = system.node.bulk(&namespace, BulkAction::Retry, filter, false).await.unwrap();
     full.notified().await;
     policy.paused = false;
     system.node.put_policy(PutPolicy { queue, expected: 1, policy }).await.unwrap();

@@ -19,7 +19,7 @@ use crate::support::{Run, System, default_namespace, success};
 static FAILED_ONCE: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
 /// Answers its payload; or fails, always or once, or runs until it is stopped, if that is what it says.
-fn echo() -> Arc<dyn Executor> {
+pub(crate) fn echo() -> Arc<dyn Executor> {
     Arc::new(Run(|dispatch: Dispatch, attempt: Arc<dyn Attempt>| async move {
         let body = dispatch.body.as_ref().unwrap();
         let payload = body.payload.clone();
@@ -41,20 +41,20 @@ fn echo() -> Arc<dyn Executor> {
     }))
 }
 
-async fn start() -> System {
+pub(crate) async fn start() -> System {
     System::start(vec![("ECHO", echo())]).await
 }
 
-async fn begin(system: &System, run: &Value) -> Result<TaskId, WorkflowError> {
+pub(crate) async fn begin(system: &System, run: &Value) -> Result<TaskId, WorkflowError> {
     let request = RunRequest::from_json(run.to_string().as_bytes())?;
     system.node.start_run(&default_namespace(), request).await.map(|run| run.id)
 }
 
-async fn view(system: &System, id: TaskId) -> RunView {
+pub(crate) async fn view(system: &System, id: TaskId) -> RunView {
     system.node.run_view(&default_namespace(), id).await.unwrap().unwrap()
 }
 
-async fn finished(system: &System, run: &Value) -> (TaskView, RunView) {
+pub(crate) async fn finished(system: &System, run: &Value) -> (TaskView, RunView) {
     let id = begin(system, run).await.unwrap();
     let task = system.wait(id).await;
     assert!(task.row.state.status.is_final(), "{:?}", task.row.state);
@@ -62,7 +62,7 @@ async fn finished(system: &System, run: &Value) -> (TaskView, RunView) {
     (task, run)
 }
 
-fn node<'a>(run: &'a RunView, name: &str) -> &'a NodeView {
+pub(crate) fn node<'a>(run: &'a RunView, name: &str) -> &'a NodeView {
     run.nodes.iter().find(|node| node.name == name).unwrap()
 }
 
@@ -70,7 +70,7 @@ fn statuses(run: &RunView) -> Vec<(&str, &str)> {
     run.nodes.iter().map(|node| (node.name.as_str(), node.status)).collect()
 }
 
-fn data(view: &TaskView) -> Value {
+pub(crate) fn data(view: &TaskView) -> Value {
     serde_json::from_str(&view.result.as_ref().unwrap().data).unwrap()
 }
 
@@ -363,7 +363,7 @@ async fn wholes_of_different_queues_do_not_share_request_ids_and_keys() {
     system.close().await;
 }
 
-fn mapped(task: &Value) -> TaskRequest {
+pub(crate) fn mapped(task: &Value) -> TaskRequest {
     TaskRequest::from_json(task.to_string().as_bytes()).unwrap()
 }
 
@@ -380,7 +380,9 @@ async fn a_task_becomes_many_and_their_results_become_one() {
     let done = system.wait(id).await;
     assert_eq!(done.row.state.status, Status::Success, "{:?}", done.row.state.error);
     let all = json!([{ "n": 3, "of": "0/3" }, { "n": 4, "of": "1/3" }, { "n": 5, "of": "2/3" }]);
-    assert_eq!(data(&done), json!({ "total": 3, "succeeded": 3, "failed": 0, "reduced": { "all": all } }));
+    let expected =
+        json!({ "total": 3, "succeeded": 3, "failed": 0, "results": all, "reduced": { "all": all } });
+    assert_eq!(data(&done), expected);
 
     let plain =
         mapped(&json!({ "taskName": "plain", "taskType": "ECHO", "map": { "items": ["a", { "b": 1 }] } }));
@@ -539,5 +541,33 @@ async fn what_belongs_together_is_removed_together() {
     for id in parts.into_iter().chain([many, task.row.id]) {
         assert!(system.node.task(&default_namespace(), id).await.unwrap().is_none(), "{id} is still there");
     }
+    system.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_being_cancelled_shows_it() {
+    let (begun, go_on) = (Arc::new(tokio::sync::Notify::new()), Arc::new(tokio::sync::Notify::new()));
+    let (told, waits) = (Arc::clone(&begun), Arc::clone(&go_on));
+    let slow = Run(move |_: Dispatch, attempt: Arc<dyn Attempt>| {
+        let (told, waits) = (Arc::clone(&told), Arc::clone(&waits));
+        async move {
+            told.notify_one();
+            attempt.stopped().await;
+            waits.notified().await;
+            Finish { ending: Ending::Cancelled, ..success() }
+        }
+    });
+    let system = System::start(vec![("SLOW", Arc::new(slow))]).await;
+    let run = json!({ "nodes": [{ "name": "a", "taskType": "SLOW" }] });
+    let id = begin(&system, &run).await.unwrap();
+    begun.notified().await;
+    assert!(!view(&system, id).await.view.row.state.cancel_requested);
+    assert_eq!(system.node.cancel(&default_namespace(), id).await.unwrap(), Cancel::Accepted);
+    // The task of its node has not ended, so neither has the run.
+    assert!(view(&system, id).await.view.row.state.cancel_requested);
+    let explained = system.node.explain(&default_namespace(), id).await.unwrap().unwrap();
+    assert!(explained.reasons.contains(&tasklane_core::lane::Reason::CancelRequested), "{explained:?}");
+    go_on.notify_one();
+    assert_eq!(system.wait(id).await.row.state.status, Status::Cancelled);
     system.close().await;
 }

@@ -177,7 +177,7 @@ impl Target {
     /// Stops or lets a queue run.
     pub(super) async fn pause(&self, queue: &str, paused: bool) -> Result<()> {
         match self {
-            Self::Rest(client) if paused => _ = client.pause_queue(queue).await?,
+            Self::Rest(client) if paused => _ = client.pause_queue(queue, true).await?,
             Self::Rest(client) => _ = client.resume_queue(queue).await?,
             Self::Embedded(embedded) => {
                 let (node, queue) = (embedded.tasklane.node(), key(queue)?);

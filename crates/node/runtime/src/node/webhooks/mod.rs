@@ -21,7 +21,7 @@ use tasklane_ports::{DocumentKey, StoreError, TaskFilter, TaskList, TaskPage};
 use tasklane_schedule::{Alert, News, Schedule};
 use xxhash_rust::xxh3::xxh3_128;
 
-pub use self::secrets::Secrets;
+pub use self::secrets::{Endpoint, Secrets};
 pub(super) use self::sending::WebhookExecutor;
 
 use crate::clock;

@@ -7,11 +7,15 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use tasklane_core::id::Name;
 use tasklane_core::time::Timestamp;
-use tasklane_ports::{Content, DocumentKey, DocumentKind, PutDocument, PutOutcome, StoreError, codec};
+use tasklane_ports::{
+    Content, DocumentKey, DocumentKind, DocumentList, PutDocument, PutOutcome, StoreError, codec,
+};
+use xxhash_rust::xxh3::xxh3_128;
 
 use crate::clock;
+use crate::request::{check_url, same_url};
 
-use super::super::Node;
+use super::super::{NamedError, Node};
 
 /// How long what is sent is also signed with the secrets before.
 const BOTH_SIGN_FOR: Duration = Duration::from_hours(24);
@@ -32,9 +36,41 @@ pub struct Secrets {
 /// What a secret begins with, as receivers' libraries expect it.
 const SECRET_PREFIX: &str = "whsec_";
 
+/// What the documents of endpoints begin with. Servers of earlier versions pass over them.
+const ENDPOINT_PREFIX: &str = "webhooks:";
+
 fn secret_key(namespace: &Name) -> DocumentKey {
     let id = Name::new("webhooks").expect("a valid name");
     DocumentKey { kind: DocumentKind::Secret, namespace: namespace.clone(), id }
+}
+
+/// The secret of one endpoint: the same however its address is written.
+fn endpoint_key(namespace: &Name, url: &str) -> DocumentKey {
+    let id = Name::new(&format!("{ENDPOINT_PREFIX}{:032x}", xxh3_128(same_url(url).as_bytes())));
+    DocumentKey { kind: DocumentKind::Secret, namespace: namespace.clone(), id: id.expect("a valid name") }
+}
+
+/// An endpoint with a secret of its own. The secret itself is shown once, when it is made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    /// Its address.
+    pub url: String,
+    /// Until then deliveries are also signed with the secret before, if there was one.
+    pub previous_until: Option<Timestamp>,
+}
+
+/// How the secret of an endpoint is stored.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct StoredEndpoint {
+    url: String,
+    secrets: Secrets,
+}
+
+impl StoredEndpoint {
+    fn shown(&self, now: Timestamp) -> Endpoint {
+        let previous = self.secrets.previous.iter().map(|(_, until)| *until);
+        Endpoint { url: self.url.clone(), previous_until: previous.filter(|until| now < *until).max() }
+    }
 }
 
 impl Secrets {
@@ -81,6 +117,68 @@ impl Node {
             Some(found.map_or_else(Secrets::new, |secrets| secrets.clone().rotated(now)))
         };
         self.change_secrets(namespace, rotate).await
+    }
+
+    /// What deliveries to an address are signed with: the secret of the endpoint, else that of the namespace.
+    pub(super) async fn signing_secrets(&self, namespace: &Name, url: &str) -> Result<Secrets, StoreError> {
+        match self.document(&endpoint_key(namespace, url)).await? {
+            Some(document) => Ok(codec::decode::<StoredEndpoint>(&document.value)?.secrets),
+            None => self.webhook_secrets(namespace).await,
+        }
+    }
+
+    /// Gives an endpoint a secret of its own, or replaces it; the one before is used besides for a day. Answers the secret,
+    /// which is never shown again, and whether it is the endpoint's first.
+    pub async fn rotate_endpoint_secret(
+        &self,
+        namespace: &Name,
+        url: &str,
+    ) -> Result<(Endpoint, String, bool), NamedError> {
+        check_url("url", url)?;
+        let (key, now) = (endpoint_key(namespace, url), clock::wall());
+        for _ in 0..TRIES {
+            let found = self.document(&key).await?;
+            let (expected, stored) = match &found {
+                Some(document) => {
+                    (document.version, Some(codec::decode::<StoredEndpoint>(&document.value)?.secrets))
+                }
+                None => (0, None),
+            };
+            let secrets = stored.map_or_else(Secrets::new, |secrets| secrets.rotated(now));
+            let stored = StoredEndpoint { url: url.to_owned(), secrets };
+            let content = Some(Content { due: None, value: codec::encode(&stored) });
+            let put = PutDocument { key: key.clone(), expected, content };
+            if let [PutOutcome::Stored { .. }] = self.0.parts.documents.put(&[put]).await?[..] {
+                return Ok((stored.shown(now), stored.secrets.current, expected == 0));
+            }
+        }
+        Err(NamedError::Crowded)
+    }
+
+    /// Endpoints with a secret of their own, in no order that means anything, and where the next page begins.
+    pub async fn webhook_endpoints(
+        &self,
+        namespace: &Name,
+        after: Option<Name>,
+        limit: usize,
+    ) -> Result<(Vec<Endpoint>, Option<Name>), StoreError> {
+        // The secret of the namespace comes first, and is none of them.
+        let after = Some(after.unwrap_or_else(|| secret_key(namespace).id));
+        let page = DocumentList { kind: DocumentKind::Secret, namespace: namespace.clone(), after, limit };
+        let found = self.0.parts.documents.by_name(page).await?;
+        let next = found.last().filter(|_| found.len() >= limit).map(|document| document.key.id.clone());
+        let now = clock::wall();
+        let own = found.iter().filter(|document| document.key.id.as_str().starts_with(ENDPOINT_PREFIX));
+        let endpoints = own.map(|document| {
+            codec::decode::<StoredEndpoint>(&document.value).map(|endpoint| endpoint.shown(now))
+        });
+        Ok((endpoints.collect::<Result<_, _>>()?, next))
+    }
+
+    /// Takes the secret of an endpoint away: deliveries to it are signed with that of the namespace.
+    pub async fn delete_endpoint_secret(&self, namespace: &Name, url: &str) -> Result<bool, NamedError> {
+        check_url("url", url)?;
+        self.delete_named(endpoint_key(namespace, url)).await
     }
 
     async fn change_secrets(

@@ -108,7 +108,7 @@ impl Sending {
             },
             (None, None) => Value::Null,
         };
-        let secrets = match self.node.webhook_secrets(&self.namespace).await {
+        let secrets = match self.node.signing_secrets(&self.namespace, url).await {
             Ok(secrets) => secrets,
             Err(error) => return unavailable(error),
         };

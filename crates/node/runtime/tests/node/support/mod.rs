@@ -116,6 +116,7 @@ impl System {
                 name,
                 weight: 1,
                 labels: BTreeMap::new(),
+                address: "127.0.0.1:7070".to_owned(),
                 stop_grace: Duration::from_secs(1),
                 drain_grace: Duration::from_secs(5),
                 machine: worker::WorkerOptions { lanes: 2, capacity, ..worker::WorkerOptions::default() },

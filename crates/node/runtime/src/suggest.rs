@@ -1,7 +1,7 @@
 //! "Did you mean": the known word that is nearest to a wrong one.
 
 /// The nearest of `known`, if it is near enough to be meant.
-pub(super) fn nearest<'a>(wrong: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+pub fn nearest<'a>(wrong: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let far = (wrong.chars().count() / 3).clamp(1, 4);
     known
         .map(|word| (distance(wrong, word), word))
@@ -11,7 +11,7 @@ pub(super) fn nearest<'a>(wrong: &str, known: impl Iterator<Item = &'a str>) -> 
 }
 
 /// How many letters have to be put in, taken out, exchanged, or swapped with their neighbour.
-fn distance(a: &str, b: &str) -> usize {
+pub fn distance(a: &str, b: &str) -> usize {
     let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
     let mut rows = vec![vec![0; b.len() + 1]; a.len() + 1];
     for (i, row) in rows.iter_mut().enumerate() {

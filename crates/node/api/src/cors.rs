@@ -1,0 +1,57 @@
+//! Pages of other origins that may call the API from a browser (CORS).
+//!
+//! A browser asks before it sends a request with JSON or a token for such a page (the preflight), and hides every answer
+//! that does not name the page's origin. Without allowed origins nothing here applies.
+
+use axum::http::header::{
+    ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
+    ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, ACCESS_CONTROL_REQUEST_METHOD, HeaderMap,
+    HeaderValue, ORIGIN, VARY,
+};
+use axum::http::{Method, StatusCode};
+use axum::response::{IntoResponse, Response};
+
+/// Stands for every origin.
+const ANY: &str = "*";
+
+const METHODS: &str = "GET, POST, PUT, PATCH, DELETE";
+const REQUEST_HEADERS: &str =
+    "authorization, content-type, idempotency-key, last-event-id, tasklane-namespace";
+const ANSWER_HEADERS: &str = "location, retry-after";
+
+/// How long a browser may remember the answer to a preflight, in seconds.
+const MAX_AGE: &str = "3600";
+
+/// The origin to name in the answer, if the request comes from a page that may call the API.
+pub(crate) fn allowed_origin(allowed: &[String], headers: &HeaderMap) -> Option<HeaderValue> {
+    let origin = headers.get(ORIGIN)?;
+    if allowed.iter().any(|allowed| allowed == ANY) {
+        return Some(HeaderValue::from_static(ANY));
+    }
+    let known = |allowed: &String| allowed.as_bytes().eq_ignore_ascii_case(origin.as_bytes());
+    allowed.iter().any(known).then(|| origin.clone())
+}
+
+/// Whether a browser asks which requests it may send.
+pub(crate) fn is_preflight(method: &Method, headers: &HeaderMap) -> bool {
+    method == Method::OPTIONS && headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD)
+}
+
+/// The answer to a preflight of an allowed origin.
+pub(crate) fn preflight() -> Response {
+    let headers = [
+        (ACCESS_CONTROL_ALLOW_METHODS, METHODS),
+        (ACCESS_CONTROL_ALLOW_HEADERS, REQUEST_HEADERS),
+        (ACCESS_CONTROL_MAX_AGE, MAX_AGE),
+    ];
+    (StatusCode::NO_CONTENT, headers).into_response()
+}
+
+/// Names the allowed origin in an answer. Answers differ by origin, also where the origin is not allowed.
+pub(crate) fn mark(headers: &mut HeaderMap, origin: Option<HeaderValue>) {
+    headers.append(VARY, HeaderValue::from_static("origin"));
+    if let Some(origin) = origin {
+        headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+        headers.insert(ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static(ANSWER_HEADERS));
+    }
+}

@@ -1,0 +1,115 @@
+//! Checks of task types and payloads that clients send, before anything is stored.
+//!
+//! They hold for requests of clients only. A fire of a schedule and a node of a run become tasks unchecked: a worker that is
+//! away for a while must not stop them, and their tasks fail by themselves where the payload is wrong.
+
+use tasklane_core::id::Name;
+use tasklane_core::task::Payload;
+
+use crate::executors::check_builtin;
+use crate::request::{BUILT_IN, FieldError, MapRequest, RunRequest, Target, TaskRequest, Workflow, slip};
+
+use super::workflows::refused;
+use super::{Node, ScheduleError, SubmitError, WorkflowError};
+
+impl Node {
+    /// Refuses a task whose type looks like a slip of a known one, or whose payload its built-in executor cannot take.
+    pub(super) async fn check_sent(
+        &self,
+        namespace: &Name,
+        request: &TaskRequest,
+    ) -> Result<(), SubmitError> {
+        self.check_one(namespace, request, false).await
+    }
+
+    /// The same for what a schedule is to create.
+    pub(super) async fn check_target(&self, namespace: &Name, target: &Target) -> Result<(), ScheduleError> {
+        match target {
+            Target::Task(task) => self.check_sent(namespace, task).await.map_err(|error| match error {
+                SubmitError::Invalid(error) => ScheduleError::Invalid(error.below("task")),
+                error => ScheduleError::Refused(error),
+            }),
+            Target::Run(run) => self.check_run(namespace, run).await.map_err(|error| match error {
+                WorkflowError::Invalid(error) => ScheduleError::Invalid(error.below("workflow")),
+                WorkflowError::Refused(error) => ScheduleError::Refused(error),
+                WorkflowError::Store(error) => ScheduleError::Store(error),
+                WorkflowError::NotFound | WorkflowError::Crowded => {
+                    ScheduleError::Conflict(error.to_string())
+                }
+            }),
+        }
+    }
+
+    /// The same for the nodes of a run, where it brings its own.
+    pub(super) async fn check_run(&self, namespace: &Name, run: &RunRequest) -> Result<(), WorkflowError> {
+        if run.workflow.is_some() {
+            return Ok(());
+        }
+        self.check_sent_nodes(namespace, &Workflow::from_stored(&run.json)?).await.map_err(refused)
+    }
+
+    /// The same for the nodes of a workflow.
+    pub(super) async fn check_sent_nodes(
+        &self,
+        namespace: &Name,
+        workflow: &Workflow,
+    ) -> Result<(), SubmitError> {
+        for (at, node) in workflow.nodes.iter().enumerate() {
+            self.check_one(namespace, &node.task, true).await.map_err(|error| match error {
+                SubmitError::Invalid(error) => SubmitError::Invalid(error.below(&format!("nodes[{at}]"))),
+                error => error,
+            })?;
+        }
+        Ok(())
+    }
+
+    /// What is rendered later is checked as far as it holds no expressions.
+    async fn check_one(
+        &self,
+        namespace: &Name,
+        task: &TaskRequest,
+        is_rendered: bool,
+    ) -> Result<(), SubmitError> {
+        self.check_type(namespace, &task.task_type).await?;
+        let Some(fan) = &task.fan else { return Ok(check_payload(task, is_rendered)?) };
+        // A part without a payload is given its item, and the last one the results of the others.
+        let has_payload = |task: &TaskRequest| task.payload != Payload::default();
+        if has_payload(task) {
+            check_payload(task, true)?;
+        }
+        if let Some(reduce) = MapRequest::from_json(&fan.json)?.reduce {
+            self.check_type(namespace, &reduce.task_type).await.map_err(below_reduce)?;
+            if has_payload(&reduce) {
+                check_payload(&reduce, true).map_err(|error| error.below("map.reduce"))?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn check_type(&self, namespace: &Name, task_type: &Name) -> Result<(), SubmitError> {
+        if BUILT_IN.contains(&task_type.as_str()) {
+            return Ok(());
+        }
+        let types = self.types(namespace).await?;
+        if types.is_registered(task_type) {
+            return Ok(());
+        }
+        let Some(error) = slip(task_type.as_str(), types.registered()) else { return Ok(()) };
+        let is_offered = self.workers().iter().any(|worker| worker.descriptor.task_types.contains(task_type));
+        if is_offered { Ok(()) } else { Err(error.into()) }
+    }
+}
+
+fn below_reduce(error: SubmitError) -> SubmitError {
+    match error {
+        SubmitError::Invalid(error) => SubmitError::Invalid(error.below("map.reduce")),
+        error => error,
+    }
+}
+
+fn check_payload(task: &TaskRequest, is_rendered: bool) -> Result<(), FieldError> {
+    if is_rendered && task.payload.as_str().contains("{{") {
+        return Ok(());
+    }
+    check_builtin(&task.task_type, &task.payload)
+}

@@ -1,0 +1,127 @@
+//! The texts of a task that hold expressions: its payload, its name, its hash key, the values of its metadata and labels.
+//! Nodes of workflows, parts of maps and their reduce share this list.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+use tasklane_core::id::Name;
+use tasklane_core::task::Payload;
+
+use super::error::FieldError;
+use super::render::{self, Context, Scope};
+use super::task::TaskRequest;
+
+/// Checks the expressions of a task outside its payload. Answers the nodes that they name.
+pub(super) fn check_texts(task: &TaskRequest, scope: &Scope) -> Result<BTreeSet<String>, FieldError> {
+    let mut named = BTreeSet::new();
+    for (field, text) in texts(task) {
+        named.extend(render::check_text(text, scope).map_err(|rule| FieldError::invalid(field, rule))?);
+    }
+    Ok(named)
+}
+
+/// Checks the labels of a task alone.
+pub(super) fn check_labels(task: &TaskRequest, scope: &Scope) -> Result<(), FieldError> {
+    for (key, value) in &task.labels {
+        render::check_text(value, scope)
+            .map_err(|rule| FieldError::invalid(format!("labels.{key}"), rule))?;
+    }
+    Ok(())
+}
+
+/// Refuses an expression in a field that takes text as it is.
+pub(crate) fn check_unrendered(task: &TaskRequest) -> Result<(), FieldError> {
+    let urls = task.webhooks.iter().map(|webhook| &webhook.url).enumerate();
+    match urls.into_iter().find(|(_, url)| url.contains("{{")) {
+        Some((at, _)) => {
+            let rule = "must not hold an expression: the address of a webhook is sent as it is";
+            Err(FieldError::invalid(format!("webhooks[{at}].url"), rule))
+        }
+        None => Ok(()),
+    }
+}
+
+/// The texts outside the payload, each with its field.
+fn texts(task: &TaskRequest) -> impl Iterator<Item = (String, &String)> {
+    let metadata = task.metadata.iter().map(|(key, value)| (format!("metadata.{key}"), value));
+    let labels = task.labels.iter().map(|(key, value)| (format!("labels.{key}"), value));
+    let hash_key = task.hash_key.iter().map(|key| ("hashKey".to_owned(), key));
+    [("taskName".to_owned(), &task.task_name)].into_iter().chain(hash_key).chain(metadata).chain(labels)
+}
+
+fn texts_mut(task: &mut TaskRequest) -> impl Iterator<Item = &mut String> {
+    let TaskRequest { task_name, hash_key, metadata, labels, .. } = task;
+    [task_name].into_iter().chain(hash_key).chain(metadata.values_mut()).chain(labels.values_mut())
+}
+
+/// Works out the expressions of a task outside its payload.
+pub(crate) fn render_texts(task: &mut TaskRequest, context: &Context) -> Result<(), String> {
+    texts_mut(task).try_for_each(|text| {
+        if text.contains("{{") {
+            *text = render::render_text(text, context)?;
+        }
+        Ok(())
+    })
+}
+
+/// The same for a task that becomes many: a text that names the item of a part stays as it is.
+pub(crate) fn render_whole_texts(task: &mut TaskRequest, context: &Context) -> Result<(), String> {
+    texts_mut(task).try_for_each(|text| {
+        if text.contains("{{") && !render::names_any(text, &PART_NAMES) {
+            *text = render::render_text(text, context)?;
+        }
+        Ok(())
+    })
+}
+
+/// Names that expressions of a part have, and those of its map do not.
+pub(super) const PART_NAMES: [&str; 3] = ["index", "item", "total"];
+
+/// A payload with its expressions worked out: numbers and booleans become text where an executor takes only text.
+pub(crate) fn render_payload(
+    task_type: &Name,
+    payload: &Payload,
+    context: &Context,
+) -> Result<Payload, String> {
+    let rendered = render::render_payload(payload, context)?;
+    if !payload.as_str().contains("{{") {
+        return Ok(rendered);
+    }
+    Ok(match rendered {
+        Payload::Json(json) => match serde_json::from_str(&json) {
+            Ok(Value::Object(mut fields)) => {
+                for name in text_fields(task_type.as_str()) {
+                    if let Some(field) = fields.get_mut(*name) {
+                        into_text(field);
+                    }
+                }
+                Payload::Json(Value::Object(fields).to_string())
+            }
+            _ => Payload::Json(json),
+        },
+        text @ Payload::Text(_) => text,
+    })
+}
+
+/// Fields of a payload whose values, or the values in them, are text and nothing else.
+fn text_fields(task_type: &str) -> &'static [&'static str] {
+    match task_type {
+        "SHELL" => &["argv", "cwd", "env", "script", "stdin"],
+        "PYTHON_SCRIPT" => &["args", "env", "file", "script", "stdin"],
+        "HTTP" => &["headers", "method", "url"],
+        _ => &[],
+    }
+}
+
+fn into_text(value: &mut Value) {
+    match value {
+        Value::Number(_) | Value::Bool(_) => *value = Value::String(value.to_string()),
+        Value::Array(items) => items.iter_mut().filter(|item| !is_nested(item)).for_each(into_text),
+        Value::Object(fields) => fields.values_mut().filter(|field| !is_nested(field)).for_each(into_text),
+        Value::String(_) | Value::Null => {}
+    }
+}
+
+fn is_nested(value: &Value) -> bool {
+    value.is_array() || value.is_object()
+}
