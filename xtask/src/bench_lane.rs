@@ -247,7 +247,12 @@ impl Bench {
         }
         let credit = self.credit.entry(batch.session).or_default();
         *credit += messages.len() as u64 / 3;
-        messages.push(ToLane::Credit { epoch: Epoch(1), credit: DispatchNo(*credit), load: 0 });
+        messages.push(ToLane::Credit {
+            epoch: Epoch(1),
+            credit: DispatchNo(*credit),
+            load: 0,
+            answered: DispatchNo(0),
+        });
         self.step(Input::Worker(WorkerBatch { lane: LaneId(0), session: batch.session, messages }));
     }
 }

@@ -60,6 +60,8 @@ guards! {
     LimitsAfterTakeover,
     /// Lane: the stored times of rates are loaded at takeover.
     RateAfterTakeover,
+    /// Lane: a task waits for the answer of a worker that was asked for room and may be the best choice.
+    ChoiceWaitsForAnswers,
     /// Lane: lines with keys take turns.
     LinesTakeTurns,
     /// Lane: where a limit says so, the newest task above it is cancelled.

@@ -270,10 +270,16 @@ pub enum ToWorker {
         /// Why not.
         verdict: Verdict,
     },
-    /// So many tasks of the lane could be sent to this worker now; 0 when the lane has none.
+    /// The owner asks for room: so many tasks of the lane could be sent to this worker now. The worker answers with
+    /// [`ToLane::Credit`], at once or when other lanes have given credit back, and keeps the demand until it is met; 0
+    /// withdraws it.
     Demand {
         /// How many.
         wanted: u32,
+        /// The highest dispatch number that the owner could use, so that a late or repeated demand adds nothing. 0 from
+        /// an owner of an earlier version.
+        #[serde(default)]
+        up_to: DispatchNo,
     },
 }
 
@@ -328,8 +334,12 @@ pub enum ToLane {
         epoch: Epoch,
         /// The highest number that this owner may use for a dispatch. Only rises.
         credit: DispatchNo,
-        /// Attempts held for all lanes.
+        /// Attempts held for other lanes.
         load: u32,
+        /// The worker has given what it can of the demand up to this number. While it waits for credit that other lanes
+        /// give back, this is the number of the demand before. 0 from a worker of an earlier version.
+        #[serde(default)]
+        answered: DispatchNo,
     },
 }
 
@@ -418,7 +428,7 @@ pub struct Heartbeat {
     pub used: DispatchNo,
     /// Every attempt of this lane that the worker holds or whose last report is unacknowledged.
     pub held: Vec<Held>,
-    /// Attempts held for all lanes, for the least-load strategy.
+    /// Attempts held for other lanes, for the least-load strategy.
     pub load: u32,
     /// Credit that other lanes ask for: please skip what you do not need.
     pub wanted_back: bool,

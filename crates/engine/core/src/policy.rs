@@ -77,9 +77,9 @@ pub enum Strategy {
     /// The one with the smallest share of its capacity in use.
     #[default]
     LeastLoad,
-    /// At random, in proportion to their weights.
+    /// Each in its turn, in proportion to their weights.
     Weighted,
-    /// Tasks with the same hash key go to the same worker (rendezvous hashing).
+    /// Tasks with the same hash key go to the same worker (rendezvous hashing). Without a key a task goes by its id.
     ConsistentHash {
         /// What to do while that worker has no room.
         when_full: WhenFull,

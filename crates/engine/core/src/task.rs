@@ -143,7 +143,8 @@ pub struct TaskHead {
     /// Keys under which limits count this task, computed when it was submitted.
     #[serde(rename = "fl", default, skip_serializing_if = "Vec::is_empty")]
     pub flow: Vec<FlowKey>,
-    /// For the consistent-hash strategy: tasks of one bucket go to the same worker.
+    /// For the consistent-hash strategy: tasks of one bucket go to the same worker. Of the hash key, or of the task's id if
+    /// the queue had that strategy when the task was submitted.
     #[serde(rename = "hb", default, skip_serializing_if = "Option::is_none")]
     pub hash_bucket: Option<u16>,
     /// An attempt that runs longer is stopped.

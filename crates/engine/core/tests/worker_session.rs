@@ -156,6 +156,19 @@ impl Stage {
         std::mem::take(&mut self.said).into_iter().filter_map(credit).max()
     }
 
+    /// The highest credit of each lane that was said since the last time; anything that was said is forgotten.
+    fn credit_of(&mut self, lanes: &[u16]) -> Vec<u64> {
+        let said = std::mem::take(&mut self.said);
+        let of = |lane: &u16| {
+            let credit = said.iter().filter_map(|(to, message)| match message {
+                ToLane::Credit { credit, .. } if *to == LaneId(*lane) => Some(credit.0),
+                _ => None,
+            });
+            credit.max().unwrap_or(0)
+        };
+        lanes.iter().map(of).collect()
+    }
+
     fn started(&mut self) -> Vec<AttemptId> {
         std::mem::take(&mut self.started)
     }
@@ -197,7 +210,11 @@ fn recall(k: u64, attempt: AttemptId) -> ToWorker {
 }
 
 fn demand() -> ToWorker {
-    ToWorker::Demand { wanted: 1 }
+    demand_up_to(1, 0)
+}
+
+fn demand_up_to(wanted: u32, up_to: u64) -> ToWorker {
+    ToWorker::Demand { wanted, up_to: DispatchNo(up_to) }
 }
 
 fn skip(first: u64, last: u64) -> ToWorker {
@@ -261,6 +278,14 @@ fn the_shorter_attempts_are_the_more_may_wait() {
     assert_eq!(after_attempts_of(1).1, 64 + 2 + 100);
     assert_eq!(after_attempts_of(500).1, 64 + 2 + 40);
     assert_eq!(after_attempts_of(20_000).1, 64 + 2 + 2);
+}
+
+/// Of many attempts of half a second, one or two more than there is room for waited that long, though others were idle.
+#[test]
+fn nothing_more_waits_behind_attempts_that_take_longer_than_it_should_wait() {
+    let many = |o: &mut WorkerOptions| (o.capacity, o.prefetch, o.surplus) = (20, 0, 0);
+    assert_eq!(after_attempts_with(9_000, many).1, 64 + 20 + 22);
+    assert_eq!(after_attempts_with(11_000, many).1, 64 + 20);
 }
 
 /// Attempts are short on average, but in the last two seconds no more than a few hundred have ended.
@@ -378,7 +403,7 @@ fn an_attempt_that_a_new_owner_sends_again_goes_on() {
 #[test]
 fn an_earlier_owner_is_not_heard() {
     let mut worker = Stage::new();
-    worker.hears(2, [ToWorker::Demand { wanted: 0 }]);
+    worker.hears(2, [ToWorker::Demand { wanted: 0, up_to: DispatchNo(0) }]);
     worker.reports();
     worker.hears(1, [dispatch(1, A), recall(2, B)]);
     assert!(worker.started().is_empty() && worker.reports().is_empty());
@@ -402,14 +427,14 @@ fn a_new_owner_is_told_everything_at_once_and_counts_from_the_start() {
     worker.hears(1, [dispatch(1, A), dispatch(2, B)]);
     worker.succeeds(B);
     worker.heartbeat(0);
-    worker.hears(4, [ToWorker::Demand { wanted: 0 }]);
+    worker.hears(4, [ToWorker::Demand { wanted: 0, up_to: DispatchNo(0) }]);
     let credit = worker.said.iter().find_map(|(_, message)| match message {
         ToLane::Credit { epoch, credit, .. } => Some((*epoch, *credit)),
         _ => None,
     });
     assert_eq!(credit, Some((Epoch(4), DispatchNo(3))));
     let heartbeat = worker.heartbeat(0).unwrap();
-    assert_eq!((heartbeat.epoch, heartbeat.used, heartbeat.load), (Epoch(4), DispatchNo(0), 1));
+    assert_eq!((heartbeat.epoch, heartbeat.used, heartbeat.load), (Epoch(4), DispatchNo(0), 0));
     let held: Vec<_> = heartbeat.held.iter().map(|held| (held.attempt, held.state)).collect();
     assert_eq!(held, [(A, HeldState::Running(Duration::ZERO)), (B, HeldState::Ended)]);
 }
@@ -452,7 +477,11 @@ fn heartbeats_list_what_is_held() {
         held,
         [(A, HeldState::Running(Duration::from_secs(2))), (B, HeldState::Queued), (C, HeldState::Ended)]
     );
-    assert_eq!((heartbeat.used, heartbeat.load), (DispatchNo(2), 2), "3 has not come yet");
+    assert_eq!(
+        (heartbeat.used, heartbeat.load),
+        (DispatchNo(2), 0),
+        "3 has not come yet; no other lane has any"
+    );
     let beat = heartbeat.beat;
     worker.until(4);
     assert!(worker.heartbeat(0).unwrap().beat > beat);
@@ -715,9 +744,9 @@ fn a_lane_gets_credit_for_all_room_and_more_as_room_returns() {
 #[test]
 fn lanes_without_work_share_the_room() {
     let mut worker = Stage::with(|o| (o.capacity, o.prefetch, o.lanes) = (3, 1, 2));
-    worker.hears_of(0, 1, [ToWorker::Demand { wanted: 0 }]);
+    worker.hears_of(0, 1, [ToWorker::Demand { wanted: 0, up_to: DispatchNo(0) }]);
     assert_eq!(worker.credit(0), Some(2));
-    worker.hears_of(1, 1, [ToWorker::Demand { wanted: 0 }]);
+    worker.hears_of(1, 1, [ToWorker::Demand { wanted: 0, up_to: DispatchNo(0) }]);
     assert_eq!(worker.credit(1), Some(2));
 }
 
@@ -726,7 +755,7 @@ fn lanes_without_work_share_the_room() {
 fn room_that_returns_goes_to_the_lane_that_has_work() {
     let mut worker = Stage::with(|o| (o.capacity, o.prefetch, o.lanes) = (2, 0, 16));
     for lane in 1..16 {
-        worker.hears_of(lane, 1, [ToWorker::Demand { wanted: 0 }]);
+        worker.hears_of(lane, 1, [ToWorker::Demand { wanted: 0, up_to: DispatchNo(0) }]);
         assert_eq!(worker.credit(lane), (lane < 3).then_some(1));
     }
     worker.hears_of(0, 1, [demand()]);
@@ -769,7 +798,7 @@ fn promised_and_wanted(change: impl FnOnce(&mut WorkerOptions)) -> Stage {
     });
     worker.hears_of(0, 1, [demand()]);
     assert_eq!(worker.credit(0), Some(4));
-    worker.hears_of(1, 1, [demand()]);
+    worker.hears_of(1, 1, [demand_up_to(4, 4)]);
     assert!(worker.heartbeat(0).is_some_and(|heartbeat| heartbeat.wanted_back));
     worker
 }
@@ -822,6 +851,7 @@ fn a_silent_owner_may_still_use_its_promise_and_the_surplus_is_handed_back() {
     assert_eq!(worker.started(), attempts[..3]);
     // Nothing new is promised before the surplus is worked off.
     worker.hears_of(1, 1, [demand()]);
+    assert_eq!(worker.credit(1), Some(4), "it is answered");
     for &done in &attempts[..2] {
         worker.succeeds(done);
         assert_eq!(worker.credit(1), None);
@@ -858,9 +888,12 @@ fn lanes_with_work_take_turns() {
         worker.hears_of(lane, 1, [demand()]);
     }
     let mut turns = Vec::new();
+    let mut credits = BTreeMap::new();
     for n in 0..9 {
         let given = std::mem::take(&mut worker.said).into_iter().find_map(|(lane, message)| match message {
-            ToLane::Credit { credit, .. } => Some((lane.0, credit.0)),
+            ToLane::Credit { credit, .. } if credits.insert(lane, credit).unwrap_or_default() < credit => {
+                Some((lane.0, credit.0))
+            }
             _ => None,
         });
         let (lane, k) = given.expect("somebody is given the place");
@@ -870,6 +903,118 @@ fn lanes_with_work_take_turns() {
         worker.succeeds(attempt);
     }
     assert_eq!(turns, [0, 1, 2, 0, 1, 2, 0, 1, 2]);
+}
+
+/// Credits of a lane that were said since the last time, each with the demand that it answers.
+fn credits(worker: &mut Stage, lane: u16) -> Vec<(u64, u64)> {
+    let credit = |(to, message)| match message {
+        ToLane::Credit { credit, answered, .. } if to == LaneId(lane) => Some((credit.0, answered.0)),
+        _ => None,
+    };
+    std::mem::take(&mut worker.said).into_iter().filter_map(credit).collect()
+}
+
+#[test]
+fn a_lane_that_asks_is_answered_also_when_there_is_no_room() {
+    let mut worker = Stage::with(|o| (o.capacity, o.prefetch) = (1, 0));
+    worker.hears(1, [demand_up_to(1, 1)]);
+    assert_eq!(credits(&mut worker, 0), [(1, 1)]);
+    worker.hears(1, [dispatch(1, A), demand_up_to(3, 4)]);
+    assert_eq!(credits(&mut worker, 0), [(1, 4)], "no more for now");
+    worker.succeeds(A);
+    assert_eq!(credits(&mut worker, 0), [(2, 4)], "the demand is kept");
+    worker.step(Input::Drain);
+    worker.hears(1, [demand_up_to(9, 20)]);
+    assert_eq!(credits(&mut worker, 0), [(2, 20)]);
+}
+
+#[test]
+fn an_answer_waits_for_credit_that_other_lanes_give_back() {
+    let mut worker = Stage::with(|o| (o.capacity, o.prefetch, o.lanes) = (6, 0, 3));
+    for lane in 0..3 {
+        worker.hears_of(lane, 1, [demand_up_to(0, 0)]);
+    }
+    worker.said.clear();
+    worker.hears_of(0, 1, [demand_up_to(4, 6)]);
+    let asked_back = |lane: u16| {
+        let wants = |m: &ToLane| matches!(m, ToLane::Heartbeat(heartbeat) if heartbeat.wanted_back);
+        worker.said.iter().any(|(to, message)| *to == LaneId(lane) && wants(message))
+    };
+    assert_eq!([0, 1, 2].map(asked_back), [false, true, true]);
+    assert_eq!(credits(&mut worker, 0), [], "there may be more in a moment");
+    worker.hears_of(1, 1, [skip(1, 2)]);
+    assert_eq!(credits(&mut worker, 0), [(4, 0)]);
+    // The last one has work of its own.
+    worker.hears_of(2, 1, [demand_up_to(1, 3)]);
+    assert_eq!(credits(&mut worker, 0), [(4, 6)]);
+}
+
+#[test]
+fn lanes_that_ask_get_no_more_than_they_want() {
+    let mut worker = Stage::with(|o| (o.capacity, o.prefetch, o.lanes) = (10, 0, 2));
+    let modest = [demand_up_to(2, 2)];
+    let greedy = [demand_up_to(100, 100)];
+    let batch = |lane: u16, messages: Vec<ToWorker>| OwnerBatch {
+        lane: LaneId(lane),
+        epoch: Epoch(1),
+        session: SESSION,
+        messages,
+    };
+    // They come together.
+    let mut effects = Vec::new();
+    worker.machine.take(Input::Owner(batch(0, greedy.into())), Timestamp::ZERO, &mut effects);
+    worker.machine.take(Input::Owner(batch(1, modest.into())), Timestamp::ZERO, &mut effects);
+    worker.step(Input::Tick);
+    assert_eq!(worker.credit_of(&[0, 1]), [8, 2]);
+}
+
+#[test]
+fn a_late_or_repeated_demand_adds_nothing() {
+    let mut worker = Stage::with(|o| (o.capacity, o.prefetch, o.lanes) = (10, 0, 2));
+    worker.hears_of(1, 1, [demand_up_to(0, 0)]);
+    worker.hears_of(0, 1, [demand_up_to(3, 3)]);
+    worker.said.clear();
+    worker.hears_of(0, 1, [demand_up_to(3, 3), demand_up_to(1, 1)]);
+    assert_eq!(credits(&mut worker, 0), []);
+}
+
+/// A lane kept what a burst had left to it, and each other lane had to ask for its next task.
+#[test]
+fn when_no_lane_has_work_every_lane_gets_a_little_again() {
+    let mut worker = Stage::with(|o| (o.capacity, o.prefetch, o.lanes) = (3, 0, 3));
+    worker.hears_of(0, 1, [demand_up_to(3, 3)]);
+    for lane in 1..3 {
+        worker.hears_of(lane, 1, [demand_up_to(0, 0)]);
+        assert_eq!(worker.credit(lane), None);
+    }
+    worker.until(2);
+    assert!(!worker.heartbeat(0).unwrap().wanted_back, "it had work a moment ago");
+    worker.until(4);
+    assert!(worker.heartbeat(0).unwrap().wanted_back);
+    worker.hears_of(0, 1, [skip(1, 3)]);
+    assert_eq!(worker.credit_of(&[0, 1, 2]), [4, 1, 1]);
+}
+
+/// An owner that had heard of the worker during a burst of another lane passed it over until the next heartbeat.
+#[test]
+fn owners_that_know_a_higher_load_learn_that_it_has_fallen() {
+    let mut worker = Stage::with(|o| (o.capacity, o.prefetch, o.lanes) = (4, 0, 2));
+    worker.hears_of(1, 1, [demand_up_to(0, 0)]);
+    worker.hears_of(0, 1, [dispatch(1, A), dispatch(2, B)]);
+    worker.until(2);
+    assert_eq!(worker.heartbeat(1).unwrap().load, 2);
+    let loads = |worker: &mut Stage, lane: u16| -> Vec<u32> {
+        let load = |(to, message)| match message {
+            ToLane::Credit { load, .. } if to == LaneId(lane) => Some(load),
+            _ => None,
+        };
+        std::mem::take(&mut worker.said).into_iter().filter_map(load).collect()
+    };
+    worker.succeeds(A);
+    worker.succeeds(B);
+    assert_eq!(loads(&mut worker, 1), []);
+    worker.until(3);
+    assert_eq!(loads(&mut worker, 1), [0], "once, though two have ended");
 }
 
 #[test]

@@ -245,7 +245,8 @@ mod tests {
         let bus = LocalBus::new(LocalBusOptions { waiting_max: 3, ..Default::default() });
         let mut lane = bus.subscribe(Address::Lane(LaneId(1))).await.unwrap();
         let said = |by: u128, parts: usize| {
-            let credit = ToLane::Credit { epoch: Epoch(1), credit: DispatchNo(1), load: 0 };
+            let credit =
+                ToLane::Credit { epoch: Epoch(1), credit: DispatchNo(1), load: 0, answered: DispatchNo(0) };
             let session = SessionId::from_random(by);
             Message::ToLane(WorkerBatch { lane: LaneId(1), session, messages: vec![credit; parts] })
         };

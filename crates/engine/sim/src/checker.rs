@@ -16,6 +16,9 @@
 //! 13. Of tasks with the same unique key there is one at a time.
 //! 14. A line that may run gets its turn.
 //! 15. Of a key whose limit cancels, no more tasks wait or run than the limit says.
+//!
+//! The simulator also plays a burst onto idle workers, and judges by the strategy of its queue how it was spread
+//! (`burst.rs`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -210,6 +213,11 @@ impl Checker {
             rates: BTreeMap::new(),
             keys: KeyWatch::default(),
         }
+    }
+
+    /// The session that an attempt was given to.
+    pub fn session_of(&self, attempt: AttemptId) -> Option<SessionId> {
+        self.sessions.get(&attempt).copied()
     }
 
     /// What did not hold so far.

@@ -97,11 +97,14 @@ impl Client {
     }
 }
 
+/// The type that some worker always offers.
+pub(crate) const PLAIN_TYPE: &str = TYPES[1];
+
 /// The head of a task without anything special, that a worker can always be found for.
 pub(crate) fn plain_head(queue: QueueKey, max_retries: u32) -> TaskHead {
     TaskHead {
         queue,
-        task_type: name(TYPES[1]),
+        task_type: name(PLAIN_TYPE),
         priority: Priority::default(),
         labels: BTreeMap::new(),
         flow: Vec::new(),
@@ -190,6 +193,11 @@ impl World {
         let longest = if self.rng.chance(50) { 5_000 } else { 20_000_000 };
         let soon = self.between(0, longest);
         self.plan_operation(Kind::Submit { lane, tasks: again.into() }, at + soon);
+    }
+
+    /// Lets a client submit tasks.
+    pub(crate) fn plan_submit(&mut self, lane: LaneId, tasks: Vec<NewTask>, at: Duration) {
+        self.plan_operation(Kind::Submit { lane, tasks: tasks.into() }, at);
     }
 
     fn plan_operation(&mut self, kind: Kind, at: Duration) {
@@ -370,6 +378,9 @@ impl World {
 
     fn acknowledged(&mut self, task: TaskId, wrongly_duplicate: bool) {
         self.checker.observe(self.now, Observation::Acknowledged { task, wrongly_duplicate });
+        if self.burst.has(task) {
+            return;
+        }
         // Some tasks are cancelled, at once or later, once or twice.
         for _ in 0..2 {
             if self.rng.chance(10) {

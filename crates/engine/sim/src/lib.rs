@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+mod burst;
 pub mod checker;
 mod client;
 mod coordinator;

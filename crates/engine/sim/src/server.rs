@@ -92,7 +92,7 @@ pub(crate) enum ServerInput {
 }
 
 /// Rare paths that the driver sees.
-pub(crate) const PATHS: [&str; 7] = [
+pub(crate) const PATHS: [&str; 8] = [
     "lane_parked",
     "lane_parked_again",
     "lane_unparked",
@@ -100,6 +100,7 @@ pub(crate) const PATHS: [&str; 7] = [
     "run_ended",
     "part_id_taken",
     "end_told_again",
+    "burst_spread",
 ];
 
 /// A server stops owning this long before its session can have ended.

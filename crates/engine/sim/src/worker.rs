@@ -12,6 +12,7 @@ use tasklane_core::time::Timestamp;
 use tasklane_core::worker::{Effect, Input, WorkerSession};
 use tasklane_ports::{OpenSession, SessionToken};
 
+use crate::burst::{BURST, RUNS_FOR};
 use crate::checker::Observation;
 use crate::coordinator::{Caller, CoordinatorCall};
 use crate::scenario::Scenario;
@@ -23,8 +24,15 @@ pub(crate) struct Worker {
     pub(crate) session: SessionId,
     token: Option<SessionToken>,
     pub(crate) machine: Option<WorkerSession>,
-    capacity: u32,
+    pub(crate) descriptor: WorkerDescriptor,
     guard_at: Option<Timestamp>,
+}
+
+impl Worker {
+    /// Offers a type.
+    pub(crate) fn serves(&self, task_type: &str) -> bool {
+        self.descriptor.serves(&name(task_type), &BTreeMap::new())
+    }
 }
 
 /// What comes to a worker.
@@ -77,13 +85,6 @@ impl World {
         }
         let session = SessionId::from_random(self.rng.next_u128());
         let capacity = 1 + u32::try_from(self.rng.below(4)).unwrap_or(0);
-        let host = &mut self.workers[index];
-        host.incarnation += 1;
-        host.paused = false;
-        host.deferred.clear();
-        host.tick_at = None;
-        host.process = Some(Worker { session, token: None, machine: None, capacity, guard_at: None });
-        let incarnation = host.incarnation;
         // Every type is offered by someone, whoever else is away.
         let offers = |at: usize| index == 0 || !(index + at).is_multiple_of(3) || index % 2 == 1;
         let descriptor = WorkerDescriptor {
@@ -98,7 +99,15 @@ impl World {
             draining: false,
             address: String::new(),
         };
-        let open = OpenSession { session, ttl: Scenario::WORKER_TTL, role: Role::Worker(descriptor) };
+        let host = &mut self.workers[index];
+        host.incarnation += 1;
+        host.paused = false;
+        host.deferred.clear();
+        host.tick_at = None;
+        let incarnation = host.incarnation;
+        let role = Role::Worker(descriptor.clone());
+        host.process = Some(Worker { session, token: None, machine: None, descriptor, guard_at: None });
+        let open = OpenSession { session, ttl: Scenario::WORKER_TTL, role };
         let caller = Caller { is_server: false, index, incarnation };
         self.call_coordinator(CoordinatorCall::Open { caller, open, asked_at: self.now });
     }
@@ -129,7 +138,7 @@ impl World {
         let input =
             match input {
                 WorkerInput::Opened { token, asked_at } => {
-                    let options = self.scenario.worker(worker.capacity);
+                    let options = self.scenario.worker(worker.descriptor.capacity);
                     worker.machine = Some(WorkerSession::new(options, token.session, asked_at));
                     worker.token = Some(token);
                     Input::Tick
@@ -327,6 +336,11 @@ impl World {
         let seed = self.scenario.seed ^ high.rotate_left(17) ^ low ^ (u64::from(attempt.number.0) << 32);
         let mut rng = Rng::new(seed);
         let kind = dispatch.body.as_ref().map_or("", |body| body.name.as_str());
+        if kind == BURST {
+            let finish =
+                Finish { ran: Duration::ZERO, ending: Ending::Success, result: TaskResult::default() };
+            return (RUNS_FOR, finish, false);
+        }
         let micros = match rng.below(10) {
             0..=6 => 10_000 + rng.below(500_000),
             7 | 8 => 500_000 + rng.below(4_000_000),

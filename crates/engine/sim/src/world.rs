@@ -14,6 +14,7 @@ use tasklane_core::rng::Rng;
 use tasklane_core::time::Timestamp;
 use tasklane_local::{MemoryOptions, MemoryState, Sessions, SessionsOptions};
 
+use crate::burst::Burst;
 use crate::checker::{Bounds, Checker};
 use crate::client::{Client, ClientEvent};
 use crate::coordinator::CoordinatorCall;
@@ -130,6 +131,8 @@ pub(crate) enum Event {
     },
     Client(ClientEvent),
     Nemesis,
+    /// Tasks come at once into an idle cluster.
+    Burst,
     Heal(&'static str),
 }
 
@@ -153,6 +156,7 @@ pub(crate) struct World {
     pub(crate) fired: Fired,
     pub(crate) runs: Runs,
     pub(crate) looked: Looked,
+    pub(crate) burst: Burst,
     pub(crate) weather: Weather,
     pub(crate) checker: Checker,
     pub(crate) report: Report,
@@ -185,6 +189,7 @@ impl World {
             fired: Fired::default(),
             runs: Runs::default(),
             looked: Looked::default(),
+            burst: Burst::default(),
             weather: Weather::default(),
             checker: Checker::new(bounds),
             report: Report { servers: scenario.servers, workers: scenario.workers, ..Report::default() },
@@ -246,7 +251,7 @@ impl World {
                 return;
             }
             if self.weather.healed {
-                if self.is_at_rest() {
+                if self.is_at_rest() && self.play_burst() {
                     self.check_schedules();
                     self.check_runs();
                     self.check_ends();
@@ -294,6 +299,7 @@ impl World {
             Event::GuardDeadline { index, incarnation } => self.guard_deadline(index, incarnation),
             Event::Client(event) => self.client_event(event),
             Event::Nemesis => self.nemesis(),
+            Event::Burst => self.send_burst(),
             Event::Heal(kind) => self.heal(kind),
         }
     }

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use tasklane_core::id::{LaneId, LimitId, Name, TaskId};
 use tasklane_core::policy::{
-    Concurrency, ConcurrencyLimit, QueueBinding, QueuePolicy, Rate, RateLimit, UniqueRule, WhenReached,
+    Concurrency, ConcurrencyLimit, QueueBinding, QueuePolicy, Rate, RateLimit, Strategy, UniqueRule,
+    WhenFull, WhenReached,
 };
-use tasklane_core::task::{NewTask, OwnLimit, Payload};
+use tasklane_core::task::{NewTask, OwnLimit, Payload, TaskHead};
 use tasklane_core::time::Timestamp;
 use tasklane_runtime::request::{FieldError, Placement, RequestLimits, TaskRequest};
 
@@ -47,6 +48,22 @@ fn place_in(
 
 fn task(json: &str) -> Result<NewTask, FieldError> {
     place(read(json)?, &QueuePolicy::default())
+}
+
+#[test]
+fn consistent_hashing_goes_by_the_task_where_no_key_is_given() {
+    let json = |number: u32| format!(r#"{{"taskName":"t","taskType":"NOOP","requestId":"r{number}"}}"#);
+    let bucket = |strategy, json: &str| {
+        let policy = QueuePolicy { strategy, ..QueuePolicy::default() };
+        place(read(json).unwrap(), &policy).unwrap().spec.head.hash_bucket
+    };
+    let hashing = Strategy::ConsistentHash { when_full: WhenFull::Next };
+    let buckets: BTreeSet<u16> = (0..20).filter_map(|number| bucket(hashing, &json(number))).collect();
+    assert!(buckets.len() > 10, "tasks are spread: {buckets:?}");
+    assert_eq!(bucket(hashing, &json(1)), bucket(hashing, &json(1)));
+    assert_eq!(bucket(Strategy::LeastLoad, &json(1)), None, "other strategies need no bucket");
+    let with_key = r#"{"taskName":"t","taskType":"NOOP","hashKey":"k"}"#;
+    assert_eq!(bucket(hashing, with_key), Some(TaskHead::bucket_of("k")));
 }
 
 #[test]

@@ -7,7 +7,6 @@ use smallvec::SmallVec;
 use crate::commit::{Group, RecordChange};
 use crate::guard::Guard;
 use crate::id::{DispatchNo, LimitId};
-use crate::message::ToWorker;
 use crate::policy::Rate;
 use crate::status::Status;
 use crate::time::Timestamp;
@@ -71,9 +70,10 @@ impl Lane {
                     continue;
                 }
             }
-            let strategy = self.queues[queue].policy.policy.strategy;
-            let bucket = self.lines[line].head.hash_bucket;
-            let worker = self.choose(class, strategy, bucket);
+            let Some(worker) = self.choose(class, line) else {
+                self.wait_for_answer(queue, class);
+                continue;
+            };
             let (_, entry) = self.lines[line].window.first().expect("an open line has a first task");
             self.assign_to(entry, worker);
             assigned += 1;
@@ -275,20 +275,32 @@ impl Lane {
         }
     }
 
-    /// Tells workers without room that there is work for them.
+    /// Asks workers for room where none has any and there is work for them.
     pub(super) fn announce(&mut self) {
         for class in std::mem::take(&mut self.starved) {
             let Some(c) = self.classes.get(class) else { continue };
-            if c.queues.is_empty() || !c.free.is_empty() {
-                continue;
-            }
-            for worker in c.serving.clone() {
-                let w = &mut self.workers[worker];
-                if w.confirmed && w.room() == 0 && !std::mem::replace(&mut w.demanded, true) {
-                    self.tell(worker, ToWorker::Demand { wanted: 1 });
-                }
+            if c.free.is_empty() && !c.unasked.is_empty() {
+                self.ask_class(class);
             }
         }
+    }
+
+    /// Tasks in memory of a line that its limits allow now.
+    pub(super) fn assignable(&self, line: Handle) -> usize {
+        let line = &self.lines[line];
+        let rules = &self.queues[line.queue].rules;
+        let by_key = line.head.flow.iter().zip(&line.limits);
+        let rooms = by_key.flat_map(|(flow, &state)| {
+            rules.of_key(flow).map(move |rule| limit_room(&rule, self.limits.get(state)))
+        });
+        rooms.fold(line.window.len(), usize::min)
+    }
+
+    /// Tasks that the limit over the whole queue allows now.
+    pub(super) fn queue_room(&self, queue: Handle) -> usize {
+        let q = &self.queues[queue];
+        let whole = q.whole.zip(q.rules.find(LimitId::QUEUE));
+        whole.map_or(usize::MAX, |(state, rule)| limit_room(rule, self.limits.get(state)))
     }
 
     /// Whether there is a ready line that the worker could serve.
@@ -297,6 +309,11 @@ impl Lane {
         let goes = |&queue: &Handle| self.queues[queue].may_assign();
         !w.unsent.is_empty() || w.classes.iter().any(|&class| self.classes[class].queues.iter().any(goes))
     }
+}
+
+fn limit_room(rule: &Rule, state: &LimitState) -> usize {
+    let room = rule.concurrency.map_or(u32::MAX, |max| max.limit.saturating_sub(state.running));
+    usize::try_from(room).unwrap_or(usize::MAX)
 }
 
 fn moved_rate(rate: Rate, stored: Option<Timestamp>, now: Timestamp) -> Timestamp {

@@ -49,6 +49,10 @@ counters! {
     start_timeout,
     /// Attempts that ran past timeout and grace.
     attempt_overrun,
+    /// Choices put off until a worker answers that was asked for room.
+    choice_waited,
+    /// Workers that did not answer in time when they were asked for room.
+    answer_late,
     /// Workers that spoke and did not hear.
     worker_deaf,
     /// Sessions revoked.

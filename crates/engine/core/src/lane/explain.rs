@@ -10,6 +10,7 @@ use super::entry::{Entry, Spot};
 use super::keys::template;
 use super::limits::{LimitKey, LimitState, Rule};
 use super::machine::Lane;
+use super::workers::Standing;
 
 /// What is known of a task that has not finished.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -139,7 +140,10 @@ impl Lane {
                 } else {
                     self.explain_queue(&row.head, &mut reasons);
                     let serving = self.serving(&self.class_of(&row.head));
-                    let free = serving.iter().filter(|&&worker| self.workers[worker].free).count();
+                    let free = serving
+                        .iter()
+                        .filter(|&&worker| self.workers[worker].standing == Standing::Free)
+                        .count();
                     reasons.extend(self.explain_workers(row.head.executor(), serving.len(), free));
                     reasons.push(Reason::MoreThan(0));
                 }

@@ -23,6 +23,7 @@ use super::limits::{LimitKey, Rules};
 use super::machine::{Lane, Timer};
 use super::pace::Pace;
 use super::window::Window;
+use super::workers::Standing;
 
 /// Order of a queue's lines: priority, then whose turn it is, then due time and arrival.
 pub(super) type ReadyKey = (u8, Turn, Timestamp, Seq, Handle);
@@ -58,6 +59,10 @@ pub(super) struct Queue {
     pub(super) turn: Turn,
     /// Lines take turns: some of them have flow keys.
     pub(super) fair: bool,
+    /// What each worker is owed, by its handle, under strategies by which workers take turns.
+    pub(super) turns: Vec<i64>,
+    /// Since when its next task waits for answers of workers.
+    pub(super) waits_since: Option<Timestamp>,
 }
 
 /// Tasks that are blocked together or not at all.
@@ -140,12 +145,30 @@ pub(super) struct Class {
     pub(super) key: ClassKey,
     /// Workers that could be given such tasks.
     pub(super) serving: Vec<Handle>,
-    /// Those of them that have room.
+    /// Those of them that have room, …
     pub(super) free: Vec<Handle>,
+    /// … those that were asked for room and have not answered, …
+    pub(super) asked: Vec<Handle>,
+    /// … and those that may have room and were not asked.
+    pub(super) unasked: Vec<Handle>,
+    /// Queues whose next task waits for the answer of a worker.
+    pub(super) waiting: BTreeSet<Handle>,
     /// Queues with ready lines of it.
     pub(super) queues: BTreeSet<Handle>,
     /// Lines that need it.
     pub(super) lines: usize,
+}
+
+impl Class {
+    /// The list of workers that stand so.
+    pub(super) fn list(&mut self, standing: Standing) -> Option<&mut Vec<Handle>> {
+        match standing {
+            Standing::Free => Some(&mut self.free),
+            Standing::Asked => Some(&mut self.asked),
+            Standing::Unasked => Some(&mut self.unasked),
+            Standing::Unable | Standing::Full => None,
+        }
+    }
 }
 
 /// The arrival number of a task that is not committed is provisional, above all real ones. A bound made from it would
@@ -191,6 +214,8 @@ impl Lane {
             pace: Pace::new(self.now),
             turn: (0, 0),
             fair: false,
+            turns: Vec::new(),
+            waits_since: None,
         });
         self.queue_by_key.insert(key.clone(), handle);
         self.bind_whole(handle);
@@ -329,6 +354,9 @@ impl Lane {
             key: key.clone(),
             serving: Vec::new(),
             free: Vec::new(),
+            asked: Vec::new(),
+            unasked: Vec::new(),
+            waiting: BTreeSet::new(),
             queues: BTreeSet::new(),
             lines: 0,
         };
@@ -489,7 +517,8 @@ impl Lane {
 
     /// Brings the open set of a queue into step with one class.
     pub(super) fn refresh_open(&mut self, queue: Handle, class: Handle) {
-        let has_room = !self.classes[class].free.is_empty();
+        let c = &self.classes[class];
+        let has_room = !c.free.is_empty() && !c.waiting.contains(&queue);
         let q = &mut self.queues[queue];
         if !has_room && q.ready.contains_key(&class) {
             self.starved.insert(class);

@@ -54,6 +54,9 @@ pub struct LaneOptions {
     pub sweep_every: Duration,
     /// How long a change that nobody waits for (accepted, started) may wait for company.
     pub lazy_write: Duration,
+    /// How long a task waits for the answer of a worker that was asked for room and may be the best choice. Longer than four
+    /// messages take on a busy machine, and short beside what a start of a process takes there.
+    pub answer_within: Duration,
     /// A dispatch unanswered for this long is sent again at the next heartbeat.
     pub resend_after: Duration,
     /// Heartbeats that do not know an attempt before it is recalled.
@@ -85,6 +88,7 @@ impl Default for LaneOptions {
             line_reads: 16,
             sweep_every: Duration::from_secs(5),
             lazy_write: Duration::from_millis(100),
+            answer_within: Duration::from_millis(20),
             resend_after: Duration::from_secs(1),
             beats_missing_max: 3,
             recalls_max: 3,
@@ -226,6 +230,8 @@ pub(super) enum Timer {
     LineRate(Handle),
     /// A rate over the whole queue allows the next assignment.
     QueueRate(Handle),
+    /// A worker that was asked for room must have answered.
+    Answer(Handle),
 }
 
 impl Lane {

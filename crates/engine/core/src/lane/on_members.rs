@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 
 use crate::id::SessionId;
 use crate::member::{Member, Role};
-use crate::message::ToWorker;
 
 use super::entry::Handle;
 use super::machine::Lane;
@@ -21,11 +20,18 @@ impl Lane {
             alive.insert(member.session);
             let handle = self.intern_worker(member.session);
             if self.workers[handle].descriptor.as_ref() != Some(&descriptor) {
-                self.workers[handle].descriptor = Some(descriptor);
+                let weight = descriptor.weight;
+                let before = self.workers[handle].descriptor.replace(descriptor);
+                if before.is_some_and(|before| before.weight != weight) {
+                    // The next turns go by the new weights alone.
+                    for (_, queue) in &mut self.queues {
+                        queue.turns.clear();
+                    }
+                }
                 self.reserve_worker(handle);
                 // Makes the epoch known, so that credit comes without waiting for a heartbeat.
                 if self.loading.is_complete() {
-                    self.tell(handle, ToWorker::Demand { wanted: 0 });
+                    self.withdraw_demand(handle);
                 }
             }
         }
@@ -62,6 +68,12 @@ impl Lane {
         let holds: Vec<Handle> = self.workers[worker].holds.iter().copied().collect();
         for entry in holds {
             self.lose(entry);
+        }
+        self.end_asking(worker);
+        for (_, queue) in &mut self.queues {
+            if let Some(turn) = queue.turns.get_mut(worker) {
+                *turn = 0;
+            }
         }
         let session: SessionId = self.workers[worker].session;
         self.worker_by_session.remove(&session);

@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 
 use crate::commit::{RecordKey, RecordKind};
 use crate::guard::Guard;
-use crate::id::{Seq, TaskId};
+use crate::id::{DispatchNo, Seq, TaskId};
 use crate::message::ToWorker;
 use crate::read::{Arrival, LanePage, LaneRead};
 use crate::task::{OrderKey, Place, TaskHead, TaskRow};
@@ -202,7 +202,7 @@ impl Lane {
         // Makes the epoch known, so that credit comes without waiting for a heartbeat.
         let workers: Vec<Handle> = self.workers.iter().map(|(handle, _)| handle).collect();
         for worker in workers {
-            self.tell(worker, ToWorker::Demand { wanted: 0 });
+            self.tell(worker, ToWorker::Demand { wanted: 0, up_to: DispatchNo(0) });
         }
         let entries: Vec<Handle> = self.by_id.values().copied().collect();
         for entry in entries {

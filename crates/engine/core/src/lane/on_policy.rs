@@ -42,6 +42,7 @@ impl Lane {
             self.bind_whole(queue);
             self.recount_whole(queue);
             if strategy_changed {
+                self.queues[queue].turns.clear();
                 self.reclass_queue(queue);
             }
             let lines: Vec<_> = self.lines.iter().filter(|(_, l)| l.queue == queue).map(|(h, _)| h).collect();

@@ -41,14 +41,18 @@ impl Lane {
             // A report may end the session's standing (a revoke), never its handle.
             match message {
                 ToLane::Report { attempt, report } => self.on_report(batch.session, attempt, report),
-                ToLane::Credit { epoch, credit, load } => {
+                ToLane::Credit { epoch, credit, load, answered } => {
                     if epoch == self.epoch {
                         let w = &mut self.workers[worker];
                         w.confirmed = true;
                         w.credit = w.credit.max(credit);
-                        w.load = load;
+                        let before = std::mem::replace(&mut w.load, load);
                         self.refresh_load(worker);
+                        self.on_answer(worker, answered);
                         self.on_room(worker);
+                        if load != before {
+                            self.choose_again_for(worker);
+                        }
                     }
                 }
                 ToLane::Heartbeat(heartbeat) => self.on_heartbeat(worker, &heartbeat),
@@ -364,13 +368,13 @@ impl Lane {
         }
         w.beat = heartbeat.beat;
         w.load = heartbeat.load;
-        w.cooling = false;
+        (w.cooling, w.slow) = (false, false);
         if heartbeat.epoch == self.epoch {
             w.confirmed = true;
             w.credit = w.credit.max(heartbeat.credit);
             w.skipped.retain(|&(_, last)| last > heartbeat.used);
             for (first, last) in w.skipped.clone() {
-                self.tell(worker, ToWorker::Skip { first, last });
+                self.send_skip(worker, first, last);
             }
         }
         self.refresh_load(worker);
@@ -401,14 +405,15 @@ impl Lane {
             w.last_k = last;
             self.counters.credit_returned += 1;
             self.skip(worker, first, last);
-            self.refresh_worker(worker);
-        } else if heartbeat.epoch < self.epoch || (!idle && w.room() == 0) {
-            // Tells the epoch to a worker that does not know it, and the need to one that has given nothing.
-            w.demanded = !idle;
-            self.tell(worker, ToWorker::Demand { wanted: u32::from(!idle) });
-        } else if idle && std::mem::take(&mut w.demanded) {
-            self.tell(worker, ToWorker::Demand { wanted: 0 });
+        } else if !idle && (heartbeat.wanted_back || heartbeat.epoch < self.epoch || w.room() == 0) {
+            // The demand may be lost, and a worker that asks for credit back waits for an answer.
+            let wanted = w.classes.clone().into_iter().map(|class| self.wanted(class)).max();
+            self.ask_worker(worker, wanted.unwrap_or(0).max(1), false);
+        } else if heartbeat.epoch < self.epoch || (idle && w.asked_for.0 > 0) {
+            // The worker may not know the epoch, or that the demand is met.
+            self.withdraw_demand(worker);
         }
+        self.choose_again_for(worker);
     }
 
     /// A worker whose heartbeats come, and that knows neither of this owner nor of what it was sent, is deaf.
@@ -530,9 +535,6 @@ impl Lane {
             flight.k = k;
             self.counters.dispatch_after_takeover += 1;
             self.dispatch(handle);
-        }
-        if self.workers[worker].room() > 0 {
-            self.workers[worker].demanded = false;
         }
         self.refresh_worker(worker);
     }

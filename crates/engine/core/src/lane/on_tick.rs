@@ -37,6 +37,7 @@ impl Lane {
                     self.queues[queue].rate_until = None;
                     self.refresh_active(queue);
                 }
+                Timer::Answer(worker) => self.on_no_answer(worker),
             }
         }
         if self.now >= self.next_sweep {

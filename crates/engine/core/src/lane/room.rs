@@ -8,6 +8,7 @@
 use std::collections::BTreeSet;
 
 use super::entry::Handle;
+use super::lines::Queue;
 use super::machine::{Lane, Timer};
 
 /// The least that a line may keep in memory, however many lines there are.
@@ -60,11 +61,13 @@ impl Lane {
     }
 
     /// Forgets queues without lines (so without tasks in memory, in flight or known to be in the store) whose limits
-    /// have nothing to remember. Their policies stay: there are as many as were written, and tasks cannot make more.
+    /// have nothing to remember, and whose workers are owed no turn. Their policies stay: there are as many as were written, and tasks cannot make more.
     pub(super) fn forget_idle_queues(&mut self) {
         let mut used: BTreeSet<Handle> = self.lines.iter().map(|(_, line)| line.queue).collect();
         used.extend(self.limits.queues_in_use());
-        let idle: Vec<Handle> = self.queues.iter().map(|(h, _)| h).filter(|h| !used.contains(h)).collect();
+        let is_idle =
+            |(h, queue): &(Handle, &Queue)| !used.contains(h) && queue.turns.iter().all(|turn| *turn == 0);
+        let idle: Vec<Handle> = self.queues.iter().filter(is_idle).map(|(h, _)| h).collect();
         for handle in idle {
             let queue = self.queues.remove(handle);
             assert!(queue.ready.is_empty() && !queue.active, "queue {} is in use", queue.key);

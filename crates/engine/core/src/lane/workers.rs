@@ -1,19 +1,22 @@
 //! Workers as a lane sees them: what they offer, how much room they have for this lane, what they hold of it.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeSet, VecDeque};
 
 use indexmap::IndexSet;
 use rustc_hash::FxBuildHasher;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use crate::guard::Guard;
 use crate::id::{DispatchNo, SessionId};
 use crate::member::WorkerDescriptor;
 use crate::message::ToWorker;
 use crate::policy::{Strategy, WhenFull};
+use crate::time::Timestamp;
 
 use super::entry::Handle;
 use super::lines::ClassKey;
-use super::machine::Lane;
+use super::machine::{Lane, Timer};
 
 /// What choosing a worker looks at, in one number, because every assignment compares many: the share of its capacity in
 /// use, and below that the order of last use, so that equals take turns.
@@ -36,7 +39,35 @@ impl Load {
     fn used(self) -> u64 {
         self.0 & Self::USED
     }
+
+    fn share(self) -> u64 {
+        self.0 >> Self::USED_BITS
+    }
 }
+
+/// What a worker is to a lane that has a task for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// It can be given nothing: it is leaving, has not answered this owner, or has just given something back.
+    Unable,
+    /// It has room.
+    Free,
+    /// It was asked for room; the answer is on its way.
+    Asked,
+    /// It may have room, and was not asked.
+    Unasked,
+    /// It was asked and has none. It gives room by itself when it has some.
+    Full,
+}
+
+/// Workers asked at once for a single task; for more tasks, as many as there are tasks.
+const ASKED_MIN: usize = 4;
+/// The most that a worker is asked for.
+const WANTED_MAX: usize = 1 << 14;
+/// Queues that are counted for it, …
+const QUEUES_COUNTED_MAX: usize = 256;
+/// … and lines of each.
+const LINES_COUNTED_MAX: usize = 256;
 
 /// A worker session.
 #[derive(Debug)]
@@ -53,14 +84,21 @@ pub(super) struct Worker {
     pub(super) credit: DispatchNo,
     /// Numbers that were skipped, and that the worker has not said it knows of.
     pub(super) skipped: Vec<(DispatchNo, DispatchNo)>,
-    /// Attempts it holds for all lanes, as it said last.
+    /// Attempts that it holds for other lanes, by its last message. Set to 0 when the worker is asked for room, so that an old
+    /// figure sends no task elsewhere.
     pub(super) load: u32,
     /// Attempts of this lane that it has, or will be sent.
     pub(super) holds: IndexSet<Handle, FxBuildHasher>,
     /// Classes it serves.
     pub(super) classes: BTreeSet<Handle>,
-    /// It is in the free lists of its classes.
-    pub(super) free: bool,
+    /// Which list of its classes it is in.
+    pub(super) standing: Standing,
+    /// The highest dispatch number that it was asked for; 0 if the lane has no demand there.
+    pub(super) asked_for: DispatchNo,
+    /// It was asked for room and has not answered: until then, tasks wait for which it may be the best choice.
+    pub(super) answer_by: Option<Timestamp>,
+    /// It did not answer in time: nothing waits for it before its next heartbeat.
+    pub(super) slow: bool,
     /// It gave something back: nothing new before its next heartbeat.
     pub(super) cooling: bool,
     /// Heartbeats in a row by which it has heard nothing from this owner.
@@ -69,8 +107,6 @@ pub(super) struct Worker {
     pub(super) deaf: bool,
     /// It does not do what it is asked to, and is to end.
     pub(super) revoked: bool,
-    /// It was told that the lane has work for it.
-    pub(super) demanded: bool,
     /// Number of its last heartbeat.
     pub(super) beat: u64,
     /// Attempts taken over that it must be sent again when it has room.
@@ -91,12 +127,14 @@ impl Worker {
             load: 0,
             holds: IndexSet::default(),
             classes: BTreeSet::new(),
-            free: false,
+            standing: Standing::Unable,
+            asked_for: DispatchNo(0),
+            answer_by: None,
+            slow: false,
             cooling: false,
             unheard: 0,
             deaf: false,
             revoked: false,
-            demanded: false,
             beat: 0,
             unsent: VecDeque::new(),
             outbox: Vec::new(),
@@ -113,19 +151,36 @@ impl Worker {
         self.descriptor.as_ref().is_some_and(|d| !d.draining) && !self.revoked && !self.deaf
     }
 
-    fn has_room(&self) -> bool {
-        self.takes_work() && self.confirmed && !self.cooling && self.room() > 0 && self.unsent.is_empty()
+    /// Can be given a task as soon as it has room.
+    fn is_able(&self) -> bool {
+        self.takes_work() && self.confirmed && !self.cooling && self.unsent.is_empty()
+    }
+
+    fn find_standing(&self) -> Standing {
+        if !self.is_able() {
+            Standing::Unable
+        } else if self.room() > 0 {
+            Standing::Free
+        } else if self.answer_by.is_some() {
+            Standing::Asked
+        } else if self.asked_for > self.credit {
+            Standing::Full
+        } else {
+            Standing::Unasked
+        }
     }
 
     /// Share of its capacity in use, in a form that compares well.
     fn load_share(&self) -> u64 {
         let capacity = self.descriptor.as_ref().map_or(1, |d| d.capacity.max(1));
         let mine = self.holds.len() as u64;
-        u64::from(self.load).max(mine) * 10_000 / u64::from(capacity)
+        (u64::from(self.load) + mine) * 10_000 / u64::from(capacity)
     }
 
-    fn weight(&self) -> u64 {
-        self.descriptor.as_ref().map_or(0, |d| u64::from(d.weight))
+    /// What it gains with each choice, under strategies by which workers take turns.
+    fn turn_weight(&self, strategy: Strategy) -> i64 {
+        let weight = self.descriptor.as_ref().map_or(0, |d| i64::from(d.weight));
+        if strategy == Strategy::Weighted { weight } else { 1 }
     }
 
     /// Rank for a hash bucket: by name, so that a worker keeps its buckets over a restart.
@@ -166,37 +221,80 @@ impl Lane {
     /// Gives dispatch numbers back unused; said again until the worker knows.
     pub(super) fn skip(&mut self, worker: Handle, first: DispatchNo, last: DispatchNo) {
         self.workers[worker].skipped.push((first, last));
-        self.tell(worker, ToWorker::Skip { first, last });
+        self.send_skip(worker, first, last);
     }
 
-    /// Brings the free lists of a worker's classes into step with the room it has.
+    /// A worker that learns of a skip drops the demand of the lane, so the lane asks again when it needs to.
+    pub(super) fn send_skip(&mut self, worker: Handle, first: DispatchNo, last: DispatchNo) {
+        self.tell(worker, ToWorker::Skip { first, last });
+        self.forget_demand(worker);
+    }
+
+    /// Brings the lists of a worker's classes into step with the worker.
     pub(super) fn refresh_worker(&mut self, handle: Handle) {
-        let has_room = self.workers[handle].has_room();
-        if has_room == self.workers[handle].free {
+        let standing = self.workers[handle].find_standing();
+        let before = std::mem::replace(&mut self.workers[handle].standing, standing);
+        if standing == before {
             return;
         }
-        self.workers[handle].free = has_room;
         let classes = std::mem::take(&mut self.workers[handle].classes);
         for &class in &classes {
-            self.set_free(class, handle, has_room);
+            self.set_standing(class, handle, before, standing);
         }
         self.workers[handle].classes = classes;
     }
 
-    fn set_free(&mut self, class: Handle, worker: Handle, free: bool) {
-        let list = &mut self.classes[class].free;
-        let was_empty = list.is_empty();
-        if free {
-            list.push(worker);
-        } else if let Some(at) = list.iter().position(|&w| w == worker) {
+    /// Moves a worker between the lists of a class.
+    fn set_standing(&mut self, class: Handle, worker: Handle, before: Standing, standing: Standing) {
+        let c = &mut self.classes[class];
+        let was_free = !c.free.is_empty();
+        if let Some(list) = c.list(before)
+            && let Some(at) = list.iter().position(|&w| w == worker)
+        {
             list.swap_remove(at);
         }
-        if was_empty != list.is_empty() {
+        if let Some(list) = c.list(standing) {
+            list.push(worker);
+        }
+        let is_free = !c.free.is_empty();
+        if standing == Standing::Unasked && !is_free && !c.queues.is_empty() {
+            self.starved.insert(class);
+        }
+        if before == Standing::Asked || standing == Standing::Free {
+            self.choose_again(class);
+        }
+        if was_free != is_free {
             let queues: Vec<Handle> = self.classes[class].queues.iter().copied().collect();
             for queue in queues {
                 self.refresh_open(queue, class);
             }
         }
+    }
+
+    /// A queue waits: the best worker for its next task of a class was asked for room and has not answered.
+    pub(super) fn wait_for_answer(&mut self, queue: Handle, class: Handle) {
+        self.counters.choice_waited += 1;
+        self.classes[class].waiting.insert(queue);
+        self.queues[queue].waits_since.get_or_insert(self.now);
+        self.refresh_open(queue, class);
+    }
+
+    /// An answer may decide a choice: queues that wait for it choose again.
+    fn choose_again(&mut self, class: Handle) {
+        for queue in std::mem::take(&mut self.classes[class].waiting) {
+            if self.queues.contains(queue) {
+                self.refresh_open(queue, class);
+            }
+        }
+    }
+
+    /// The load of a worker has changed, which may decide choices.
+    pub(super) fn choose_again_for(&mut self, worker: Handle) {
+        let classes = std::mem::take(&mut self.workers[worker].classes);
+        for &class in &classes {
+            self.choose_again(class);
+        }
+        self.workers[worker].classes = classes;
     }
 
     /// The workers that may be given tasks of a class.
@@ -220,46 +318,201 @@ impl Lane {
         let serving = self.serving(&self.classes[class].key);
         let before = std::mem::replace(&mut self.classes[class].serving, serving.clone());
         for worker in before {
-            if !serving.contains(&worker) {
-                if let Some(w) = self.workers.get_mut(worker) {
-                    w.classes.remove(&class);
-                }
-                self.set_free(class, worker, false);
+            if !serving.contains(&worker)
+                && let Some(w) = self.workers.get_mut(worker)
+            {
+                w.classes.remove(&class);
+                let standing = w.standing;
+                self.set_standing(class, worker, standing, Standing::Unable);
             }
         }
         for worker in serving {
-            if self.workers[worker].classes.insert(class) && self.workers[worker].free {
-                self.set_free(class, worker, true);
+            if self.workers[worker].classes.insert(class) {
+                let standing = self.workers[worker].standing;
+                self.set_standing(class, worker, Standing::Unable, standing);
             }
         }
     }
 
-    /// Chooses among the workers of a class that have room.
-    pub(super) fn choose(&mut self, class: Handle, strategy: Strategy, bucket: Option<u16>) -> Handle {
-        let free = &self.classes[class].free;
-        let workers = &self.workers;
+    /// Asks workers of a class for room: all that were not asked yet, or those with least to do where they are many more
+    /// than tasks.
+    pub(super) fn ask_class(&mut self, class: Handle) {
+        let wanted = self.wanted(class);
+        if wanted == 0 {
+            return;
+        }
+        let mut workers = self.classes[class].unasked.clone();
+        let most = wanted.max(ASKED_MIN);
+        if workers.len() > most {
+            workers.sort_unstable_by_key(|&worker| self.loads[worker]);
+            workers.truncate(most);
+        }
+        for worker in workers {
+            self.ask_worker(worker, wanted, true);
+        }
+    }
+
+    /// Asks a worker for room. What it is the best choice for waits for its answer, unless it was slow the last time.
+    pub(super) fn ask_worker(&mut self, worker: Handle, wanted: usize, waits: bool) {
+        let wanted = u32::try_from(wanted.min(WANTED_MAX)).unwrap_or(u32::MAX);
+        let at = self.now + self.options.answer_within;
+        let w = &mut self.workers[worker];
+        let up_to = DispatchNo(w.last_k.0 + u64::from(wanted));
+        w.asked_for = up_to;
+        if waits && !w.slow && w.answer_by.is_none() {
+            w.answer_by = Some(at);
+            w.load = 0;
+            self.timers.insert((at, Timer::Answer(worker)));
+            self.refresh_load(worker);
+        }
+        self.tell(worker, ToWorker::Demand { wanted, up_to });
+        self.refresh_worker(worker);
+    }
+
+    /// The lane has no work for a worker that was asked. Also makes the owner's epoch known.
+    pub(super) fn withdraw_demand(&mut self, worker: Handle) {
+        self.tell(worker, ToWorker::Demand { wanted: 0, up_to: DispatchNo(0) });
+        self.forget_demand(worker);
+    }
+
+    /// The worker no longer has a demand of this lane.
+    fn forget_demand(&mut self, worker: Handle) {
+        self.workers[worker].asked_for = DispatchNo(0);
+        self.end_asking(worker);
+        self.refresh_worker(worker);
+    }
+
+    /// Nothing waits for the answer of a worker any more.
+    pub(super) fn end_asking(&mut self, worker: Handle) {
+        if let Some(at) = self.workers[worker].answer_by.take() {
+            self.timers.remove(&(at, Timer::Answer(worker)));
+        }
+    }
+
+    /// A worker says what it can give of a demand.
+    pub(super) fn on_answer(&mut self, worker: Handle, answered: DispatchNo) {
+        let w = &self.workers[worker];
+        if w.answer_by.is_some() && answered.0 > 0 && answered >= w.asked_for {
+            self.end_asking(worker);
+        }
+    }
+
+    /// A worker has not answered in time.
+    pub(super) fn on_no_answer(&mut self, worker: Handle) {
+        self.counters.answer_late += 1;
+        let w = &mut self.workers[worker];
+        (w.answer_by, w.slow) = (None, true);
+        self.refresh_worker(worker);
+    }
+
+    /// About how many tasks of a class could be assigned now, if there was room for all.
+    pub(super) fn wanted(&self, class: Handle) -> usize {
+        let queues = &self.classes[class].queues;
+        let mut wanted = 0;
+        for &queue in queues.iter().take(QUEUES_COUNTED_MAX) {
+            let q = &self.queues[queue];
+            if let Some(lines) = q.ready.get(&class).filter(|_| q.may_assign()) {
+                let lines = lines.iter().take(LINES_COUNTED_MAX);
+                let of_queue: usize = lines.map(|&(_, _, _, _, line)| self.assignable(line)).sum();
+                // A line that is counted no more may have a task.
+                wanted += of_queue.max(1).min(self.queue_room(queue));
+            }
+            if wanted >= WANTED_MAX {
+                break;
+            }
+        }
+        wanted.max(usize::from(queues.len() > QUEUES_COUNTED_MAX))
+    }
+
+    /// Chooses a worker for the next task of a line, among all that have room or may have some. `None` while the best one
+    /// was asked for room and has not answered.
+    pub(super) fn choose(&mut self, class: Handle, line: Handle) -> Option<Handle> {
+        let queue = self.lines[line].queue;
+        loop {
+            let best = self.best(queue, class, line);
+            match self.workers[best].standing {
+                Standing::Asked => return None,
+                Standing::Unasked => {
+                    self.ask_worker(best, self.wanted(class).max(1), true);
+                    self.ask_class(class);
+                }
+                Standing::Unable | Standing::Free | Standing::Full => {
+                    self.take_turn(queue, class, best);
+                    self.queues[queue].waits_since = None;
+                    self.uses += 1;
+                    self.loads[best] = self.loads[best].with_used(self.uses);
+                    return Some(best);
+                }
+            }
+        }
+    }
+
+    /// Workers to choose among. A queue that has waited for answers for long enough takes any worker with room.
+    fn candidates(&self, queue: Handle, class: Handle) -> impl Iterator<Item = Handle> {
+        let class = &self.classes[class];
+        let since = self.queues[queue].waits_since;
+        let waits = since.is_none_or(|since| self.now < since + self.options.answer_within)
+            && self.options.guards.on(Guard::ChoiceWaitsForAnswers);
+        let others = waits.then(|| class.asked.iter().chain(&class.unasked));
+        class.free.iter().chain(others.into_iter().flatten()).copied()
+    }
+
+    /// The worker that the strategy of a queue asks for.
+    fn best(&mut self, queue: Handle, class: Handle, line: Handle) -> Handle {
+        let strategy = self.queues[queue].policy.policy.strategy;
+        let bucket = self.lines[line].head.hash_bucket;
         let chosen = match (strategy, bucket) {
-            (Strategy::Random, _) => free.get(self.rng.index(free.len())).copied(),
-            (Strategy::RoundRobin, _) => free.iter().copied().min_by_key(|&w| self.loads[w].used()),
-            (Strategy::Weighted, _) => {
-                let total: u64 = free.iter().map(|&w| workers[w].weight()).sum();
-                let mut at = self.rng.below(total);
-                free.iter().copied().find(|&w| {
-                    let weight = workers[w].weight();
-                    let found = at < weight;
-                    at = at.saturating_sub(weight);
-                    found
-                })
+            (Strategy::Random, _) => {
+                let count = self.candidates(queue, class).count();
+                let at = self.rng.index(count);
+                self.candidates(queue, class).nth(at)
+            }
+            (Strategy::RoundRobin | Strategy::Weighted, _) => {
+                let turns = &self.queues[queue].turns;
+                let turn = |&w: &Handle| {
+                    let owed = turns.get(w).copied().unwrap_or(0);
+                    (owed + self.workers[w].turn_weight(strategy), Reverse(self.loads[w].used()))
+                };
+                let has_weight = |&w: &Handle| self.workers[w].turn_weight(strategy) > 0;
+                self.candidates(queue, class).filter(has_weight).max_by_key(turn)
             }
             (Strategy::ConsistentHash { when_full: WhenFull::Wait | WhenFull::Next }, Some(bucket)) => {
-                free.iter().copied().max_by_key(|&w| (workers[w].rendezvous(bucket), workers[w].session))
+                let rank = |&w: &Handle| (self.workers[w].rendezvous(bucket), self.workers[w].session);
+                self.candidates(queue, class).max_by_key(rank)
             }
             (Strategy::LeastLoad | Strategy::ConsistentHash { .. }, _) => None,
         };
-        let least = || free.iter().copied().min_by_key(|&w| self.loads[w]);
-        let chosen = chosen.or_else(least).expect("a class is open only while a worker has room");
-        self.uses += 1;
-        self.loads[chosen] = self.loads[chosen].with_used(self.uses);
-        chosen
+        chosen.unwrap_or_else(|| self.least_loaded(queue, class))
+    }
+
+    fn least_loaded(&self, queue: Handle, class: Handle) -> Handle {
+        let free = &self.classes[class].free;
+        let best = free.iter().copied().min_by_key(|&w| self.loads[w]);
+        let best = best.expect("a class is open only while a worker has room");
+        // A task waits only for a worker with less to do.
+        let is_better = |&w: &Handle| self.loads[w].share() < self.loads[best].share();
+        let others = self.candidates(queue, class).skip(free.len());
+        others.filter(is_better).min_by_key(|&w| self.loads[w]).unwrap_or(best)
+    }
+
+    /// Smooth weighted round robin: each worker gains its weight with each choice, and the chosen one pays for all of
+    /// them. So no worker is ever ahead of its share by a whole task.
+    fn take_turn(&mut self, queue: Handle, class: Handle, chosen: Handle) {
+        let strategy = self.queues[queue].policy.policy.strategy;
+        if !matches!(strategy, Strategy::RoundRobin | Strategy::Weighted) {
+            return;
+        }
+        let mut turns = std::mem::take(&mut self.queues[queue].turns);
+        if turns.len() < self.loads.len() {
+            turns.resize(self.loads.len(), 0);
+        }
+        let mut all = 0;
+        for worker in self.candidates(queue, class) {
+            let weight = self.workers[worker].turn_weight(strategy);
+            turns[worker] += weight;
+            all += weight;
+        }
+        turns[chosen] -= all;
+        self.queues[queue].turns = turns;
     }
 }

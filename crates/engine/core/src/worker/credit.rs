@@ -1,8 +1,9 @@
 //! Sharing the room of a worker among lanes.
 //!
-//! Room goes to lanes that have work. While there are such, the others get none before they ask for it: what lies with a
-//! lane that does not need it has to be asked back. When nobody has asked for a while, each lane gets a little, so that
-//! the next task need not wait for an answer.
+//! Room goes to lanes that ask for it, in fair shares. Where it does not suffice, lanes are asked for credit that they do not
+//! need. A lane that asks is always answered, also when there is no room: its owner compares
+//! workers by their answers. When no lane asks, each lane that asked lately gets its share ahead, so that the next task need
+//! not wait for an answer; when none did for a while, every lane gets a little.
 //!
 //! What is promised to a lane without an owner would be lost to the others for as long as that lasts. So an owner that
 //! was asked for what it does not need, and has not said a word for some heartbeats, is taken for gone: its promise does
@@ -28,38 +29,82 @@ pub(super) struct Link {
     pub(super) used: Used,
     /// The highest number that may be used.
     pub(super) credit: DispatchNo,
-    /// The lane has said that it has work for this worker, and has got nothing since.
-    pub(super) demand: bool,
-    /// When it has said so last, unless it has said since that it has none.
-    pub(super) demanded_at: Option<Timestamp>,
+    /// The credit that the owner was sent last.
+    pub(super) credit_sent: DispatchNo,
+    /// The lane has work for numbers up to this one.
+    wanted: DispatchNo,
+    /// The demand that the worker has answered: it gave what it could.
+    answered: DispatchNo,
+    /// When the lane has asked for room last, unless it has said since that it has no work.
+    demanded_at: Option<Timestamp>,
     /// It was asked to give back what it does not need.
     pub(super) asked_back: bool,
+    /// It was asked to, and its answer is on its way.
+    pub(super) is_returning: bool,
     /// Heartbeats since then without a word of its owner.
     pub(super) unheard: u32,
+    /// Attempts of the lane that wait or execute here.
+    pub(super) attempts: u32,
+    /// The load that the owner was sent last.
+    pub(super) load_sent: u32,
     /// Messages of this step.
     pub(super) outbox: Vec<ToLane>,
 }
 
+/// How long a fall of the load waits for company before owners learn of it.
+const LOAD_AFTER: Duration = Duration::from_millis(10);
+
 impl Link {
+    /// A new owner: nothing is used or promised yet.
+    pub(super) fn follow(&mut self, epoch: Epoch) {
+        let (attempts, outbox) = (self.attempts, std::mem::take(&mut self.outbox));
+        *self = Self { epoch, attempts, outbox, ..Self::default() };
+    }
+
     /// Numbers that may still be used: room that is promised.
     pub(super) fn promised(&self) -> u64 {
         self.credit.0.saturating_sub(self.used.count())
     }
 
+    /// The owner asks for room. A demand that is late or repeated adds nothing.
+    pub(super) fn demand(&mut self, wanted: u32, up_to: DispatchNo, now: Timestamp) {
+        // An owner of an earlier version names no number.
+        let up_to = if up_to.0 == 0 { DispatchNo(self.credit.0 + u64::from(wanted)) } else { up_to };
+        self.wanted = self.wanted.max(up_to);
+        if up_to > self.credit {
+            // A demand is answered, also if the last answer said as much.
+            self.answered = self.answered.min(DispatchNo(up_to.0 - 1));
+        }
+        self.demanded_at = Some(now);
+        self.is_returning = false;
+    }
+
+    /// Numbers that it has work for and may not use yet.
+    fn wants(&self) -> u64 {
+        self.wanted.0.saturating_sub(self.credit.0)
+    }
+
     /// It has work for this worker, or had some a moment ago and is likely to have more.
     fn is_busy(&self, now: Timestamp, within: Duration) -> bool {
-        self.demand || self.demanded_at.is_some_and(|at| now < at + within)
+        self.wants() > 0 || self.demanded_at.is_some_and(|at| now < at + within)
     }
 
     /// It has said that it has no work.
     pub(super) fn rests(&mut self) {
-        self.demand = false;
+        self.wanted = DispatchNo(0);
+        self.answered = DispatchNo(0);
         self.demanded_at = None;
+        self.is_returning = false;
     }
 
     /// It does not answer.
     fn is_silent(&self, after: u32) -> bool {
         self.unheard >= after
+    }
+
+    /// Its owner is known, and answers.
+    fn is_reachable(&self, silent_after: u32) -> bool {
+        self.epoch.0 > 0 && !self.is_silent(silent_after)
     }
 }
 
@@ -93,52 +138,133 @@ impl Used {
 }
 
 impl WorkerSession {
-    /// Gives out the room that nobody has: to lanes with work, or a little to each if there are none.
+    /// Gives out the room that is neither used nor promised: to lanes that ask, or a little to each if none does. Answers the
+    /// lanes that have asked.
     pub(super) fn share(&mut self) {
-        let mut spare = self.spare();
         let uncounted = self.promised(true);
-        let mut passed_on = false;
-        let links = self.links.len() as u64;
-        if links == 0 {
-            return;
+        let mut spare = self.spare();
+        let before = spare;
+        self.share_among_asking(&mut spare);
+        let silent_after = self.options.silent_after;
+        let is_asking = |link: &Link| link.is_reachable(silent_after) && link.wants() > 0;
+        if spare > 0 && !self.links.values().any(is_asking) {
+            self.share_ahead(&mut spare);
         }
-        let (now, load) = (self.now, self.load());
-        let (silent_after, lately) = (self.options.silent_after, self.options.heartbeat_every * 2);
-        let hears = |link: &Link| link.epoch.0 > 0 && !link.is_silent(silent_after);
-        let is_busy = |link: &Link| hears(link) && link.is_busy(now, lately);
-        let wanting = self.links.values().filter(|link| hears(link) && link.demand).count() as u64;
+        let asking = self.links.values().filter(|link| is_asking(link)).count();
+        if spare == 0 && asking > 0 {
+            // Lanes that ask, too: a lane without an owner would keep its credit for ever.
+            self.ask_back(|link| asking > 1 || !is_asking(link));
+        }
+        self.counters.promise_passed_on += u64::from(spare < before && uncounted > 0);
+        self.answer();
+    }
+
+    /// Each lane that asks gets as much as any other that asks, or as much as it wants.
+    fn share_among_asking(&mut self, spare: &mut u64) {
+        let silent_after = self.options.silent_after;
+        // A lane that has not answered may have no owner, and would take the room of all others one by one.
+        let answers =
+            |link: &Link| link.is_reachable(silent_after) && link.unheard == 0 && !link.is_returning;
+        let asks = |link: &Link| answers(link) && link.wants() > 0;
+        while *spare > 0 {
+            let asking = self.links.values().filter(|link| asks(link)).count() as u64;
+            if asking == 0 {
+                return;
+            }
+            let each = spare.div_ceil(asking);
+            self.give(spare, |link| if asks(link) { each.min(link.wants()) } else { 0 });
+        }
+    }
+
+    /// No lane asks. Each lane that asked lately gets as much as it may need, or a little, if there are none, every lane.
+    fn share_ahead(&mut self, spare: &mut u64) {
+        let (now, silent_after) = (self.now, self.options.silent_after);
+        let lately = self.options.heartbeat_every * 2;
+        let is_busy = |link: &Link| link.is_reachable(silent_after) && link.is_busy(now, lately);
         let busy = self.links.values().filter(|link| is_busy(link)).count() as u64;
-        // All of it to those who ask. Else each of those who asked lately gets as much as it may need, or a little, if there are
-        // none, everybody.
-        let each = if wanting == 0 { 0 } else { spare.div_ceil(wanting) };
-        let fair = (self.slots() / if busy == 0 { links } else { busy }).max(1);
+        let fair = self.fair_share(busy);
+        self.give(spare, |link| {
+            let takes = if busy > 0 { is_busy(link) } else { link.is_reachable(silent_after) };
+            if takes { fair.saturating_sub(link.promised()) } else { 0 }
+        });
+    }
+
+    /// The slots of a lane if so many share them, or all of them if none has asked lately.
+    fn fair_share(&self, busy: u64) -> u64 {
+        let sharing = if busy == 0 { self.links.len() as u64 } else { busy };
+        (self.slots() / sharing.max(1)).max(1)
+    }
+
+    /// Raises the credit of lanes in their turn, as long as there is room.
+    fn give(&mut self, spare: &mut u64, wanted: impl Fn(&Link) -> u64) {
         // What ends frees one place at a time: so the turn goes on behind whoever was served last.
         let last = self.served_last;
         for is_behind in [true, false] {
-            let in_turn = self.links.iter_mut().filter(|(lane, _)| (**lane > last) == is_behind);
-            for (&lane, link) in in_turn {
-                let give = match (wanting, busy) {
-                    (1.., _) if hears(link) && link.demand => each,
-                    (0, 1..) if is_busy(link) => fair.saturating_sub(link.promised()),
-                    (0, 0) if hears(link) => fair.saturating_sub(link.promised()),
-                    _ => 0,
-                };
-                let give = give.min(spare);
-                if give > 0 {
-                    passed_on |= uncounted > 0;
-                    spare -= give;
+            for (&lane, link) in self.links.iter_mut().filter(|(lane, _)| (**lane > last) == is_behind) {
+                let given = wanted(link).min(*spare);
+                if given > 0 {
+                    *spare -= given;
+                    link.credit.0 += given;
                     self.served_last = lane;
-                    link.credit.0 += give;
-                    // A lane that needs more says so again.
-                    link.demand = false;
-                    link.outbox.push(ToLane::Credit { epoch: link.epoch, credit: link.credit, load });
                 }
             }
         }
-        self.counters.promise_passed_on += u64::from(passed_on);
-        let starving = self.links.values().any(|link| link.demand && link.promised() == 0);
-        if starving && spare == 0 {
-            self.ask_back();
+    }
+
+    /// Sends raised credit to its lanes, and an answer to each lane that asked when there is no more for now. While lanes that
+    /// were asked for credit have not answered, there may be more in a moment.
+    fn answer(&mut self) {
+        let silent_after = self.options.silent_after;
+        let returning =
+            |link: &Link| link.is_returning && link.promised() > 0 && !link.is_silent(silent_after);
+        let to_come = self.links.values().filter(|link| returning(link)).count();
+        let load = self.load();
+        for link in self.links.values_mut() {
+            let is_final = link.wants() == 0 || to_come == usize::from(returning(link));
+            if link.credit > link.credit_sent || (is_final && link.answered < link.wanted) {
+                if is_final {
+                    link.answered = link.wanted;
+                }
+                link.credit_sent = link.credit;
+                let (epoch, credit, answered) = (link.epoch, link.credit, link.answered);
+                link.load_sent = load.saturating_sub(link.attempts);
+                let load = link.load_sent;
+                link.outbox.push(ToLane::Credit { epoch, credit, load, answered });
+            }
+        }
+    }
+
+    /// Sends the load to owners that know a much higher one. Other lanes' tasks have ended since, and the next burst would
+    /// pass this worker over until its next heartbeat.
+    pub(super) fn report_load(&mut self) {
+        let (load, much) = (self.load(), (self.capacity / 4).max(1));
+        let has_fallen = |link: &Link| {
+            let load = load.saturating_sub(link.attempts);
+            link.epoch.0 > 0 && load < link.load_sent && (load == 0 || link.load_sent - load >= much)
+        };
+        match self.load_at {
+            None if self.links.values().any(has_fallen) => self.load_at = Some(self.now + LOAD_AFTER),
+            Some(at) if at <= self.now => {
+                self.load_at = None;
+                for link in self.links.values_mut().filter(|link| has_fallen(link)) {
+                    link.load_sent = load.saturating_sub(link.attempts);
+                    let (epoch, credit, answered) = (link.epoch, link.credit, link.answered);
+                    link.outbox.push(ToLane::Credit { epoch, credit, load: link.load_sent, answered });
+                }
+            }
+            None | Some(_) => {}
+        }
+    }
+
+    /// No lane has work, and one of them has room that would let every lane have some: asks for it.
+    pub(super) fn even_out(&mut self) {
+        let (now, silent_after) = (self.now, self.options.silent_after);
+        let lately = self.options.heartbeat_every * 2;
+        let is_busy = |link: &Link| link.is_reachable(silent_after) && link.is_busy(now, lately);
+        let lacks = |link: &Link| link.is_reachable(silent_after) && link.promised() == 0;
+        if self.spare() == 0 && !self.links.values().any(is_busy) && self.links.values().any(lacks) {
+            let fair = self.fair_share(0);
+            self.ask_back(|link| link.promised() > fair);
         }
     }
 
@@ -166,12 +292,15 @@ impl WorkerSession {
         if self.draining || self.fenced { 0 } else { u64::from(self.capacity) + u64::from(self.prefetch()) }
     }
 
-    fn ask_back(&mut self) {
-        let idle = |link: &Link| link.promised() > 0 && !link.asked_back;
-        let lanes: Vec<_> = self.links.iter().filter(|(_, link)| idle(link)).map(|(&lane, _)| lane).collect();
+    /// Asks lanes for credit that they do not need, each once between two heartbeats.
+    fn ask_back(&mut self, wanted: impl Fn(&Link) -> bool) {
+        let idle = |link: &Link| link.promised() > 0 && link.credit == link.credit_sent;
+        let asked = |link: &Link| idle(link) && !link.asked_back && wanted(link);
+        let lanes: Vec<_> =
+            self.links.iter().filter(|(_, link)| asked(link)).map(|(&lane, _)| lane).collect();
         for lane in lanes {
             if let Some(link) = self.links.get_mut(&lane) {
-                link.asked_back = true;
+                (link.asked_back, link.is_returning) = (true, true);
             }
             self.heartbeat(lane, true);
         }

@@ -104,6 +104,8 @@ pub struct WorkerSession {
     lease_from: Timestamp,
     next_renew: Timestamp,
     next_heartbeat: Timestamp,
+    /// When owners learn that the load has fallen.
+    pub(super) load_at: Option<Timestamp>,
     beat: u64,
     pub(super) draining: bool,
     drained: bool,
@@ -185,6 +187,7 @@ impl WorkerSession {
             lease_from: asked_at,
             next_renew: asked_at + options.renew_every,
             next_heartbeat: asked_at,
+            load_at: None,
             beat: 0,
             draining: false,
             drained: false,
@@ -240,6 +243,7 @@ impl WorkerSession {
         self.start_next(effects);
         self.accept();
         self.share();
+        self.report_load();
         self.send(effects);
         if self.draining && !self.drained && self.attempts.is_empty() {
             self.drained = true;
@@ -253,7 +257,7 @@ impl WorkerSession {
             return None;
         }
         let timeout = self.timeouts.first().map(|&(at, _)| at);
-        [Some(self.next_renew), Some(self.next_heartbeat), Some(self.fence_at()), timeout]
+        [Some(self.next_renew), Some(self.next_heartbeat), Some(self.fence_at()), timeout, self.load_at]
             .into_iter()
             .flatten()
             .min()
@@ -293,6 +297,10 @@ impl WorkerSession {
     pub(super) fn prefetch(&self) -> u32 {
         /// So many may wait for a moment, whatever comes.
         const FEW: u32 = 256;
+        // Attempts that began together end together: one that waits behind them waits for as long as they take.
+        if u128::from(self.mean_run) > self.options.prefetch_for.as_micros() {
+            return self.options.prefetch;
+        }
         let seen = match self.ended_last_beat {
             0 => self.ended_since_beat.saturating_mul(4),
             ended => ended.max(self.ended_since_beat),
@@ -371,6 +379,7 @@ impl WorkerSession {
             for lane in lanes {
                 self.heartbeat(lane, false);
             }
+            self.even_out();
         }
     }
 
@@ -391,8 +400,11 @@ impl WorkerSession {
         let Some(link) = self.links.get_mut(&lane) else { return };
         if !wanted_back {
             link.unheard += u32::from(link.asked_back);
-            link.asked_back = false;
+            (link.asked_back, link.is_returning) = (false, false);
         }
+        link.load_sent = load.saturating_sub(link.attempts);
+        let load = link.load_sent;
+        link.credit_sent = link.credit;
         let (epoch, credit, used) = (link.epoch, link.credit, link.used.floor());
         link.outbox.push(ToLane::Heartbeat(Heartbeat { beat, epoch, credit, used, held, load, wanted_back }));
     }
@@ -416,7 +428,12 @@ impl WorkerSession {
     /// An attempt is over: reports it, and keeps the report until it is acknowledged.
     pub(super) fn conclude(&mut self, lane: LaneId, attempt: AttemptId, report: Report) {
         let state = AttemptState::Ended(report.clone());
-        self.attempts.insert(attempt, Attempt { lane, state });
+        let before = self.attempts.insert(attempt, Attempt { lane, state });
+        if let Some(Attempt { lane, state: AttemptState::Queued(_) | AttemptState::Running { .. } }) = before
+            && let Some(link) = self.links.get_mut(&lane)
+        {
+            link.attempts = link.attempts.saturating_sub(1);
+        }
         self.unacked += weight(&report);
         self.report(lane, attempt, report);
     }

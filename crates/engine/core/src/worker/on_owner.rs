@@ -4,7 +4,7 @@ use crate::guard::Guard;
 use crate::id::{DispatchNo, LaneId};
 use crate::message::{AttemptId, Dispatch, OwnerBatch, Report, ToWorker};
 
-use super::credit::{Link, Used};
+use super::credit::Used;
 use super::input::{Effect, StopReason};
 use super::machine::{Attempt, AttemptState, WorkerSession};
 
@@ -20,7 +20,7 @@ impl WorkerSession {
         }
         if epoch > link.epoch {
             // A new owner counts from the start, and what the old one was promised is void.
-            *link = Link { epoch, outbox: std::mem::take(&mut link.outbox), ..Link::default() };
+            link.follow(epoch);
             self.heartbeat(lane, false);
         } else {
             link.unheard = 0;
@@ -43,15 +43,13 @@ impl WorkerSession {
                 ToWorker::Recall { k, attempt } => self.on_recall(lane, k, attempt),
                 ToWorker::Stop { attempt } => self.on_stop(lane, attempt, effects),
                 ToWorker::Ack { attempt, .. } => self.settle_report(attempt),
-                ToWorker::Demand { wanted } => {
+                ToWorker::Demand { wanted, up_to } => {
                     let now = self.now;
-                    if let Some(link) = self.links.get_mut(&lane) {
-                        if wanted == 0 {
-                            link.rests();
-                        } else {
-                            link.demanded_at = Some(now);
-                            link.demand = link.promised() == 0;
-                        }
+                    let link = self.links.entry(lane).or_default();
+                    if wanted == 0 {
+                        link.rests();
+                    } else {
+                        link.demand(wanted, up_to, now);
                     }
                 }
             }
@@ -82,6 +80,7 @@ impl WorkerSession {
             return self.conclude(lane, id, Report::HandedBack { reason });
         }
         self.weigh(&dispatch);
+        self.links.entry(lane).or_default().attempts += 1;
         self.attempts.insert(id, Attempt { lane, state: AttemptState::Queued(dispatch) });
         self.queued.push_back(id);
         self.arrived.push(id);

@@ -132,7 +132,7 @@ pub mod deliver {
                 ToWorker::Stop { attempt: attempt(2) },
                 ToWorker::Ack { attempt: attempt(3), verdict: Verdict::Committed },
                 ToWorker::Ack { attempt: attempt(3), verdict: Verdict::Stale },
-                ToWorker::Demand { wanted: 17 },
+                ToWorker::Demand { wanted: 17, up_to: DispatchNo(20) },
             ],
         });
         let finish = |ending| {

@@ -127,10 +127,11 @@ impl Inner {
         self.step(Input::Members { revision: self.revision, members });
     }
 
-    pub(super) fn add_worker(&mut self, descriptor: WorkerDescriptor) -> usize {
+    pub(super) fn add_worker(&mut self, descriptor: WorkerDescriptor, sparing: bool) -> usize {
         let index = self.workers.len();
         let session = SessionId::from_random(1000 + index as u128);
-        self.workers.push(WorkerState::new(session, descriptor));
+        let worker = WorkerState::new(session, descriptor);
+        self.workers.push(if sparing { worker.sparing() } else { worker });
         self.announce_members();
         index
     }
@@ -237,12 +238,27 @@ impl Story {
         self.worker_with(text, capacity, |_| {})
     }
 
+    /// A worker that has room for one task, and says how much more it has when the story lets it ([`Worker::gives`]).
+    pub fn sparing_worker(&self, text: &str, capacity: u32) -> Worker {
+        self.add_worker(text, capacity, |_| {}, true)
+    }
+
     /// A worker that offers something else.
     pub fn worker_with(
         &self,
         text: &str,
         capacity: u32,
         change: impl FnOnce(&mut WorkerDescriptor),
+    ) -> Worker {
+        self.add_worker(text, capacity, change, false)
+    }
+
+    fn add_worker(
+        &self,
+        text: &str,
+        capacity: u32,
+        change: impl FnOnce(&mut WorkerDescriptor),
+        sparing: bool,
     ) -> Worker {
         let mut descriptor = WorkerDescriptor {
             name: name(text),
@@ -254,7 +270,7 @@ impl Story {
             address: String::new(),
         };
         change(&mut descriptor);
-        let index = self.inner.borrow_mut().add_worker(descriptor);
+        let index = self.inner.borrow_mut().add_worker(descriptor, sparing);
         Worker { inner: Rc::clone(&self.inner), index }
     }
 

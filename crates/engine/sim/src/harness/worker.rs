@@ -40,6 +40,12 @@ pub(super) struct WorkerState {
     held: BTreeMap<AttemptId, HeldState>,
     told: Vec<ToWorker>,
     beat: u64,
+    /// The number that it was asked for.
+    asked_for: DispatchNo,
+    /// It has room for one task at first, and more only when the story says so.
+    is_sparing: bool,
+    /// Attempts that it holds for other lanes.
+    load_of_others: u32,
 }
 
 impl WorkerState {
@@ -56,7 +62,15 @@ impl WorkerState {
             held: BTreeMap::new(),
             told: Vec::new(),
             beat: 0,
+            asked_for: DispatchNo(0),
+            is_sparing: false,
+            load_of_others: 0,
         }
+    }
+
+    pub(super) fn sparing(mut self) -> Self {
+        self.is_sparing = true;
+        self
     }
 
     pub(super) fn member(&self) -> Option<Member> {
@@ -75,7 +89,7 @@ impl WorkerState {
             self.numbers.clear();
             // What an earlier owner sent and nobody took is not taken any more.
             self.mailbox.clear();
-            let capacity = u64::from(self.descriptor.capacity);
+            let capacity = if self.is_sparing { 1 } else { u64::from(self.descriptor.capacity) };
             self.credit = capacity.saturating_sub(self.held.len() as u64);
             answers.push(self.heartbeat());
         }
@@ -86,7 +100,14 @@ impl WorkerState {
                         self.mailbox.push(dispatch);
                     }
                 }
-                ToWorker::Demand { .. } => {}
+                // It has given all that it has, by itself.
+                ToWorker::Demand { wanted: 0, .. } => self.asked_for = DispatchNo(0),
+                ToWorker::Demand { up_to, .. } => {
+                    self.asked_for = up_to;
+                    if !self.is_sparing {
+                        answers.push(self.more_credit(0));
+                    }
+                }
                 ToWorker::Skip { first, last } => {
                     self.numbers.extend((first.0..=last.0).map(DispatchNo));
                     self.told.push(message);
@@ -106,12 +127,8 @@ impl WorkerState {
 
     fn more_credit(&mut self, count: u64) -> ToLane {
         self.credit += count;
-        ToLane::Credit { epoch: self.epoch, credit: DispatchNo(self.credit), load: self.load() }
-    }
-
-    fn load(&self) -> u32 {
-        let alive = self.held.values().filter(|state| **state != HeldState::Ended).count();
-        u32::try_from(alive).unwrap_or(u32::MAX)
+        let (credit, answered) = (DispatchNo(self.credit), self.asked_for);
+        ToLane::Credit { epoch: self.epoch, credit, load: self.load_of_others, answered }
     }
 
     fn heartbeat(&mut self) -> ToLane {
@@ -122,7 +139,7 @@ impl WorkerState {
             credit: DispatchNo(self.credit),
             used: self.numbers.last().copied().unwrap_or_default(),
             held: self.held.iter().map(|(&attempt, &state)| Held { attempt, state }).collect(),
-            load: self.load(),
+            load: self.load_of_others,
             wanted_back: false,
         })
     }
@@ -247,6 +264,15 @@ impl Worker {
         self.says(vec![report(attempt, last), credit]);
     }
 
+    /// Answers a demand: with more room, and with what it holds for other lanes.
+    pub fn gives(&self, room: u64, load_of_others: u32) {
+        let credit = self.with(|w| {
+            w.load_of_others = load_of_others;
+            w.more_credit(room)
+        });
+        self.says(vec![credit]);
+    }
+
     /// Says that it is alive and what it holds.
     pub fn beats(&self) {
         let heartbeat = self.with(WorkerState::heartbeat);
@@ -292,7 +318,7 @@ impl Worker {
         self.dies();
         let mut inner = self.inner.borrow_mut();
         let descriptor = inner.workers[self.index].descriptor.clone();
-        let index = inner.add_worker(descriptor);
+        let index = inner.add_worker(descriptor, false);
         drop(inner);
         Self { inner: Rc::clone(&self.inner), index }
     }

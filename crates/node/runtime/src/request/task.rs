@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tasklane_core::id::{Name, QueueKey, TaskId};
-use tasklane_core::policy::{ConcurrencyLimit, QueueBinding, QueuePolicy, RateLimit, UniqueRule};
+use tasklane_core::policy::{ConcurrencyLimit, QueueBinding, QueuePolicy, RateLimit, Strategy, UniqueRule};
 use tasklane_core::retry::RetryPolicy;
 use tasklane_core::task::{
     Fingerprint, NewTask, Payload, Priority, TaskBody, TaskHead, TaskSpec, Unique, Webhook,
@@ -252,6 +252,10 @@ impl TaskRequest {
             }
             None => TaskId::from_time(lane, place.now, place.random),
         };
+        // Without a key, consistent hashing goes by the task itself.
+        let by_id =
+            || matches!(place.policy.strategy, Strategy::ConsistentHash { .. }).then(|| id.to_string());
+        let hash_bucket = self.hash_key.clone().or_else(by_id).as_deref().map(TaskHead::bucket_of);
         let due = self.run_at.unwrap_or_else(|| place.now + self.delay.unwrap_or_default());
         let (runs_as, run) = self.run_as.map(|run_as| (run_as.task_type, run_as.payload)).unzip();
         let head = TaskHead {
@@ -261,7 +265,7 @@ impl TaskRequest {
             priority: self.priority,
             labels: self.labels,
             flow,
-            hash_bucket: self.hash_key.as_deref().map(TaskHead::bucket_of),
+            hash_bucket,
             execution_timeout: self.execution_timeout.unwrap_or(place.policy.execution_timeout),
             start_timeout: self.start_timeout,
             progress_timeout: self.progress_timeout,
