@@ -52,7 +52,7 @@ const STRATEGIES: [(&str, [usize; 3]); 3] =
 const FLOOD: usize = 3 * CAPACITY * WORKERS.len();
 /// Tasks one by one into an idle cluster.
 const SINGLE: usize = 50;
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 pub(crate) fn run(options: &Options) -> Result<()> {

@@ -10,6 +10,7 @@ use crate::fields::{HOUR, MINUTE, MONTH, QUARTZ_WEEKDAY, SECOND, WEEKDAY, YEAR, 
 /// Reads an expression of Vixie cron. The error is the rule that it breaks, with a remedy.
 pub(crate) fn vixie(text: &str) -> Result<Cron, String> {
     let text = text.trim();
+    check_zone(text)?;
     if text.starts_with('@') {
         return vixie(nickname(text)?);
     }
@@ -42,9 +43,21 @@ pub(crate) fn vixie(text: &str) -> Result<Cron, String> {
     })
 }
 
+/// Some libraries take a time zone before the fields.
+fn check_zone(text: &str) -> Result<(), String> {
+    let zone = ["CRON_TZ=", "TZ="].into_iter().find_map(|prefix| text.strip_prefix(prefix));
+    match zone.and_then(|rest| rest.split_ascii_whitespace().next()) {
+        Some(zone) => Err(format!(
+            "holds a time zone, which is a field of its own: set timezone to {zone}, and leave it out here"
+        )),
+        None => Ok(()),
+    }
+}
+
 /// Reads an expression of Quartz, likewise.
 pub(crate) fn quartz(text: &str) -> Result<Cron, String> {
     let text = text.trim();
+    check_zone(text)?;
     if text.starts_with('@') {
         return vixie(nickname(text)?);
     }

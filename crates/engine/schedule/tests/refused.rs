@@ -26,6 +26,10 @@ fn expressions() {
              of Quartz: set dialect to quartz"
                 .into(),
         ),
+        (
+            "CRON_TZ=Asia/Tokyo 0 0 * * *",
+            "holds a time zone, which is a field of its own: set timezone to Asia/Tokyo, and leave it out here".into(),
+        ),
         ("60 * * * * *", format!(r#"second "60": {minutes}"#)),
         ("61 * * * *", format!(r#"minute "61": {minutes}"#)),
         ("+5 * * * *", format!(r#"minute "+5": {minutes}"#)),

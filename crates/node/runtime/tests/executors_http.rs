@@ -177,7 +177,10 @@ async fn wrong_payloads_are_named() {
     assert_eq!(refusal(&http, text("http://x")), "must be an object with a url");
     assert_eq!(refused(value!({})), "field url: must be given");
     assert_eq!(refused(value!({"url": "ftp://x"})), "field url: must begin with http:// or https://");
-    assert_eq!(refused(value!({"url": "nowhere"})), "field url: relative URL without a base");
+    assert_eq!(
+        refused(value!({"url": "nowhere"})),
+        "field url: must be an address such as https://example.com/path (relative URL without a base)"
+    );
     assert_eq!(
         refused(value!({"url": "http://x", "method": "G T"})),
         "field method: is not a method of HTTP"

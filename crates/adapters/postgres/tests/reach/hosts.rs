@@ -38,6 +38,8 @@ fn the_standby_is_used_when_it_is_promoted() {
         let store = support::connect(&url, &options).await;
         create(&store, tasks([1])).await;
         let followed = format!("SELECT count(*) FROM {}.task", options.schema);
+        let has_table = format!("SELECT to_regclass('{}.task') IS NOT NULL", options.schema);
+        tasklane_testkit::wait_until("the standby has no table", || standby.sql(&has_table) == "t");
         tasklane_testkit::wait_until("the standby does not follow", || standby.sql(&followed) == "1");
         primary.kill();
         standby.promote();

@@ -38,7 +38,10 @@ impl Exit {
             Status::Success => Self::OK,
             Status::Cancelled => Self::CANCELLED,
             Status::Failed => {
-                let code = task.result.as_ref().and_then(|result| u8::try_from(result.code).ok());
+                // Other tasks have codes of their own, such as the status of an answer over HTTP.
+                let is_command = task.error.as_ref().is_some_and(|error| error.code == "exit_code");
+                let result = task.result.as_ref().filter(|_| is_command);
+                let code = result.and_then(|result| u8::try_from(result.code).ok());
                 code.filter(|code| *code != 0).map_or(Self::FAILED, Self)
             }
             _ => Self::TIME_IS_UP,
@@ -171,8 +174,21 @@ mod tests {
     use super::*;
 
     fn task(status: &str, code: i32) -> Task {
-        let told = json!({ "taskId": "t", "status": status, "result": { "code": code } });
+        task_with(status, code, "exit_code")
+    }
+
+    fn task_with(status: &str, code: i32, error: &str) -> Task {
+        let mut told = json!({ "taskId": "t", "status": status, "result": { "code": code } });
+        if status == "FAILED" {
+            told["error"] = json!({ "code": error, "message": "" });
+        }
         serde_json::from_value(told).unwrap()
+    }
+
+    /// The status of an answer over HTTP was taken for the exit code of a command.
+    #[test]
+    fn a_task_that_is_no_command_fails_with_1() {
+        assert_eq!(Exit::of_task(&task_with("FAILED", 200, "http_status")), Exit::FAILED);
     }
 
     #[test]

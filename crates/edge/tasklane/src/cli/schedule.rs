@@ -378,10 +378,11 @@ fn shown(schedule: &Schedule) -> String {
     }
     let more = |field: &str| schedule.more.get(field);
     let text = |field: &str| more(field).and_then(Value::as_str).map(str::to_owned);
-    let duration = |field: &str| {
-        let seconds = more(field).and_then(Value::as_f64).filter(|seconds| *seconds > 0.0)?;
+    let shown = |field: &str| {
+        let seconds = more(field).and_then(Value::as_f64)?;
         Some(value::shown_duration(Duration::try_from_secs_f64(seconds).ok()?))
     };
+    let duration = |field: &str| shown(field).filter(|_| more(field).and_then(Value::as_f64) > Some(0.0));
     let given = [
         ("from", text("from")),
         ("until", text("until")),
@@ -389,7 +390,7 @@ fn shown(schedule: &Schedule) -> String {
         ("overlap", text("overlap")),
         ("missed", text("missed")),
         ("missed after", duration("missedAfter")),
-        ("catch up", duration("catchUp")),
+        ("catch up", shown("catchUp")),
         ("late after", duration("lateAfter")),
         ("late", text("late").map(|at| format!("since {at}"))),
         ("pause after", more("pauseAfterFailures").map(|failures| format!("{failures} failures"))),

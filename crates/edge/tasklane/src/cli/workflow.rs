@@ -118,13 +118,19 @@ pub(crate) async fn run(command: Command, client: &Client, out: Out) -> anyhow::
             if started.duplicate {
                 remark(format_args!("tasklane: this request was taken in before, as run {}", started.run_id));
             }
-            follow(&started.run_id, detach, client, out).await
+            if detach {
+                return out.either(&started, |started| started.run_id.clone()).map(|()| Exit::OK);
+            }
+            follow(&started.run_id, client, out).await
         }
         Command::Retry(RetryArgs { id, file, latest, request_id, detach }) => {
             let definition = file.as_deref().map(read).transpose()?;
             let retried = client.retry_run(&id, &RetryOptions { request_id, latest, definition }).await?;
             remark_retried(&id, &retried);
-            follow(&retried.run_id, detach, client, out).await
+            if detach {
+                return out.either(&retried, |retried| retried.run_id.clone()).map(|()| Exit::OK);
+            }
+            follow(&retried.run_id, client, out).await
         }
         Command::Get { id } => {
             let run = client.workflow_run(&id, None).await?;
@@ -177,7 +183,7 @@ pub(crate) async fn run(command: Command, client: &Client, out: Out) -> anyhow::
 fn remark_retried(id: &str, retried: &RunRetried) {
     if retried.newer_definition {
         remark(format_args!(
-            "tasklane: a newer definition exists; `tasklane workflow retry {id} --latest` runs by it"
+            "tasklane: the workflow has another definition now; `tasklane workflow retry {id} --latest` runs by it"
         ));
     }
     let listed = |names: &[String]| match names {
@@ -199,10 +205,18 @@ fn read(file: &Path) -> anyhow::Result<Value> {
     Err(Usage(format!("{} must be an object with `nodes`", file.display())).into())
 }
 
+/// Whether a text names a file, and not a workflow that is put: `v1.2` is a name, and so is a folder beside it.
+fn names_file(text: &str) -> bool {
+    let file = Path::new(text);
+    let extension = file.extension().and_then(|extension| extension.to_str());
+    let is_definition = extension.is_some_and(|extension| matches!(extension, "yaml" | "yml" | "json"));
+    text == "-" || is_definition || text.contains(std::path::MAIN_SEPARATOR) || file.is_file()
+}
+
 /// The run that the flags say, in the form of the API.
 fn body(args: RunArgs) -> anyhow::Result<Value> {
     let file = Path::new(&args.workflow);
-    let is_file = args.workflow == "-" || file.extension().is_some() || file.exists();
+    let is_file = names_file(&args.workflow);
     let mut body = if is_file { read(file)? } else { json!({ "workflow": args.workflow }) };
     let Some(fields) = body.as_object_mut() else { return Ok(body) };
     if is_file && !fields.contains_key("name") && args.workflow != "-" {
@@ -221,10 +235,7 @@ fn body(args: RunArgs) -> anyhow::Result<Value> {
 }
 
 /// Shows what becomes of the nodes of a run until it has ended.
-async fn follow(id: &str, detach: bool, client: &Client, out: Out) -> anyhow::Result<Exit> {
-    if detach {
-        return out.either(&json!({ "runId": id }), |_| id.to_owned()).map(|()| Exit::OK);
-    }
+async fn follow(id: &str, client: &Client, out: Out) -> anyhow::Result<Exit> {
     remark(format_args!("tasklane: run {id}"));
     let mut interrupts = Interrupts::new()?;
     let (mut told, mut cancelling) = (BTreeSet::new(), false);
@@ -326,4 +337,20 @@ fn run_cells(run: &WorkflowRun) -> Vec<String> {
         value::shown_span(Some(run.created_at), run.finished_at),
         progress.map_or_else(String::new, |progress| progress.message.clone()),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_workflow_that_is_put_is_told_from_a_file() {
+        for file in ["-", "etl.yaml", "etl.yml", "etl.json", "./etl", "Cargo.toml"] {
+            assert!(names_file(file), "{file}");
+        }
+        // Also where a folder of that name stands beside it.
+        for name in ["etl", "v1.2", "src"] {
+            assert!(!names_file(name), "{name}");
+        }
+    }
 }

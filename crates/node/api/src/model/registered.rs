@@ -67,7 +67,7 @@ pub(crate) struct Job {
     open: usize,
     /// Those that have ended, and whose results nobody has looked at yet.
     unanalyzed: usize,
-    /// How much of what there is has ended, 0 to 100.
+    /// How many of its tasks have ended and are analyzed, 0 to 100.
     #[schema(minimum = 0, maximum = 100)]
     percent: usize,
     created_at: Time,
@@ -88,7 +88,7 @@ impl From<JobView> for Job {
             name: view.row.body.as_ref().map(|body| body.name.clone()).unwrap_or_default(),
             status: StatusName(state.status),
             finished: state.status.is_final(),
-            percent: 100 * (counts.total - counts.open) / counts.total.max(1),
+            percent: counts.percent(),
             total: counts.total,
             by_status: counts.by_status,
             open: counts.open,

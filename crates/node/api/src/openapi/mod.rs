@@ -172,6 +172,7 @@ fn strict() -> Value {
         { "name": "executors", "description": "How task types are run, what looks at their results, and jobs." },
         { "name": "locks", "description": "One owner at a time, for whoever needs that." },
         { "name": "webhooks", "description": "Those who are told of what happens." },
+        { "name": "receivers", "description": "Messages that the server sends to webhooks." },
         { "name": "workers", "description": "Who runs tasks." },
         { "name": "system", "description": "How the server is doing." },
     ]);

@@ -249,6 +249,8 @@ async fn what_cannot_be_right_is_refused_and_changes_nothing() {
         (with(json!({ "missed": "runAll", "overlap": "skip" })), "conflicting_fields", "overlap"),
         (with(json!({ "missed": "runAll", "overlap": "bufferOne" })), "conflicting_fields", "overlap"),
         (with(json!({ "missed": "runAll", "overlap": "cancelOther" })), "conflicting_fields", "overlap"),
+        (with(json!({ "missed": "runAll", "catchUp": 0 })), "conflicting_fields", "catchUp"),
+        (cron("CRON_TZ=Asia/Tokyo 0 0 * * *"), "invalid_value", "cron"),
         (with(json!({ "missedAfter": 0 })), "invalid_value", "missedAfter"),
         (with(json!({ "dialect": "quartz" })), "invalid_value", "cron"),
         (with(json!({ "dialect": "spring" })), "invalid_value", "dialect"),

@@ -91,7 +91,12 @@ pub(super) fn read(payload: &Payload) -> Result<Order, Fault> {
     let url = match Url::parse(&url) {
         Ok(url) if matches!(url.scheme(), "http" | "https") && url.has_host() => url,
         Ok(_) => return payload::rule("url", "must begin with http:// or https://"),
-        Err(e) => return payload::rule("url", &e.to_string()),
+        Err(e) => {
+            return payload::rule(
+                "url",
+                &format!("must be an address such as https://example.com/path ({e})"),
+            );
+        }
     };
     let method = fields.text("method")?.unwrap_or_else(|| "GET".to_owned()).to_ascii_uppercase();
     let Ok(method) = Method::from_bytes(method.as_bytes()) else {

@@ -316,6 +316,11 @@ pub struct JobCounts {
 }
 
 impl JobCounts {
+    /// How many of them have ended and are analyzed, 0 to 100.
+    pub fn percent(&self) -> usize {
+        100 * self.total.saturating_sub(self.open + self.unanalyzed) / self.total.max(1)
+    }
+
     fn add(&mut self, status: Status) {
         self.total += 1;
         *self.by_status.entry(status.as_str().to_owned()).or_default() += 1;
@@ -739,10 +744,10 @@ impl Drive for JobNow {
     }
 
     fn progress(&self) -> Progress {
-        let JobCounts { total, open, unanalyzed, .. } = self.counts();
+        let counts = self.counts();
+        let percent = u8::try_from(counts.percent()).ok();
+        let JobCounts { total, open, unanalyzed, .. } = counts;
         let ended = total - open;
-        let analyzed = ended.saturating_sub(unanalyzed);
-        let percent = u8::try_from(100 * analyzed / total.max(1)).ok();
         Progress { percent, message: format!("{ended} of {total} tasks, {unanalyzed} unanalyzed") }
     }
 }

@@ -398,6 +398,8 @@ impl Driver {
         self.node.cancel_all(&drive.taking()).await?;
         let (mut cancelled, mut late) = (false, false);
         let (mut look_again, mut told_at, mut told) = (LOOK_AGAIN.0, Instant::now(), false);
+        // Parts have ended since the last report of progress.
+        let mut unreported = false;
         let (mut maybe_cancelled, mut looked_at) = (true, Instant::now());
         loop {
             // What was late stays so, whatever the clock says afterwards.
@@ -437,13 +439,16 @@ impl Driver {
                 });
             }
             if told_at.elapsed() >= PROGRESS_EVERY {
-                told = true;
+                (told, unreported) = (true, false);
                 told_at = Instant::now();
                 attempt.progress(drive.progress());
             }
             let wait = self.until_deadline(again.unwrap_or(look_again), late);
+            let report_in = PROGRESS_EVERY.saturating_sub(told_at.elapsed());
+            let reports_first = unreported && report_in < wait;
+            let wait = if reports_first { report_in } else { wait };
             let heard = tokio::time::timeout(wait, follow.told()).await.is_ok();
-            if !heard && again == Some(Duration::ZERO) {
+            if !heard && (again == Some(Duration::ZERO) || reports_first) {
                 continue;
             }
             let ended = self.news(&follow, heard, drive).await?;
@@ -454,6 +459,7 @@ impl Driver {
             }
             let was_cancelled = |view: &TaskView| view.row.state.status == Status::Cancelled;
             maybe_cancelled = ended.is_empty() || ended.iter().any(was_cancelled);
+            unreported |= !ended.is_empty();
             drive.ended(ended);
         }
     }

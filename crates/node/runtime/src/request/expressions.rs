@@ -31,11 +31,17 @@ pub(super) fn check_labels(task: &TaskRequest, scope: &Scope) -> Result<(), Fiel
 
 /// Refuses an expression in a field that takes text as it is.
 pub(crate) fn check_unrendered(task: &TaskRequest) -> Result<(), FieldError> {
-    let urls = task.webhooks.iter().map(|webhook| &webhook.url).enumerate();
-    match urls.into_iter().find(|(_, url)| url.contains("{{")) {
-        Some((at, _)) => {
-            let rule = "must not hold an expression: the address of a webhook is sent as it is";
-            Err(FieldError::invalid(format!("webhooks[{at}].url"), rule))
+    let urls = task.webhooks.iter().enumerate().map(|(at, webhook)| {
+        (format!("webhooks[{at}].url"), &webhook.url, "the address of a webhook is sent as it is")
+    });
+    let key = "expressions stand in values, not in keys";
+    let metadata = task.metadata.keys().map(|name| (format!("metadata.{name}"), name, key));
+    let labels = task.labels.keys().map(|name| (format!("labels.{name}"), name, key));
+    let request_id = task.request_id.iter().map(|id| ("requestId".to_owned(), id, "one request has one id"));
+    let mut fields = urls.chain(metadata).chain(labels).chain(request_id);
+    match fields.find(|(_, text, _)| text.contains("{{")) {
+        Some((field, _, why)) => {
+            Err(FieldError::invalid(field, format!("must not hold an expression: {why}")))
         }
         None => Ok(()),
     }

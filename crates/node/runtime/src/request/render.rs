@@ -179,7 +179,10 @@ pub(crate) fn check_expression(text: &str, scope: &Scope) -> Result<BTreeSet<Str
         let (root, next) = (path.next().unwrap_or_default(), path.next());
         if !scope.names.contains(root) {
             let known: Vec<&str> = scope.names.iter().copied().collect();
-            return Err(format!("names {root:?}, which is none of {}", known.join(", ")));
+            return Err(match known[..] {
+                [] => format!("names {root:?}, and there is nothing to name here: write the value itself"),
+                _ => format!("names {root:?}, which is none of {}", known.join(", ")),
+            });
         }
         if root != "nodes" {
             continue;

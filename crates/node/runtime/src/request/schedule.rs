@@ -169,6 +169,11 @@ impl ScheduleRequest {
             webhooks: webhooks("webhooks", json.webhooks, OF_SCHEDULES)?,
             task: json.task.or(json.workflow).map_or_else(String::new, |target| target.get().to_owned()),
         };
+        if rule.missed == Missed::RunAll && rule.catch_up.is_zero() {
+            let message =
+                "must be longer than 0 where missed is runAll: no missed time would be run".to_owned();
+            return Err(FieldError { field: "catchUp".to_owned(), code: code::CONFLICTING_FIELDS, message });
+        }
         if rule.late_after.is_none() && rule.tells(Occasion::Late) {
             let message = "is required: a webhook asks to be told when the schedule is late".to_owned();
             return Err(FieldError { field: "lateAfter".to_owned(), code: code::MISSING_FIELD, message });

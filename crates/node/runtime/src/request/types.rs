@@ -16,7 +16,7 @@ const ANNOUNCED: [&str; 1] = ["GRPC"];
 /// Why a type that no live worker offers is refused: it is announced only, or a slip of one of the known types.
 pub(crate) fn slip<'a>(task_type: &str, registered: impl Iterator<Item = &'a str>) -> Option<FieldError> {
     let meant = BUILT_IN.into_iter().chain(registered).find(|known| is_slip(task_type, known));
-    let rule = if ANNOUNCED.contains(&task_type) {
+    let rule = if ANNOUNCED.iter().any(|known| is_slip(task_type, known)) {
         format!("{task_type} is not built yet: use HTTP, or start a worker that offers this type first")
     } else {
         format!(
@@ -68,7 +68,9 @@ mod tests {
                 "{text}"
             );
         }
-        assert!(hint("GRPC").is_some_and(|rule| rule.contains("is not built yet")));
+        for announced in ["GRPC", "grpc"] {
+            assert!(hint(announced).is_some_and(|rule| rule.contains("is not built yet")), "{announced}");
+        }
         for text in ["resize-v2", "echo", "import", "SQL", "sh", "nobody-offers-it", "transform"] {
             assert_eq!(hint(text), None, "{text}");
         }

@@ -112,6 +112,9 @@ async fn an_expression_that_is_not_worked_out_is_refused_by_its_field() {
         (json!({ "metadata": { "a": "{{ itme.a }}" } }), "metadata.a"),
         (json!({ "taskName": "{{ payload }}" }), "taskName"),
         (json!({ "labels": { "a": "{{ item" } }), "labels.a"),
+        (json!({ "labels": { "{{ item }}": "a" } }), "labels.{{ item }}"),
+        (json!({ "metadata": { "{{ item }}": "a" } }), "metadata.{{ item }}"),
+        (json!({ "requestId": "{{ item }}" }), "requestId"),
         (json!({ "map": { "items": [1], "reduce": reduce } }), "map.reduce.metadata.a"),
     ];
     for (more, field) in cases {

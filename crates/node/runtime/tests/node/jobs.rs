@@ -99,7 +99,9 @@ async fn what_an_analysis_names_is_run_and_analyzed_too() {
     let middle = sub(&json!({ "n": 2, "then": { "subtasks": [leaf, leaf] } }));
     let (view, counts) = jobs.run(&json!({ "n": 1, "then": { "subtasks": [middle] } })).await;
     assert_eq!(view.row.state.status, Status::Success, "{:?}", view.row.state.error);
-    assert_eq!((counts.total, counts.open, counts.unanalyzed), (4, 0, 0));
+    assert_eq!((counts.total, counts.open, counts.unanalyzed, counts.percent()), (4, 0, 0, 100));
+    // Results that wait for their analyzer are not done.
+    assert_eq!(JobCounts { unanalyzed: 1, ..counts.clone() }.percent(), 75);
     assert_eq!(counts.by_status["SUCCESS"], 4);
     let said: Value = serde_json::from_str(&view.result.unwrap().data).unwrap();
     assert_eq!(said["total"], 4);
