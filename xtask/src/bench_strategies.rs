@@ -134,7 +134,7 @@ impl Bed<'_> {
                 let is_far = if strategy == "weighted" { off > 1 } else { most > 1 };
                 far += usize::from(is_far);
                 if is_far {
-                    println!("    {strategy}: {got:?}");
+                    println!("    {strategy}, burst {burst}: {got:?}");
                 }
                 figures.add(&name("last start of a burst"), "ms", None, last_start(&tasks));
             }
