@@ -260,7 +260,7 @@ impl Lane {
         if standing == Standing::Unasked && !is_free && !c.queues.is_empty() {
             self.starved.insert(class);
         }
-        if before == Standing::Asked || standing == Standing::Free {
+        if before == Standing::Asked || matches!(standing, Standing::Free | Standing::Unable) {
             self.choose_again(class);
         }
         if was_free != is_free {
@@ -341,7 +341,10 @@ impl Lane {
         if wanted == 0 {
             return;
         }
-        let mut workers = self.classes[class].unasked.clone();
+        self.ask_workers(self.classes[class].unasked.clone(), wanted);
+    }
+
+    fn ask_workers(&mut self, mut workers: Vec<Handle>, wanted: usize) {
         let most = wanted.max(ASKED_MIN);
         if workers.len() > most {
             workers.sort_unstable_by_key(|&worker| self.loads[worker]);
@@ -361,7 +364,9 @@ impl Lane {
         w.asked_for = up_to;
         if waits && !w.slow && w.answer_by.is_none() {
             w.answer_by = Some(at);
-            w.load = 0;
+            if w.room() == 0 {
+                w.load = 0;
+            }
             self.timers.insert((at, Timer::Answer(worker)));
             self.refresh_load(worker);
         }
@@ -394,6 +399,7 @@ impl Lane {
         let w = &self.workers[worker];
         if w.answer_by.is_some() && answered.0 > 0 && answered >= w.asked_for {
             self.end_asking(worker);
+            self.choose_again_for(worker);
         }
     }
 
@@ -403,6 +409,7 @@ impl Lane {
         let w = &mut self.workers[worker];
         (w.answer_by, w.slow) = (None, true);
         self.refresh_worker(worker);
+        self.choose_again_for(worker);
     }
 
     /// About how many tasks of a class could be assigned now, if there was room for all.
@@ -428,6 +435,9 @@ impl Lane {
     /// was asked for room and has not answered.
     pub(super) fn choose(&mut self, class: Handle, line: Handle) -> Option<Handle> {
         let queue = self.lines[line].queue;
+        if self.asks_first(queue, class) {
+            return None;
+        }
         loop {
             let best = self.best(queue, class, line);
             match self.workers[best].standing {
@@ -447,14 +457,44 @@ impl Lane {
         }
     }
 
-    /// Workers to choose among. A queue that has waited for answers for long enough takes any worker with room.
-    fn candidates(&self, queue: Handle, class: Handle) -> impl Iterator<Item = Handle> {
-        let class = &self.classes[class];
+    /// A burst onto idle workers that is larger than the credit at hand asks all of them before its first task is assigned.
+    /// Otherwise the demand would reach workers that are busy starting the first tasks, and their answers would be late.
+    /// True while a worker has not answered.
+    fn asks_first(&mut self, queue: Handle, class: Handle) -> bool {
+        let serving = &self.classes[class].serving;
+        let holds = |&worker: &Handle| !self.workers[worker].holds.is_empty();
+        if serving.len() < 2 || serving.iter().any(holds) || !self.may_wait(queue) {
+            return false;
+        }
+        let wanted = self.wanted(class);
+        let room: u64 = self.classes[class].free.iter().map(|&worker| self.workers[worker].room()).sum();
+        if wanted as u64 <= room {
+            return false;
+        }
+        let is_unasked = |&worker: &Handle| {
+            let w = &self.workers[worker];
+            w.is_able() && w.asked_for <= w.credit && w.room() < wanted as u64
+        };
+        let unasked = serving.iter().copied().filter(is_unasked).collect();
+        self.ask_workers(unasked, wanted);
+        let awaited = |&worker: &Handle| self.workers[worker].is_able() && self.workers[worker].answer_by.is_some();
+        self.classes[class].serving.iter().any(awaited)
+    }
+
+    /// A queue that has waited for answers for long enough waits no longer.
+    fn may_wait(&self, queue: Handle) -> bool {
         let since = self.queues[queue].waits_since;
-        let waits = since.is_none_or(|since| self.now < since + self.options.answer_within)
-            && self.options.guards.on(Guard::ChoiceWaitsForAnswers);
-        let others = waits.then(|| class.asked.iter().chain(&class.unasked));
-        class.free.iter().chain(others.into_iter().flatten()).copied()
+        since.is_none_or(|since| self.now < since + self.options.answer_within)
+            && self.options.guards.on(Guard::ChoiceWaitsForAnswers)
+    }
+
+    /// Workers to choose among. A queue that may not wait takes any worker with room.
+    fn candidates(&self, queue: Handle, class: Handle) -> impl Iterator<Item = Handle> {
+        let others = self.may_wait(queue).then(|| {
+            let class = &self.classes[class];
+            class.asked.iter().chain(&class.unasked)
+        });
+        self.classes[class].free.iter().chain(others.into_iter().flatten()).copied()
     }
 
     /// The worker that the strategy of a queue asks for.
