@@ -477,7 +477,8 @@ impl Lane {
         };
         let unasked = serving.iter().copied().filter(is_unasked).collect();
         self.ask_workers(unasked, wanted);
-        let awaited = |&worker: &Handle| self.workers[worker].is_able() && self.workers[worker].answer_by.is_some();
+        let awaited =
+            |&worker: &Handle| self.workers[worker].is_able() && self.workers[worker].answer_by.is_some();
         self.classes[class].serving.iter().any(awaited)
     }
 
