@@ -30,6 +30,12 @@ pub struct Retried {
     /// It runs by the definition of the first task, and a newer one is registered.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub newer_definition: bool,
+    /// Of a run: nodes that succeeded and are taken over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept: Option<Vec<String>>,
+    /// Of a run: the other nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runs_again: Option<Vec<String>>,
 }
 
 /// How a finished task or run is run again.

@@ -582,6 +582,24 @@ fn an_attempt_that_tells_of_no_progress_is_stopped_and_one_that_does_goes_on() {
     assert_eq!(worker.reports(), [(A, "timed out")]);
 }
 
+/// It was dropped: a run that was cancelled in its first second never showed how far it was.
+#[test]
+fn what_an_attempt_tells_while_it_is_stopped_is_passed_on_and_gives_it_no_more_time() {
+    let mut worker = Stage::with(|o| o.ttl = Duration::from_hours(1));
+    worker.until(5);
+    worker.hears(1, [dispatch_with(1, A, Some(Duration::from_secs(10)))]);
+    worker.hears(1, [ToWorker::Stop { attempt: A }]);
+    assert_eq!(worker.stopped(), [(A, StopReason::Cancelled)]);
+    worker.reports();
+    let progress = Progress { percent: Some(50), message: String::new() };
+    worker.step(Input::Progress { attempt: A, progress });
+    assert_eq!(worker.reports(), [(A, "progress")]);
+    worker.until(70);
+    assert!(worker.stopped().is_empty(), "it was stopped once");
+    worker.fails(A);
+    assert_eq!(worker.reports(), [(A, "cancelled")]);
+}
+
 #[test]
 fn an_attempt_past_its_timeout_is_stopped_and_ends_as_timed_out() {
     let mut worker = Stage::with(|o| o.ttl = Duration::from_hours(1));

@@ -393,9 +393,11 @@ impl Schedule {
         self.state.backfill = Some(backfill);
     }
 
-    /// A fire becomes a plan, or is skipped because no task can be made for it.
+    /// A fire becomes a plan, or is skipped because no task can be made for it. A task that is planned or fired already is
+    /// not planned again.
     pub fn plan(&mut self, fire: Fire, task: Result<NewTask, String>, now: Timestamp) {
         match task {
+            Ok(task) if self.state.has_fired(task.id) => {}
             Ok(task) => self.state.planned.push(Planned { fire, task: Box::new(task) }),
             Err(reason) => self.fail(fire, now, &reason),
         }

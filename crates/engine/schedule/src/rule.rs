@@ -243,6 +243,12 @@ impl State {
     /// The most times whose fate is kept.
     pub const HISTORY_MAX: usize = 100;
 
+    /// Whether a task is planned, or was fired as far as its history goes back.
+    pub(crate) fn has_fired(&self, task: TaskId) -> bool {
+        self.planned.iter().any(|planned| planned.task.id == task)
+            || self.history.iter().any(|past| past.what == Fate::Fired { task })
+    }
+
     /// A schedule that was never used.
     pub fn new(now: Timestamp) -> Self {
         Self {

@@ -28,8 +28,19 @@ pub(crate) fn allowed_origin(allowed: &[String], headers: &HeaderMap) -> Option<
     if allowed.iter().any(|allowed| allowed == ANY) {
         return Some(HeaderValue::from_static(ANY));
     }
-    let known = |allowed: &String| allowed.as_bytes().eq_ignore_ascii_case(origin.as_bytes());
+    let known =
+        |allowed: &String| without_usual_port(allowed).as_bytes().eq_ignore_ascii_case(origin.as_bytes());
     allowed.iter().any(known).then(|| origin.clone())
+}
+
+/// An origin as browsers send it: the usual port of its scheme is left out.
+fn without_usual_port(origin: &str) -> &str {
+    let port = if origin.get(..6).is_some_and(|scheme| scheme.eq_ignore_ascii_case("https:")) {
+        ":443"
+    } else {
+        ":80"
+    };
+    origin.strip_suffix(port).unwrap_or(origin)
 }
 
 /// Whether a browser asks which requests it may send.
@@ -53,5 +64,26 @@ pub(crate) fn mark(headers: &mut HeaderMap, origin: Option<HeaderValue>) {
     if let Some(origin) = origin {
         headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin);
         headers.insert(ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static(ANSWER_HEADERS));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn allows(allowed: &str, origin: &'static str) -> bool {
+        let headers = HeaderMap::from_iter([(ORIGIN, HeaderValue::from_static(origin))]);
+        allowed_origin(&[allowed.to_owned()], &headers).is_some()
+    }
+
+    /// Browsers leave the usual port out of the header. An origin that was configured with this port never matched.
+    #[test]
+    fn the_usual_port_of_an_allowed_origin_makes_no_difference() {
+        assert!(allows("https://app.example.com:443", "https://app.example.com"));
+        assert!(allows("http://app.example.com:80", "http://app.example.com"));
+        assert!(allows("http://[::1]:80", "http://[::1]"));
+        assert!(allows("https://app.example.com:8443", "https://app.example.com:8443"));
+        assert!(!allows("https://app.example.com:80", "https://app.example.com"));
+        assert!(!allows("https://app.example.com", "https://app.example.com:8443"));
     }
 }

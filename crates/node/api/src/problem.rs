@@ -205,7 +205,7 @@ impl Problem {
 
     /// A query parameter that breaks a rule.
     pub(crate) fn parameter(name: &str, rule: impl Into<String>) -> Self {
-        Self::new(&INVALID_PARAMETER, rule).field(name)
+        FieldError { field: name.to_owned(), code: INVALID_PARAMETER.code, message: rule.into() }.into()
     }
 
     pub(crate) fn overloaded(what: &str) -> Self {

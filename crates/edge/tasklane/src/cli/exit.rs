@@ -57,7 +57,7 @@ impl Exit {
         }
     }
 
-    fn of_problem(problem: &Problem) -> Self {
+    pub(crate) fn of_problem(problem: &Problem) -> Self {
         match problem.status {
             401 | 403 => Self::NOT_ALLOWED,
             404 => Self::NOT_FOUND,
@@ -147,7 +147,7 @@ fn advice(error: &anyhow::Error) -> (Exit, Option<String>) {
     }
 }
 
-fn problem_hint(problem: &Problem) -> Option<String> {
+pub(crate) fn problem_hint(problem: &Problem) -> Option<String> {
     let hint = match problem.code.as_str() {
         "unauthorized" => "give the server's token by TASKLANE_TOKEN or --token".to_owned(),
         "task_not_found" => {

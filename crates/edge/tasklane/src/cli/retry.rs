@@ -4,6 +4,7 @@ use tasklane_client::{Client, RetryOptions};
 
 use super::exit::Exit;
 use super::out::{Out, remark};
+use super::workflow::remark_kept;
 
 /// Run a finished task again, as a new task, and print its id
 #[derive(Debug, clap::Args)]
@@ -29,6 +30,9 @@ pub(crate) async fn run(args: Args, client: &Client, out: Out) -> anyhow::Result
         remark(format_args!(
             "tasklane: a newer definition exists; `tasklane retry {id} --latest` runs by it"
         ));
+    }
+    if let (Some(kept), Some(runs_again)) = (&retried.kept, &retried.runs_again) {
+        remark_kept(kept, runs_again);
     }
     out.either(&retried, |retried| retried.new_task_id.clone()).map(|()| Exit::OK)
 }

@@ -244,7 +244,7 @@ pub(crate) async fn run(command: Command, client: &Client, out: Out) -> anyhow::
         }
         Command::Next { name, count, after } => {
             let times = client.next_times(&name, count, after).await?;
-            return show_times(&times, out);
+            return show_times(&times, out).map(|()| Exit::OK);
         }
         Command::Preview { cron, dialect, timezone, after, count } => {
             let mut rule = json!({ "cron": cron, "count": count });
@@ -258,7 +258,9 @@ pub(crate) async fn run(command: Command, client: &Client, out: Out) -> anyhow::
                     rule[field] = value;
                 }
             }
-            return show_times(&client.preview_times(&rule).await?, out);
+            let times = client.preview_times(&rule).await?;
+            show_times(&times, out)?;
+            return Ok(if times.is_empty() { Exit::FAILED } else { Exit::OK });
         }
         Command::History { name } => {
             let fires = client.schedule_history(&name).await?;
@@ -272,12 +274,12 @@ pub(crate) async fn run(command: Command, client: &Client, out: Out) -> anyhow::
     out.either(&schedule, shown).map(|()| Exit::OK)
 }
 
-fn show_times(times: &[NextTime], out: Out) -> anyhow::Result<Exit> {
+fn show_times(times: &[NextTime], out: Out) -> anyhow::Result<()> {
     out.rows(times, &["TIME", "THERE", "NOTE"], next_cells)?;
     if times.is_empty() {
         remark("there are no more");
     }
-    Ok(Exit::OK)
+    Ok(())
 }
 
 /// The schedule that the flags say, in the form of the API.

@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tasklane_client::{BatchItem, Client};
 
-use super::exit::{Exit, Usage};
+use super::exit::{Exit, Usage, problem_hint};
 use super::out::{Out, bar, print_object, remark};
 use super::spec::Spec;
 use super::value;
@@ -121,7 +121,7 @@ async fn batch(file: &Path, client: &Client, out: Out) -> anyhow::Result<Exit> {
         (Box::new(std::io::BufReader::new(opened)), bytes)
     };
     let progress = bar(bytes, "submitted");
-    let mut sender = Sender { client, out, lines: Vec::new(), bytes: 0, taken: 0, refused: 0 };
+    let mut sender = Sender { client, out, lines: Vec::new(), bytes: 0, taken: 0, refused: 0, busy: 0 };
     for (number, line) in (1_u64..).zip(input.lines()) {
         let line = line.with_context(|| format!("cannot read line {number} of {}", file.display()))?;
         progress.inc(line.len() as u64 + 1);
@@ -133,7 +133,11 @@ async fn batch(file: &Path, client: &Client, out: Out) -> anyhow::Result<Exit> {
     sender.send().await?;
     progress.finish_and_clear();
     remark(format_args!("{} tasks taken in, {} refused", sender.taken, sender.refused));
-    Ok(if sender.refused == 0 { Exit::OK } else { Exit::FAILED })
+    Ok(match sender.refused {
+        0 => Exit::OK,
+        refused if refused == sender.busy => Exit::BUSY,
+        _ => Exit::FAILED,
+    })
 }
 
 /// Gathers lines into batches and sends them.
@@ -144,6 +148,8 @@ struct Sender<'a> {
     bytes: usize,
     taken: u64,
     refused: u64,
+    /// Those of the refused that may be taken in later.
+    busy: u64,
 }
 
 impl Sender<'_> {
@@ -158,7 +164,8 @@ impl Sender<'_> {
                 self.lines.push((number, task));
             }
             Err(error) => {
-                self.refuse(number, &json!({ "code": "invalid_json", "detail": error.to_string() }))?;
+                let problem = json!({ "code": "invalid_json", "detail": error.to_string() });
+                self.refuse(number, &problem, None)?;
             }
         }
         if self.lines.len() >= BATCH {
@@ -186,19 +193,23 @@ impl Sender<'_> {
                     self.taken += 1;
                     self.out.either(&submitted, |submitted| submitted.task_id.clone())?;
                 }
-                BatchItem::Refused(problem) => self.refuse(number, &json!(problem))?,
+                BatchItem::Refused(problem) => {
+                    self.busy += u64::from(Exit::of_problem(&problem) == Exit::BUSY);
+                    self.refuse(number, &json!(problem), problem_hint(&problem))?;
+                }
             }
         }
         Ok(())
     }
 
-    fn refuse(&mut self, number: u64, problem: &Value) -> anyhow::Result<()> {
+    fn refuse(&mut self, number: u64, problem: &Value, hint: Option<String>) -> anyhow::Result<()> {
         self.refused += 1;
         if self.out.is_json() {
             return print_object(&json!({ "line": number, "error": problem }));
         }
         let text = |key: &str| problem[key].as_str().unwrap_or_default().to_owned();
-        remark(format_args!("line {number}: {} ({})", text("detail"), text("code")));
+        let hint = hint.map(|hint| format!("; {hint}")).unwrap_or_default();
+        remark(format_args!("line {number}: {} ({}){hint}", text("detail"), text("code")));
         Ok(())
     }
 }

@@ -186,11 +186,15 @@ fn remark_retried(id: &str, retried: &RunRetried) {
             "tasklane: the workflow has another definition now; `tasklane workflow retry {id} --latest` runs by it"
         ));
     }
+    remark_kept(&retried.kept, &retried.runs_again);
+}
+
+/// Shows which nodes of a run are kept and which run again.
+pub(crate) fn remark_kept(kept: &[String], runs_again: &[String]) {
     let listed = |names: &[String]| match names {
         [] => "none".to_owned(),
         names => names.join(", "),
     };
-    let RunRetried { kept, runs_again, .. } = retried;
     remark(format_args!("tasklane: kept: {}; runs again: {}", listed(kept), listed(runs_again)));
 }
 

@@ -112,8 +112,10 @@ server asks for.
 | 124 | time is up and the task is not finished |
 | 130 | the task was cancelled, or Ctrl-C |
 
-`run` and `wait` end with the exit code of the task's own command where it has one. Programs that must tell the two apart
-use `--json` and look at `status` and `result.code`.
+`submit --batch` ends with 7 if all that was refused may be taken in later, and with 1 if some of it never will.
+`schedule preview` ends with 1 if the expression has no time to come. `run` and `wait` end with the exit code of the
+task's own command where it has one. Programs that must tell the two apart use `--json` and look at `status` and
+`result.code`.
 ";
 
 #[test]

@@ -80,6 +80,34 @@ fn a_batch_reports_the_lines_that_were_refused() {
     assert!(text.ends_with("1 tasks taken in, 2 refused\n"), "{text}");
 }
 
+/// It ended as if the tasks were wrong, and did not say when to try again.
+#[test]
+fn a_batch_into_a_full_queue_says_when_to_try_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("tasks.ndjson");
+    std::fs::write(&file, "{\"taskName\":\"a\"}\n{\"taskName\":\"b\"}\n").unwrap();
+    let full = r#"{"error":{"code":"queue_full","detail":"the queue is full","status":429,"retryAfter":5}}"#;
+    let wrong = r#"{"error":{"code":"missing_field","detail":"taskType: is required","status":422}}"#;
+    let submit = |answers: [&str; 2]| {
+        let script = Script::new(vec![json(200, &format!(r#"{{"results":[{}]}}"#, answers.join(",")))]);
+        output(&mut tasklane(&["--url", &script.url, "submit", "--batch", file.to_str().unwrap()]))
+    };
+    let busy = submit([r#"{"taskId":"t1","status":"PENDING"}"#, full]);
+    assert_eq!(busy.status.code(), Some(7));
+    let text = stderr(&busy);
+    assert!(text.contains("line 2: the queue is full (queue_full); try again in 5 s"), "{text}");
+    assert_eq!(submit([wrong, full]).status.code(), Some(1), "one is wrong whenever it is sent");
+}
+
+/// A job that checks an expression before it is put took one that never fires for a good one.
+#[test]
+fn a_preview_without_times_is_a_failure() {
+    let script = Script::new(vec![json(200, r#"{"times":[]}"#)]);
+    let preview = output(&mut tasklane(&["--url", &script.url, "schedule", "preview", "0 0 30 2 *"]));
+    assert_eq!(preview.status.code(), Some(1));
+    assert!(stderr(&preview).contains("there are no more"), "{}", stderr(&preview));
+}
+
 #[test]
 fn tables_are_for_people_and_lines_of_json_for_programs() {
     let page = r#"{"queues":[{"name":"default","version":0,"policy":{"paused":true},

@@ -525,17 +525,17 @@ impl WorkerSession {
         }
     }
 
-    /// Passes on how far an attempt is; it has more time to say it again.
+    /// Passes on how far an attempt is. Unless it is at its end, it has more time to say it again.
     fn on_progress(&mut self, id: AttemptId, progress: Progress) {
         let now = self.now;
         let Some(attempt) = self.attempts.get_mut(&id) else { return };
         let lane = attempt.lane;
-        let AttemptState::Running { timeout, quiet_max, stop_at, stopping: None, exited: None, .. } =
-            &mut attempt.state
+        let AttemptState::Running { timeout, quiet_max, stop_at, stopping, exited, .. } = &mut attempt.state
         else {
             return;
         };
-        if let Some(quiet) = *quiet_max {
+        let is_at_its_end = stopping.is_some() || exited.is_some();
+        if let Some(quiet) = quiet_max.filter(|_| !is_at_its_end) {
             self.timeouts.remove(&(*stop_at, id));
             *stop_at = (*timeout).min(now + quiet);
             self.timeouts.insert((*stop_at, id));

@@ -336,6 +336,8 @@ pub(crate) struct Triggered {
     /// Its task.
     #[schema(format = "uuid")]
     pub(crate) task_id: String,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) duplicate: bool,
 }
 
 /// Times to fire again.

@@ -24,7 +24,7 @@ const REQUESTS: &str = include_str!("requests.json");
 const MESSAGES: &str = include_str!("webhooks.json");
 
 /// Operations that take the header `Idempotency-Key`.
-const KEYED: &[&str] = &["submitTask", "retryTask", "startRun", "retryRun"];
+const KEYED: &[&str] = &["submitTask", "retryTask", "startRun", "retryRun", "triggerSchedule"];
 
 /// Bodies: operation, schema, whether it must be there.
 const BODIES: &[(&str, &str, bool)] = &[
@@ -140,8 +140,8 @@ pub(crate) fn openapi() -> Value {
             operation,
             json!({
                 "name": "Idempotency-Key", "in": "header", "required": false,
-                "description": "The same as `requestId` in the body: the same request again is done once. If both are given \
-                    they must be the same.",
+                "description": "The client's name for this request: the same request again is done once. It is the same as \
+                    `requestId` in the body; if both are given they must be equal.",
                 "schema": { "type": "string", "minLength": 1, "maxLength": 256, "pattern": pattern },
             }),
         );

@@ -13,7 +13,7 @@ use tasklane_runtime::request::{
 };
 use tasklane_schedule::Fate;
 
-use crate::extract::{JsonBody, NameInPath, Namespace, NoBody, NoParams};
+use crate::extract::{IdempotencyKey, JsonBody, NameInPath, Namespace, NoBody, NoParams};
 use crate::model::{
     Backfill, BackfillRequest, FireHistory, NextTimes, Schedule, SchedulePage, Triggered, last_task,
 };
@@ -150,17 +150,23 @@ pub(crate) async fn disable(
 #[utoipa::path(
     post, path = "/api/v1/schedules/{id}/trigger", operation_id = "triggerSchedule", tag = "schedules",
     params(("id" = String, Path, description = "The schedule.", pattern = "^[A-Za-z0-9._:@-]{1,128}$")),
-    responses((status = 201, description = "The task.", body = Triggered))
+    responses(
+        (status = 201, description = "The task.", body = Triggered),
+        (status = 200, description = "The same request was taken in before.", body = Triggered),
+    )
 )]
 pub(crate) async fn trigger(
     State(api): State<Api>,
     Namespace(namespace): Namespace,
     NameInPath(id): NameInPath,
     _: NoParams,
+    key: IdempotencyKey,
     _: NoBody,
 ) -> Result<Answered<Triggered>, Problem> {
-    let task = api.node.trigger_schedule(&namespace, &id).await?;
-    Ok(Answered::new(true, task_path(task), Triggered { task_id: task.to_string() }))
+    let request_id = key.request_id(None)?;
+    let taken = api.node.trigger_schedule(&namespace, &id, request_id.as_deref()).await?;
+    let triggered = Triggered { task_id: taken.id.to_string(), duplicate: taken.duplicate };
+    Ok(Answered::new(!taken.duplicate, task_path(taken.id), triggered))
 }
 
 /// Fire times again

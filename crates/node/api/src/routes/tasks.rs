@@ -373,6 +373,14 @@ pub(crate) struct Retried {
     /// `latest` runs by that.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     newer_definition: bool,
+    /// Of a run: nodes that succeeded and are taken over.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    kept: Option<Vec<String>>,
+    /// Of a run: the other nodes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    runs_again: Option<Vec<String>>,
 }
 
 /// Run a finished task again
@@ -410,11 +418,15 @@ pub(crate) async fn retry(
             "the payload was removed when its retention was over",
         )),
         Retry::Created(new) => {
+            let (kept, runs_again) =
+                if new.is_run { Some(api.node.kept_nodes(new.id).await?).unzip() } else { (None, None) };
             let retried = Retried {
                 new_task_id: new.id.to_string(),
                 status: StatusName(Status::Pending),
                 duplicate: new.duplicate,
                 newer_definition: new.newer_definition,
+                kept,
+                runs_again,
             };
             Ok(Answered::new(!new.duplicate, task_path(new.id), retried))
         }

@@ -306,7 +306,9 @@ async fn a_query_parameter_that_is_not_allowed() {
         ("cursor=x", "cursor"),
     ];
     for (query, field) in cases {
-        server.get(&format!("/api/v1/tasks?{query}")).await.problem(400, "invalid_parameter", Some(field));
+        let answer = server.get(&format!("/api/v1/tasks?{query}")).await;
+        let detail = answer.problem(400, "invalid_parameter", Some(field))["detail"].clone();
+        assert!(detail.as_str().unwrap().starts_with(&format!("{field}: ")), "{detail}");
     }
     let id = server.submit(task("noop")).await;
     for (query, field) in [("after=x", "after"), ("after=1--1", "after"), ("follow=maybe", "follow")] {

@@ -107,6 +107,34 @@ async fn a_schedule_is_triggered_disabled_or_not() {
     server.close().await;
 }
 
+/// The header was ignored: a client that repeated its request after a broken connection fired twice.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_same_trigger_twice_is_one_fire() {
+    let server = Server::start().await;
+    let mut run = nightly();
+    run.as_object_mut().unwrap().remove("task");
+    run["workflow"] = json!({ "nodes": [{ "name": "a", "taskType": "noop" }] });
+    for (schedule, body) in [("nightly", nightly()), ("run", run), ("twin", nightly())] {
+        put(&server, schedule, &body).await;
+        let path = format!("/api/v1/schedules/{schedule}/trigger");
+        let trigger = |key: &'static str| server.request("POST", &path).header("idempotency-key", key).send();
+        let (first, second) = tokio::join!(trigger("a"), trigger("a"));
+        let mut answers = [first.status, second.status];
+        answers.sort_unstable();
+        assert_eq!(answers, [200, 201], "{} {}", first.text, second.text);
+        let id = first.json()["taskId"].as_str().unwrap().to_owned();
+        assert_eq!(second.json()["taskId"], json!(id));
+        server.until(&id, "SUCCESS").await;
+        let again = trigger("a").await;
+        assert_eq!((again.status, &again.json()["duplicate"]), (200, &json!(true)), "{}", again.text);
+        assert_eq!(trigger("b").await.status, 201);
+        let fires = history(&server, schedule, 2).await;
+        assert_eq!(fires.iter().filter(|fire| fire["taskId"] == json!(id)).count(), 1, "{fires:?}");
+        assert_eq!(fires.len(), 2);
+    }
+    server.close().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_buffered_fire_follows_the_end_of_the_task_before() {
     let server = Server::start().await;

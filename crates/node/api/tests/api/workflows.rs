@@ -182,6 +182,11 @@ async fn a_run_is_cancelled_and_run_again() {
     assert_eq!(again.status, 201, "{}", again.text);
     let same = server.post(&format!("{path}/retry"), &json!({ "requestId": "again" })).await;
     assert_eq!((same.status, &same.json()["runId"]), (200, &again.json()["runId"]));
+    // As a task it is the same run, and its answer says as much.
+    let task =
+        server.post(&format!("/api/v1/tasks/{id}/retry"), &json!({ "requestId": "again" })).await.json();
+    assert_eq!(task["newTaskId"], again.json()["runId"]);
+    assert_eq!((&task["kept"], &task["runsAgain"]), (&json!(["a"]), &json!(["b"])));
     let path = format!("/api/v1/workflows/runs/{}", again.json()["runId"].as_str().expect("an id"));
     let second = server.get(&path).await.json();
     assert_eq!((&second["takesOver"], &second["nodes"][0]["takenOver"]), (&json!(id), &json!(true)));

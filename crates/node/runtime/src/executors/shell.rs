@@ -52,16 +52,18 @@ pub(super) fn read(payload: &Payload) -> Result<Order, Fault> {
         }
         Given::Fields(fields) => fields,
     };
-    let work = match (fields.texts("argv")?, fields.text("script")?) {
+    let given = (fields.texts("argv")?, fields.text("script")?);
+    let (env, cwd, stdin) = (fields.env()?, fields.text("cwd")?, fields.text("stdin")?);
+    // A misspelt field is told before a missing one, which may be the same.
+    fields.end("argv, script, env, cwd, stdin")?;
+    let work = match given {
         (None, Some(script)) if !script.trim().is_empty() => Work::Script(script),
         (None, Some(_)) => return payload::rule("script", "must not be empty"),
         (Some(_), Some(_)) => return payload::rule("script", "must not be given together with argv"),
         (Some(argv), None) if argv.first().is_some_and(|program| !program.is_empty()) => Work::Command(argv),
         (_, None) => return payload::rule("argv", "must be a list that begins with the program"),
     };
-    let order = Order { work, env: fields.env()?, cwd: fields.text("cwd")?, stdin: fields.text("stdin")? };
-    fields.end("argv, script, env, cwd, stdin")?;
-    Ok(order)
+    Ok(Order { work, env, cwd, stdin })
 }
 
 #[async_trait]
@@ -84,5 +86,20 @@ impl Executor for Shell {
         let stdin = stdin.map_or(Stdin::Null, |text| Stdin::Bytes(text.into_bytes()));
         let recipe = Recipe { argv, env, cwd: cwd.map(Into::into), stdin };
         Ok(Box::new(CommandExecution::new(self.guard.clone(), &self.options, dispatch, dir, recipe)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `args` instead of `argv` was answered with the rule of `argv`, and the word that was wrong was not named.
+    #[test]
+    fn a_misspelt_field_is_named_also_when_the_command_is_missing() {
+        let read = |json: &str| read(&Payload::Json(json.to_owned())).expect_err("a wrong payload");
+        let fault = format!("{:?}", read(r#"{"args":["ls"]}"#));
+        assert!(fault.contains("args"), "{fault}");
+        let fault = format!("{:?}", read(r#"{"cwd":"/"}"#));
+        assert!(fault.contains("argv"), "{fault}");
     }
 }

@@ -13,6 +13,7 @@ mod map;
 mod own;
 mod queues;
 mod registered;
+mod reports;
 mod retention;
 mod retry;
 mod schedules;

@@ -42,6 +42,8 @@ pub struct Retried {
     pub duplicate: bool,
     /// It goes by the definition of the first task, and a newer one is registered.
     pub newer_definition: bool,
+    /// It is a run of a workflow, of which some nodes are [kept](Node::kept_nodes).
+    pub is_run: bool,
 }
 
 /// The definition that a task runs by again.
@@ -107,6 +109,7 @@ impl Node {
             Some(request_id) => TaskId::from_request(lane, &head.queue, None, request_id),
             None => TaskId::from_time(lane, now, rand::random()),
         };
+        let is_run = head.task_type.as_str() == WORKFLOW_TYPE;
         let newer_definition = match head.task_type.as_str() {
             WORKFLOW_TYPE => self.redefine_run(namespace, &mut body.payload, definition).await?,
             JOB_TYPE => self.redefine_job(namespace, &mut body.payload, new, definition).await?,
@@ -132,7 +135,9 @@ impl Node {
             task.unique = None;
             answer = self.submit_one_to(lane, task).await;
         }
-        answer.map(|Submitted { id, duplicate }| Retry::Created(Retried { id, duplicate, newer_definition }))
+        answer.map(|Submitted { id, duplicate }| {
+            Retry::Created(Retried { id, duplicate, newer_definition, is_run })
+        })
     }
 
     async fn submit_one_to(&self, lane: LaneId, task: NewTask) -> Result<Submitted, SubmitError> {

@@ -24,6 +24,7 @@ use tokio::sync::Notify;
 use crate::clock;
 use crate::request::{FieldError, ScheduleRequest, Target, merge, times_of};
 
+use super::submit::Submitted as Taken;
 use super::{Node, SubmitError, WorkflowError};
 
 /// Why nothing was done to a schedule.
@@ -147,7 +148,7 @@ impl Node {
     ) -> Result<(NamedSchedule, bool), ScheduleError> {
         self.check_target(namespace, &request.target).await?;
         // Whether its task could be taken in now is the best guess at whether it can be later.
-        self.placed(namespace, request.target.clone()).await?;
+        self.placed(namespace, request.target.clone(), None).await?;
         let key = key_of(namespace, id);
         for _ in 0..TRIES {
             let now = clock::wall();
@@ -215,28 +216,37 @@ impl Node {
         Ok(changed.0)
     }
 
-    /// Fires a schedule now, whatever else it does, and answers the task.
-    pub async fn trigger_schedule(&self, namespace: &Name, id: &Name) -> Result<TaskId, ScheduleError> {
+    /// Fires a schedule now, whatever else it does, and answers the task. The same request id twice is one fire.
+    pub async fn trigger_schedule(
+        &self,
+        namespace: &Name,
+        id: &Name,
+        request_id: Option<&str>,
+    ) -> Result<Taken, ScheduleError> {
         let Some(work) = self.read_schedule(&key_of(namespace, id)).await? else {
             return Err(ScheduleError::NotFound);
         };
         let fire = Fire { nominal: clock::wall(), backfill: 0 };
-        let task = self.task_of(namespace, id, &work.schedule.rule, fire).await?;
+        // Another schedule has request ids of its own.
+        let request_id = request_id.map(|request_id| format!("tasklane.trigger:{id}:{request_id}"));
+        let is_named = request_id.is_some();
+        let task = self.task_of(namespace, id, &work.schedule.rule, fire, request_id).await?;
         let task_id = task.id;
-        self.change_schedule(namespace, id, |schedule, _, now| {
-            schedule.plan(fire, Ok(task.clone()), now);
-            Ok(())
-        })
-        .await?;
+        let is_there = is_named && self.0.parts.store.tasks(&[task_id]).await?.iter().any(Option::is_some);
+        if !is_there {
+            self.change_schedule(namespace, id, |schedule, _, now| {
+                schedule.plan(fire, Ok(task.clone()), now);
+                Ok(())
+            })
+            .await?;
+        }
         // It is planned: whatever happens now, it is going to be submitted.
         let mut answers = self.submit_to(task_id.lane(), vec![task]).await;
         self.0.alarm.look_at(key_of(namespace, id));
         match answers.pop() {
-            Some(Err(error @ (SubmitError::QueueFull { .. } | SubmitError::Invalid(_)))) => {
-                Err(ScheduleError::Refused(error))
-            }
-            Some(Ok(submitted)) => Ok(submitted.id),
-            _ => Ok(task_id),
+            Some(Ok(taken)) => Ok(taken),
+            None | Some(Err(SubmitError::Store(_))) => Ok(Taken { id: task_id, duplicate: is_there }),
+            Some(Err(error)) => Err(ScheduleError::Refused(error)),
         }
     }
 
@@ -343,8 +353,9 @@ impl Node {
         id: &Name,
         rule: &Rule,
         fire: Fire,
+        request_id: Option<String>,
     ) -> Result<NewTask, ScheduleError> {
-        let mut task = self.placed(namespace, Target::from_json(&rule.task)?).await?;
+        let mut task = self.placed(namespace, Target::from_json(&rule.task)?, request_id).await?;
         let body = Arc::make_mut(&mut task.spec.body);
         merge(&mut body.webhooks, &rule.webhooks);
         body.watched = rule.watches() && fire.backfill == 0;
@@ -354,8 +365,13 @@ impl Node {
     }
 
     /// What a schedule creates, as a task; errors name fields below `task` or `workflow`.
-    async fn placed(&self, namespace: &Name, target: Target) -> Result<NewTask, ScheduleError> {
-        let (request, outer) = match target {
+    async fn placed(
+        &self,
+        namespace: &Name,
+        target: Target,
+        request_id: Option<String>,
+    ) -> Result<NewTask, ScheduleError> {
+        let (mut request, outer) = match target {
             Target::Task(task) => (*task, "task"),
             Target::Run(run) => {
                 let request = self.run_request(namespace, run).await.map_err(|error| match error {
@@ -369,6 +385,7 @@ impl Node {
                 (request?, "workflow")
             }
         };
+        request.request_id = request_id.or(request.request_id);
         self.place(namespace, request).await.map_err(|error| match error {
             SubmitError::Invalid(error) => ScheduleError::Invalid(error.below(outer)),
             error => ScheduleError::Refused(error),
@@ -487,7 +504,7 @@ impl Node {
         };
         let look = Look { now, stands, guards: Guards::ALL_ON };
         for fire in work.schedule.decide(id.as_str(), &times, &look) {
-            let task = match self.task_of(namespace, id, &work.schedule.rule, fire).await {
+            let task = match self.task_of(namespace, id, &work.schedule.rule, fire, None).await {
                 Ok(task) => Ok(task),
                 // It may be the store's fault: nothing is decided then.
                 Err(ScheduleError::Refused(SubmitError::Store(error))) => {

@@ -7,7 +7,9 @@ use tasklane_core::id::Name;
 use tasklane_core::task::Payload;
 
 use crate::executors::check_builtin;
-use crate::request::{BUILT_IN, FieldError, MapRequest, RunRequest, Target, TaskRequest, Workflow, slip};
+use crate::request::{
+    BUILT_IN, FieldError, MapRequest, RunRequest, Target, TaskRequest, Workflow, check_run_unrendered, slip,
+};
 
 use super::workflows::refused;
 use super::{Node, ScheduleError, SubmitError, WorkflowError};
@@ -40,8 +42,9 @@ impl Node {
         }
     }
 
-    /// The same for the nodes of a run, where it brings its own.
+    /// The same for a run: for what it says of itself, and for its nodes where it brings its own.
     pub(super) async fn check_run(&self, namespace: &Name, run: &RunRequest) -> Result<(), WorkflowError> {
+        check_run_unrendered(run)?;
         if run.workflow.is_some() {
             return Ok(());
         }

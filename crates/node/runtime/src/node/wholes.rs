@@ -36,6 +36,7 @@ use crate::clock;
 use crate::hub::Follow;
 use crate::request::{FieldError, INTERNAL_PREFIX, RequestLimits, RetryRequest, TaskRequest};
 
+use super::reports::Reports;
 use super::{Node, SubmitError};
 
 /// Task type and queue of parts that could not become what they should: each fails and says why.
@@ -51,8 +52,6 @@ const LOOK_AGAIN: (Duration, Duration) = (Duration::from_secs(2), Duration::from
 pub(super) const AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// However much there is to hear, a cancel is looked for this often.
 const CANCEL_EVERY: Duration = Duration::from_millis(200);
-/// How often progress is told, at most.
-const PROGRESS_EVERY: Duration = Duration::from_secs(1);
 /// A whole that is due later than this is not going to be driven while it is being cancelled.
 const PUT_OFF: Duration = Duration::from_secs(10);
 /// A whole has no time limit of its own: a hundred years.
@@ -397,9 +396,7 @@ impl Driver {
         // Whoever has submitted them may not have come to cancel them.
         self.node.cancel_all(&drive.taking()).await?;
         let (mut cancelled, mut late) = (false, false);
-        let (mut look_again, mut told_at, mut told) = (LOOK_AGAIN.0, Instant::now(), false);
-        // Parts have ended since the last report of progress.
-        let mut unreported = false;
+        let (mut look_again, mut reports) = (LOOK_AGAIN.0, Reports::new(Instant::now()));
         let (mut maybe_cancelled, mut looked_at) = (true, Instant::now());
         loop {
             // What was late stays so, whatever the clock says afterwards.
@@ -424,7 +421,7 @@ impl Driver {
                     }
                     continue;
                 }
-                if told || drive.reports_end() {
+                if reports.any() || drive.reports_end() {
                     attempt.progress(drive.progress());
                 }
                 // A cancel that was accepted is not passed over because everything has ended meanwhile.
@@ -438,15 +435,13 @@ impl Driver {
                     end => end,
                 });
             }
-            if told_at.elapsed() >= PROGRESS_EVERY {
-                (told, unreported) = (true, false);
-                told_at = Instant::now();
+            if reports.is_due(Instant::now()) {
+                reports.reported(Instant::now());
                 attempt.progress(drive.progress());
             }
             let wait = self.until_deadline(again.unwrap_or(look_again), late);
-            let report_in = PROGRESS_EVERY.saturating_sub(told_at.elapsed());
-            let reports_first = unreported && report_in < wait;
-            let wait = if reports_first { report_in } else { wait };
+            let report_in = reports.due_in(Instant::now()).filter(|&report_in| report_in < wait);
+            let (wait, reports_first) = (report_in.unwrap_or(wait), report_in.is_some());
             let heard = tokio::time::timeout(wait, follow.told()).await.is_ok();
             if !heard && (again == Some(Duration::ZERO) || reports_first) {
                 continue;
@@ -459,7 +454,9 @@ impl Driver {
             }
             let was_cancelled = |view: &TaskView| view.row.state.status == Status::Cancelled;
             maybe_cancelled = ended.is_empty() || ended.iter().any(was_cancelled);
-            unreported |= !ended.is_empty();
+            if !ended.is_empty() {
+                reports.part_ended();
+            }
             drive.ended(ended);
         }
     }

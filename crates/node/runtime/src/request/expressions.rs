@@ -1,15 +1,16 @@
 //! The texts of a task that hold expressions: its payload, its name, its hash key, the values of its metadata and labels.
 //! Nodes of workflows, parts of maps and their reduce share this list.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 use tasklane_core::id::Name;
-use tasklane_core::task::Payload;
+use tasklane_core::task::{Payload, Webhook};
 
 use super::error::FieldError;
 use super::render::{self, Context, Scope};
 use super::task::TaskRequest;
+use super::workflow::RunRequest;
 
 /// Checks the expressions of a task outside its payload. Answers the nodes that they name.
 pub(super) fn check_texts(task: &TaskRequest, scope: &Scope) -> Result<BTreeSet<String>, FieldError> {
@@ -29,16 +30,41 @@ pub(super) fn check_labels(task: &TaskRequest, scope: &Scope) -> Result<(), Fiel
     Ok(())
 }
 
-/// Refuses an expression in a field that takes text as it is.
+/// Refuses an expression in a field of a task that takes text as it is.
 pub(crate) fn check_unrendered(task: &TaskRequest) -> Result<(), FieldError> {
-    let urls = task.webhooks.iter().enumerate().map(|(at, webhook)| {
-        (format!("webhooks[{at}].url"), &webhook.url, "the address of a webhook is sent as it is")
+    let labels = task.labels.keys().map(|name| (format!("labels.{name}"), name.as_str(), IN_KEYS));
+    let common = unrendered(&task.request_id, &task.metadata, &task.webhooks);
+    check_plain(common.chain(labels))
+}
+
+/// Refuses an expression in what is said of a run itself: only its nodes have them.
+pub(crate) fn check_run_unrendered(run: &RunRequest) -> Result<(), FieldError> {
+    let why = "those of a run stand in its nodes";
+    let values = run.metadata.iter().map(|(key, value)| (format!("metadata.{key}"), value.as_str(), why));
+    check_plain(unrendered(&run.request_id, &run.metadata, &run.webhooks).chain(values))
+}
+
+/// A field, its text, and why that holds no expression.
+type Plain<'a> = (String, &'a str, &'static str);
+
+const IN_KEYS: &str = "expressions stand in values, not in keys";
+
+/// What takes text as it is, of tasks and of runs.
+fn unrendered<'a>(
+    request_id: &'a Option<String>,
+    metadata: &'a BTreeMap<String, String>,
+    webhooks: &'a [Webhook],
+) -> impl Iterator<Item = Plain<'a>> {
+    let urls = webhooks.iter().enumerate().map(|(at, webhook)| {
+        let why = "the address of a webhook is sent as it is";
+        (format!("webhooks[{at}].url"), webhook.url.as_str(), why)
     });
-    let key = "expressions stand in values, not in keys";
-    let metadata = task.metadata.keys().map(|name| (format!("metadata.{name}"), name, key));
-    let labels = task.labels.keys().map(|name| (format!("labels.{name}"), name, key));
-    let request_id = task.request_id.iter().map(|id| ("requestId".to_owned(), id, "one request has one id"));
-    let mut fields = urls.chain(metadata).chain(labels).chain(request_id);
+    let keys = metadata.keys().map(|name| (format!("metadata.{name}"), name.as_str(), IN_KEYS));
+    let ids = request_id.iter().map(|id| ("requestId".to_owned(), id.as_str(), "one request has one id"));
+    urls.chain(keys).chain(ids)
+}
+
+fn check_plain<'a>(mut fields: impl Iterator<Item = Plain<'a>>) -> Result<(), FieldError> {
     match fields.find(|(_, text, _)| text.contains("{{")) {
         Some((field, _, why)) => {
             Err(FieldError::invalid(field, format!("must not hold an expression: {why}")))

@@ -27,7 +27,9 @@ pub use analyzer::{Analysis, Analyzer, Verdict};
 pub use depth::{JSON_DEPTH_MAX, too_deep};
 pub use duration::{Positive, Span, parse_span};
 pub use error::{FieldError, code};
-pub(crate) use expressions::{check_unrendered, render_payload, render_texts, render_whole_texts};
+pub(crate) use expressions::{
+    check_run_unrendered, check_unrendered, render_payload, render_texts, render_whole_texts,
+};
 pub(crate) use fan::check_count;
 pub use fan::{FanOut, MapRequest, Over, PARTS_MAX, Tolerance};
 pub use flow::{ConcurrencyJson, LIMIT_MAX, LIMITS_MAX, RateJson, UniqueJson, objects};

@@ -4,7 +4,8 @@ use serde_json::{Value, json};
 use tasklane_core::status::Status;
 use tasklane_core::task::TaskRow;
 use tasklane_ports::TaskView;
-use tasklane_runtime::node::SubmitError;
+use tasklane_runtime::node::{SubmitError, WorkflowError};
+use tasklane_runtime::request::RunRequest;
 
 use crate::support::{System, default_namespace, name};
 use crate::workflows::{data, echo, finished, mapped, node};
@@ -122,6 +123,22 @@ async fn an_expression_that_is_not_worked_out_is_refused_by_its_field() {
         task.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         let answer = system.node.submit(&default_namespace(), vec![mapped(&task)]).await.pop().unwrap();
         let Err(SubmitError::Invalid(error)) = answer else { panic!("{field}: {answer:?}") };
+        assert_eq!(error.field, field, "{error}");
+    }
+    // Those of a run itself are refused too: its nodes have expressions, it has none.
+    let hook = json!([{ "url": "https://example.com/{{run.id}}" }]);
+    let of_runs = [
+        (json!({ "metadata": { "day": "{{ input.day }}" } }), "metadata.day"),
+        (json!({ "metadata": { "{{ input.day }}": "a" } }), "metadata.{{ input.day }}"),
+        (json!({ "requestId": "{{ input.day }}" }), "requestId"),
+        (json!({ "webhooks": hook }), "webhooks[0].url"),
+    ];
+    for (more, field) in of_runs {
+        let mut run = json!({ "nodes": [{ "name": "a", "taskType": "ECHO" }] });
+        run.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let run = RunRequest::from_json(run.to_string().as_bytes()).unwrap();
+        let answer = system.node.start_run(&default_namespace(), run).await;
+        let Err(WorkflowError::Invalid(error)) = answer else { panic!("{field}: {answer:?}") };
         assert_eq!(error.field, field, "{error}");
     }
     let labels =

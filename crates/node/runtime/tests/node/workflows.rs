@@ -187,6 +187,8 @@ async fn a_cancel_ends_everything_before_the_run_ends() {
     assert_eq!(system.wait(id).await.row.state.status, Status::Cancelled);
     let run = view(&system, id).await;
     assert_eq!(statuses(&run), [("a", "CANCELLED"), ("b", "SKIPPED"), ("many", "CANCELLED")]);
+    let progress = run.view.row.state.progress.as_deref().map(|progress| progress.message.as_str());
+    assert_eq!(progress, Some("3 of 3 nodes"), "also if it is cancelled before its first report");
     for part in system.node.parts(open.1, None, 10).await.unwrap().0 {
         assert_eq!(part.row.state.status, Status::Cancelled);
     }
