@@ -120,7 +120,7 @@ fn a_burst_is_spread_over_all_that_were_asked() {
         assert!(early.iter().all(|got| *got <= 2), "{strategy:?}: {early:?}");
         w3.gives(19, 0);
         let rest = shares(&[&w1, &w2, &w3]);
-        let got = Vec::from_iter(early.iter().zip(&rest).map(|(early, rest)| early + rest));
+        let got = early.iter().zip(&rest).map(|(early, rest)| early + rest).collect::<Vec<_>>();
         assert_eq!(got, [10, 10, 10], "{strategy:?}");
     }
 }

@@ -33,7 +33,7 @@ pub(super) fn check_labels(task: &TaskRequest, scope: &Scope) -> Result<(), Fiel
 /// Refuses an expression in a field of a task that takes text as it is.
 pub(crate) fn check_unrendered(task: &TaskRequest) -> Result<(), FieldError> {
     let labels = task.labels.keys().map(|name| (format!("labels.{name}"), name.as_str(), IN_KEYS));
-    let common = unrendered(&task.request_id, &task.metadata, &task.webhooks);
+    let common = unrendered(task.request_id.as_deref(), &task.metadata, &task.webhooks);
     check_plain(common.chain(labels))
 }
 
@@ -41,7 +41,7 @@ pub(crate) fn check_unrendered(task: &TaskRequest) -> Result<(), FieldError> {
 pub(crate) fn check_run_unrendered(run: &RunRequest) -> Result<(), FieldError> {
     let why = "those of a run stand in its nodes";
     let values = run.metadata.iter().map(|(key, value)| (format!("metadata.{key}"), value.as_str(), why));
-    check_plain(unrendered(&run.request_id, &run.metadata, &run.webhooks).chain(values))
+    check_plain(unrendered(run.request_id.as_deref(), &run.metadata, &run.webhooks).chain(values))
 }
 
 /// A field, its text, and why that holds no expression.
@@ -51,7 +51,7 @@ const IN_KEYS: &str = "expressions stand in values, not in keys";
 
 /// What takes text as it is, of tasks and of runs.
 fn unrendered<'a>(
-    request_id: &'a Option<String>,
+    request_id: Option<&'a str>,
     metadata: &'a BTreeMap<String, String>,
     webhooks: &'a [Webhook],
 ) -> impl Iterator<Item = Plain<'a>> {
@@ -60,7 +60,7 @@ fn unrendered<'a>(
         (format!("webhooks[{at}].url"), webhook.url.as_str(), why)
     });
     let keys = metadata.keys().map(|name| (format!("metadata.{name}"), name.as_str(), IN_KEYS));
-    let ids = request_id.iter().map(|id| ("requestId".to_owned(), id.as_str(), "one request has one id"));
+    let ids = request_id.into_iter().map(|id| ("requestId".to_owned(), id, "one request has one id"));
     urls.chain(keys).chain(ids)
 }
 
