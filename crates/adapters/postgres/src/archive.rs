@@ -178,7 +178,7 @@ impl Rows {
         self.parent.maybe_uuid(body.and_then(|body| body.parent).map(|id| id.0));
         self.schedule.maybe_text(body.and_then(|body| body.schedule.as_deref()));
         let last = state.last_attempt();
-        // The last one is part of the task, and may be among the others if it was handed back.
+        // The attempt that ended the task is part of it. One that ended before the task did is among the others.
         let last =
             last.iter().filter(|last| archived.attempts.iter().all(|other| other.number != last.number));
         for attempt in archived.attempts.iter().chain(last) {

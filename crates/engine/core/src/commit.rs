@@ -50,7 +50,7 @@ pub struct TaskChange {
     pub path: Path,
     /// The state at the end of the path.
     pub state: TaskState,
-    /// Attempts that ended on the way and were not the last.
+    /// Attempts that ended on the way without ending the task.
     pub ended: Vec<AttemptRecord>,
     /// The answer of the executor.
     pub result: Option<Box<TaskResult>>,

@@ -585,11 +585,25 @@ impl TaskState {
         }
     }
 
-    /// The current or last attempt as a record, for readers. Earlier ones are rows of their own.
+    /// Whether ended attempts of it can have rows of their own: from its second attempt on, and before that when the
+    /// first one ended without ending the task.
+    pub fn has_attempt_rows(&self) -> bool {
+        let ended_with_it = match self.status {
+            Status::Success | Status::Scheduled | Status::Dispatched | Status::Running => 1,
+            Status::Pending | Status::Retrying | Status::Failed | Status::Cancelled => 0,
+        };
+        self.attempt.0 > ended_with_it
+    }
+
+    /// The current attempt, or the one that ended the task, as a record for readers. An attempt that ended before the
+    /// task did has a row of its own, and the row counts: where the task failed while it waited, this record says how the
+    /// task ended, not how the attempt did.
     pub fn last_attempt(&self) -> Option<AttemptRecord> {
         let scheduled_at = self.scheduled_at?;
         let outcome = match self.status {
             Status::Success => Some(AttemptOutcome::Success),
+            // A cancel is requested of a live attempt only: without that, the task was cancelled while it waited.
+            Status::Cancelled if !self.cancel_requested => return None,
             Status::Cancelled => Some(AttemptOutcome::Cancelled),
             Status::Failed if self.error.as_ref().is_some_and(TaskError::is_timeout) => {
                 Some(AttemptOutcome::TimedOut)

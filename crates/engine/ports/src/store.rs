@@ -86,8 +86,8 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// Tasks by id, in the order asked for, with all that is known of them.
     async fn tasks(&self, ids: &[TaskId]) -> Result<Vec<Option<TaskView>>, StoreError>;
 
-    /// The ended attempts of a task that have a row of their own, by number. The current or last one is part of the
-    /// task: see `TaskState::last_attempt`. A page with fewer than the limit is the last.
+    /// The ended attempts of a task that have a row of their own, by number. A current one, or one that ended the task,
+    /// is part of the task: see `TaskState::last_attempt`. A page with fewer than the limit is the last.
     async fn attempts(&self, list: AttemptList) -> Result<Vec<AttemptRecord>, StoreError>;
 
     /// Tasks newest first, by (creation time, id). A page may be short, even empty, and still have a cursor.

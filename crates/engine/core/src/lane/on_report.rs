@@ -250,12 +250,12 @@ impl Lane {
         if started {
             entry.state.start_by = entry.head.start_timeout.map(|timeout| now + timeout);
         }
-        if entry.state.start_by.is_some_and(|at| at <= now) {
-            return self.fail_to_start(handle);
-        }
         let error = TaskError::new("handed_back", reason).bounded();
         let record = ended(entry, AttemptOutcome::HandedBack, Some(error), now);
         entry.change().ended.push(record);
+        if entry.state.start_by.is_some_and(|at| at <= now) {
+            return self.fail_to_start(handle);
+        }
         entry.enter(Status::Pending, now);
         self.mark(handle, true);
         self.place_in_line(handle);
@@ -291,6 +291,8 @@ impl Lane {
         let entry = &mut self.entries[handle];
         entry.state.lost += 1;
         let error = TaskError::new("worker_lost", "the worker's session ended while it had the attempt");
+        let record = ended(entry, AttemptOutcome::Lost, Some(error.clone()), now);
+        entry.change().ended.push(record);
         if entry.state.cancel_requested {
             return self.finish(handle, Status::Cancelled, Some(error));
         }
@@ -302,8 +304,7 @@ impl Lane {
                 format!("{} attempts were lost with their workers, {lost_max} are allowed", entry.state.lost);
             return self.finish(handle, Status::Failed, Some(TaskError::new("lost_limit", message)));
         }
-        let record = ended(entry, AttemptOutcome::Lost, Some(error), now);
-        entry.change().ended.push(record);
+        let entry = &mut self.entries[handle];
         if started {
             entry.state.start_by = entry.head.start_timeout.map(|timeout| now + timeout);
         }
@@ -591,7 +592,7 @@ fn bounded(finish: Finish, data_max: usize) -> (Ending, Option<Box<TaskResult>>)
     }
 }
 
-/// The record of an attempt that was not the last.
+/// The record of an attempt that ended without ending its task.
 fn ended(entry: &Entry, outcome: AttemptOutcome, error: Option<TaskError>, now: Timestamp) -> AttemptRecord {
     let state = &entry.state;
     AttemptRecord {

@@ -441,6 +441,15 @@ impl Story {
         stored.attempts.values().filter_map(|attempt| attempt.outcome).collect()
     }
 
+    /// How all attempts of a task ended, as readers are told: an attempt without a row is part of the task.
+    pub fn attempts(&self, task: TaskId) -> Vec<AttemptOutcome> {
+        let inner = self.inner.borrow();
+        let stored = inner.store.task(task).expect("the task is stored");
+        let rows = if stored.state.has_attempt_rows() { stored.attempts.clone() } else { BTreeMap::new() };
+        let last = stored.state.last_attempt().filter(|last| !rows.contains_key(&last.number));
+        rows.into_values().chain(last).filter_map(|attempt| attempt.outcome).collect()
+    }
+
     /// The paths that were written for a task, one for each write.
     pub fn written(&self, task: TaskId) -> Vec<Vec<Status>> {
         let inner = self.inner.borrow();

@@ -2,7 +2,7 @@
 
 use tasklane_core::message::{Ending, ToWorker, Verdict};
 use tasklane_core::status::Status;
-use tasklane_core::task::TaskError;
+use tasklane_core::task::{AttemptOutcome, TaskError};
 use tasklane_sim::harness::{Story, Worker, task};
 
 /// A lane, a worker, and a task that runs there and is cancelled.
@@ -49,6 +49,7 @@ fn a_task_that_waits_for_its_retry_is_cancelled_at_once() {
     lane.cancel(id);
     assert_eq!(lane.status(id), Status::Cancelled);
     assert_eq!(lane.counters().cancel_of_retrying, 1);
+    assert_eq!(lane.attempts(id), [AttemptOutcome::Failed], "the cancel says nothing of the attempt");
     lane.advance(20);
     assert!(w1.takes().is_empty());
 }
@@ -144,6 +145,19 @@ fn a_lost_worker_after_a_cancel_ends_the_task() {
     w1.dies();
     assert_eq!(lane.status(id), Status::Cancelled);
     assert_eq!(lane.error(id).as_deref(), Some("worker_lost"));
+    assert_eq!(lane.attempts(id), [AttemptOutcome::Lost]);
+}
+
+#[test]
+fn a_task_that_waits_after_a_lost_attempt_is_cancelled_at_once() {
+    let lane = Story::new();
+    let w1 = lane.worker("w1", 1);
+    let id = lane.submit(task());
+    w1.runs();
+    w1.dies();
+    lane.cancel(id);
+    assert_eq!(lane.status(id), Status::Cancelled);
+    assert_eq!(lane.attempts(id), [AttemptOutcome::Lost]);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use tasklane_core::id::TaskId;
 use tasklane_core::status::Status;
+use tasklane_core::task::AttemptOutcome;
 use tasklane_sim::harness::{Story, task};
 
 fn expect_start_timeout(lane: &Story, id: TaskId) {
@@ -67,6 +68,20 @@ fn a_dispatched_task_that_does_not_start_is_recalled() {
     assert!(lane.status(id).is_in_flight(), "only the worker can say that it will not start");
     w1.hands_back(id);
     expect_start_timeout(&lane, id);
+    assert_eq!(lane.attempts(id), [AttemptOutcome::HandedBack]);
+}
+
+/// The lost attempt became one that had failed, with the task's error and end.
+#[test]
+fn a_task_that_waits_too_long_after_an_attempt_leaves_the_attempt_as_it_was() {
+    let lane = Story::new();
+    let w1 = lane.worker("w1", 1);
+    let id = lane.submit(task().start_timeout(5));
+    w1.runs();
+    w1.dies();
+    lane.advance(5);
+    expect_start_timeout(&lane, id);
+    assert_eq!(lane.attempts(id), [AttemptOutcome::Lost]);
 }
 
 /// The worker answered for an attempt that was never written. The next owner gave its number again, and took the old

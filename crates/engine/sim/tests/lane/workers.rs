@@ -48,6 +48,7 @@ fn a_task_that_loses_its_workers_is_stopped() {
     assert_eq!(lane.status(poison), Status::Failed);
     assert_eq!(lane.error(poison).as_deref(), Some("lost_limit"));
     assert_eq!(lane.counters().lost_limit, 1);
+    assert_eq!(lane.attempts(poison), [AttemptOutcome::Lost; 3]);
 }
 
 #[test]

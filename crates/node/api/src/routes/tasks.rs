@@ -55,20 +55,20 @@ pub(crate) async fn whole_task(api: &Api, view: TaskView) -> Result<Task, Proble
     Ok(task)
 }
 
-/// Attempts after a number, by number. The last one is not a row of its own but part of the task.
+/// Attempts after a number, by number. The attempt that ended the task has no row: it is part of the task.
 async fn attempts_of(
     api: &Api,
     view: &TaskView,
     after: AttemptNo,
     limit: usize,
 ) -> Result<Vec<Attempt>, Problem> {
-    let last = view.row.state.last_attempt();
-    let earlier = view.row.state.attempt.0 - last.as_ref().map_or(0, |_| 1);
-    let mut records: Vec<AttemptRecord> = match earlier {
-        0 => Vec::new(),
-        _ => api.node.attempts(view.row.id, after, limit).await?,
+    let state = &view.row.state;
+    let mut records: Vec<AttemptRecord> = if state.has_attempt_rows() {
+        api.node.attempts(view.row.id, after, limit).await?
+    } else {
+        Vec::new()
     };
-    let last = last.filter(|last| last.number > after);
+    let last = state.last_attempt().filter(|last| last.number > after);
     if let Some(last) = last
         && records.len() < limit
         && records.iter().all(|record| record.number < last.number)

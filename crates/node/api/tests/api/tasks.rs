@@ -411,6 +411,37 @@ async fn many_tasks_are_cancelled_by_filter() {
     server.close().await;
 }
 
+/// The failed attempt of a task that was cancelled while it waited for its retry became `CANCELLED`, without its error
+/// and with the end of the task.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancel_leaves_the_attempts_before_it_as_they_were() {
+    let server = Server::start().await;
+    let request =
+        task_with("busy", json!({ "queue": "q", "retryPolicy": { "maxRetries": 3, "retryDelay": 3600 } }));
+    let (one, other) = (server.submit(request.clone()).await, server.submit(request).await);
+    let read = async |id: &str| server.get(&format!("/api/v1/tasks/{id}")).await.json();
+    let mut before = Vec::new();
+    for id in [&one, &other] {
+        server.until(id, "RETRYING").await;
+        before.push(read(id).await["attempts"].clone());
+    }
+    assert_eq!(before[0][0]["outcome"], "FAILED", "{before:?}");
+    assert_eq!(before[0][0]["error"]["code"], "exit_code", "{before:?}");
+
+    server.request("DELETE", &format!("/api/v1/tasks/{one}")).send().await;
+    server.until(&one, "CANCELLED").await;
+    let rest = json!({ "action": "cancel", "filter": { "queue": "q", "status": ["RETRYING"] } });
+    assert_eq!(server.post("/api/v1/tasks/bulk", &rest).await.status, 202);
+    server.until(&other, "CANCELLED").await;
+    for (id, before) in [&one, &other].into_iter().zip(before) {
+        let cancelled = read(id).await;
+        assert_eq!((&cancelled["attempts"], &cancelled["error"]), (&before, &Value::Null), "{cancelled}");
+        let listed = server.get(&format!("/api/v1/tasks/{id}/attempts")).await.json();
+        assert_eq!(listed["attempts"], before, "{listed}");
+    }
+    server.close().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_end_of_a_task_can_be_waited_for() {
     let server = Server::start().await;

@@ -173,9 +173,9 @@ impl Node {
         Some(ArchiveStats { tasks: done.load(Ordering::Relaxed), waiting: waiting.line.len(), lag })
     }
 
-    /// The last one is part of the task.
+    /// The attempts that ended before the task did.
     async fn earlier_attempts(&self, view: &TaskView) -> Result<Vec<AttemptRecord>, StoreError> {
-        if view.row.state.attempt <= AttemptNo(1) {
+        if !view.row.state.has_attempt_rows() {
             return Ok(Vec::new());
         }
         let list = AttemptList { task: view.row.id, after: AttemptNo(0), limit: ATTEMPTS_MAX };

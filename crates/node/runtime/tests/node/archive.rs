@@ -7,6 +7,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tasklane_core::id::TaskId;
+use tasklane_core::message::{Ending, Finish, RetryAdvice};
+use tasklane_core::status::Status;
+use tasklane_core::task::{AttemptOutcome, AttemptRecord, TaskError};
 use tasklane_ports::{Archive, ArchiveError, ArchivedTask};
 use tasklane_runtime::node::RetentionOptions;
 use tasklane_runtime::request::TaskRequest;
@@ -18,6 +21,7 @@ use crate::support::{Run, System, default_namespace, request, success};
 struct Shelf {
     is_away: AtomicBool,
     kept: Mutex<BTreeSet<TaskId>>,
+    attempts: Mutex<Vec<AttemptRecord>>,
 }
 
 #[async_trait]
@@ -26,6 +30,7 @@ impl Archive for Shelf {
         if self.is_away.load(Ordering::Relaxed) {
             return Err(ArchiveError::Unavailable { source: "away".into() });
         }
+        self.attempts.lock().unwrap().extend(tasks.iter().flat_map(|archived| archived.attempts.clone()));
         self.kept.lock().unwrap().extend(tasks.iter().map(|archived| archived.task.row.id));
         Ok(())
     }
@@ -108,5 +113,37 @@ async fn what_is_torn_down_is_archived_before() {
     shelf.is_away.store(false, Ordering::Relaxed);
     let removed = tear_down().await.unwrap().unwrap().removed;
     assert_eq!((removed, shelf.kept.lock().unwrap().contains(&id)), (1, true));
+    system.close().await;
+}
+
+/// The only attempt of a task was left out when the task was cancelled while it waited for its retry.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_attempt_that_ended_before_the_cancel_is_archived() {
+    let shelf = Arc::new(Shelf::default());
+    let busy = Run(|_, _| async {
+        let retry = RetryAdvice::After(Duration::from_hours(1));
+        Finish { ending: Ending::Failed { error: TaskError::new("busy", "not now"), retry }, ..success() }
+    });
+    let system = System::start_archived(
+        vec![("busy", Arc::new(busy))],
+        RetentionOptions::default(),
+        Some(shelf.clone()),
+    )
+    .await;
+    let id = system.submit(vec![request("busy")]).await[0];
+    let namespace = default_namespace();
+    let mut follow = system.node.follow(id);
+    while system.node.task(&namespace, id).await.unwrap().unwrap().row.state.status != Status::Retrying {
+        follow.changed().await;
+    }
+    system.node.cancel(&namespace, id).await.unwrap();
+    assert_eq!(system.wait(id).await.row.state.status, Status::Cancelled);
+    while !shelf.kept.lock().unwrap().contains(&id) {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let attempts = shelf.attempts.lock().unwrap().clone();
+    assert_eq!(attempts.len(), 1, "{attempts:?}");
+    assert_eq!(attempts[0].outcome, Some(AttemptOutcome::Failed));
+    assert_eq!(attempts[0].error.as_ref().unwrap().code, "busy");
     system.close().await;
 }

@@ -18,6 +18,8 @@ enum Kind {
     Noop,
     /// Fails.
     Fail,
+    /// Fails, and may be tried again.
+    Busy,
     /// Fails at first, and then not any more.
     Flaky,
     /// Prints a line and runs until it is stopped.
@@ -32,6 +34,7 @@ pub(super) fn all() -> Registry {
         ("echo", Kind::Echo),
         ("noop", Kind::Noop),
         ("fail", Kind::Fail),
+        ("busy", Kind::Busy),
         ("flaky", Kind::Flaky),
         ("endless", Kind::Endless),
         ("progress", Kind::Progress),
@@ -79,10 +82,12 @@ impl Execution for Ready {
                 finish(Ending::Failed { error, retry }, TaskResult::default())
             }
             Kind::Noop | Kind::Flaky => finish(Ending::Success, TaskResult::default()),
-            Kind::Fail => {
+            Kind::Fail | Kind::Busy => {
                 let error = TaskError::new("exit_code", "exit code 3");
                 let result = TaskResult { code: 3, ..TaskResult::default() };
-                finish(Ending::Failed { error, retry: RetryAdvice::Never }, result)
+                let retry =
+                    if matches!(self.kind, Kind::Busy) { RetryAdvice::Policy } else { RetryAdvice::Never };
+                finish(Ending::Failed { error, retry }, result)
             }
             Kind::Endless | Kind::Progress => {
                 attempt.output(LogStream::Stdout, b"begun\n");

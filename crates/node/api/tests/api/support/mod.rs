@@ -37,7 +37,7 @@ pub(crate) use faulty::{Fault, Faulty};
 
 const LANES: u16 = 2;
 
-/// A server with a worker called `w1` that offers `echo`, `noop`, `fail`, `flaky`, `endless` and `progress`.
+/// A server with a worker called `w1` that offers `echo`, `noop`, `fail`, `busy`, `flaky`, `endless` and `progress`.
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     pub(crate) store: Arc<MemoryStore>,
