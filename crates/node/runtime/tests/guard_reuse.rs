@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use guard_support::*;
 use rustix::pipe::pipe;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use tasklane_runtime::guard::{Child, FailedStep, Guard, GuardError, HowEnded, SpawnRequest, Stdin};
 
 /// Waits for a line before it goes on with a script, so that it can be looked at.
@@ -158,6 +158,43 @@ async fn a_task_that_stops_its_shim_is_ended_in_time() {
     let mut child = guard.spawn(script("kill -STOP $PPID; exit 7")).await.unwrap();
     let ended = tokio::time::timeout(PATIENCE, child.tree.ended()).await.expect("it ends");
     assert_eq!(ended.how, HowEnded::Code(7));
+}
+
+/// Signals wake a process that a signal has stopped, but not one that a debugger holds.
+#[tokio::test]
+async fn a_shim_that_cannot_be_woken_is_killed_and_its_attempt_ended() {
+    let guard = guard().await;
+    let mut child = guard.spawn(script("trap '' TERM; echo $$; sleep 1000")).await.unwrap();
+    let main = pid_line(&mut child).await;
+    let shim = parent(main);
+    let (held, is_held) = std::sync::mpsc::channel();
+    let debugger = std::thread::spawn(move || {
+        halt(shim);
+        held.send(()).unwrap();
+        let (_, end) = waitpid(Some(shim), WaitOptions::empty()).unwrap().unwrap();
+        end.terminating_signal()
+    });
+    is_held.recv().unwrap();
+    child.tree.stop(Duration::from_millis(50));
+    let ended = tokio::time::timeout(PATIENCE, child.tree.ended()).await.expect("it ends");
+    assert_eq!(ended.how, HowEnded::Unknown, "its shim could not say how");
+    assert!(!runs(main));
+    assert_eq!(debugger.join().unwrap(), Some(libc::SIGKILL));
+    let mut child = guard.spawn(script("exit 7")).await.unwrap();
+    assert_eq!(child.tree.ended().await.how, HowEnded::Code(7));
+}
+
+/// Takes hold of a process as a debugger does, and waits until it has stopped. For as long as this thread lives.
+#[expect(unsafe_code, reason = "no safe interface offers ptrace")]
+fn halt(pid: Pid) {
+    let none = std::ptr::null_mut::<libc::c_void>();
+    let answers = [libc::PTRACE_SEIZE, libc::PTRACE_INTERRUPT].map(|request| {
+        // SAFETY: these requests neither read nor write memory of this process.
+        unsafe { libc::ptrace(request, pid.as_raw_pid(), none, none) }
+    });
+    assert_eq!(answers, [0, 0], "{}", std::io::Error::last_os_error());
+    let (_, status) = waitpid(Some(pid), WaitOptions::empty()).unwrap().unwrap();
+    assert!(status.stopped());
 }
 
 #[tokio::test]
