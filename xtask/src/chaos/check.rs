@@ -79,7 +79,8 @@ pub(super) struct Numbers {
 /// The share of the tasks that should have been submitted by then, below which a run shows too little.
 const TASKS_PERCENT: u64 = 90;
 /// The bounds of the product; parked lanes cannot be seen from outside.
-const BOUNDS: Bounds = Bounds { lost_max: 5, failures_max: 3, park_for: Duration::from_mins(1) };
+const BOUNDS: Bounds =
+    Bounds { lost_max: 5, lost_before_start_max: 20, failures_max: 3, park_for: Duration::from_mins(1) };
 /// Violations of one kind that are told.
 const TOLD_MAX: usize = 20;
 
@@ -137,7 +138,7 @@ fn by_the_checker(evidence: &Evidence) -> Vec<String> {
         if let (Some(id), Some(status)) = (id_of(task), status_of(task))
             && !first.get(task.task_id.as_str()).is_some_and(same)
         {
-            observations.change(LATER, id, status, task.attempt, None, 0);
+            observations.change(LATER, id, status, task.attempt, None, Lost::default());
         }
     }
     observations.add_history(evidence);
@@ -194,6 +195,13 @@ struct Account {
     sessions: HashMap<AttemptId, (SessionId, String)>,
 }
 
+/// How many attempts of a task were lost so far.
+#[derive(Clone, Copy, Debug, Default)]
+struct Lost {
+    running: u32,
+    before_start: u32,
+}
+
 impl Account {
     fn push(&mut self, at: Timestamp, rank: Rank, observation: Observation) {
         self.list.push((at, rank, observation));
@@ -206,7 +214,7 @@ impl Account {
         status: Status,
         attempt: u32,
         session: Option<SessionId>,
-        lost: u32,
+        lost: Lost,
     ) {
         // Who wrote it cannot be seen from outside: each lane has one owner in this account.
         let (lane, epoch, owner) = (task.lane(), Epoch(1), OwnerId::from_random(1));
@@ -224,7 +232,8 @@ impl Account {
             attempt: AttemptNo(attempt),
             session,
             cancel_requested: false,
-            lost,
+            lost: lost.running,
+            lost_before_start: lost.before_start,
             limit_reached: false,
             rates: Vec::new(),
         };
@@ -240,7 +249,7 @@ impl Account {
     fn add_task(&mut self, evidence: &Evidence, task: &api::Task) {
         let (Some(id), Some(status)) = (id_of(task), status_of(task)) else { return };
         let created = task.created_at.map_or(Timestamp::ZERO, micros);
-        let mut lost = 0;
+        let mut lost = Lost::default();
         let known = evidence.attempts.get(&id).map(Vec::as_slice).unwrap_or_default();
         let scheduled = task.more.get("scheduledAt").and_then(Value::as_str);
         let scheduled = scheduled.and_then(|text| text.parse().ok()).map(micros);
@@ -256,7 +265,8 @@ impl Account {
             }
             let next = match attempt.outcome.as_deref() {
                 Some("LOST") => {
-                    lost += 1;
+                    let started = attempt.started_at.is_some();
+                    *(if started { &mut lost.running } else { &mut lost.before_start }) += 1;
                     Status::Pending
                 }
                 Some("HANDED_BACK") => Status::Pending,
@@ -270,7 +280,7 @@ impl Account {
         }
         if let Some(at) = scheduled.filter(|_| known.is_empty() && task.attempt > 0) {
             let session = session(&task.more);
-            self.assign(at, id, task.attempt, session, task.worker.as_deref(), 0);
+            self.assign(at, id, task.attempt, session, task.worker.as_deref(), lost);
         }
         if status.is_final() {
             let at = task.finished_at.map_or(LATER, micros);
@@ -285,7 +295,7 @@ impl Account {
         number: u32,
         session: Option<SessionId>,
         worker: Option<&str>,
-        lost: u32,
+        lost: Lost,
     ) {
         if let (Some(session), Some(worker)) = (session, worker) {
             let attempt = AttemptId { task, number: AttemptNo(number) };
@@ -356,9 +366,12 @@ fn ends(evidence: &Evidence) -> Vec<String> {
             )),
             api::Status::Failed => {
                 let why = task.error.as_ref().map_or("", |error| error.code.as_str());
-                let lost = task.more.get("lostCount").and_then(Value::as_u64).unwrap_or(0);
+                let count = |name| task.more.get(name).and_then(Value::as_u64).unwrap_or(0);
                 let is_right = match why {
-                    "lost_limit" => lost > u64::from(BOUNDS.lost_max),
+                    "lost_limit" => {
+                        count("lostCount") > u64::from(BOUNDS.lost_max)
+                            || count("lostBeforeStartCount") > u64::from(BOUNDS.lost_before_start_max)
+                    }
                     _ => behaviour == Behaviour::Fails && task.retries_used >= RETRIES_OF_FAILING,
                 };
                 if !is_right {

@@ -88,7 +88,9 @@ async fn nothing_is_lost_doubled_or_left_running_when_the_server_is_killed() {
 
     let left = processes_with(&marks);
     assert!(left.is_empty(), "processes of tasks are still alive: {left:?}");
-    let mut checker = Checker::new(Bounds { lost_max: 5, failures_max: 3, park_for: Duration::from_mins(1) });
+    let bounds =
+        Bounds { lost_max: 5, lost_before_start_max: 20, failures_max: 3, park_for: Duration::from_mins(1) };
+    let mut checker = Checker::new(bounds);
     let (observations, finals) = history(&database, &marks, &acknowledged);
     for (at, observation) in observations {
         checker.observe(at, observation);
@@ -222,7 +224,7 @@ fn history(
             sessions.insert(AttemptId { task, number: state.attempt }, session);
         }
         let path = if before == state.status { Vec::new() } else { vec![(state.status, newest)] };
-        let (attempt, lost) = (state.attempt, state.lost);
+        let (attempt, lost, lost_before_start) = (state.attempt, state.lost, state.lost_before_start);
         let (session, cancel_requested, status) = (state.session, state.cancel_requested, state.status);
         let rates = Vec::new();
         observations.push((
@@ -240,6 +242,7 @@ fn history(
                 session,
                 cancel_requested,
                 lost,
+                lost_before_start,
                 rates,
             }),
         ));
@@ -249,7 +252,7 @@ fn history(
         *finals.entry((state.status, why.to_owned())).or_default() += 1;
     }
     // Otherwise the kills would have met nothing.
-    let lost: u32 = known.values().map(|state| state.lost).sum();
+    let lost: u32 = known.values().map(|state| state.lost + state.lost_before_start).sum();
     assert!(lost > 200, "only {lost} attempts were lost to {KILLS} kills");
 
     for (execution, (attempt, (first, end))) in (0..).zip(lives(marks)) {

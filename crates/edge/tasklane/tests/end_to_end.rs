@@ -6,6 +6,7 @@ mod support;
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use serde_json::json;
 use support::{PROGRAM, Server};
@@ -196,7 +197,7 @@ async fn a_start_waits_until_the_attempts_of_a_killed_server_are_gone() {
     };
     let until = async |count: usize| {
         while beats("1") < count {
-            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+            tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
     until(1).await;
@@ -242,7 +243,7 @@ async fn cancel_stops_the_whole_tree() {
     let id = api.submit(json!({"taskName": "tree", "taskType": "SHELL", "payload": script})).await;
     let written = || std::fs::read_to_string(&pids).unwrap_or_default();
     while written().lines().count() < 2 {
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let (status, answer) = api.delete(&format!("/tasks/{id}")).await;
     assert_eq!((status, answer), (202, json!({"message": "Cancel request accepted."})));
@@ -401,4 +402,44 @@ async fn the_command_line_says_what_to_do_when_there_is_no_server() {
     process.stderr.take().unwrap().read_to_string(&mut said).unwrap();
     assert!(!process.wait().unwrap().success());
     assert!(said.contains("tasklane dev"), "{said}");
+}
+
+/// Its attempts failed, so that a task without retries failed for good.
+#[tokio::test]
+async fn the_attempt_of_a_killed_guard_is_lost_and_no_retry_is_used_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(&folder.path().join("data"));
+    let api = server.api();
+    let begun = folder.path().join("begun");
+    let script = format!("[ $TASKLANE_ATTEMPT -gt 1 ] || {{ touch {}; sleep 1000; }}", begun.display());
+    let task = json!({"taskName": "t", "taskType": "SHELL", "payload": script, "retryCount": 0});
+    let id = api.submit(task).await;
+    api.until(&id, "RUNNING").await;
+    while !begun.exists() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    rustix::process::kill_process(guard_of(server.pid()), rustix::process::Signal::KILL).unwrap();
+    let task = api.finished(&id).await;
+    assert_eq!((&task["status"], &task["attempt"]), (&json!("SUCCESS"), &json!(2)), "{task}");
+    assert_eq!((&task["lostCount"], &task["retriesUsed"]), (&json!(1), &json!(0)), "{task}");
+    let first = &task["attempts"][0];
+    assert_eq!(
+        (&first["outcome"], &first["error"]["code"]),
+        (&json!("LOST"), &json!("guard_lost")),
+        "{task}"
+    );
+    server.terminate();
+}
+
+/// The guard of a server: its child of that name.
+fn guard_of(server: u32) -> rustix::process::Pid {
+    let children = std::fs::read_dir(format!("/proc/{server}/task")).unwrap().flatten();
+    children
+        .filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok())
+        .flat_map(|list| list.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+        .find(|pid| {
+            std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "tasklane-guard\n")
+        })
+        .and_then(|pid| rustix::process::Pid::from_raw(pid.parse().ok()?))
+        .expect("the server has a guard")
 }

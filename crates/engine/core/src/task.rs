@@ -424,6 +424,7 @@ impl NewTask {
             attempt: AttemptNo(0),
             retries: 0,
             lost: 0,
+            lost_before_start: 0,
             due: self.due,
             delayed: self.due > self.created_at,
             start_by: self.spec.head.start_timeout.map(|timeout| self.due + timeout),
@@ -480,9 +481,13 @@ pub struct TaskState {
     /// Failed attempts that counted against the retry policy.
     #[serde(rename = "r", default, skip_serializing_if = "is_zero")]
     pub retries: u32,
-    /// Attempts lost with their worker. Not counted as retries, but limited: see `LaneOptions::lost_max`.
+    /// Attempts lost after they had started. Not counted as retries, but limited: see `LaneOptions::lost_max`.
     #[serde(rename = "l", default, skip_serializing_if = "is_zero")]
     pub lost: u32,
+    /// Attempts lost before their worker had reported that they started. Limited apart, and higher: see
+    /// `LaneOptions::lost_before_start_max`. Tasks of earlier versions have none: those counted every loss in `lost`.
+    #[serde(rename = "lu", default, skip_serializing_if = "is_zero")]
+    pub lost_before_start: u32,
     /// When it may run (again).
     #[serde(rename = "d")]
     pub due: Timestamp,
@@ -665,7 +670,7 @@ pub enum AttemptOutcome {
     TimedOut,
     /// It was stopped because the task was cancelled.
     Cancelled,
-    /// The worker's session ended.
+    /// The worker's session ended, or the worker's guard was killed.
     Lost,
     /// The worker gave it back without starting it: refused, recalled or drained.
     HandedBack,
@@ -687,6 +692,17 @@ impl TaskError {
     pub const TIMEOUT: &str = "timeout";
     /// The code of an attempt that reported no progress for longer than it may.
     pub const PROGRESS_TIMEOUT: &str = "progress_timeout";
+
+    /// The code of an attempt that ended because its worker's guard was killed.
+    pub const GUARD_LOST: &str = "guard_lost";
+    /// The code of an attempt that its worker could not start because the worker's lease was over.
+    pub const LEASE_LOST: &str = "lease_lost";
+
+    /// Whether the attempt was lost by its worker, through no fault of the task. A code, because that is what workers of
+    /// earlier versions report too.
+    pub fn is_loss(&self) -> bool {
+        self.code == Self::GUARD_LOST || self.code == Self::LEASE_LOST
+    }
 
     /// Whether the attempt was stopped because its time was over.
     pub fn is_timeout(&self) -> bool {

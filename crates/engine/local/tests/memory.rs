@@ -6,14 +6,14 @@ use tasklane_core::commit::{Commit, Group, RecordKind};
 use tasklane_core::id::{CommitNo, Epoch, LaneId, Seq};
 use tasklane_core::status::Status::{Dispatched, Retrying, Running, Scheduled, Success};
 use tasklane_core::status::Version;
-use tasklane_core::task::{AttemptOutcome, NewTask};
+use tasklane_core::task::{AttemptOutcome, NewTask, TaskState};
 use tasklane_local::memory::{HistoryEvent, StateSummary};
 use tasklane_local::{MemoryOptions, MemoryState};
 use tasklane_ports::conformance::fixture::{
     APPLIED, LANE, OTHER_LANE, TaskBuilder, cancel, changing, ended, inserting, inserting_assigned, owner_id,
     record, record_key, result, session_id, task, tasks,
 };
-use tasklane_ports::{ClaimLane, StoreError, Submit};
+use tasklane_ports::{ClaimLane, StoreError, Submit, codec};
 
 fn strict() -> MemoryState {
     let mut state =
@@ -140,6 +140,7 @@ fn history_tells_what_was_applied_and_nothing_else() {
         session: Some(session_id(1)),
         cancel_requested: false,
         lost: 0,
+        lost_before_start: 0,
     };
     let expected = [
         HistoryEvent::Claimed { lane: LANE, epoch: Epoch(1), owner: owner_id(1) },
@@ -178,4 +179,16 @@ fn a_checker_sees_everything() {
     assert_eq!(records, [(&record_key(RecordKind::Rate, "a"), &b"1"[..])]);
     let heads: Vec<_> = state.lane_heads().map(|(lane, head)| (lane, head.epoch, head.commit)).collect();
     assert_eq!(heads, [(LANE, Epoch(1), CommitNo(1))]);
+}
+
+/// A count of zero is not written, so these are the bytes that earlier versions wrote and read.
+#[test]
+fn a_task_of_an_earlier_version_has_lost_no_attempt_before_its_start() {
+    let mut state = task(1).build().state();
+    state.lost = 3;
+    let bytes = codec::encode(&state);
+    assert!(!bytes.windows(3).any(|field| field == b"\xa2lu"));
+    assert_eq!(codec::decode::<TaskState>(&bytes).unwrap(), state);
+    state.lost_before_start = 4;
+    assert_eq!(codec::decode::<TaskState>(&codec::encode(&state)).unwrap(), state);
 }

@@ -131,8 +131,10 @@ pub struct Change {
     pub session: Option<SessionId>,
     /// A cancel was accepted.
     pub cancel_requested: bool,
-    /// Attempts lost with their workers.
+    /// Attempts lost after they had started.
     pub lost: u32,
+    /// Attempts lost before they had started.
+    pub lost_before_start: u32,
     /// It was cancelled because the limit of its key was reached.
     pub limit_reached: bool,
     /// Rates that count its assignment, by key.
@@ -151,8 +153,10 @@ pub struct Violation {
 /// What the checker has to know of the options.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// How many attempts of a task may be lost before it is stopped.
+    /// How many attempts of a task may be lost after they had started.
     pub lost_max: u32,
+    /// How many attempts of a task may be lost before they had started.
+    pub lost_before_start_max: u32,
     /// How many owners in a row may fail before a lane is parked.
     pub failures_max: u32,
     /// How long a parked lane is left alone.
@@ -362,6 +366,10 @@ impl Checker {
         }
         if change.lost > self.bounds.lost_max + 1 {
             self.fail(at, format!("task {id} went on after {} lost attempts", change.lost));
+        }
+        if change.lost_before_start > self.bounds.lost_before_start_max + 1 {
+            let count = change.lost_before_start;
+            self.fail(at, format!("task {id} went on after {count} attempts were lost before they started"));
         }
         if change.status.is_in_flight()
             && let Some(session) = change.session

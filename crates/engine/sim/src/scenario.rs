@@ -71,13 +71,16 @@ impl Scenario {
     pub const WORKER_TTL: Duration = Duration::from_secs(15);
     /// How long a server session lives without renewal.
     pub const SERVER_TTL: Duration = Duration::from_secs(5);
-    /// How many attempts of a task may be lost.
+    /// How many attempts of a task may be lost after they had started.
     pub const LOST_MAX: u32 = 3;
+    /// How many attempts of a task may be lost before they had started.
+    pub const LOST_BEFORE_START_MAX: u32 = 3;
 
     /// Options of the scheduler.
     pub fn ownership(&self) -> OwnershipOptions {
         let mut lane = LaneOptions {
             lost_max: Self::LOST_MAX,
+            lost_before_start_max: Self::LOST_BEFORE_START_MAX,
             resend_after: Duration::from_millis(1500),
             // From a second commit whenever there is something to write, to hardly ever.
             ahead: 1 + usize::try_from(self.seed % 8).expect("a small number"),

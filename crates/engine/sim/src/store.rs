@@ -255,6 +255,7 @@ impl World {
                         session: to.session,
                         cancel_requested: to.cancel_requested,
                         lost: to.lost,
+                        lost_before_start: to.lost_before_start,
                         limit_reached: self.is_limit_reached(task),
                         rates,
                     })

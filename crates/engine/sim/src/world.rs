@@ -171,7 +171,12 @@ impl World {
     fn new(scenario: Scenario) -> Self {
         let guards = scenario.guards;
         let OwnershipOptions { failures_max, park_for, .. } = scenario.ownership();
-        let bounds = Bounds { lost_max: Scenario::LOST_MAX, failures_max, park_for };
+        let bounds = Bounds {
+            lost_max: Scenario::LOST_MAX,
+            lost_before_start_max: Scenario::LOST_BEFORE_START_MAX,
+            failures_max,
+            park_for,
+        };
         let mut world = Self {
             rng: Rng::new(scenario.seed),
             now: Timestamp::from_millis(1_000_000),

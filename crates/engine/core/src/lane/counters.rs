@@ -39,7 +39,7 @@ counters! {
     recall_sent,
     /// Attempts given back by their worker.
     handed_back,
-    /// Attempts lost with their worker.
+    /// Attempts lost, with their worker or by it.
     attempt_lost,
     /// Tasks stopped because too many attempts were lost.
     lost_limit,

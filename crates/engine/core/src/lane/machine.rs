@@ -65,8 +65,11 @@ pub struct LaneOptions {
     pub recalls_max: u8,
     /// How long past its timeout an attempt may run before its session is revoked.
     pub overrun_grace: Duration,
-    /// A task is failed when more attempts than this were lost with their workers.
+    /// A task fails when more of its attempts than this were lost after they had started.
     pub lost_max: u32,
+    /// A task fails when more of its attempts than this were lost before they had started. Higher, because most of them
+    /// only waited at a worker that was lost; and a limit, because a task may take its worker down at once.
+    pub lost_before_start_max: u32,
     /// The most bytes of data that an attempt may answer with, up to [`TaskResult::DATA_BYTES_LIMIT`].
     pub result_bytes_max: usize,
     /// An insert and its first assignment can be one group.
@@ -94,6 +97,7 @@ impl Default for LaneOptions {
             recalls_max: 3,
             overrun_grace: Duration::from_secs(30),
             lost_max: 5,
+            lost_before_start_max: 20,
             result_bytes_max: 256 << 10,
             insert_and_assign: true,
             guards: Guards::ALL_ON,

@@ -67,7 +67,7 @@ impl Lane {
         self.reserve_worker(worker);
         let holds: Vec<Handle> = self.workers[worker].holds.iter().copied().collect();
         for entry in holds {
-            self.lose(entry);
+            self.lose_with_worker(entry);
         }
         self.end_asking(worker);
         for (_, queue) in &mut self.queues {

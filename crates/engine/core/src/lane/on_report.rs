@@ -181,6 +181,11 @@ impl Lane {
         self.note_started(handle, finish.ran);
         self.end_flight(handle);
         let (ending, result) = bounded(finish, self.options.result_bytes_max);
+        if let Ending::Failed { error, .. } = &ending
+            && error.is_loss()
+        {
+            return self.lose(handle, error.clone());
+        }
         self.entries[handle].change().result = result;
         let cancelled = self.entries[handle].state.cancel_requested;
         match ending {
@@ -281,28 +286,23 @@ impl Lane {
         self.on_room(other);
     }
 
-    /// The worker's session has ended, and the attempt with it.
-    pub(super) fn lose(&mut self, handle: Handle) {
+    /// The attempt is lost: the worker's session has ended, or the worker lost what ran the attempt.
+    pub(super) fn lose(&mut self, handle: Handle, error: TaskError) {
         self.counters.attempt_lost += 1;
         let now = self.now;
         let started = self.entries[handle].state.status == Status::Running;
         self.end_flight(handle);
-        let lost_max = self.options.lost_max;
         let entry = &mut self.entries[handle];
-        entry.state.lost += 1;
-        let error = TaskError::new("worker_lost", "the worker's session ended while it had the attempt");
+        let count = if started { &mut entry.state.lost } else { &mut entry.state.lost_before_start };
+        *count += 1;
         let record = ended(entry, AttemptOutcome::Lost, Some(error.clone()), now);
         entry.change().ended.push(record);
         if entry.state.cancel_requested {
             return self.finish(handle, Status::Cancelled, Some(error));
         }
-        // What servers run for themselves kills nobody, and must be done however often they die.
-        let own = entry.head.task_type.is_own();
-        if entry.state.lost > lost_max && !own && self.options.guards.on(Guard::LostLimit) {
+        if let Some(error) = self.lost_too_often(handle) {
             self.counters.lost_limit += 1;
-            let message =
-                format!("{} attempts were lost with their workers, {lost_max} are allowed", entry.state.lost);
-            return self.finish(handle, Status::Failed, Some(TaskError::new("lost_limit", message)));
+            return self.finish(handle, Status::Failed, Some(error));
         }
         let entry = &mut self.entries[handle];
         if started {
@@ -311,6 +311,32 @@ impl Lane {
         entry.enter(Status::Pending, now);
         self.mark(handle, true);
         self.place_in_line(handle);
+    }
+
+    /// Why a task that keeps losing its attempts is not tried again.
+    fn lost_too_often(&self, handle: Handle) -> Option<TaskError> {
+        let entry = &self.entries[handle];
+        // What servers run for themselves kills nobody, and must be done however often they die.
+        if entry.head.task_type.is_own() || !self.options.guards.on(Guard::LostLimit) {
+            return None;
+        }
+        let (lost, lost_max) = (entry.state.lost, self.options.lost_max);
+        let (unstarted, unstarted_max) = (entry.state.lost_before_start, self.options.lost_before_start_max);
+        let message = if lost > lost_max {
+            format!("{lost} attempts were lost while they ran, {lost_max} are allowed")
+        } else if unstarted > unstarted_max {
+            format!("{unstarted} attempts were lost before they had started, {unstarted_max} are allowed")
+        } else {
+            return None;
+        };
+        let remedy = "see why their workers ended, then retry the task";
+        Some(TaskError::new("lost_limit", format!("{message}: {remedy}")))
+    }
+
+    /// The worker's session has ended, and the attempt with it.
+    pub(super) fn lose_with_worker(&mut self, handle: Handle) {
+        let error = TaskError::new("worker_lost", "the worker's session ended while it had the attempt");
+        self.lose(handle, error);
     }
 
     /// A task that did not start in time.

@@ -130,7 +130,7 @@ impl Lane {
             let silent: Vec<Handle> =
                 self.workers.iter().filter(|(_, w)| w.beat == 0).map(|(h, _)| h).collect();
             for entry in silent.into_iter().flat_map(|w| self.workers[w].holds.clone()).collect::<Vec<_>>() {
-                self.lose(entry);
+                self.lose_with_worker(entry);
             }
         }
     }

@@ -72,8 +72,10 @@ pub struct StateSummary {
     pub session: Option<SessionId>,
     /// A cancel was accepted.
     pub cancel_requested: bool,
-    /// Attempts lost with their workers.
+    /// Attempts lost after they had started.
     pub lost: u32,
+    /// Attempts lost before they had started.
+    pub lost_before_start: u32,
 }
 
 impl StateSummary {
@@ -85,6 +87,7 @@ impl StateSummary {
             session: state.session,
             cancel_requested: state.cancel_requested,
             lost: state.lost,
+            lost_before_start: state.lost_before_start,
         }
     }
 }

@@ -85,7 +85,8 @@ fn attempts_of_sessions_that_ended_meanwhile_are_lost() {
     w1.vanishes();
     lane.takeover();
     assert_eq!(lane.status(id), Status::Pending);
-    assert_eq!(lane.stored(id).lost, 1);
+    let state = lane.stored(id);
+    assert_eq!((state.lost, state.lost_before_start), (0, 1), "its start was not written");
     w2.offers(|d| d.draining = false);
     w2.beats();
     assert_eq!(w2.takes(), [id]);

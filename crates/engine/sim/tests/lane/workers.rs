@@ -1,9 +1,9 @@
 //! Workers that are lost, refuse, repeat themselves, or do not listen.
 
 use tasklane_core::id::AttemptNo;
-use tasklane_core::message::{AttemptId, Report, ToWorker, Verdict};
+use tasklane_core::message::{AttemptId, Ending, Report, RetryAdvice, ToWorker, Verdict};
 use tasklane_core::status::Status;
-use tasklane_core::task::AttemptOutcome;
+use tasklane_core::task::{AttemptOutcome, TaskError};
 use tasklane_sim::harness::{Story, Worker, task};
 
 fn verdicts(worker: &Worker) -> Vec<Verdict> {
@@ -28,6 +28,8 @@ fn the_task_of_a_lost_worker_goes_to_another() {
     assert_eq!(w2.runs(), [ids[0], ids[1], later], "they keep their place");
     let state = lane.stored(ids[0]);
     assert_eq!((state.attempt.0, state.retries, state.lost), (2, 0, 1));
+    let queued = lane.stored(ids[1]);
+    assert_eq!((queued.attempt.0, queued.lost, queued.lost_before_start), (2, 0, 1), "it had not started");
     assert_eq!(lane.earlier_attempts(ids[0]), [AttemptOutcome::Lost]);
     assert_eq!(lane.counters().attempt_lost, 2);
 }
@@ -49,6 +51,60 @@ fn a_task_that_loses_its_workers_is_stopped() {
     assert_eq!(lane.error(poison).as_deref(), Some("lost_limit"));
     assert_eq!(lane.counters().lost_limit, 1);
     assert_eq!(lane.attempts(poison), [AttemptOutcome::Lost; 3]);
+}
+
+/// Attempts that only waited at killed workers counted like those that ran there, so that tasks failed that had never run.
+#[test]
+fn attempts_that_never_started_have_a_limit_of_their_own() {
+    let lane = Story::with(|o| (o.lost_max, o.lost_before_start_max) = (0, 3));
+    let id = lane.submit(task());
+    for lost in 1..=3 {
+        let worker = lane.worker("w", 1);
+        assert_eq!(worker.takes(), [id]);
+        worker.dies();
+        assert_eq!(lane.status(id), Status::Pending, "after {lost} losses");
+    }
+    let last = lane.worker("w", 1);
+    last.takes();
+    last.dies();
+    assert_eq!(lane.status(id), Status::Failed, "it may be what takes its workers down");
+    assert_eq!(lane.error(id).as_deref(), Some("lost_limit"));
+    let state = lane.stored(id);
+    assert_eq!((state.lost, state.lost_before_start), (0, 4));
+}
+
+/// A task of somebody else used up its retries when the guard was killed, and failed.
+#[test]
+fn an_attempt_whose_guard_was_killed_is_lost() {
+    let lane = Story::with(|o| o.lost_max = 1);
+    let w1 = lane.worker("w1", 1);
+    let id = lane.submit(task().retries(0));
+    let guard_lost = || Ending::Failed {
+        error: TaskError::new(TaskError::GUARD_LOST, "the guard process was killed"),
+        retry: RetryAdvice::Policy,
+    };
+    w1.runs();
+    w1.ends(id, guard_lost());
+    assert_eq!(lane.attempts(id), [AttemptOutcome::Lost]);
+    assert_eq!(w1.runs(), [id], "at once");
+    let state = lane.stored(id);
+    assert_eq!((state.attempt.0, state.retries, state.lost, state.lost_before_start), (2, 0, 1, 0));
+    w1.ends(id, guard_lost());
+    assert_eq!(lane.status(id), Status::Failed, "it may be what kills the guard");
+    assert_eq!(lane.error(id).as_deref(), Some("lost_limit"));
+}
+
+#[test]
+fn a_cancelled_task_whose_guard_was_killed_is_cancelled() {
+    let lane = Story::new();
+    let w1 = lane.worker("w1", 1);
+    let id = lane.submit(task());
+    w1.runs();
+    lane.cancel(id);
+    let error = TaskError::new(TaskError::GUARD_LOST, "the guard process was killed");
+    w1.ends(id, Ending::Failed { error, retry: RetryAdvice::Policy });
+    assert_eq!(lane.status(id), Status::Cancelled);
+    assert_eq!(lane.attempts(id), [AttemptOutcome::Lost]);
 }
 
 #[test]

@@ -110,9 +110,12 @@ pub(crate) struct Task {
     /// Failed attempts that counted against `retryCount`.
     #[schema(minimum = 0)]
     retries_used: u32,
-    /// Attempts lost with their worker.
+    /// Attempts lost after they had started: their worker or its guard was lost.
     #[schema(minimum = 0)]
     lost_count: u32,
+    /// Attempts lost before they had started.
+    #[schema(minimum = 0)]
+    lost_before_start_count: u32,
     /// A cancel was accepted and the attempt is being stopped.
     pub(crate) cancel_requested: bool,
     /// What the executor answered.
@@ -183,6 +186,7 @@ impl Task {
             retry_count: head.retry.max_retries,
             retries_used: state.retries,
             lost_count: state.lost,
+            lost_before_start_count: state.lost_before_start,
             cancel_requested: state.cancel_requested,
             result: None,
             error: state.error.as_ref().map(ErrorJson::from),

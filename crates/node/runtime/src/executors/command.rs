@@ -185,11 +185,11 @@ fn not_started(error: &GuardError) -> Finish {
     let code = match error {
         GuardError::Spawn { step: FailedStep::ChangeDir | FailedStep::Execute, .. }
         | GuardError::TooLarge => "cannot_execute",
-        GuardError::Spawn { step: FailedStep::Lease, .. } => "lease_lost",
+        GuardError::Spawn { step: FailedStep::Lease, .. } => TaskError::LEASE_LOST,
         GuardError::Spawn { step: FailedStep::Fork, .. } | GuardError::Start(_) | GuardError::NotPrepared => {
             "cannot_start"
         }
-        GuardError::Lost => "guard_lost",
+        GuardError::Lost => TaskError::GUARD_LOST,
     };
     let message = error.to_string();
     // Another worker may have what is missing here.

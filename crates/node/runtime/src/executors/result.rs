@@ -102,7 +102,7 @@ pub(super) fn judge(
             failed(error("exit_code"), retry, result)
         }
         HowEnded::Signal(_) => failed(error("signal"), RetryAdvice::Policy, result),
-        HowEnded::Unknown => failed(error("guard_lost"), RetryAdvice::Policy, result),
+        HowEnded::Unknown => failed(error(TaskError::GUARD_LOST), RetryAdvice::Policy, result),
     }
 }
 
