@@ -46,6 +46,7 @@ codes! {
     INVALID_VALUE "invalid_value" 422 "A value is not allowed";
     CONFLICTING_FIELDS "conflicting_fields" 422 "Two fields exclude each other";
     PAYLOAD_TOO_LARGE "payload_too_large" 413 "The payload is too large";
+    TOO_COSTLY "too_costly" 422 "It would cost too much";
     BODY_TOO_LARGE "body_too_large" 413 "The body is too large";
     BODY_TIMEOUT "body_timeout" 408 "The body came too slowly";
     UNSUPPORTED_MEDIA_TYPE "unsupported_media_type" 415 "The content type is not supported";

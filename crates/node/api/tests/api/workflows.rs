@@ -302,6 +302,7 @@ async fn executors_are_registered_once_unless_they_replace() {
         (json!({ "script": "x", "python": "y" }), "conflicting_fields", "python"),
         (json!({ "command": ["a", "{{ nodes.x }}"] }), "invalid_value", "command"),
         (json!({ "script": "x", "payloadSchema": { "type": 7 } }), "invalid_value", "payloadSchema"),
+        (json!({ "script": "x", "payloadSchema": { "$ref": "#" } }), "too_costly", "payloadSchema"),
         (json!({ "http": {} }), "missing_field", "http.url"),
     ] {
         put("bad", body).await.problem(422, code, Some(field));

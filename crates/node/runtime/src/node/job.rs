@@ -109,7 +109,8 @@ impl Node {
         replace: bool,
     ) -> Result<(Named, bool), NamedError> {
         check_internal("taskType", task_type)?;
-        Analyzer::from_json(body)?;
+        let read = body.to_vec();
+        self.heavy(move || Analyzer::from_json(&read)).await?;
         let put = self.put_named(analyzer_key(namespace, task_type), body, replace).await?;
         self.0.types.forget(namespace);
         Ok(put)

@@ -36,6 +36,7 @@ use tasklane_core::message::{Message, WorkerStats};
 use tasklane_core::policy::QueueBinding;
 use tasklane_core::time::Timestamp;
 use tasklane_ports::{Address, Archive, Bus, Documents, Logs, QueueCounts, Store, StoreError};
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 pub use self::archive::ArchiveStats;
@@ -111,6 +112,8 @@ struct Inner {
     queues: submit::QueueCache,
     alarm: schedules::Alarm,
     types: registered::TypeCache,
+    /// Costly checks take turns.
+    heavy: Arc<Semaphore>,
     stats: Mutex<BTreeMap<SessionId, WorkerStats>>,
     /// Workers that do not hear, and when that was said last.
     deaf: Mutex<BTreeMap<SessionId, Instant>>,
@@ -159,6 +162,7 @@ impl Node {
             queues: submit::QueueCache::default(),
             alarm: schedules::Alarm::default(),
             types: registered::TypeCache::default(),
+            heavy: Arc::new(Semaphore::new(1)),
             stats: Mutex::default(),
             deaf: Mutex::default(),
             archiving: archive::Archiving::default(),

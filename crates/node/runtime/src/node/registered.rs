@@ -10,7 +10,7 @@ use tasklane_ports::{
 };
 use tokio::time::Instant;
 
-use crate::request::{FieldError, Registered, TaskRequest, canonical, code};
+use crate::request::{CHECK_STEPS_MAX, FieldError, Registered, RunAs, TaskRequest, canonical, code};
 
 use super::{Node, SubmitError};
 
@@ -53,12 +53,40 @@ const PAGE: usize = 500;
 /// Namespaces that are remembered.
 const NAMESPACES_MAX: usize = 1000;
 
+/// Steps of a check that are taken at once. One that takes more waits for its turn on another thread.
+const LIGHT_STEPS: u64 = 10_000;
+
 /// What is registered of the task types of a namespace.
 #[derive(Debug, Default)]
 pub(super) struct Types {
-    executors: HashMap<Name, Registered>,
+    executors: HashMap<Name, TypeExecutor>,
     /// Those that have an analyzer.
     pub(super) analyzed: HashSet<Name>,
+}
+
+/// The executor of a task type, as it was put and as it was read.
+#[derive(Clone, Debug)]
+struct TypeExecutor {
+    put: Named,
+    /// An earlier version may have put what is refused now: its tasks are refused until it is put right.
+    read: Result<Arc<Registered>, FieldError>,
+}
+
+impl TypeExecutor {
+    fn read(put: Named) -> Self {
+        let read = Registered::from_json(put.json.as_bytes()).map(Arc::new);
+        if let Err(error) = &read {
+            tracing::error!(task_type = %put.id, %error, "an executor cannot be used: its tasks are refused");
+        }
+        Self { put, read }
+    }
+
+    fn registered(&self) -> Result<&Arc<Registered>, FieldError> {
+        self.read.as_ref().map_err(|error| {
+            let message = format!("its executor must be registered again: {error}");
+            FieldError { field: "taskType".to_owned(), code: error.code, message }
+        })
+    }
 }
 
 impl Types {
@@ -73,9 +101,9 @@ impl Types {
     }
 }
 
-/// The task types that are registered, as far as they were read.
+/// The task types that are registered, as far as they were read, and until when that counts.
 #[derive(Debug, Default)]
-pub(super) struct TypeCache(Mutex<HashMap<Name, (Instant, Arc<Types>)>>);
+pub(super) struct TypeCache(Mutex<HashMap<Name, (Option<Instant>, Arc<Types>)>>);
 
 impl From<Document> for Named {
     fn from(document: Document) -> Self {
@@ -170,7 +198,8 @@ impl Node {
         replace: bool,
     ) -> Result<(Named, bool), NamedError> {
         Registered::check_name(task_type)?;
-        Registered::from_json(body)?;
+        let read = body.to_vec();
+        self.heavy(move || Registered::from_json(&read)).await?;
         let put = self.put_named(executor_key(namespace, task_type), body, replace).await?;
         self.0.types.forget(namespace);
         Ok(put)
@@ -210,33 +239,65 @@ impl Node {
         }
         let types = self.types(namespace).await?;
         if request.run_as.is_none()
-            && let Some(registered) = types.executors.get(&request.task_type)
+            && let Some(executor) = types.executors.get(&request.task_type)
         {
-            request.run_as = Some(registered.run_as(request)?);
+            request.run_as = Some(self.run_by(executor.registered()?, request).await?);
         }
         Ok(())
+    }
+
+    /// What a request is run as by the executor of its type. A costly check does not keep others waiting.
+    pub(super) async fn run_by(
+        &self,
+        registered: &Arc<Registered>,
+        request: &TaskRequest,
+    ) -> Result<RunAs, FieldError> {
+        let run_as = registered.run_as(request, LIGHT_STEPS);
+        // One of many requests that came together: others have their turn.
+        tokio::task::yield_now().await;
+        match run_as {
+            Err(error) if error.code == code::TOO_COSTLY => {
+                let (registered, request) = (Arc::clone(registered), request.clone());
+                self.heavy(move || registered.run_as(&request, CHECK_STEPS_MAX)).await
+            }
+            run_as => run_as,
+        }
+    }
+
+    /// Does what may take a tenth of a second on a thread that drives nothing, one after the other: requests that are
+    /// costly wait for each other and for nobody else.
+    pub(super) async fn heavy<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
+        let turn = Arc::clone(&self.0.heavy).acquire_owned().await.expect("it is never closed");
+        // The turn ends with the work, also when nobody waits for the answer any more.
+        let work = tokio::task::spawn_blocking(move || (work(), drop(turn)).0);
+        work.await.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
     }
 
     /// The type that a worker must offer to run tasks of a type.
     pub(super) async fn executor_type(&self, namespace: &Name, task_type: &Name) -> Result<Name, StoreError> {
         let types = self.types(namespace).await?;
-        Ok(types.executors.get(task_type).map_or(task_type, Registered::runs_as).clone())
+        let executor = types.executors.get(task_type).and_then(|executor| executor.read.as_ref().ok());
+        Ok(executor.map_or(task_type, |registered| registered.runs_as()).clone())
     }
 
     pub(super) async fn types(&self, namespace: &Name) -> Result<Arc<Types>, StoreError> {
         if let Some(types) = self.0.types.fresh(namespace) {
             return Ok(types);
         }
+        let before = self.0.types.last(namespace);
         let mut types = Types::default();
         let analyzers = self.all_named(DocumentKind::Analyzer, namespace).await?;
         types.analyzed.extend(analyzers.into_iter().map(|named| named.id));
-        for named in self.all_named(DocumentKind::Executor, namespace).await? {
-            match Registered::from_json(named.json.as_bytes()) {
-                Ok(registered) => _ = types.executors.insert(named.id, registered),
-                Err(error) => {
-                    tracing::error!(%namespace, task_type = %named.id, %error, "an executor cannot be read");
-                }
+        let mut changed = Vec::new();
+        for put in self.all_named(DocumentKind::Executor, namespace).await? {
+            match before.executors.get(&put.id).filter(|executor| executor.put == put) {
+                Some(executor) => _ = types.executors.insert(put.id, executor.clone()),
+                None => changed.push(put),
             }
+        }
+        if !changed.is_empty() {
+            let read = self.heavy(|| changed.into_iter().map(TypeExecutor::read).collect::<Vec<_>>()).await;
+            types.executors.extend(read.into_iter().map(|executor| (executor.put.id.clone(), executor)));
         }
         Ok(self.0.types.keep(namespace, Arc::new(types)))
     }
@@ -256,7 +317,13 @@ impl TypeCache {
     fn fresh(&self, namespace: &Name) -> Option<Arc<Types>> {
         let cache = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (read_at, types) = cache.get(namespace)?;
-        (read_at.elapsed() < FRESH).then(|| Arc::clone(types))
+        read_at.is_some_and(|read_at| read_at.elapsed() < FRESH).then(|| Arc::clone(types))
+    }
+
+    /// What was read last, however long ago.
+    fn last(&self, namespace: &Name) -> Arc<Types> {
+        let cache = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        cache.get(namespace).map(|(_, types)| Arc::clone(types)).unwrap_or_default()
     }
 
     fn keep(&self, namespace: &Name, types: Arc<Types>) -> Arc<Types> {
@@ -264,11 +331,13 @@ impl TypeCache {
         if cache.len() >= NAMESPACES_MAX {
             cache.clear();
         }
-        cache.insert(namespace.clone(), (Instant::now(), Arc::clone(&types)));
+        cache.insert(namespace.clone(), (Some(Instant::now()), Arc::clone(&types)));
         types
     }
 
     pub(super) fn forget(&self, namespace: &Name) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(namespace);
+        if let Some((read_at, _)) = self.0.lock().unwrap_or_else(PoisonError::into_inner).get_mut(namespace) {
+            *read_at = None;
+        }
     }
 }

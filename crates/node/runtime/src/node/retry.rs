@@ -18,7 +18,7 @@ use crate::request::{FieldError, Registered, RunAs, TaskRequest, Workflow, canon
 
 use super::workflow_run::{RunSpec, WORKFLOW_TYPE};
 use super::workflows::workflow_of;
-use super::{JOB_TYPE, Node, SubmitError, Submitted, WEBHOOK_TYPE, job};
+use super::{JOB_TYPE, Named, Node, SubmitError, Submitted, WEBHOOK_TYPE, job};
 
 /// What became of a request to run a finished task again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,7 +153,10 @@ impl Node {
         definition: &Definition,
     ) -> Result<bool, SubmitError> {
         let registered = self.registered_now(namespace, &head.task_type).await?;
-        let latest = registered.map(|registered| registered.run_as(&TaskRequest::of_task(head, body)));
+        let latest = match registered {
+            Some(registered) => Some(self.run_by(&registered, &TaskRequest::of_task(head, body)).await),
+            None => None,
+        };
         if *definition == Definition::Stored {
             return Ok(latest.is_some_and(|latest| {
                 latest.ok().map(|latest| (latest.task_type, latest.payload))
@@ -181,12 +184,16 @@ impl Node {
         &self,
         namespace: &Name,
         task_type: &Name,
-    ) -> Result<Option<Registered>, SubmitError> {
+    ) -> Result<Option<Arc<Registered>>, SubmitError> {
         if task_type.is_own() || Registered::check_name(task_type).is_err() {
             return Ok(None);
         }
         let named = self.executor(namespace, task_type).await?;
-        Ok(named.map(|named| Registered::from_json(named.json.as_bytes())).transpose()?)
+        let read = |named: Named| self.heavy(move || Registered::from_json(named.json.as_bytes()));
+        Ok(match named {
+            Some(named) => Some(Arc::new(read(named).await?)),
+            None => None,
+        })
     }
 
     /// The same for the first task of a job, and for its analyzers.

@@ -12,6 +12,7 @@ use super::error::{FieldError, code};
 use super::json::{Ranged, read_json};
 use super::limits::{RequestLimits, check_internal};
 use super::registered::Registered;
+use super::schema::CHECK_STEPS_MAX;
 use super::task::TaskRequest;
 
 /// What looks at the results of a task type.
@@ -88,7 +89,9 @@ impl Analyzer {
         (request.in_job, request.roomy) = (true, true);
         match &self.how {
             How::Type(task_type) => request.task_type = task_type.clone(),
-            How::Registered(registered) => request.run_as = Some(registered.run_as(&request)?),
+            How::Registered(registered) => {
+                request.run_as = Some(registered.run_as(&request, CHECK_STEPS_MAX)?)
+            }
         }
         Ok(request)
     }

@@ -30,9 +30,11 @@ pub mod code {
     pub const CONFLICTING_FIELDS: &str = "conflicting_fields";
     /// A payload above the limit of this deployment.
     pub const PAYLOAD_TOO_LARGE: &str = "payload_too_large";
+    /// To check it, or to work it out, would cost too much.
+    pub const TOO_COSTLY: &str = "too_costly";
 
     /// All of them.
-    pub const ALL: [&str; 8] = [
+    pub const ALL: [&str; 9] = [
         INVALID_JSON,
         UNKNOWN_FIELD,
         MISSING_FIELD,
@@ -41,6 +43,7 @@ pub mod code {
         INVALID_VALUE,
         CONFLICTING_FIELDS,
         PAYLOAD_TOO_LARGE,
+        TOO_COSTLY,
     ];
 }
 

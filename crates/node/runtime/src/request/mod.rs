@@ -17,6 +17,7 @@ mod limits;
 mod registered;
 mod render;
 mod schedule;
+mod schema;
 mod task;
 mod template;
 mod types;
@@ -41,6 +42,7 @@ pub use schedule::{
     DialectName, FAILURES_MAX, MissedName, OverlapName, Preview, PreviewRequest, ScheduleRequest,
     TIMES_COUNT, TIMES_MAX, Target, times_of,
 };
+pub use schema::{CHECK_STEPS_MAX, SCHEMA_STEPS_MAX};
 pub use task::{Placement, RetryRequest, TaskRequest};
 pub use template::TEMPLATE_LEN_MAX;
 pub(crate) use types::{BUILT_IN, slip};

@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use jsonschema::Validator;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use tasklane_core::id::Name;
@@ -14,6 +13,7 @@ use super::expressions::render_payload;
 use super::json::read_json;
 use super::limits::RequestLimits;
 use super::render::{self, Context, Scope};
+use super::schema::{PayloadSchema, Refused};
 use super::task::TaskRequest;
 use super::types::BUILT_IN;
 
@@ -23,7 +23,7 @@ pub struct Registered {
     /// What it is for.
     pub description: String,
     how: How,
-    schema: Option<Arc<Validator>>,
+    schema: Option<Arc<PayloadSchema>>,
 }
 
 /// How it is run: by which type, and what that is given.
@@ -76,10 +76,7 @@ impl Registered {
         render::check_payload(&Payload::Json(how.payload.to_string()), &scope)
             .map_err(|rule| FieldError::invalid(field, rule))?;
         let schema = json.payload_schema.map(|schema| {
-            // What it refers to elsewhere is not fetched.
-            jsonschema::validator_for(&schema).map(Arc::new).map_err(|error| {
-                FieldError::invalid("payloadSchema", format!("must be a JSON Schema: {error}"))
-            })
+            PayloadSchema::new(schema).map(Arc::new).map_err(|refused| refused.of("payloadSchema", ""))
         });
         Ok(Self { description, how, schema: schema.transpose()? })
     }
@@ -98,20 +95,16 @@ impl Registered {
         &self.how.runs_as
     }
 
-    /// What a task of this type is run as.
-    pub fn run_as(&self, request: &TaskRequest) -> Result<RunAs, FieldError> {
+    /// What a task of this type is run as. The payload's check takes at most so many steps, or is refused for its cost.
+    pub fn run_as(&self, request: &TaskRequest, steps_max: u64) -> Result<RunAs, FieldError> {
         let given = match &request.payload {
             Payload::Text(text) => Value::String(text.clone()),
             Payload::Json(json) => serde_json::from_str(json)
                 .map_err(|error| FieldError::invalid("payload", format!("is not JSON: {error}")))?,
         };
-        if let Some(schema) = &self.schema
-            && let Err(error) = schema.validate(&given)
-        {
-            let place = error.instance_path().to_string();
-            let place = if place.is_empty() { "it" } else { &place };
-            let rule = format!("must be as the executor of {} asks: {place}: {error}", request.task_type);
-            return Err(FieldError::invalid("payload", rule));
+        if let Some(schema) = &self.schema {
+            let asks = format!("must be as the executor of {} asks: ", request.task_type);
+            schema.check(&given, steps_max).map_err(|refused| refused.of("payload", &asks))?;
         }
         let mut context = Context::default();
         context.put("metadata", json!(request.metadata));
@@ -133,6 +126,18 @@ impl Registered {
             return Err(FieldError { field: "payload".to_owned(), code: code::PAYLOAD_TOO_LARGE, message });
         }
         Ok(RunAs { task_type: self.how.runs_as.clone(), payload })
+    }
+}
+
+impl Refused {
+    /// As the error of a field. `rule` is said before what is not valid.
+    fn of(self, field: &str, rule: &str) -> FieldError {
+        match self {
+            Self::Invalid(why) => FieldError::invalid(field, format!("{rule}{why}")),
+            Self::TooCostly(message) => {
+                FieldError { field: field.to_owned(), code: code::TOO_COSTLY, message }
+            }
+        }
     }
 }
 

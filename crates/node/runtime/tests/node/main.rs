@@ -7,6 +7,7 @@ mod archive;
 mod expressions;
 mod intake;
 mod jobs;
+mod payload_schemas;
 mod retries;
 mod schedules;
 mod support;
