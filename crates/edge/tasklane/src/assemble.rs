@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use futures::FutureExt;
 use tasklane_api::{ApiOptions, Router, ServeOptions};
 use tasklane_core::id::Name;
 use tasklane_core::ownership::OwnershipOptions;
@@ -24,6 +25,7 @@ use tasklane_ports::{BusError, CoordinatorError, StoreError};
 use tasklane_runtime::executors::{ExecutorOptions, Registry};
 use tasklane_runtime::guard::{Guard, GuardOptions, remove_tree};
 use tasklane_runtime::hub::Hub;
+use tasklane_runtime::keeper;
 use tasklane_runtime::node::{Node, NodeOptions, NodeParts, OwnWorker, RetentionOptions};
 use tasklane_runtime::request::RequestLimits;
 use tasklane_runtime::scheduler::{Scheduler, SchedulerOptions, SchedulerParts};
@@ -111,6 +113,8 @@ const OWN_BEAT_EVERY: Duration = Duration::from_secs(20);
 const OPEN_WITHIN: Duration = Duration::from_secs(30);
 /// How long to wait before it is tried again.
 const OPEN_AGAIN: Duration = Duration::from_millis(200);
+/// How long lanes that are held up may take to go on when the process is to end.
+const STUCK_AFTER: Duration = Duration::from_secs(3);
 /// How long an address that is in use is waited for.
 const BIND_WITHIN: Duration = Duration::from_secs(5);
 /// How long to wait before it is tried again.
@@ -329,6 +333,24 @@ impl Running {
     /// Returns when the worker has left, because people asked it to.
     pub async fn worker_left(&self) {
         self.ended.cancelled().await;
+    }
+
+    /// Returns when an orderly end would not come, because lanes are held up and stay so. Counts on the keeper.
+    pub fn stuck(&self) -> impl Future<Output = ()> + Send + use<> {
+        let node = self.node.clone();
+        keeper::spawn(async move {
+            match node {
+                Some(node) => loop {
+                    node.held_up().await;
+                    tokio::time::sleep(STUCK_AFTER).await;
+                    if node.health().is_err() {
+                        break;
+                    }
+                },
+                None => std::future::pending().await,
+            }
+        })
+        .map(drop)
     }
 
     /// Stops in an orderly way: what runs is given time to finish.

@@ -10,6 +10,7 @@ use tasklane_local::{LocalBus, LocalCoordinator, SessionsOptions};
 use tasklane_ports::{Archive, Bus, Coordinator, Documents, Intake, Logs, Store};
 use tasklane_postgres::{PostgresArchive, PostgresCoordinator, PostgresOptions, PostgresStore};
 use tasklane_redis::{RedisBus, RedisCoordinator, RedisIntake, RedisOptions, RedisStore};
+use tasklane_runtime::keeper::{self, KeptCoordinator};
 use tasklane_sqlite::Sqlite;
 
 use crate::config::{Config, Durability, Shares, SystemUrl};
@@ -34,7 +35,11 @@ impl Systems {
     /// Opens all of them. `listen` is where this process may be reached; `None` if it only calls others.
     pub(crate) async fn open(config: &Config, listen: Option<IpAddr>) -> Result<Self> {
         let (store, logs, documents, mut warnings) = open_store(config, listen.is_some()).await?;
-        let (coordinator, more) = open_coordinator(config).await?;
+        let (coordinator, more) = {
+            let config = config.clone();
+            keeper::run(async move { open_coordinator(&config).await }).await?
+        };
+        let coordinator = Arc::new(KeptCoordinator::new(coordinator));
         warnings.extend(more);
         let url = config.bus_url();
         let mut direct = None;

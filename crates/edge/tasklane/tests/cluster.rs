@@ -4,6 +4,8 @@
 #![allow(clippy::unwrap_used, reason = "in tests a panic is an answer")]
 #![allow(clippy::print_stderr, clippy::print_stdout, reason = "what is skipped or measured is said aloud")]
 
+#[path = "support/held_threads.rs"]
+mod held_threads;
 mod support;
 
 #[path = "../../../adapters/redis/tests/support/server.rs"]
@@ -19,6 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use held_threads::HeldThreads;
 use serde_json::{Value, json};
 use support::{Api, PATIENCE, PROGRAM, Server};
 use tasklane_testkit::{
@@ -371,6 +374,35 @@ async fn finished_tasks_are_archived_on_postgres() {
         row.contains(&id) && row.contains("kept") && row.contains("FAILED") && row.contains('3'),
         "{row}"
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_held_up_gives_its_lanes_to_others_and_can_be_ended() {
+    let Some(redis) = redis::RedisServer::start() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let mut first = server(folder, "first", &redis.url(), &[]);
+    let second = server(folder, "second", &redis.url(), &[]);
+    let (api, other) = (first.api(), second.api());
+    let fair = async || (owned(&api).await == 8 && owned(&other).await == 8).then_some(());
+    until("a fair share", fair).await;
+    let complaints = || {
+        let log = std::fs::read_to_string(folder.join("first.log")).unwrap();
+        log.matches("have not answered for 3 s").count()
+    };
+
+    let held = HeldThreads::named("tokio-rt-worker", first.pid());
+    until("the takeover", async || (owned(&other).await == 16).then_some(())).await;
+    until("the complaint", async || (complaints() == 1).then_some(())).await;
+    drop(held);
+    until("a fair share again", fair).await;
+
+    // A signal needs none of the threads that are held up.
+    let _held = HeldThreads::named("tokio-rt-worker", first.pid());
+    let pid = rustix::process::Pid::from_child(&first.process);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    until("the end", async || first.process.try_wait().unwrap()).await;
+    until("the second takeover", async || (owned(&other).await == 16).then_some(())).await;
 }
 
 #[test]

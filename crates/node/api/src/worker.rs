@@ -11,12 +11,12 @@ use tokio::sync::watch;
 
 use crate::model::Ready;
 use crate::problem::{self, Problem};
-use crate::routes::health::{healthz, ready_response};
+use crate::routes::health::{alive, ready_response};
 
 /// `/healthz` and `/readyz` of a worker.
 pub fn worker_router(state: watch::Receiver<WorkerState>) -> Router {
     Router::new()
-        .route("/healthz", get(healthz))
+        .route("/healthz", get(async || alive()))
         .route("/readyz", get(readyz))
         .fallback(no_route)
         .with_state(state)

@@ -4,6 +4,7 @@ pub mod clock;
 pub mod executors;
 pub mod guard;
 pub mod hub;
+pub mod keeper;
 pub mod node;
 pub mod process;
 pub mod request;

@@ -8,6 +8,7 @@ use anyhow::Context;
 use tasklane::assemble::{self, Roles, Running};
 use tasklane::config::{Config, Flag, Loaded, LogFormat, Sources, load};
 use tasklane::embed::Registrations;
+use tasklane_runtime::keeper;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::exit::{Exit, Usage};
@@ -164,9 +165,11 @@ pub(crate) fn run(
 }
 
 async fn serve(config: &Config, roles: Roles, out: Out) -> anyhow::Result<Exit> {
-    // Before anything runs, so that no signal finds us unprepared.
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut terminate = signal(SignalKind::terminate())?;
+    // Before anything runs, so that no signal finds us unprepared; on the keeper, which sees them whatever else is held up.
+    let (mut interrupt, mut terminate) = {
+        let _on_keeper = keeper::handle().enter();
+        (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?)
+    };
     let starting = Box::pin(assemble::start(config, roles, Registrations::default()));
     let running = tokio::select! {
         running = starting => running.with_context(|| if config.is_cluster() {
@@ -196,7 +199,9 @@ async fn serve(config: &Config, roles: Roles, out: Out) -> anyhow::Result<Exit> 
         // Nothing but JSON goes where programs read JSON.
         LogFormat::Json => tracing::info!("{stopping}"),
     }
+    let stuck = running.stuck();
     tokio::select! {
+        () = stuck => anyhow::bail!("the server's threads are held up: it ends without order, as by kill -9"),
         closed = running.close() => closed.map(|()| Exit::OK).context("the store was not closed in order"),
         _ = interrupt.recv() => Ok(Exit::CANCELLED),
         _ = terminate.recv() => Ok(Exit::CANCELLED),

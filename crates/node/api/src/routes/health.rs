@@ -26,9 +26,20 @@ pub(crate) async fn stats(State(api): State<Api>, _: NoParams) -> Result<Json<St
 /// Needs no token.
 #[utoipa::path(
     get, path = "/healthz", operation_id = "healthz", tag = "system",
-    responses((status = 200, description = "It does.", body = String, content_type = "text/plain"))
+    responses(
+        (status = 200, description = "It does.", body = String, content_type = "text/plain"),
+        (status = 503, description = "It is held up: it says by what.", body = String, content_type = "text/plain"),
+    )
 )]
-pub(crate) async fn healthz() -> &'static str {
+pub(crate) async fn healthz(State(api): State<Api>) -> Response {
+    match api.node.health() {
+        Ok(()) => alive().into_response(),
+        Err(held_up) => (StatusCode::SERVICE_UNAVAILABLE, format!("{held_up}\n")).into_response(),
+    }
+}
+
+/// The answer of a process that lives.
+pub(crate) fn alive() -> &'static str {
     "ok\n"
 }
 

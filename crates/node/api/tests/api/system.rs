@@ -1,7 +1,12 @@
 //! Queues, workers, and what the server says about itself.
 
-use crate::support::{Server, task, task_with};
+use std::time::Duration;
+
 use serde_json::json;
+use tasklane_core::member::Role;
+use tasklane_ports::Coordinator as _;
+
+use crate::support::{Fault, Server, task, task_with};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_queue_has_a_policy_and_counts() {
@@ -245,5 +250,35 @@ async fn heads_are_answered_without_a_body() {
     let server = Server::start().await;
     let head = server.request("HEAD", "/api/v1/stats").send().await;
     assert_eq!((head.status, head.text.as_str()), (200, ""));
+    server.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_lane_that_is_held_up_is_told_and_its_session_is_not_renewed() {
+    let server = Server::start().await;
+    let (release, held) = std::sync::mpsc::channel();
+    let mut held = Some(held);
+    // The first commit does not come back, and neither does the thread of its lane.
+    server.faults.plan(move |verb| held.take_if(|_| verb == "commit").map(Fault::HoldUp));
+    let held_up = tokio::spawn(server.request("POST", "/api/v1/tasks").json(&task("noop")).send());
+    let asked = async |path: &str, status: u16| {
+        loop {
+            let answer = server.get(path).await;
+            if answer.status == status {
+                return answer.text;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    let said = asked("/healthz", 503).await;
+    assert!(said.starts_with("lane ") && said.contains("has not answered for 3 s"), "{said}");
+    assert!(asked("/readyz", 503).await.contains("\"ready\":false"));
+    let mut watch = server.coordinator.watch().await.unwrap();
+    // The coordinator is no longer told that the server lives: others could take its lanes.
+    while watch.next().await.unwrap().members.values().any(|member| matches!(member.role, Role::Server { .. })) {}
+    drop(release);
+    asked("/healthz", 200).await;
+    held_up.await.unwrap();
+    assert_eq!(server.run(task("noop")).await["status"], "SUCCESS");
     server.close().await;
 }

@@ -64,7 +64,7 @@ pub use crate::scheduler::LaneInfo;
 use crate::clock;
 use crate::hub::Hub;
 use crate::request::RequestLimits;
-use crate::scheduler::SchedulerHandle;
+use crate::scheduler::{HeldUp, SchedulerHandle};
 
 /// Numbers of a node.
 #[derive(Clone, Debug)]
@@ -311,6 +311,19 @@ impl Node {
             counters: counters.into_iter().collect(),
             started_at: self.0.started_at,
             process: ProcessUsage::now(),
+        }
+    }
+
+    /// Whether the process lives: the error says what holds it up.
+    pub fn health(&self) -> Result<(), HeldUp> {
+        self.0.parts.scheduler.held_up().borrow().clone().map_or(Ok(()), Err)
+    }
+
+    /// Returns when the drivers of lanes are held up.
+    pub async fn held_up(&self) {
+        // Without a scheduler there is nobody to say so.
+        if self.0.parts.scheduler.held_up().wait_for(Option::is_some).await.is_err() {
+            std::future::pending::<()>().await;
         }
     }
 

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use futures::StreamExt;
 use futures::future::BoxFuture;
@@ -29,7 +29,7 @@ use crate::clock;
 
 use super::outbox::Outbox;
 use super::refusals::Refusals;
-use super::{LaneInfo, SchedulerOptions, SchedulerParts};
+use super::{LaneEnd, LaneInfo, SchedulerOptions, SchedulerParts};
 
 /// What comes to the driver of a lane.
 #[derive(Debug)]
@@ -52,6 +52,8 @@ pub(super) enum ToDriver {
     Keys { queue: QueueKey, after: Option<KeyPosition>, limit: usize, reply: oneshot::Sender<Vec<KeyInfo>> },
     /// Where does the lane stand?
     Info { reply: oneshot::Sender<LaneInfo> },
+    /// Take a turn: that is all.
+    Ping,
     /// Answer when the lane is owned here and loaded.
     Loaded { reply: oneshot::Sender<()> },
     /// Give the lane back and end. Everyone is done when the last `done` is dropped.
@@ -92,6 +94,8 @@ pub(super) struct LaneDriver {
     told: Option<EventPlace>,
     /// The lane is owned here, for others.
     owned: Arc<AtomicBool>,
+    /// Turns that were taken, for those who watch over the driver.
+    turns: Arc<AtomicU64>,
     /// What workers say to the owner of the lane; nothing while this server is not to be it.
     ear: Ear,
     jobs: FuturesUnordered<BoxFuture<'static, Done>>,
@@ -114,7 +118,7 @@ impl LaneDriver {
         lane: LaneId,
         options: &SchedulerOptions,
         parts: &SchedulerParts,
-        owned: Arc<AtomicBool>,
+        end: &LaneEnd,
     ) -> Self {
         let machine = Ownership::new(options.ownership.clone(), lane, rand::random(), clock::steady());
         Self {
@@ -128,7 +132,8 @@ impl LaneDriver {
             has_company: false,
             acquiring: false,
             told: None,
-            owned,
+            owned: Arc::clone(&end.owned),
+            turns: Arc::clone(&end.turns),
             ear: Ear::Closed,
             jobs: FuturesUnordered::new(),
             submits: HashMap::new(),
@@ -147,6 +152,7 @@ impl LaneDriver {
         let timer = tokio::time::sleep(std::time::Duration::ZERO);
         tokio::pin!(timer);
         loop {
+            self.turns.fetch_add(1, Ordering::Relaxed);
             self.listen();
             let deadline = self.machine.next_deadline();
             if let Some(deadline) = deadline {
@@ -231,6 +237,7 @@ impl LaneDriver {
                     groups: self.groups,
                 });
             }
+            ToDriver::Ping => {}
             ToDriver::Loaded { reply } => self.awaiting.push(reply),
             ToDriver::Stop { done } => {
                 self.stopping = Some(done);

@@ -9,13 +9,15 @@
 
 mod lane;
 mod outbox;
+mod pulse;
 mod refusals;
 mod session;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use futures::future::join_all;
 use tasklane_core::commit::SubmitOutcome;
 use tasklane_core::id::{Epoch, LaneId, QueueKey, SessionId, TaskId};
 use tasklane_core::lane::{Counters, Explanation, KeyInfo, KeyPosition};
@@ -28,10 +30,12 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::hub::Hub;
+use crate::keeper;
 use crate::tokens::Tokens;
 
 use self::lane::{LaneDriver, ToDriver};
 pub(crate) use self::outbox::Outbox;
+pub use self::pulse::HeldUp;
 
 /// Numbers of a scheduler.
 #[derive(Clone, Debug)]
@@ -87,6 +91,7 @@ pub struct Scheduler {
     lanes: Arc<[LaneEnd]>,
     view: watch::Sender<Arc<View>>,
     session: watch::Sender<Option<SessionId>>,
+    held_up: watch::Sender<Option<HeldUp>>,
     outbox: Arc<Outbox>,
 }
 
@@ -96,6 +101,7 @@ pub struct SchedulerHandle {
     lanes: Arc<[LaneEnd]>,
     view: watch::Receiver<Arc<View>>,
     session: watch::Receiver<Option<SessionId>>,
+    held_up: watch::Receiver<Option<HeldUp>>,
     outbox: Arc<Outbox>,
 }
 
@@ -105,10 +111,16 @@ struct LaneEnd {
     inputs: mpsc::Sender<ToDriver>,
     /// The lane is owned here. It may be over when somebody has read this.
     owned: Arc<AtomicBool>,
+    /// Turns that the driver has taken.
+    turns: Arc<AtomicU64>,
 }
 
 /// Inputs that wait for one lane.
 const INPUTS_MAX: usize = 1024;
+/// How often drivers are asked for a turn, at least.
+const PING_EVERY: Duration = Duration::from_secs(1);
+/// How long a driver may take to say where it stands. One that is held up keeps nobody waiting for longer.
+const ANSWER_WITHIN: Duration = Duration::from_secs(3);
 
 impl Scheduler {
     /// One that does not run yet.
@@ -119,12 +131,13 @@ impl Scheduler {
             PackLimits { ops_max: capabilities.ops_max, bytes_max: capabilities.bytes_max };
         let end = || {
             let (inputs, taken) = mpsc::channel(INPUTS_MAX);
-            (LaneEnd { inputs, owned: Arc::default() }, taken)
+            (LaneEnd { inputs, owned: Arc::default(), turns: Arc::default() }, taken)
         };
         let (lanes, inputs): (Vec<_>, Vec<_>) = (0..options.lanes).map(|_| end()).unzip();
         let (view, session) = (watch::Sender::new(Arc::default()), watch::Sender::new(None));
+        let held_up = watch::Sender::new(None);
         let outbox = Arc::new(Outbox::start(Arc::clone(&parts.bus)));
-        Self { options, parts, inputs, lanes: lanes.into(), view, session, outbox }
+        Self { options, parts, inputs, lanes: lanes.into(), view, session, held_up, outbox }
     }
 
     /// A handle, cheap to clone.
@@ -133,6 +146,7 @@ impl Scheduler {
             lanes: Arc::clone(&self.lanes),
             view: self.view.subscribe(),
             session: self.session.subscribe(),
+            held_up: self.held_up.subscribe(),
             outbox: Arc::clone(&self.outbox),
         }
     }
@@ -141,12 +155,19 @@ impl Scheduler {
     pub async fn run(self, shutdown: CancellationToken) {
         let drivers = tokio_util::task::TaskTracker::new();
         for (lane, inputs) in (0..self.options.lanes).map(LaneId).zip(self.inputs) {
-            let owned = Arc::clone(&self.lanes[usize::from(lane.0)].owned);
-            let driver = LaneDriver::new(lane, &self.options, &self.parts, owned);
+            let driver = LaneDriver::new(lane, &self.options, &self.parts, &self.lanes[usize::from(lane.0)]);
             drivers.spawn(driver.run(inputs));
         }
         drivers.close();
-        let told = session::Told { lanes: &self.lanes, views: &self.view, session: &self.session };
+        let (lanes, every) = (Arc::clone(&self.lanes), self.options.renew_every.min(PING_EVERY));
+        let held_up = self.held_up.subscribe();
+        let _watched = keeper::spawn(pulse::watch(lanes, every, self.held_up, shutdown.clone()));
+        let told = session::Told {
+            lanes: &self.lanes,
+            views: &self.view,
+            session: &self.session,
+            held_up: &held_up,
+        };
         session::run(&self.options, &self.parts, told, shutdown).await;
         // Those that were told already are gone; without a session nobody has told them.
         let (done, _) = mpsc::channel(1);
@@ -251,18 +272,22 @@ impl SchedulerHandle {
         keys
     }
 
-    /// Where the lanes of this server stand.
+    /// Lanes of this server whose drivers are held up.
+    pub fn held_up(&self) -> watch::Receiver<Option<HeldUp>> {
+        self.held_up.clone()
+    }
+
+    /// Where the lanes of this server stand. One that does not answer is left out.
     pub async fn lanes(&self) -> Vec<LaneInfo> {
-        let mut infos = Vec::with_capacity(self.lanes.len());
-        for end in self.lanes.iter() {
-            let (reply, answer) = oneshot::channel();
-            if end.inputs.send(ToDriver::Info { reply }).await.is_ok()
-                && let Ok(info) = answer.await
-            {
-                infos.push(info);
-            }
-        }
-        infos
+        let infos = self.lanes.iter().map(|end| async {
+            let asked = async {
+                let (reply, answer) = oneshot::channel();
+                end.inputs.send(ToDriver::Info { reply }).await.ok()?;
+                answer.await.ok()
+            };
+            tokio::time::timeout(ANSWER_WITHIN, asked).await.ok().flatten()
+        });
+        join_all(infos).await.into_iter().flatten().collect()
     }
 
     /// Waits until every lane that this server should own is loaded, so that it decides at once. Those that others should

@@ -1,11 +1,13 @@
 //! The session of a server: opened, renewed, watched, and opened anew when it was lost.
 //!
 //! A server counts its lease from before it asked, and stops owning lanes a margin before it can have ended. Whatever
-//! it believes, the store has the last word.
+//! it believes, the store has the last word. Renewals are asked for on the keeper, whatever the other threads do, and only
+//! while the drivers of all lanes take their turns.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::join_all;
 use tasklane_core::id::SessionId;
 use tasklane_core::member::Role;
 use tasklane_core::ownership::fair_shares;
@@ -14,15 +16,18 @@ use tasklane_ports::{Coordinator, CoordinatorError, OpenSession, SessionToken, V
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::clock;
+use crate::{clock, keeper};
 
 use super::lane::ToDriver;
+use super::pulse::HeldUp;
 use super::{LaneEnd, SchedulerOptions, SchedulerParts};
 
 /// Wait before an attempt to reach the coordinator is made again.
 const AGAIN_AFTER: Duration = Duration::from_millis(500);
 /// How long lanes may take to finish what they write when the server stops.
 const RELEASE_WITHIN: Duration = Duration::from_secs(5);
+/// How long the driver of a lane may have no room for an input.
+const TELL_WITHIN: Duration = Duration::from_secs(3);
 
 /// Who is told of the session, and of what the coordinator shows.
 #[derive(Clone, Copy)]
@@ -30,6 +35,7 @@ pub(super) struct Told<'a> {
     pub(super) lanes: &'a [LaneEnd],
     pub(super) views: &'a watch::Sender<Arc<View>>,
     pub(super) session: &'a watch::Sender<Option<SessionId>>,
+    pub(super) held_up: &'a watch::Receiver<Option<HeldUp>>,
 }
 
 pub(super) async fn run(
@@ -40,6 +46,12 @@ pub(super) async fn run(
 ) {
     let SchedulerParts { coordinator, tokens, .. } = parts;
     while !shutdown.is_cancelled() {
+        // While a lane is held up, others are to have it.
+        let mut held_up = told.held_up.clone();
+        tokio::select! {
+            _ = held_up.wait_for(Option::is_none) => {}
+            () = shutdown.cancelled() => return,
+        }
         let session = SessionId::from_random(rand::random());
         let asked_at = clock::steady();
         let role = Role::Server { address: options.address.clone(), bus: options.bus_address.clone() };
@@ -89,12 +101,20 @@ impl Held<'_> {
         shutdown: &CancellationToken,
     ) -> Result<(), CoordinatorError> {
         self.tell(|| ToDriver::Session(Some(self.token.clone()))).await;
-        let mut renewals = tokio::time::interval(self.options.renew_every);
-        renewals.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        renewals.tick().await;
+        let (renewed, mut renewals) = mpsc::unbounded_channel();
+        let renewal = Renewal {
+            coordinator: Arc::clone(self.coordinator),
+            token: self.token.clone(),
+            ttl: self.options.ttl,
+            every: self.options.renew_every,
+            held_up: self.told.held_up.clone(),
+            lease_from: self.lease_from,
+            renewed,
+        };
+        let _renewing = keeper::spawn(renewal.keep_on());
         let ended = loop {
             // Early rather than late.
-            let lease_ends = self.lease_from + self.options.ttl * 4 / 5;
+            let lease_ends = lease_ends(self.lease_from, self.options.ttl);
             tokio::select! {
                 view = watch.next() => {
                     let Some(view) = view else { break Ok(()) };
@@ -105,17 +125,12 @@ impl Held<'_> {
                         fair_shares(self.options.lanes, servers.map(|m| m.session)).into();
                     self.tell(|| ToDriver::View(Arc::clone(&view), Arc::clone(&shares))).await;
                 }
-                _ = renewals.tick() => {
-                    let asked_at = clock::steady();
-                    let within = (self.options.ttl / 2).min(lease_ends.since(asked_at));
-                    let renewed = tokio::time::timeout(within, self.coordinator.renew(&self.token));
-                    match renewed.await {
-                        Ok(Ok(())) => self.lease_from = asked_at,
-                        Ok(Err(error)) if !error.is_retryable() => break Err(error),
-                        Ok(Err(error)) => tracing::warn!(%error, "the session was not renewed"),
-                        Err(_) => tracing::warn!("the coordinator does not answer"),
-                    }
-                }
+                renewed = renewals.recv() => match renewed {
+                    Some(Ok(lease_from)) => self.lease_from = lease_from,
+                    Some(Err(error)) => break Err(error),
+                    // Nothing renews it any more: it has to be opened anew.
+                    None => break Ok(()),
+                },
                 () = tokio::time::sleep_until(clock::instant(lease_ends)) => {
                     tracing::warn!("the session was not renewed in time: its lanes are given up");
                     break Ok(());
@@ -144,9 +159,57 @@ impl Held<'_> {
     }
 
     async fn tell(&self, input: impl Fn() -> ToDriver) {
-        for lane in self.told.lanes {
-            // A driver that is gone has panicked outside its machine; the others go on.
-            let _ = lane.inputs.send(input()).await;
+        let told = self.told.lanes.iter().map(|lane| {
+            // A driver that is gone has panicked outside its machine; one that is held up may have no room. The others go on.
+            tokio::time::timeout(TELL_WITHIN, lane.inputs.send(input()))
+        });
+        join_all(told).await;
+    }
+}
+
+/// Until when a session that was last renewed at `from` counts here: early rather than late.
+fn lease_ends(from: Timestamp, ttl: Duration) -> Timestamp {
+    from + ttl * 4 / 5
+}
+
+/// Renews a session, on the keeper.
+struct Renewal {
+    coordinator: Arc<dyn Coordinator>,
+    token: SessionToken,
+    ttl: Duration,
+    every: Duration,
+    held_up: watch::Receiver<Option<HeldUp>>,
+    /// Before the last renewal that succeeded was asked for.
+    lease_from: Timestamp,
+    /// Is told of each renewal when it was asked for, and why there will be none any more.
+    renewed: mpsc::UnboundedSender<Result<Timestamp, CoordinatorError>>,
+}
+
+impl Renewal {
+    async fn keep_on(mut self) {
+        let mut turns = tokio::time::interval(self.every);
+        turns.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        turns.tick().await;
+        loop {
+            turns.tick().await;
+            if self.held_up.borrow().is_some() {
+                continue;
+            }
+            let asked_at = clock::steady();
+            let within = (self.ttl / 2).min(lease_ends(self.lease_from, self.ttl).since(asked_at));
+            let renewed = tokio::time::timeout(within, self.coordinator.renew(&self.token));
+            match renewed.await {
+                Ok(Ok(())) => {
+                    self.lease_from = asked_at;
+                    let _ = self.renewed.send(Ok(asked_at));
+                }
+                Ok(Err(error)) if !error.is_retryable() => {
+                    let _ = self.renewed.send(Err(error));
+                    return;
+                }
+                Ok(Err(error)) => tracing::warn!(%error, "the session was not renewed"),
+                Err(_) => tracing::warn!("the coordinator does not answer"),
+            }
         }
     }
 }

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use std::fmt;
+use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
@@ -23,6 +24,8 @@ pub(crate) enum Fault {
     Error(StoreError),
     /// It is never answered.
     Hang,
+    /// It holds up the thread that makes it until the other end is dropped.
+    HoldUp(Receiver<()>),
 }
 
 type Plan = Box<dyn FnMut(&'static str) -> Option<Fault> + Send>;
@@ -49,6 +52,10 @@ impl Faulty {
             None => Ok(()),
             Some(Fault::Error(error)) => Err(error),
             Some(Fault::Hang) => std::future::pending().await,
+            Some(Fault::HoldUp(released)) => {
+                let _ = released.recv();
+                Ok(())
+            }
         }
     }
 }
