@@ -275,7 +275,14 @@ async fn a_lane_that_is_held_up_is_told_and_its_session_is_not_renewed() {
     assert!(asked("/readyz", 503).await.contains("\"ready\":false"));
     let mut watch = server.coordinator.watch().await.unwrap();
     // The coordinator is no longer told that the server lives: others could take its lanes.
-    while watch.next().await.unwrap().members.values().any(|member| matches!(member.role, Role::Server { .. })) {}
+    while watch
+        .next()
+        .await
+        .unwrap()
+        .members
+        .values()
+        .any(|member| matches!(member.role, Role::Server { .. }))
+    {}
     drop(release);
     asked("/healthz", 200).await;
     held_up.await.unwrap();

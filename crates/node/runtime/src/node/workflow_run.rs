@@ -16,7 +16,7 @@ use tasklane_core::task::{NewTask, Progress, TaskError, TaskRow};
 use tasklane_ports::{Attempt, Execution, Executor, ExecutorError, StoreError, TaskView};
 use tasklane_workflow::{Counts, End, Graph, NodeState, Run, Skip};
 
-use crate::request::{Context, FieldError, TaskRequest, Workflow, holds, node_request};
+use crate::request::{Context, FieldError, Operand, TaskRequest, Workflow, holds, node_request};
 
 use super::Node;
 use super::wholes::{
@@ -98,7 +98,7 @@ pub(super) struct RunNow {
     tasks: Vec<Option<TaskId>>,
     /// What succeeded in an earlier run, by node.
     earlier: Vec<Option<TaskRow>>,
-    input: Value,
+    input: Operand,
     takes_over: Option<TaskId>,
     /// Nodes that are not what they were in the run before.
     changed: Vec<String>,
@@ -126,7 +126,7 @@ impl RunNow {
             run: Run::new(Arc::clone(&workflow.graph), workflow.on_failure, Guards::ALL_ON),
             tasks: vec![None; workflow.nodes.len()],
             earlier: vec![None; workflow.nodes.len()],
-            input: spec.input(),
+            input: Operand::new(spec.input()),
             takes_over: spec.takes_over,
             open: HashMap::new(),
             failure: None,
@@ -223,9 +223,10 @@ impl RunNow {
             named.iter().filter_map(|&node| Some((node, self.task_of(node)?))).collect();
         let ids: Vec<TaskId> = with_task.iter().map(|(_, id)| *id).collect();
         let views = node.views(&ids).await?;
-        let mut results: HashMap<usize, Value> = named.into_iter().map(|node| (node, skipped())).collect();
+        let outcomes = named.into_iter().map(|node| (node, Operand::new(skipped())));
+        let mut results: HashMap<usize, Operand> = outcomes.collect();
         for ((node, _), view) in with_task.into_iter().zip(views) {
-            results.insert(node, view.map_or_else(skipped, |view| outcome(&view)));
+            results.insert(node, Operand::new(view.map_or_else(skipped, |view| outcome(&view))));
         }
         Ok(Known { results, id })
     }
@@ -236,8 +237,8 @@ impl RunNow {
         let nodes = names
             .filter_map(|named| Some((graph.name(*named).to_owned(), known.results.get(named)?.clone())));
         let mut context = Context::default();
-        context.put("nodes", Value::Object(nodes.collect::<Map<_, _>>()));
-        context.put("input", self.input.clone());
+        context.share("nodes", Operand::named(nodes));
+        context.share("input", self.input.clone());
         context.put("run", json!({ "id": known.id.to_string(), "name": self.name }));
         context
     }
@@ -272,7 +273,7 @@ fn template_error(message: &str) -> TaskError {
 /// Results of nodes.
 #[derive(Debug)]
 pub(super) struct Known {
-    results: HashMap<usize, Value>,
+    results: HashMap<usize, Operand>,
     id: TaskId,
 }
 

@@ -37,7 +37,7 @@ pub use flow::{ConcurrencyJson, LIMIT_MAX, LIMITS_MAX, RateJson, UniqueJson, obj
 pub use json::{Moment, Object, RETRIES_MAX, Ranged, canonical, parse_time, read_json};
 pub use limits::{INTERNAL_PREFIX, RequestLimits, check_internal, check_key, check_labels, check_request_id};
 pub use registered::{Registered, RunAs};
-pub(crate) use render::{Context, Scope, holds, payload_of, render_value};
+pub(crate) use render::{Context, Operand, Scope, holds, payload_of, render_value};
 pub use schedule::{
     DialectName, FAILURES_MAX, MissedName, OverlapName, Preview, PreviewRequest, ScheduleRequest,
     TIMES_COUNT, TIMES_MAX, Target, times_of,

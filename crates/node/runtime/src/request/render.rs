@@ -13,10 +13,17 @@ use minijinja::{Environment, Error, ErrorKind, UndefinedBehavior, filters, tests
 use serde_json::Value as Json;
 use tasklane_core::task::Payload;
 
-use super::template::{Anything, check_code, told};
+use super::template::{Anything, check_code, code_of, told};
 
 /// The longest expression, in characters.
 const EXPRESSION_LEN_MAX: usize = 1024;
+/// Filters and joins of one expression: each may copy all that it is given.
+pub(super) const OPERATORS_MAX: usize = 20;
+/// Expressions of one payload.
+const EXPRESSIONS_MAX: usize = 1_000;
+/// Filters and joins of all expressions of a text or payload, times the bytes that they may be given: some tens of
+/// milliseconds of work.
+const WORK_BYTES_MAX: usize = 16 << 20;
 /// The longest text that is put together.
 const TEXT_BYTES_MAX: usize = 1 << 20;
 /// Steps that an expression may take; an honest one takes a few.
@@ -100,24 +107,78 @@ pub(crate) struct Scope {
 
 /// What expressions are worked out of.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Context(BTreeMap<&'static str, Value>);
+pub(crate) struct Context(BTreeMap<&'static str, Operand>);
+
+/// What an expression may name, and about how many bytes it has. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(crate) struct Operand {
+    value: Value,
+    bytes: usize,
+}
+
+impl Operand {
+    pub(crate) fn new(json: Json) -> Self {
+        let bytes = bytes(&json);
+        Self { value: Value::from(Serde(json)), bytes }
+    }
+
+    /// Several by name.
+    pub(crate) fn named(pairs: impl IntoIterator<Item = (String, Self)>) -> Self {
+        let mut bytes = 0;
+        let values = pairs.into_iter().map(|(name, operand)| {
+            bytes += name.len() + operand.bytes;
+            (name, operand.value)
+        });
+        let value = Value::from_pairs(values);
+        Self { value, bytes }
+    }
+}
+
+fn bytes(json: &Json) -> usize {
+    match json {
+        Json::Null | Json::Bool(_) | Json::Number(_) => 8,
+        Json::String(text) => 8 + text.len(),
+        Json::Array(items) => 8 + items.iter().map(bytes).sum::<usize>(),
+        Json::Object(fields) => {
+            8 + fields.iter().map(|(name, field)| name.len() + bytes(field)).sum::<usize>()
+        }
+    }
+}
 
 impl Context {
     pub(crate) fn put(&mut self, name: &'static str, json: Json) {
-        self.0.insert(name, Value::from(Serde(json)));
+        self.share(name, Operand::new(json));
+    }
+
+    /// The same of something that others are given, too.
+    pub(crate) fn share(&mut self, name: &'static str, operand: Operand) {
+        self.0.insert(name, operand);
+    }
+
+    /// Refuses a text whose expressions would have too much work with this.
+    fn check_work(&self, text: &str) -> Result<(), String> {
+        let bytes: usize = self.0.values().map(|operand| operand.bytes).sum();
+        // An expression without a filter copies no more than it gives.
+        let operators = operators(&code_of(text));
+        if operators.saturating_mul(bytes) <= WORK_BYTES_MAX {
+            return Ok(());
+        }
+        Err(format!(
+            "must not take {operators} filters and joins (| ~ +) over {bytes} bytes: together at most {WORK_BYTES_MAX} \
+             bytes; give it less, or use fewer of them"
+        ))
     }
 
     /// All of it.
     pub(crate) fn json(&self) -> Json {
-        let pairs = self
-            .0
-            .iter()
-            .map(|(name, value)| ((*name).to_owned(), serde_json::to_value(value).unwrap_or_default()));
+        let pairs = self.0.iter().map(|(name, operand)| {
+            ((*name).to_owned(), serde_json::to_value(&operand.value).unwrap_or_default())
+        });
         Json::Object(pairs.collect())
     }
 
     fn value(&self) -> Value {
-        Value::from_pairs(self.0.iter().map(|(name, value)| (*name, value.clone())))
+        Value::from_pairs(self.0.iter().map(|(name, operand)| (*name, operand.value.clone())))
     }
 }
 
@@ -170,7 +231,9 @@ pub(crate) fn check_expression(text: &str, scope: &Scope) -> Result<BTreeSet<Str
     if !(1..=EXPRESSION_LEN_MAX).contains(&len) {
         return Err(format!("must have expressions of 1 to {EXPRESSION_LEN_MAX} characters, not {len}"));
     }
-    check_code(&format!("{{{{{text}}}}}"))?;
+    let code = format!("{{{{{text}}}}}");
+    check_code(&code)?;
+    check_operators(&code)?;
     let expression =
         TRIAL.compile_expression(text).map_err(|error| format!("has {text:?}: {}", told(&error)))?;
     let mut nodes = BTreeSet::new();
@@ -217,6 +280,22 @@ pub(crate) fn check_expression(text: &str, scope: &Scope) -> Result<BTreeSet<Str
     Ok(nodes)
 }
 
+/// Filters and joins in code.
+fn operators(code: &str) -> usize {
+    code.matches(['|', '~', '+']).count()
+}
+
+/// Refuses an expression of too many filters and joins.
+pub(super) fn check_operators(text: &str) -> Result<(), String> {
+    let operators = operators(&code_of(text));
+    if operators > OPERATORS_MAX {
+        return Err(format!(
+            "must have at most {OPERATORS_MAX} filters and joins (| ~ +) in one expression, not {operators}"
+        ));
+    }
+    Ok(())
+}
+
 /// The same of all expressions within a text.
 pub(crate) fn check_text(text: &str, scope: &Scope) -> Result<BTreeSet<String>, String> {
     let mut nodes = BTreeSet::new();
@@ -247,21 +326,38 @@ pub(crate) fn check_payload(payload: &Payload, scope: &Scope) -> Result<BTreeSet
         return Ok(BTreeSet::new());
     }
     match payload {
-        Payload::Text(text) => check_text(text, scope),
+        Payload::Text(text) => {
+            let mut left = EXPRESSIONS_MAX;
+            let mut nodes = BTreeSet::new();
+            check_json(&Json::String(text.clone()), scope, &mut nodes, &mut left)?;
+            Ok(nodes)
+        }
         Payload::Json(json) => {
             let json: Json = serde_json::from_str(json).map_err(|error| format!("is not JSON: {error}"))?;
-            let mut nodes = BTreeSet::new();
-            check_json(&json, scope, &mut nodes)?;
+            let (mut nodes, mut left) = (BTreeSet::new(), EXPRESSIONS_MAX);
+            check_json(&json, scope, &mut nodes, &mut left)?;
             Ok(nodes)
         }
     }
 }
 
-fn check_json(json: &Json, scope: &Scope, nodes: &mut BTreeSet<String>) -> Result<(), String> {
+/// `left` is how many expressions there may still be.
+fn check_json(
+    json: &Json,
+    scope: &Scope,
+    nodes: &mut BTreeSet<String>,
+    left: &mut usize,
+) -> Result<(), String> {
     match json {
-        Json::String(text) => nodes.extend(check_text(text, scope)?),
-        Json::Array(items) => items.iter().try_for_each(|item| check_json(item, scope, nodes))?,
-        Json::Object(fields) => fields.values().try_for_each(|field| check_json(field, scope, nodes))?,
+        Json::String(text) => {
+            let many = || format!("must have at most {EXPRESSIONS_MAX} expressions");
+            *left = left.checked_sub(text.matches("{{").count()).ok_or_else(many)?;
+            nodes.extend(check_text(text, scope)?);
+        }
+        Json::Array(items) => items.iter().try_for_each(|item| check_json(item, scope, nodes, left))?,
+        Json::Object(fields) => {
+            fields.values().try_for_each(|field| check_json(field, scope, nodes, left))?;
+        }
         Json::Null | Json::Bool(_) | Json::Number(_) => {}
     }
     Ok(())
@@ -286,6 +382,7 @@ fn value_of(expression: &str, context: &Context) -> Result<Value, String> {
 
 /// Whether a condition holds.
 pub(crate) fn holds(expression: &str, context: &Context) -> Result<bool, String> {
+    context.check_work(&format!("{{{{{expression}}}}}"))?;
     value_of(expression, context).map(|value| value.is_true())
 }
 
@@ -326,6 +423,7 @@ pub(crate) fn render_payload(payload: &Payload, context: &Context) -> Result<Pay
     if !payload.as_str().contains("{{") {
         return Ok(payload.clone());
     }
+    context.check_work(payload.as_str())?;
     match payload {
         Payload::Text(text) => render_text(text, context).map(Payload::Text),
         Payload::Json(json) => {

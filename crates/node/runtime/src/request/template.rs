@@ -16,6 +16,7 @@ use tasklane_core::task::Payload;
 
 use super::error::FieldError;
 use super::limits::check_key;
+use super::render::check_operators;
 use super::task::TaskRequest;
 
 /// The longest template, in characters.
@@ -94,6 +95,7 @@ impl KeyTemplate {
             return Ok(Self(Kind::Text(text.to_owned())));
         }
         check_code(text)?;
+        check_operators(text)?;
         if code_of(text).split(|c| !is_name(c)).any(|word| word == "self") {
             return Err(format!("names \"self\", which is none of {}", FIELDS.join(", ")));
         }
@@ -206,7 +208,7 @@ fn is_name(c: char) -> bool {
 }
 
 /// What stands within {{ … }}, without what stands in quotes there.
-fn code_of(text: &str) -> String {
+pub(super) fn code_of(text: &str) -> String {
     let (mut code, mut inside, mut quote, mut before) = (String::new(), false, None, ' ');
     for c in text.chars() {
         match quote {
