@@ -224,6 +224,19 @@ json.dump({'answer': 6 * 7, 'args': sys.argv[1:]}, open(os.environ['TASKLANE_RES
     let shell = shell().await;
     let (finish, _) = run(&*shell, text("echo '{oops' > $TASKLANE_RESULT_FILE")).await;
     assert_eq!((failure(&finish).0, failure(&finish).2), ("result_invalid", RetryAdvice::Never));
+    // What some programs could not read is no result, and does not hang the task either.
+    for unreadable in ["1e999", r#""\ud800""#] {
+        let script = format!("printf '%s' '{unreadable}' > $TASKLANE_RESULT_FILE");
+        let (finish, _) = run(&*shell, text(&script)).await;
+        assert_eq!(
+            (failure(&finish).0, failure(&finish).2),
+            ("result_invalid", RetryAdvice::Never),
+            "{unreadable}"
+        );
+    }
+    let exact = "printf '%s' '{\"id\":123456789012345678901234567890}' > $TASKLANE_RESULT_FILE";
+    let (finish, _) = run(&*shell, text(exact)).await;
+    assert_eq!(finish.result.data, r#"{"id":123456789012345678901234567890}"#);
     let big = "yes 1234567890 | tr -d '\\n' | head -c 300000 > $TASKLANE_RESULT_FILE";
     let (finish, _) = run(&*shell, text(big)).await;
     assert_eq!(

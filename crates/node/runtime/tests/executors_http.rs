@@ -100,11 +100,29 @@ async fn text_is_sent_as_it_is() {
 }
 
 #[tokio::test]
+async fn numbers_are_sent_as_they_were_written() {
+    let mut server = Server::start("HTTP/1.1 204 No Content\r\n\r\n").await;
+    let payload = format!(
+        r#"{{"method":"POST","url":"{}","body":{{"id":123456789012345678901234567890}}}}"#,
+        server.url
+    );
+    run(&http(), tasklane_core::task::Payload::Json(payload)).await;
+    let request = server.requests.recv().await.unwrap();
+    assert!(request.ends_with("\r\n\r\n{\"id\":123456789012345678901234567890}"), "{request}");
+}
+
+#[tokio::test]
 async fn answers_become_results() {
     let json = "HTTP/1.1 200 OK\r\ncontent-type: application/json; charset=utf-8\r\ncontent-length: 9\r\n\r\n{\"a\": 1}\n";
     assert_eq!(get(json, value!({})).await.result.data, r#"{"a":1}"#);
     let finish = get(json, value!({"captureBody": false})).await;
     assert_eq!((finish.ending, finish.result.data.as_str()), (Ending::Success, ""));
+
+    let exact = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 37\r\n\r\n[123456789012345678901234567890, 2.5]";
+    assert_eq!(get(exact, value!({})).await.result.data, "[123456789012345678901234567890,2.5]");
+    // What some programs could not read as JSON is text.
+    let infinite = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 7\r\n\r\n[1e999]";
+    assert_eq!(get(infinite, value!({})).await.result.data, "\"[1e999]\"");
 
     let long = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 80\r\n\r\n\"xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx\"";
     let finish = get(long, value!({})).await;

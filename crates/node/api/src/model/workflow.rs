@@ -252,7 +252,7 @@ impl From<RunView> for WorkflowRun {
             workflow: run.workflow,
             status: StatusName(row.state.status),
             cancel_requested: row.state.cancel_requested,
-            input: AnyJson::from_json(&run.input.to_string()),
+            input: AnyJson::from_json(&run.input),
             metadata,
             request_id,
             takes_over: run.takes_over.map(|id| id.to_string()),

@@ -576,3 +576,23 @@ async fn metadata_is_a_parameter_with_a_name() {
     }
     server.close().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn json_that_some_cannot_read_is_refused_and_long_numbers_stay_exact() {
+    let server = Server::start().await;
+    let submit = |payload: &str| {
+        let body = format!(r#"{{"taskName":"t","taskType":"noop","payload":{payload}}}"#);
+        server.request("POST", "/api/v1/tasks").header("content-type", "application/json").body(body).send()
+    };
+    for payload in ["1e999", r#""\ud800""#, r#"{"\udc00":1}"#, "[-1e400]"] {
+        let problem = submit(payload).await.problem(422, "invalid_value", Some("payload"));
+        assert!(problem["detail"].as_str().unwrap().contains("every program can read"), "{problem}");
+    }
+    let exact = r#"{"id":123456789012345678901234567890,"small":-0.10}"#;
+    let submitted = submit(exact).await;
+    assert_eq!(submitted.status, 201, "{}", submitted.text);
+    let id = submitted.json()["taskId"].as_str().unwrap().to_owned();
+    let found = server.get(&format!("/api/v1/tasks/{id}")).await;
+    assert!(found.text.contains(exact), "{}", found.text);
+    server.close().await;
+}

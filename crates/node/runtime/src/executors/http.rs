@@ -16,7 +16,7 @@ use tasklane_ports::{Attempt, Execution, Executor, ExecutorError};
 use super::HttpOptions;
 use super::payload::{self, Fault, Given};
 pub(crate) use super::result::{failed, succeeded};
-use crate::request::too_deep;
+use crate::request::{check_readable, parse_exact, write_exact};
 
 /// Makes requests.
 #[derive(Clone, Debug)]
@@ -116,9 +116,9 @@ pub(super) fn read(payload: &Payload) -> Result<Order, Fault> {
     let body = match fields.any("body") {
         None => None,
         Some(Value::String(text)) => Some(text),
-        Some(json) => {
+        Some(_) => {
             headers.entry(CONTENT_TYPE).or_insert(HeaderValue::from_static("application/json"));
-            Some(json.to_string())
+            Some(json_body(payload))
         }
     };
     let expect_status = match fields.any("expectStatus") {
@@ -129,6 +129,12 @@ pub(super) fn read(payload: &Payload) -> Result<Order, Fault> {
     let capture_body = fields.boolean("captureBody")?.unwrap_or(true);
     fields.end("method, url, headers, body, expectStatus, captureBody")?;
     Ok(Order { method, url, headers, body, expect_status, capture_body })
+}
+
+/// The body of a payload that has one, with its numbers as they were written.
+fn json_body(payload: &Payload) -> String {
+    let whole = parse_exact(payload.as_str()).unwrap_or_default();
+    write_exact(&whole["body"])
 }
 
 fn status(value: &Value) -> Result<StatusCode, Fault> {
@@ -232,11 +238,11 @@ impl Request {
             });
         if json
             && !cut
-            && let Ok(value) = serde_json::from_slice::<Value>(&body)
-            && let value = value.to_string()
-            && !too_deep(&value)
+            && let Ok(text) = str::from_utf8(&body)
+            && check_readable(text).is_ok()
+            && let Ok(value) = parse_exact(text)
         {
-            return Ok((value, false));
+            return Ok((write_exact(&value), false));
         }
         let text = String::from_utf8_lossy(&body);
         let data = if text.is_empty() { String::new() } else { Value::from(text).to_string() };

@@ -10,7 +10,7 @@ use tasklane_core::task::{TaskError, TaskResult};
 use super::CommandOptions;
 use super::progress::open_plain;
 use crate::guard::{Ended, HowEnded};
-use crate::request::{JSON_DEPTH_MAX, too_deep};
+use crate::request::{JSON_DEPTH_MAX, check_readable, too_deep};
 
 /// An attempt that went well.
 pub(crate) fn succeeded(result: TaskResult) -> Finish {
@@ -63,6 +63,7 @@ pub(super) fn read_result(path: &Path, max: usize) -> Result<Option<String>, Tas
     if too_deep(text) {
         return Err(nested_too_deep());
     }
+    check_readable(text).map_err(|rule| TaskError::new("result_invalid", format!("the result {rule}")))?;
     Ok(Some(text.to_owned()))
 }
 

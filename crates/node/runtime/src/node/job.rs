@@ -26,7 +26,9 @@ use tasklane_workflow::{Job, JobLimit, JobLimits, ROOT, analysis_of, analyzed_by
 use tokio::time::Instant;
 
 use crate::clock;
-use crate::request::{Analysis, Analyzer, FieldError, RequestLimits, TaskRequest, Verdict, check_internal};
+use crate::request::{
+    Analysis, Analyzer, FieldError, RequestLimits, TaskRequest, Verdict, check_internal, parse_exact,
+};
 
 use super::registered::{Named, NamedError};
 use super::wholes::{
@@ -555,7 +557,7 @@ fn given(name: &str, view: &TaskView) -> Value {
     let body = row.body.as_deref();
     let payload = body.map(|body| match &body.payload {
         Payload::Text(text) => json!(text),
-        Payload::Json(json) => serde_json::from_str(json).unwrap_or_default(),
+        Payload::Json(json) => parse_exact(json).unwrap_or_default(),
     });
     let mut given = json!({
         "status": row.state.status.as_str(),
@@ -569,7 +571,7 @@ fn given(name: &str, view: &TaskView) -> Value {
         },
     });
     if let Some(result) = &view.result {
-        let data: Value = serde_json::from_str(&result.data).unwrap_or_default();
+        let data = parse_exact(&result.data).unwrap_or_default();
         given["result"] = json!({ "code": result.code, "message": result.message, "data": data });
     }
     if let Some(error) = &row.state.error {

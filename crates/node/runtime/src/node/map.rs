@@ -20,7 +20,8 @@ use tasklane_workflow::{Fan, Part};
 
 use crate::request::{
     Context, FieldError, MapRequest, Over, Scope, TaskRequest, canonical, check_count, check_unrendered,
-    code, payload_of, render_payload, render_texts, render_value, render_whole_texts,
+    code, parse_exact, payload_of, render_payload, render_texts, render_value, render_whole_texts,
+    write_exact,
 };
 
 use super::wholes::{
@@ -114,7 +115,7 @@ impl Node {
                     return Err(rule("must give a list".to_owned()).into());
                 };
                 check_count(items.len())?;
-                items_of(&items.iter().map(Value::to_string).collect::<Vec<_>>())?
+                items_of(&items.iter().map(write_exact).collect::<Vec<_>>())?
             }
             Over::Shards(count) => Each::Shards(count),
             Over::Workers => {
@@ -364,7 +365,7 @@ impl Mapped {
         let wrong = |message: String| TaskError::new("expression", message).bounded();
         let item = self.spec.each.item(index);
         let mut context = self.context.clone();
-        let value = serde_json::from_str(&item).map_err(|error| wrong(error.to_string()))?;
+        let value = parse_exact(&item).map_err(|error| wrong(error.to_string()))?;
         context.put("item", value);
         context.put("index", json!(index));
         context.put("total", json!(self.spec.each.len()));
@@ -400,7 +401,7 @@ impl Mapped {
             for ((index, _), view) in some.iter().zip(node.views(&ids).await?) {
                 let data = view.and_then(|view| view.result).map(|result| result.data).unwrap_or_default();
                 bytes += data.len();
-                results[*index] = serde_json::from_str(&data).unwrap_or_default();
+                results[*index] = parse_exact(&data).unwrap_or_default();
             }
         }
         Ok((bytes <= bytes_max).then_some(Value::Array(results)))
@@ -462,7 +463,7 @@ impl Mapped {
         self.parts.fan.ended(Part::Reduce, state.status == Status::Success);
         self.reduce = if state.status == Status::Success {
             let data = view.result.as_ref().map_or("", |result| &result.data);
-            Reduce::Done(serde_json::from_str(data).unwrap_or_default())
+            Reduce::Done(parse_exact(data).unwrap_or_default())
         } else {
             let why = state.error.as_ref().map_or("", |error| &error.message);
             Reduce::Failed(part_failed("part", REDUCE, state.status, why))
@@ -629,7 +630,7 @@ impl Drive for Mapped {
                 data.insert("resultsFrom".to_owned(), json!(format!("/api/v1/tasks/{}/parts", driver.id)))
             }
         };
-        let data = Value::Object(data).to_string();
+        let data = write_exact(&Value::Object(data));
         let failure = match (&self.reduce, &self.failure) {
             (Reduce::Failed(error), _) => Some(error.clone()),
             (_, failure) if self.parts.fan.has_failed() => {

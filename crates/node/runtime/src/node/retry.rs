@@ -3,10 +3,10 @@
 //! A task keeps the definition of its type that was registered when it was submitted, and a run that of its workflow. A
 //! retry goes by these unless it asks for the latest; it reports where a newer one is registered.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use serde_json::Map;
-use serde_json::value::RawValue;
+use serde_json::value::{RawValue, to_raw_value};
 use tasklane_core::id::{LaneId, Name, TaskId};
 use tasklane_core::status::Status;
 use tasklane_core::task::{Fingerprint, NewTask, Payload, TaskBody, TaskHead, TaskSpec, Unique};
@@ -300,11 +300,11 @@ impl Node {
 
 /// Lets a whole that runs again take over what succeeded before.
 fn take_over(payload: &mut Payload, earlier: TaskId) {
-    let Ok(mut fields) = serde_json::from_str::<Map<String, serde_json::Value>>(payload.as_str()) else {
+    let Ok(mut fields) = serde_json::from_str::<BTreeMap<String, Box<RawValue>>>(payload.as_str()) else {
         return;
     };
-    fields.insert("takesOver".to_owned(), serde_json::json!(earlier));
+    fields.insert("takesOver".to_owned(), to_raw_value(&earlier).expect("an id can be written"));
     // What had changed for the earlier one has not changed since.
     fields.remove("changed");
-    *payload = Payload::Json(serde_json::Value::Object(fields).to_string());
+    *payload = Payload::Json(serde_json::to_string(&fields).expect("JSON can be written"));
 }

@@ -16,7 +16,7 @@ use tasklane_core::task::{NewTask, Progress, TaskError, TaskRow};
 use tasklane_ports::{Attempt, Execution, Executor, ExecutorError, StoreError, TaskView};
 use tasklane_workflow::{Counts, End, Graph, NodeState, Run, Skip};
 
-use crate::request::{Context, FieldError, Operand, TaskRequest, Workflow, holds, node_request};
+use crate::request::{Context, FieldError, Operand, TaskRequest, Workflow, holds, node_request, parse_exact};
 
 use super::Node;
 use super::wholes::{
@@ -77,13 +77,14 @@ impl RunSpec {
         Ok(())
     }
 
-    pub(super) fn input(&self) -> Value {
+    /// What the run was given, as JSON.
+    pub(super) fn input(&self) -> String {
         #[derive(Deserialize)]
         struct Input {
-            input: Option<Value>,
+            input: Option<Box<RawValue>>,
         }
         let input: Option<Input> = serde_json::from_str(self.run.get()).ok();
-        input.and_then(|input| input.input).unwrap_or(Value::Null)
+        input.and_then(|input| input.input).map_or_else(|| "null".to_owned(), |input| input.get().to_owned())
     }
 }
 
@@ -126,7 +127,7 @@ impl RunNow {
             run: Run::new(Arc::clone(&workflow.graph), workflow.on_failure, Guards::ALL_ON),
             tasks: vec![None; workflow.nodes.len()],
             earlier: vec![None; workflow.nodes.len()],
-            input: Operand::new(spec.input()),
+            input: Operand::new(parse_exact(&spec.input()).unwrap_or_default()),
             takes_over: spec.takes_over,
             open: HashMap::new(),
             failure: None,
@@ -287,7 +288,7 @@ fn outcome(view: &TaskView) -> Value {
     let mut outcome = json!({ "status": state.status.as_str(), "taskId": view.row.id.to_string() });
     if let Some(result) = &view.result {
         outcome["result"] = json!({ "code": result.code, "message": result.message });
-        if let Ok(data) = serde_json::from_str::<Value>(&result.data) {
+        if let Ok(data) = parse_exact(&result.data) {
             outcome["result"]["data"] = data;
         }
     }

@@ -1,6 +1,5 @@
 //! Workflows: what is asked about them and their runs.
 
-use serde_json::Value;
 use serde_json::value::RawValue;
 use tasklane_core::id::{Name, TaskId};
 use tasklane_core::task::{TaskResult, TaskRow};
@@ -62,8 +61,8 @@ pub struct RunView {
     pub workflow: Option<String>,
     /// The run whose results it has taken over.
     pub takes_over: Option<TaskId>,
-    /// What it was given.
-    pub input: Value,
+    /// What it was given, as JSON.
+    pub input: String,
     /// How many nodes are where.
     pub counts: Counts,
     /// The nodes, in the order in which they were given.

@@ -9,6 +9,7 @@ use tasklane_core::id::Name;
 use tasklane_core::task::{Payload, TaskRow};
 
 use super::error::{FieldError, code};
+use super::exact;
 use super::json::{Ranged, read_json};
 use super::limits::{RequestLimits, check_internal};
 use super::registered::Registered;
@@ -78,7 +79,7 @@ impl Analyzer {
 
     /// The task that analyzes a result of another.
     pub(crate) fn request(&self, of: &TaskRow, given: &Value) -> Result<TaskRequest, FieldError> {
-        let payload = Payload::Json(given.to_string());
+        let payload = Payload::Json(exact::write(given));
         let name = format!("analyze {}", of.body.as_ref().map_or("", |body| &body.name));
         let name: String = name.chars().take(RequestLimits::TASK_NAME_LEN_MAX).collect();
         let task_type = Name::new(&format!("{}.analyzer", of.head.task_type));

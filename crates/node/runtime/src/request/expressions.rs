@@ -8,6 +8,7 @@ use tasklane_core::id::Name;
 use tasklane_core::task::{Payload, Webhook};
 
 use super::error::FieldError;
+use super::exact;
 use super::render::{self, Context, Scope};
 use super::task::TaskRequest;
 use super::workflow::RunRequest;
@@ -120,14 +121,14 @@ pub(crate) fn render_payload(
         return Ok(rendered);
     }
     Ok(match rendered {
-        Payload::Json(json) => match serde_json::from_str(&json) {
+        Payload::Json(json) => match exact::parse(&json) {
             Ok(Value::Object(mut fields)) => {
                 for name in text_fields(task_type.as_str()) {
                     if let Some(field) = fields.get_mut(*name) {
                         into_text(field);
                     }
                 }
-                Payload::Json(Value::Object(fields).to_string())
+                Payload::Json(exact::write(&Value::Object(fields)))
             }
             _ => Payload::Json(json),
         },
@@ -148,9 +149,14 @@ fn text_fields(task_type: &str) -> &'static [&'static str] {
 fn into_text(value: &mut Value) {
     match value {
         Value::Number(_) | Value::Bool(_) => *value = Value::String(value.to_string()),
+        Value::String(text) => {
+            if let Some(number) = exact::number(text) {
+                *value = Value::String(number.to_owned());
+            }
+        }
         Value::Array(items) => items.iter_mut().filter(|item| !is_nested(item)).for_each(into_text),
         Value::Object(fields) => fields.values_mut().filter(|field| !is_nested(field)).for_each(into_text),
-        Value::String(_) | Value::Null => {}
+        Value::Null => {}
     }
 }
 

@@ -8,6 +8,7 @@ use serde_json::value::RawValue;
 use tasklane_core::task::Payload;
 
 use super::error::{FieldError, code};
+use super::exact::check_readable;
 use super::expressions::{PART_NAMES, check_labels, check_texts, render_payload};
 use super::json::{Ranged, payload};
 use super::render::{self, Context, Scope};
@@ -134,6 +135,7 @@ fn items_of(raw: &RawValue) -> Result<Over, FieldError> {
     if let Ok(text) = serde_json::from_str::<String>(raw.get()) {
         return Ok(Over::Named(text));
     }
+    check_readable(raw.get()).map_err(|rule| FieldError::invalid("map.items", rule))?;
     let items: Vec<Box<RawValue>> = serde_json::from_str(raw.get())
         .map_err(|_| FieldError::invalid("map.items", "must be a list, or an expression that gives one"))?;
     check_count(items.len())?;

@@ -19,6 +19,7 @@ use tasklane_workflow::TriggerRule;
 
 use super::duration::{Positive, Span};
 use super::error::{FieldError, code};
+use super::exact::{self, check_readable};
 use super::fan::{FanOut, MapJson, PARTS_MAX};
 use super::flow::{ConcurrencyJson, RateJson, UniqueJson, objects};
 use super::task::{RetryRequest, TaskRequest};
@@ -57,7 +58,7 @@ pub fn canonical(json: &str) -> String {
             other => other,
         }
     }
-    serde_json::from_str(json).map_or_else(|_| json.to_owned(), |value| sorted(value).to_string())
+    exact::parse(json).map_or_else(|_| json.to_owned(), |value| exact::write(&sorted(value)))
 }
 
 /// A struct that is read from an object only. By itself serde would also take a list of its fields.
@@ -263,6 +264,7 @@ impl TaskJson {
 
 /// A JSON text becomes the text itself; everything else is kept as it was written.
 pub(super) fn payload(raw: &RawValue) -> Result<Payload, FieldError> {
+    check_readable(raw.get()).map_err(|rule| FieldError::invalid("payload", rule))?;
     if !raw.get().starts_with('"') {
         return Ok(Payload::Json(raw.get().to_owned()));
     }

@@ -8,6 +8,7 @@ mod analyzer;
 mod depth;
 mod duration;
 mod error;
+mod exact;
 mod expressions;
 mod fan;
 mod fingerprint;
@@ -28,6 +29,8 @@ pub use analyzer::{Analysis, Analyzer, Verdict};
 pub use depth::{JSON_DEPTH_MAX, too_deep};
 pub use duration::{Positive, Span, parse_span};
 pub use error::{FieldError, code};
+pub use exact::check_readable;
+pub(crate) use exact::{parse as parse_exact, write as write_exact};
 pub(crate) use expressions::{
     check_run_unrendered, check_unrendered, render_payload, render_texts, render_whole_texts,
 };

@@ -4,11 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde::Deserialize;
+use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use tasklane_core::id::Name;
 use tasklane_core::task::Payload;
 
 use super::error::{FieldError, code};
+use super::exact;
 use super::expressions::render_payload;
 use super::json::read_json;
 use super::limits::RequestLimits;
@@ -54,7 +56,7 @@ struct RegisteredJson {
     command: Option<Vec<String>>,
     script: Option<String>,
     python: Option<String>,
-    http: Option<Map<String, Value>>,
+    http: Option<Box<RawValue>>,
     env: Option<BTreeMap<String, String>>,
     cwd: Option<String>,
     payload_schema: Option<Value>,
@@ -73,7 +75,7 @@ impl Registered {
         let scope =
             Scope { names: BTreeSet::from(["metadata", "payload", "taskName"]), nodes: BTreeSet::new() };
         let field = field_of(&json);
-        render::check_payload(&Payload::Json(how.payload.to_string()), &scope)
+        render::check_payload(&Payload::Json(exact::write(&how.payload)), &scope)
             .map_err(|rule| FieldError::invalid(field, rule))?;
         let schema = json.payload_schema.map(|schema| {
             PayloadSchema::new(schema).map(Arc::new).map_err(|refused| refused.of("payloadSchema", ""))
@@ -97,26 +99,34 @@ impl Registered {
 
     /// What a task of this type is run as. The payload's check takes at most so many steps, or is refused for its cost.
     pub fn run_as(&self, request: &TaskRequest, steps_max: u64) -> Result<RunAs, FieldError> {
+        let not_json = |error| FieldError::invalid("payload", format!("is not JSON: {error}"));
         let given = match &request.payload {
             Payload::Text(text) => Value::String(text.clone()),
-            Payload::Json(json) => serde_json::from_str(json)
-                .map_err(|error| FieldError::invalid("payload", format!("is not JSON: {error}")))?,
+            Payload::Json(json) => exact::parse(json).map_err(not_json)?,
         };
         if let Some(schema) = &self.schema {
+            // To a schema, a long whole number is a number.
+            let plain = match &request.payload {
+                Payload::Text(text) => Value::String(text.clone()),
+                Payload::Json(json) => serde_json::from_str(json).map_err(not_json)?,
+            };
             let asks = format!("must be as the executor of {} asks: ", request.task_type);
-            schema.check(&given, steps_max).map_err(|refused| refused.of("payload", &asks))?;
+            schema.check(&plain, steps_max).map_err(|refused| refused.of("payload", &asks))?;
         }
         let mut context = Context::default();
         context.put("metadata", json!(request.metadata));
         context.put("taskName", json!(request.task_name));
         context.put("payload", given);
-        let template = Payload::Json(self.how.payload.to_string());
+        let template = Payload::Json(exact::write(&self.how.payload));
         let wrong = |rule| FieldError::invalid("payload", format!("does not fit its executor: {rule}"));
         let rendered = render_payload(&self.how.runs_as, &template, &context).map_err(wrong)?;
         let payload = if self.how.stdin {
-            let mut fields: Map<String, Value> = serde_json::from_str(rendered.as_str()).unwrap_or_default();
+            let mut fields: Map<String, Value> = match exact::parse(rendered.as_str()) {
+                Ok(Value::Object(fields)) => fields,
+                _ => Map::new(),
+            };
             fields.insert("stdin".to_owned(), json!(request.payload.as_str()));
-            Payload::Json(Value::Object(fields).to_string())
+            Payload::Json(exact::write(&Value::Object(fields)))
         } else {
             rendered
         };
@@ -174,11 +184,15 @@ fn how(json: &RegisteredJson) -> Result<How, FieldError> {
             let message = "must not be given together with http".to_owned();
             return Err(FieldError { field: (*field).to_owned(), code: code::CONFLICTING_FIELDS, message });
         }
+        let Ok(Value::Object(http)) = exact::parse(http.get()) else {
+            let message = "must be an object".to_owned();
+            return Err(FieldError { field: "http".to_owned(), code: code::WRONG_TYPE, message });
+        };
         if !http.get("url").is_some_and(Value::is_string) {
             let (field, message) = ("http.url".to_owned(), "is required".to_owned());
             return Err(FieldError { field, code: code::MISSING_FIELD, message });
         }
-        return Ok(How { runs_as: name("HTTP"), payload: Value::Object(http.clone()), stdin: false });
+        return Ok(How { runs_as: name("HTTP"), payload: Value::Object(http), stdin: false });
     }
     payload.extend(json.env.as_ref().map(|env| ("env".to_owned(), json!(env))));
     let (runs_as, field, program) = match (&json.command, &json.script, &json.python) {

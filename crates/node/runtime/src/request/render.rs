@@ -8,11 +8,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::panic::AssertUnwindSafe;
 use std::sync::LazyLock;
 
-use minijinja::value::{Serde, Value};
+use minijinja::value::{Serde, Value, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, UndefinedBehavior, filters, tests};
 use serde_json::Value as Json;
 use tasklane_core::task::Payload;
 
+use super::exact;
 use super::template::{Anything, check_code, code_of, told};
 
 /// The longest expression, in characters.
@@ -83,9 +84,54 @@ fn join(value: &Value, between: Option<String>) -> Result<String, Error> {
 }
 
 fn json_text(value: &Value) -> Result<String, Error> {
-    serde_json::to_string(value).map_err(|error| {
+    json_of(value).map(|json| exact::write(&json))
+}
+
+/// A value as JSON, with marks on long whole numbers.
+fn json_of(value: &Value) -> Result<Json, Error> {
+    let no_json = |error: serde_json::Error| {
         Error::new(ErrorKind::BadSerialization, "no JSON can be made of it").with_source(error)
-    })
+    };
+    match value.kind() {
+        ValueKind::Seq | ValueKind::Iterable => value.try_iter()?.map(|item| json_of(&item)).collect(),
+        ValueKind::Map => {
+            let fields = value.try_iter()?.map(|name| {
+                let field = json_of(&value.get_item(&name)?)?;
+                Ok((name.as_str().map_or_else(|| name.to_string(), str::to_owned), field))
+            });
+            fields.collect::<Result<serde_json::Map<_, _>, Error>>().map(Json::Object)
+        }
+        ValueKind::Number if value.is_integer() => {
+            let number = i128::try_from(value.clone())?;
+            let short =
+                i64::try_from(number).map(Json::from).or_else(|_| u64::try_from(number).map(Json::from));
+            Ok(short.unwrap_or_else(|_| Json::String(exact::mark(&number.to_string()))))
+        }
+        _ => serde_json::to_value(value).map_err(no_json),
+    }
+}
+
+/// JSON as expressions see it. They compute with whole numbers of up to 128 bits; what is longer is an error to whoever
+/// uses it.
+pub(super) fn value_of_json(json: Json) -> Value {
+    match json {
+        Json::String(text) => match exact::number(&text) {
+            Some(number) => number.parse::<i128>().map_or_else(
+                |_| {
+                    let rule =
+                        format!("cannot compute with {number}: it has more than 128 bits; send it as text");
+                    Value::from(Error::new(ErrorKind::InvalidOperation, rule))
+                },
+                Value::from,
+            ),
+            None => Value::from(text),
+        },
+        Json::Array(items) => items.into_iter().map(value_of_json).collect(),
+        Json::Object(fields) => {
+            Value::from_pairs(fields.into_iter().map(|(name, field)| (name, value_of_json(field))))
+        }
+        other => Value::from(Serde(other)),
+    }
 }
 
 /// A value within a text: texts as they are, all else as JSON.
@@ -119,7 +165,7 @@ pub(crate) struct Operand {
 impl Operand {
     pub(crate) fn new(json: Json) -> Self {
         let bytes = bytes(&json);
-        Self { value: Value::from(Serde(json)), bytes }
+        Self { value: value_of_json(json), bytes }
     }
 
     /// Several by name.
@@ -171,9 +217,10 @@ impl Context {
 
     /// All of it.
     pub(crate) fn json(&self) -> Json {
-        let pairs = self.0.iter().map(|(name, operand)| {
-            ((*name).to_owned(), serde_json::to_value(&operand.value).unwrap_or_default())
-        });
+        let pairs = self
+            .0
+            .iter()
+            .map(|(name, operand)| ((*name).to_owned(), json_of(&operand.value).unwrap_or_default()));
         Json::Object(pairs.collect())
     }
 
@@ -387,7 +434,7 @@ pub(crate) fn holds(expression: &str, context: &Context) -> Result<bool, String>
 }
 
 fn as_json(expression: &str, value: &Value) -> Result<Json, String> {
-    serde_json::to_value(value).map_err(|error| format!("{{{{ {expression} }}}} is no JSON: {error}"))
+    json_of(value).map_err(|error| format!("{{{{ {expression} }}}} is no JSON: {}", told(&error)))
 }
 
 /// A text with its expressions worked out.
@@ -427,7 +474,7 @@ pub(crate) fn render_payload(payload: &Payload, context: &Context) -> Result<Pay
     match payload {
         Payload::Text(text) => render_text(text, context).map(Payload::Text),
         Payload::Json(json) => {
-            let json: Json = serde_json::from_str(json).map_err(|error| format!("is not JSON: {error}"))?;
+            let json = exact::parse(json).map_err(|error| format!("is not JSON: {error}"))?;
             let mut room = TEXT_BYTES_MAX;
             Ok(payload_of(render_json(json, context, &mut room)?))
         }
@@ -437,8 +484,11 @@ pub(crate) fn render_payload(payload: &Payload, context: &Context) -> Result<Pay
 /// A JSON value as a payload: text as it is.
 pub(crate) fn payload_of(json: Json) -> Payload {
     match json {
-        Json::String(text) => Payload::Text(text),
-        json => Payload::Json(json.to_string()),
+        Json::String(text) => match exact::number(&text) {
+            Some(number) => Payload::Json(number.to_owned()),
+            None => Payload::Text(text),
+        },
+        json => Payload::Json(exact::write(&json)),
     }
 }
 

@@ -9,14 +9,15 @@ use std::collections::{BTreeMap, HashMap};
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
-use minijinja::value::{Object, Serde, Value};
+use minijinja::value::{Object, Value};
 use minijinja::{Environment, ErrorKind, UndefinedBehavior, filters, tests};
 use tasklane_core::id::Name;
 use tasklane_core::task::Payload;
 
 use super::error::FieldError;
+use super::exact;
 use super::limits::check_key;
-use super::render::check_operators;
+use super::render::{check_operators, value_of_json};
 use super::task::TaskRequest;
 
 /// The longest template, in characters.
@@ -255,8 +256,9 @@ impl KeySource<'_> {
             "namespace" => Value::from(self.namespace.as_str()),
             "payload" => match &request.payload {
                 Payload::Text(text) => Value::from(text.as_str()),
-                Payload::Json(json) => serde_json::from_str::<serde_json::Value>(json)
-                    .map_or(Value::UNDEFINED, |json| Value::from(Serde(without_nulls(json)))),
+                Payload::Json(json) => {
+                    exact::parse(json).map_or(Value::UNDEFINED, |json| value_of_json(without_nulls(json)))
+                }
             },
             "priority" => Value::from(request.priority.get()),
             "queue" => Value::from(request.queue.as_str()),

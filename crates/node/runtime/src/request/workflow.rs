@@ -13,6 +13,7 @@ use tasklane_workflow::{Graph, GraphError, NodeSpec, OnFailure, TriggerRule};
 
 use super::duration::Positive;
 use super::error::{FieldError, code};
+use super::exact::{self, check_readable};
 use super::expressions::{check_texts, check_unrendered, render_payload, render_texts};
 use super::fan::{MapRequest, Over, check_count};
 use super::json::{Object, canonical, read_json, read_node};
@@ -107,6 +108,9 @@ impl RunRequest {
             (None, _) => _ = Workflow::of(&json)?,
         }
         json.request_id.as_deref().map_or(Ok(()), check_request_id)?;
+        if let Some(input) = &json.input {
+            check_readable(input.get()).map_err(|rule| FieldError::invalid("input", rule))?;
+        }
         Ok(Self {
             request_id: json.request_id,
             workflow: json.workflow,
@@ -273,5 +277,5 @@ pub(crate) fn node_request(task: &TaskRequest, context: &Context) -> Result<Task
 fn items_of(json: Value) -> Result<Vec<String>, String> {
     let Value::Array(items) = json else { return Err("map.items does not give a list".to_owned()) };
     check_count(items.len()).map_err(|error| error.to_string())?;
-    Ok(items.iter().map(Value::to_string).collect())
+    Ok(items.iter().map(exact::write).collect())
 }

@@ -12,4 +12,5 @@ mod retries;
 mod schedules;
 mod support;
 mod tasks;
+mod values;
 mod workflows;

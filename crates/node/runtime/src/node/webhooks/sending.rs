@@ -18,7 +18,7 @@ use tasklane_ports::{Attempt, Execution, Executor, ExecutorError, StoreError, Ta
 
 use crate::clock;
 use crate::executors::http;
-use crate::request::{FieldError, TaskRequest, check_url};
+use crate::request::{FieldError, TaskRequest, check_url, parse_exact, write_exact};
 
 use super::super::{JOB_TYPE, MAP_TYPE, Node};
 use super::{ANSWER_WITHIN, Delivery, delivery_of, written};
@@ -112,7 +112,8 @@ impl Sending {
             Ok(secrets) => secrets,
             Err(error) => return unavailable(error),
         };
-        let body = json!({ "type": event, "timestamp": written(*at), "data": data }).to_string();
+        let body = json!({ "type": event, "timestamp": written(*at), "data": data });
+        let body = write_exact(&body);
         let now = clock::wall();
         let request = self
             .client
@@ -211,7 +212,7 @@ fn told(view: &TaskView) -> Value {
     });
     if let Some(result) = &view.result {
         let large = result.data.len() > RESULT_BYTES_MAX;
-        let value = if large { None } else { serde_json::from_str::<Value>(&result.data).ok() };
+        let value = if large { None } else { parse_exact(&result.data).ok() };
         data["result"] = json!({
             "code": result.code,
             "message": result.message,
