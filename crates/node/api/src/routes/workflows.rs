@@ -123,7 +123,7 @@ pub(crate) async fn start(
     key: IdempotencyKey,
     body: JsonBody,
 ) -> Result<Answered<RunStarted>, Problem> {
-    let mut request = RunRequest::from_json(&body.0)?;
+    let mut request = api.node.read_run(&body.0).await?;
     request.request_id = key.request_id(request.request_id)?;
     let started = api.node.start_run(&namespace, request).await?;
     let body = RunStarted { run_id: started.id.to_string(), duplicate: started.duplicate };

@@ -111,8 +111,7 @@ impl Node {
         replace: bool,
     ) -> Result<(Named, bool), NamedError> {
         check_internal("taskType", task_type)?;
-        let read = body.to_vec();
-        self.heavy(move || Analyzer::from_json(&read)).await?;
+        self.read_sent(body, Analyzer::from_json).await?;
         let put = self.put_named(analyzer_key(namespace, task_type), body, replace).await?;
         self.0.types.forget(namespace);
         Ok(put)

@@ -56,6 +56,9 @@ const NAMESPACES_MAX: usize = 1000;
 /// Steps of a check that are taken at once. One that takes more waits for its turn on another thread.
 const LIGHT_STEPS: u64 = 10_000;
 
+/// Bytes that are read at once.
+const LIGHT_BYTES: usize = 64 << 10;
+
 /// What is registered of the task types of a namespace.
 #[derive(Debug, Default)]
 pub(super) struct Types {
@@ -262,6 +265,19 @@ impl Node {
             }
             run_as => run_as,
         }
+    }
+
+    /// Reads what a client sent, a long text on a thread that drives nothing.
+    pub(super) async fn read_sent<T: Send + 'static>(
+        &self,
+        body: &[u8],
+        read: fn(&[u8]) -> Result<T, FieldError>,
+    ) -> Result<T, FieldError> {
+        if body.len() <= LIGHT_BYTES {
+            return read(body);
+        }
+        let body = body.to_vec();
+        self.heavy(move || read(&body)).await
     }
 
     /// Does what may take a tenth of a second on a thread that drives nothing, one after the other: requests that are

@@ -98,6 +98,11 @@ fn key_of(namespace: &Name, id: &Name) -> DocumentKey {
 }
 
 impl Node {
+    /// Reads a request for a run.
+    pub async fn read_run(&self, body: &[u8]) -> Result<RunRequest, FieldError> {
+        self.read_sent(body, RunRequest::from_json).await
+    }
+
     /// Puts a workflow. Answers it, and whether it is new. The same again changes nothing.
     pub async fn put_workflow(
         &self,
@@ -105,7 +110,7 @@ impl Node {
         id: &Name,
         body: &[u8],
     ) -> Result<(Named, bool), WorkflowError> {
-        let workflow = Workflow::from_json(body)?;
+        let workflow = self.read_sent(body, Workflow::from_json).await?;
         self.check_nodes(namespace, &workflow).await.map_err(refused)?;
         self.check_sent_nodes(namespace, &workflow).await.map_err(refused)?;
         self.put_named(key_of(namespace, id), body, true).await.map_err(WorkflowError::from)

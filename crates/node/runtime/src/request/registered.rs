@@ -72,8 +72,7 @@ impl Registered {
             return Err(FieldError::invalid("description", rule));
         }
         let how = how(&json)?;
-        let scope =
-            Scope { names: BTreeSet::from(["metadata", "payload", "taskName"]), nodes: BTreeSet::new() };
+        let scope = Scope { names: BTreeSet::from(["metadata", "payload", "taskName"]), ..Scope::default() };
         let field = field_of(&json);
         render::check_payload(&Payload::Json(exact::write(&how.payload)), &scope)
             .map_err(|rule| FieldError::invalid(field, rule))?;

@@ -149,6 +149,8 @@ pub(crate) struct Scope {
     pub(crate) names: BTreeSet<&'static str>,
     /// What may follow `nodes.`, where that is one of them.
     pub(crate) nodes: BTreeSet<String>,
+    /// What is stored was tried before.
+    pub(crate) is_stored: bool,
 }
 
 /// What expressions are worked out of.
@@ -306,6 +308,9 @@ pub(crate) fn check_expression(text: &str, scope: &Scope) -> Result<BTreeSet<Str
             }
             None => return Err("must say which node is meant, as in nodes.NAME.result.data".to_owned()),
         }
+    }
+    if scope.is_stored {
+        return Ok(nodes);
     }
     // Filters and tests are looked for when they are used.
     let never_right = [
@@ -525,7 +530,11 @@ mod render_tests {
     use super::*;
 
     fn scope() -> Scope {
-        Scope { names: BTreeSet::from(["input", "nodes"]), nodes: BTreeSet::from(["extract".to_owned()]) }
+        Scope {
+            names: BTreeSet::from(["input", "nodes"]),
+            nodes: BTreeSet::from(["extract".to_owned()]),
+            is_stored: false,
+        }
     }
 
     fn context() -> Context {

@@ -24,6 +24,8 @@ use super::webhook::{OF_TASKS, WebhookJson, webhooks};
 
 /// Nodes of a workflow.
 pub const NODES_MAX: usize = 10_000;
+/// Expressions of all nodes of a workflow.
+const EXPRESSIONS_MAX: usize = 20_000;
 /// The longest name of a node.
 const NAME_LEN_MAX: usize = 64;
 
@@ -105,7 +107,7 @@ impl RunRequest {
                 });
             }
             (Some(_), None) => {}
-            (None, _) => _ = Workflow::of(&json)?,
+            (None, _) => _ = Workflow::of(&json, false)?,
         }
         json.request_id.as_deref().map_or(Ok(()), check_request_id)?;
         if let Some(input) = &json.input {
@@ -137,15 +139,15 @@ impl Workflow {
             let message = "is not a known field: only a run has it".to_owned();
             return Err(FieldError { field: (*field).to_owned(), code: code::UNKNOWN_FIELD, message });
         }
-        Self::of(&json)
+        Self::of(&json, false)
     }
 
     /// Reads a workflow that was checked before, also if it is a request for a run.
     pub fn from_stored(json: &str) -> Result<Self, FieldError> {
-        Self::of(&read_json(json.as_bytes())?)
+        Self::of(&read_json(json.as_bytes())?, true)
     }
 
-    fn of(json: &RunJson) -> Result<Self, FieldError> {
+    fn of(json: &RunJson, is_stored: bool) -> Result<Self, FieldError> {
         let Some(raw) = &json.nodes else {
             let (field, message) = ("nodes".to_owned(), "is required, or workflow".to_owned());
             return Err(FieldError { field, code: code::MISSING_FIELD, message });
@@ -153,6 +155,11 @@ impl Workflow {
         if !(1..=NODES_MAX).contains(&raw.len()) {
             let rule = format!("must have 1 to {NODES_MAX} entries, not {}", raw.len());
             return Err(FieldError::invalid("nodes", rule));
+        }
+        let expressions: usize = raw.iter().map(|node| node.get().matches("{{").count()).sum();
+        if expressions > EXPRESSIONS_MAX {
+            let message = format!("must have at most {EXPRESSIONS_MAX} expressions, not {expressions}");
+            return Err(FieldError { field: "nodes".to_owned(), code: code::TOO_COSTLY, message });
         }
         let (mut specs, mut tasks) = (Vec::with_capacity(raw.len()), Vec::with_capacity(raw.len()));
         for (at, raw) in raw.iter().enumerate() {
@@ -173,8 +180,11 @@ impl Workflow {
         for (at, (task, when)) in tasks.into_iter().enumerate() {
             let below = |error: FieldError| error.below(&format!("nodes[{at}]"));
             let waits_for = graph.waits_for(at).iter().map(|&node| graph.name(node).to_owned());
-            let scope =
-                Scope { names: BTreeSet::from(["input", "nodes", "run"]), nodes: waits_for.collect() };
+            let scope = Scope {
+                names: BTreeSet::from(["input", "nodes", "run"]),
+                nodes: waits_for.collect(),
+                is_stored,
+            };
             let found = names_of(&task, when.as_deref(), &scope).map_err(below)?;
             let names = found.iter().filter_map(|name| graph.find(name)).collect();
             nodes.push(WorkflowNode { task, when, names });

@@ -103,6 +103,16 @@ fn expressions_that_would_be_too_much_work_are_refused() {
         assert_eq!((error.field.as_str(), error.code), ("command", "invalid_value"), "{error}");
         assert!(error.message.contains("at most"), "{error}");
     }
+    let node = json!({ "name": "a", "taskType": "ECHO", "payload": "{{input}}".repeat(999) });
+    let nodes: Vec<Value> = (0..21)
+        .map(|at| {
+            let mut node = node.clone();
+            node["name"] = json!(format!("n{at}"));
+            node
+        })
+        .collect();
+    let error = RunRequest::from_json(json!({ "nodes": nodes }).to_string().as_bytes()).unwrap_err();
+    assert_eq!((error.field.as_str(), error.code), ("nodes", "too_costly"), "{error}");
     let analyzer = json!({ "command": ["x", chain(21)] }).to_string();
     assert_eq!(Analyzer::from_json(analyzer.as_bytes()).unwrap_err().field, "command");
     let run = |argument: &str, len: usize| {
