@@ -398,10 +398,18 @@ async fn a_server_that_is_held_up_gives_its_lanes_to_others_and_can_be_ended() {
     until("a fair share again", fair).await;
 
     // A signal needs none of the threads that are held up.
-    let _held = HeldThreads::named("tokio-rt-worker", first.pid());
+    let held = HeldThreads::named("tokio-rt-worker", first.pid());
     let pid = rustix::process::Pid::from_child(&first.process);
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
-    until("the end", async || first.process.try_wait().unwrap()).await;
+    // It has ended when its first thread has; the others are there until they are no longer held.
+    let stat = format!("/proc/{}/stat", first.pid());
+    until("the end", async || {
+        let stat = std::fs::read_to_string(&stat).unwrap();
+        stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z')).then_some(())
+    })
+    .await;
+    drop(held);
+    assert!(!first.process.wait().unwrap().success());
     until("the second takeover", async || (owned(&other).await == 16).then_some(())).await;
 }
 

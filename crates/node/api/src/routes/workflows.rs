@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use tasklane_core::id::{Name, TaskId};
 use tasklane_ports::TaskFilter;
 use tasklane_runtime::node::{Cancel, Definition, Retry, RunView, WORKFLOW_TYPE};
-use tasklane_runtime::request::{FieldError, RunRequest, check_internal, check_key, code};
+use tasklane_runtime::request::{FieldError, check_internal, check_key, code};
 
 use crate::extract::{
     Closing, IdInPath, IdempotencyKey, JsonBody, NameInPath, Namespace, NoBody, NoParams, OptionalJsonBody,

@@ -1,7 +1,7 @@
 //! What users register by name: documents that are put, read, listed and removed; and task types among them.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tasklane_core::id::Name;
@@ -104,9 +104,16 @@ impl Types {
     }
 }
 
-/// The task types that are registered, as far as they were read, and until when that counts.
+/// The task types that are registered, as far as they were read, by namespace.
 #[derive(Debug, Default)]
-pub(super) struct TypeCache(Mutex<HashMap<Name, (Option<Instant>, Arc<Types>)>>);
+pub(super) struct TypeCache(Mutex<HashMap<Name, CachedTypes>>);
+
+#[derive(Debug)]
+struct CachedTypes {
+    /// `None` if they have changed since.
+    read_at: Option<Instant>,
+    types: Arc<Types>,
+}
 
 impl From<Document> for Named {
     fn from(document: Document) -> Self {
@@ -330,30 +337,34 @@ fn same(one: &[u8], other: &[u8]) -> bool {
 }
 
 impl TypeCache {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Name, CachedTypes>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn fresh(&self, namespace: &Name) -> Option<Arc<Types>> {
-        let cache = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (read_at, types) = cache.get(namespace)?;
-        read_at.is_some_and(|read_at| read_at.elapsed() < FRESH).then(|| Arc::clone(types))
+        let cache = self.lock();
+        let cached = cache.get(namespace)?;
+        cached.read_at.is_some_and(|read_at| read_at.elapsed() < FRESH).then(|| Arc::clone(&cached.types))
     }
 
     /// What was read last, however long ago.
     fn last(&self, namespace: &Name) -> Arc<Types> {
-        let cache = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        cache.get(namespace).map(|(_, types)| Arc::clone(types)).unwrap_or_default()
+        self.lock().get(namespace).map(|cached| Arc::clone(&cached.types)).unwrap_or_default()
     }
 
     fn keep(&self, namespace: &Name, types: Arc<Types>) -> Arc<Types> {
-        let mut cache = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut cache = self.lock();
         if cache.len() >= NAMESPACES_MAX {
             cache.clear();
         }
-        cache.insert(namespace.clone(), (Some(Instant::now()), Arc::clone(&types)));
+        let cached = CachedTypes { read_at: Some(Instant::now()), types: Arc::clone(&types) };
+        cache.insert(namespace.clone(), cached);
         types
     }
 
     pub(super) fn forget(&self, namespace: &Name) {
-        if let Some((read_at, _)) = self.0.lock().unwrap_or_else(PoisonError::into_inner).get_mut(namespace) {
-            *read_at = None;
+        if let Some(cached) = self.lock().get_mut(namespace) {
+            cached.read_at = None;
         }
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use tasklane_core::guard::Guards;
 use tasklane_core::id::TaskId;
 use tasklane_core::message::{Dispatch, Finish};

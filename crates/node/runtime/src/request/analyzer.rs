@@ -91,7 +91,7 @@ impl Analyzer {
         match &self.how {
             How::Type(task_type) => request.task_type = task_type.clone(),
             How::Registered(registered) => {
-                request.run_as = Some(registered.run_as(&request, CHECK_STEPS_MAX)?)
+                request.run_as = Some(registered.run_as(&request, CHECK_STEPS_MAX)?);
             }
         }
         Ok(request)

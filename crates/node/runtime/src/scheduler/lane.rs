@@ -90,6 +90,8 @@ pub(super) struct LaneDriver {
     has_company: bool,
     /// A grant was asked for, and no answer has come yet.
     acquiring: bool,
+    /// The grant is held by the answer to that, and no view has shown it yet: one without it is older.
+    unshown: bool,
     /// The last that was told of the lane, as its owner.
     told: Option<EventPlace>,
     /// The lane is owned here, for others.
@@ -131,6 +133,7 @@ impl LaneDriver {
             shares: Arc::default(),
             has_company: false,
             acquiring: false,
+            unshown: false,
             told: None,
             owned: Arc::clone(&end.owned),
             turns: Arc::clone(&end.turns),
@@ -195,6 +198,7 @@ impl LaneDriver {
                     self.drive(Input::Granted(false));
                 }
                 self.token = token;
+                self.unshown = false;
                 // What was seen before is judged anew, now that there is a session to own lanes with.
                 self.on_view();
             }
@@ -260,8 +264,9 @@ impl LaneDriver {
             self.drive(Input::Wanted(self.share() == Some(session)));
         }
         if view.grants.get(&self.lane) == Some(&session) {
+            self.unshown = false;
             self.drive(Input::Granted(true));
-        } else if view.members.contains_key(&session) {
+        } else if view.members.contains_key(&session) && !self.unshown {
             self.drive(Input::Granted(false));
         }
     }
@@ -334,6 +339,7 @@ impl LaneDriver {
             Done::Acquired(granted) => {
                 self.acquiring = false;
                 if granted {
+                    self.unshown = true;
                     self.drive(Input::Granted(true));
                 }
             }
@@ -383,6 +389,7 @@ impl LaneDriver {
                 });
             }
             Effect::Release => {
+                self.unshown = false;
                 let Some(token) = self.token.clone() else { return };
                 let coordinator = Arc::clone(&self.parts.coordinator);
                 self.job(async move {

@@ -49,7 +49,7 @@ pub(super) async fn run(
         // While a lane is held up, others are to have it.
         let mut held_up = told.held_up.clone();
         tokio::select! {
-            _ = held_up.wait_for(Option::is_none) => {}
+            () = async { _ = held_up.wait_for(Option::is_none).await } => {}
             () = shutdown.cancelled() => return,
         }
         let session = SessionId::from_random(rand::random());

@@ -3,8 +3,9 @@
 use serde_json::{Value, json};
 use tasklane_core::status::Status;
 use tasklane_core::task::Payload;
+use tasklane_core::time::Timestamp;
 use tasklane_runtime::node::RunView;
-use tasklane_runtime::request::{Analyzer, Registered, RunRequest, TaskRequest};
+use tasklane_runtime::request::{Analyzer, PreviewRequest, Registered, RunRequest, TaskRequest};
 
 use crate::support::{System, default_namespace, name, request};
 use crate::workflows::{echo, node, view};
@@ -126,4 +127,16 @@ fn expressions_that_would_be_too_much_work_are_refused() {
     assert_eq!(run("{{ payload.text | upper | length }}", 200_000), Ok(()));
     let error = run(&many, 200_000).unwrap_err();
     assert!(error.field == "payload" && error.message.contains("16777216 bytes"), "{error}");
+}
+
+#[test]
+fn the_rarest_times_are_looked_for_within_bounds() {
+    // The fifth Monday of a February comes every 28 years, and in this zone the clocks change twice in each.
+    let rare = json!({ "cron": "0 0 * 2 MON#5", "timezone": "America/New_York", "count": 1000 }).to_string();
+    let now = Timestamp::from_millis(1_800_000_000_000);
+    let preview = PreviewRequest::from_json(rare.as_bytes()).unwrap().preview(now).unwrap();
+    assert!((100..1000).contains(&preview.all.len()), "{}", preview.all.len());
+    let never = json!({ "cron": "0 0 30 2 *", "timezone": "America/New_York", "count": 1000 }).to_string();
+    let error = PreviewRequest::from_json(never.as_bytes()).unwrap().preview(now).unwrap_err();
+    assert_eq!((error.field.as_str(), error.code), ("cron", "invalid_value"), "{error}");
 }

@@ -112,15 +112,6 @@ fn is_schema(value: &Value) -> bool {
 fn check_own_ids(schema: &Value) -> Result<(), Refused> {
     let is_old = schema.get("$schema").and_then(Value::as_str).is_some_and(|uri| uri.contains("draft-04"));
     let id = if is_old { "id" } else { "$id" };
-    fn has_id(value: &Value, id: &str) -> bool {
-        match value {
-            Value::Object(fields) => {
-                fields.get(id).is_some_and(Value::is_string) || fields.values().any(|field| has_id(field, id))
-            }
-            Value::Array(items) => items.iter().any(|item| has_id(item, id)),
-            _ => false,
-        }
-    }
     let below = match schema {
         Value::Object(fields) => fields.values().any(|field| has_id(field, id)),
         _ => false,
@@ -129,4 +120,14 @@ fn check_own_ids(schema: &Value) -> Result<(), Refused> {
         return Err(Refused::Invalid(format!("must have {id} at its top only; name its parts in $defs")));
     }
     Ok(())
+}
+
+fn has_id(value: &Value, id: &str) -> bool {
+    match value {
+        Value::Object(fields) => {
+            fields.get(id).is_some_and(Value::is_string) || fields.values().any(|field| has_id(field, id))
+        }
+        Value::Array(items) => items.iter().any(|item| has_id(item, id)),
+        _ => false,
+    }
 }
