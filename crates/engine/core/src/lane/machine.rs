@@ -236,6 +236,8 @@ pub(super) enum Timer {
     QueueRate(Handle),
     /// A worker that was asked for room must have answered.
     Answer(Handle),
+    /// A worker that has joined must have answered the greeting.
+    Greeting(Handle),
 }
 
 impl Lane {

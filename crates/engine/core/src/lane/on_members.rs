@@ -29,9 +29,8 @@ impl Lane {
                     }
                 }
                 self.reserve_worker(handle);
-                // Makes the epoch known, so that credit comes without waiting for a heartbeat.
                 if self.loading.is_complete() {
-                    self.withdraw_demand(handle);
+                    self.greet(handle);
                 }
             }
         }
@@ -70,6 +69,7 @@ impl Lane {
             self.lose_with_worker(entry);
         }
         self.end_asking(worker);
+        self.end_greeting(worker);
         for (_, queue) in &mut self.queues {
             if let Some(turn) = queue.turns.get_mut(worker) {
                 *turn = 0;

@@ -38,6 +38,7 @@ impl Lane {
                     self.refresh_active(queue);
                 }
                 Timer::Answer(worker) => self.on_no_answer(worker),
+                Timer::Greeting(worker) => self.on_greeting_due(worker),
             }
         }
         if self.now >= self.next_sweep {

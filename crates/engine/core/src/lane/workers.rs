@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, VecDeque};
+use std::time::Duration;
 
 use indexmap::IndexSet;
 use rustc_hash::FxBuildHasher;
@@ -62,6 +63,10 @@ pub(super) enum Standing {
 
 /// Workers asked at once for a single task; for more tasks, as many as there are tasks.
 const ASKED_MIN: usize = 4;
+/// A greeting that is not answered is said again after this long, then after twice as long, …
+const GREET_AFTER: Duration = Duration::from_millis(20);
+/// … up to here; after that a heartbeat of the worker does as well.
+const GREET_AFTER_MAX: Duration = Duration::from_secs(1);
 /// The most that a worker is asked for.
 const WANTED_MAX: usize = 1 << 14;
 /// Queues that are counted for it, …
@@ -78,6 +83,8 @@ pub(super) struct Worker {
     pub(super) descriptor: Option<WorkerDescriptor>,
     /// It has answered under this owner's epoch, so that its credit counts.
     pub(super) confirmed: bool,
+    /// When it is greeted again if it has not answered until then, and how long that is after the last time.
+    greet_again: Option<(Timestamp, Duration)>,
     /// The last dispatch number used.
     pub(super) last_k: DispatchNo,
     /// The highest one that may be used.
@@ -121,6 +128,7 @@ impl Worker {
             session,
             descriptor: None,
             confirmed: false,
+            greet_again: None,
             last_k: DispatchNo(0),
             credit: DispatchNo(0),
             skipped: Vec::new(),
@@ -372,6 +380,35 @@ impl Lane {
         }
         self.tell(worker, ToWorker::Demand { wanted, up_to });
         self.refresh_worker(worker);
+    }
+
+    /// Makes the epoch known to a worker, so that credit comes without waiting for its heartbeat. It has just joined, and may
+    /// not be connected yet: what is sent too early is lost.
+    pub(super) fn greet(&mut self, worker: Handle) {
+        self.end_greeting(worker);
+        self.greet_after(worker, GREET_AFTER);
+    }
+
+    /// A greeting has had its time. It may have been answered.
+    pub(super) fn on_greeting_due(&mut self, worker: Handle) {
+        let Some((_, pause)) = self.workers[worker].greet_again.take() else { return };
+        if !self.workers[worker].confirmed && pause < GREET_AFTER_MAX {
+            self.greet_after(worker, pause * 2);
+        }
+    }
+
+    fn greet_after(&mut self, worker: Handle, pause: Duration) {
+        self.withdraw_demand(worker);
+        let at = self.now + pause;
+        self.workers[worker].greet_again = Some((at, pause));
+        self.timers.insert((at, Timer::Greeting(worker)));
+    }
+
+    /// Nobody waits for the answer to a greeting any more.
+    pub(super) fn end_greeting(&mut self, worker: Handle) {
+        if let Some((at, _)) = self.workers[worker].greet_again.take() {
+            self.timers.remove(&(at, Timer::Greeting(worker)));
+        }
     }
 
     /// The lane has no work for a worker that was asked. Also makes the owner's epoch known.

@@ -107,6 +107,34 @@ fn a_cancelled_task_whose_guard_was_killed_is_cancelled() {
     assert_eq!(lane.attempts(id), [AttemptOutcome::Lost]);
 }
 
+/// Its connection came later than it did: it got nothing before its first heartbeat, two seconds after all others.
+#[test]
+fn a_worker_whose_greeting_was_lost_is_greeted_again() {
+    let lane = Story::new();
+    lane.lose_messages(true);
+    let worker = lane.worker("w1", 2);
+    let id = lane.submit(task());
+    lane.advance_millis(19);
+    lane.lose_messages(false);
+    assert!(worker.takes().is_empty());
+    lane.advance_millis(1);
+    assert_eq!(worker.takes(), [id]);
+}
+
+#[test]
+fn a_worker_that_never_answers_is_not_greeted_for_ever() {
+    let lane = Story::new();
+    lane.lose_messages(true);
+    let worker = lane.worker("w1", 2);
+    let id = lane.submit(task());
+    lane.advance(10);
+    lane.lose_messages(false);
+    lane.advance(10);
+    assert!(worker.takes().is_empty());
+    worker.beats();
+    assert_eq!(worker.takes(), [id]);
+}
+
 #[test]
 fn a_task_that_is_handed_back_goes_elsewhere_under_a_new_number() {
     let lane = Story::new();
