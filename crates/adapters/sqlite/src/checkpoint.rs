@@ -11,12 +11,15 @@
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::Duration;
 
 use rusqlite::Connection;
 use rusqlite::hooks::Wal;
 use rusqlite::wal::CheckpointMode;
+
+use crate::log_mark::LogMark;
+use crate::presence::{LOOK_EVERY, Presence};
 
 /// The copier starts when the log has grown by this many frames of 4 KiB since it last did.
 const STEP_FRAMES: u32 = 4 << 10;
@@ -40,6 +43,10 @@ pub(crate) struct Checkpoints {
 
 #[derive(Debug, Default)]
 struct Shared {
+    /// Where the length is noted.
+    mark: Option<LogMark>,
+    /// Something was removed that is still to be read in the log.
+    erase: AtomicBool,
     /// Length of the log after the last transaction.
     frames: AtomicU32,
     /// The copier is so close behind that the writer can do the rest.
@@ -53,9 +60,9 @@ pub(crate) struct Copier {
     shared: Arc<Shared>,
 }
 
-pub(crate) fn checkpoints() -> (Checkpoints, Copier) {
+pub(crate) fn checkpoints(mark: Option<LogMark>) -> (Checkpoints, Copier) {
     let (send, wake) = sync_channel(1);
-    let shared = Arc::new(Shared::default());
+    let shared = Arc::new(Shared { mark, ..Shared::default() });
     let copier = Copier { wake, shared: Arc::clone(&shared) };
     (Checkpoints { wake: send, shared, wake_at: Cell::new(STEP_FRAMES) }, copier)
 }
@@ -70,9 +77,16 @@ impl Checkpoints {
         }))
     }
 
-    /// After a transaction. A checkpoint that fails is tried again at the next step.
-    pub(crate) fn on_commit(&self, conn: &Connection) {
+    /// After a transaction, which may have removed something for good. A checkpoint that fails is tried again at the next
+    /// step.
+    pub(crate) fn on_commit(&self, conn: &Connection, erased: bool) {
         let frames = self.shared.frames.load(Ordering::Relaxed);
+        if let Some(mark) = &self.shared.mark {
+            mark.note(frames);
+        }
+        if erased {
+            self.shared.erase.store(true, Ordering::Relaxed);
+        }
         let wake_at = self.wake_at.get();
         let grown = frames >= wake_at;
         if grown {
@@ -84,36 +98,79 @@ impl Checkpoints {
             self.wake_at.set(STEP_FRAMES);
         }
         if grown && frames > CUT_FRAMES {
-            cut(conn);
+            self.shared.cut(conn);
         } else if self.shared.nearly_done.swap(false, Ordering::Relaxed) {
             let _ = conn.wal_checkpoint_v2(None::<&str>, CheckpointMode::PASSIVE);
         }
     }
 }
 
-/// Waits for readers, copies everything and cuts the log off.
-fn cut(conn: &Connection) {
-    let patience = conn.query_row("PRAGMA busy_timeout", [], |row| row.get::<_, i64>(0));
-    let _ = conn.busy_timeout(CUT_WAIT);
-    let _ = conn.wal_checkpoint_v2(None::<&str>, CheckpointMode::TRUNCATE);
-    if let Ok(patience) = patience {
-        let _ = conn.busy_timeout(Duration::from_millis(patience.cast_unsigned()));
+impl Shared {
+    /// Waits for readers, copies everything and cuts the log off, which it answers.
+    fn cut(&self, conn: &Connection) -> bool {
+        if let Some(mark) = &self.mark {
+            mark.forget();
+        }
+        let is_cut = cut(conn);
+        if let Some(mark) = &self.mark {
+            mark.was_cut();
+        }
+        is_cut
     }
 }
 
+/// Waits for readers, copies everything and cuts the log off, which it answers.
+fn cut(conn: &Connection) -> bool {
+    let patience = conn.query_row("PRAGMA busy_timeout", [], |row| row.get::<_, i64>(0));
+    let _ = conn.busy_timeout(CUT_WAIT);
+    let is_cut =
+        conn.wal_checkpoint_v2(None::<&str>, CheckpointMode::TRUNCATE).is_ok_and(|(left, _)| left == 0);
+    if let Ok(patience) = patience {
+        let _ = conn.busy_timeout(Duration::from_millis(patience.cast_unsigned()));
+    }
+    is_cut
+}
+
 impl Copier {
-    /// Runs until the writer is gone.
-    pub(crate) fn run(&self, conn: &Connection) {
-        while self.wake.recv().is_ok() {
-            for _ in 0..ROUNDS_MAX {
-                let Ok((_, copied)) = conn.wal_checkpoint_v2(None::<&str>, CheckpointMode::PASSIVE) else {
-                    break;
-                };
-                let frames = self.shared.frames.load(Ordering::Relaxed);
-                if frames.saturating_sub(u32::try_from(copied).unwrap_or(0)) <= REST_FRAMES {
-                    self.shared.nearly_done.store(true, Ordering::Relaxed);
-                    break;
-                }
+    /// Runs until the writer is gone. It also looks after the files while nothing is written to them.
+    pub(crate) fn run(&self, conn: &Connection, presence: &Presence) {
+        loop {
+            match self.wake.recv_timeout(LOOK_EVERY) {
+                Ok(()) => self.copy(conn),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+            self.erase(conn);
+            // It has told what it found; those who write are told by their own look.
+            let _ = presence.check();
+            presence.look_for_room();
+        }
+        if let Some(mark) = &self.shared.mark {
+            mark.close();
+        }
+    }
+
+    /// What was removed is overwritten in the database by then, but pages of before that lie in the log. Most of it is
+    /// copied beside the writer, so that this keeps it waiting for moments.
+    fn erase(&self, conn: &Connection) {
+        if self.shared.erase.swap(false, Ordering::Relaxed) {
+            self.copy(conn);
+            if !self.shared.cut(conn) {
+                // Somebody reads in it: at the next look.
+                self.shared.erase.store(true, Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn copy(&self, conn: &Connection) {
+        for _ in 0..ROUNDS_MAX {
+            let Ok((_, copied)) = conn.wal_checkpoint_v2(None::<&str>, CheckpointMode::PASSIVE) else {
+                break;
+            };
+            let frames = self.shared.frames.load(Ordering::Relaxed);
+            if frames.saturating_sub(u32::try_from(copied).unwrap_or(0)) <= REST_FRAMES {
+                self.shared.nearly_done.store(true, Ordering::Relaxed);
+                break;
             }
         }
     }
@@ -138,14 +195,18 @@ mod tests {
         let options = Options::new(folder.path().join("tasklane.db"));
         let mut writer = open_first(&options).unwrap();
         let copier_conn = open_checkpointer(&options).unwrap();
-        let (checkpoints, copier) = checkpoints();
+        let (checkpoints, copier) = checkpoints(None);
         checkpoints.watch(&mut writer).unwrap();
-        let copying = std::thread::spawn(move || copier.run(&copier_conn));
+        let copying = std::thread::spawn(move || {
+            while copier.wake.recv().is_ok() {
+                copier.copy(&copier_conn);
+            }
+        });
         let (mut largest, mut written) = (0, 0);
         while written < 20 * STEP_FRAMES {
             grow(&writer, 100);
             written += 100;
-            checkpoints.on_commit(&writer);
+            checkpoints.on_commit(&writer, false);
             largest = largest.max(checkpoints.shared.frames.load(Ordering::Relaxed));
         }
         assert!(largest < 10 * STEP_FRAMES, "{largest} frames");

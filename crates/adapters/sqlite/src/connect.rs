@@ -1,11 +1,10 @@
-//! Opening the file: its lock, its connections and their settings.
+//! Opening the file: its connections and their settings.
 
-use std::fs::{File, TryLockError};
-use std::io::{ErrorKind, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rusqlite::config::DbConfig;
+use rusqlite::wal::CheckpointMode;
 use rusqlite::{Connection, OpenFlags};
 use tasklane_ports::StoreError;
 
@@ -17,7 +16,7 @@ use crate::signals::Signals;
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The database file. Its folder is made if it is not there; beside it lie `<file>-wal`, `<file>-shm` and
-    /// `<file>.lock`.
+    /// `<file>.lock`. All of them are for their owner alone to read.
     pub path: PathBuf,
     /// What an acknowledged write survives. Default: [`Durability::Full`].
     pub durability: Durability,
@@ -54,70 +53,15 @@ pub enum Durability {
     Relaxed,
 }
 
-/// Kept while any connection is open. A second process is told who has it.
-#[derive(Debug)]
-pub(crate) struct FileLock {
-    // The lock ends with the file's last descriptor, however the process ends.
-    _file: File,
-}
-
 /// How long to wait for a foreign program (a backup, the `sqlite3` shell) that holds SQLite's own lock.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// A log that grew larger than this is cut back to it when it starts anew.
 const WAL_BYTES_KEPT: u64 = 128 << 20;
 const PAGE_BYTES: u64 = 4096;
+/// A file of an earlier version that is no larger is rewritten at the start, in about a second.
+const REWRITTEN_MAX: u64 = 64 << 20;
 const WRITER_CACHE_KIB: i64 = 16 << 10;
 const READER_CACHE_KIB: i64 = 8 << 10;
-
-/// Makes the folder, takes the lock.
-pub(crate) fn lock(path: &Path) -> Result<FileLock, StoreError> {
-    let refused = |what: &str, error: &std::io::Error| StoreError::Refused {
-        reason: format!("cannot {what} {}: {error}", path.display()),
-    };
-    if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-        std::fs::create_dir_all(folder).map_err(|error| refused("make the folder of", &error))?;
-    }
-    // Made here if it is not there, so that two names of one file come to the same lock. One that is there is not even
-    // opened: closing it again would end the locks that SQLite has on it, were it in use in this process.
-    match File::options().write(true).create_new(true).open(path) {
-        Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(refused("create", &error)),
-        Ok(_) | Err(_) => {}
-    }
-    let real = path.canonicalize().map_err(|error| refused("find", &error))?;
-    let mut name = real.into_os_string();
-    name.push(".lock");
-    let mut file = File::options()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(&name)
-        .map_err(|error| refused("open the lock file of", &error))?;
-    match file.try_lock() {
-        Ok(()) => {}
-        Err(TryLockError::WouldBlock) => {
-            let mut holder = String::new();
-            let _ = file.read_to_string(&mut holder);
-            let holder = match holder.trim() {
-                "" => "another process".to_owned(),
-                pid => format!("process {pid}"),
-            };
-            return Err(StoreError::Refused {
-                reason: format!(
-                    "{} is in use by {holder}, and one process at a time may use it. Stop that one, or give this \
-                     one a file of its own; several servers can share a store of another kind",
-                    path.display()
-                ),
-            });
-        }
-        Err(TryLockError::Error(error)) => return Err(refused("lock", &error)),
-    }
-    // Only for the message above: a lock without it is as good.
-    let _ = file.set_len(0);
-    let _ = file.rewind();
-    let _ = write!(file, "{}", std::process::id());
-    Ok(FileLock { _file: file })
-}
 
 /// What all connections that ask questions have in common.
 fn set_up(conn: &Connection) -> rusqlite::Result<()> {
@@ -142,7 +86,39 @@ pub(crate) fn open_first(options: &Options) -> Result<Connection, StoreError> {
     set_up(&conn).map_err(failed)?;
     migrate(&conn).map_err(in_file)?;
     set_writer(&conn, options)?;
+    open_log(&conn)?;
     Ok(conn)
+}
+
+/// Rewrites a file that an earlier version has made, so that it can shrink and holds nothing of what was removed. Where
+/// that takes too long for a start: how to do it.
+pub(crate) fn does_not_shrink(conn: &Connection, path: &Path) -> Result<Option<String>, StoreError> {
+    if number(conn, "PRAGMA auto_vacuum")? != 0 {
+        return Ok(None);
+    }
+    let bytes = number(conn, "PRAGMA page_count")?.unsigned_abs() * PAGE_BYTES;
+    let path = path.display();
+    if bytes <= REWRITTEN_MAX {
+        match conn.execute_batch("PRAGMA auto_vacuum = INCREMENTAL; VACUUM") {
+            Ok(()) => {
+                // What the file was lies in the log, and what it is.
+                let _ = conn.wal_checkpoint_v2(None::<&str>, CheckpointMode::TRUNCATE);
+                tracing::info!(%path, bytes, "the file of an earlier version was rewritten: from now on it can shrink");
+                return Ok(None);
+            }
+            Err(error) => {
+                tracing::warn!(%path, %error, "the file of an earlier version could not be rewritten")
+            }
+        }
+    }
+    Ok(Some(format!(
+        "{path} was made by an earlier version: it does not shrink, and what was removed before can be read in it. To \
+         rewrite it once, stop the server and run: sqlite3 {path} 'PRAGMA auto_vacuum = INCREMENTAL; VACUUM'"
+    )))
+}
+
+fn number(conn: &Connection, sql: &str) -> Result<i64, StoreError> {
+    conn.query_row(sql, [], |row| row.get(0)).map_err(failed)
 }
 
 /// Opens the writer's connection again after something went badly wrong with it.
@@ -160,6 +136,7 @@ pub(crate) fn open_reader(options: &Options) -> Result<Connection, StoreError> {
     set_up(&conn).map_err(failed)?;
     conn.pragma_update(None, "cache_size", -READER_CACHE_KIB).map_err(failed)?;
     conn.set_prepared_statement_cache_capacity(64);
+    open_log(&conn)?;
     Ok(conn)
 }
 
@@ -168,7 +145,13 @@ pub(crate) fn open_checkpointer(options: &Options) -> Result<Connection, StoreEr
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let conn = Connection::open_with_flags(&options.path, flags).map_err(failed)?;
     set_synchronous(&conn, options.durability)?;
+    open_log(&conn)?;
     Ok(conn)
+}
+
+/// A connection opens the log with its first question. Asked now, so that all of them have the same one.
+fn open_log(conn: &Connection) -> Result<(), StoreError> {
+    conn.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(())).map_err(failed)
 }
 
 fn set_writer(conn: &Connection, options: &Options) -> Result<(), StoreError> {
@@ -189,6 +172,8 @@ fn set_writer(conn: &Connection, options: &Options) -> Result<(), StoreError> {
     conn.pragma_update(None, "journal_size_limit", kept).map_err(failed)?;
     conn.pragma_update(None, "cache_size", -WRITER_CACHE_KIB).map_err(failed)?;
     conn.pragma_update(None, "temp_store", "MEMORY").map_err(failed)?;
+    // What is removed is overwritten with zeros in the transaction that removes it.
+    conn.pragma_update_and_check(None, "secure_delete", "ON", |_| Ok(())).map_err(failed)?;
     if let Some(bytes) = options.bytes_max {
         let pages = i64::try_from(bytes / PAGE_BYTES).unwrap_or(i64::MAX).max(1);
         conn.pragma_update(None, "max_page_count", pages).map_err(failed)?;

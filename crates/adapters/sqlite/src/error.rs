@@ -17,6 +17,9 @@ pub(crate) enum Failure {
     Unreadable(Arc<StoreError>),
     #[error("a request made the store panic: {0}")]
     Panic(String),
+    /// The files are not the store's any more.
+    #[error("{0}")]
+    Lost(String),
 }
 
 impl From<rusqlite::Error> for Failure {
@@ -36,6 +39,8 @@ impl From<StoreError> for Failure {
 pub(crate) enum Trouble {
     /// No room; perhaps there is for a smaller request.
     Full,
+    /// The files are gone, or somebody else's.
+    Lost,
     /// The file cannot be read or written now, whoever asks.
     Unavailable,
     /// What is stored, or what was asked, is not understood.
@@ -52,7 +57,11 @@ impl Failure {
     }
 
     pub(crate) fn trouble(&self) -> Trouble {
-        let Self::Sqlite(error) = self else { return Trouble::NotUnderstood };
+        let error = match self {
+            Self::Sqlite(error) => error,
+            Self::Lost(_) => return Trouble::Lost,
+            Self::Unreadable(_) | Self::Panic(_) => return Trouble::NotUnderstood,
+        };
         let Some(error) = error.sqlite_error() else { return Trouble::NotUnderstood };
         match error.code {
             ErrorCode::DiskFull => Trouble::Full,
@@ -74,6 +83,7 @@ impl Failure {
     /// The answer to one request of a transaction that failed.
     pub(crate) fn answer(&self, outcome: Outcome) -> StoreError {
         match (self.trouble(), outcome) {
+            (Trouble::Lost, _) => StoreError::Lost { reason: self.to_string() },
             (Trouble::Full, Outcome::NotApplied) => StoreError::Full { source: Box::new(self.clone()) },
             (Trouble::Full | Trouble::Unavailable, outcome) => {
                 StoreError::Unavailable { outcome, source: Box::new(self.clone()) }

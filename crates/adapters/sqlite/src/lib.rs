@@ -8,9 +8,12 @@ mod documents;
 mod error;
 mod keys;
 mod load;
+mod lock_file;
+mod log_mark;
 mod logs;
 mod migrate;
 mod outcomes;
+mod presence;
 mod query;
 mod readers;
 mod requests;
@@ -22,6 +25,7 @@ mod tables;
 mod writer;
 
 pub use connect::{Durability, Options};
+pub use lock_file::LockedFile;
 #[doc(hidden)]
 pub use signals::{Held, OnStatement, Signals};
 pub use store::Sqlite;

@@ -29,6 +29,10 @@ pub(crate) fn migrate(conn: &Connection) -> Result<(), StoreError> {
             ),
         });
     }
+    if found == 0 {
+        // Before the first table, so that pages which become free can be given back to the disk.
+        conn.pragma_update(None, "auto_vacuum", "INCREMENTAL").map_err(failed)?;
+    }
     for (at, step) in STEPS.iter().enumerate().skip(found) {
         let next = at + 1;
         let sql = format!(

@@ -268,6 +268,7 @@ impl Request for ClaimLane {
             seq,
             ..LaneRow::default()
         };
+        tables.claimed(self.lane, next);
         Ok(Ok(next))
     }
 }

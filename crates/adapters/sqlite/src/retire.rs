@@ -16,6 +16,8 @@ use crate::tables::Tables;
 pub(crate) const RETIRED_MAX: usize = 128;
 /// Most chunks, and tasks without any, that one write removes.
 const REMOVED_MAX: usize = 512;
+/// Pages that one write gives back to the disk, each of which may have to change places with another: see the statement.
+pub(crate) const RELEASED_MAX: usize = 256;
 
 /// Looks at tasks, the oldest first. The index of creation times is the one that lists use, read the other way round.
 pub(crate) fn expired(conn: &Connection, retire: &Retire) -> Result<Expired, Failure> {
@@ -73,6 +75,21 @@ impl Request for RetireRows {
             }
         }
         Ok(Ok(()))
+    }
+}
+
+/// Gives some of the pages that are free back to the disk. Answers whether there are more to be given back.
+pub(crate) struct ReleasePages;
+
+impl Request for ReleasePages {
+    type Answer = bool;
+
+    fn size(&self) -> Size {
+        Size { ops: RELEASED_MAX, bytes: RELEASED_MAX << 12 }
+    }
+
+    fn apply(&self, tables: &mut Tables<'_>) -> Result<Result<bool, StoreError>, Failure> {
+        Ok(Ok(tables.release_pages()?))
     }
 }
 

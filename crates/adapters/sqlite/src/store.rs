@@ -5,6 +5,7 @@ use std::thread::{self, JoinHandle};
 
 use async_trait::async_trait;
 use rusqlite::Connection;
+use rusqlite::wal::CheckpointMode;
 use tasklane_core::command::Command;
 use tasklane_core::commit::{Commit, GroupOutcome, SubmitOutcome};
 use tasklane_core::id::{Epoch, LaneId, QueueKey, TaskId};
@@ -21,9 +22,12 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::checkpoint::checkpoints;
 use crate::connect::{self, Options};
 use crate::error::{Failure, closed};
+use crate::lock_file::{self, LockedFile};
+use crate::log_mark::{Before, LogMark};
+use crate::presence::Presence;
 use crate::readers::{self, Question};
 use crate::requests::{BindQueue, PostRows, Request, Size, SubmitRows};
-use crate::retire::{self, RETIRED_MAX, RetireRows};
+use crate::retire::{self, RETIRED_MAX, ReleasePages, RetireRows};
 use crate::rows::{CommitRows, Heads, NewRow, StateRow};
 use crate::signals::Signals;
 use crate::writer::{self, Message};
@@ -48,6 +52,8 @@ struct Inner {
     questions: Option<mpsc::Sender<Question>>,
     readers: Threads,
     writer: Threads,
+    presence: Arc<Presence>,
+    warnings: Vec<String>,
 }
 
 /// Threads, and a way to learn that all of them have ended.
@@ -69,32 +75,46 @@ impl Sqlite {
     }
 
     fn open(options: Options) -> Result<Self, StoreError> {
-        let lock = Arc::new(connect::lock(&options.path)?);
+        let lock = Arc::new(lock_file::lock(&options.path)?);
+        let presence = Arc::new(Presence::new(&lock));
         let options = Arc::new(options);
+        let before = Before::read(&lock.path);
         let first = connect::open_first(&options)?;
         let readers = (0..options.readers.max(1))
             .map(|_| connect::open_reader(&options))
             .collect::<Result<Vec<_>, _>>()?;
         let copier_conn = connect::open_checkpointer(&options)?;
+        presence.log_is_open()?;
+        let frames = first.wal_checkpoint_v2(None::<&str>, CheckpointMode::PASSIVE);
+        let frames = frames.map(|(frames, _)| u32::try_from(frames).unwrap_or(0));
+        let mut warnings = Vec::new();
+        if let (Some(before), Ok(frames)) = (before, &frames) {
+            warnings.extend(before.missing(*frames));
+        }
+        warnings.extend(connect::does_not_shrink(&first, &lock.path)?);
+        let mark = LogMark::open(&lock.path, frames.unwrap_or(0)).ok();
+        presence.look_for_room();
 
         let (writes, messages) = mpsc::channel(writer::WAITING_MAX);
         let (questions, asked) = mpsc::channel(readers::WAITING_MAX);
-        let (checkpoints, copier) = checkpoints();
+        let (checkpoints, copier) = checkpoints(mark);
         let (writer_alive, writer_ended) = watch::channel(());
         let (readers_alive, readers_ended) = watch::channel(());
 
         // In each thread what is named first is dropped last: connections, then the lock, then the sign of life.
         let mut writer_threads = Vec::new();
         let alive = (writer_alive.clone(), Arc::clone(&lock));
+        let watched = Arc::clone(&presence);
         writer_threads.push(spawn("sqlite-copier", move || {
             let _alive = alive;
-            copier.run(&copier_conn);
+            copier.run(&copier_conn, &watched);
             drop(copier_conn);
         })?);
         let alive = (writer_alive, Arc::clone(&lock));
+        let watched = Arc::clone(&presence);
         writer_threads.push(spawn("sqlite-writer", move || {
             let _alive = alive;
-            writer::run(first, &options, messages, &checkpoints);
+            writer::run(first, &options, messages, &checkpoints, &watched);
         })?);
         let asked = Arc::new(Mutex::new(asked));
         let mut reader_threads = Vec::new();
@@ -113,9 +133,25 @@ impl Sqlite {
                 questions: Some(questions),
                 readers: Threads { handles: Mutex::new(reader_threads), ended: readers_ended },
                 writer: Threads { handles: Mutex::new(writer_threads), ended: writer_ended },
+                presence,
+                warnings,
             }),
             signals: Signals::default(),
         })
+    }
+
+    /// What people should know of the files, as they were found.
+    #[must_use]
+    pub fn warnings(&self) -> &[String] {
+        &self.inner.warnings
+    }
+
+    /// The locked database file, until the store is closed: for whoever must keep other processes from it for longer than
+    /// this one lives. Only as it is: were its descriptor copied and the copy closed in this process, SQLite's own locks
+    /// would end.
+    #[must_use]
+    pub fn locked_file(&self) -> Option<Arc<LockedFile>> {
+        self.inner.presence.file()
     }
 
     /// A handle with which a test can hold its own writes.
@@ -199,6 +235,10 @@ impl Store for Sqlite {
         CAPABILITIES
     }
 
+    fn write_trouble(&self) -> Option<StoreError> {
+        self.inner.presence.trouble()
+    }
+
     async fn submit(&self, submit: Submit) -> Result<Vec<SubmitOutcome>, StoreError> {
         let size = Size {
             ops: submit.tasks.iter().map(NewTask::ops).sum(),
@@ -279,6 +319,7 @@ impl Store for Sqlite {
                 self.write(RetireRows { tasks: tasks.to_vec(), forget }).await?;
             }
         }
+        while self.write(ReleasePages).await? {}
         Ok(())
     }
 

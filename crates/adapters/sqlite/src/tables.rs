@@ -18,6 +18,8 @@ use crate::rows::{NewRow, StateRow};
 
 /// Most tasks in flight remembered from one transaction to the next.
 const TASKS_REMEMBERED: usize = 1 << 16;
+/// Free pages that the file keeps for what comes next.
+const FREE_PAGES_KEPT: i64 = 256;
 /// Most queues remembered.
 const QUEUES_REMEMBERED: usize = 16 << 10;
 
@@ -106,6 +108,11 @@ statements! {
               VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
     log_after: "SELECT attempt, number FROM log WHERE task = ?1 ORDER BY attempt, number LIMIT 1 OFFSET ?2";
     drop_logs: "DELETE FROM log WHERE task = ?1 AND (attempt, number) < (?2, ?3)";
+
+    pages: "PRAGMA page_count";
+    free_pages: "PRAGMA freelist_count";
+    // As many as `retire::RELEASED_MAX`.
+    release_pages: "PRAGMA incremental_vacuum(256)";
 }
 
 /// Everything that a transaction reads and writes.
@@ -119,6 +126,11 @@ pub(crate) struct Tables<'c> {
     in_flight: FxHashMap<TaskId, Found>,
     lanes_changed: Vec<LaneId>,
     counts_changed: Vec<i64>,
+    /// Under which epochs this process has claimed lanes. Never forgotten: what is stored beyond that is a stranger's.
+    claimed: FxHashMap<LaneId, Epoch>,
+    taken: Option<String>,
+    /// Something was removed for good.
+    erased: bool,
 }
 
 /// A row in memory.
@@ -158,6 +170,9 @@ impl<'c> Tables<'c> {
             in_flight: FxHashMap::default(),
             lanes_changed: Vec::new(),
             counts_changed: Vec::new(),
+            claimed: FxHashMap::default(),
+            taken: None,
+            erased: false,
         })
     }
 
@@ -210,6 +225,16 @@ impl<'c> Tables<'c> {
         self.kept_lane(lane).map(|kept| &kept.row)
     }
 
+    /// This process has claimed a lane.
+    pub(crate) fn claimed(&mut self, lane: LaneId, epoch: Epoch) {
+        self.claimed.insert(lane, epoch);
+    }
+
+    /// That another process has taken a lane since this one claimed it, if it was found just now.
+    pub(crate) fn taken(&mut self) -> Option<String> {
+        self.taken.take()
+    }
+
     /// For changing it.
     pub(crate) fn lane_mut(&mut self, lane: LaneId) -> Result<&mut LaneRow, Failure> {
         self.kept_lane(lane)?;
@@ -239,6 +264,15 @@ impl<'c> Tables<'c> {
                     })
                 });
                 let row = row.optional()?.unwrap_or_default();
+                if let Some(claimed) = self.claimed.get(&lane).filter(|claimed| row.epoch > **claimed) {
+                    let reason = format!(
+                        "another process has taken lane {lane}: its epoch is {} and this server's was {claimed}. Stop the \
+                         other process, then start this one again",
+                        row.epoch
+                    );
+                    self.taken = Some(reason.clone());
+                    return Err(Failure::Lost(reason));
+                }
                 Ok(entry.insert(Kept { row, changed: false }))
             }
         }
@@ -479,6 +513,7 @@ impl<'c> Tables<'c> {
     /// Takes a task's data, and what was found by it.
     pub(crate) fn strip_task(&mut self, id: TaskId, found: Found) -> Result<(), Failure> {
         let key = found.key;
+        self.erased = true;
         let body = self.sql.body.query_row([key], |row| row.get::<_, Vec<u8>>(0)).optional()?;
         let Some(body) = body else { return Ok(()) };
         let body: TaskBody = codec::decode(&body)?;
@@ -552,7 +587,33 @@ impl<'c> Tables<'c> {
         let offset = i64::try_from(limit).unwrap_or(i64::MAX);
         let next = self.sql.log_after.query_row(params![id, offset], |row| Ok((row.get(0)?, row.get(1)?)));
         let (attempt, number): (i64, i64) = next.optional()?.unwrap_or((i64::MAX, 0));
+        self.erased = true;
         Ok(self.sql.drop_logs.execute(params![id, attempt, number])?)
+    }
+
+    /// Whether something was removed for good since this was asked last.
+    pub(crate) fn erased(&mut self) -> bool {
+        std::mem::take(&mut self.erased)
+    }
+
+    /// Gives some free pages back to the disk, unless they are few and soon needed again. Answers whether more are left.
+    pub(crate) fn release_pages(&mut self) -> Result<bool, Failure> {
+        let free = self.free_pages()?;
+        let all: i64 = self.sql.pages.query_row([], |row| row.get(0))?;
+        let kept = FREE_PAGES_KEPT.max(all / 8);
+        if free <= kept {
+            return Ok(false);
+        }
+        self.erased = true;
+        let mut released = self.sql.release_pages.query([])?;
+        while released.next()?.is_some() {}
+        drop(released);
+        let left = self.free_pages()?;
+        Ok(left > kept && left < free)
+    }
+
+    fn free_pages(&mut self) -> Result<i64, Failure> {
+        Ok(self.sql.free_pages.query_row([], |row| row.get(0))?)
     }
 }
 

@@ -19,6 +19,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::checkpoint::Checkpoints;
 use crate::connect::{Options, open_writer};
 use crate::error::{Failure, Trouble, closed};
+use crate::presence::Presence;
 use crate::requests::{Request, Size};
 use crate::signals::Signals;
 use crate::tables::Tables;
@@ -80,11 +81,14 @@ pub(crate) fn run(
     options: &Options,
     mut messages: mpsc::Receiver<Message>,
     checkpoints: &Checkpoints,
+    presence: &Presence,
 ) {
     let mut conn = Some(first);
     loop {
-        let opened = conn.take().map_or_else(|| open_writer(options), Ok);
-        match opened.and_then(|conn| Writer::run(conn, options, &mut messages, checkpoints)) {
+        // A file that has taken the place of the store's is not opened.
+        let reopen = || presence.check().map_err(|lost| lost.answer(Outcome::NotApplied));
+        let opened = conn.take().map_or_else(|| reopen().and_then(|()| open_writer(options)), Ok);
+        match opened.and_then(|conn| Writer::run(conn, options, &mut messages, checkpoints, presence)) {
             Ok(Exit::Closed) => return,
             Ok(Exit::Broken) => {}
             // The file cannot be opened now: say so to the next who asks, then try again.
@@ -113,6 +117,8 @@ struct Writer<'c> {
     conn: &'c Connection,
     tables: Tables<'c>,
     signals: &'c Signals,
+    /// None in tests without a file.
+    presence: Option<&'c Presence>,
 }
 
 impl Writer<'_> {
@@ -121,20 +127,21 @@ impl Writer<'_> {
         options: &Options,
         messages: &mut mpsc::Receiver<Message>,
         checkpoints: &Checkpoints,
+        presence: &Presence,
     ) -> Result<Exit, StoreError> {
         let failed = |error: rusqlite::Error| Failure::from(error).answer(Outcome::NotApplied);
         checkpoints.watch(&mut conn).map_err(failed)?;
         options.signals.watch(&mut conn).map_err(failed)?;
         let conn = &conn;
-        let mut writer =
-            Writer { conn, tables: Tables::new(conn).map_err(failed)?, signals: &options.signals };
+        let tables = Tables::new(conn).map_err(failed)?;
+        let mut writer = Writer { conn, tables, signals: &options.signals, presence: Some(presence) };
         let mut batch = Vec::new();
         loop {
             let closing = take_waiting(messages, &mut batch);
             if !batch.is_empty() {
                 options.signals.before_transaction(batch.len());
                 writer.write(&mut batch);
-                checkpoints.on_commit(conn);
+                checkpoints.on_commit(conn, writer.tables.erased());
             }
             if closing {
                 refuse_rest(messages);
@@ -160,7 +167,23 @@ impl Writer<'_> {
         }
     }
 
+    /// A transaction in files that are still there when it is done.
     fn transaction(&mut self, jobs: &mut [Box<dyn Job>]) -> Result<(), Failed> {
+        let done = self.try_transaction(jobs);
+        let Some(presence) = self.presence else { return done };
+        match done.as_ref().map_err(|failed| failed.failure.trouble()) {
+            Ok(()) => presence.on_write(true),
+            Err(Trouble::Full) => presence.on_write(false),
+            Err(Trouble::Lost | Trouble::Unavailable | Trouble::NotUnderstood) => {}
+        }
+        if let Some(reason) = self.tables.taken() {
+            presence.taken(reason);
+        }
+        presence.check().map_err(|failure| Failed { failure, outcome: Outcome::Unknown })?;
+        done
+    }
+
+    fn try_transaction(&mut self, jobs: &mut [Box<dyn Job>]) -> Result<(), Failed> {
         // Nothing is half-done after a panic: the transaction is undone, and what was remembered is forgotten.
         let applied = catch_unwind(AssertUnwindSafe(|| self.apply(jobs)))
             .unwrap_or_else(|panic| Err(Failure::from_panic(&*panic)));
@@ -209,7 +232,7 @@ impl Failed {
     fn may_concern_one(&self) -> bool {
         match self.failure.trouble() {
             Trouble::Full | Trouble::NotUnderstood => self.outcome == Outcome::NotApplied,
-            Trouble::Unavailable => false,
+            Trouble::Unavailable | Trouble::Lost => false,
         }
     }
 
@@ -301,7 +324,8 @@ mod tests {
         let conn = Connection::open_in_memory().unwrap();
         migrate(&conn).unwrap();
         let signals = Signals::default();
-        let mut writer = Writer { conn: &conn, tables: Tables::new(&conn).unwrap(), signals: &signals };
+        let tables = Tables::new(&conn).unwrap();
+        let mut writer = Writer { conn: &conn, tables, signals: &signals, presence: None };
         let post = || job(PostRows { lane: LaneId(1), commands: vec![b"command".to_vec()] });
         for fault in [Faulty::Panics, Faulty::Unreadable, Faulty::Constraint] {
             let (before, mut before_answer) = post();

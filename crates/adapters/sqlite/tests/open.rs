@@ -143,3 +143,51 @@ async fn changes_by_another_program_are_noticed() {
     assert_eq!(all_counts(&*store, 10).await[0].by_status[0], 3);
     assert_eq!(submit(&*store, [task(4).len_max(3).build()]).await.len(), 1);
 }
+
+/// A version before locked the file beside the database, and nothing else.
+#[tokio::test]
+async fn earlier_versions_and_this_one_keep_each_other_out() {
+    let folder = support::folder();
+    let path = folder.path().join("tasklane.db");
+    let beside = folder.path().join("tasklane.db.lock");
+    let earlier = std::fs::File::create(&beside).unwrap();
+    earlier.try_lock().unwrap();
+    assert!(refusal(Options::new(&path)).await.contains("in use by another process"));
+    drop(earlier);
+    let store = Sqlite::connect(Options::new(&path)).await.unwrap();
+    assert!(std::fs::File::open(&beside).unwrap().try_lock().is_err());
+    // Whoever removes it changes nothing: the database itself is locked.
+    std::fs::remove_file(&beside).unwrap();
+    let holder = format!("in use by process {}", std::process::id());
+    assert!(refusal(Options::new(&path)).await.contains(&holder));
+    create(&store, tasks(1..=3)).await;
+}
+
+/// Closing any descriptor of the file would end SQLite's own locks on it; another program that is the last to close the
+/// file, as it thinks, then removes the log that is in use.
+#[tokio::test]
+async fn the_locks_of_sqlite_last_as_long_as_the_store() {
+    let folder = support::folder();
+    let path = folder.path().join("tasklane.db");
+    for _ in 0..2 {
+        let store = Sqlite::connect(Options::new(&path)).await.unwrap();
+        refusal(Options::new(&path)).await;
+        drop(store.locked_file());
+        create(&store, tasks(1..=3)).await;
+        let shell = |sql: &str| {
+            let ran = std::process::Command::new("sqlite3").arg(&path).arg(sql).output();
+            ran.map(|ran| String::from_utf8(ran.stdout).unwrap())
+        };
+        match shell("SELECT count(*) FROM task") {
+            Ok(count) => assert_eq!(count.trim(), "3"),
+            Err(error) => {
+                let skipped = format!("SKIPPED the_locks_of_sqlite: no sqlite3: {error}\n");
+                std::io::Write::write_all(&mut std::io::stderr(), skipped.as_bytes()).unwrap();
+            }
+        }
+        assert!(folder.path().join("tasklane.db-wal").exists());
+        create(&store, tasks(4..=6)).await;
+        store.close().await.unwrap();
+        std::fs::remove_file(&path).unwrap();
+    }
+}

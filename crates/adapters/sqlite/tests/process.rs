@@ -8,7 +8,7 @@ mod support;
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Lines, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -276,4 +276,41 @@ async fn io_errors_leave_nothing_half_written_and_pass() {
     // Where the next commit could be made, it is known that this one was not; elsewhere it is not.
     assert!(!said.refused.is_empty() && !said.unknown.is_empty());
     said.check(&path).await;
+}
+
+/// A store whose process was killed after many writes: its folder, and the paths of database and log.
+fn killed() -> (tempfile::TempDir, PathBuf, PathBuf) {
+    let folder = support::folder();
+    let (path, log) = (folder.path().join("tasklane.db"), folder.path().join("tasklane.db-wal"));
+    let mut other = Other::start("submit", &path);
+    for _ in 0..50 {
+        other.hear().unwrap();
+    }
+    other.kill();
+    (folder, path, log)
+}
+
+async fn warnings(path: &Path) -> Vec<String> {
+    Sqlite::connect(Options::new(path)).await.unwrap().warnings().to_vec()
+}
+
+/// SQLite takes what is left of the log for all of it.
+#[tokio::test]
+async fn a_log_that_was_lost_or_damaged_is_told_at_the_start() {
+    let (_folder, path, _) = killed();
+    assert_eq!(warnings(&path).await, [""; 0], "a log that is whole is not");
+    assert_eq!(warnings(&path).await, [""; 0], "nor a store that was closed in order");
+
+    let (_folder, path, log) = killed();
+    let file = std::fs::File::options().write(true).open(&log).unwrap();
+    let middle = file.metadata().unwrap().len() / 2;
+    std::os::unix::fs::FileExt::write_all_at(&file, b"damage", middle).unwrap();
+    let told = warnings(&path).await;
+    assert!(told[0].contains("tasklane.db-wal is damaged or cut short"), "{told:?}");
+    assert_eq!(warnings(&path).await, [""; 0], "told once");
+
+    let (_folder, path, log) = killed();
+    std::fs::remove_file(&log).unwrap();
+    let told = warnings(&path).await;
+    assert!(told[0].contains("tasklane.db-wal is missing"), "{told:?}");
 }

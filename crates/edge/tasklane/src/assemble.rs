@@ -5,10 +5,10 @@
 //! given out again. A stop goes the other way: first nothing new is taken, then the worker finishes, then the
 //! scheduler gives its lanes back, then the store is closed.
 
-use std::fs::File;
+use std::fs::{DirBuilder, File};
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ use tasklane_core::worker as session;
 use tasklane_direct::DirectBus;
 use tasklane_ports::{BusError, CoordinatorError, StoreError};
 use tasklane_runtime::executors::{ExecutorOptions, Registry};
-use tasklane_runtime::guard::{Guard, GuardOptions, remove_tree};
+use tasklane_runtime::guard::{Guard, GuardOptions, HeldFile, remove_tree};
 use tasklane_runtime::hub::Hub;
 use tasklane_runtime::keeper;
 use tasklane_runtime::node::{Node, NodeOptions, NodeParts, OwnWorker, RetentionOptions};
@@ -36,9 +36,10 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::config::Config;
+use crate::data_dir::{self, GUARD_LOCK, WORK};
 use crate::embed::Registrations;
 use crate::systems::{self, Systems};
-use crate::{farewell, intake, lanes, peers};
+use crate::{farewell, intake, lanes, lost_store, no_room, peers};
 
 /// What this process is of a deployment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,12 +131,20 @@ pub async fn start(config: &Config, roles: Roles, functions: Registrations) -> R
     let address = listener.as_ref().map(TcpListener::local_addr).transpose()?;
     let reached_at =
         roles.server.then(|| address.map_or_else(|| Ipv4Addr::LOCALHOST.into(), |address| address.ip()));
-    let (systems, lanes) = open_systems(config, reached_at).await?;
+    let opening = || async {
+        data_dir::prepare(&config.data_dir)?;
+        let (systems, lanes) = open_systems(config, reached_at).await?;
+        let mut locks: Vec<HeldFile> = systems.lock.iter().cloned().collect();
+        if !config.is_cluster() {
+            locks.push(Arc::new(await_guard(&config.data_dir).await?));
+        }
+        let guard = start_guard(config, roles, locks).await?;
+        anyhow::Ok((systems, lanes, guard))
+    };
+    let (systems, lanes, guard) = no_room::await_room(opening, listener.as_ref()).await?;
     for warning in &systems.warnings {
         tracing::warn!("{warning}");
     }
-    let lock = if config.is_cluster() { None } else { Some(await_guard(&config.data_dir).await?) };
-    let guard = start_guard(config, roles, lock).await?;
 
     let (hub, tokens) = (Arc::new(Hub::default()), Tokens::default());
     let mut running = Running {
@@ -190,7 +199,11 @@ pub async fn start(config: &Config, roles: Roles, functions: Registrations) -> R
         });
     }
     if let Some(node) = &node {
-        node.loaded().await;
+        no_room::loaded_or_refused(node, &*running.systems.store).await;
+        if !config.is_cluster() {
+            let Systems { store, coordinator, .. } = &running.systems;
+            running.background.keep(lost_store::end_attempts(Arc::clone(store), Arc::clone(coordinator)));
+        }
         if let Some(listener) = listener {
             serve_api(config, &running, node.clone(), listener);
         }
@@ -428,14 +441,13 @@ async fn bind(listen: SocketAddr) -> Result<TcpListener> {
 
 /// Waits until nothing that an earlier process started is alive. The lock is shared with the guard and everything it
 /// starts, so it is free when the last of them is gone.
-async fn await_guard(data_dir: &Path) -> Result<OwnedFd> {
-    let path = data_dir.join("guard.lock");
-    std::fs::create_dir_all(data_dir).with_context(|| format!("cannot make {}", data_dir.display()))?;
-    let file = File::options().create(true).truncate(false).write(true).open(&path);
+async fn await_guard(data_dir: &Path) -> Result<File> {
+    let path = data_dir.join(GUARD_LOCK);
+    let file = File::options().create(true).truncate(false).write(true).mode(0o600).open(&path);
     let file = file.with_context(|| format!("cannot open {}", path.display()))?;
     let locked = tokio::task::spawn_blocking(move || file.lock().map(|()| file));
     match tokio::time::timeout(GUARD_WITHIN, locked).await {
-        Ok(file) => Ok(file.context("the thread that waits has failed")??.into()),
+        Ok(file) => Ok(file.context("the thread that waits has failed")??),
         Err(_) => bail!(
             "attempts of an earlier process are still running after {GUARD_WITHIN:?}; \
              end them (see who holds {}) and start again",
@@ -445,26 +457,28 @@ async fn await_guard(data_dir: &Path) -> Result<OwnedFd> {
 }
 
 /// Starts the guard, where this process may start others, or has sessions that somebody must close should it be killed.
-async fn start_guard(config: &Config, roles: Roles, lock: Option<OwnedFd>) -> Result<Option<Guard>> {
+async fn start_guard(config: &Config, roles: Roles, locks: Vec<HeldFile>) -> Result<Option<Guard>> {
     let needed = ["SHELL", "PYTHON_SCRIPT"];
     let starts_others =
         roles.worker && config.worker.task_types.iter().any(|task_type| needed.contains(&task_type.as_str()));
     if !starts_others && !config.is_cluster() {
         return Ok(None);
     }
-    let dir = config.data_dir.join("work");
-    if lock.is_some() {
+    let dir = config.data_dir.join(WORK);
+    if !locks.is_empty() {
         remove_stale(&dir);
     }
-    std::fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
-    let options = GuardOptions { lock, dir: Some(dir), ..GuardOptions::default() };
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(&dir);
+    made.with_context(|| format!("cannot make {}", dir.display()))?;
+    let options = GuardOptions { locks, dir: Some(dir), ..GuardOptions::default() };
     Guard::start(options).await.map(Some).context("cannot start the guard process")
 }
 
 /// Removes the folders of attempts that nobody was left to remove. Their processes are gone: the lock says so.
 fn remove_stale(dir: &Path) {
     let Ok(entries) = std::fs::read_dir(dir) else { return };
-    let stale: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
+    let stale: Vec<_> =
+        entries.flatten().map(|entry| entry.path()).filter(|path| is_guard_dir(path)).collect();
     if stale.is_empty() {
         return;
     }
@@ -475,6 +489,13 @@ fn remove_stale(dir: &Path) {
             }
         }
     });
+}
+
+/// Whether a guard has made a folder: another may have been put in its place, or in place of the folder above it.
+fn is_guard_dir(path: &Path) -> bool {
+    let name =
+        path.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_prefix("tasklane-"));
+    name.is_some_and(|number| number.len() == 16 && number.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }
 
 /// Tells the guard when the lease ends, unless told anew. The worker stops by itself before; what it cannot stop, because

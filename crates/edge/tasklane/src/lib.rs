@@ -3,10 +3,13 @@
 
 pub mod assemble;
 pub mod config;
+mod data_dir;
 pub mod embed;
 mod farewell;
 mod intake;
 mod lanes;
+mod lost_store;
+mod no_room;
 mod peers;
 mod systems;
 

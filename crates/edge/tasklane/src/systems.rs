@@ -10,6 +10,7 @@ use tasklane_local::{LocalBus, LocalCoordinator, SessionsOptions};
 use tasklane_ports::{Archive, Bus, Coordinator, Documents, Intake, Logs, Store};
 use tasklane_postgres::{PostgresArchive, PostgresCoordinator, PostgresOptions, PostgresStore};
 use tasklane_redis::{RedisBus, RedisCoordinator, RedisIntake, RedisOptions, RedisStore};
+use tasklane_runtime::guard::HeldFile;
 use tasklane_runtime::keeper::{self, KeptCoordinator};
 use tasklane_sqlite::Sqlite;
 
@@ -25,6 +26,8 @@ pub(crate) struct Systems {
     pub(crate) bus: Arc<dyn Bus>,
     /// The same bus, where processes are connected to each other by it.
     pub(crate) direct: Option<DirectBus>,
+    /// The locked file of a store that only one process may use.
+    pub(crate) lock: Option<HeldFile>,
     /// Where finished tasks are kept for good.
     pub(crate) archive: Option<Arc<dyn Archive>>,
     /// What people should know of how these systems are set up.
@@ -34,7 +37,8 @@ pub(crate) struct Systems {
 impl Systems {
     /// Opens all of them. `listen` is where this process may be reached; `None` if it only calls others.
     pub(crate) async fn open(config: &Config, listen: Option<IpAddr>) -> Result<Self> {
-        let (store, logs, documents, mut warnings) = open_store(config, listen.is_some()).await?;
+        let Stored { store, logs, documents, lock, mut warnings } =
+            open_store(config, listen.is_some()).await?;
         let (coordinator, more) = {
             let config = config.clone();
             keeper::run(async move { open_coordinator(&config).await }).await?
@@ -63,11 +67,25 @@ impl Systems {
         };
         warnings.sort();
         warnings.dedup();
-        Ok(Self { store, logs, documents, coordinator, bus, direct, archive, warnings })
+        Ok(Self { store, logs, documents, coordinator, bus, direct, lock, archive, warnings })
     }
 }
 
-type Stored = (Arc<dyn Store>, Arc<dyn Logs>, Arc<dyn Documents>, Vec<String>);
+/// A store in its three parts.
+struct Stored {
+    store: Arc<dyn Store>,
+    logs: Arc<dyn Logs>,
+    documents: Arc<dyn Documents>,
+    lock: Option<HeldFile>,
+    warnings: Vec<String>,
+}
+
+impl Stored {
+    fn new<S: Store + Logs + Documents + 'static>(store: S, warnings: Vec<String>) -> Self {
+        let store = Arc::new(store);
+        Self { store: store.clone(), logs: store.clone(), documents: store, lock: None, warnings }
+    }
+}
 
 async fn open_store(config: &Config, is_server: bool) -> Result<Stored> {
     let url = config.store_url();
@@ -80,8 +98,9 @@ async fn open_store(config: &Config, is_server: bool) -> Result<Stored> {
             let path = url.rest();
             let options = tasklane_sqlite::Options { durability, ..tasklane_sqlite::Options::new(path) };
             let store = Sqlite::connect(options).await.with_context(|| format!("cannot open {path}"))?;
-            let store = Arc::new(store);
-            (store.clone(), store.clone(), store, Vec::new())
+            let lock = store.locked_file().map(|file| -> HeldFile { file });
+            let warnings = store.warnings().to_vec();
+            Stored { lock, ..Stored::new(store, warnings) }
         }
         "postgres" => {
             let options =
@@ -92,15 +111,15 @@ async fn open_store(config: &Config, is_server: bool) -> Result<Stored> {
                     },
                 )?;
             let store = PostgresStore::connect(url.reveal(), &options).await;
-            let store = Arc::new(store.with_context(|| cannot_reach("store", &url))?);
+            let store = store.with_context(|| cannot_reach("store", &url))?;
             let warnings = store.warnings().to_vec();
-            (store.clone(), store.clone(), store, warnings)
+            Stored::new(store, warnings)
         }
         "redis" => {
             let store = RedisStore::connect(url.reveal(), &redis_options(config)).await;
-            let store = Arc::new(store.with_context(|| cannot_reach("store", &url))?);
+            let store = store.with_context(|| cannot_reach("store", &url))?;
             let warnings = store.warnings().to_vec();
-            (store.clone(), store.clone(), store, warnings)
+            Stored::new(store, warnings)
         }
         other => bail!("no store is known for {other}://"),
     })

@@ -486,6 +486,28 @@ fn a_commit_that_cannot_be_settled_leads_to_a_new_claim() {
 }
 
 #[test]
+fn a_store_that_takes_no_writes_is_known_to_clients_within_a_second() {
+    let mut server = Stage::owning(|_| {});
+    let token = server.submits(1);
+    for _ in 0..2 {
+        server.commit_fails(CallError::Refused);
+        assert_eq!(server.machine.phase(), "owning", "a moment without room passes unnoticed");
+        server.after(200);
+    }
+    server.commit_fails(CallError::Refused);
+    server.expect_not_owned(token);
+    server.step(Input::Granted(true));
+    // The claim is repeated until there is room, and nothing of this counts as a failure of the lane.
+    server.head_is(1, 5);
+    for _ in 0..100 {
+        let failures = server.claim().1.failures;
+        assert_eq!(failures, 0);
+        server.claim_fails(CallError::Refused);
+        server.after(200);
+    }
+}
+
+#[test]
 fn a_commit_that_will_never_succeed_leads_to_a_new_claim() {
     let mut server = Stage::owning(|_| {});
     let token = server.submits(1);

@@ -74,6 +74,12 @@ pub enum StoreError {
         /// What the system said.
         source: Source,
     },
+    /// The files of the store are gone, or another process writes to them: nothing that is written now would last.
+    #[error("the store is lost: {reason}")]
+    Lost {
+        /// What has happened, and what to do about it.
+        reason: String,
+    },
     /// Not reachable, too slow, or restarting.
     #[error("store not available: {source}")]
     Unavailable {
@@ -100,7 +106,7 @@ impl StoreError {
     /// The same call may succeed later.
     pub fn is_retryable(&self) -> bool {
         match self {
-            Self::Full { .. } | Self::Unavailable { .. } => true,
+            Self::Full { .. } | Self::Lost { .. } | Self::Unavailable { .. } => true,
             Self::Fenced { .. }
             | Self::OutOfOrder { .. }
             | Self::ClaimLost { .. }
@@ -115,7 +121,7 @@ impl StoreError {
     pub fn outcome(&self) -> Outcome {
         match self {
             Self::Unavailable { outcome, .. } => *outcome,
-            Self::Corrupt { .. } => Outcome::Unknown,
+            Self::Lost { .. } | Self::Corrupt { .. } => Outcome::Unknown,
             Self::Fenced { .. }
             | Self::OutOfOrder { .. }
             | Self::ClaimLost { .. }

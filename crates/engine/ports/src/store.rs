@@ -50,6 +50,12 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// What this store can take.
     fn capabilities(&self) -> StoreCapabilities;
 
+    /// Why the store takes no writes at the moment, where it knows that without being asked to write: no room is left, or
+    /// its files are gone.
+    fn write_trouble(&self) -> Option<StoreError> {
+        None
+    }
+
     /// Stores new tasks of one lane. The outcomes come in the order of the tasks.
     async fn submit(&self, submit: Submit) -> Result<Vec<SubmitOutcome>, StoreError>;
 

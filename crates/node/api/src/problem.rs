@@ -86,6 +86,7 @@ codes! {
     OVERLOADED "overloaded" 503 "The server has too much to do";
     ANSWER_TIMEOUT "answer_timeout" 503 "The answer took too long";
     STORE_UNAVAILABLE "store_unavailable" 503 "The store is not available";
+    STORE_LOST "store_lost" 503 "The files of the store are gone";
     STORE_FULL "store_full" 507 "The store has no room left";
     WORKER_UNAVAILABLE "worker_unavailable" 503 "The worker does not answer";
     INTERNAL "internal" 500 "Something went wrong in the server";
@@ -244,6 +245,7 @@ impl From<&StoreError> for Problem {
                 format!("{what} is too large for the store: {size}, at most {max}"),
             ),
             StoreError::Full { .. } => Self::new(&STORE_FULL, "the store has no room left").later(),
+            StoreError::Lost { reason } => Self::new(&STORE_LOST, reason.clone()).later(),
             // Which owner a lane has is the server's own business: whoever asks, asks again.
             StoreError::Unavailable { .. }
             | StoreError::Fenced { .. }

@@ -8,9 +8,9 @@ mod guard_support;
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
-use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
 use guard_support::*;
@@ -25,12 +25,8 @@ async fn worker() {
     let lock = File::create(std::env::var("LOCK").unwrap()).unwrap();
     flock(&lock, FlockOperation::LockExclusive).unwrap();
     let margin = Duration::from_millis(100);
-    let options = GuardOptions {
-        lock: Some(OwnedFd::from(lock)),
-        lease_grace: margin,
-        kill_margin: margin,
-        ..options()
-    };
+    let options =
+        GuardOptions { locks: vec![Arc::new(lock)], lease_grace: margin, kill_margin: margin, ..options() };
     let guard = Guard::start(options).await.unwrap();
     if let Ok(millis) = std::env::var("LEASE_MILLIS") {
         let guard = guard.clone();

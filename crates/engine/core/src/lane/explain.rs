@@ -26,6 +26,10 @@ pub struct Explanation {
 pub enum Reason {
     /// The lane is being loaded after a change of owner.
     Loading,
+    /// No room is left in the store, so nothing can be assigned.
+    StoreFull,
+    /// The files of the store are gone, so nothing can be assigned.
+    StoreLost,
     /// No live worker offers its type and labels.
     NoCapableWorker {
         /// The type.

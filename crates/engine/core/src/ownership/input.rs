@@ -152,6 +152,8 @@ pub enum CallError {
     NotApplied,
     /// It may have been written.
     Unknown,
+    /// The store takes no writes until people have seen to it: no room is left in it, or its files are gone.
+    Refused,
     /// It will not succeed.
     Fatal,
 }

@@ -33,6 +33,8 @@ pub struct OwnershipOptions {
     pub steady_after: Duration,
     /// Repetitions of one commit before its outcome counts as unsettled and the lane is claimed anew.
     pub commit_tries_max: u32,
+    /// The same where the store takes no writes: clients wait for their answer, so the lane is soon given up.
+    pub refused_tries_max: u32,
 }
 
 impl Default for OwnershipOptions {
@@ -45,6 +47,18 @@ impl Default for OwnershipOptions {
             park_for: Duration::from_mins(1),
             steady_after: Duration::from_mins(5),
             commit_tries_max: 50,
+            refused_tries_max: 2,
+        }
+    }
+}
+
+impl OwnershipOptions {
+    /// Repetitions of a commit that was answered by this error.
+    fn tries_max(&self, error: CallError) -> u32 {
+        match error {
+            CallError::NotApplied | CallError::Unknown => self.commit_tries_max,
+            CallError::Refused => self.refused_tries_max,
+            CallError::Fenced | CallError::Fatal => 0,
         }
     }
 }
@@ -432,7 +446,7 @@ impl Ownership {
                 match reply {
                     Ok(Reply::Claimed(epoch)) => self.on_claimed(claim, epoch, effects),
                     // The same claim again: it succeeds also if the first one did.
-                    Err(CallError::NotApplied | CallError::Unknown) => {
+                    Err(CallError::NotApplied | CallError::Unknown | CallError::Refused) => {
                         self.call_again(call, Request::Claim(claim));
                     }
                     // Somebody else was faster. Whether to try once more is up to the grant.
@@ -645,8 +659,8 @@ impl Ownership {
                 let applied = GroupOutcome::Applied { seq: None };
                 self.on_settled(vec![applied; groups], effects);
             }
-            Err(CallError::NotApplied | CallError::Unknown)
-                if owning.tries < self.options.commit_tries_max =>
+            Err(error @ (CallError::NotApplied | CallError::Unknown | CallError::Refused))
+                if owning.tries < self.options.tries_max(error) =>
             {
                 owning.tries += 1;
                 let request = Request::Commit(owning.commit(self.lane, 0));

@@ -151,6 +151,16 @@ impl ReasonJson {
             Reason::Loading => {
                 of("loading", "Its lane is being loaded after a change of owner; this takes moments.".into())
             }
+            Reason::StoreFull => of(
+                "store_full",
+                "The store has no room left, so nothing can be assigned: free space on its disk.".into(),
+            ),
+            Reason::StoreLost => of(
+                "store_lost",
+                "The files of the store are gone or another process writes to them, so nothing can be assigned; \
+                 the server's log says what to do."
+                    .into(),
+            ),
             Reason::NoCapableWorker { task_type, workers } => Self {
                 task_type: Some(task_type.to_string()),
                 workers: Some(*workers),

@@ -18,7 +18,7 @@ use tokio::net::unix::pipe;
 use super::child::{Child, Control, Tree};
 use super::link::{Link, Registered};
 use super::process::{ASKED_BY, was_called};
-use super::wire::{FailedStep, Settings, Spawn, ToGuard, fits};
+use super::wire::{FailedStep, HeldFile, Settings, Spawn, ToGuard, fits};
 
 /// How long a new guard may take to say its first word.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
@@ -29,9 +29,9 @@ const SPARE_DIRS_MAX: usize = 64;
 /// What a guard needs to know.
 #[derive(Debug)]
 pub struct GuardOptions {
-    /// A locked file. Guard and shims hold it and commands do not, so that the lock is free when nothing of any attempt
-    /// is left.
-    pub lock: Option<OwnedFd>,
+    /// Locked files, at most four. Guard and shims hold them and commands do not, so that the locks are free when nothing
+    /// of any attempt is left.
+    pub locks: Vec<HeldFile>,
     /// The program to start as the guard: this one by default, which needs
     /// [`run_if_asked`](super::run_if_asked) at the start of `main`.
     pub program: Option<PathBuf>,
@@ -49,7 +49,7 @@ pub struct GuardOptions {
 impl Default for GuardOptions {
     fn default() -> Self {
         Self {
-            lock: None,
+            locks: Vec::new(),
             program: None,
             dir: None,
             leftover_grace: Duration::from_secs(2),
@@ -324,12 +324,13 @@ async fn start_process(options: &GuardOptions, dir: &Path) -> Result<Arc<Link>, 
         .stdout(Stdio::null())
         .spawn()
         .map_err(GuardError::Start)?;
-    // Whoever would hold the lock holds the end of a pipe where there is none: closed when the last of them is gone.
-    let (held, remains) = if let Some(lock) = &options.lock {
-        (lock.try_clone().map_err(GuardError::Start)?, None)
-    } else {
+    // Whoever would hold a lock holds the end of a pipe where there is none: closed when the last of them is gone.
+    let (held, remains): (Vec<HeldFile>, _) = if options.locks.is_empty() {
         let (remains, held) = pipe_with(PipeFlags::CLOEXEC).map_err(|e| GuardError::Start(e.into()))?;
-        (held, Some(pipe::Receiver::from_owned_fd(remains).map_err(GuardError::Start)?))
+        let remains = pipe::Receiver::from_owned_fd(remains).map_err(GuardError::Start)?;
+        (vec![Arc::new(held)], Some(remains))
+    } else {
+        (options.locks.clone(), None)
     };
     let link = Arc::new(Link::new(socket, guard, remains).map_err(GuardError::Start)?);
     let settings = Settings {
@@ -339,7 +340,7 @@ async fn start_process(options: &GuardOptions, dir: &Path) -> Result<Arc<Link>, 
         lease_grace: options.lease_grace,
         kill_margin: options.kill_margin,
     };
-    link.send(&ToGuard::Hello { settings, locked: true }, vec![held]);
+    link.send(&ToGuard::Hello { settings, locks: held.len() }, held);
     match tokio::time::timeout(START_TIMEOUT, link.ready()).await {
         Ok(true) => Ok(link),
         Ok(false) => Err(GuardError::Start(io::Error::other("it ended at once"))),

@@ -16,7 +16,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::child::Ended;
 use super::sys;
-use super::wire::{ChildId, FailedStep, Frame, FromGuard, Inbox, Order, Spawn, ToGuard};
+use super::wire::{ChildId, FailedStep, Frame, FromGuard, HeldFile, Inbox, Order, Spawn, ToGuard};
 
 /// A connection to one guard process, while it lasts.
 #[derive(Debug)]
@@ -155,7 +155,8 @@ impl Link {
     }
 
     pub(super) fn spawn(&self, spawn: Spawn, fds: Vec<OwnedFd>) {
-        self.send(&ToGuard::Spawn(spawn), fds);
+        let fds = fds.into_iter().map(|fd| -> HeldFile { Arc::new(fd) });
+        self.send(&ToGuard::Spawn(spawn), fds.collect());
     }
 
     pub(super) fn order(&self, id: ChildId, order: Order) {
@@ -170,7 +171,7 @@ impl Link {
         self.send(&ToGuard::Farewell(farewell), Vec::new());
     }
 
-    pub(super) fn send(&self, message: &ToGuard, fds: Vec<OwnedFd>) {
+    pub(super) fn send(&self, message: &ToGuard, fds: Vec<HeldFile>) {
         // Nobody takes it any more when the guard is gone, and then everything has ended anyway.
         let _ = self.outgoing.send(Outgoing::Frame(Frame::new(message, fds)));
     }

@@ -45,4 +45,4 @@ pub use handle::{Guard, GuardError, GuardOptions, SpawnRequest, Stdin};
 pub use process::{farewell_if_asked, run_if_asked};
 pub(crate) use remove::remove_later;
 pub use remove::remove_tree;
-pub use wire::FailedStep;
+pub use wire::{FailedStep, HeldFile, OpenFile};

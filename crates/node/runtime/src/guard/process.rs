@@ -112,12 +112,12 @@ fn run() -> io::Result<()> {
             Err(e) => return Err(e),
         }
     };
-    let ToGuard::Hello { settings, locked } = hello else {
+    let ToGuard::Hello { settings, locks } = hello else {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "the worker did not say hello"));
     };
-    let lock = if locked { Some(inbox.take_fd()?) } else { None };
+    let locks = (0..locks).map(|_| inbox.take_fd()).collect::<io::Result<Vec<_>>>()?;
     let dir = settings.dir.clone();
-    let mut guard = GuardProcess::new(socket, inbox, lock, settings)?;
+    let mut guard = GuardProcess::new(socket, inbox, locks, settings)?;
     guard.run()?;
     remove(&dir);
     let farewell = guard.farewell();
@@ -177,7 +177,7 @@ struct GuardProcess {
     outbox: VecDeque<Frame>,
     children: OwnedFd,
     alarm: Alarm,
-    lock: Option<OwnedFd>,
+    locks: Vec<OwnedFd>,
     settings: Settings,
     deadline: SharedDeadline,
     files_max: Rlimit,
@@ -214,7 +214,7 @@ struct Shim {
 }
 
 impl GuardProcess {
-    fn new(socket: OwnedFd, inbox: Inbox, lock: Option<OwnedFd>, settings: Settings) -> io::Result<Self> {
+    fn new(socket: OwnedFd, inbox: Inbox, locks: Vec<OwnedFd>, settings: Settings) -> io::Result<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         let add =
             |fd: &dyn AsFd, data| epoll::add(&epoll, fd.as_fd(), EventData::new_u64(data), EventFlags::IN);
@@ -250,7 +250,7 @@ impl GuardProcess {
             outbox: VecDeque::new(),
             children,
             alarm,
-            lock,
+            locks,
             settings,
             deadline: SharedDeadline::new()?,
             files_max,
@@ -437,7 +437,7 @@ impl GuardProcess {
                 spawn,
                 fds,
                 control,
-                lock: self.lock.take(),
+                locks: std::mem::take(&mut self.locks),
                 settings: self.settings.clone(),
                 deadline: self.deadline,
                 files_max: self.files_max,

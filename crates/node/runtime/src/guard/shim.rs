@@ -39,7 +39,7 @@ pub(super) struct Parts {
     pub(super) spawn: Spawn,
     pub(super) fds: SpawnFds,
     pub(super) control: OwnedFd,
-    pub(super) lock: Option<OwnedFd>,
+    pub(super) locks: Vec<OwnedFd>,
     pub(super) settings: Settings,
     pub(super) deadline: SharedDeadline,
     /// Open files that a command may have: the guard allows itself more.
@@ -54,10 +54,10 @@ pub(super) fn run(parts: Parts) -> ! {
 }
 
 fn run_to_end(parts: Parts) -> io::Result<()> {
-    let Parts { spawn, fds, control, lock, settings, deadline, files_max } = parts;
+    let Parts { spawn, fds, control, locks, settings, deadline, files_max } = parts;
     let mut keep: Vec<_> = fds.all().collect();
     keep.push(control.as_fd());
-    keep.extend(lock.as_ref().map(AsFd::as_fd));
+    keep.extend(locks.iter().map(AsFd::as_fd));
     // Above all the guard's ends of the other shims' sockets: held here, they would never be seen to close.
     sys::close_all_but(&keep)?;
     // A group of its own: `kill -9 0` by the command must not reach the shim, nor the guard's other children.
@@ -83,7 +83,7 @@ fn run_to_end(parts: Parts) -> io::Result<()> {
         next = shim.next(&mut buffer)?;
     }
     // Held until here.
-    drop(lock);
+    drop(locks);
     Ok(())
 }
 

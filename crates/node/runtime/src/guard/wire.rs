@@ -2,10 +2,12 @@
 //! beside them. All of them run the same program, so nothing here has versions.
 
 use std::collections::VecDeque;
+use std::fmt::Debug;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -23,14 +25,22 @@ const FRAME_BYTES_MAX: usize = 8 << 20;
 /// Descriptors that travel with one frame, at most.
 const FDS_MAX: usize = 4;
 
+/// An open file that is shared with others in this process: closed when the last of them lets go of it.
+pub type HeldFile = Arc<dyn OpenFile>;
+
+/// What can be handed to another process.
+pub trait OpenFile: AsFd + Debug + Send + Sync {}
+
+impl<T: AsFd + Debug + Send + Sync> OpenFile for T {}
+
 /// Numbers the attempts of one guard.
 pub(super) type ChildId = u64;
 
 /// From the worker to the guard.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum ToGuard {
-    /// The first word. With the lock as a descriptor, if there is one.
-    Hello { settings: Settings, locked: bool },
+    /// The first word. With this many locked files as descriptors.
+    Hello { settings: Settings, locks: usize },
     /// Start this. With stdout, stderr and the sign of life as descriptors, and stdin if it has one.
     Spawn(Spawn),
     /// Tell one attempt to end.
@@ -184,11 +194,11 @@ pub(super) fn recv_packet<'a>(
 pub(super) struct Frame {
     bytes: Vec<u8>,
     sent: usize,
-    fds: Vec<OwnedFd>,
+    fds: Vec<HeldFile>,
 }
 
 impl Frame {
-    pub(super) fn new<T: Serialize>(value: &T, fds: Vec<OwnedFd>) -> Self {
+    pub(super) fn new<T: Serialize>(value: &T, fds: Vec<HeldFile>) -> Self {
         assert!(fds.len() <= FDS_MAX, "at most {FDS_MAX} descriptors travel with a frame");
         let body = encode(value);
         assert!(body.len() <= FRAME_BYTES_MAX, "callers keep what they send below the largest frame");
@@ -203,7 +213,7 @@ impl Frame {
     pub(super) fn send(&mut self, socket: impl AsFd) -> io::Result<bool> {
         let socket = socket.as_fd();
         while self.sent < self.bytes.len() {
-            let fds: Vec<_> = self.fds.iter().map(AsFd::as_fd).collect();
+            let fds: Vec<_> = self.fds.iter().map(|file| file.as_fd()).collect();
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
             let mut control = SendAncillaryBuffer::new(&mut space);
             if !fds.is_empty() {
@@ -301,7 +311,7 @@ mod tests {
         let pipes: Vec<_> = (0..3).map(|_| pipe().unwrap()).collect();
         for (n, (_, write)) in pipes.iter().enumerate() {
             let fd = write.try_clone().unwrap();
-            assert!(Frame::new(&n, vec![fd]).send(&a).unwrap());
+            assert!(Frame::new(&n, vec![Arc::new(fd)]).send(&a).unwrap());
         }
         let mut inbox = Inbox::default();
         for (n, (read, _)) in pipes.iter().enumerate() {

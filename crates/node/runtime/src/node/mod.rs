@@ -329,9 +329,12 @@ impl Node {
 
     /// Whether this server can do its work.
     pub async fn ready(&self) -> Vec<Readiness> {
-        let store = match self.0.parts.store.lane_head(LaneId(0)).await {
-            Ok(_) => Readiness { name: "store", ok: true, detail: "answers".to_owned() },
-            Err(error) => Readiness { name: "store", ok: false, detail: error.to_string() },
+        let store = match (self.0.parts.store.write_trouble(), self.0.parts.store.lane_head(LaneId(0)).await)
+        {
+            (None, Ok(_)) => Readiness { name: "store", ok: true, detail: "answers".to_owned() },
+            (Some(error), _) | (None, Err(error)) => {
+                Readiness { name: "store", ok: false, detail: error.to_string() }
+            }
         };
         let lanes = self.0.parts.scheduler.lanes().await;
         let owned = lanes.iter().filter(|lane| lane.phase == "owning").count();

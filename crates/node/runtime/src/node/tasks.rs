@@ -165,6 +165,17 @@ impl Node {
         if cancelling && !explained.reasons.contains(&Reason::CancelRequested) {
             explained.reasons.insert(0, Reason::CancelRequested);
         }
+        let trouble = match self.0.parts.store.write_trouble() {
+            Some(_) if status == Status::Running => None,
+            Some(StoreError::Full { .. }) => Some(Reason::StoreFull),
+            Some(_) => Some(Reason::StoreLost),
+            None => None,
+        };
+        if let Some(trouble) = trouble {
+            // That is why, and it takes longer than a change of owner.
+            explained.reasons.retain(|reason| *reason != Reason::Loading);
+            explained.reasons.insert(0, trouble);
+        }
         for reason in &mut explained.reasons {
             // The lane also knows the workers that servers keep for themselves.
             if let Reason::NoCapableWorker { workers, .. } = reason {

@@ -28,7 +28,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::clock;
 
 use super::outbox::Outbox;
-use super::refusals::Refusals;
+use super::refusals::{Kind, Refusals};
 use super::{LaneEnd, LaneInfo, SchedulerOptions, SchedulerParts};
 
 /// What comes to the driver of a lane.
@@ -545,11 +545,11 @@ async fn call_store(
     request: Request,
     refusals: &Refusals,
 ) -> Result<Reply, CallError> {
-    let asked = match request {
-        Request::Head => "head",
-        Request::Claim(_) => "claim",
-        Request::Commit(_) => "commit",
-        Request::Load { .. } => "load",
+    let (kind, asked) = match request {
+        Request::Head => (Kind::Read, "head"),
+        Request::Load { .. } => (Kind::Read, "load"),
+        Request::Claim(_) => (Kind::Write, "claim"),
+        Request::Commit(_) => (Kind::Write, "commit"),
     };
     let reply = match request {
         Request::Head => store.lane_head(lane).await.map(Reply::Head),
@@ -561,24 +561,25 @@ async fn call_store(
         }
     };
     if reply.is_ok()
-        && let Some(refused) = refusals.done(asked)
+        && let Some(refused) = refusals.done(kind)
     {
         tracing::info!(%lane, asked, refused, "the store does again what the lane asks for");
     }
     reply.map_err(|error| {
-        let kind = match &error {
+        let answer = match &error {
             StoreError::Fenced { .. } | StoreError::ClaimLost { .. } | StoreError::OutOfOrder { .. } => {
                 CallError::Fenced
             }
+            StoreError::Full { .. } | StoreError::Lost { .. } => CallError::Refused,
             error if !error.is_retryable() => CallError::Fatal,
             error => match error.outcome() {
                 Outcome::NotApplied => CallError::NotApplied,
                 Outcome::Unknown => CallError::Unknown,
             },
         };
-        if let Some(refused) = refusals.refused(asked, std::time::Instant::now()) {
+        if let Some(refused) = refusals.refused(kind, std::time::Instant::now()) {
             tracing::warn!(%lane, asked, refused, %error, "the store did not do what the lane asked for");
         }
-        kind
+        answer
     })
 }

@@ -1,4 +1,5 @@
-//! How often a store that refuses is told of. A lane asks again several times a second; a disk may be full for hours.
+//! How often a store that refuses is told of. A lane asks again several times a second; a disk may be full for hours, or
+//! have room for small writes and none for large ones.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -7,24 +8,34 @@ use std::time::{Duration, Instant};
 /// While it lasts it is told this often.
 const TELL_EVERY: Duration = Duration::from_secs(10);
 
-/// What a store refuses, by what it was asked for: one that takes nothing more can still be read.
+/// A store that takes nothing more can still be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Kind {
+    Read,
+    Write,
+}
+
+/// What a store refuses.
 #[derive(Debug, Default)]
-pub(super) struct Refusals(Mutex<BTreeMap<&'static str, Refusal>>);
+pub(super) struct Refusals(Mutex<BTreeMap<Kind, Refusal>>);
 
 #[derive(Debug)]
 struct Refusal {
     told_at: Instant,
     /// Since then.
     untold: u64,
+    /// Since it last did what it was asked for; 0 while it does.
     total: u64,
+    /// That it refuses now was told.
+    is_told: bool,
 }
 
 impl Refusals {
     /// Notes a refusal. If it is to be told: how many there were since the last one that was.
-    pub(super) fn refused(&self, asked: &'static str, now: Instant) -> Option<u64> {
+    pub(super) fn refused(&self, kind: Kind, now: Instant) -> Option<u64> {
         let mut refusals = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(refusal) = refusals.get_mut(asked) else {
-            refusals.insert(asked, Refusal { told_at: now, untold: 0, total: 1 });
+        let Some(refusal) = refusals.get_mut(&kind) else {
+            refusals.insert(kind, Refusal { told_at: now, untold: 0, total: 1, is_told: true });
             return Some(1);
         };
         refusal.untold += 1;
@@ -33,13 +44,16 @@ impl Refusals {
             return None;
         }
         refusal.told_at = now;
+        refusal.is_told = true;
         Some(std::mem::take(&mut refusal.untold))
     }
 
-    /// Notes that the store did what it was asked for. If it had refused before: how often.
-    pub(super) fn done(&self, asked: &'static str) -> Option<u64> {
+    /// Notes that the store did what it was asked for. If it is known to have refused before: how often.
+    pub(super) fn done(&self, kind: Kind) -> Option<u64> {
         let mut refusals = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        refusals.remove(asked).map(|refusal| refusal.total)
+        let refusal = refusals.get_mut(&kind)?;
+        let total = std::mem::take(&mut refusal.total);
+        std::mem::take(&mut refusal.is_told).then_some(total)
     }
 }
 
@@ -51,14 +65,26 @@ mod tests {
     fn the_first_is_told_then_one_in_ten_seconds_then_the_end() {
         let (refusals, start) = (Refusals::default(), Instant::now());
         let told: Vec<(u64, u64)> = (0..=100)
-            .filter_map(|n| Some((n, refusals.refused("commit", start + n * Duration::from_millis(200))?)))
+            .filter_map(|n| Some((n, refusals.refused(Kind::Write, start + n * Duration::from_millis(200))?)))
             .map(|(n, count)| (u64::from(n) / 5, count))
             .collect();
         assert_eq!(told, [(0, 1), (10, 50), (20, 50)]);
-        assert_eq!(refusals.done("load"), None);
-        assert_eq!(refusals.refused("load", start), Some(1));
-        assert_eq!(refusals.done("commit"), Some(101));
-        assert_eq!(refusals.done("commit"), None);
-        assert_eq!(refusals.refused("commit", start), Some(1));
+        assert_eq!(refusals.done(Kind::Read), None);
+        assert_eq!(refusals.refused(Kind::Read, start), Some(1));
+        assert_eq!(refusals.done(Kind::Write), Some(101));
+        assert_eq!(refusals.done(Kind::Write), None);
+    }
+
+    /// A disk that is nearly full: a claim goes through, the commit after it does not.
+    #[test]
+    fn a_store_that_comes_and_goes_is_told_no_more_often() {
+        let (refusals, start) = (Refusals::default(), Instant::now());
+        let mut told = 0;
+        for n in 0..100 {
+            told +=
+                u32::from(refusals.refused(Kind::Write, start + n * Duration::from_millis(200)).is_some());
+            told += u32::from(refusals.done(Kind::Write).is_some());
+        }
+        assert_eq!(told, 4, "twice in twenty seconds, each with its end");
     }
 }

@@ -284,6 +284,7 @@ fn refusal(error: &StoreError) -> Refusal {
         StoreError::TooLarge { .. }
         | StoreError::Full { .. }
         | StoreError::Unavailable { .. }
+        | StoreError::Lost { .. }
         | StoreError::Refused { .. }
         | StoreError::Corrupt { .. } => panic!("{error}"),
     }

@@ -1,0 +1,26 @@
+//! What a server answers that cannot begin: the same to everyone.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::routing::get;
+use tasklane_ports::StoreError;
+use tasklane_runtime::node::Readiness;
+
+use crate::model::Ready;
+use crate::problem::Problem;
+use crate::routes::health::{healthz, ready_response};
+
+/// Answers every request by what is wrong with the store; `/healthz` by that the process lives.
+pub fn refusing_router(error: StoreError) -> Router {
+    let error = Arc::new(error);
+    let ready = Arc::clone(&error);
+    let readyz = move || {
+        let store = Readiness { name: "store", ok: false, detail: ready.to_string() };
+        std::future::ready(ready_response(Ready::from(vec![store])))
+    };
+    Router::new()
+        .route("/healthz", get(healthz))
+        .route("/readyz", get(readyz))
+        .fallback(move || std::future::ready(Problem::from(&*error)))
+}
