@@ -39,7 +39,7 @@ use crate::config::Config;
 use crate::data_dir::{self, GUARD_LOCK, WORK};
 use crate::embed::Registrations;
 use crate::systems::{self, Systems};
-use crate::{farewell, intake, lanes, lost_store, no_room, peers};
+use crate::{exposure, farewell, intake, lanes, lost_store, no_room, peers};
 
 /// What this process is of a deployment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,6 +145,9 @@ pub async fn start(config: &Config, roles: Roles, functions: Registrations) -> R
     for warning in &systems.warnings {
         tracing::warn!("{warning}");
     }
+    for warning in exposure::warnings(config, roles, rustix::process::geteuid().is_root()) {
+        tracing::warn!("{warning}");
+    }
 
     let (hub, tokens) = (Arc::new(Hub::default()), Tokens::default());
     let mut running = Running {
@@ -208,7 +211,8 @@ pub async fn start(config: &Config, roles: Roles, functions: Registrations) -> R
             serve_api(config, &running, node.clone(), listener);
         }
     } else if let (Some(listener), Some(state)) = (listener, health) {
-        serve_router(config, &running, tasklane_api::worker_router(state), listener);
+        // Health checks answer every user.
+        serve_router(config, &running, tasklane_api::worker_router(state), false, listener);
     }
     running.node = node;
     Ok(running)
@@ -313,11 +317,19 @@ fn serve_api(config: &Config, running: &Running, node: Node, listener: TcpListen
         request_timeout: config.limits.request_timeout,
         ..ApiOptions::default()
     };
-    serve_router(config, running, tasklane_api::router(node, options), listener);
+    let check_users = options.token.is_none();
+    serve_router(config, running, tasklane_api::router(node, options), check_users, listener);
 }
 
-fn serve_router(config: &Config, running: &Running, router: Router, listener: TcpListener) {
-    let connections = ServeOptions { write_timeout: config.limits.write_timeout, ..ServeOptions::default() };
+fn serve_router(
+    config: &Config,
+    running: &Running,
+    router: Router,
+    check_users: bool,
+    listener: TcpListener,
+) {
+    let connections =
+        ServeOptions { write_timeout: config.limits.write_timeout, check_users, ..ServeOptions::default() };
     let stop = running.api.stop.clone();
     let failed = running.failed.clone();
     running.api.tasks.spawn(async move {

@@ -5,6 +5,7 @@ pub mod assemble;
 pub mod config;
 mod data_dir;
 pub mod embed;
+mod exposure;
 mod farewell;
 mod intake;
 mod lanes;

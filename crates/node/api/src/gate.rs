@@ -10,6 +10,7 @@ use axum::http::{HeaderMap, Method};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
+use crate::client_user::TrustedUser;
 use crate::cors;
 use crate::problem::{self, Problem};
 use crate::state::Api;
@@ -64,7 +65,10 @@ fn check(api: &Api, request: &Request, is_allowed_origin: bool) -> Result<(), Pr
     }
     match &api.options.token {
         Some(token) => check_token(token, headers)?,
-        None => check_host(&api.options.hosts, headers)?,
+        None => {
+            check_user(request)?;
+            check_host(&api.options.hosts, headers)?;
+        }
     }
     if request.method().is_safe() || is_allowed_origin { Ok(()) } else { check_site(headers) }
 }
@@ -79,6 +83,16 @@ fn check_token(token: &str, headers: &HeaderMap) -> Result<(), Problem> {
         return Ok(());
     }
     Err(Problem::new(&problem::UNAUTHORIZED, "the header authorization must bring the token"))
+}
+
+/// Without a token, only those are answered who may run commands as the server's user anyway.
+fn check_user(request: &Request) -> Result<(), Problem> {
+    if request.extensions().get::<TrustedUser>().is_some() {
+        return Ok(());
+    }
+    let detail = "a server without a token answers only its own user and root, on the same machine; set `token` (or \
+                  TASKLANE_TOKEN) for the server, and send it as `authorization: Bearer <token>`";
+    Err(Problem::new(&problem::USER_NOT_ALLOWED, detail))
 }
 
 /// Compares in a time that does not tell how much of it is right.

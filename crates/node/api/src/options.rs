@@ -5,7 +5,8 @@ use std::time::Duration;
 /// How the API is served.
 #[derive(Clone, Debug)]
 pub struct ApiOptions {
-    /// Whoever does not bring this token is refused, except at `/healthz`.
+    /// A request without this token is refused, except at `/healthz`. Without a token the API answers only the server's
+    /// own user and root, on this machine.
     pub token: Option<String>,
     /// Host names under which a server without a token answers, besides IP addresses and `localhost`.
     pub hosts: Vec<String>,
@@ -52,10 +53,12 @@ pub struct ServeOptions {
     pub connections_max: usize,
     /// A connection that takes nothing of what it is sent for this long is dropped.
     pub write_timeout: Duration,
+    /// Asks the kernel for the user of each connection. An API without a token refuses every request if this is off.
+    pub check_users: bool,
 }
 
 impl Default for ServeOptions {
     fn default() -> Self {
-        Self { connections_max: 2048, write_timeout: Duration::from_secs(30) }
+        Self { connections_max: 2048, write_timeout: Duration::from_secs(30), check_users: true }
     }
 }

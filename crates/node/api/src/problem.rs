@@ -57,6 +57,7 @@ codes! {
     INVALID_PARAMETER "invalid_parameter" 400 "A query parameter is not valid";
     WAIT_TOO_LONG "wait_too_long" 400 "The wait is too long";
     UNAUTHORIZED "unauthorized" 401 "A token is required";
+    USER_NOT_ALLOWED "user_not_allowed" 401 "The user is not allowed";
     CROSS_SITE "cross_site" 403 "Requests from other sites are refused";
     HOST_NOT_ALLOWED "host_not_allowed" 403 "The host name is not allowed";
     NAME_RESERVED "name_reserved" 403 "The name is the server's own";

@@ -23,6 +23,7 @@ use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
 
 use crate::ServeOptions;
+use crate::client_user::{ClientUsers, TrustedUser};
 use crate::extract::Closing;
 use crate::linger::{Linger, Unread};
 use crate::stall::Stall;
@@ -49,6 +50,7 @@ pub async fn serve(
     let closing = CancellationToken::new();
     let connections = TaskTracker::new();
     let room = Arc::new(Semaphore::new(options.connections_max));
+    let users = options.check_users.then(|| Arc::new(ClientUsers::new(&listener)));
     let mut shutdown = pin!(shutdown);
     loop {
         let accept = async {
@@ -63,10 +65,13 @@ pub async fn serve(
             Ok((stream, _)) => {
                 // Answers are small and wait for nothing: holding them back for more gains nothing.
                 let _ = stream.set_nodelay(true);
-                let stream = Stall::new(stream, options.write_timeout);
-                let connection = connection(stream, router.clone(), closing.clone());
+                let (users, router, closing) = (users.clone(), router.clone(), closing.clone());
                 connections.spawn(async move {
-                    connection.await;
+                    let user = match users {
+                        Some(users) => users.is_trusted(&stream).await.then_some(TrustedUser),
+                        None => None,
+                    };
+                    connection(Stall::new(stream, options.write_timeout), router, user, closing).await;
                     drop(permit);
                 });
             }
@@ -84,13 +89,21 @@ pub async fn serve(
     }
 }
 
-async fn connection(stream: Stall<TcpStream>, router: Router, closing: CancellationToken) {
+async fn connection(
+    stream: Stall<TcpStream>,
+    router: Router,
+    user: Option<TrustedUser>,
+    closing: CancellationToken,
+) {
     let told = closing.clone();
     let unread = Unread::default();
     let stream = Linger::new(stream, unread.clone());
     let service = hyper::service::service_fn(move |request: Request<Incoming>| {
         let mut request = request.map(|body| Body::new(unread.watch(body)));
         request.extensions_mut().insert(Closing(closing.clone()));
+        if let Some(user) = user {
+            request.extensions_mut().insert(user);
+        }
         router.clone().oneshot(request)
     });
     let connection = http1::Builder::new()

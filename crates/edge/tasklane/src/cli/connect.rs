@@ -5,6 +5,7 @@ use clap::parser::ValueSource;
 use tasklane_client::{Client, Error};
 
 use super::exit::Usage;
+use super::out::{Out, remark};
 
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Server")]
@@ -58,8 +59,34 @@ impl Typed {
         Self { url: typed("url"), token, namespace: typed("namespace") }
     }
 
+    /// Warns of a token that other users of this machine can read.
+    pub(crate) fn warn(&self, out: Out) {
+        // Nothing but JSON goes where programs read JSON.
+        if self.token.is_some() && !out.is_json() {
+            remark(
+                "warning: other users can read the value of --token in the list of processes (`ps`); set TASKLANE_TOKEN, \
+                 or for a server `token` in its configuration file",
+            );
+        }
+    }
+
     /// For commands that are about a server of their own: the token that it is to ask for.
-    pub(crate) fn server(self, command: &str) -> anyhow::Result<Option<String>> {
+    pub(crate) fn server(self, command: &str, out: Out) -> anyhow::Result<Option<String>> {
+        self.check(command)?;
+        self.warn(out);
+        Ok(self.token)
+    }
+
+    /// For commands that are about no server.
+    pub(crate) fn nothing(self, command: &str) -> anyhow::Result<()> {
+        self.check(command)?;
+        match self.token {
+            Some(_) => Err(refused("--token", command, "it talks to no server")),
+            None => Ok(()),
+        }
+    }
+
+    fn check(&self, command: &str) -> anyhow::Result<()> {
         if self.url {
             let instead = "it is about a server of its own, whose address is set by --listen";
             return Err(refused("--url", command, instead));
@@ -67,15 +94,7 @@ impl Typed {
         if self.namespace {
             return Err(refused("--namespace", command, "a server has all namespaces"));
         }
-        Ok(self.token)
-    }
-
-    /// For commands that are about no server.
-    pub(crate) fn nothing(self, command: &str) -> anyhow::Result<()> {
-        match self.server(command)? {
-            Some(_) => Err(refused("--token", command, "it talks to no server")),
-            None => Ok(()),
-        }
+        Ok(())
     }
 }
 

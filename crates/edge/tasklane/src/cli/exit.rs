@@ -150,6 +150,7 @@ fn advice(error: &anyhow::Error) -> (Exit, Option<String>) {
 pub(crate) fn problem_hint(problem: &Problem) -> Option<String> {
     let hint = match problem.code.as_str() {
         "unauthorized" => "give the server's token by TASKLANE_TOKEN or --token".to_owned(),
+        "user_not_allowed" => "run this command as the server's user, or give the server a token".to_owned(),
         "task_not_found" => {
             "`tasklane list` shows the tasks of this namespace; --namespace chooses another".to_owned()
         }

@@ -115,18 +115,26 @@ pub(crate) fn main() -> ExitCode {
     let out = Out::new(cli.json);
     let done = match cli.command {
         Command::Dev(settings) => {
-            typed.server("dev").and_then(|token| process::run(settings, Roles::ALL, token, out))
+            typed.server("dev", out).and_then(|token| process::run(settings, Roles::ALL, token, out))
         }
         Command::Server(settings) => {
-            typed.server("server").and_then(|token| process::run(settings, Roles::SERVER, token, out))
+            typed.server("server", out).and_then(|token| process::run(settings, Roles::SERVER, token, out))
         }
         Command::Worker(worker::Args { settings, command: None }) => {
-            typed.server("worker").and_then(|token| process::run(settings, Roles::WORKER, token, out))
+            typed.server("worker", out).and_then(|token| process::run(settings, Roles::WORKER, token, out))
         }
-        Command::Bench(args) => bench::run(&args, &cli.connect, out),
-        Command::Config(command) => typed.server("config").and_then(|token| config::run(command, token, out)),
+        Command::Bench(args) => {
+            typed.warn(out);
+            bench::run(&args, &cli.connect, out)
+        }
+        Command::Config(command) => {
+            typed.server("config", out).and_then(|token| config::run(command, token, out))
+        }
         Command::Completions(args) => typed.nothing("completions").and_then(|()| completions::run(&args)),
-        command => client(command, &cli.connect, out),
+        command => {
+            typed.warn(out);
+            client(command, &cli.connect, out)
+        }
     };
     match done {
         Ok(exit) => exit.into(),

@@ -14,6 +14,9 @@ const COORDINATORS: &[&str] = &["local", "postgres", "redis"];
 const BUSES: &[&str] = &["local", "direct", "redis"];
 const ARCHIVES: &[&str] = &["postgres"];
 
+/// The shortest token of an API that other machines can reach, in characters.
+const TOKEN_LEN_MIN: usize = 16;
+
 /// A session shorter than this many renewals is lost by one slow answer.
 const RENEWALS_MIN: u32 = 3;
 
@@ -40,6 +43,21 @@ fn cors_fault(origin: &str, has_token: bool) -> Option<String> {
     })
 }
 
+/// What is wrong with the token. Whoever can reach the API can try tokens.
+fn token_fault(config: &Config) -> Option<String> {
+    let token = config.token.as_ref()?.reveal().trim();
+    let len = token.chars().count();
+    let public = config.listen.filter(|listen| !listen.ip().is_loopback());
+    match public {
+        _ if len == 0 => Some("must not be empty; leave it out for no token".to_owned()),
+        Some(listen) if len < TOKEN_LEN_MIN => Some(format!(
+            "has {len} characters, and {listen} can be reached from other machines: at least {TOKEN_LEN_MIN} random ones \
+             are needed; `openssl rand -hex 32` makes some"
+        )),
+        _ => None,
+    }
+}
+
 /// Everything that is wrong with a config whose fields are right one by one.
 pub(super) fn check(config: &Config) -> Vec<Fault> {
     let mut faults = Vec::new();
@@ -58,8 +76,8 @@ pub(super) fn check(config: &Config) -> Vec<Fault> {
             ),
         );
     }
-    if config.token.as_ref().is_some_and(|token| token.reveal().trim().is_empty()) {
-        fault("token", "must not be empty; leave it out for no token".to_owned());
+    if let Some(message) = token_fault(config) {
+        fault("token", message);
     }
     for origin in &config.cors_origins {
         if let Some(message) = cors_fault(origin, config.token.is_some()) {

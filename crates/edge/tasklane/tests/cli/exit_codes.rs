@@ -60,12 +60,21 @@ fn options_that_do_not_apply_are_refused_and_a_token_is_that_of_the_server() {
     let text = stdout(&shown);
     let token = text.lines().find(|line| line.trim_start().starts_with("token:")).unwrap();
     assert!(token.contains("--token") && !token.contains("abc"), "{token}");
+    // Other users see the command line in the list of processes.
+    assert!(
+        stderr(&shown).contains("warning: other users can read the value of --token"),
+        "{}",
+        stderr(&shown)
+    );
+    let quiet = output(tasklane(&["config", "show"]).env("TASKLANE_TOKEN", "abc"));
+    assert_eq!(stderr(&quiet), "");
 }
 
 #[test]
 fn refusals_have_their_own_codes() {
     let cases = [
         (401, "unauthorized", 6, "TASKLANE_TOKEN"),
+        (401, "user_not_allowed", 6, "as the server's user"),
         (404, "task_not_found", 3, "`tasklane list`"),
         (409, "task_unfinished", 4, "`tasklane wait`"),
         (422, "invalid_value", 2, ""),

@@ -107,7 +107,7 @@ server asks for.
 | 3 | not found |
 | 4 | conflict: the task has finished already or not yet, a request id was used for something else, a policy was changed meanwhile |
 | 5 | the server cannot be reached |
-| 6 | not allowed: a token is missing or wrong |
+| 6 | not allowed: a token is missing or wrong, or the user is not the server's |
 | 7 | busy: the queue is full or the server overloaded; try again later |
 | 124 | time is up and the task is not finished |
 | 130 | the task was cancelled, or Ctrl-C |

@@ -97,7 +97,12 @@ fn a_wrong_token_is_not_shown() {
 fn a_public_address_needs_a_token() {
     let error = faults("listen: 0.0.0.0:8080").remove(0);
     assert!(error.contains("Set `token` (or TASKLANE_TOKEN), or listen on 127.0.0.1:8080"), "{error}");
-    let (_folder, sources) = file("listen: 0.0.0.0:8080\ntoken: geheim");
+    let error = faults("listen: 0.0.0.0:8080\ntoken: 15-characters-x").remove(0);
+    assert!(error.starts_with("token: has 15 characters, and 0.0.0.0:8080 can be reached"), "{error}");
+    assert!(error.contains("at least 16") && error.contains("openssl rand"), "{error}");
+    let (_folder, sources) = file("listen: 0.0.0.0:8080\ntoken: 16-characters-xy");
+    assert!(load(&sources).is_ok());
+    let (_folder, sources) = file("token: geheim");
     assert!(load(&sources).is_ok());
     let (_folder, sources) = file("listen: '[::1]:8080'");
     assert!(load(&sources).is_ok());

@@ -107,12 +107,12 @@ fn the_store_follows_the_data_folder() {
 fn what_is_shown_names_origins_and_hides_secrets_and_reads_back() {
     let mut sources =
         env(&[("TASKLANE_TOKEN", "geheim"), ("TASKLANE_WORKER_LABELS", "{zone: 'no: really'}")]);
-    sources.flags = vec![flag("listen", "0.0.0.0:80")];
+    sources.flags = vec![flag("listen", "127.0.0.2:80")];
     let loaded = load(&sources).unwrap();
     let shown = tasklane::config::show(&loaded);
     assert!(!shown.contains("geheim"), "{shown}");
     for (key, origin) in [
-        ("listen: 0.0.0.0:80", "flag --listen"),
+        ("listen: 127.0.0.2:80", "flag --listen"),
         ("token: ", "env TASKLANE_TOKEN"),
         ("lanes: null", "default"),
     ] {

@@ -629,7 +629,11 @@ async fn more_connections_than_the_server_takes_wait() {
 /// It kept its room, and what was to be sent, for as long as it liked.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_that_does_not_read_is_dropped() {
-    let serve = ServeOptions { connections_max: 1, write_timeout: Duration::from_millis(200) };
+    let serve = ServeOptions {
+        connections_max: 1,
+        write_timeout: Duration::from_millis(200),
+        ..ServeOptions::default()
+    };
     let server = Server::with_all(ApiOptions::default(), serve).await;
     let mut first = tokio::net::TcpStream::connect(server.address).await.unwrap();
     // Far more answers than the buffers between the two can hold.

@@ -1,0 +1,45 @@
+//! Warnings of a start: who can reach this process, and what that gives them.
+
+use crate::assemble::Roles;
+use crate::config::Config;
+
+/// What the operator should know before others find it out.
+pub(crate) fn warnings(config: &Config, roles: Roles, is_root: bool) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if is_root && roles.worker {
+        warnings.push(
+            "this process runs as root, and so does every command of every task: start it as a user of its own"
+                .to_owned(),
+        );
+    } else if is_root {
+        warnings.push(
+            "this process runs as root and needs no such rights: start it as a user of its own".to_owned(),
+        );
+    }
+    if let Some(listen) = config.listen.filter(|listen| roles.server && !listen.ip().is_loopback()) {
+        warnings.push(format!(
+            "the API at {listen} can be reached from other machines and does not encrypt: the token, payloads and results \
+             can be read on the way. Let it listen on 127.0.0.1 behind a proxy with TLS, or keep the network private"
+        ));
+    }
+    warnings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn warned(listen: &str, roles: Roles, is_root: bool) -> Vec<String> {
+        let config = Config { listen: Some(listen.parse().unwrap()), ..Config::default() };
+        warnings(&config, roles, is_root)
+    }
+
+    #[test]
+    fn root_and_public_addresses_are_warned_of() {
+        assert_eq!(warned("127.0.0.1:1", Roles::ALL, false), [""; 0]);
+        assert!(warned("[::1]:1", Roles::ALL, true)[0].contains("every command"));
+        assert!(warned("[::1]:1", Roles::SERVER, true)[0].contains("runs as root"));
+        assert!(warned("10.0.0.7:1", Roles::SERVER, false)[0].contains("does not encrypt"));
+        assert_eq!(warned("10.0.0.7:1", Roles::WORKER, false), [""; 0]);
+    }
+}
