@@ -173,6 +173,54 @@ async fn redirects_end_somewhere() {
     assert_eq!((failure(&finish).0, failure(&finish).2), ("http_request", RetryAdvice::Never));
 }
 
+/// Only the usual names, such as `Authorization`, were held back, so that an API key in a header of another name went to
+/// whatever host the first one named.
+#[tokio::test]
+async fn headers_of_a_task_are_not_sent_on_to_another_origin() {
+    let payload = |url: &str| {
+        let secrets = ["X-Api-Key", "Authorization", "Cookie", "Private-Token"].map(|name| (name, "s3cret"));
+        let mut headers: serde_json::Map<String, Value> =
+            secrets.into_iter().map(|(name, value)| (name.to_owned(), value.into())).collect();
+        headers.insert("Content-Type".to_owned(), "text/plain".into());
+        json(value!({ "method": "POST", "url": url, "headers": headers, "body": "hello" }))
+    };
+    for status in ["302 Found", "307 Temporary Redirect", "308 Permanent Redirect"] {
+        let mut other = Server::start("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi").await;
+        let answer = format!("HTTP/1.1 {status}\r\nlocation: {}\r\ncontent-length: 0\r\n\r\n", other.url);
+        let mut first = Server::start(String::leak(answer)).await;
+        let with_user = first.url.replace("http://", "http://me:s3cret@");
+        let (finish, _) = run(&http(), payload(&with_user)).await;
+        assert_eq!(finish.ending, Ending::Success, "{finish:?}");
+        let sent = first.requests.recv().await.unwrap();
+        assert!(sent.contains("x-api-key: s3cret") && sent.contains("authorization: "), "{sent}");
+        let sent = other.requests.recv().await.unwrap();
+        assert!(
+            !sent.contains("s3cret") && !sent.contains("authorization") && !sent.contains("referer"),
+            "{sent}"
+        );
+        assert!(sent.contains("tasklane-task-id: "), "{sent}");
+        let keeps = status.starts_with("30") && !status.starts_with("302");
+        assert_eq!(sent.starts_with("POST "), keeps, "{sent}");
+        assert_eq!(sent.contains("content-type: text/plain") && sent.ends_with("hello"), keeps, "{sent}");
+    }
+    // The same server again is no other.
+    let mut again =
+        Server::start("HTTP/1.1 302 Found\r\nlocation: /again\r\ncontent-length: 0\r\n\r\n").await;
+    run(&http(), payload(&again.url)).await;
+    again.requests.recv().await.unwrap();
+    let sent = again.requests.recv().await.unwrap();
+    assert!(sent.starts_with("GET /again ") && sent.contains("x-api-key: s3cret"), "{sent}");
+}
+
+#[tokio::test]
+async fn a_redirect_to_another_kind_of_address_is_not_followed() {
+    let finish =
+        get("HTTP/1.1 302 Found\r\nlocation: file:///etc/passwd\r\ncontent-length: 0\r\n\r\n", value!({}))
+            .await;
+    assert_eq!((failure(&finish).0, failure(&finish).2), ("http_request", RetryAdvice::Never));
+    assert!(failure(&finish).1.contains("does not begin with http"), "{finish:?}");
+}
+
 #[tokio::test]
 async fn a_stopped_request_is_given_up() {
     let mut server = Server::start("").await;

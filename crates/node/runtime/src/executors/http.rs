@@ -15,6 +15,7 @@ use tasklane_ports::{Attempt, Execution, Executor, ExecutorError};
 
 use super::HttpOptions;
 use super::payload::{self, Fault, Given};
+use super::redirects::{Hop, OWN_HEADERS};
 pub(crate) use super::result::{failed, succeeded};
 use crate::request::{check_readable, parse_exact, write_exact};
 
@@ -30,16 +31,12 @@ pub struct Http {
 #[derive(Clone, Debug)]
 pub(crate) struct LazyClient {
     connect_timeout: Duration,
-    redirects_max: usize,
     made: Arc<OnceLock<Client>>,
 }
 
 #[derive(Debug)]
 pub(super) struct Order {
-    method: Method,
-    url: Url,
-    headers: HeaderMap,
-    body: Option<String>,
+    first: Hop,
     /// Statuses that are a success; any of 200 to 299 if empty.
     expect_status: Vec<StatusCode>,
     capture_body: bool,
@@ -48,14 +45,14 @@ pub(super) struct Order {
 impl Http {
     /// With a client of its own.
     pub fn new(options: HttpOptions) -> Self {
-        let client = LazyClient::new(options.connect_timeout, options.redirects_max);
+        let client = LazyClient::new(options.connect_timeout);
         Self { options: Arc::new(options), client }
     }
 }
 
 impl LazyClient {
-    pub(crate) fn new(connect_timeout: Duration, redirects_max: usize) -> Self {
-        Self { connect_timeout, redirects_max, made: Arc::default() }
+    pub(crate) fn new(connect_timeout: Duration) -> Self {
+        Self { connect_timeout, made: Arc::default() }
     }
 
     pub(crate) fn get(&self) -> Result<Client, ExecutorError> {
@@ -68,10 +65,7 @@ impl LazyClient {
             Client::builder()
                 .user_agent(concat!("tasklane/", env!("CARGO_PKG_VERSION")))
                 .connect_timeout(self.connect_timeout)
-                .redirect(match self.redirects_max {
-                    0 => Policy::none(),
-                    max => Policy::limited(max),
-                })
+                .redirect(Policy::none())
         };
         // A machine without certificates can still use plain http.
         let client = builder().build().or_else(|error| {
@@ -128,7 +122,7 @@ pub(super) fn read(payload: &Payload) -> Result<Order, Fault> {
     };
     let capture_body = fields.boolean("captureBody")?.unwrap_or(true);
     fields.end("method, url, headers, body, expectStatus, captureBody")?;
-    Ok(Order { method, url, headers, body, expect_status, capture_body })
+    Ok(Order { first: Hop { method, url, headers, body }, expect_status, capture_body })
 }
 
 /// The body of a payload that has one, with its numbers as they were written.
@@ -156,10 +150,10 @@ impl Executor for Http {
         // As commands see them in their environment, so that a server can tell attempts apart.
         let attempt = dispatch.attempt;
         for (name, value) in
-            [("tasklane-task-id", attempt.task.to_string()), ("tasklane-attempt", attempt.number.to_string())]
+            OWN_HEADERS.into_iter().zip([attempt.task.to_string(), attempt.number.to_string()])
         {
             let value = HeaderValue::from_str(&value).expect("digits, letters and dashes");
-            order.headers.insert(name, value);
+            order.first.headers.insert(name, value);
         }
         Ok(Box::new(Request { client: self.client.get()?, options: Arc::clone(&self.options), order }))
     }
@@ -189,14 +183,9 @@ impl Execution for Request {
 
 impl Request {
     async fn send(&self) -> Finish {
-        let Order { method, url, headers, body, .. } = &self.order;
-        let mut request = self.client.request(method.clone(), url.clone()).headers(headers.clone());
-        if let Some(body) = body {
-            request = request.body(body.clone());
-        }
-        let mut response = match request.send().await {
+        let mut response = match self.answer().await {
             Ok(response) => response,
-            Err(e) => return unanswered(&e),
+            Err(finish) => return finish,
         };
         let status = response.status();
         let retry_after = retry_after(response.headers(), self.options.retry_after_max);
@@ -215,6 +204,30 @@ impl Request {
         }
         let error = TaskError::new("http_status", format!("the server answered {status}"));
         failed(error, advice(status, retry_after), result)
+    }
+
+    /// The answer at the end of all redirects.
+    async fn answer(&self) -> Result<Response, Finish> {
+        let mut hop = self.order.first.clone();
+        let mut redirects_left = self.options.redirects_max;
+        loop {
+            let mut request =
+                self.client.request(hop.method.clone(), hop.url.clone()).headers(hop.headers.clone());
+            if let Some(body) = &hop.body {
+                request = request.body(body.clone());
+            }
+            let response = request.send().await.map_err(|e| unanswered(&e))?;
+            if self.options.redirects_max == 0 || !hop.follow(&response).map_err(unusable)? {
+                return Ok(response);
+            }
+            let Some(left) = redirects_left.checked_sub(1) else {
+                return Err(unusable(format!(
+                    "there were more than {} redirects",
+                    self.options.redirects_max
+                )));
+            };
+            redirects_left = left;
+        }
     }
 
     /// The answer as JSON: itself if it is JSON that anybody can read, else a string. True if it was too long.
@@ -283,13 +296,19 @@ pub(crate) fn unanswered(e: &reqwest::Error) -> Finish {
     }
     let (code, retry) = if e.is_connect() {
         ("http_connect", RetryAdvice::Policy)
-    } else if e.is_redirect() || e.is_builder() {
+    } else if e.is_builder() {
         ("http_request", RetryAdvice::Never)
     } else {
         ("http_request", RetryAdvice::Policy)
     };
     let result = TaskResult { code: -1, message: message.clone(), data: String::new() };
     failed(TaskError::new(code, message), retry, result)
+}
+
+/// A redirect that cannot be followed, today or later.
+fn unusable(message: String) -> Finish {
+    let result = TaskResult { code: -1, message: message.clone(), data: String::new() };
+    failed(TaskError::new("http_request", message), RetryAdvice::Never, result)
 }
 
 #[cfg(test)]

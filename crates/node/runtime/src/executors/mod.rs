@@ -16,6 +16,7 @@ mod output;
 mod payload;
 mod progress;
 mod python;
+mod redirects;
 mod registry;
 mod result;
 mod shell;

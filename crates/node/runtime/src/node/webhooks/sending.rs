@@ -40,7 +40,7 @@ pub(in super::super) struct WebhookExecutor {
 impl WebhookExecutor {
     /// Over the node that knows what is told.
     pub(in super::super) fn new(node: Node) -> Self {
-        Self { node, client: http::LazyClient::new(ANSWER_WITHIN, 0) }
+        Self { node, client: http::LazyClient::new(ANSWER_WITHIN) }
     }
 }
 
