@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+mod authority;
 mod client_user;
 mod cors;
 mod extract;

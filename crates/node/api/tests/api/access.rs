@@ -1,6 +1,6 @@
 //! Who is let in, and through which page.
 
-use crate::support::{Server, task};
+use crate::support::{Server, send_raw, task};
 use serde_json::json;
 use tasklane_api::ApiOptions;
 
@@ -40,6 +40,83 @@ async fn without_a_token_only_names_of_this_machine_are_answered_to() {
             server.request("POST", "/api/v1/tasks").header("host", host).json(&task("noop")).send().await;
         answer.problem(403, "host_not_allowed", Some("host"));
     }
+    server.close().await;
+}
+
+/// `[127.0.0.1].evil.test` was taken for an address, an `Origin` that is no text for none, and only the first of two headers
+/// was looked at.
+#[tokio::test(flavor = "multi_thread")]
+async fn hosts_and_origins_of_odd_forms_are_refused() {
+    let server = Server::start().await;
+    let pause = "POST /api/v1/queues/q/pause?create=true HTTP/1.1\r\n";
+    let submit =
+        |host: &str| server.request("POST", "/api/v1/tasks").header("host", host).json(&task("noop"));
+    for host in [
+        "[127.0.0.1].evil.test",
+        "[::1].evil.test",
+        "[::1]@evil.test",
+        "a@localhost",
+        "evil.test@127.0.0.1",
+        "localhost.",
+        "127.0.0.1.",
+        "localhost:x",
+        "localhost:",
+        "localhost:99999",
+        "localhost:7070:7070",
+        "localhost, evil.test",
+        "::1",
+    ] {
+        submit(host).send().await.problem(403, "host_not_allowed", Some("host"));
+    }
+    let (same_twice, two, none) = (
+        format!("{pause}host: localhost\r\nhost: localhost\r\n\r\n"),
+        format!("{pause}host: localhost\r\nHost: evil.test\r\n\r\n"),
+        format!("{pause}\r\n"),
+    );
+    for heads in [
+        same_twice.as_str(),
+        &two,
+        &none,
+        "GET http://evil.test/api/v1/tasks HTTP/1.1\r\nhost: localhost\r\n\r\n",
+        "GET http://localhost/api/v1/tasks HTTP/1.1\r\nhost: evil.test\r\n\r\n",
+        "GET http://localhost:1/api/v1/tasks HTTP/1.1\r\nhost: localhost\r\n\r\n",
+        "GET http://a@localhost/api/v1/tasks HTTP/1.1\r\nhost: localhost\r\n\r\n",
+        "GET http://evil.test/api/v1/tasks HTTP/1.0\r\n\r\n",
+    ] {
+        send_raw(server.address, heads).await.problem(403, "host_not_allowed", Some("host"));
+    }
+    for heads in [
+        "GET http://localhost/api/v1/tasks HTTP/1.1\r\nhost: LOCALHOST:80\r\n\r\n",
+        "GET /api/v1/tasks HTTP/1.0\r\n\r\n",
+    ] {
+        assert_eq!(send_raw(server.address, heads).await.status, 200, "{heads}");
+    }
+    for origin in [
+        "http://a@localhost",
+        "http://localhost.",
+        "http://localhost:",
+        "http://localhost/",
+        "http://localhost:080x",
+        "https://localhost",
+        "localhost",
+        "ftp://localhost",
+        "HTTP://localhost",
+        "http://localhost\r\norigin: http://localhost",
+        "http://localhost\r\norigin: https://evil.test",
+        "http://évil.test",
+        "",
+    ] {
+        let heads = format!("{pause}host: localhost:80\r\norigin: {origin}\r\n\r\n");
+        let answer = send_raw(server.address, &heads).await;
+        answer.problem(403, "cross_site", None);
+    }
+    let twice = format!(
+        "{pause}host: localhost\r\nsec-fetch-site: same-origin\r\nsec-fetch-site: cross-site\r\n\r\n"
+    );
+    send_raw(server.address, &twice).await.problem(403, "cross_site", None);
+    assert_eq!(server.get("/api/v1/queues/q").await.json()["policy"]["paused"], json!(false));
+    let own = format!("{pause}host: localhost:80\r\norigin: http://localhost\r\n\r\n");
+    assert_eq!(send_raw(server.address, &own).await.status, 200);
     server.close().await;
 }
 

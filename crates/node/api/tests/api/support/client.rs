@@ -95,6 +95,21 @@ impl Request {
     }
 }
 
+/// Sends bytes as they are, and reads one answer.
+pub(crate) async fn send_raw(address: SocketAddr, request: &str) -> Answer {
+    let answer = async {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut reader = BufReader::new(stream);
+        let (status, headers) = read_head(&mut reader).await;
+        let length = headers.iter().find(|(name, _)| name == "content-length").unwrap().1.parse().unwrap();
+        let mut body = vec![0; length];
+        reader.read_exact(&mut body).await.unwrap();
+        Answer { status, headers, text: String::from_utf8(body).unwrap() }
+    };
+    tokio::time::timeout(PATIENCE, answer).await.expect("an answer")
+}
+
 async fn read_head(reader: &mut BufReader<TcpStream>) -> (u16, Vec<(String, String)>) {
     let mut line = String::new();
     reader.read_line(&mut line).await.unwrap();

@@ -31,7 +31,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use client::{Answer, Request};
+pub(crate) use client::{Answer, Request, send_raw};
 #[allow(unused_imports, reason = "each test file uses its part")]
 pub(crate) use faulty::{Fault, Faulty};
 
