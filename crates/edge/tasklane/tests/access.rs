@@ -4,27 +4,22 @@
 
 mod support;
 
-use std::io::Write;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::fd::AsRawFd;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Output};
 
+use rustix::fs::{Mode, OFlags};
+use rustix::process::Uid;
 use serde_json::{Value, json};
-use support::Server;
+use support::{PROGRAM, Server};
 
 /// The user that everyone has and who may do nothing.
-const NOBODY: &str = "65534";
+const NOBODY: u32 = 65534;
 
-/// Sends one request, given as it is on the wire, and prints what comes back.
-const CLIENT: &str = "
-import socket, sys
-host, port, request, wait = sys.argv[1:]
-connection = socket.create_connection((host, int(port)))
-connection.sendall(request.encode())
-while wait == 'wait' and (piece := connection.recv(65536)):
-    sys.stdout.write(piece.decode())
-";
-
-/// The requests of one user of this machine.
+/// One user of this machine, as a client of a server.
 struct User<'a> {
     server: &'a Server,
     is_nobody: bool,
@@ -32,16 +27,35 @@ struct User<'a> {
 }
 
 impl User<'_> {
-    fn send(&self, request: &str, wait: &str) -> String {
-        let (host, port) = self.server.url.strip_prefix("http://").unwrap().rsplit_once(':').unwrap();
-        let mut command = Command::new(if self.is_nobody { "setpriv" } else { "python3" });
+    /// Sends a request as it is on the wire, and gives what comes back if that is waited for.
+    fn send(&self, request: &str, wait: bool) -> String {
+        let (address, is_nobody) = (self.server.url.strip_prefix("http://").unwrap(), self.is_nobody);
+        let talk = move || {
+            if is_nobody {
+                let nobody = Uid::from_raw(NOBODY);
+                // Of this thread alone: it is a user of its own for the kernel.
+                rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
+            }
+            let mut connection = TcpStream::connect(address).unwrap();
+            connection.write_all(request.as_bytes()).unwrap();
+            let mut answer = String::new();
+            if wait {
+                connection.read_to_string(&mut answer).unwrap();
+            }
+            answer
+        };
+        std::thread::scope(|scope| scope.spawn(talk).join().unwrap())
+    }
+
+    /// Runs the command line of this user.
+    fn cli(&self, args: &[&str]) -> Output {
+        // Nobody may not look into the folder of the program, but may run it.
+        let program = rustix::fs::open(PROGRAM, OFlags::RDONLY, Mode::empty()).unwrap();
+        let mut command = Command::new(format!("/proc/self/fd/{}", program.as_raw_fd()));
         if self.is_nobody {
-            command.args(["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups", "python3"]);
+            command.uid(NOBODY).gid(NOBODY);
         }
-        let output =
-            command.args(["-I", "-c", CLIENT, host, port, request, wait]).current_dir("/").output().unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8(output.stdout).unwrap()
+        command.env("TASKLANE_URL", &self.server.url).current_dir("/").args(args).output().unwrap()
     }
 
     fn request(&self, method: &str, path: &str, body: &str) -> String {
@@ -56,7 +70,7 @@ impl User<'_> {
     /// The status of the answer, and its code if it is a problem.
     fn ask(&self, method: &str, path: &str, body: &Value) -> (u16, String) {
         let body = if body.is_null() { String::new() } else { body.to_string() };
-        let answer = self.send(&self.request(method, path, &body), "wait");
+        let answer = self.send(&self.request(method, path, &body), true);
         let status =
             answer.split(' ').nth(1).unwrap_or_else(|| panic!("no answer: {answer:?}")).parse().unwrap();
         let body = answer.split_once("\r\n\r\n").unwrap().1;
@@ -101,16 +115,23 @@ async fn without_a_token_only_the_own_user_is_answered() {
         let body = if method == "POST" { command_of(&proof) } else { Value::Null };
         assert_eq!(nobody.ask(method, path, &body), refused, "{method} {path}");
     }
-    let answer = nobody.send(&nobody.request("GET", "/api/v1/tasks", ""), "wait");
+    let answer = nobody.send(&nobody.request("GET", "/api/v1/tasks", ""), true);
     assert!(answer.contains("set `token`") && answer.contains("authorization: Bearer"), "{answer}");
     assert_eq!(nobody.ask("GET", "/healthz", &Value::Null).0, 200);
     // A client that does not wait has closed its socket, and what no process owns looks like root's.
     let submit = nobody.request("POST", "/api/v1/tasks", &command_of(&proof).to_string());
     for _ in 0..10 {
-        nobody.send(&submit, "leave");
+        nobody.send(&submit, false);
     }
 
-    let said = server.cli(&["run", "--", "echo", "hello"]).output().unwrap();
+    let refused = nobody.cli(&["run", "--", "touch", proof.to_str().unwrap()]);
+    assert_eq!(refused.status.code(), Some(6), "{refused:?}");
+    let why = String::from_utf8_lossy(&refused.stderr);
+    assert!(
+        why.contains("(user_not_allowed)") && why.contains("hint: run this command as the server's user"),
+        "{why}"
+    );
+    let said = own.cli(&["run", "--", "echo", "hello"]);
     assert_eq!(String::from_utf8_lossy(&said.stdout), "hello\n", "{said:?}");
     let task = json!({ "taskName": "b", "taskType": "NOOP" });
     assert_eq!(own.ask("POST", "/api/v1/tasks", &task).0, 201);

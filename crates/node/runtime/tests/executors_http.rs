@@ -159,6 +159,13 @@ async fn no_answer_is_a_failure_to_retry() {
     assert_eq!((failure(&finish).0, failure(&finish).2), ("http_connect", RetryAdvice::Policy));
     assert!(failure(&finish).1.contains("Connection refused"), "{finish:?}");
 
+    // Others than the task's owner read errors.
+    let secret = format!("http://me:pa55word@{free}/a?token=s3cret");
+    let (finish, _) = run(&http(), json(value!({ "url": secret }))).await;
+    let told = format!("{} {}", failure(&finish).1, finish.result.message);
+    assert!(told.contains(&format!("{free}/a?***")), "{told}");
+    assert!(!told.contains("s3cret") && !told.contains("pa55word"), "{told}");
+
     let finish = get("nonsense\r\n\r\n", value!({})).await;
     assert_eq!((failure(&finish).0, failure(&finish).2), ("http_request", RetryAdvice::Policy));
 

@@ -4,7 +4,7 @@ use clap::CommandFactory;
 use clap_complete::Shell;
 
 use super::exit::Exit;
-use super::out::print_line;
+use super::out::print_raw;
 
 /// Print a script that completes commands, for your shell to load
 #[derive(Debug, clap::Args)]
@@ -16,6 +16,6 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut super::Cli::command(), "tasklane", &mut script);
-    print_line(String::from_utf8(script)?.trim_end())?;
+    print_raw(String::from_utf8(script)?.trim_end())?;
     Ok(Exit::OK)
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use tasklane::config::{Sources, load, show, show_json};
 
 use super::exit::{Exit, Usage};
-use super::out::{Out, print_line, print_object};
+use super::out::{Out, print_line, print_object, print_raw};
 use super::process::{Given, Settings};
 
 /// Show or check the configuration of a server
@@ -27,7 +27,7 @@ pub(crate) fn run(command: Command, token: Option<String>, out: Out) -> anyhow::
             if out.is_json() {
                 print_object(&show_json(&loaded))?;
             } else {
-                print_line(show(&loaded).trim_end())?;
+                print_raw(show(&loaded).trim_end())?;
             }
         }
         Command::Check { .. } if token.is_some() => {

@@ -70,23 +70,14 @@ impl Typed {
         }
     }
 
-    /// For commands that are about a server of their own: the token that it is to ask for.
-    pub(crate) fn server(self, command: &str, out: Out) -> anyhow::Result<Option<String>> {
-        self.check(command)?;
+    /// For commands that start a server: the token that it is to ask for.
+    pub(crate) fn started(self, command: &str, out: Out) -> anyhow::Result<Option<String>> {
         self.warn(out);
-        Ok(self.token)
+        self.server(command)
     }
 
-    /// For commands that are about no server.
-    pub(crate) fn nothing(self, command: &str) -> anyhow::Result<()> {
-        self.check(command)?;
-        match self.token {
-            Some(_) => Err(refused("--token", command, "it talks to no server")),
-            None => Ok(()),
-        }
-    }
-
-    fn check(&self, command: &str) -> anyhow::Result<()> {
+    /// For commands that are about a server of their own: the token that it is to ask for.
+    pub(crate) fn server(self, command: &str) -> anyhow::Result<Option<String>> {
         if self.url {
             let instead = "it is about a server of its own, whose address is set by --listen";
             return Err(refused("--url", command, instead));
@@ -94,7 +85,15 @@ impl Typed {
         if self.namespace {
             return Err(refused("--namespace", command, "a server has all namespaces"));
         }
-        Ok(())
+        Ok(self.token)
+    }
+
+    /// For commands that are about no server.
+    pub(crate) fn nothing(self, command: &str) -> anyhow::Result<()> {
+        match self.server(command)? {
+            Some(_) => Err(refused("--token", command, "it talks to no server")),
+            None => Ok(()),
+        }
     }
 }
 

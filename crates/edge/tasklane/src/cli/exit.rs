@@ -6,6 +6,8 @@ use std::process::ExitCode;
 use serde_json::{Value, json};
 use tasklane::config::ConfigError;
 use tasklane_client::{Error, Problem, Task};
+use tasklane_core::mask::masked;
+use tasklane_core::printable::{printable, printable_lines};
 
 use super::out::Out;
 
@@ -112,18 +114,21 @@ fn as_json(error: &anyhow::Error, exit: Exit, hint: Option<&str>) -> Value {
     told
 }
 
-/// The whole chain, but of what the transport says only the cause: the layers between say the same in other words.
+/// The whole chain, but of what the transport says only the cause: the layers between say the same in other words. What a
+/// server says is one line, whatever is in it.
 fn told(error: &anyhow::Error) -> String {
     let mut parts: Vec<String> = Vec::new();
     for cause in error.chain() {
-        parts.push(cause.to_string());
-        if matches!(cause.downcast_ref(), Some(Error::Transport { .. })) {
+        let of_server = cause.downcast_ref::<Error>();
+        let text = cause.to_string();
+        parts.push(if of_server.is_some() { printable(&text).into_owned() } else { text });
+        if matches!(of_server, Some(Error::Transport { .. })) {
             parts.push(error.root_cause().to_string());
             break;
         }
     }
     parts.dedup();
-    parts.join(": ")
+    masked(&printable_lines(&parts.join(": "))).into_owned()
 }
 
 fn client_error(error: &anyhow::Error) -> Option<&Error> {

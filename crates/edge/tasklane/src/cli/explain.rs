@@ -1,6 +1,7 @@
 //! `tasklane explain`: why a task is not running.
 
 use tasklane_client::{Client, Explanation};
+use tasklane_core::printable::printable;
 
 use super::exit::Exit;
 use super::out::Out;
@@ -18,10 +19,11 @@ pub(crate) async fn run(args: Args, client: &Client, out: Out) -> anyhow::Result
 }
 
 fn shown(explanation: &Explanation) -> String {
+    let reasons = explanation.reasons.iter();
     let reasons =
-        explanation.reasons.iter().map(|reason| format!("- {} ({})\n", reason.message, reason.code));
+        reasons.map(|reason| format!("- {} ({})\n", printable(&reason.message), printable(&reason.code)));
     match explanation.reasons.len() {
-        0 => explanation.summary.clone(),
+        0 => printable(&explanation.summary).into_owned(),
         _ => format!("{}, because:\n{}", explanation.status, reasons.collect::<String>()),
     }
 }

@@ -6,7 +6,8 @@ use serde_json::Value;
 use tasklane_client::{Client, Task};
 
 use super::exit::Exit;
-use super::out::{Out, pairs, table};
+use super::out::{Out, pairs, print_object, print_raw, table};
+use super::output::{Raw, TaskOutput};
 use super::value::{shown_span, shown_time};
 
 /// Show a task
@@ -14,15 +15,26 @@ use super::value::{shown_span, shown_time};
 pub(crate) struct Args {
     /// The task
     id: String,
+
+    #[command(flatten)]
+    raw: Raw,
 }
 
 pub(crate) async fn run(args: Args, client: &Client, out: Out) -> anyhow::Result<Exit> {
     let task = client.task(&args.id).await?;
-    out.either(&task, shown).map(|()| Exit::OK)
+    print(&task, args.raw, out).map(|()| Exit::OK)
+}
+
+/// Prints a task.
+pub(crate) fn print(task: &Task, raw: Raw, out: Out) -> anyhow::Result<()> {
+    if out.is_json() {
+        return print_object(task);
+    }
+    print_raw(shown(task, &mut TaskOutput::new(raw)).trim_end())
 }
 
 /// A task for people.
-pub(crate) fn shown(task: &Task) -> String {
+fn shown(task: &Task, output: &mut TaskOutput) -> String {
     let mut text = pairs(&[
         ("task", task.task_id.clone()),
         ("name", task.task_name.clone()),
@@ -65,7 +77,7 @@ pub(crate) fn shown(task: &Task) -> String {
     if let Some(logs) = task.logs.as_ref().filter(|logs| !logs.is_empty()) {
         text.push_str("\nend of its output:\n");
         let printed: String = logs.iter().map(|chunk| chunk.text.as_str()).collect();
-        text.push_str(&printed);
+        text.push_str(&output.text(&printed));
     }
     text
 }

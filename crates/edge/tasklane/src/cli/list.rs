@@ -122,7 +122,7 @@ mod tests {
         assert_eq!(
             text,
             "ID  STATUS   TYPE   NAME  QUEUE  ATTEMPT  CREATED                   TOOK\n\
-             t1  RUNNING  SHELL  a b   q      2        2030-01-31 12:00:00.000Z  1m01s"
+             t1  RUNNING  SHELL  a\\nb  q      2        2030-01-31 12:00:00.000Z  1m01s"
         );
     }
 }

@@ -1,11 +1,10 @@
 //! `tasklane logs`: what a task has printed, or prints.
 
-use std::io::Write;
-
-use tasklane_client::{Client, LogChunk, LogItem, LogStream};
+use tasklane_client::{Client, LogChunk, LogItem};
 
 use super::exit::Exit;
 use super::out::{Out, print_object};
+use super::output::{Raw, TaskOutput};
 
 /// Chunks read at once.
 const PAGE: u32 = 500;
@@ -23,14 +22,18 @@ pub(crate) struct Args {
     /// Only this attempt
     #[arg(long, value_name = "N")]
     attempt: Option<u32>,
+
+    #[command(flatten)]
+    raw: Raw,
 }
 
 pub(crate) async fn run(args: Args, client: &Client, out: Out) -> anyhow::Result<Exit> {
-    let show = |chunk: &LogChunk| {
+    let mut output = TaskOutput::new(args.raw);
+    let mut show = |chunk: &LogChunk| {
         if args.attempt.is_some_and(|attempt| attempt != chunk.attempt) {
             return Ok(());
         }
-        if out.is_json() { print_object(chunk) } else { print_chunk(chunk) }
+        if out.is_json() { print_object(chunk) } else { output.print(chunk) }
     };
     if args.follow {
         let mut follow = client.follow_logs(&args.id, None);
@@ -44,23 +47,11 @@ pub(crate) async fn run(args: Args, client: &Client, out: Out) -> anyhow::Result
     let mut after = None;
     loop {
         let page = client.logs(&args.id, after.as_deref(), Some(PAGE)).await?;
-        page.logs.iter().try_for_each(show)?;
+        page.logs.iter().try_for_each(&mut show)?;
         // A page is bounded in bytes too, so a short one is not yet the end.
         if page.next.is_none() {
             return Ok(Exit::OK);
         }
         after = page.next;
     }
-}
-
-/// As the task printed it, byte by byte.
-pub(crate) fn print_chunk(chunk: &LogChunk) -> anyhow::Result<()> {
-    if chunk.stream == LogStream::Stdout {
-        let mut stdout = std::io::stdout().lock();
-        stdout.write_all(&chunk.bytes())?;
-        stdout.flush()?;
-    } else {
-        std::io::stderr().lock().write_all(&chunk.bytes())?;
-    }
-    Ok(())
 }

@@ -16,6 +16,7 @@ mod list;
 mod lock;
 mod logs;
 mod out;
+mod output;
 mod process;
 mod queue;
 mod registered;
@@ -115,21 +116,19 @@ pub(crate) fn main() -> ExitCode {
     let out = Out::new(cli.json);
     let done = match cli.command {
         Command::Dev(settings) => {
-            typed.server("dev", out).and_then(|token| process::run(settings, Roles::ALL, token, out))
+            typed.started("dev", out).and_then(|token| process::run(settings, Roles::ALL, token, out))
         }
         Command::Server(settings) => {
-            typed.server("server", out).and_then(|token| process::run(settings, Roles::SERVER, token, out))
+            typed.started("server", out).and_then(|token| process::run(settings, Roles::SERVER, token, out))
         }
         Command::Worker(worker::Args { settings, command: None }) => {
-            typed.server("worker", out).and_then(|token| process::run(settings, Roles::WORKER, token, out))
+            typed.started("worker", out).and_then(|token| process::run(settings, Roles::WORKER, token, out))
         }
         Command::Bench(args) => {
             typed.warn(out);
             bench::run(&args, &cli.connect, out)
         }
-        Command::Config(command) => {
-            typed.server("config", out).and_then(|token| config::run(command, token, out))
-        }
+        Command::Config(command) => typed.server("config").and_then(|token| config::run(command, token, out)),
         Command::Completions(args) => typed.nothing("completions").and_then(|()| completions::run(&args)),
         command => {
             typed.warn(out);

@@ -6,6 +6,7 @@ use std::io::{IsTerminal, Write as _};
 use comfy_table::{ContentArrangement, Table, presets};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
+use tasklane_core::printable::{printable, printable_lines};
 
 /// Where results go. Remarks for people go to standard error, so that results can be piped.
 #[derive(Clone, Copy, Debug)]
@@ -45,8 +46,13 @@ impl Out {
     }
 }
 
-/// Prints a line of the result.
+/// Prints a line of the result, or some. Names and messages in it are what others wrote.
 pub(crate) fn print_line(line: impl Display) -> anyhow::Result<()> {
+    print_raw(printable_lines(&line.to_string()))
+}
+
+/// Prints what is for programs, as it is.
+pub(crate) fn print_raw(line: impl Display) -> anyhow::Result<()> {
     Ok(writeln!(std::io::stdout().lock(), "{line}")?)
 }
 
@@ -54,19 +60,19 @@ pub(crate) fn print_line(line: impl Display) -> anyhow::Result<()> {
 pub(crate) fn redraw(text: impl Display) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     let clear = if out.is_terminal() { "\x1b[H\x1b[2J\x1b[3J" } else { "" };
-    write!(out, "{clear}{text}\n\n")?;
+    write!(out, "{clear}{}\n\n", printable_lines(&text.to_string()))?;
     Ok(out.flush()?)
 }
 
 /// Prints one JSON object on a line.
 pub(crate) fn print_object(value: &impl Serialize) -> anyhow::Result<()> {
-    print_line(serde_json::to_string(value)?)
+    print_raw(serde_json::to_string(value)?)
 }
 
 /// Prints a remark for people.
 pub(crate) fn remark(line: impl Display) {
     // Without a place for remarks there are none.
-    let _ = writeln!(std::io::stderr().lock(), "{line}");
+    let _ = writeln!(std::io::stderr().lock(), "{}", printable_lines(&line.to_string()));
 }
 
 /// A table without lines around it. As wide as the terminal, where there is one.
@@ -77,7 +83,7 @@ pub(crate) fn table(head: &[&str], rows: impl Iterator<Item = Vec<String>>) -> S
         table.set_content_arrangement(ContentArrangement::Dynamic);
     }
     for row in rows {
-        table.add_row(row.iter().map(|cell| clean(cell)).collect::<Vec<_>>());
+        table.add_row(row.iter().map(|cell| printable(cell)).collect::<Vec<_>>());
     }
     for column in table.column_iter_mut() {
         column.set_padding((0, 2));
@@ -91,14 +97,9 @@ pub(crate) fn pairs(pairs: &[(&str, String)]) -> String {
     let width = said().map(|(name, _)| name.len()).max().unwrap_or(0) + 2;
     let mut text = String::new();
     for (name, value) in said() {
-        let _ = writeln!(text, "{name:<width$}{}", clean(value));
+        let _ = writeln!(text, "{name:<width$}{}", printable(value));
     }
     text
-}
-
-/// Names and messages are what others wrote: they must not move the cursor.
-fn clean(text: &str) -> String {
-    text.replace(char::is_control, " ")
 }
 
 /// A bar on standard error if a person is looking, else nothing.

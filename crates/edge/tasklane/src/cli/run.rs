@@ -5,11 +5,12 @@ use std::path::PathBuf;
 use anyhow::Context;
 use serde_json::{Map, Value, json};
 use tasklane_client::{Client, LogItem, LogStream, Submitted, TaskRequest};
+use tasklane_core::printable::is_unprintable;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::exit::{Exit, Usage};
-use super::logs::print_chunk;
 use super::out::{Out, print_object, remark};
+use super::output::{Raw, TaskOutput};
 use super::spec::Spec;
 
 /// Run a command as a task: show its output as it comes and end with its exit code
@@ -39,11 +40,14 @@ pub(crate) struct Args {
     cwd: Option<String>,
 
     #[command(flatten)]
+    raw: Raw,
+
+    #[command(flatten)]
     spec: Spec,
 }
 
 pub(crate) async fn run(args: Args, client: &Client, out: Out) -> anyhow::Result<Exit> {
-    let detach = args.detach;
+    let (detach, raw) = (args.detach, args.raw);
     let request = request(args)?;
     // Before the task exists, so that no signal ends us while it does.
     let mut interrupts = Interrupts::new()?;
@@ -63,7 +67,7 @@ pub(crate) async fn run(args: Args, client: &Client, out: Out) -> anyhow::Result
             submitted.task_id
         ));
     }
-    attend(&submitted, &mut interrupts, client, out).await
+    attend(&submitted, TaskOutput::new(raw), &mut interrupts, client, out).await
 }
 
 fn request(args: Args) -> anyhow::Result<TaskRequest> {
@@ -96,7 +100,7 @@ fn request(args: Args) -> anyhow::Result<TaskRequest> {
 /// Long enough to be recognised by, and in one line.
 fn shortened(name: &str) -> String {
     const LEN_MAX: usize = 60;
-    let mut chars = name.chars().map(|c| if c.is_control() { ' ' } else { c });
+    let mut chars = name.chars().map(|c| if is_unprintable(c) { ' ' } else { c });
     let mut short: String = chars.by_ref().take(LEN_MAX).collect();
     if chars.next().is_some() {
         short.push('…');
@@ -126,6 +130,7 @@ impl Interrupts {
 /// Shows output until the task is final. Ctrl-C cancels it, unless it is somebody else's.
 async fn attend(
     submitted: &Submitted,
+    mut output: TaskOutput,
     interrupts: &mut Interrupts,
     client: &Client,
     out: Out,
@@ -143,7 +148,7 @@ async fn attend(
                         remark(format_args!("tasklane: attempt {attempt}"));
                     }
                     if chunk.stream == LogStream::System || !out.is_json() {
-                        print_chunk(&chunk)?;
+                        output.print(&chunk)?;
                     }
                 }
                 Some(LogItem::End(_)) | None => break,
@@ -188,6 +193,7 @@ mod tests {
             detach: false,
             env: Vec::new(),
             cwd: None,
+            raw: Raw::default(),
             spec: Spec::default(),
         }
     }

@@ -11,6 +11,7 @@ use tasklane_client::{BatchItem, Client};
 
 use super::exit::{Exit, Usage, problem_hint};
 use super::out::{Out, bar, print_object, remark};
+use super::output::Raw;
 use super::spec::Spec;
 use super::value;
 
@@ -56,6 +57,9 @@ pub(crate) struct Args {
     wait: Option<Duration>,
 
     #[command(flatten)]
+    raw: Raw,
+
+    #[command(flatten)]
     spec: Spec,
 }
 
@@ -83,7 +87,7 @@ pub(crate) async fn run(args: Args, client: &Client, out: Out) -> anyhow::Result
     if let Some(wait) = args.wait {
         let id = client.submit(&task).await?.task_id;
         let task = client.wait(&id, wait).await?;
-        out.either(&task, super::get::shown)?;
+        super::get::print(&task, args.raw, out)?;
         return Ok(Exit::of_task(&task));
     }
     let submitted = client.submit(&task).await?;

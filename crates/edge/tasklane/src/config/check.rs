@@ -101,7 +101,7 @@ pub(super) fn check(config: &Config) -> Vec<Fault> {
         && !bus.rest().is_empty()
         && bus.rest().parse::<std::net::SocketAddr>().is_err()
     {
-        fault("bus", format!("{:?} is not an IP address and a port; use direct://0.0.0.0:7071", bus.rest()));
+        fault("bus", format!("{bus} does not name an IP address and a port; use direct://0.0.0.0:7071"));
     }
     let store = config.store_url();
     let is_shared = store.scheme() != "sqlite" && STORES.contains(&store.scheme());

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use tasklane_core::mask::masked_url;
 
 /// Redis and Valkey, plain or encrypted (a second `s`): one server, a cluster, or sentinels that know the server.
 const REDIS: &[&str] = &[
@@ -21,7 +22,7 @@ const REDIS: &[&str] = &[
 ];
 
 /// Parameters that are passwords.
-const SECRETS: &[&str] = &["sentinel_password", "password"];
+const SECRETS: &[&str] = &["sentinel_password", "password", "sslpassword"];
 
 /// The address of a store, bus, coordinator or archive.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
@@ -61,27 +62,7 @@ impl SystemUrl {
 
 impl fmt::Display for SystemUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (base, query) = self.0.split_once('?').map_or((self.0.as_str(), None), |(b, q)| (b, Some(q)));
-        let rest = base.split_once("://").map_or("", |(_, rest)| rest);
-        let authority = rest.split('/').next().unwrap_or_default();
-        let credentials = authority.rsplit_once('@').map(|(credentials, _)| credentials);
-        match credentials.and_then(|credentials| credentials.split_once(':')) {
-            Some((user, password)) => {
-                let rest = &rest[user.len() + 1 + password.len()..];
-                write!(f, "{}://{user}:***{rest}", self.given_scheme())?;
-            }
-            None => f.write_str(base)?,
-        }
-        let Some(query) = query else { return Ok(()) };
-        for (number, part) in query.split('&').enumerate() {
-            let secret = part.split_once('=').map(|(name, _)| name).filter(|name| SECRETS.contains(name));
-            f.write_str(if number == 0 { "?" } else { "&" })?;
-            match secret {
-                Some(name) => write!(f, "{name}=***")?,
-                None => f.write_str(part)?,
-            }
-        }
-        Ok(())
+        f.write_str(&masked_url(&self.0, |parameter| !SECRETS.contains(&parameter)))
     }
 }
 
@@ -108,6 +89,10 @@ mod tests {
         assert_eq!(shown("redis://:secret@cache/1"), "redis://:***@cache/1");
         assert_eq!(shown("redis://cache:6379"), "redis://cache:6379");
         assert_eq!(shown("postgres:///db?host=/run/x"), "postgres:///db?host=/run/x");
+        assert_eq!(
+            shown("postgres://me@db/x?sslkey=/k&sslpassword=x"),
+            "postgres://me@db/x?sslkey=/k&sslpassword=***"
+        );
         assert_eq!(shown("nonsense"), "nonsense");
         assert_eq!(
             shown("rediss+sentinel://u:p@a,b/m/0?sentinel_user=s&sentinel_password=x&prefix=y"),

@@ -60,14 +60,26 @@ fn options_that_do_not_apply_are_refused_and_a_token_is_that_of_the_server() {
     let text = stdout(&shown);
     let token = text.lines().find(|line| line.trim_start().starts_with("token:")).unwrap();
     assert!(token.contains("--token") && !token.contains("abc"), "{token}");
-    // Other users see the command line in the list of processes.
-    assert!(
-        stderr(&shown).contains("warning: other users can read the value of --token"),
-        "{}",
-        stderr(&shown)
-    );
-    let quiet = output(tasklane(&["config", "show"]).env("TASKLANE_TOKEN", "abc"));
-    assert_eq!(stderr(&quiet), "");
+}
+
+/// Other users see it in the list of processes.
+#[test]
+fn a_token_on_the_command_line_is_warned_of() {
+    let list = |args: &[&str], variable: &str| {
+        let script = Script::new(vec![json(200, r#"{"locks":[]}"#)]);
+        let mut command = tasklane(&["--url", &script.url]);
+        let output = output(command.args(args).env("TASKLANE_TOKEN", variable));
+        assert!(script.requests()[0].contains("authorization: Bearer abc"));
+        stderr(&output)
+    };
+    let warned = list(&["lock", "list", "--token", "abc"], "");
+    assert!(warned.contains("warning: other users can read the value of --token"), "{warned}");
+    assert!(!list(&["lock", "list"], "abc").contains("warning"));
+    assert!(!list(&["--json", "lock", "list", "--token", "abc"], "").contains("warning"));
+    let started = output(&mut tasklane(&["dev", "--listen", "0.0.0.0:0", "--token", "abc"]));
+    let text = stderr(&started);
+    assert_eq!(started.status.code(), Some(2), "{text}");
+    assert!(text.starts_with("warning: other users") && text.contains("has 3 characters"), "{text}");
 }
 
 #[test]

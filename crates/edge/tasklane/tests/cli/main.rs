@@ -6,6 +6,7 @@ mod exit_codes;
 mod reference;
 mod run;
 mod server;
+mod terminal;
 
 use std::process::{Command, Output};
 

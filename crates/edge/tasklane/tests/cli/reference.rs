@@ -94,6 +94,9 @@ Results go to standard output, remarks and progress bars to standard error. With
 as the API gives it; lists and streams print one object a line, so that `jq` and `while read` work on them. An error is one
 object on standard error, with `code`, `detail` and, where there is one, `hint`. Durations are written `500ms`, `90s`, `5m`, `1h30m`; times `2030-01-31T12:00:00Z`, or, in filters, as a time ago: `2h`.
 
+What others have written, such as names and errors, is shown with its control characters, escape sequences and invisible characters
+escaped (`\\u{1b}`). So is the output of tasks on a terminal, unless `--raw` is given; into a pipe or a file it goes byte by byte.
+
 Every command that talks to a server takes `--url` (or `TASKLANE_URL`; by default `http://127.0.0.1:7070`), `--token` (or
 `TASKLANE_TOKEN`) and `--namespace` (or `TASKLANE_NAMESPACE`). To `dev` and `config show`, `--token` is the one that the
 server asks for.

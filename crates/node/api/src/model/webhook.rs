@@ -1,6 +1,7 @@
 //! Webhooks, and what was delivered.
 
 use serde::{Deserialize, Serialize};
+use tasklane_core::mask::masked_url;
 use tasklane_core::task::Webhook;
 use tasklane_runtime::node::{DeliveryView, Endpoint, Secrets};
 use tasklane_runtime::request::OccasionName;
@@ -39,7 +40,7 @@ pub(crate) struct Delivery {
     /// What happened.
     #[schema(example = "task.failed")]
     event: String,
-    /// Who is told.
+    /// Who is told, without passwords and the query.
     url: String,
     /// The task that it is about.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -76,7 +77,7 @@ impl From<DeliveryView> for Delivery {
             delivery_id: view.row.id.to_string(),
             message_id: view.message_id,
             event: view.event,
-            url: view.url,
+            url: masked_url(&view.url, |_| false),
             task_id: view.task.map(|task| task.to_string()),
             schedule: view.schedule,
             status: StatusName(state.status),

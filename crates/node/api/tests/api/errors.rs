@@ -85,6 +85,37 @@ async fn a_value_that_is_not_allowed() {
     server.close().await;
 }
 
+/// U+202E shows what follows it from right to left: `gpj.exe` as `exe.jpg`.
+#[tokio::test(flavor = "multi_thread")]
+async fn names_with_characters_that_hide_or_reorder_text() {
+    let server = Server::start().await;
+    for c in ['\u{202e}', '\u{2066}', '\u{200b}', '\u{feff}', '\u{ad}', '\u{2028}', '\u{1b}'] {
+        let name = format!("a{c}b");
+        for (field, value) in [
+            ("taskName", json!(name)),
+            ("requestId", json!(name)),
+            ("hashKey", json!(name)),
+            ("labels.a", json!({ "a": name })),
+            (&format!("labels.a{}b", c.escape_unicode()), json!({ name.as_str(): "a" })),
+            (&format!("metadata.a{}b", c.escape_unicode()), json!({ name.as_str(): "a" })),
+            ("unique.key", json!({ "key": name })),
+        ] {
+            let body = json!({ field.split('.').next().unwrap(): value });
+            let problem = with(&server, body).await.problem(422, "invalid_value", Some(field));
+            let detail = problem["detail"].as_str().unwrap();
+            assert!(
+                detail.contains(&format!("U+{:04X}", u32::from(c))) && detail.contains("leave it out"),
+                "{detail}"
+            );
+        }
+    }
+    for name in ["Überprüfung", "می\u{200c}خواهم", "שלום", "👩\u{200d}🚀❤\u{fe0f}", "日本語"]
+    {
+        assert_eq!(with(&server, json!({ "taskName": name })).await.status, 201, "{name}");
+    }
+    server.close().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn fields_that_exclude_each_other() {
     let server = Server::start().await;

@@ -133,6 +133,34 @@ async fn the_end_of_a_task_is_told_and_the_delivery_listed() {
     server.close().await;
 }
 
+/// Whoever may list deliveries, or is told of a task, is not always who set the address up.
+#[tokio::test(flavor = "multi_thread")]
+async fn secrets_in_addresses_are_masked_in_deliveries_and_errors() {
+    let (server, mut receiver) = (Server::start().await, Receiver::start().await);
+    let with_secret = receiver.url.replace("http://", "http://me:pa55word@") + "?token=s3cret";
+    let task = task_with("echo", json!({ "webhooks": [{ "url": with_secret }] }));
+    let done = server.run(task).await;
+    // Its owner sees what was asked for.
+    assert_eq!(done["webhooks"][0]["url"], with_secret);
+    receiver.next().await;
+    let delivered = deliveries(&server, "", 1).await;
+    assert_eq!(delivered[0]["url"], receiver.url.replace("http://", "http://***@") + "?***");
+
+    // A port that was free a moment ago.
+    let free = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let nowhere = format!("http://me:pa55word@{free}/?token=s3cret");
+    let started = server.post("/api/v1/webhooks/test", &json!({ "url": nowhere })).await.json();
+    let id = started["deliveryId"].as_str().unwrap();
+    server.until(id, "RETRYING").await;
+    let failed = server.get(&format!("/api/v1/tasks/{id}")).await.json();
+    let error = failed["error"]["message"].as_str().unwrap();
+    assert!(error.contains(&format!("http://{free}/?***")), "{error}");
+    assert!(!error.contains("s3cret") && !error.contains("pa55word"), "{error}");
+    let listed = server.get("/api/v1/webhooks/deliveries?status=RETRYING").await.text;
+    assert!(!listed.contains("s3cret") && !listed.contains("pa55word"), "{listed}");
+    server.close().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn only_failures_are_told_to_those_who_ask_for_them() {
     let (server, mut receiver) = (Server::start().await, Receiver::start().await);

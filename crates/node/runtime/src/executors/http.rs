@@ -9,6 +9,7 @@ use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AF
 use reqwest::redirect::Policy;
 use reqwest::{Client, Method, Response, StatusCode, Url};
 use serde_json::Value;
+use tasklane_core::mask::masked;
 use tasklane_core::message::{Dispatch, Finish, RetryAdvice};
 use tasklane_core::task::{Payload, TaskError, TaskResult};
 use tasklane_ports::{Attempt, Execution, Executor, ExecutorError};
@@ -294,6 +295,8 @@ pub(crate) fn unanswered(e: &reqwest::Error) -> Finish {
         message = format!("{message}: {cause}");
         source = cause.source();
     }
+    // It names the address, and others than the task's owner read errors.
+    let message = masked(&message).into_owned();
     let (code, retry) = if e.is_connect() {
         ("http_connect", RetryAdvice::Policy)
     } else if e.is_builder() {

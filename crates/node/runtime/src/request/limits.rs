@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tasklane_core::id::Name;
+use tasklane_core::printable::{is_unprintable, printable};
 use tasklane_core::task::Payload;
 
 use super::depth::{JSON_DEPTH_MAX, too_deep};
@@ -102,7 +103,7 @@ impl RequestLimits {
 /// Checks the labels of a task or a worker.
 pub fn check_labels(labels: &BTreeMap<String, String>) -> Result<(), FieldError> {
     let (count_max, value_max) = (RequestLimits::LABELS_MAX, RequestLimits::LABEL_VALUE_LEN_MAX);
-    pairs("labels", labels, count_max, value_max, char::is_control)
+    pairs("labels", labels, count_max, value_max, is_unprintable)
 }
 
 fn pairs(
@@ -117,13 +118,12 @@ fn pairs(
         return Err(FieldError::invalid(field, rule));
     }
     for (key, value) in pairs {
-        let shown = || key.chars().take(40).map(|c| if c.is_control() { '\u{fffd}' } else { c });
-        let path = || format!("{field}.{}", shown().collect::<String>());
+        let path = || format!("{field}.{}", printable(&key.chars().take(40).collect::<String>()));
         if key.is_empty() || key.chars().count() > RequestLimits::PAIR_KEY_LEN_MAX {
             let max = RequestLimits::PAIR_KEY_LEN_MAX;
             return Err(FieldError::invalid(path(), format!("must have a key of 1 to {max} characters")));
         }
-        if let Some(c) = key.chars().find(|c| c.is_control()) {
+        if let Some(c) = key.chars().find(|c| is_unprintable(*c)) {
             return Err(FieldError::invalid(path(), format!("must have a key without {}", named(c))));
         }
         if value.chars().count() > value_max {
@@ -167,12 +167,13 @@ fn text(field: &str, value: &str, max: usize) -> Result<(), FieldError> {
     if !(1..=max).contains(&len) {
         return Err(FieldError::invalid(field, format!("must be 1 to {max} characters long, not {len}")));
     }
-    match value.chars().find(|c| c.is_control()) {
+    match value.chars().find(|c| is_unprintable(*c)) {
         Some(c) => Err(FieldError::invalid(field, format!("must not contain {}", named(c)))),
         None => Ok(()),
     }
 }
 
-fn named(control: char) -> String {
-    format!("the control character U+{:04X}", u32::from(control))
+fn named(c: char) -> String {
+    let kind = if c.is_control() { "control character" } else { "invisible character" };
+    format!("the {kind} U+{:04X}; leave it out", u32::from(c))
 }
