@@ -161,6 +161,37 @@ async fn a_server_without_a_place_to_dial_is_refused() {
     assert!(matches!(refused, Err(BusError::Unavailable { .. })), "{refused:?}");
 }
 
+/// Whoever reaches the port could send commands to workers otherwise.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_peer_without_the_secret_is_refused() {
+    let server = server().await;
+    let (place, secret) =
+        endpoint(&server).split_once('/').map(|(a, b)| (a.to_owned(), b.to_owned())).unwrap();
+    let channel =
+        tonic::transport::Channel::from_shared(format!("http://{place}")).unwrap().connect().await.unwrap();
+    let ask = async |authorization: Option<String>| {
+        let mut request = tonic::Request::new(futures::stream::pending::<()>());
+        if let Some(value) = authorization {
+            request.metadata_mut().insert("authorization", value.parse().unwrap());
+        }
+        let path = "/tasklane.direct.v1.Bus/Connect".parse().unwrap();
+        let codec = tonic_prost::ProstCodec::<(), ()>::default();
+        let mut client = tonic::client::Grpc::new(channel.clone());
+        client.ready().await.unwrap();
+        client.streaming(request, path, codec).await.map(drop).map_err(|status| status.code())
+    };
+    for wrong in [
+        None,
+        Some(String::new()),
+        Some("Bearer ".to_owned()),
+        Some(format!("Bearer {secret}0")),
+        Some(secret.clone()),
+    ] {
+        assert_eq!(ask(wrong.clone()).await, Err(tonic::Code::Unauthenticated), "{wrong:?}");
+    }
+    assert_eq!(ask(Some(format!("Bearer {secret}"))).await, Ok(()));
+}
+
 /// A connection breaks; subscriptions of both sides are announced anew over the next one.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_broken_connection_is_made_again() {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{FromRequestParts, Request};
+use axum::http::StatusCode;
 use axum::http::header::{AUTHORIZATION, HOST, HeaderName, HeaderValue};
 use axum::http::request::Parts;
 use axum::response::Response;
@@ -34,6 +35,10 @@ impl FromRequestParts<Api> for AtOwner {
             && let Some(address) = api.node.owner_elsewhere(lane)
         {
             match tokio::time::timeout(WITHIN, ask(&address, parts)).await {
+                // This server has answered the caller: another server that refuses this one has another user or token.
+                Ok(Ok(response)) if response.status() == StatusCode::UNAUTHORIZED => {
+                    tracing::debug!(%address, "the owner of a lane does not answer this server");
+                }
                 Ok(Ok(response)) => return Err(response),
                 Ok(Err(error)) => tracing::debug!(%address, %error, "the owner of a lane was not asked"),
                 Err(_) => tracing::debug!(%address, "the owner of a lane did not answer"),
