@@ -3,6 +3,7 @@
 #![expect(clippy::print_stdout, reason = "a command-line tool talks on standard output")]
 
 mod api;
+mod attack;
 mod bench_cluster;
 mod bench_lane;
 mod bench_limits;
@@ -51,6 +52,8 @@ enum Command {
     Gen,
     /// Plays with a real cluster to which everything happens, and checks what it promised
     Chaos(chaos::Options),
+    /// Attacks a real system under honest load with all that is hostile, and checks what it promised
+    Attack(attack::Options),
     /// Upgrades a cluster from an earlier commit while tasks run
     Upgrade(upgrade::Options),
     /// Installs the servers that tests need, where they are missing
@@ -73,6 +76,7 @@ fn main() -> ExitCode {
         Command::Sim(options) => sim::run_command(&options),
         Command::Gen => generate::run(),
         Command::Chaos(options) => chaos::run_command(&options),
+        Command::Attack(options) => attack::run_command(&options),
         Command::Upgrade(options) => upgrade::run(&options),
         Command::Servers => servers::ensure(),
     };

@@ -27,7 +27,7 @@ const NOBODY: u32 = 65_534;
 #[derive(Debug)]
 pub(crate) struct Database {
     kind: Kind,
-    pub(super) address: SocketAddr,
+    pub(crate) address: SocketAddr,
     folder: PathBuf,
     spawner: Spawner,
     disk: Disk,
@@ -74,7 +74,7 @@ impl Database {
     }
 
     /// The URL by which it is reached at an address.
-    pub(super) fn url(&self, at: SocketAddr) -> String {
+    pub(crate) fn url(&self, at: SocketAddr) -> String {
         match &self.kind {
             // Figures name the mode: TLS would be a part of them.
             Kind::Postgres(_) => format!("postgres://tasklane@{at}/postgres?sslmode=disable"),
@@ -137,7 +137,7 @@ impl Database {
     }
 
     /// Starts it, and waits until it answers.
-    pub(super) async fn start_again(&self) -> Result<()> {
+    pub(crate) async fn start_again(&self) -> Result<()> {
         let deadline = Instant::now() + START_PATIENCE;
         loop {
             if !self.runs()? {
@@ -201,7 +201,7 @@ impl Database {
     }
 
     /// Ends it without a word.
-    pub(super) async fn kill(&self) -> Result<()> {
+    pub(crate) async fn kill(&self) -> Result<()> {
         for pid in self.processes() {
             signal(pid, Signal::KILL);
         }
@@ -212,7 +212,7 @@ impl Database {
     }
 
     /// Lets it do nothing until [`Self::resume`].
-    pub(super) fn pause(&self) {
+    pub(crate) fn pause(&self) {
         let paused: Vec<Pid> = self.processes();
         for pid in &paused {
             signal(*pid, Signal::STOP);
@@ -223,7 +223,7 @@ impl Database {
         }
     }
 
-    pub(super) fn resume(&self) {
+    pub(crate) fn resume(&self) {
         for pid in self.processes() {
             signal(pid, Signal::CONT);
         }

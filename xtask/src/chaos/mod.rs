@@ -28,15 +28,15 @@
 
 pub(crate) mod attempt;
 mod check;
-mod clock;
-mod database;
-mod history;
+pub(crate) mod clock;
+pub(crate) mod database;
+pub(crate) mod history;
 mod load;
 mod namespace;
 mod nemesis;
-mod options;
+pub(crate) mod options;
 mod plan;
-mod process;
+pub(crate) mod process;
 mod proxy;
 mod recovery;
 mod report;

@@ -109,9 +109,9 @@ pub(super) struct Scenario {
 const RATE: f64 = 90.0;
 
 /// A server that does not renew its session for this long is gone.
-pub(super) const SERVER_TTL: Duration = Duration::from_secs(5);
+pub(crate) const SERVER_TTL: Duration = Duration::from_secs(5);
 /// A worker that does not renew its session for this long is gone.
-pub(super) const WORKER_TTL: Duration = Duration::from_secs(10);
+pub(crate) const WORKER_TTL: Duration = Duration::from_secs(10);
 
 impl Options {
     /// The options of CI for one topology.

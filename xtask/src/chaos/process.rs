@@ -39,7 +39,7 @@ impl Spawner {
         Self { orders }
     }
 
-    pub(super) fn spawn(&self, command: Command) -> Result<Child> {
+    pub(crate) fn spawn(&self, command: Command) -> Result<Child> {
         let program = command.get_program().to_string_lossy().into_owned();
         let (answer, answered) = mpsc::channel();
         self.orders.send((command, answer)).context("the starting thread is gone")?;
@@ -49,7 +49,7 @@ impl Spawner {
 }
 
 /// A command that ends with the thread that starts it, and as another user if one is named.
-pub(super) fn ending_with_us(program: &Path, user: Option<u32>) -> Command {
+pub(crate) fn ending_with_us(program: &Path, user: Option<u32>) -> Command {
     let mut command = Command::new("setpriv");
     command.arg("--pdeathsig=KILL");
     if let Some(user) = user {
@@ -61,7 +61,7 @@ pub(super) fn ending_with_us(program: &Path, user: Option<u32>) -> Command {
 
 /// What a process is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Role {
+pub(crate) enum Role {
     Server,
     Worker,
     /// Both in one process.
@@ -70,15 +70,15 @@ pub(super) enum Role {
 
 /// A process of the cluster, which may be started many times.
 #[derive(Debug)]
-pub(super) struct Member {
-    pub(super) name: String,
-    pub(super) role: Role,
+pub(crate) struct Member {
+    pub(crate) name: String,
+    pub(crate) role: Role,
     /// Its address, and that of its proxies: nobody else's.
-    pub(super) ip: Ipv4Addr,
+    pub(crate) ip: Ipv4Addr,
     /// Where its API is, if it has one.
-    pub(super) api: SocketAddr,
+    pub(crate) api: SocketAddr,
     /// How long it lets attempts finish when it is asked to end.
-    pub(super) drain_grace: Duration,
+    pub(crate) drain_grace: Duration,
     program: PathBuf,
     /// The program of its first start, if another.
     first: Option<PathBuf>,
@@ -101,29 +101,29 @@ struct State {
 
 /// A process that ended by itself.
 #[derive(Clone, Debug)]
-pub(super) struct Exit {
-    pub(super) who: String,
-    pub(super) at: Boot,
-    pub(super) status: ExitStatus,
+pub(crate) struct Exit {
+    pub(crate) who: String,
+    pub(crate) at: Boot,
+    pub(crate) status: ExitStatus,
     /// The last line of its log.
-    pub(super) why: String,
+    pub(crate) why: String,
 }
 
 /// What is needed to make a member.
 #[derive(Debug)]
-pub(super) struct MemberOptions {
-    pub(super) name: String,
-    pub(super) role: Role,
-    pub(super) ip: Ipv4Addr,
-    pub(super) program: PathBuf,
+pub(crate) struct MemberOptions {
+    pub(crate) name: String,
+    pub(crate) role: Role,
+    pub(crate) ip: Ipv4Addr,
+    pub(crate) program: PathBuf,
     /// The program of its first start, if another.
-    pub(super) first: Option<PathBuf>,
+    pub(crate) first: Option<PathBuf>,
     /// All but where it listens, what it is called and where its data is.
-    pub(super) args: Vec<String>,
-    pub(super) drain_grace: Duration,
+    pub(crate) args: Vec<String>,
+    pub(crate) drain_grace: Duration,
     /// The folder of the run.
-    pub(super) folder: PathBuf,
-    pub(super) spawner: Spawner,
+    pub(crate) folder: PathBuf,
+    pub(crate) spawner: Spawner,
 }
 
 /// How long a process may take to end after SIGKILL.
@@ -134,7 +134,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 const BACK_AFTER: Duration = Duration::from_millis(500);
 
 impl Member {
-    pub(super) fn new(options: MemberOptions) -> Result<Self> {
+    pub(crate) fn new(options: MemberOptions) -> Result<Self> {
         let MemberOptions { name, role, ip, program, first, mut args, drain_grace, folder, spawner } =
             options;
         let port = TcpListener::bind((ip, 0))?.local_addr()?.port();
@@ -156,25 +156,25 @@ impl Member {
         Ok(Self { name, role, ip, api, drain_grace, program, first, args, folder, spawner, state })
     }
 
-    pub(super) fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         format!("http://{}", self.api)
     }
 
-    pub(super) fn log(&self) -> PathBuf {
+    pub(crate) fn log(&self) -> PathBuf {
         self.folder.join("logs").join(format!("{}.log", self.name))
     }
 
     /// The process that runs now, such as `w1.3`.
-    pub(super) fn instance(&self) -> String {
+    pub(crate) fn instance(&self) -> String {
         format!("{}.{}", self.name, self.with(|state| state.starts))
     }
 
-    pub(super) fn exits(&self) -> Vec<Exit> {
+    pub(crate) fn exits(&self) -> Vec<Exit> {
         self.with(|state| state.exits.clone())
     }
 
     /// Starts it, unless it runs.
-    pub(super) fn start(&self) -> Result<()> {
+    pub(crate) fn start(&self) -> Result<()> {
         self.with(|state| {
             state.wanted = true;
             if state.child.is_none() { self.start_with(state) } else { Ok(()) }
@@ -204,12 +204,12 @@ impl Member {
     }
 
     /// Its number, while it runs.
-    pub(super) fn pid(&self) -> Option<Pid> {
+    pub(crate) fn pid(&self) -> Option<Pid> {
         self.with(|state| state.child.as_ref().map(Pid::from_child))
     }
 
     /// The process that guards its attempts.
-    pub(super) fn guard(&self) -> Option<Pid> {
+    pub(crate) fn guard(&self) -> Option<Pid> {
         let children = children_of(self.pid()?);
         children.into_iter().find(|child| {
             let line = std::fs::read(format!("/proc/{}/cmdline", child.as_raw_nonzero()));
@@ -218,7 +218,7 @@ impl Member {
     }
 
     /// Ends it without a word, and whoever else is named at the same moment.
-    pub(super) async fn kill(&self, with: Option<Pid>) -> Result<()> {
+    pub(crate) async fn kill(&self, with: Option<Pid>) -> Result<()> {
         let pid = self.with(|state| {
             state.wanted = false;
             state.child.as_ref().map(Pid::from_child)
@@ -231,7 +231,7 @@ impl Member {
     }
 
     /// Asks it to end. Answers whether it did so within this time; else it is killed.
-    pub(super) async fn terminate(&self, within: Duration) -> Result<bool> {
+    pub(crate) async fn terminate(&self, within: Duration) -> Result<bool> {
         let pid = self.with(|state| {
             state.wanted = false;
             state.child.as_ref().map(Pid::from_child)
@@ -311,7 +311,7 @@ impl Drop for Member {
 }
 
 /// Starts members again that end by themselves, for ever.
-pub(super) async fn look_after(members: Vec<Arc<Member>>) {
+pub(crate) async fn look_after(members: Vec<Arc<Member>>) {
     loop {
         tokio::time::sleep(Duration::from_millis(100)).await;
         for member in &members {
@@ -323,12 +323,12 @@ pub(super) async fn look_after(members: Vec<Arc<Member>>) {
 }
 
 /// Sends a signal. A process that is gone needs none.
-pub(super) fn signal(pid: Pid, signal: Signal) {
+pub(crate) fn signal(pid: Pid, signal: Signal) {
     let _ = kill_process(pid, signal);
 }
 
 /// The processes that a process has started and not left behind.
-pub(super) fn children_of(parent: Pid) -> Vec<Pid> {
+pub(crate) fn children_of(parent: Pid) -> Vec<Pid> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     let is_child = |pid: &i32| {
