@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+pub mod clock_watch;
 pub mod command;
 pub mod commit;
 pub mod guard;

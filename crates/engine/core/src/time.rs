@@ -46,6 +46,81 @@ impl Timestamp {
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_micros(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
     }
+
+    /// By how much this lies after `other`; negative where it lies before.
+    pub const fn shift_from(self, other: Self) -> Shift {
+        Shift(self.0.saturating_sub(other.0))
+    }
+}
+
+/// By how much a clock moved, or differs from another one: microseconds, negative where it went back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Shift(i64);
+
+impl Shift {
+    /// Not at all.
+    pub const ZERO: Self = Self(0);
+
+    /// From whole microseconds.
+    pub const fn from_micros(micros: i64) -> Self {
+        Self(micros)
+    }
+
+    /// From whole milliseconds.
+    pub const fn from_millis(millis: i64) -> Self {
+        Self(millis.saturating_mul(1000))
+    }
+
+    /// In microseconds.
+    pub const fn as_micros(self) -> i64 {
+        self.0
+    }
+
+    /// Its size, whichever way it goes.
+    pub const fn abs(self) -> Duration {
+        Duration::from_micros(self.0.unsigned_abs())
+    }
+
+    /// Backwards in time.
+    pub const fn is_back(self) -> bool {
+        self.0 < 0
+    }
+}
+
+impl Add for Shift {
+    type Output = Self;
+    fn add(self, other: Self) -> Self {
+        Self(self.0.saturating_add(other.0))
+    }
+}
+
+impl Sub for Shift {
+    type Output = Self;
+    fn sub(self, other: Self) -> Self {
+        Self(self.0.saturating_sub(other.0))
+    }
+}
+
+impl Add<Shift> for Timestamp {
+    type Output = Self;
+    fn add(self, shift: Shift) -> Self {
+        Self(self.0.saturating_add(shift.0))
+    }
+}
+
+impl Sub<Shift> for Timestamp {
+    type Output = Self;
+    fn sub(self, shift: Shift) -> Self {
+        Self(self.0.saturating_sub(shift.0))
+    }
+}
+
+impl fmt::Display for Shift {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (sign, size) = (if self.is_back() { '-' } else { '+' }, self.abs());
+        write!(f, "{sign}{}.{:03} s", size.as_secs(), size.subsec_millis())
+    }
 }
 
 fn micros(duration: Duration) -> i64 {
