@@ -19,6 +19,7 @@
 //! What cannot be undone (removing finished tasks, forgetting request ids, letting locks expire, making up for missed
 //! times) waits while the clock is not [settled](Trust): a clock that jumped once may soon jump back.
 
+use std::fmt;
 use std::time::Duration;
 
 use crate::time::{Shift, Timestamp};
@@ -35,8 +36,8 @@ pub const GAP_MAX: Duration = Duration::from_hours(1);
 pub const SETTLE_TIME: Duration = Duration::from_mins(10);
 /// An answer of the reference that took longer says too little.
 const ROUND_TRIP_MAX: Duration = Duration::from_millis(500);
-/// For how long after its last answer the watch holds on to a reference.
-const HOLD_ON: Duration = Duration::from_secs(10);
+/// For how long after its last answer the watch holds on to a reference, and goes by what it said.
+const HOLD_ON: Duration = Duration::from_mins(5);
 
 /// What both clocks of the machine say at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,6 +103,17 @@ pub enum Doubt {
     Gap(Shift),
 }
 
+impl fmt::Display for Doubt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Step(by) => write!(f, "a clock stepped by {by}"),
+            Self::Gap(by) => {
+                write!(f, "this server started {by} from the last time that the store knows of")
+            }
+        }
+    }
+}
+
 /// Watches the clocks of a process. See the [module](self).
 #[derive(Clone, Debug)]
 pub struct ClockWatch {
@@ -154,16 +166,16 @@ impl ClockWatch {
         self.clock(now)
     }
 
-    /// Takes an answer of the reference in.
+    /// Takes an answer of the reference in; the same one again does no harm.
     pub fn compare(&mut self, now: Reading, reference: Reference) -> Clock {
         self.read(now);
         let round_trip = reference.answered.since(reference.asked);
-        if round_trip > ROUND_TRIP_MAX {
+        if round_trip > ROUND_TRIP_MAX || now.steady.since(reference.answered) > HOLD_ON {
             return self.clock(now);
         }
         let theirs = reference.wall + now.steady.since(reference.asked + round_trip / 2);
         let offset = theirs.shift_from(now.wall);
-        self.reference = Some(Compared { at: now.steady, offset });
+        self.reference = Some(Compared { at: reference.answered, offset });
         let moved = offset - self.correction;
         if moved.abs() > STEP_MIN {
             self.correction = offset;
@@ -362,9 +374,9 @@ mod tests {
     fn a_reference_that_is_silent_does_not_hold_the_clock_for_ever() {
         let mut machine = Machine::new();
         machine.compare(1000, 0);
-        machine.read(30_000);
+        machine.read(400_000);
         machine.wall_at_zero += DAY;
-        assert_eq!(machine.read(31_000).shift, ms(DAY));
+        assert_eq!(machine.read(401_000).shift, ms(DAY));
         assert_eq!(machine.watch.offset(), None);
     }
 

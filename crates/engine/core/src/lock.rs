@@ -1,0 +1,97 @@
+//! For how long a user's lock is held.
+//!
+//! A time to live is a duration, so it keeps its steady length whatever the wall clock does. The steady clock counts
+//! from the start of a machine: every process on the same machine, until its next start, reads the end of a lease on it.
+//! Any other process goes by the wall clock, and lets nothing expire while it does not trust that.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use crate::clock_watch::{Clock, STEP_MIN};
+use crate::time::Timestamp;
+
+/// When a lock ends, unless it is renewed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lease {
+    /// The wall time.
+    pub until: Timestamp,
+    /// The steady time; locks of older versions have none.
+    pub steady: Option<SteadyEnd>,
+}
+
+/// The end of a lease by the steady clock of a machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SteadyEnd {
+    /// The start of the machine that this clock counts from.
+    #[serde(rename = "i")]
+    pub boot: Uuid,
+    /// The time.
+    #[serde(rename = "s")]
+    pub until: Timestamp,
+}
+
+impl Lease {
+    /// One that begins now.
+    pub fn taken(clock: &Clock, boot: Uuid, ttl: Duration) -> Self {
+        let steady = Some(SteadyEnd { boot, until: clock.steady + ttl });
+        Self { until: clock.wall + ttl, steady }
+    }
+
+    /// Whether it has not ended.
+    pub fn is_held(&self, clock: &Clock, boot: Uuid) -> bool {
+        match self.steady_here(boot) {
+            Some(until) => until > clock.steady,
+            None => self.until > clock.wall || !clock.is_settled(),
+        }
+    }
+
+    /// When it ends, by the wall clock as it is now: as it was said, unless that has stepped.
+    pub fn until(&self, clock: &Clock, boot: Uuid) -> Timestamp {
+        let now = self.steady_here(boot).map(|until| clock.wall + until.shift_from(clock.steady));
+        now.filter(|now| now.shift_from(self.until).abs() > STEP_MIN).unwrap_or(self.until)
+    }
+
+    fn steady_here(&self, boot: Uuid) -> Option<Timestamp> {
+        self.steady.filter(|end| end.boot == boot).map(|end| end.until)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock_watch::{Doubt, Trust};
+    use crate::time::Shift;
+
+    const HERE: Uuid = Uuid::from_u128(1);
+    const ELSEWHERE: Uuid = Uuid::from_u128(2);
+    const TTL: Duration = Duration::from_secs(30);
+
+    fn clock(steady: i64, wall: i64) -> Clock {
+        let (steady, wall) = (Timestamp::from_millis(steady * 1000), Timestamp::from_millis(wall * 1000));
+        Clock { steady, wall, shift: Shift::ZERO, trust: Trust::Settled }
+    }
+
+    #[test]
+    fn a_lease_keeps_its_length_on_its_machine_whatever_the_wall_clock_does() {
+        let lease = Lease::taken(&clock(100, 1_000_000), HERE, TTL);
+        for wall in [0, 1_000_000, 9_000_000] {
+            assert!(lease.is_held(&clock(129, wall), HERE));
+            assert!(!lease.is_held(&clock(130, wall), HERE));
+            assert_eq!(lease.until(&clock(110, wall), HERE), clock(0, wall + 20).wall);
+        }
+    }
+
+    #[test]
+    fn another_machine_goes_by_the_wall_clock_when_it_is_settled() {
+        let lease = Lease::taken(&clock(100, 1000), HERE, TTL);
+        assert!(lease.is_held(&clock(900, 1029), ELSEWHERE));
+        assert!(!lease.is_held(&clock(10, 1030), ELSEWHERE));
+        let why = Doubt::Step(Shift::from_millis(1));
+        let trust = Trust::Unsettled { left: Duration::from_secs(1), why };
+        assert!(lease.is_held(&Clock { trust, ..clock(10, 9000) }, ELSEWHERE));
+        let older = Lease { steady: None, ..lease };
+        assert!(older.is_held(&clock(900, 1029), HERE) && !older.is_held(&clock(10, 1030), HERE));
+    }
+}
