@@ -12,9 +12,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use tasklane_core::clock_watch::Reference;
 use tasklane_core::id::{LaneId, SessionId};
 use tasklane_core::member::{Member, Role};
-use tasklane_ports::follow::{Follower, Look, Reading, Registry, Tidings};
+use tasklane_core::time::Timestamp;
+use tasklane_ports::follow::{Follower, Look, Reading, Registry, Renewed, Tidings};
 use tasklane_ports::judge::Renewal;
 use tasklane_ports::{
     Coordinator, CoordinatorCapabilities, CoordinatorError, OpenSession, SessionToken, StoreError, View,
@@ -117,6 +119,10 @@ impl Coordinator for PostgresCoordinator {
         self.follower.renew(token).await
     }
 
+    fn clock(&self) -> Option<Reference> {
+        self.follower.clock()
+    }
+
     async fn update(&self, token: &SessionToken, role: Role) -> Result<(), CoordinatorError> {
         let (secret, role) = (secret_of(token)?, codec::encode(&role));
         let Members { statements, channel, .. } = &*self.members;
@@ -216,7 +222,8 @@ impl Statements {
             open: sql("SELECT @session_open($1, $2, $3, $4, $5)"),
             renew: sql("UPDATE @session s SET renewals = renewals + 1
                 FROM unnest($1, $2) AS r (session, secret)
-                WHERE s.session = r.session AND s.secret = r.secret AND NOT s.revoked RETURNING s.session, s.secret"),
+                WHERE s.session = r.session AND s.secret = r.secret AND NOT s.revoked RETURNING s.session, s.secret,
+                (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"),
             update: sql("SELECT @session_update($1, $2, $3, $4)"),
             close: sql("SELECT @session_close($1, $2, $3)"),
             revoke: sql("UPDATE @session SET revoked = true WHERE session = $1 AND NOT revoked"),
@@ -268,7 +275,7 @@ impl Registry for Members {
         look(&self.query(&self.statements.look, &[]).await?).map_err(coordinator_error)
     }
 
-    async fn renew(&self, tokens: &[SessionToken]) -> Result<Vec<bool>, CoordinatorError> {
+    async fn renew(&self, tokens: &[SessionToken]) -> Result<Renewed, CoordinatorError> {
         let held: Vec<(Uuid, Option<Uuid>)> =
             tokens.iter().map(|token| (token.session.0, secret_of(token).ok())).collect();
         let (sessions, secrets): (Vec<Uuid>, Vec<Option<Uuid>>) = held.iter().copied().unzip();
@@ -277,7 +284,10 @@ impl Registry for Members {
         let of_row = |row: &Row| Ok((column(row, 0)?, Some(column(row, 1)?)));
         let renewed: HashSet<(Uuid, Option<Uuid>)> =
             rows.iter().map(of_row).collect::<Result<_, _>>().map_err(coordinator_error)?;
-        Ok(held.iter().map(|token| renewed.contains(token)).collect())
+        // The row that was made last is the nearest to the answer.
+        let wall = rows.last().map(|row| column(row, 2)).transpose().map_err(coordinator_error)?;
+        let alive = held.iter().map(|token| renewed.contains(token)).collect();
+        Ok(Renewed { alive, wall: wall.map(Timestamp::from_micros) })
     }
 
     async fn end(&self, overdue: &[Renewal]) -> Result<(), CoordinatorError> {

@@ -11,9 +11,11 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use redis::{Cmd, Value};
+use tasklane_core::clock_watch::Reference;
 use tasklane_core::id::{LaneId, SessionId};
 use tasklane_core::member::{Member, Role};
-use tasklane_ports::follow::{Follower, Look, Reading, Registry, Tidings};
+use tasklane_core::time::Timestamp;
+use tasklane_ports::follow::{Follower, Look, Reading, Registry, Renewed, Tidings};
 use tasklane_ports::judge::Renewal;
 use tasklane_ports::{
     Coordinator, CoordinatorCapabilities, CoordinatorError, OpenSession, SessionToken, StoreError, View,
@@ -108,6 +110,10 @@ impl Coordinator for RedisCoordinator {
         self.follower.renew(token).await
     }
 
+    fn clock(&self) -> Option<Reference> {
+        self.follower.clock()
+    }
+
     async fn update(&self, token: &SessionToken, role: Role) -> Result<(), CoordinatorError> {
         if_alive(&self.act(&SCRIPTS.update, token, Some(&codec::encode(&role))).await?, token.session)
     }
@@ -193,14 +199,16 @@ impl Registry for Members {
         look(self.run(&SCRIPTS.look, &call).await?).map_err(coordinator_error)
     }
 
-    async fn renew(&self, tokens: &[SessionToken]) -> Result<Vec<bool>, CoordinatorError> {
+    async fn renew(&self, tokens: &[SessionToken]) -> Result<Renewed, CoordinatorError> {
         let mut call = self.call(&SCRIPTS.renew);
         for token in tokens {
             call.arg(name_of(token.session)).arg(&token.secret);
         }
         match self.run(&SCRIPTS.renew, &call).await? {
-            Value::Array(renewed) if renewed.len() == tokens.len() => {
-                Ok(renewed.iter().map(|renewed| *renewed == Value::Int(1)).collect())
+            Value::Array(answer) if answer.len() == tokens.len() + 2 => {
+                let (renewed, clock) = answer.split_at(tokens.len());
+                let alive = renewed.iter().map(|renewed| *renewed == Value::Int(1)).collect();
+                Ok(Renewed { alive, wall: wall_of(clock) })
             }
             _ => Err(coordinator_error(unexpected("renew"))),
         }
@@ -228,6 +236,16 @@ impl Registry for Members {
         let (listening, _) = self.subscriber.listen(&self.keys.channel, self.keys.slot, listener);
         Box::new(Changes { told, _listening: listening })
     }
+}
+
+/// What `TIME` says: seconds, and microseconds.
+fn wall_of(clock: &[Value]) -> Option<Timestamp> {
+    let number = |value: &Value| match value {
+        Value::BulkString(text) => std::str::from_utf8(text).ok()?.parse::<i64>().ok(),
+        _ => None,
+    };
+    let [seconds, micros] = clock else { return None };
+    Some(Timestamp::from_micros(number(seconds)?.checked_mul(1_000_000)?.checked_add(number(micros)?)?))
 }
 
 /// Told of a change.
@@ -299,7 +317,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_script_of_sessions_looks_at_a_clock() {
+    fn no_session_rests_on_a_clock_of_the_server() {
         let crate::script::Scripts {
             open,
             renew,
@@ -314,7 +332,10 @@ mod tests {
             members,
             ..
         } = &*SCRIPTS;
-        for script in [open, renew, update, close, revoke, acquire, release, end, raise, look, members] {
+        // The clock is read after all is done, and only answered.
+        let (renews, answers) = renew.code().split_once("local time = ").unwrap();
+        assert!(!renews.contains("TIME") && !answers.contains("HINCRBY"));
+        for script in [open, update, close, revoke, acquire, release, end, raise, look, members] {
             for clock in ["TIME", "EXPIRE", "'EX'", "'PX'"] {
                 assert!(!script.code().contains(clock), "{clock}: {}", script.code());
             }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use tasklane_core::clock_watch::Reference;
 use tasklane_core::id::{LaneId, SessionId};
 use tasklane_core::member::{Member, Role};
 
@@ -22,6 +23,8 @@ use crate::CoordinatorError;
 ///    order that all watchers can rely on: a lane's new holder is never shown before the end of the old one. A new
 ///    owner of a lane rests on this: a session that the first view does not show has ended.
 /// 7. Jumps of the wall clock move no lease.
+/// 8. `clock` answers what the system's own clock said when sessions of this process were renewed last; by asking nothing
+///    besides. No lease rests on it.
 #[async_trait]
 pub trait Coordinator: Send + Sync + std::fmt::Debug {
     /// What this coordinator can keep.
@@ -48,6 +51,11 @@ pub trait Coordinator: Send + Sync + std::fmt::Debug {
 
     /// Gives the grant of a lane back. Giving back one that is not held is no error.
     async fn release(&self, token: &SessionToken, lane: LaneId) -> Result<(), CoordinatorError>;
+
+    /// The wall clock of the system, which all servers share; `None` where it is that of this machine, or not known yet.
+    fn clock(&self) -> Option<Reference> {
+        None
+    }
 
     /// Follows members and grants.
     async fn watch(&self) -> Result<Box<dyn Watch>, CoordinatorError>;

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use rustix::time::{ClockId, clock_gettime};
+use tasklane_core::clock_watch::Reference;
 use tasklane_core::id::SessionId;
 use tasklane_core::time::Timestamp;
 use tokio::sync::watch;
@@ -35,7 +36,7 @@ pub trait Registry: Send + Sync + fmt::Debug + 'static {
     async fn look(&self) -> Result<Look, CoordinatorError>;
 
     /// Renews sessions. Answers for each whether it was: if it is alive, not revoked, and the token is its own.
-    async fn renew(&self, tokens: &[SessionToken]) -> Result<Vec<bool>, CoordinatorError>;
+    async fn renew(&self, tokens: &[SessionToken]) -> Result<Renewed, CoordinatorError>;
 
     /// Ends those of the sessions that still have the number named, each with its grants in one step.
     async fn end(&self, overdue: &[Renewal]) -> Result<(), CoordinatorError>;
@@ -53,6 +54,15 @@ pub trait Registry: Send + Sync + fmt::Debug + 'static {
 pub trait Tidings: Send {
     /// Waits until something may have changed. Also said when listening begins, or begins again. Safe to cancel.
     async fn next(&mut self);
+}
+
+/// What came of renewals.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Renewed {
+    /// Of each session, whether it was renewed.
+    pub alive: Vec<bool>,
+    /// What the system's own clock says.
+    pub wall: Option<Timestamp>,
 }
 
 /// Everything that a registry knows.
@@ -114,7 +124,12 @@ impl Follower {
 
     /// Renews a session, in one call with others of this process that are due now.
     pub async fn renew(&self, token: &SessionToken) -> Result<(), CoordinatorError> {
-        self.renewals.renew(&self.registry, token).await
+        self.renewals.renew(&self.registry, &self.steady, token).await
+    }
+
+    /// What the system's clock said when a session was renewed last.
+    pub fn clock(&self) -> Option<Reference> {
+        self.renewals.clock()
     }
 
     /// A watch. Its first view is read now.
@@ -320,6 +335,7 @@ mod tests {
     use super::*;
 
     const TTL: Duration = Duration::from_secs(3);
+    const WALL: Timestamp = Timestamp::from_millis(1_700_000_000_000);
 
     /// A registry in memory that fails, loses its tidings and goes back in time when it is told to.
     #[derive(Debug, Default)]
@@ -406,13 +422,13 @@ mod tests {
             Ok(Look { revision: state.revision, numbers })
         }
 
-        async fn renew(&self, tokens: &[SessionToken]) -> Result<Vec<bool>, CoordinatorError> {
+        async fn renew(&self, tokens: &[SessionToken]) -> Result<Renewed, CoordinatorError> {
             let mut state = self.state()?;
             let mut renewed = |token: &SessionToken| {
                 let number = state.numbers.get_mut(&token.session);
                 number.map(|number| *number += 1).is_some()
             };
-            Ok(tokens.iter().map(&mut renewed).collect())
+            Ok(Renewed { alive: tokens.iter().map(&mut renewed).collect(), wall: Some(WALL) })
         }
 
         async fn end(&self, overdue: &[Renewal]) -> Result<(), CoordinatorError> {
@@ -473,6 +489,8 @@ mod tests {
         let ended = CoordinatorError::SessionEnded { session: gone.session };
         assert_eq!(renewed.1.unwrap_err().to_string(), ended.to_string());
         assert_eq!(memory.calls() - before, 1);
+        let clock = follower.clock().unwrap();
+        assert!(clock.wall == WALL && clock.asked <= clock.answered, "{clock:?}");
         follower.renew(&one).await.unwrap();
         assert_eq!(memory.calls() - before, 2);
 

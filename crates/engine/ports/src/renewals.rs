@@ -6,7 +6,10 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use crate::follow::Registry;
+use tasklane_core::clock_watch::Reference;
+use tasklane_core::time::Timestamp;
+
+use crate::follow::{Registry, Renewed};
 use crate::{CoordinatorError, Outcome, SessionToken};
 
 /// What is due within this is renewed together. A holder counts from before it asked, so this costs nobody anything.
@@ -14,7 +17,11 @@ const TOGETHER: Duration = Duration::from_millis(50);
 
 /// Those that are to be asked for next.
 #[derive(Debug, Default)]
-pub(crate) struct Renewals(Mutex<Vec<Waiting>>);
+pub(crate) struct Renewals {
+    waiting: Mutex<Vec<Waiting>>,
+    /// What the system's clock said at the last renewal.
+    clock: Mutex<Option<Reference>>,
+}
 
 /// Somebody who waits to hear whether a session was renewed.
 #[derive(Debug)]
@@ -27,20 +34,21 @@ impl Renewals {
     pub(crate) async fn renew(
         self: &Arc<Self>,
         registry: &Arc<dyn Registry>,
+        steady: &Arc<dyn Fn() -> Timestamp + Send + Sync>,
         token: &SessionToken,
     ) -> Result<(), CoordinatorError> {
         let (answer, answered) = oneshot::channel();
         let is_first = {
-            let mut waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
             waiting.push(Waiting { token: token.clone(), answer });
             waiting.len() == 1
         };
         if is_first {
-            let (renewals, registry) = (Arc::clone(self), Arc::clone(registry));
+            let (renewals, registry, steady) = (Arc::clone(self), Arc::clone(registry), Arc::clone(steady));
             // On its own, since whoever came first may give up.
             tokio::spawn(async move {
                 tokio::time::sleep(TOGETHER).await;
-                renewals.renew_all(&*registry).await;
+                renewals.renew_all(&*registry, &*steady).await;
             });
         }
         let unavailable = |source: String| CoordinatorError::Unavailable {
@@ -55,13 +63,23 @@ impl Renewals {
         }
     }
 
-    async fn renew_all(&self, registry: &dyn Registry) {
-        let waiting = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
+    async fn renew_all(&self, registry: &dyn Registry, steady: &(dyn Fn() -> Timestamp + Send + Sync)) {
+        let waiting = std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
         let tokens: Vec<SessionToken> = waiting.iter().map(|waiting| waiting.token.clone()).collect();
+        let asked = steady();
         let renewed = registry.renew(&tokens).await.map_err(|error| error.to_string());
+        if let Ok(Renewed { wall: Some(wall), .. }) = renewed {
+            let clock = Reference { asked, answered: steady(), wall };
+            *self.clock.lock().unwrap_or_else(PoisonError::into_inner) = Some(clock);
+        }
         for (at, Waiting { answer, .. }) in waiting.into_iter().enumerate() {
             // Who does not wait any more need not be told.
-            let _ = answer.send(renewed.as_ref().map(|renewed| renewed[at]).map_err(Clone::clone));
+            let _ = answer.send(renewed.as_ref().map(|renewed| renewed.alive[at]).map_err(Clone::clone));
         }
+    }
+
+    /// What the system's clock said at the last renewal that it answered.
+    pub(crate) fn clock(&self) -> Option<Reference> {
+        *self.clock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
