@@ -22,11 +22,12 @@ use tasklane_core::time::Timestamp;
 use tasklane_core::worker as session;
 use tasklane_direct::DirectBus;
 use tasklane_ports::{BusError, CoordinatorError, StoreError};
+use tasklane_runtime::clock;
 use tasklane_runtime::executors::{ExecutorOptions, Registry};
 use tasklane_runtime::guard::{Guard, GuardOptions, HeldFile, remove_tree};
 use tasklane_runtime::hub::Hub;
 use tasklane_runtime::keeper;
-use tasklane_runtime::node::{Node, NodeOptions, NodeParts, OwnWorker, RetentionOptions};
+use tasklane_runtime::node::{Node, NodeOptions, NodeParts, OwnWorker, RetentionOptions, compare_with_store};
 use tasklane_runtime::request::RequestLimits;
 use tasklane_runtime::scheduler::{Scheduler, SchedulerOptions, SchedulerParts};
 use tasklane_runtime::tokens::Tokens;
@@ -177,6 +178,8 @@ pub async fn start(config: &Config, roles: Roles, functions: Registrations) -> R
 
     let (mut node, mut health) = (None, None);
     if roles.server {
+        clock::settle_within(config.clock.settle_time);
+        compare_with_store(&*running.systems.documents).await?;
         let started = start_server(config, &running, lanes, &hub, &tokens)?;
         // Workers end before the scheduler does, which has to hear what became of their attempts.
         for OwnWorker { name, capacity, executors } in OwnWorker::all(&started) {
@@ -606,8 +609,8 @@ fn retention(config: &Config) -> RetentionOptions {
     RetentionOptions {
         tasks: config.retention.tasks,
         request_ids: config.retention.request_ids,
+        every: config.retention.every,
         batch: usize::try_from(config.retention.batch.get()).unwrap_or(usize::MAX),
-        ..RetentionOptions::default()
     }
 }
 

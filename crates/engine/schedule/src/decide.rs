@@ -53,6 +53,8 @@ const COUNTED_MAX: u32 = 1000;
 pub struct Look<'a> {
     /// The time.
     pub now: Timestamp,
+    /// The clock is trusted: what it says to have passed has passed.
+    pub settled: bool,
     /// How open tasks stand, of those that have begun.
     pub stands: &'a BTreeMap<TaskId, Stand>,
     /// Which guards are on.
@@ -157,6 +159,7 @@ impl Schedule {
             self.skip_waiting(now, "the schedule was changed before its turn");
         }
         self.rule = rule;
+        self.state.put_off.clear();
         self.state.updated_at = now;
         self.state.next = self.rule.after(times, now);
     }
@@ -181,6 +184,7 @@ impl Schedule {
     pub fn resume(&mut self, times: &Times, now: Timestamp) {
         self.state.paused = None;
         self.state.failures = 0;
+        self.state.put_off.clear();
         self.state.next = self.rule.after(times, now);
     }
 
@@ -201,12 +205,14 @@ impl Schedule {
     pub fn due(&self, id: &str, now: Timestamp) -> Option<Timestamp> {
         let state = &self.state;
         let at_once = !state.planned.is_empty()
+            || state.put_off.iter().any(|span| span.begun)
             || !state.cancels.is_empty()
             || !state.alerts.is_empty()
             || state.backfill.is_some();
         let next = state.next.filter(|_| state.paused.is_none()).map(|next| self.rule.due(id, next));
-        let buffered = state.buffered.map(|_| now + LOOK_AGAIN);
-        [at_once.then_some(now), next, buffered, self.late_at(now)].into_iter().flatten().min()
+        let is_waiting = state.buffered.is_some() || !state.put_off.is_empty();
+        let waiting = is_waiting.then(|| now + LOOK_AGAIN);
+        [at_once.then_some(now), next, waiting, self.late_at(now)].into_iter().flatten().min()
     }
 
     /// Takes in how tasks have ended and says which fires are due. Each is then [planned](Self::plan). Nothing is
@@ -230,20 +236,39 @@ impl Schedule {
             fires.push(Fire { nominal, backfill: 0 });
         }
         if self.state.paused.is_none() {
-            self.pass_over_missed(times, now);
-            let mut judged = 0;
-            while let Some(nominal) = self.state.next.filter(|next| self.rule.due(id, *next) <= now)
-                && fires.len() < self.rule.fires_max()
-                && judged < JUDGED_MAX
-            {
-                judged += 1;
-                self.state.next = self.rule.after(times, nominal);
-                self.judge(Fire { nominal, backfill: 0 }, now, &mut fires);
+            self.plan_again(times, now);
+            if look.settled {
+                self.make_up(id, times, now, &mut fires);
+                self.pass_over_missed(times, now, Timestamp::MAX);
+            } else {
+                self.put_off_missed(times, now);
             }
+            self.fire_due(id, times, now, Timestamp::MAX, &mut fires);
         }
         self.fire_again(times, &mut fires);
         self.judge_time(begun, now);
         fires
+    }
+
+    /// Judges all times that have come, before an end.
+    pub(crate) fn fire_due(
+        &mut self,
+        id: &str,
+        times: &Times,
+        now: Timestamp,
+        end: Timestamp,
+        fires: &mut Vec<Fire>,
+    ) {
+        let mut judged = 0;
+        while let Some(nominal) =
+            self.state.next.filter(|next| *next < end && self.rule.due(id, *next) <= now)
+            && fires.len() < self.rule.fires_max()
+            && judged < JUDGED_MAX
+        {
+            judged += 1;
+            self.state.next = self.rule.after(times, nominal);
+            self.judge(Fire { nominal, backfill: 0 }, now, fires);
+        }
     }
 
     fn take_ends(&mut self, stands: &BTreeMap<TaskId, Stand>, now: Timestamp) {
@@ -283,11 +308,16 @@ impl Schedule {
         }
     }
 
-    /// Deals with times that passed while nobody was there to fire.
-    fn pass_over_missed(&mut self, times: &Times, now: Timestamp) {
+    /// Times before this one are missed, if `first` is the first that was not dealt with.
+    pub(crate) fn late(&self, times: &Times, first: Timestamp, now: Timestamp) -> Timestamp {
+        now - self.rule.missed_after(times, first) - self.rule.jitter
+    }
+
+    /// Deals with times before an end that passed while nobody was there to fire.
+    pub(crate) fn pass_over_missed(&mut self, times: &Times, now: Timestamp, end: Timestamp) {
         let Some(first) = self.state.next else { return };
-        let late = now - self.rule.missed_after(times, first) - self.rule.jitter;
-        let horizon = now - self.rule.catch_up;
+        let late = self.late(times, first, now).min(end);
+        let horizon = (now - self.rule.catch_up).min(end);
         if first >= late {
             return;
         }

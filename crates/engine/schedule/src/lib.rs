@@ -7,6 +7,7 @@
 //! Clocks that go forward or back are the hard part; `zone.rs` tells how they are handled.
 
 mod alerts;
+mod clock_steps;
 mod cron;
 mod decide;
 mod dialect;
@@ -17,9 +18,10 @@ mod times;
 mod zone;
 
 pub use alerts::{Alert, News, Unbegun};
+pub use clock_steps::BACK_MIN;
 pub use decide::{
     BUFFER_MAX, FIRES_MAX, LOOK_AGAIN, Look, MISSED_AFTER_MAX, MISSED_AFTER_MIN, Stand, Submitted,
     after_within,
 };
-pub use rule::{Backfill, Fate, Fire, Missed, Overlap, Past, Planned, Rule, Schedule, State};
+pub use rule::{Backfill, Fate, Fire, Missed, Overlap, Past, Planned, Rule, Schedule, Span, State};
 pub use times::{TEXT_LEN_MAX, Times, TimesError, When};

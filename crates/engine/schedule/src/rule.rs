@@ -116,6 +116,12 @@ pub struct State {
     /// The next time, before it is moved by jitter.
     #[serde(rename = "n", default, skip_serializing_if = "Option::is_none")]
     pub next: Option<Timestamp>,
+    /// Times that passed at a step of the clock: dealt with when it has settled, the oldest first.
+    #[serde(rename = "po", default, skip_serializing_if = "Vec::is_empty")]
+    pub put_off: Vec<Span>,
+    /// Times before this one were dealt with before the clock went back.
+    #[serde(rename = "dt", default, skip_serializing_if = "Option::is_none")]
+    pub dealt_with: Option<Timestamp>,
     /// Fires that are decided, with their tasks, which may or may not have been submitted.
     #[serde(rename = "pl", default, skip_serializing_if = "Vec::is_empty")]
     pub planned: Vec<Planned>,
@@ -158,6 +164,20 @@ pub struct State {
     /// What became of the last times, the oldest first.
     #[serde(rename = "h", default)]
     pub history: Vec<Past>,
+}
+
+/// Times from one to before another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Span {
+    /// The first.
+    #[serde(rename = "f")]
+    pub from: Timestamp,
+    /// Behind the last.
+    #[serde(rename = "e")]
+    pub end: Timestamp,
+    /// Some of them are dealt with already; the rest follows at once.
+    #[serde(rename = "b", default, skip_serializing_if = "std::ops::Not::not")]
+    pub begun: bool,
 }
 
 /// A fire: the time that it stands for, and for the how manieth time.
@@ -256,6 +276,8 @@ impl State {
             updated_at: now,
             paused: None,
             next: None,
+            put_off: Vec::new(),
+            dealt_with: None,
             planned: Vec::new(),
             cancels: Vec::new(),
             buffered: None,

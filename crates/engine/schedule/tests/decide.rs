@@ -46,13 +46,15 @@ struct Story {
     times: Times,
     ended: BTreeMap<TaskId, Stand>,
     made: u64,
+    /// The clock is trusted.
+    settled: bool,
 }
 
 impl Story {
     fn new(rule: Rule) -> Self {
         let times = Times::new(&rule.when, &rule.timezone).unwrap();
         let schedule = Schedule::new(rule, &times, at(1));
-        Self { schedule, times, ended: BTreeMap::new(), made: 0 }
+        Self { schedule, times, ended: BTreeMap::new(), made: 0, settled: true }
     }
 
     fn task(&mut self) -> NewTask {
@@ -83,7 +85,7 @@ impl Story {
 
     /// Decides and plans.
     fn plan(&mut self, now: i64) -> Vec<(TaskId, i64)> {
-        let look = Look { now: at(now), stands: &self.ended, guards: Guards::ALL_ON };
+        let look = Look { now: at(now), settled: self.settled, stands: &self.ended, guards: Guards::ALL_ON };
         let fires = self.schedule.decide("s", &self.times, &look);
         for fire in fires {
             let task = self.task();
@@ -615,4 +617,100 @@ fn what_was_stored_before_is_read() {
     assert_eq!(read.rule, Rule { overlap: Overlap::BufferOne, ..hourly() });
     let written: serde_json::Value = serde_json::to_value(&read).unwrap();
     assert_eq!(written, serde_json::from_str::<serde_json::Value>(stored).unwrap());
+}
+
+const DAY: i64 = 24 * HOUR;
+
+fn daily() -> Rule {
+    Rule { when: When::Cron("0 0 * * *".to_owned()), ..hourly() }
+}
+
+fn secondly(missed: Missed) -> Rule {
+    let when = When::Every { interval: Duration::from_secs(1), anchor: at(0) };
+    Rule { when, missed, overlap: Overlap::AllowAll, ..hourly() }
+}
+
+#[test]
+fn a_clock_that_was_ahead_for_a_moment_moves_no_time() {
+    let mut story = Story::new(daily());
+    story.settled = false;
+    assert!(story.fire(10 * DAY + 7 * HOUR).is_empty());
+    assert_eq!(story.schedule.state.next, Some(at(11 * DAY)), "by the clock as it is");
+    assert!(story.schedule.is_stirred(&story.times, at(60)));
+    assert!(story.fire(60).is_empty());
+    assert_eq!((story.due(60), story.fates()), (Some(DAY), vec![]));
+    story.settled = true;
+    assert!(!story.schedule.is_stirred(&story.times, at(660)));
+    assert_eq!(story.fire(DAY), [DAY]);
+}
+
+#[test]
+fn one_time_that_passed_by_a_wrong_clock_is_fired_when_it_comes() {
+    let mut story = Story::new(Rule { when: When::At(at(DAY)), ..hourly() });
+    story.settled = false;
+    assert!(story.fire(10 * DAY).is_empty());
+    assert!(story.fire(60).is_empty());
+    story.settled = true;
+    assert_eq!(story.fire(DAY), [DAY]);
+    // What has been fired is not fired again, wherever the clock goes.
+    assert!(story.fire(60).is_empty());
+    assert_eq!((story.due(60), story.fire(DAY)), (None, vec![]));
+}
+
+#[test]
+fn a_jump_of_the_clock_makes_no_flood_of_tasks() {
+    let mut story = Story::new(secondly(Missed::RunAll));
+    assert_eq!(story.fire(2).len(), 1);
+    story.settled = false;
+    // Ahead: what comes now is fired, what passed is put off.
+    let ahead: Vec<i64> = (0..20).flat_map(|n| story.fire(10 * DAY + n)).collect();
+    assert!(ahead.len() < 30 && ahead[0] >= 10 * DAY - 5, "{ahead:?}");
+    // Back: every second again. Those that really passed meanwhile are made up for, and no others.
+    let back: Vec<i64> = (23..30).flat_map(|n| story.fire(n)).collect();
+    story.settled = true;
+    let settled: Vec<i64> = (30..40).flat_map(|n| story.fire(n)).collect();
+    assert_eq!(back, [24, 25, 26, 27, 28, 29]);
+    assert_eq!(settled.len(), 10 + 21, "{settled:?}");
+}
+
+#[test]
+fn what_passed_in_a_jump_that_lasts_is_made_up_for_when_the_clock_has_settled() {
+    for (missed, expected) in [(Missed::RunAll, 3594), (Missed::RunOnce, 1), (Missed::Skip, 0)] {
+        let mut story = Story::new(secondly(missed));
+        story.fire(2);
+        story.settled = false;
+        let now: Vec<i64> = story.fire(3602);
+        assert_eq!(now.last(), Some(&3602), "what comes now is fired at once");
+        assert_eq!((now.len(), story.fire(3603).len()), (6, 1), "{now:?}");
+        story.settled = true;
+        let mut made_up = 0;
+        while !story.schedule.state.put_off.is_empty() {
+            made_up += story.fire(3603).len();
+        }
+        assert_eq!(made_up, expected, "{missed:?}");
+    }
+}
+
+#[test]
+fn times_fired_by_a_clock_that_went_back_and_forth_are_not_made_up_for() {
+    let mut story = Story::new(secondly(Missed::RunAll));
+    while story.schedule.state.next <= Some(at(10 * DAY)) {
+        story.fire(10 * DAY);
+    }
+    story.settled = false;
+    assert!(story.fire(100).is_empty(), "the next second is the next time");
+    assert_eq!(story.fire(101), [101]);
+    assert_eq!(story.fire(10 * DAY + 1), [10 * DAY + 1]);
+    story.settled = true;
+    assert_eq!(story.fire(10 * DAY + 2), [10 * DAY + 2]);
+    assert!(story.schedule.state.put_off.is_empty());
+}
+
+#[test]
+fn a_clock_that_goes_back_by_little_fires_nothing_twice() {
+    let mut story = Story::new(hourly());
+    assert_eq!(story.fire(HOUR), [HOUR]);
+    assert!(story.fire(HOUR - 30).is_empty());
+    assert!(story.fire(HOUR).is_empty());
+    assert_eq!(story.due(HOUR), Some(2 * HOUR));
 }

@@ -182,6 +182,24 @@ pub(crate) async fn text(api: &Api, format: Format) -> Result<String, Problem> {
         let tasks = ConstCounter::new(archive.tasks);
         registry.register("archived_tasks", "Tasks that this server has archived", tasks);
     }
+    let clock = stats.clock;
+    if let Some(offset) = clock.offset {
+        let seconds = Gauge::<f64, AtomicU64>::default();
+        seconds.set(
+            Duration::from_micros(offset.as_micros().unsigned_abs())
+                .as_secs_f64()
+                .copysign(if offset.is_back() { -1.0 } else { 1.0 }),
+        );
+        registry.register(
+            "clock_offset_seconds",
+            "By how much the coordinator's clock is ahead of this machine's",
+            seconds,
+        );
+    }
+    let settled = Gauge::<u64, AtomicU64>::default();
+    settled.set(u64::from(clock.clock.is_settled()));
+    registry.register("clock_settled", "Whether the clock is trusted for what cannot be undone", settled);
+    registry.register("clock_steps", "Steps of the clock since the start", ConstCounter::new(clock.steps));
     let started = Gauge::<i64>::default();
     started.set(stats.started_at.as_millis() / 1000);
     registry.register("start_time_seconds", "When this server was started", started);

@@ -1,17 +1,102 @@
 //! The clocks. The machines never ask for the time; their drivers do, here.
+//!
+//! Every reading of the wall clock passes by the one watch of the process, so that nothing is decided by a time whose
+//! step was not noticed. See `tasklane_core::clock_watch`.
+
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use rustix::time::{ClockId, clock_gettime};
-use tasklane_core::time::Timestamp;
+use tasklane_core::clock_watch::{AGREES_WITHIN, Clock, ClockWatch, Reading, Reference, SETTLE_TIME, Trust};
+use tasklane_core::time::{Shift, Timestamp};
+use tasklane_ports::Coordinator;
+use tokio::sync::watch;
 use tokio::time::{Duration, Instant};
+use uuid::Uuid;
+
+/// How often the clocks are read while nobody asks.
+const WATCH_EVERY: Duration = Duration::from_secs(1);
+/// The two clocks are read within this, so that a thread that had to wait in between sees no step.
+const PAIR_WITHIN: Duration = Duration::from_millis(1);
+/// How often that is tried.
+const PAIR_TRIES: usize = 10;
 
 /// The steady clock: goes on while the machine sleeps, never jumps. Counts from when the machine was started.
 pub fn steady() -> Timestamp {
     read(ClockId::Boottime)
 }
 
-/// The wall clock, in UTC. May jump.
+/// The wall clock, in UTC, corrected by the reference where there is one. May jump.
 pub fn wall() -> Timestamp {
-    read(ClockId::Realtime)
+    now().wall
+}
+
+/// Both clocks, every step of the wall clock so far, and whether it is trusted.
+pub fn now() -> Clock {
+    observe(ClockWatch::read)
+}
+
+/// The reference has answered.
+pub fn compare(reference: Reference) -> Clock {
+    observe(|watch, reading| watch.compare(reading, reference))
+}
+
+/// A server starts, and this is the last time that its store knows of.
+pub fn started(last_known: Timestamp) -> Clock {
+    observe(|watch, reading| watch.started(reading, last_known))
+}
+
+/// How long the clock takes to settle.
+pub fn settle_within(time: Duration) {
+    observe(|watch, reading| {
+        watch.settle_within(time);
+        watch.read(reading)
+    });
+}
+
+/// Follows the sum of all steps: changes with each.
+pub fn steps() -> watch::Receiver<Shift> {
+    lock().told.subscribe()
+}
+
+/// What is known of the wall clock of this machine.
+#[derive(Clone, Copy, Debug)]
+pub struct ClockState {
+    /// The clocks now.
+    pub clock: Clock,
+    /// By how much the reference is ahead of this machine; `None` where there is none.
+    pub offset: Option<Shift>,
+    /// How many steps were seen.
+    pub steps: u64,
+}
+
+/// What is known of the wall clock of this machine.
+pub fn state() -> ClockState {
+    let clock = now();
+    let process = lock();
+    ClockState { clock, offset: process.watch.offset(), steps: process.watch.steps() }
+}
+
+/// Notices steps also while nobody asks for the time, and compares the clock with the coordinator's, for ever.
+pub(crate) async fn keep_watching(coordinator: Arc<dyn Coordinator>) {
+    let mut ticks = tokio::time::interval(WATCH_EVERY);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        match coordinator.clock() {
+            Some(reference) => compare(reference),
+            None => now(),
+        };
+    }
+}
+
+/// Since when the steady clock counts: another one after each start of the machine.
+pub fn boot_id() -> Uuid {
+    static BOOT: LazyLock<Uuid> = LazyLock::new(|| {
+        let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        // One of its own is never that of another start.
+        text.trim().parse().unwrap_or_else(|_| Uuid::from_u128(rand::random()))
+    });
+    *BOOT
 }
 
 /// When a timer that is due at `at` of the steady clock should ring.
@@ -26,4 +111,94 @@ const FAR: Duration = Duration::from_hours(24);
 fn read(clock: ClockId) -> Timestamp {
     let time = clock_gettime(clock);
     Timestamp::from_micros(time.tv_sec * 1_000_000 + time.tv_nsec / 1000)
+}
+
+/// The watch of this process.
+struct Process {
+    watch: ClockWatch,
+    told: watch::Sender<Shift>,
+    logged: Logged,
+    #[cfg(feature = "test-clock")]
+    moved: crate::test_clock::TestClock,
+}
+
+/// What was logged, so that each thing is logged once.
+#[derive(Clone, Copy, Default)]
+struct Logged {
+    steps: u64,
+    is_off: bool,
+}
+
+static PROCESS: LazyLock<Mutex<Process>> = LazyLock::new(|| {
+    Mutex::new(Process {
+        watch: ClockWatch::new(SETTLE_TIME),
+        told: watch::Sender::new(Shift::ZERO),
+        logged: Logged::default(),
+        #[cfg(feature = "test-clock")]
+        moved: crate::test_clock::TestClock::default(),
+    })
+});
+
+fn lock() -> std::sync::MutexGuard<'static, Process> {
+    PROCESS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn observe(take: impl FnOnce(&mut ClockWatch, Reading) -> Clock) -> Clock {
+    let (clock, before, after, offset) = {
+        let mut process = lock();
+        let reading = process.reading();
+        let clock = take(&mut process.watch, reading);
+        process.told.send_if_modified(|told| std::mem::replace(told, clock.shift) != clock.shift);
+        let offset = process.watch.offset();
+        let is_off = offset.map_or(process.logged.is_off, |offset| offset.abs() > AGREES_WITHIN);
+        let logged = Logged { steps: process.watch.steps(), is_off };
+        (clock, std::mem::replace(&mut process.logged, logged), logged, offset)
+    };
+    if after.steps > before.steps {
+        match clock.trust {
+            Trust::Unsettled { left, why } => tracing::warn!(
+                "{why}: absolute times follow it, durations keep their length, and what cannot be undone waits for {left:?}"
+            ),
+            Trust::Settled => tracing::info!("a clock stepped, and agrees with the coordinator's"),
+        }
+    }
+    match (before.is_off, after.is_off, offset) {
+        (false, true, Some(offset)) => tracing::warn!(
+            %offset,
+            "the clock of this machine is wrong: the coordinator's is this far ahead of it, and due times follow that; \
+            set the clock of this machine, or of the coordinator, right"
+        ),
+        (true, false, Some(offset)) => tracing::info!(%offset, "the clock of this machine is right again"),
+        _ => {}
+    }
+    clock
+}
+
+impl Process {
+    /// Both clocks, as near to each other as they can be read.
+    fn reading(&mut self) -> Reading {
+        let mut best = (Duration::MAX, Reading { steady: Timestamp::ZERO, wall: Timestamp::ZERO });
+        for _ in 0..PAIR_TRIES {
+            let (before, wall, after) = (steady(), read(ClockId::Realtime), steady());
+            let apart = after.since(before);
+            if apart < best.0 {
+                best = (apart, Reading { steady: after, wall });
+            }
+            if apart <= PAIR_WITHIN {
+                break;
+            }
+        }
+        let (_, mut reading) = best;
+        self.move_wall(&mut reading);
+        reading
+    }
+
+    #[cfg(feature = "test-clock")]
+    fn move_wall(&mut self, reading: &mut Reading) {
+        reading.wall = reading.wall + self.moved.shift(reading.steady);
+    }
+
+    #[cfg(not(feature = "test-clock"))]
+    #[expect(clippy::unused_self, reason = "only tests move the clock")]
+    fn move_wall(&mut self, _: &mut Reading) {}
 }

@@ -10,5 +10,7 @@ pub mod process;
 pub mod request;
 pub mod scheduler;
 pub mod suggest;
+#[cfg(feature = "test-clock")]
+mod test_clock;
 pub mod tokens;
 pub mod worker;

@@ -148,6 +148,9 @@ pub(super) fn check(config: &Config) -> Vec<Fault> {
         }
     }
 
+    if config.retention.every.is_zero() {
+        fault("retention.every", "must be longer than nothing".to_owned());
+    }
     if config.retention.request_ids < config.retention.tasks {
         fault(
             "retention.request_ids",

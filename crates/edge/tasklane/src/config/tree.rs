@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use tasklane_core::clock_watch::SETTLE_TIME;
 use tasklane_core::id::Name;
 use tasklane_runtime::executors::CommandOptions;
 
@@ -55,6 +56,8 @@ pub struct Config {
     pub session: SessionConfig,
     /// How long finished tasks are kept.
     pub retention: RetentionConfig,
+    /// How far the wall clock is trusted.
+    pub clock: ClockConfig,
     /// How large things may be, and how long requests may take.
     pub limits: LimitsConfig,
     /// What is logged, and how.
@@ -82,6 +85,7 @@ impl Default for Config {
             worker: WorkerConfig::default(),
             session: SessionConfig::default(),
             retention: RetentionConfig::default(),
+            clock: ClockConfig::default(),
             limits: LimitsConfig::default(),
             log: LogConfig::default(),
         }
@@ -259,6 +263,9 @@ pub struct RetentionConfig {
     /// Request ids are remembered for this long; at least as long as the tasks.
     #[serde(with = "duration")]
     pub request_ids: Duration,
+    /// How often to look for what is old enough.
+    #[serde(with = "duration")]
+    pub every: Duration,
     /// How many tasks are removed in one step.
     pub batch: NonZeroU32,
 }
@@ -266,7 +273,23 @@ pub struct RetentionConfig {
 impl Default for RetentionConfig {
     fn default() -> Self {
         let week = Duration::from_hours(7 * 24);
-        Self { tasks: week, request_ids: week, batch: NonZeroU32::new(200).expect("not zero") }
+        let batch = NonZeroU32::new(200).expect("not zero");
+        Self { tasks: week, request_ids: week, every: Duration::from_mins(1), batch }
+    }
+}
+
+/// How far the wall clock is trusted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ClockConfig {
+    /// How long after a step of the clock nothing is done that cannot be undone.
+    #[serde(with = "duration")]
+    pub settle_time: Duration,
+}
+
+impl Default for ClockConfig {
+    fn default() -> Self {
+        Self { settle_time: SETTLE_TIME }
     }
 }
 

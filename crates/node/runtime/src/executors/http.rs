@@ -4,7 +4,6 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use jiff::Timestamp;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use reqwest::redirect::Policy;
 use reqwest::{Client, Method, Response, StatusCode, Url};
@@ -12,12 +11,14 @@ use serde_json::Value;
 use tasklane_core::mask::masked;
 use tasklane_core::message::{Dispatch, Finish, RetryAdvice};
 use tasklane_core::task::{Payload, TaskError, TaskResult};
+use tasklane_core::time::Timestamp;
 use tasklane_ports::{Attempt, Execution, Executor, ExecutorError};
 
 use super::HttpOptions;
 use super::payload::{self, Fault, Given};
 use super::redirects::{Hop, OWN_HEADERS};
 pub(crate) use super::result::{failed, succeeded};
+use crate::clock;
 use crate::request::{check_readable, parse_exact, write_exact};
 
 /// Makes requests.
@@ -283,7 +284,7 @@ pub(crate) fn retry_after(headers: &HeaderMap, max: Duration) -> Option<Duration
     } else {
         let at = jiff::fmt::rfc2822::DateTimeParser::new().parse_timestamp(value).ok()?;
         // A date of the past asks for nothing.
-        Duration::try_from(at.duration_since(Timestamp::now())).unwrap_or_default()
+        Timestamp::from_micros(at.as_microsecond()).since(clock::wall())
     };
     Some(wait.min(max))
 }

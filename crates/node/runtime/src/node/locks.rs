@@ -1,12 +1,14 @@
 //! Locks for users: one owner at a time, for a time.
 //!
 //! A lock is a document. Its token rises with every new owner, so that what a lock protects can refuse one who held it
-//! before and does not know that it is over. Times are those of the servers' clocks.
+//! before and does not know that it is over. How long a lock is held: `tasklane_core::lock`.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use tasklane_core::clock_watch::Clock;
 use tasklane_core::id::Name;
+use tasklane_core::lock::{Lease, SteadyEnd};
 use tasklane_core::time::Timestamp;
 use tasklane_ports::{
     Content, Document, DocumentKey, DocumentKind, DocumentList, DueList, PutDocument, PutOutcome, StoreError,
@@ -53,6 +55,29 @@ struct Stored {
     since: Timestamp,
     #[serde(rename = "u")]
     until: Timestamp,
+    #[serde(rename = "b", default, skip_serializing_if = "Option::is_none")]
+    steady: Option<SteadyEnd>,
+}
+
+impl Stored {
+    fn lease(&self) -> Lease {
+        Lease { until: self.until, steady: self.steady }
+    }
+
+    fn is_held(&self, clock: &Clock) -> bool {
+        self.lease().is_held(clock, clock::boot_id())
+    }
+
+    /// As others see it.
+    fn shown(&self, document: &Document, clock: &Clock) -> Lock {
+        Lock {
+            name: document.key.id.clone(),
+            owner: self.owner.clone(),
+            token: self.token.unwrap_or(document.version),
+            since: self.since,
+            until: self.lease().until(clock, clock::boot_id()),
+        }
+    }
 }
 
 /// How often a change is tried that somebody else's gets in the way of.
@@ -66,15 +91,14 @@ fn key_of(namespace: &Name, name: &Name) -> DocumentKey {
     DocumentKey { kind: DocumentKind::Lock, namespace: namespace.clone(), id: name.clone() }
 }
 
-fn lock_of(document: &Document) -> Result<Lock, StoreError> {
-    let stored: Stored = codec::decode(&document.value)?;
-    Ok(Lock {
-        name: document.key.id.clone(),
-        owner: stored.owner,
-        token: stored.token.unwrap_or(document.version),
-        since: stored.since,
-        until: stored.until,
-    })
+fn stored(document: &Document) -> Result<Stored, StoreError> {
+    codec::decode(&document.value)
+}
+
+/// A lock, if somebody holds it.
+fn held(document: &Document, clock: &Clock) -> Result<Option<Lock>, StoreError> {
+    let stored = stored(document)?;
+    Ok(stored.is_held(clock).then(|| stored.shown(document, clock)))
 }
 
 impl Node {
@@ -89,10 +113,11 @@ impl Node {
         let key = key_of(namespace, name);
         for _ in 0..TRIES {
             let found = self.0.parts.documents.get(std::slice::from_ref(&key)).await?.pop().flatten();
-            let now = clock::wall();
+            let clock = clock::now();
             let (expected, held) = match &found {
                 Some(document) => {
-                    (document.version, Some(lock_of(document)?).filter(|lock| lock.until > now))
+                    let held = stored(document)?;
+                    (document.version, held.is_held(&clock).then(|| held.shown(document, &clock)))
                 }
                 None => (0, None),
             };
@@ -100,10 +125,10 @@ impl Node {
                 Some(lock) if lock.owner != owner => return Ok(Taken::HeldBy(lock)),
                 held => held,
             };
-            let until = now + ttl;
-            let since = renewed.as_ref().map_or(now, |lock| lock.since);
+            let Lease { until, steady } = Lease::taken(&clock, clock::boot_id(), ttl);
+            let since = renewed.as_ref().map_or(clock.wall, |lock| lock.since);
             let token = renewed.map(|lock| lock.token);
-            let stored = Stored { owner: owner.to_owned(), token, since, until };
+            let stored = Stored { owner: owner.to_owned(), token, since, until, steady };
             let content = Some(Content { due: Some(until), value: codec::encode(&stored) });
             let put = PutDocument { key: key.clone(), expected, content };
             if let [PutOutcome::Stored { version }] = self.0.parts.documents.put(&[put]).await?[..] {
@@ -125,9 +150,9 @@ impl Node {
         for _ in 0..TRIES {
             let found = self.0.parts.documents.get(std::slice::from_ref(&key)).await?.pop().flatten();
             let Some(document) = found else { return Ok(None) };
-            let lock = lock_of(&document)?;
+            let (lock, clock) = (stored(&document)?, clock::now());
             if lock.owner != owner {
-                return Ok(Some(lock).filter(|lock| lock.until > clock::wall()));
+                return Ok(lock.is_held(&clock).then(|| lock.shown(&document, &clock)));
             }
             let put = PutDocument { key: key.clone(), expected: document.version, content: None };
             if let [PutOutcome::Stored { .. }] = self.0.parts.documents.put(&[put]).await?[..] {
@@ -140,8 +165,9 @@ impl Node {
     /// A lock, if somebody holds it.
     pub async fn lock(&self, namespace: &Name, name: &Name) -> Result<Option<Lock>, StoreError> {
         let found = self.0.parts.documents.get(&[key_of(namespace, name)]).await?.pop().flatten();
-        let lock = found.map(|document| lock_of(&document)).transpose()?;
-        Ok(lock.filter(|lock| lock.until > clock::wall()))
+        let clock = clock::now();
+        let held = found.map(|document| held(&document, &clock)).transpose()?;
+        Ok(held.flatten())
     }
 
     /// Locks that are held, by name, and where to go on: behind the last one that was looked at.
@@ -154,24 +180,37 @@ impl Node {
         let list = DocumentList { kind: DocumentKind::Lock, namespace: namespace.clone(), after, limit };
         let documents = self.0.parts.documents.by_name(list).await?;
         let next = documents.last().filter(|_| documents.len() >= limit).map(|last| last.key.id.clone());
-        let now = clock::wall();
-        let locks = documents.iter().map(lock_of).collect::<Result<Vec<_>, _>>()?;
-        Ok((locks.into_iter().filter(|lock| lock.until > now).collect(), next))
+        let clock = clock::now();
+        let locks = documents.iter().filter_map(|document| held(document, &clock).transpose());
+        Ok((locks.collect::<Result<_, _>>()?, next))
     }
 
-    /// Removes locks that nobody has renewed.
+    /// Removes locks that nobody has renewed; none while the clock is not settled.
     pub(super) async fn forget_locks(&self) -> Result<(), StoreError> {
+        let mut after = None;
         loop {
-            let until = clock::wall() - KEPT;
-            let list = DueList { kind: DocumentKind::Lock, until, after: None, limit: PAGE };
+            let clock = clock::now();
+            if !clock.is_settled() {
+                return Ok(());
+            }
+            let until = clock.wall - KEPT;
+            let list = DueList { kind: DocumentKind::Lock, until, after, limit: PAGE };
             let over = self.0.parts.documents.by_time(list).await?;
             let removal = |document: &Document| PutDocument {
                 key: document.key.clone(),
                 expected: document.version,
                 content: None,
             };
-            self.0.parts.documents.put(&over.iter().map(removal).collect::<Vec<_>>()).await?;
-            if over.len() < PAGE {
+            // By the steady clock some of them may still be held.
+            let ended = over.iter().filter(|document| matches!(held(document, &clock), Ok(None)));
+            self.0.parts.documents.put(&ended.map(removal).collect::<Vec<_>>()).await?;
+            let more = over.len() == PAGE;
+            after = over
+                .into_iter()
+                .last()
+                .filter(|_| more)
+                .and_then(|last| Some((last.due?, last.key.namespace, last.key.id)));
+            if after.is_none() {
                 return Ok(());
             }
         }

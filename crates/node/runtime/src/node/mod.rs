@@ -8,6 +8,7 @@ mod bulk;
 mod ends;
 mod intake;
 mod job;
+mod known_time;
 mod locks;
 mod map;
 mod own;
@@ -30,6 +31,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
+use tasklane_core::clock_watch::{AGREES_WITHIN, Trust};
 use tasklane_core::id::{LaneId, QueueKey, SessionId};
 use tasklane_core::member::Role;
 use tasklane_core::message::{Message, WorkerStats};
@@ -42,6 +44,7 @@ use tokio_util::sync::CancellationToken;
 pub use self::archive::ArchiveStats;
 pub use self::bulk::{BULK_TYPE, BulkAction, BulkExecutor, BulkStatus};
 pub use self::job::{JOB_TYPE, JobCounts, JobView, TornDown};
+pub use self::known_time::compare_with_store;
 pub use self::locks::{Lock, Taken};
 pub use self::map::MAP_TYPE;
 pub use self::own::OwnWorker;
@@ -61,7 +64,7 @@ pub use crate::hub::{EventId, EventStream, Follow, StreamItem};
 pub use crate::process::ProcessUsage;
 pub use crate::scheduler::LaneInfo;
 
-use crate::clock;
+use crate::clock::{self, ClockState};
 use crate::hub::Hub;
 use crate::request::RequestLimits;
 use crate::scheduler::{HeldUp, SchedulerHandle};
@@ -117,6 +120,8 @@ struct Inner {
     stats: Mutex<BTreeMap<SessionId, WorkerStats>>,
     /// Workers that do not hear, and when that was said last.
     deaf: Mutex<BTreeMap<SessionId, Instant>>,
+    /// When the time was last noted in the store, by the steady clock.
+    noted_at: Mutex<Option<Timestamp>>,
     archiving: archive::Archiving,
 }
 
@@ -139,6 +144,8 @@ pub struct NodeStats {
     pub started_at: Timestamp,
     /// What this server's process uses.
     pub process: ProcessUsage,
+    /// How the clock of this machine is.
+    pub clock: ClockState,
 }
 
 /// Something that must be well before work can be done.
@@ -165,6 +172,7 @@ impl Node {
             heavy: Arc::new(Semaphore::new(1)),
             stats: Mutex::default(),
             deaf: Mutex::default(),
+            noted_at: Mutex::default(),
             archiving: archive::Archiving::default(),
         }))
     }
@@ -311,6 +319,7 @@ impl Node {
             counters: counters.into_iter().collect(),
             started_at: self.0.started_at,
             process: ProcessUsage::now(),
+            clock: clock::state(),
         }
     }
 
@@ -358,8 +367,32 @@ impl Node {
         });
         let warned = |detail: &String| Readiness { name: "warning", ok: true, detail: detail.clone() };
         let warnings = self.0.options.warnings.iter().map(warned);
-        [store, lanes].into_iter().chain(archive).chain(warnings).collect()
+        [store, lanes, clock_check(&clock::state())].into_iter().chain(archive).chain(warnings).collect()
     }
+}
+
+/// A wrong clock is corrected, so it keeps nothing from being done; but it has to be said.
+fn clock_check(state: &ClockState) -> Readiness {
+    let offset = match state.offset {
+        None => "there is no other clock to compare it with".to_owned(),
+        Some(offset) if offset.abs() <= AGREES_WITHIN => format!("the coordinator's differs by {offset}"),
+        Some(offset) => format!(
+            "the clock of this machine is wrong by more than {} s: the coordinator's differs by {offset}, and due times \
+             follow that; set this machine's clock right (`chronyc tracking` or `timedatectl` shows how it is kept), or the \
+             coordinator's",
+            AGREES_WITHIN.as_secs()
+        ),
+    };
+    let waiting = match state.clock.trust {
+        Trust::Settled => String::new(),
+        Trust::Unsettled { left, why } => {
+            let left = left.as_secs() + 1;
+            format!(
+                "; {why}: retention, the expiry of locks and catching up with missed times wait for {left} s more"
+            )
+        }
+    };
+    Readiness { name: "clock", ok: true, detail: format!("{offset}{waiting}") }
 }
 
 /// Wait before the bus is listened to again.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use tasklane_core::id::{LaneId, TaskId};
+use tasklane_core::retention::{Bounds, Retention};
 use tasklane_ports::{Retire, StoreError, TaskCursor, TaskFilter, TaskList};
 
 use crate::clock;
@@ -35,6 +36,8 @@ const PAUSE: Duration = Duration::from_millis(20);
 impl Node {
     /// Looks again and again for what is too old.
     pub(super) async fn retain(&self) {
+        // Only one that owns lanes has something to do here.
+        self.loaded().await;
         let mut ticks = tokio::time::interval(self.0.options.retention.every);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
@@ -49,25 +52,28 @@ impl Node {
             if let Err(error) = self.forget_locks().await {
                 tracing::warn!(%error, "old locks were not removed, trying again later");
             }
+            if let Err(error) = self.note_time().await {
+                tracing::warn!(%error, "the time was not noted in the store, trying again later");
+            }
         }
     }
 
-    /// Goes once over everything that is old enough. Answers how many tasks lost their data, and how many are gone.
+    /// Goes once over everything that is old enough; over nothing while the clock is not settled. Answers how many tasks
+    /// lost their data, and how many are gone.
     pub async fn retire_once(&self) -> Result<(u64, u64), StoreError> {
         let options = &self.0.options.retention;
         let parts = &self.0.parts;
-        let now = clock::wall();
+        let retention = Retention { tasks: options.tasks, request_ids: options.request_ids };
         let (mut stripped, mut removed) = (0, 0);
         let mut after: Option<TaskCursor> = None;
         loop {
+            // Asked before each batch: the clock may step while this goes on.
+            let Some(Bounds { finished_before, forget_before }) = retention.bounds(&clock::now()) else {
+                return Ok((stripped, removed));
+            };
             let expired = parts
                 .store
-                .expired(Retire {
-                    finished_before: now - options.tasks,
-                    forget_before: now - options.request_ids.max(options.tasks),
-                    after,
-                    limit: options.batch,
-                })
+                .expired(Retire { finished_before, forget_before, after, limit: options.batch })
                 .await?;
             let tasks: Vec<TaskId> = expired.strip.iter().chain(&expired.forget).copied().collect();
             self.archive_before_removal(&tasks).await?;

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use tasklane_core::clock_watch::{Clock, Trust};
 use tasklane_core::commit::SubmitOutcome;
 use tasklane_core::guard::Guards;
 use tasklane_core::id::{LaneId, Name, TaskId};
@@ -394,15 +395,57 @@ impl Node {
 
     /// Fires schedules, for ever.
     pub(super) async fn fire_schedules(&self) {
+        let mut steps = clock::steps();
+        let mut planned_by = None;
         loop {
-            let wait = match self.fire_due().await {
+            let clock = clock::now();
+            let fired = async {
+                // After each step of the clock, and when it has settled, those that are not due may have to be planned again.
+                if planned_by != Some((clock.shift, clock.is_settled())) {
+                    self.fire_stirred(&clock).await?;
+                    planned_by = Some((clock.shift, clock.is_settled()));
+                }
+                self.fire_due().await
+            };
+            let wait = match fired.await {
                 Ok(wait) => wait,
                 Err(error) => {
                     tracing::warn!(%error, "schedules cannot be fired, trying again");
                     AGAIN_AFTER
                 }
             };
-            let _ = tokio::time::timeout(wait, self.0.alarm.changed.notified()).await;
+            let settles = match clock.trust {
+                Trust::Settled => Duration::MAX,
+                Trust::Unsettled { left, .. } => left,
+            };
+            tokio::select! {
+                () = tokio::time::sleep(wait.min(settles)) => {}
+                () = self.0.alarm.changed.notified() => {}
+                _ = steps.changed() => {}
+            }
+        }
+    }
+
+    /// Looks at all schedules and fires those that a step of the clock, or its settling, changes.
+    async fn fire_stirred(&self, clock: &Clock) -> Result<(), StoreError> {
+        let mut after = None;
+        loop {
+            let list = DueList { kind: DocumentKind::Schedule, until: Timestamp::MAX, after, limit: PAGE };
+            let page = self.0.parts.documents.by_time(list).await?;
+            let more = page.len() == PAGE;
+            after = behind(&page);
+            let is_stirred = |document: &Document| {
+                // One that cannot be read is told of when it is due.
+                let Ok(Work { schedule, .. }) = Work::of(document.clone()) else { return false };
+                times_of(&schedule.rule).is_ok_and(|times| schedule.is_stirred(&times, clock.wall))
+            };
+            let stirred: Vec<Document> = page.into_iter().filter(is_stirred).collect();
+            if !stirred.is_empty() {
+                self.fire(stirred).await?;
+            }
+            if !more {
+                return Ok(());
+            }
         }
     }
 
@@ -419,9 +462,7 @@ impl Node {
             let list = DueList { kind: DocumentKind::Schedule, until, after, limit: PAGE };
             let page = documents.by_time(list).await?;
             let more = page.len() == PAGE;
-            after = page
-                .last()
-                .and_then(|last| Some((last.due?, last.key.namespace.clone(), last.key.id.clone())));
+            after = behind(&page);
             looked += page.len();
             written += self.fire(page).await?;
             if !more {
@@ -451,9 +492,10 @@ impl Node {
             }
         }
         let stands = self.stands_of(&works).await?;
-        let now = clock::wall();
+        let clock = clock::now();
+        let now = clock.wall;
         for work in &mut works {
-            self.plan(work, now, &stands).await?;
+            self.plan(work, &clock, &stands).await?;
         }
         let mut works = self.write_all(works, now).await?;
         let written = works.len();
@@ -491,10 +533,11 @@ impl Node {
     async fn plan(
         &self,
         work: &mut Work,
-        now: Timestamp,
+        clock: &Clock,
         stands: &BTreeMap<TaskId, Stand>,
     ) -> Result<(), StoreError> {
         let DocumentKey { namespace, id, .. } = &work.key;
+        let now = clock.wall;
         let times = match times_of(&work.schedule.rule) {
             Ok(times) => times,
             Err(error) => {
@@ -502,7 +545,7 @@ impl Node {
                 return Ok(());
             }
         };
-        let look = Look { now, stands, guards: Guards::ALL_ON };
+        let look = Look { now, settled: clock.is_settled(), stands, guards: Guards::ALL_ON };
         for fire in work.schedule.decide(id.as_str(), &times, &look) {
             let task = match self.task_of(namespace, id, &work.schedule.rule, fire, None).await {
                 Ok(task) => Ok(task),
@@ -612,6 +655,11 @@ fn enable(schedule: &mut Schedule, enabled: Option<bool>, times: &Times, now: Ti
         (Some(false), false) => schedule.pause("disabled", now),
         _ => {}
     }
+}
+
+/// Where the page behind this one begins.
+fn behind(page: &[Document]) -> Option<(Timestamp, Name, Name)> {
+    page.last().and_then(|last| Some((last.due?, last.key.namespace.clone(), last.key.id.clone())))
 }
 
 /// Why a rule has no time to come.

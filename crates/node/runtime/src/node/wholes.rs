@@ -23,7 +23,7 @@ use tasklane_core::task::{
     Fingerprint, NewTask, Payload, Progress, TaskBody, TaskError, TaskResult, TaskRow, TaskSpec, Unique,
     Webhook,
 };
-use tasklane_core::time::Timestamp;
+use tasklane_core::time::{Shift, Timestamp};
 use tasklane_core::worker::StopReason;
 use tasklane_ports::{
     Address, Attempt, Content, DocumentKey, DocumentKind, Execution, Executor, ExecutorError, PutDocument,
@@ -324,6 +324,8 @@ pub(super) struct Driver {
     pub(super) created_at: Timestamp,
     /// When its time is over.
     pub(super) deadline: Option<Timestamp>,
+    /// Steps of the wall clock before the attempt began.
+    shift: Shift,
     /// Something may still be on its way to the store: of an earlier attempt, or of a call that was not answered.
     late: AtomicBool,
 }
@@ -337,7 +339,15 @@ impl Driver {
         let found = node.task(&namespace, id).await.map_err(|error| unavailable(error.into()))?;
         let view = found.ok_or_else(|| unavailable("the task is not there".into()))?;
         let late = AtomicBool::new(dispatch.attempt.number > AttemptNo(1));
-        Ok(Self { node, namespace, id, created_at: view.row.state.created_at, deadline: None, late })
+        Ok(Self {
+            node,
+            namespace,
+            id,
+            created_at: view.row.state.created_at,
+            deadline: None,
+            shift: clock::now().shift,
+            late,
+        })
     }
 
     /// Drives it to its end, or until the attempt is to end.
@@ -400,7 +410,7 @@ impl Driver {
         let (mut maybe_cancelled, mut looked_at) = (true, Instant::now());
         loop {
             // What was late stays so, whatever the clock says afterwards.
-            let is_late = late || self.deadline.is_some_and(|deadline| clock::wall() >= deadline);
+            let is_late = late || self.deadline.is_some_and(|deadline| self.now() >= deadline);
             let look = maybe_cancelled || looked_at.elapsed() >= CANCEL_EVERY;
             let is_cancelled = cancelled || look && self.node.is_cancelled(self.id).await?;
             if look {
@@ -461,9 +471,15 @@ impl Driver {
         }
     }
 
+    /// The wall time, as if the clock had not stepped since the attempt began: a deadline is so long after the start.
+    fn now(&self) -> Timestamp {
+        let clock = clock::now();
+        clock.wall - (clock.shift - self.shift)
+    }
+
     fn until_deadline(&self, wait: Duration, late: bool) -> Duration {
         match self.deadline.filter(|_| !late) {
-            Some(deadline) => wait.min(deadline.since(clock::wall()) + Duration::from_millis(1)),
+            Some(deadline) => wait.min(deadline.since(self.now()) + Duration::from_millis(1)),
             None => wait,
         }
     }

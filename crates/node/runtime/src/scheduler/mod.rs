@@ -29,6 +29,7 @@ use tasklane_ports::{Address, Bus, Coordinator, Store, View};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
+use crate::clock;
 use crate::hub::Hub;
 use crate::keeper;
 use crate::tokens::Tokens;
@@ -168,7 +169,9 @@ impl Scheduler {
             session: &self.session,
             held_up: &held_up,
         };
+        let watching = tokio::spawn(clock::keep_watching(Arc::clone(&self.parts.coordinator)));
         session::run(&self.options, &self.parts, told, shutdown).await;
+        watching.abort();
         // Those that were told already are gone; without a session nobody has told them.
         let (done, _) = mpsc::channel(1);
         for lane in self.lanes.iter() {

@@ -59,6 +59,7 @@ pub(super) async fn run(
         let followed = match opened {
             Ok(token) => {
                 tokens.add(token.clone());
+                compare_clocks(&**coordinator, &token).await;
                 told.session.send_replace(Some(session));
                 let followed = match coordinator.watch().await {
                     Ok(watch) => {
@@ -80,6 +81,15 @@ pub(super) async fn run(
                 () = shutdown.cancelled() => {}
             }
         }
+    }
+}
+
+/// Renews a new session once, so that what time the coordinator has is known before anything is decided by a clock.
+async fn compare_clocks(coordinator: &dyn Coordinator, token: &SessionToken) {
+    // Whether the session lives, its next renewal says.
+    let _ = tokio::time::timeout(AGAIN_AFTER, coordinator.renew(token)).await;
+    if let Some(reference) = coordinator.clock() {
+        clock::compare(reference);
     }
 }
 

@@ -1,0 +1,56 @@
+//! The last time that the store knows of: noted once a minute while the clock is settled, compared with at a start.
+//!
+//! A server that starts long after it, or before it, may have a wrong clock, or may have been away for long: nobody can
+//! tell. So what cannot be undone waits for the clock to settle.
+
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use tasklane_core::clock_watch::Trust;
+use tasklane_core::id::Name;
+use tasklane_core::time::Timestamp;
+use tasklane_ports::{Content, DocumentKey, DocumentKind, Documents, PutDocument, StoreError};
+
+use crate::clock;
+
+use super::Node;
+
+/// How often it is noted.
+const NOTE_EVERY: Duration = Duration::from_mins(1);
+
+fn key() -> DocumentKey {
+    let name = |text| Name::new(text).expect("a valid name");
+    DocumentKey { kind: DocumentKind::Deployment, namespace: name("tasklane"), id: name("clock") }
+}
+
+/// Compares the clock with the last time that the store knows of. Before anything is decided by the clock.
+pub async fn compare_with_store(documents: &dyn Documents) -> Result<(), StoreError> {
+    let noted = documents.get(&[key()]).await?.pop().flatten();
+    let micros = noted.and_then(|noted| str::from_utf8(&noted.value).ok()?.parse().ok());
+    if let Some(micros) = micros {
+        if let Trust::Unsettled { left, why } = clock::started(Timestamp::from_micros(micros)).trust {
+            tracing::warn!("{why}: what cannot be undone waits for {left:?}");
+        }
+    }
+    Ok(())
+}
+
+impl Node {
+    /// Notes the time, if it is settled and was not noted just now.
+    pub(super) async fn note_time(&self) -> Result<(), StoreError> {
+        let clock = clock::now();
+        let is_fresh = |at: Timestamp| clock.steady.since(at) < NOTE_EVERY;
+        let noted_at = *self.0.noted_at.lock().unwrap_or_else(PoisonError::into_inner);
+        if !clock.is_settled() || noted_at.is_some_and(is_fresh) {
+            return Ok(());
+        }
+        let documents = &self.0.parts.documents;
+        let noted = documents.get(&[key()]).await?.pop().flatten();
+        let expected = noted.map_or(0, |noted| noted.version);
+        let content = Some(Content { due: None, value: clock.wall.as_micros().to_string().into_bytes() });
+        // Another server that was first has noted the same.
+        documents.put(&[PutDocument { key: key(), expected, content }]).await?;
+        *self.0.noted_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(clock.steady);
+        Ok(())
+    }
+}
