@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use tasklane_core::clock_watch::Reference;
 use tasklane_core::id::{LaneId, SessionId};
 use tasklane_core::member::Role;
 use tasklane_ports::{
@@ -62,6 +63,10 @@ impl Coordinator for KeptCoordinator {
     async fn release(&self, token: &SessionToken, lane: LaneId) -> Result<(), CoordinatorError> {
         let (coordinator, token) = (Arc::clone(&self.0), token.clone());
         super::run(async move { coordinator.release(&token, lane).await }).await
+    }
+
+    fn clock(&self) -> Option<Reference> {
+        self.0.clock()
     }
 
     async fn watch(&self) -> Result<Box<dyn Watch>, CoordinatorError> {
