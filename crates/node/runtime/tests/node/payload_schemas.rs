@@ -39,6 +39,17 @@ fn next(at: usize, count: usize) -> Value {
     }
 }
 
+/// Each of its references leads to the whole schema: what the schema names was looked at thousands of times over, though
+/// each reference counted as one step.
+#[test]
+fn a_wide_schema_that_refers_to_itself_is_counted_with_its_width() {
+    let refs: Map<String, Value> = (0..4_900).map(|at| (format!("p{at}"), json!({ "$ref": "#" }))).collect();
+    let mut root = Map::from_iter([("properties".to_owned(), Value::Object(refs))]);
+    assert_eq!(code(registered(&Value::Object(root.clone()))).0, "taken");
+    root.extend((0..4_900).map(|at| (format!("x{at}"), json!(1))));
+    assert_eq!(code(registered(&Value::Object(root))), ("too_costly", "payloadSchema".to_owned()));
+}
+
 /// 2.4 KB that ask for a thousand million checks.
 fn bomb() -> Value {
     chained(30, |at| json!({ "allOf": [next(at, 30), next(at, 30)] }))

@@ -13,6 +13,8 @@ use super::{Refused, SCHEMA_STEPS_MAX};
 
 /// Schemas within each other that look at the same value. A check goes down with them.
 const SAME_VALUE_DEPTH_MAX: usize = 50;
+/// Keywords of a schema that are looked at in one step.
+const KEYWORDS_A_STEP: u64 = 16;
 
 /// Counts a schema; answers its patterns.
 pub(super) fn expand(schema: &Value) -> Result<Patterns, Refused> {
@@ -22,6 +24,7 @@ pub(super) fn expand(schema: &Value) -> Result<Patterns, Refused> {
         steps: 0,
         inside: vec![schema],
         seen: HashSet::new(),
+        opened: HashSet::new(),
     };
     check_own_ids(schema)?;
     while let Some(schema) = expansion.inside.pop() {
@@ -40,6 +43,8 @@ struct Expansion<'a> {
     inside: Vec<&'a Value>,
     /// Those of them that were counted.
     seen: HashSet<*const Value>,
+    /// Schemas whose parts that look inside the value are in that list, however many $refs lead to them.
+    opened: HashSet<*const Map<String, Value>>,
 }
 
 impl<'a> Expansion<'a> {
@@ -54,7 +59,10 @@ impl<'a> Expansion<'a> {
             return Err(Refused::TooCostly(rule));
         }
         let Value::Object(schema) = schema else { return Ok(()) };
+        // Each keyword is looked at again for each $ref that leads here.
+        self.spend(schema.len() as u64 / KEYWORDS_A_STEP)?;
         self.add_patterns(schema)?;
+        let is_first = self.opened.insert(std::ptr::from_ref(schema));
         for (keyword, argument) in schema {
             match (keyword.as_str(), argument) {
                 ("$ref", Value::String(reference)) => {
@@ -68,8 +76,8 @@ impl<'a> Expansion<'a> {
                     Some(Looks::Same) => schemas(keyword, argument)
                         .filter(|schema| is_schema(schema))
                         .try_for_each(|schema| self.visit(schema, depth + 1))?,
-                    Some(Looks::Inside) => self.inside.extend(schemas(keyword, argument)),
-                    None => {}
+                    Some(Looks::Inside) if is_first => self.inside.extend(schemas(keyword, argument)),
+                    Some(Looks::Inside) | None => {}
                 },
             }
         }
