@@ -9,7 +9,7 @@ use tasklane_runtime::node::Readiness;
 
 use crate::model::Ready;
 use crate::problem::Problem;
-use crate::routes::health::{healthz, ready_response};
+use crate::routes::health::{alive, ready_response};
 
 /// Answers every request by what is wrong with the store; `/healthz` by that the process lives.
 pub fn refusing_router(error: StoreError) -> Router {
@@ -20,7 +20,7 @@ pub fn refusing_router(error: StoreError) -> Router {
         std::future::ready(ready_response(Ready::from(vec![store])))
     };
     Router::new()
-        .route("/healthz", get(healthz))
+        .route("/healthz", get(async || alive()))
         .route("/readyz", get(readyz))
         .fallback(move || std::future::ready(Problem::from(&*error)))
 }
