@@ -23,7 +23,8 @@ pub(crate) async fn await_room<T, F: Future<Output = Result<T>>>(
     let mut answering = None;
     loop {
         let error = match Box::pin(open()).await {
-            Err(error) if is_no_room(&error) => error,
+            // Whoever has no API is told by the program that has started it.
+            Err(error) if listener.is_some() && is_no_room(&error) => error,
             opened => {
                 if let Some(Answering { stop, task }) = answering {
                     stop.cancel();
