@@ -35,14 +35,28 @@ impl Home {
     }
 
     /// Starts another server on the same data, and answers why it ended.
-    fn second(&self) -> String {
-        let ran = Command::new(PROGRAM)
+    async fn second(&self) -> String {
+        let log = self.folder.path().join("second.log");
+        let mut process = Command::new(PROGRAM)
             .args(["dev", "--listen", "127.0.0.1:0", "--data-dir"])
             .arg(self.data())
-            .output()
+            .stderr(std::fs::File::create(&log).unwrap())
+            .spawn()
             .unwrap();
-        assert!(!ran.status.success(), "a second server has started and ended well");
-        String::from_utf8_lossy(&ran.stderr).into_owned()
+        let started = Instant::now();
+        let ended = loop {
+            match process.try_wait().unwrap() {
+                Some(ended) => break ended,
+                None if started.elapsed() < PATIENCE => tokio::time::sleep(Duration::from_millis(20)).await,
+                None => {
+                    let _ = process.kill();
+                    break process.wait().unwrap();
+                }
+            }
+        };
+        let said = std::fs::read_to_string(log).unwrap();
+        assert!(ended.code().is_some_and(|code| code != 0), "it was let in: {said}");
+        said
     }
 }
 
@@ -113,7 +127,7 @@ async fn a_server_whose_database_is_deleted_takes_nothing_more() {
     assert!(checks.to_string().contains("tasklane.db was deleted or moved"), "{checks}");
     until_gone(attempt).await;
     assert!(home.log().contains("tasklane.db was deleted or moved while the server runs"), "{}", home.log());
-    let refused = home.second();
+    let refused = home.second().await;
     assert!(refused.contains("in use by process"), "{refused}");
     assert_refused(&api).await;
 }
@@ -172,7 +186,7 @@ async fn lock_files_that_are_removed_let_no_second_server_in() {
         }
     };
     remove_locks();
-    let refused = home.second();
+    let refused = home.second().await;
     assert!(refused.contains(&format!("in use by process {}", server.pid())), "{refused}");
     remove_locks();
     // The guard of a server that was killed keeps others out until it has ended the attempt.
