@@ -117,8 +117,8 @@ async fn ten_days_ahead_for_a_moment_removes_doubles_and_silences_nothing() {
 
     clock.ahead(TEN_DAYS);
     ready_says(&server, "stepped by +86").await;
-    // What comes now is fired; meanwhile retention has looked again and again.
-    fires(&api, "flood", TEN_DAYS, 3).await;
+    // What comes now is fired, some of it a moment late. By the ninth time retention has looked again and again.
+    fires(&api, "flood", TEN_DAYS, 9).await;
     clock.ahead(0);
     ready_says(&server, "stepped by -86").await;
     fires(&api, "flood", 0, 5).await;
