@@ -317,5 +317,6 @@ fn task(number: u64, task_type: &str) -> NewTask {
         fingerprint: Fingerprint { version: 1, hash: number },
         queue_len_max: None,
         unique: None,
+        shift: None,
     }
 }

@@ -138,7 +138,7 @@ pub(crate) fn presume(lane: LaneId, parts: &[Part<'_>], queues: &Queues) -> Opti
                 if !taken.insert((queue, unique.key.as_str())) {
                     return None;
                 }
-                plan.require_key(queue, &unique.key, new.created_at, None);
+                plan.require_key(queue, &unique.key, new.keyed_at(), None);
                 plan.take_key(queue, unique, new.id);
             }
             let waiting = added.entry(queue).or_default();
@@ -281,7 +281,7 @@ impl<'a> World<'a> {
         let &(task, until) =
             self.keys.get(&(queue, key)).or_else(|| self.facts.keys.get(&(queue, key.to_owned())))?;
         let held = match until {
-            Some(until) => until > new.created_at,
+            Some(until) => until > new.keyed_at(),
             None => self.stored(task).is_some_and(|stored| !stored.version.status.is_final()),
         };
         held.then_some(task)
@@ -348,7 +348,7 @@ impl<'a> World<'a> {
             if let Some(unique) = &new.unique {
                 let key = unique.key.as_str();
                 let before = self.facts.keys.get(&(task.queue, key.to_owned())).map(|(task, _)| *task);
-                plan.require_key(task.queue, key, new.created_at, before);
+                plan.require_key(task.queue, key, new.keyed_at(), before);
                 // Another one may have taken it since.
                 if self.keys[&(task.queue, key)].0 == task.id {
                     plan.take_key(task.queue, unique, task.id);

@@ -183,17 +183,17 @@ impl Plan {
         }
     }
 
-    /// A unique key must be free for a task that is created at a time, or held by the one allowed.
+    /// A unique key must be free for a task that is judged by a time, or held by the one allowed.
     pub(crate) fn require_key(
         &mut self,
         queue: QueueNo,
         key: &str,
-        created_at: Timestamp,
+        keyed_at: Timestamp,
         allowed: Option<TaskId>,
     ) {
         self.columns.key_queue.integer(queue);
         self.columns.key_name.bytea(key.as_bytes());
-        self.columns.key_created.bigint(created_at.as_micros());
+        self.columns.key_created.bigint(keyed_at.as_micros());
         self.columns.key_allowed.maybe_uuid(allowed.map(|id| id.0));
     }
 

@@ -104,11 +104,13 @@ pub(crate) fn spec(spec: &TaskSpec) -> (Vec<u8>, Vec<u8>) {
     }
 }
 
-/// A unique key as scripts take it: '-' and the key, or '+', the time until which it is held, and the key.
-pub(crate) fn unique(unique: &Unique) -> Vec<u8> {
+/// A unique key as scripts take it: the time by which one that is held is judged; then '-' and the key, or '+', the time
+/// until which it is held, and the key.
+pub(crate) fn unique(unique: &Unique, keyed_at: Timestamp) -> Vec<u8> {
+    let at = time_key(keyed_at);
     match unique.until {
-        Some(until) => [b"+".as_slice(), &time_key(until), unique.key.as_bytes()].concat(),
-        None => [b"-".as_slice(), unique.key.as_bytes()].concat(),
+        Some(until) => [&at, b"+".as_slice(), &time_key(until), unique.key.as_bytes()].concat(),
+        None => [&at, b"-".as_slice(), unique.key.as_bytes()].concat(),
     }
 }
 

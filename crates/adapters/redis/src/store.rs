@@ -338,7 +338,7 @@ fn add_insert(call: &mut Cmd, task: &NewTask, state: &TaskState) {
         None => call.arg(""),
     };
     match &task.unique {
-        Some(unique) => call.arg(layout::unique(unique)),
+        Some(unique) => call.arg(layout::unique(unique, task.keyed_at())),
         None => call.arg(""),
     };
     call.arg(task.spec.body.parent.as_ref().map_or(&[][..], id_arg));

@@ -14,6 +14,8 @@ pub(crate) struct NewRow {
     pub(crate) id: TaskId,
     pub(crate) queue: QueueKey,
     pub(crate) created_at: Timestamp,
+    /// As `NewTask::keyed_at`.
+    pub(crate) keyed_at: Timestamp,
     pub(crate) fingerprint: Fingerprint,
     pub(crate) queue_len_max: Option<u32>,
     pub(crate) unique: Option<Unique>,
@@ -57,6 +59,7 @@ impl NewRow {
             id: task.id,
             queue: head.queue.clone(),
             created_at: task.created_at,
+            keyed_at: task.keyed_at(),
             fingerprint: task.fingerprint,
             queue_len_max: task.queue_len_max,
             unique: task.unique.clone(),

@@ -410,7 +410,7 @@ impl<'c> Tables<'c> {
         });
         let Some((id, status, until)) = taken.optional()? else { return Ok(None) };
         let held = match until {
-            Some(until) => Timestamp::from_micros(until) > task.created_at,
+            Some(until) => Timestamp::from_micros(until) > task.keyed_at,
             None => !status_of(id, status)?.is_final(),
         };
         Ok(held.then_some(id))

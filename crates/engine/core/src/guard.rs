@@ -74,6 +74,16 @@ guards! {
     CancelWaitingRetry,
     /// Lane: a task whose attempts keep getting lost is stopped.
     LostLimit,
+    /// Lane: durations in memory move with a step of the wall clock.
+    StepMovesMemory,
+    /// Lane: so do those in the store, when they are read.
+    StepMovesStored,
+    /// Lane: steps are written into the lane's record.
+    StepRecorded,
+    /// Lane: a step that no owner has written is found at takeover.
+    StepFoundAtTakeover,
+    /// Lane: a unique key with a time is held without the steps of the wall clock.
+    KeysKeepLength,
     /// Lane: the end of a watched task is noted in the group that ends it.
     EndNoted,
     /// Lane: an attempt is given up only when its session has ended.

@@ -11,11 +11,12 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::clock_watch::STEP_MIN;
 use crate::id::{AttemptNo, LimitId, LineHasher, LineKey, Name, QueueKey, Seq, SessionId, TaskId};
 use crate::policy::{Concurrency, Rate, UniqueRule, WhenReached};
 use crate::retry::RetryPolicy;
 use crate::status::{Status, Version};
-use crate::time::{Timestamp, duration_micros};
+use crate::time::{Shift, Timestamp, duration_micros};
 
 /// 0 to 9; 9 goes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -110,7 +111,7 @@ pub struct Unique {
     /// The key.
     #[serde(rename = "k")]
     pub key: String,
-    /// The task holds its key until this time; `None` until it has finished.
+    /// The task holds its key until this time, counted as [`NewTask::keyed_at`] is; `None` until it has finished.
     #[serde(rename = "u", default, skip_serializing_if = "Option::is_none")]
     pub until: Option<Timestamp>,
 }
@@ -221,6 +222,7 @@ impl TaskHead {
 
 /// The part of the spec that scheduling does not look at.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[expect(clippy::struct_excessive_bools, reason = "each says something of its own")]
 pub struct TaskBody {
     /// What people call it.
     #[serde(rename = "nm")]
@@ -267,6 +269,9 @@ pub struct TaskBody {
     /// The time that the schedule meant.
     #[serde(rename = "nt", default, skip_serializing_if = "Option::is_none")]
     pub nominal_time: Option<Timestamp>,
+    /// Its due time was given as a delay, not as a time of day.
+    #[serde(rename = "dy", default, skip_serializing_if = "is_false")]
+    pub relative: bool,
 }
 
 /// Somebody who is told over HTTP of what happens.
@@ -396,9 +401,49 @@ pub struct NewTask {
     pub queue_len_max: Option<u32>,
     /// Take this key of the queue, or refuse if another task holds it.
     pub unique: Option<Unique>,
+    /// The sum of all steps of the lane's clock when its times were made. `None` where the owner of the lane has not seen
+    /// the task.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shift: Option<Shift>,
 }
 
 impl NewTask {
+    /// Lets its durations begin at `now` by the clock of its lane, whose steps so far sum up to `shift`. A submission that
+    /// was on its way while the clock stepped is thereby judged by the clock after the step.
+    pub fn anchor(&mut self, now: Timestamp, shift: Shift) {
+        let late = now.shift_from(self.created_at);
+        let by = if late.abs() < STEP_MIN { Shift::ZERO } else { late };
+        self.key_by(shift);
+        if let Some(until) = self.unique.as_mut().and_then(|unique| unique.until.as_mut()) {
+            *until = *until + by;
+        }
+        self.shift_by(by, shift);
+    }
+
+    /// Counts the time of its unique key without the steps of the lane's clock, so that the key is held for as long as it
+    /// was asked for.
+    pub fn key_by(&mut self, shift: Shift) {
+        self.shift = Some(shift);
+        if let Some(until) = self.unique.as_mut().and_then(|unique| unique.until.as_mut()) {
+            *until = *until - shift;
+        }
+    }
+
+    /// Moves its durations by a step of the clock.
+    pub fn shift_by(&mut self, by: Shift, shift: Shift) {
+        if self.spec.body.relative || self.due <= self.created_at {
+            self.due = self.due + by;
+        }
+        self.created_at = self.created_at + by;
+        self.shift = Some(shift);
+    }
+
+    /// The time by which a unique key that another task holds is judged: when this one was created, without the steps of
+    /// the lane's clock.
+    pub fn keyed_at(&self) -> Timestamp {
+        self.created_at - self.shift.unwrap_or_default()
+    }
+
     /// An upper bound of the keys or rows that a store writes for it: state, spec, index of waiting tasks, arrival, the
     /// index of start deadlines if it has one, and its unique key both ways.
     pub fn ops(&self) -> usize {
@@ -417,16 +462,19 @@ impl NewTask {
 
     /// The state it starts in.
     pub fn state(&self) -> TaskState {
-        let TaskBody { parent, part, whole, .. } = &*self.spec.body;
+        let TaskBody { parent, part, whole, relative, .. } = &*self.spec.body;
         let watched = self.spec.body.is_watched();
-        TaskState {
+        let delayed = self.due > self.created_at;
+        let mut state = TaskState {
             status: Status::Pending,
             attempt: AttemptNo(0),
             retries: 0,
             lost: 0,
             lost_before_start: 0,
             due: self.due,
-            delayed: self.due > self.created_at,
+            delayed,
+            relative: delayed && *relative,
+            shift: None,
             start_by: self.spec.head.start_timeout.map(|timeout| self.due + timeout),
             cancel_requested: false,
             created_at: self.created_at,
@@ -441,7 +489,9 @@ impl NewTask {
             part: parent.zip(part.clone()).map(|(of, name)| Box::new(Part { of, name })),
             whole: *whole,
             watched,
-        }
+        };
+        state.shift = self.shift.filter(|_| state.counts_down());
+        state
     }
 }
 
@@ -495,6 +545,13 @@ pub struct TaskState {
     /// could not be assigned at once.
     #[serde(rename = "dl", default, skip_serializing_if = "is_false")]
     pub delayed: bool,
+    /// Its first due time was given as a delay.
+    #[serde(rename = "dy", default, skip_serializing_if = "is_false")]
+    pub relative: bool,
+    /// The sum of all steps of the lane's clock when its durations were made: see [`counts_down`](Self::counts_down). `None`
+    /// for a task that no owner has written.
+    #[serde(rename = "sf", default, skip_serializing_if = "Option::is_none")]
+    pub shift: Option<Shift>,
     /// If not started by then, it fails.
     #[serde(rename = "sb", default, skip_serializing_if = "Option::is_none")]
     pub start_by: Option<Timestamp>,
@@ -578,6 +635,26 @@ impl TaskState {
     /// What the next change must name.
     pub fn version(&self) -> Version {
         Version { status: self.status, attempt: self.attempt }
+    }
+
+    /// It waits for a duration to pass, rather than for a time of day: then its times move with a step of the wall clock.
+    pub fn counts_down(&self) -> bool {
+        match self.status {
+            Status::Retrying => true,
+            Status::Pending if self.delayed => self.relative,
+            Status::Pending | Status::Scheduled | Status::Dispatched => self.start_by.is_some(),
+            Status::Running | Status::Success | Status::Failed | Status::Cancelled => false,
+        }
+    }
+
+    /// Moves its durations, now that the steps of the lane's clock sum up to `shift`.
+    pub fn shift_by(&mut self, by: Shift, shift: Shift) {
+        // The due time of a task in its line is its place in the order, and nothing else.
+        if self.delayed {
+            self.due = self.due + by;
+        }
+        self.start_by = self.start_by.map(|at| at + by);
+        self.shift = Some(shift);
     }
 
     /// Where a store keeps it.

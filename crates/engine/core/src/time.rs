@@ -1,9 +1,8 @@
 //! Points in time, as the machines see them.
 //!
 //! A machine is given `now` with every input and never asks for it. For the lane machine it is the wall time at
-//! which its owner loaded the lane, plus what the steady clock (`CLOCK_BOOTTIME`) has counted since: times it stores
-//! are wall times, and a later jump of the wall clock moves nothing in that owner. For the worker session it is
-//! the steady clock alone.
+//! which its owner loaded the lane, plus what the steady clock (`CLOCK_BOOTTIME`) has counted since, plus the steps of the
+//! wall clock, each of which is an input of its own. For the worker session it is the steady clock alone.
 
 use std::fmt;
 use std::ops::{Add, Sub};

@@ -192,6 +192,7 @@ impl Stage {
             fingerprint: Fingerprint { version: 1, hash: 0 },
             queue_len_max: None,
             unique: None,
+            shift: None,
         }
     }
 

@@ -80,6 +80,7 @@ impl Story {
             fingerprint: Fingerprint { version: 1, hash: 0 },
             queue_len_max: None,
             unique: None,
+            shift: None,
         }
     }
 

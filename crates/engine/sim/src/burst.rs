@@ -91,6 +91,7 @@ impl World {
             fingerprint: Fingerprint { version: 1, hash: number },
             queue_len_max: None,
             unique: None,
+            shift: None,
         };
         let tasks: Vec<NewTask> = (0..count).map(task).collect();
         let epoch = self.store.lane_head(lane).epoch;

@@ -78,6 +78,14 @@ impl Client {
         }
     }
 
+    /// The tasks of an operation, if it submits some.
+    fn tasks_of(&mut self, operation: usize) -> Option<&mut Arc<[NewTask]>> {
+        match &mut self.operations[operation].kind {
+            Kind::Submit { tasks, .. } => Some(tasks),
+            Kind::Cancel { .. } => None,
+        }
+    }
+
     pub(crate) fn submit_of(&self, operation: usize) -> Option<(LaneId, Vec<NewTask>)> {
         match &self.operations[operation].kind {
             Kind::Submit { lane, tasks } => Some((*lane, tasks.to_vec())),
@@ -283,7 +291,9 @@ impl World {
         };
         let due =
             if rng.chance(15) { created_at + Duration::from_millis(rng.below(30_000)) } else { created_at };
+        let relative = due > created_at && (self.scenario.far_steps || rng.chance(60));
         let body = TaskBody {
+            relative,
             name: special.to_owned(),
             payload: Payload::Text("x".to_owned()),
             request_id,
@@ -299,6 +309,7 @@ impl World {
             fingerprint: Fingerprint { version: 1, hash: *number },
             queue_len_max: (index == 5).then_some(25),
             unique,
+            shift: None,
         }
     }
 
@@ -337,6 +348,16 @@ impl World {
         }
     }
 
+    /// A server takes an operation in.
+    pub(crate) fn stamp_operation(&mut self, index: usize, operation: usize) {
+        let Some(tasks) = self.client.tasks_of(operation) else { return };
+        let mut stamped = tasks.to_vec();
+        stamped.iter_mut().for_each(|task| self.stamp(index, task));
+        if let Some(tasks) = self.client.tasks_of(operation) {
+            *tasks = stamped.into();
+        }
+    }
+
     fn send_operation(&mut self, operation: usize) {
         let tries = self.client.operations[operation].tries + 1;
         self.client.operations[operation].tries = tries;
@@ -371,7 +392,10 @@ impl World {
                 }
                 SubmitOutcome::RequestIdReused => self.report.fault("request id reused"),
                 SubmitOutcome::QueueFull => self.report.fault("queue full"),
-                SubmitOutcome::Exists { .. } => self.report.fault("unique key held"),
+                SubmitOutcome::Exists { task: holder } => {
+                    self.report.fault("unique key held");
+                    self.check_refused(task.id, *holder);
+                }
             }
         }
     }

@@ -17,6 +17,7 @@ mod scenario;
 mod schedules;
 mod server;
 mod store;
+mod timing;
 mod worker;
 mod world;
 

@@ -7,6 +7,7 @@ use tasklane_core::id::LaneId;
 use tasklane_core::time::Timestamp;
 
 use crate::checker::Observation;
+use crate::timing::FAR_LAST;
 use crate::worker::WorkerInput;
 use crate::world::{Event, World};
 
@@ -65,7 +66,12 @@ impl World {
             return self.heal_all();
         }
         let lacks_losses = age > LUCK_FOR && self.report.worker_losses < 2;
-        let kind = self.rng.below(if self.scenario.clock_jumps { 14 } else { 13 });
+        let clock = match (self.scenario.clock_jumps, self.scenario.clock_steps) {
+            (true, _) => 1,
+            (_, true) => 5,
+            (false, false) => 0,
+        };
+        let kind = self.rng.below(13 + clock);
         match kind {
             // What a run must have and has not met by chance. A worker is lost only while it executes something.
             _ if lacks_losses && self.executions.is_empty() => {}
@@ -102,7 +108,17 @@ impl World {
             }
             11 => self.drain_worker(),
             12 => self.curse_lane(),
-            _ => self.jump_clock(),
+            _ if self.scenario.clock_jumps => self.jump_clock(),
+            // Some steps are seen by nobody, or forgotten by the one who saw them.
+            13 => {
+                self.break_owner(true);
+                self.step_clock();
+            }
+            14 => {
+                self.step_clock();
+                self.break_owner(true);
+            }
+            _ => self.step_clock(),
         }
         if self.report.unknown_commits == 0 {
             self.weather.force_unknown = true;
@@ -223,6 +239,9 @@ impl World {
 
     /// All faults are over: everyone is back, and everything must come to rest.
     fn heal_all(&mut self) {
+        if self.scenario.far_steps {
+            self.set_clock(FAR_LAST);
+        }
         self.weather = Weather { healed: true, healed_at: self.now, ..Weather::default() };
         for index in 0..self.servers.len() {
             self.resume_server(index);

@@ -214,6 +214,7 @@ impl World {
             fingerprint: Fingerprint { version: 1, hash: 0 },
             queue_len_max: None,
             unique: None,
+            shift: None,
         }
     }
 

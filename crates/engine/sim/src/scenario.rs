@@ -11,6 +11,7 @@ use tasklane_core::worker::WorkerOptions;
 
 /// One simulated run.
 #[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a kind of trouble of its own")]
 pub struct Scenario {
     /// Decides everything.
     pub seed: u64,
@@ -24,8 +25,13 @@ pub struct Scenario {
     pub lanes: u16,
     /// Tasks that clients submit.
     pub tasks: usize,
-    /// Wall clocks jump. Rates are stored as wall times, so they are not checked then.
+    /// The wall clocks of servers differ, each from all others. Nobody can say then how long anything took.
     pub clock_jumps: bool,
+    /// The wall clock of all servers steps.
+    pub clock_steps: bool,
+    /// By hours and days, not by seconds. No task is to run at a time of day then, and schedules are not
+    /// waited for: it would take days.
+    pub far_steps: bool,
     /// Chance of losing a message, in percent.
     pub loss: u64,
     /// Chance of repeating one.
@@ -47,6 +53,7 @@ impl Scenario {
     pub fn new(seed: u64, guards: Guards) -> Self {
         let mut rng = Rng::new(seed ^ 0x7a5c_1a9e);
         let between = |rng: &mut Rng, low: u64, high: u64| low + rng.below(high - low + 1);
+        let clock = between(&mut rng, 0, 99);
         let count = |rng: &mut Rng, low, high| usize::try_from(between(rng, low, high)).unwrap_or(0);
         Self {
             seed,
@@ -56,7 +63,9 @@ impl Scenario {
             lanes: u16::try_from(between(&mut rng, 1, 3)).unwrap_or(1),
             // A few are refused, because a queue is full.
             tasks: count(&mut rng, 120, 150),
-            clock_jumps: rng.chance(40),
+            clock_jumps: clock < 25,
+            clock_steps: clock >= 50,
+            far_steps: clock >= 75,
             loss: [0, 1, 5, 15][rng.index(4)],
             repeat: [0, 2, 10, 20][rng.index(4)],
             late: [0, 1, 3, 8][rng.index(4)],
@@ -98,6 +107,8 @@ impl Scenario {
         }
         OwnershipOptions {
             lane,
+            // All servers are on one machine, which is never booted anew.
+            boot: 1,
             pack: PackLimits { ops_max: 128, bytes_max: 5 << 18 },
             commit_tries_max: 20,
             park_for: self.park_for,

@@ -140,10 +140,6 @@ impl World {
         self.after(delay, Event::Server { index, incarnation, input: ServerInput::Look });
     }
 
-    fn wall_of(&self, index: usize) -> Timestamp {
-        Timestamp::from_micros(self.now.as_micros() + self.servers[index].wall_ahead)
-    }
-
     fn clerk(&mut self, index: usize) -> &mut Clerk {
         &mut self.servers[index].process.as_mut().expect("the server is running").clerk
     }
@@ -249,6 +245,7 @@ impl World {
             fingerprint: Fingerprint { version: 1, hash: 0 },
             queue_len_max: None,
             unique: None,
+            shift: None,
         }
     }
 

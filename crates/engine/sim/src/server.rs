@@ -9,7 +9,7 @@ use tasklane_core::lane::SubmitToken;
 use tasklane_core::member::Role;
 use tasklane_core::message::WorkerBatch;
 use tasklane_core::ownership::{CallError, Effect, Input, Ownership, Reply, fair_shares};
-use tasklane_core::time::Timestamp;
+use tasklane_core::time::{Shift, Timestamp};
 use tasklane_ports::{OpenSession, SessionToken, View};
 
 use crate::checker::Observation;
@@ -28,6 +28,8 @@ pub(crate) struct Server {
     lease_from: Timestamp,
     next_renew: Timestamp,
     pub(crate) lanes: Vec<Ownership>,
+    /// How far the wall clock was ahead when each lane was last told.
+    told: Vec<Shift>,
     view: View,
     submits: BTreeMap<SubmitToken, usize>,
     next_token: u64,
@@ -117,12 +119,14 @@ impl World {
             Ownership::new(self.scenario.ownership(), LaneId(lane), seed, self.now)
         });
         let lanes = lanes.collect();
+        let ahead = self.ahead_of(index);
         let server = Server {
             session: SessionId::from_random(0),
             token: None,
             lease_from: self.now,
             next_renew: Timestamp::MAX,
             lanes,
+            told: vec![ahead; usize::from(self.scenario.lanes)],
             view: View::default(),
             submits: BTreeMap::new(),
             next_token: 0,
@@ -275,7 +279,7 @@ impl World {
     }
 
     fn server_view(&mut self, index: usize, view: &View, requested_by: Option<LaneId>) {
-        let wall = Timestamp::from_micros(self.now.as_micros() + self.servers[index].wall_ahead);
+        let wall = self.wall_of(index);
         let server = self.server(index);
         let (session, has_token) = (server.session, server.token.is_some());
         let revision = view.revision;
@@ -304,8 +308,20 @@ impl World {
         }
     }
 
-    /// Gives a lane's machine an input and carries out what it says.
+    /// Gives a lane's machine an input, after a step of the wall clock since the last one.
     pub(crate) fn drive_lane(&mut self, index: usize, lane: LaneId, input: Input) {
+        let ahead = self.ahead_of(index);
+        let told = &mut self.server(index).told[usize::from(lane.0)];
+        let by = ahead - std::mem::replace(told, ahead);
+        // Where the clocks of servers differ they are not looked at after a lane was claimed.
+        if by != Shift::ZERO && !self.scenario.clock_jumps {
+            self.step_lane(index, lane, Input::ClockStepped { by });
+        }
+        self.step_lane(index, lane, input);
+    }
+
+    /// Gives a lane's machine an input and carries out what it says.
+    fn step_lane(&mut self, index: usize, lane: LaneId, input: Input) {
         let now = self.now;
         let incarnation = self.servers[index].incarnation;
         let mut effects = Vec::new();
@@ -380,6 +396,7 @@ impl World {
 
     /// The API takes a client's operation.
     fn serve(&mut self, index: usize, operation: usize) {
+        self.stamp_operation(index, operation);
         let Some((lane, tasks)) = self.client.submit_of(operation) else {
             return self.store_operation(index, operation);
         };

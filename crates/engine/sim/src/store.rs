@@ -9,6 +9,7 @@ use tasklane_core::ownership::{CallError, Reply, Request};
 use tasklane_core::policy::{Rate, WhenReached};
 use tasklane_core::status::Status;
 use tasklane_core::task::{FlowKey, OwnLimit, TaskHead, Unique};
+use tasklane_core::time::Timestamp;
 use tasklane_local::memory::HistoryEvent;
 use tasklane_ports::{Load, Outcome, PutPolicy, StoreError, Submit};
 
@@ -140,7 +141,13 @@ impl World {
                 }
             }
             StoreRequest::Submit(submit) => {
+                let submit = self.keyed_submit(&submit);
                 let outcomes = self.store.submit(&submit).expect("a submit of the simulator fits");
+                for (task, outcome) in submit.tasks.iter().zip(&outcomes) {
+                    if matches!(outcome, SubmitOutcome::Created { .. }) {
+                        self.stored_directly(task.id);
+                    }
+                }
                 self.observe_store();
                 if !silent && let ReplyTo::Api { index, incarnation, operation } = reply_to {
                     let input = ServerInput::Stored { operation, outcomes: Ok(outcomes) };
@@ -235,6 +242,9 @@ impl World {
                     Observation::Claimed { lane, epoch, owner, failures }
                 }
                 HistoryEvent::Changed { task, lane, epoch, owner, from, path, to, .. } => {
+                    if self.error_is(task, "start_timeout") {
+                        self.check_start_timeout(task);
+                    }
                     self.tell(task, || format!("stored by epoch {epoch}: from {from} by {path:?} to {to:?}"));
                     let mut at = from.status;
                     for step in &path {
@@ -243,7 +253,7 @@ impl World {
                     }
                     let assigned = path.iter().any(|step| step.status == Status::Scheduled);
                     let rates =
-                        if assigned && !self.scenario.clock_jumps { self.rates_of(task) } else { Vec::new() };
+                        if assigned && self.is_clock_even() { self.rates_of(task) } else { Vec::new() };
                     Observation::Changed(Change {
                         task,
                         lane,
@@ -256,7 +266,7 @@ impl World {
                         cancel_requested: to.cancel_requested,
                         lost: to.lost,
                         lost_before_start: to.lost_before_start,
-                        limit_reached: self.is_limit_reached(task),
+                        limit_reached: self.error_is(task, "limit_reached"),
                         rates,
                     })
                 }
@@ -267,7 +277,7 @@ impl World {
 
     fn keyed(&self, task: TaskId, head: &TaskHead, unique: Option<Unique>) -> Keyed {
         // Times in paths are those of wall clocks, and short windows may not have room for a line.
-        let checked = !self.scenario.tiny_windows && !self.scenario.clock_jumps;
+        let checked = !self.scenario.tiny_windows && self.is_clock_even();
         let turns = head.queue == queue_key(FAIR) && checked;
         let policy = self.client.limits.get(&head.queue).into_iter().flatten();
         let mut cancelling = policy.filter(|l| l.concurrency.when_reached == WhenReached::CancelNewest);
@@ -275,9 +285,12 @@ impl World {
             .find_map(|limit| Some((limit_key(head, limit.key.as_deref())?, limit.concurrency.limit)));
         let stored = self.store.task(task).map(|task| &task.state);
         let delayed = stored.is_some_and(|state| state.delayed);
+        // Where nobody can be held to a time, the key is free when this task comes, and when another one does.
+        let (until, created_at) = self.held(task).unwrap_or((Some(Timestamp::ZERO), Timestamp::MAX));
+        let held = |unique: Unique| (format!("{}/{}", head.queue, unique.key), unique.until.and(until));
         Keyed {
-            unique: unique.map(|unique| (format!("{}/{}", head.queue, unique.key), unique.until)),
-            created_at: stored.map_or(self.now, |state| state.created_at),
+            unique: unique.map(held),
+            created_at,
             turn: head
                 .flow
                 .first()
@@ -288,9 +301,14 @@ impl World {
         }
     }
 
-    fn is_limit_reached(&self, task: TaskId) -> bool {
+    /// Whether the times that the store has can be compared with each other.
+    fn is_clock_even(&self) -> bool {
+        !self.scenario.clock_jumps && !self.scenario.clock_steps
+    }
+
+    fn error_is(&self, task: TaskId, code: &str) -> bool {
         let error = self.store.task(task).and_then(|task| task.state.error.as_ref());
-        error.is_some_and(|error| error.code == "limit_reached")
+        error.is_some_and(|error| error.code == code)
     }
 
     fn rates_of(&self, task: tasklane_core::id::TaskId) -> Vec<(String, Rate)> {

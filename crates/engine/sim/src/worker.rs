@@ -321,6 +321,7 @@ impl World {
         let attempt = dispatch.attempt;
         self.tell(attempt.task, || format!("worker {index} {session} starts attempt {}", attempt.number));
         self.checker.observe(self.now, Observation::Started { execution: id, attempt, session, limits });
+        self.check_start(attempt.task);
         let (runs_for, finish, poison) = self.fate(dispatch);
         let ends_at = self.now + runs_for;
         let incarnation = self.workers[index].incarnation;

@@ -96,13 +96,14 @@ local function is_after(one, other)
   return high > other_high or high == other_high and low > other_low
 end
 
--- What `unique` asks for ('-' key, or '+' time key): its field, which is queue and key, and the time or ''. Names of
--- queues have one slash in the middle, so the key begins after the second one.
+-- What `unique` asks for (the time by which a key that is held is judged; then '-' key, or '+' time key): its field, which
+-- is queue and key, and the time or ''. Names of queues have one slash in the middle, so the key begins after the second
+-- one.
 local function unique_field(packed, unique)
   local high, low = byte(packed, 40, 41)
   local queue = sub(packed, 42, 41 + high * 256 + low)
-  if sub(unique, 1, 1) == '+' then return queue .. '/' .. sub(unique, 10), sub(unique, 2, 9) end
-  return queue .. '/' .. sub(unique, 2), ''
+  if sub(unique, 9, 9) == '+' then return queue .. '/' .. sub(unique, 18), sub(unique, 10, 17) end
+  return queue .. '/' .. sub(unique, 10), ''
 end
 
 -- By field: id and time of the task that took it last, or false. Read when asked for, because few tasks have a key.
@@ -125,7 +126,7 @@ local function holder(packed, unique)
   end
   if not state then return end
   if till ~= '' then
-    if is_after(till, sub(packed, 32, 39)) then return id end
+    if is_after(till, sub(unique, 1, 8)) then return id end
     return
   end
   local high, low = byte(state, 48, 49)

@@ -264,7 +264,7 @@ impl Lane {
             state.rate = Some(moved);
             let LimitKey { queue, limit, key } = &state.key;
             let key = rate_record(&self.queues[*queue].key, *limit, key);
-            let value = Some(moved.as_micros().to_le_bytes().to_vec());
+            let value = Some((moved - self.clock.shift).as_micros().to_le_bytes().to_vec());
             let record = RecordChange { key, value };
             if late {
                 // At once, and not with the start, which may be written later than assignments that follow.

@@ -93,6 +93,12 @@ counters! {
     path_coalesced,
     /// Commits begun while another one was under way.
     commit_ahead,
+    /// Steps of the wall clock.
+    clock_stepped,
+    /// Steps of the wall clock that the owner before had not written.
+    clock_step_found,
+    /// Stored times of tasks moved by a step before they were read.
+    stored_time_moved,
     /// Policies applied.
     policy_applied,
 }

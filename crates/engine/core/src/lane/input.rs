@@ -7,6 +7,7 @@ use crate::message::{OwnerBatch, TaskEvent, WorkerBatch};
 use crate::policy::VersionedPolicy;
 use crate::read::{LanePage, LaneRead};
 use crate::task::NewTask;
+use crate::time::Shift;
 
 /// Names a local submission, so that its answer finds its way back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -60,6 +61,12 @@ pub enum Input {
     Seen(Vec<TaskId>),
     /// There may be something new in the store.
     Hint,
+    /// The wall clock has stepped: times of day are reached sooner or later, durations are not. The time of this input, and
+    /// of all after it, is the one after the step. Not before the lane is loaded.
+    ClockStepped {
+        /// By how much.
+        by: Shift,
+    },
     /// The owner is about to give the lane up: assign nothing more.
     Release,
     /// Time has passed.

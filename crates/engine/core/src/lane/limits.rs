@@ -18,7 +18,7 @@ use crate::commit::{RecordKey, RecordKind};
 use crate::id::{LimitId, Name, QueueKey, Seq};
 use crate::policy::{Concurrency, QueuePolicy, Rate};
 use crate::task::{FlowKey, OwnLimit};
-use crate::time::Timestamp;
+use crate::time::{Shift, Timestamp};
 
 use super::entry::Handle;
 
@@ -208,6 +208,13 @@ impl Limits {
         }
     }
 
+    /// The clock has stepped: rates go on evenly.
+    pub(super) fn move_rates(&mut self, by: Shift) {
+        for (_, state) in &mut self.states {
+            state.rate = state.rate.map(|stored| stored + by);
+        }
+    }
+
     /// Keys whose rate is full again at `now`, up to a bound: their stored time says nothing any more.
     pub(super) fn full_again(&self, now: Timestamp, max: usize) -> Vec<Handle> {
         let full = self.states.iter().filter(|(_, state)| state.rate.is_some_and(|stored| stored <= now));
@@ -225,7 +232,8 @@ impl Limits {
     }
 }
 
-/// Key of the record that keeps the time of a rate. Names contain no slash, so the parts stay apart.
+/// Key of the record that keeps the time of a rate, without the steps of the lane's clock. Names contain no slash, so the
+/// parts stay apart.
 pub(super) fn rate_record(queue: &QueueKey, limit: LimitId, key: &str) -> RecordKey {
     RecordKey { kind: RecordKind::Rate, key: format!("{queue}/{limit}/{key}") }
 }

@@ -17,6 +17,7 @@ use crate::rng::Rng;
 use crate::task::TaskResult;
 use crate::time::Timestamp;
 
+use super::clock::{Anchor, ClockRecord, Rewrite};
 use super::counters::Counters;
 use super::entry::{Entry, Handle};
 use super::input::{Effect, Input, SubmitToken};
@@ -115,6 +116,12 @@ pub struct Lane {
     pub(super) epoch: Epoch,
     pub(super) rng: Rng,
     pub(super) now: Timestamp,
+    /// Where the wall clock of this owner stands.
+    pub(super) anchor: Anchor,
+    /// The steps of the lane's clock.
+    pub(super) clock: ClockRecord,
+    /// Since a step: what the store holds is read once, and written back moved.
+    pub(super) rewrite: Option<Rewrite>,
     pub(super) counters: Counters,
 
     pub(super) loading: Loading,
@@ -253,6 +260,9 @@ impl Lane {
             epoch,
             rng: Rng::new(seed),
             now,
+            anchor: Anchor::default(),
+            clock: ClockRecord::default(),
+            rewrite: None,
             counters: Counters::default(),
             loading: Loading::New,
             releasing: false,
@@ -327,6 +337,9 @@ impl Lane {
 
     /// Takes one of several inputs that came together; [`settle`](Self::settle) follows the last.
     pub fn take(&mut self, input: Input, now: Timestamp, effects: &mut Vec<Effect>) {
+        if let Input::ClockStepped { by } = input {
+            self.on_clock_stepped(by);
+        }
         self.advance(now);
         match input {
             Input::Start => self.on_start(effects),
@@ -338,8 +351,11 @@ impl Lane {
             Input::Policy { queue, policy } => self.on_policy(&queue, policy),
             Input::Seen(tasks) => self.on_seen(&tasks),
             Input::Hint => self.arrivals_wanted = true,
-            Input::Release => self.releasing = true,
-            Input::Tick => {}
+            Input::Release => {
+                self.releasing = true;
+                self.urgent |= !self.loose.is_empty();
+            }
+            Input::ClockStepped { .. } | Input::Tick => {}
         }
     }
 
@@ -370,7 +386,8 @@ impl Lane {
         [delayed, timer, lazy, Some(self.next_sweep)].into_iter().flatten().min()
     }
 
-    /// The driver never lets time go back; where clocks differ between owners, stored times may.
+    /// The driver lets time go back by a step of the wall clock, and says so; where clocks differ between owners, stored
+    /// times may.
     fn advance(&mut self, now: Timestamp) {
         self.now = self.now.max(now);
     }

@@ -19,12 +19,15 @@
 //!   written once, with the path it took. What others are told is released when the commit that it rests on is durable.
 //! - The store is the truth: a group that it skipped makes the machine drop the task and read it again.
 //!
+//! - Durations keep their length when the wall clock steps, times of day follow it: see `clock.rs`.
+//!
 //! What always holds: every task in flight is in memory once loading is complete; a worker is sent only what is
 //! committed; counters of limits equal what is in flight; all that waits in the store and may run is in a window, or
 //! its line knows that there is more.
 
 mod assign;
 mod cancel_newest;
+mod clock;
 mod counters;
 mod ends;
 mod entry;
@@ -48,6 +51,7 @@ mod window;
 mod workers;
 mod write;
 
+pub use clock::{Anchor, recorded_clock};
 pub use counters::Counters;
 pub use explain::{Explanation, Holder, Reason};
 pub use input::{Effect, Input, Item, SubmitToken};

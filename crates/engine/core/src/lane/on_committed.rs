@@ -39,7 +39,7 @@ impl Lane {
                         self.judge_again(id, &inbox_done);
                     }
                 }
-                BatchItem::Bare { submit, task, head, due, delayed } => {
+                BatchItem::Bare { submit, task, head, due, delayed, shift } => {
                     self.answer(submit, &outcome, effects);
                     if let GroupOutcome::Applied { seq: Some(seq) } = outcome {
                         self.changed.push(TaskEvent {
@@ -52,6 +52,10 @@ impl Lane {
                             part_of: None,
                         });
                         self.left_in_store(&head, due, seq, delayed);
+                        // The clock stepped while it was written.
+                        if shift.is_some_and(|shift| shift != self.clock.shift) {
+                            self.reread.insert(task);
+                        }
                     } else if let Some(&line) = self.line_by_key.get(&head.line()) {
                         self.drop_line_if_empty(line);
                     }

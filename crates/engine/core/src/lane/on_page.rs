@@ -71,6 +71,10 @@ impl Lane {
 
     pub(super) fn on_page(&mut self, read: u64, page: LanePage, effects: &mut Vec<Effect>) {
         let Some(what) = self.reads.remove(&read) else { return };
+        if self.is_of_rewrite(read) {
+            self.on_rewrite(&what, page);
+            return self.drop_tombstones();
+        }
         match (what, page) {
             (LaneRead::Cursor, LanePage::Cursor(cursor)) => {
                 self.cursor = cursor;
@@ -171,6 +175,9 @@ impl Lane {
     }
 
     fn load_record(&mut self, key: &RecordKey, value: &[u8]) {
+        if self.load_clock(key, value) {
+            return;
+        }
         if key.kind == RecordKind::Ended {
             return self.ended.extend(key.key.parse::<TaskId>());
         }
@@ -180,7 +187,7 @@ impl Lane {
                 let Some((queue, limit, key)) = parse_rate_record(&key.key) else { return };
                 let queue = self.intern_queue(&queue);
                 let state = self.limits.intern(LimitKey { queue, limit, key: key.into() });
-                self.limits.get_mut(state).rate = Some(Timestamp::from_micros(value));
+                self.limits.get_mut(state).rate = Some(Timestamp::from_micros(value) + self.clock.shift);
             }
             RecordKind::Rate | RecordKind::Ended => {}
             RecordKind::AppliedPolicy => {
@@ -208,6 +215,7 @@ impl Lane {
         for entry in entries {
             self.arm_start_by(entry);
         }
+        self.settle_clock();
         self.apply_policies();
     }
 
@@ -252,7 +260,7 @@ impl Lane {
     /// Makes an entry of a row; where it is kept is up to the caller.
     pub(super) fn insert_row(&mut self, row: TaskRow) -> Handle {
         let line = self.intern_line(&row.head, true).expect("the line may be made");
-        self.insert_entry(Entry::from_row(row, line))
+        self.admit(row, line)
     }
 
     pub(super) fn insert_entry(&mut self, mut entry: Entry) -> Handle {
@@ -272,8 +280,9 @@ impl Lane {
         let Some(line) = self.intern_line(&row.head, false) else { return };
         let order = row.order();
         let within = |line: &super::lines::Line| !line.more || line.bound.is_some_and(|bound| order <= bound);
-        if within(&self.lines[line]) {
-            let entry = self.insert_entry(Entry::from_row(row, line));
+        // One whose times are to be moved is taken in wherever it is, and written.
+        if within(&self.lines[line]) || self.is_stale(&row) {
+            let entry = self.admit(row, line);
             self.place_in_line(entry);
         } else {
             self.counters.arrival_left_in_store += 1;
@@ -284,7 +293,8 @@ impl Lane {
 
     fn adopt_delayed(&mut self, row: TaskRow) {
         let key = (row.state.due, row.seq);
-        if self.delayed_more && self.delayed_bound.is_none_or(|bound| key > bound) {
+        let behind = self.delayed_more && self.delayed_bound.is_none_or(|bound| key > bound);
+        if behind && !self.is_stale(&row) {
             self.counters.arrival_left_in_store += 1;
             self.miss_delayed(key);
             return;
@@ -361,7 +371,8 @@ impl Lane {
         let Some(session) = row.state.session else { return };
         let entry = self.insert_row(row);
         let worker = self.intern_worker(session);
-        let running_since = self.entries[entry].state.started_at;
+        // When it started was written by another clock.
+        let running_since = self.entries[entry].state.started_at.map(|_| self.now);
         let limits = if self.options.guards.on(Guard::LimitsAfterTakeover) {
             self.hold_limits(entry)
         } else {
@@ -433,7 +444,7 @@ impl Lane {
                 self.counters.stale_row_dropped += 1;
                 continue;
             }
-            let entry = self.insert_entry(Entry::from_row(row, line));
+            let entry = self.admit(row, line);
             self.place_in_line(entry);
         }
         self.refresh_line(line);
@@ -473,8 +484,12 @@ impl Lane {
             self.lines_reading = true;
             self.read(LaneRead::Lines { after: self.lines_cursor }, effects);
         }
+        // What lies behind the bound may come after what was not read yet.
+        let first = self.delayed.first_key_value().map(|(&key, _)| key);
+        let behind = first.is_some_and(|first| self.delayed_bound.is_none_or(|bound| first > bound));
+        let behind = behind && self.delayed.len() <= 2 * self.options.delayed_window;
         let few = self.delayed.len() <= self.options.delayed_window / 2;
-        if self.delayed_more && !self.delayed_reading && few {
+        if self.delayed_more && !self.delayed_reading && (few || behind) {
             self.delayed_reading = true;
             self.read(LaneRead::Delayed { after: self.delayed_bound }, effects);
         }
@@ -485,6 +500,7 @@ impl Lane {
                 self.read(LaneRead::Tasks { ids: ids.to_vec() }, effects);
             }
         }
+        self.ask_rewrite(effects);
         let under_way = self.reads.values().filter(|what| matches!(what, LaneRead::Line { .. })).count();
         for _ in under_way..self.options.line_reads {
             let Some(handle) = self.refill.pop_first() else { break };

@@ -146,7 +146,8 @@ impl Lane {
         if let Some(flight) = &mut entry.flight {
             flight.recalls = 0;
             first = flight.running_since.is_none();
-            flight.running_since.get_or_insert(now - ago);
+            // The time of a takeover is a guess, and what the worker says is not.
+            flight.running_since = Some(flight.running_since.map_or(now - ago, |since| since.min(now - ago)));
         }
         if first {
             self.count_start(handle, now - ago);
@@ -228,6 +229,7 @@ impl Lane {
         entry.state.retries += 1;
         entry.state.error = Some(error);
         entry.state.due = now + wait;
+        entry.state.shift = Some(self.clock.shift);
         entry.state.delayed = true;
         entry.state.start_by = entry.head.start_timeout.map(|timeout| now + wait + timeout);
         entry.enter(Status::Retrying, now);
@@ -240,7 +242,7 @@ impl Lane {
         if !self.options.guards.on(Guard::NewAttemptAfterRecall) {
             return self.give_to_another(handle);
         }
-        let now = self.now;
+        let (now, shift) = (self.now, self.clock.shift);
         let started = self.entries[handle].state.status == Status::Running;
         if let Some(flight) = &self.entries[handle].flight {
             let worker = flight.worker;
@@ -254,6 +256,7 @@ impl Lane {
         }
         if started {
             entry.state.start_by = entry.head.start_timeout.map(|timeout| now + timeout);
+            entry.state.shift = Some(shift);
         }
         let error = TaskError::new("handed_back", reason).bounded();
         let record = ended(entry, AttemptOutcome::HandedBack, Some(error), now);
@@ -289,7 +292,7 @@ impl Lane {
     /// The attempt is lost: the worker's session has ended, or the worker lost what ran the attempt.
     pub(super) fn lose(&mut self, handle: Handle, error: TaskError) {
         self.counters.attempt_lost += 1;
-        let now = self.now;
+        let (now, shift) = (self.now, self.clock.shift);
         let started = self.entries[handle].state.status == Status::Running;
         self.end_flight(handle);
         let entry = &mut self.entries[handle];
@@ -307,6 +310,7 @@ impl Lane {
         let entry = &mut self.entries[handle];
         if started {
             entry.state.start_by = entry.head.start_timeout.map(|timeout| now + timeout);
+            entry.state.shift = Some(shift);
         }
         entry.enter(Status::Pending, now);
         self.mark(handle, true);

@@ -1,9 +1,10 @@
 //! Tasks from the API of the same process: insertion and first assignment become one group of one commit.
 
 use crate::commit::SubmitOutcome;
+use crate::guard::Guard;
 use crate::id::Seq;
 use crate::task::{NewTask, OrderKey};
-use crate::time::Timestamp;
+use crate::time::{Shift, Timestamp};
 
 use super::entry::{Entry, Handle};
 use super::input::{Effect, SubmitToken};
@@ -43,7 +44,12 @@ impl Lane {
         }
     }
 
-    fn submit_one(&mut self, task: NewTask, submit: (SubmitToken, usize)) {
+    fn submit_one(&mut self, mut task: NewTask, submit: (SubmitToken, usize)) {
+        if self.options.guards.on(Guard::KeysKeepLength) {
+            task.anchor(self.now, self.clock.shift);
+        } else {
+            task.shift_by(Shift::ZERO, self.clock.shift);
+        }
         let known = self.by_id.contains_key(&task.id);
         let line = if known || !self.options.insert_and_assign {
             None

@@ -58,6 +58,8 @@ impl Lane {
             let now = self.now;
             let entry = &mut self.entries[handle];
             entry.state.delayed = false;
+            // From now on the time it has to start is a duration, whatever its due time was.
+            entry.state.shift = Some(self.clock.shift);
             if entry.state.status == Status::Retrying {
                 entry.enter(Status::Pending, now);
             } else {
@@ -89,6 +91,11 @@ impl Lane {
     pub(super) fn on_expiring(&mut self, row: TaskRow) {
         let known = self.by_id.contains_key(&row.id) || self.tombstones.contains_key(&row.id);
         if known || row.state.status != Status::Pending || row.state.start_by.is_none_or(|at| at > self.now) {
+            return;
+        }
+        if self.is_stale(&row) {
+            // By the clock as it is now there may be time left.
+            self.admit_stale(row);
             return;
         }
         let entry = self.insert_row(row);

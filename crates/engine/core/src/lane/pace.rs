@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use crate::time::Timestamp;
+use crate::time::{Shift, Timestamp};
 
 /// A round over all lines takes no longer than this, or a turn is one task.
 const ROUND: Duration = Duration::from_millis(200);
@@ -33,6 +33,11 @@ impl Pace {
     pub(super) fn count(&mut self, now: Timestamp) {
         self.advance(now);
         self.ended += 1;
+    }
+
+    /// The clock has stepped.
+    pub(super) fn move_by(&mut self, by: Shift) {
+        self.since = self.since + by;
     }
 
     fn advance(&mut self, now: Timestamp) {

@@ -9,8 +9,8 @@ use smallvec::SmallVec;
 use crate::commit::{Group, TaskChange};
 use crate::id::{AttemptNo, Seq, SessionId, TaskId};
 use crate::message::AttemptId;
-use crate::task::TaskHead;
-use crate::time::Timestamp;
+use crate::task::{TaskHead, TaskState};
+use crate::time::{Shift, Timestamp};
 
 use super::entry::{Entry, Handle, Listed};
 use super::input::{Effect, SubmitToken};
@@ -35,7 +35,15 @@ pub(super) enum BatchItem {
         inbox_done: Vec<Seq>,
     },
     /// A new task that is not kept in memory.
-    Bare { submit: (SubmitToken, usize), task: TaskId, head: Arc<TaskHead>, due: Timestamp, delayed: bool },
+    Bare {
+        submit: (SubmitToken, usize),
+        task: TaskId,
+        head: Arc<TaskHead>,
+        due: Timestamp,
+        delayed: bool,
+        /// What its durations were made under, if it has any.
+        shift: Option<Shift>,
+    },
     /// Records, or inbox rows without effect.
     Loose { inbox_done: Vec<Seq> },
 }
@@ -128,8 +136,9 @@ impl Lane {
         let bare = batch.saturating_sub(groups.len()).max(bare).min(self.bare_inserts.len());
         for insert in self.bare_inserts.drain(..bare) {
             let (head, due) = (insert.task.spec.head.clone(), insert.task.due);
-            let delayed = insert.task.state().delayed;
-            items.push(BatchItem::Bare { submit: insert.submit, task: insert.task.id, head, due, delayed });
+            let TaskState { delayed, shift, .. } = insert.task.state();
+            let (submit, task) = (insert.submit, insert.task.id);
+            items.push(BatchItem::Bare { submit, task, head, due, delayed, shift });
             groups.push(Group { insert: Some(insert.task), ..Group::default() });
         }
         let left = !self.unwritten.is_empty() || !self.bare_inserts.is_empty();

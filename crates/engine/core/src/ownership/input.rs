@@ -8,7 +8,7 @@ use crate::message::{OwnerBatch, TaskEvent, WorkerBatch};
 use crate::policy::VersionedPolicy;
 use crate::read::{LanePage, LaneRead};
 use crate::task::NewTask;
-use crate::time::Timestamp;
+use crate::time::{Shift, Timestamp};
 
 /// Something happened.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,7 +34,7 @@ pub enum Input {
         /// It answers the request, and so was read after it.
         requested: bool,
         /// What the wall clock shows. The lane's own clock starts from the one that comes with the requested view and
-        /// runs with the steady clock from there.
+        /// runs with the steady clock from there, but for its steps.
         wall: Timestamp,
     },
     /// Tasks from the API of the same process.
@@ -59,6 +59,11 @@ pub enum Input {
     Seen(Vec<TaskId>),
     /// There may be something new in the store.
     Hint,
+    /// The wall clock has stepped since the last input.
+    ClockStepped {
+        /// By how much.
+        by: Shift,
+    },
     /// The lane's code failed: a panic was contained. Nothing is done of what the step said before; a submission whose
     /// answer was among it is given to the store.
     Failed,

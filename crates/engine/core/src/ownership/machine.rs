@@ -7,11 +7,11 @@ use std::time::Duration;
 use crate::commit::{ClaimLane, Commit, Group, GroupOutcome, LaneHead};
 use crate::guard::Guard;
 use crate::id::{CommitNo, Epoch, LaneId, OwnerId, Seq};
-use crate::lane::{self, Lane, LaneOptions};
+use crate::lane::{self, Anchor, Lane, LaneOptions};
 use crate::member::Member;
 use crate::read::LaneRead;
 use crate::rng::Rng;
-use crate::time::Timestamp;
+use crate::time::{Shift, Timestamp};
 
 use super::input::{CallError, Effect, Input, Reply, Request};
 use super::pack::{PackLimits, pack};
@@ -31,6 +31,9 @@ pub struct OwnershipOptions {
     pub park_for: Duration,
     /// An owner that worked for this long before it failed is not counted with those that failed before it.
     pub steady_after: Duration,
+    /// Tells this boot of the machine from all others; 0 if that is not known. Steps of the wall clock between two owners on
+    /// one machine are found by it.
+    pub boot: u64,
     /// Repetitions of one commit before its outcome counts as unsettled and the lane is claimed anew.
     pub commit_tries_max: u32,
     /// The same where the store takes no writes: clients wait for their answer, so the lane is soon given up.
@@ -46,6 +49,7 @@ impl Default for OwnershipOptions {
             failures_max: 3,
             park_for: Duration::from_mins(1),
             steady_after: Duration::from_mins(5),
+            boot: 0,
             commit_tries_max: 50,
             refused_tries_max: 2,
         }
@@ -136,6 +140,8 @@ struct Failure {
 struct Owning {
     machine: Lane,
     clock: LaneClock,
+    /// Steps of the wall clock that the machine has not been told of, because it is not loaded.
+    untold: Shift,
     epoch: Epoch,
     owner: OwnerId,
     /// When it was taken.
@@ -178,11 +184,11 @@ enum Sent {
 /// Commits under way at once.
 const UNDER_WAY_MAX: usize = 2;
 
-/// Turns the steady clock into the lane's own: the wall time at which it was claimed, plus what has passed since.
-/// Later jumps of the wall clock do not move it.
+/// Turns the steady clock into the lane's own: the wall time at which it was claimed, plus what has passed since, and the
+/// steps of the wall clock.
 #[derive(Clone, Copy, Debug)]
 struct LaneClock {
-    ahead: i64,
+    ahead: Shift,
 }
 
 impl Owning {
@@ -202,11 +208,11 @@ impl Owning {
 
 impl LaneClock {
     fn wall(self, steady: Timestamp) -> Timestamp {
-        Timestamp::from_micros(steady.as_micros().saturating_add(self.ahead))
+        steady + self.ahead
     }
 
     fn steady(self, wall: Timestamp) -> Timestamp {
-        Timestamp::from_micros(wall.as_micros().saturating_sub(self.ahead))
+        wall - self.ahead
     }
 }
 
@@ -257,10 +263,28 @@ impl Ownership {
             Input::Policy { queue, policy } => self.drive(lane::Input::Policy { queue, policy }, effects),
             Input::Seen(tasks) => self.drive(lane::Input::Seen(tasks), effects),
             Input::Hint => self.drive(lane::Input::Hint, effects),
+            Input::ClockStepped { by } => {
+                if let State::Owning(owning) = &mut self.state {
+                    owning.untold = owning.untold + by;
+                }
+            }
             Input::Failed => self.on_failed(),
             Input::Tick => self.drive(lane::Input::Tick, effects),
         }
+        self.tell_step(effects);
         self.advance(effects);
+    }
+
+    /// A step of the wall clock reaches the lane machine when it is loaded. Until then it decides nothing by the time.
+    fn tell_step(&mut self, effects: &mut Vec<Effect>) {
+        if let State::Owning(owning) = &mut self.state
+            && owning.untold != Shift::ZERO
+            && owning.machine.is_loaded()
+        {
+            let by = std::mem::take(&mut owning.untold);
+            owning.clock.ahead = owning.clock.ahead + by;
+            self.drive(lane::Input::ClockStepped { by }, effects);
+        }
     }
 
     /// When [`Input::Tick`] is due, should nothing else happen.
@@ -517,10 +541,14 @@ impl Ownership {
             (State::Viewing { owner, epoch }, Some(wall)) => {
                 let (owner, epoch) = (*owner, *epoch);
                 let seed = self.rng.next_u64();
-                let machine = Lane::new(self.options.lane.clone(), self.lane, epoch, seed, wall);
+                let ahead = wall.shift_from(self.now);
+                let anchor = Anchor { boot: self.options.boot, ahead };
+                let machine =
+                    Lane::new(self.options.lane.clone(), self.lane, epoch, seed, wall).anchored(anchor);
                 self.state = State::Owning(Box::new(Owning {
                     machine,
-                    clock: LaneClock { ahead: wall.as_micros() - self.now.as_micros() },
+                    clock: LaneClock { ahead },
+                    untold: Shift::ZERO,
                     epoch,
                     owner,
                     since: self.now,

@@ -263,7 +263,7 @@ impl MemoryState {
     fn holder(&self, new: &NewTask) -> Option<TaskId> {
         let &(task, until) = self.uniques.get(&unique_key(new)?)?;
         let held = match until {
-            Some(until) => until > new.created_at,
+            Some(until) => until > new.keyed_at(),
             None => self.tasks.get(&task).is_some_and(|task| !task.state.status.is_final()),
         };
         (held && self.options.guards.on(Guard::UniqueKey)).then_some(task)

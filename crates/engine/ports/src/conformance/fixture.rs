@@ -16,7 +16,7 @@ use tasklane_core::task::{
     AttemptOutcome, AttemptRecord, Fingerprint, NewTask, Payload, Priority, TaskBody, TaskError, TaskHead,
     TaskResult, TaskSpec, TaskState, Unique,
 };
-use tasklane_core::time::Timestamp;
+use tasklane_core::time::{Shift, Timestamp};
 
 use crate::{ClaimLane, Store, StoreError, Submit, TaskView};
 
@@ -72,6 +72,7 @@ pub struct TaskBuilder {
     fingerprint: Fingerprint,
     len_max: Option<u32>,
     unique: Option<Unique>,
+    shift: Option<Shift>,
 }
 
 impl TaskBuilder {
@@ -108,6 +109,7 @@ impl TaskBuilder {
             fingerprint,
             len_max: None,
             unique: None,
+            shift: None,
         }
     }
 
@@ -193,6 +195,13 @@ impl TaskBuilder {
         self
     }
 
+    /// Its times were made when the steps of its lane's clock summed up to this many milliseconds.
+    #[must_use]
+    pub fn shift(mut self, millis: i64) -> Self {
+        self.shift = Some(Shift::from_millis(millis));
+        self
+    }
+
     /// With a payload of this many bytes.
     #[must_use]
     pub fn payload_bytes(mut self, bytes: usize) -> Self {
@@ -223,6 +232,7 @@ impl TaskBuilder {
             fingerprint: self.fingerprint,
             queue_len_max: self.len_max,
             unique: self.unique,
+            shift: self.shift,
         }
     }
 }

@@ -9,14 +9,16 @@ use std::time::Duration;
 use tasklane_core::command::Command;
 use tasklane_core::commit::{ClaimLane, Commit, GroupOutcome, SubmitOutcome};
 use tasklane_core::id::{CommitNo, Epoch, LaneId, OwnerId, Seq, SessionId, TaskId};
-use tasklane_core::lane::{Counters, Effect, Explanation, Input, Lane, LaneOptions, Reason, SubmitToken};
+use tasklane_core::lane::{
+    Anchor, Counters, Effect, Explanation, Input, Lane, LaneOptions, Reason, SubmitToken,
+};
 use tasklane_core::member::WorkerDescriptor;
 use tasklane_core::message::WorkerBatch;
 use tasklane_core::policy::{QueuePolicy, VersionedPolicy};
 use tasklane_core::read::{LanePage, LaneRead};
 use tasklane_core::status::Status;
 use tasklane_core::task::{AttemptOutcome, NewTask, TaskResult, TaskRow, TaskState};
-use tasklane_core::time::Timestamp;
+use tasklane_core::time::{Shift, Timestamp};
 use tasklane_local::memory::{HistoryEvent, MemoryOptions, MemoryState};
 use tasklane_ports::{Load, PutPolicy, Submit};
 
@@ -42,6 +44,10 @@ pub struct Story {
 #[derive(Debug)]
 pub(super) struct Inner {
     now: Timestamp,
+    /// The sum of all steps of the clock.
+    ahead: Shift,
+    /// The machine that owners run on; 0 if they do not know.
+    boot: u64,
     store: MemoryState,
     options: LaneOptions,
     machine: Lane,
@@ -74,6 +80,8 @@ impl Inner {
         let machine = Lane::new(options.clone(), LANE, Epoch(0), 0, BEGIN);
         let mut inner = Self {
             now: BEGIN,
+            ahead: Shift::ZERO,
+            boot: 0,
             store,
             options,
             machine,
@@ -113,7 +121,9 @@ impl Inner {
         self.number = CommitNo(0);
         let claim = ClaimLane { lane: LANE, owner: self.owner(), seen, failures: 0 };
         self.store.claim_lane(claim).expect("nobody else claims the lane");
-        self.machine = Lane::new(self.options.clone(), LANE, self.epoch, self.epoch.0, self.now);
+        let anchor = Anchor { boot: self.boot, ahead: self.ahead };
+        let machine = Lane::new(self.options.clone(), LANE, self.epoch, self.epoch.0, self.now);
+        self.machine = machine.anchored(anchor);
         self.inputs.clear();
         self.held_commits.clear();
         self.held_reads.clear();
@@ -502,6 +512,27 @@ impl Story {
         let mut inner = self.inner.borrow_mut();
         inner.now = inner.now - Duration::from_secs(secs);
         inner.takeover();
+    }
+
+    /// A new owner loads the lane, on a machine that is not booted anew from now on.
+    pub fn takeover_on(&self, boot: u64) {
+        let mut inner = self.inner.borrow_mut();
+        inner.boot = boot;
+        inner.takeover();
+    }
+
+    /// The wall clock steps by so many seconds, and the owner notices.
+    pub fn clock_steps(&self, secs: i64) {
+        let by = self.clock_steps_unseen(secs);
+        self.inner.borrow_mut().step(Input::ClockStepped { by });
+    }
+
+    /// The wall clock steps by so many seconds, and nobody notices.
+    pub fn clock_steps_unseen(&self, secs: i64) -> Shift {
+        let by = Shift::from_millis(secs * 1000);
+        let mut inner = self.inner.borrow_mut();
+        (inner.now, inner.ahead) = (inner.now + by, inner.ahead + by);
+        by
     }
 
     /// The owner is about to give the lane up.

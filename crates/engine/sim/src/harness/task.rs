@@ -43,6 +43,7 @@ pub fn task() -> Make {
         fingerprint: 0,
         queue_len_max: None,
         unique: None,
+        unique_for: None,
     }
 }
 
@@ -56,6 +57,7 @@ pub struct Make {
     fingerprint: u64,
     queue_len_max: Option<u32>,
     unique: Option<Unique>,
+    unique_for: Option<Duration>,
 }
 
 impl Make {
@@ -126,10 +128,23 @@ impl Make {
         self
     }
 
-    /// Due so many seconds after it is submitted.
+    /// One at a time of this key, for so many seconds.
+    pub fn unique_for(mut self, key: &str, secs: u64) -> Self {
+        self.unique = Some(Unique { key: key.to_owned(), until: None });
+        self.unique_for = Some(Duration::from_secs(secs));
+        self
+    }
+
+    /// Due at the time of day that it is so many seconds after it is submitted.
     pub fn after(mut self, secs: u64) -> Self {
         self.delay = Duration::from_secs(secs);
         self
+    }
+
+    /// Due when so many seconds have passed.
+    pub fn delay(mut self, secs: u64) -> Self {
+        self.body.relative = true;
+        self.after(secs)
     }
 
     /// Fails if it has not started so many seconds after it was due.
@@ -197,7 +212,11 @@ impl Make {
             due: now + self.delay,
             fingerprint: Fingerprint { version: 1, hash: self.fingerprint },
             queue_len_max: self.queue_len_max,
-            unique: self.unique.clone(),
+            unique: self
+                .unique
+                .clone()
+                .map(|unique| Unique { until: self.unique_for.map(|time| now + time), ..unique }),
+            shift: None,
         }
     }
 }

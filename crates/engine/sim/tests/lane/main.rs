@@ -2,6 +2,7 @@
 
 mod cancel;
 mod cancel_newest;
+mod clock;
 mod ends;
 mod explain;
 mod keys;

@@ -128,6 +128,7 @@ impl Node {
             fingerprint: Fingerprint { version: RETRY_FINGERPRINT, hash: definition.hash(low) },
             queue_len_max: policy.len_max,
             unique,
+            shift: None,
         };
         let mut answer = self.submit_one_to(lane, task.clone()).await;
         // A key that is held for a time is held by the task itself, whatever became of it: to run it again is asked for.

@@ -1,5 +1,6 @@
 //! Taking tasks in.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -7,9 +8,11 @@ use std::time::Duration;
 use futures::future::join_all;
 use tasklane_core::commit::SubmitOutcome;
 use tasklane_core::id::{LaneId, Name, QueueKey, TaskId};
+use tasklane_core::lane::recorded_clock;
 use tasklane_core::policy::{QueueBinding, QueuePolicy};
+use tasklane_core::read::{LanePage, LaneRead};
 use tasklane_core::task::NewTask;
-use tasklane_ports::{StoreError, Submit};
+use tasklane_ports::{Load, StoreError, Submit};
 use tokio::time::Instant;
 
 use crate::clock;
@@ -209,7 +212,8 @@ impl Node {
         let parts = &self.0.parts;
         let capabilities = parts.store.capabilities();
         let mut outcomes = Vec::with_capacity(tasks.len());
-        let mut rest = tasks;
+        let tasks = self.keyed(lane, tasks).await?;
+        let mut rest = &*tasks;
         while !rest.is_empty() {
             let (mut ops, mut bytes, mut count) = (0, 0, 0);
             for task in rest {
@@ -226,6 +230,21 @@ impl Node {
         }
         self.hint(lane);
         Ok(outcomes)
+    }
+
+    /// Tasks with unique keys as the owner of their lane would store them: times of keys are counted without the steps of the
+    /// lane's clock, which only its owner has seen, and has written down.
+    async fn keyed<'a>(&self, lane: LaneId, tasks: &'a [NewTask]) -> Result<Cow<'a, [NewTask]>, StoreError> {
+        if !tasks.iter().any(|task| task.unique.is_some()) {
+            return Ok(Cow::Borrowed(tasks));
+        }
+        let read = LaneRead::Records { after: None };
+        let page = self.0.parts.store.load(Load { lane, read, limit: 1, body_bytes_max: 0 }).await?;
+        let LanePage::Records { rows, .. } = page else { return Ok(Cow::Borrowed(tasks)) };
+        let (shift, _) = recorded_clock(&rows).unwrap_or_default();
+        let mut tasks = tasks.to_vec();
+        tasks.iter_mut().filter(|task| task.unique.is_some()).for_each(|task| task.key_by(shift));
+        Ok(Cow::Owned(tasks))
     }
 
     /// Lets the owner of a lane, wherever it is, look at the store.

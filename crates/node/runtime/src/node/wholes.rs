@@ -608,6 +608,7 @@ impl Driver {
             fingerprint: Fingerprint { version: Fingerprint::RETRY, hash: 0 },
             queue_len_max: policy.len_max,
             unique: None,
+            shift: None,
         }))
     }
 

@@ -256,6 +256,7 @@ impl TaskRequest {
         let by_id =
             || matches!(place.policy.strategy, Strategy::ConsistentHash { .. }).then(|| id.to_string());
         let hash_bucket = self.hash_key.clone().or_else(by_id).as_deref().map(TaskHead::bucket_of);
+        let relative = self.run_at.is_none() && self.delay.is_some();
         let due = self.run_at.unwrap_or_else(|| place.now + self.delay.unwrap_or_default());
         let (runs_as, run) = self.run_as.map(|run_as| (run_as.task_type, run_as.payload)).unzip();
         let head = TaskHead {
@@ -294,6 +295,7 @@ impl TaskRequest {
             archived: place.archived,
             schedule: None,
             nominal_time: None,
+            relative,
         };
         Ok(NewTask {
             id,
@@ -303,6 +305,7 @@ impl TaskRequest {
             fingerprint,
             queue_len_max: place.policy.len_max,
             unique: taken,
+            shift: None,
         })
     }
 }

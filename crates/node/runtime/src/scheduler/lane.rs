@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
+use tasklane_core::clock_watch::STEP_MIN;
 use tasklane_core::commit::SubmitOutcome;
 use tasklane_core::id::{Epoch, LaneId, QueueKey, SessionId, TaskId};
 use tasklane_core::lane::{BODY_BYTES_MAX, Explanation, KeyInfo, KeyPosition, SubmitToken};
@@ -20,10 +21,11 @@ use tasklane_core::message::{EventPlace, Message, OwnerBatch, ToWorker};
 use tasklane_core::ownership::{CallError, Effect, Input, Ownership, Reply, Request};
 use tasklane_core::policy::VersionedPolicy;
 use tasklane_core::task::{NewTask, TaskRow};
+use tasklane_core::time::{Shift, Timestamp};
 use tasklane_ports::{
     Address, CoordinatorError, Load, Outcome, SessionToken, Store, StoreError, Subscription, TaskView, View,
 };
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::clock;
 
@@ -92,6 +94,10 @@ pub(super) struct LaneDriver {
     acquiring: bool,
     /// The grant is held by the answer to that, and no view has shown it yet: one without it is older.
     unshown: bool,
+    /// How far the wall clock was ahead of the steady clock when the machine was last told.
+    ahead: Shift,
+    /// Wakes this driver when the wall clock has stepped.
+    steps: watch::Receiver<Shift>,
     /// The last that was told of the lane, as its owner.
     told: Option<EventPlace>,
     /// The lane is owned here, for others.
@@ -122,7 +128,8 @@ impl LaneDriver {
         parts: &SchedulerParts,
         end: &LaneEnd,
     ) -> Self {
-        let machine = Ownership::new(options.ownership.clone(), lane, rand::random(), clock::steady());
+        let clock = clock::now();
+        let machine = Ownership::new(options.ownership.clone(), lane, rand::random(), clock.steady);
         Self {
             lane,
             machine,
@@ -134,6 +141,8 @@ impl LaneDriver {
             has_company: false,
             acquiring: false,
             unshown: false,
+            ahead: clock.wall.shift_from(clock.steady),
+            steps: clock::steps(),
             told: None,
             owned: Arc::clone(&end.owned),
             turns: Arc::clone(&end.turns),
@@ -176,6 +185,7 @@ impl LaneDriver {
                     None => self.ear = Ear::Closed,
                 },
                 () = timer.as_mut(), if deadline.is_some() => self.drive(Input::Tick),
+                Ok(()) = self.steps.changed() => self.drive(Input::Tick),
             }
             if !self.awaiting.is_empty() && self.is_as_it_should_be() {
                 self.awaiting.drain(..).for_each(|reply| _ = reply.send(()));
@@ -347,10 +357,25 @@ impl LaneDriver {
         }
     }
 
+    /// Gives the machine an input, after a step of the wall clock since the last one.
+    fn drive(&mut self, mut input: Input) {
+        let clock = clock::now();
+        let ahead = clock.wall.shift_from(clock.steady);
+        let by = ahead - self.ahead;
+        if by.abs() >= STEP_MIN {
+            self.ahead = ahead;
+            self.step(Input::ClockStepped { by }, clock.steady);
+        }
+        // It may have been read before that step.
+        if let Input::Members { wall, .. } = &mut input {
+            *wall = clock.steady + self.ahead;
+        }
+        self.step(input, clock.steady);
+    }
+
     /// Gives the machine an input and carries out what it says.
-    fn drive(&mut self, input: Input) {
+    fn step(&mut self, input: Input, now: Timestamp) {
         let mut effects = std::mem::take(&mut self.effects);
-        let now = clock::steady();
         let stepped = catch_unwind(AssertUnwindSafe(|| self.machine.step(input, now, &mut effects)));
         if stepped.is_err() {
             tracing::error!(lane = %self.lane, "the lane's code has failed; the lane is given up and loaded anew");

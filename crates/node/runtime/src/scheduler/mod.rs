@@ -128,6 +128,8 @@ impl Scheduler {
     pub fn new(mut options: SchedulerOptions, parts: SchedulerParts) -> Self {
         let capabilities = parts.store.capabilities();
         options.ownership.lane.insert_and_assign = capabilities.insert_and_assign;
+        let (high, low) = clock::boot_id().as_u64_pair();
+        options.ownership.boot = high ^ low;
         options.ownership.pack =
             PackLimits { ops_max: capabilities.ops_max, bytes_max: capabilities.bytes_max };
         let end = || {

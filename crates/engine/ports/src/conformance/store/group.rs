@@ -7,6 +7,7 @@ use tasklane_core::status::Status::{
 };
 use tasklane_core::status::Version;
 use tasklane_core::task::{AttemptOutcome, TaskError};
+use tasklane_core::time::Shift;
 
 use crate::conformance::fixture::{
     APPLIED, LANE, OTHER_LANE, Owner, TaskBuilder, at, cancel, change, changing, create, ended, inserting,
@@ -146,6 +147,8 @@ pub async fn all_fields_of_a_state_are_kept(env: &dyn StoreEnv) {
     written.due = at(123_456_789);
     written.delayed = true;
     written.start_by = Some(at(i64::from(u32::MAX)));
+    written.relative = true;
+    written.shift = Some(Shift::from_micros(i64::MIN));
     written.cancel_requested = true;
     written.session = Some(session_id(u128::from(u64::MAX)));
     written.worker = Some(name("worker:7@host.example_1"));
@@ -162,6 +165,26 @@ pub async fn all_fields_of_a_state_are_kept(env: &dyn StoreEnv) {
     assert_eq!(owner.commit([bare]).await, [APPLIED]);
     assert_eq!(state(&*store, new.id).await, state_after);
     assert_eq!(state_after.version(), version);
+}
+
+/// 8: a task whose times were moved before it was written: the change without a path says in which state it is created.
+pub async fn an_insert_and_a_change_without_a_path_are_one(env: &dyn StoreEnv) {
+    let store = env.store();
+    let mut owner = Owner::claim(&store, LANE).await;
+    let new = task(1).delay(1_000).start_timeout(500).shift(0).with(|_, body| body.relative = true).build();
+    let mut moved = new.state();
+    assert_eq!((moved.relative, moved.shift), (true, Some(Shift::ZERO)));
+    moved.shift_by(Shift::from_millis(9_000), Shift::from_millis(9_000));
+    let mut group = inserting(new.clone());
+    group.change = Some(change(new.id, &moved, &[]));
+    let outcomes = owner.commit([group]).await;
+    assert!(matches!(outcomes[..], [GroupOutcome::Applied { seq: Some(_) }]), "{outcomes:?}");
+    assert_eq!(state(&*store, new.id).await, moved);
+    assert_eq!((moved.due, moved.start_by), (at(10_000), Some(at(10_500))));
+    for (until, found) in [(10_499, 0), (10_500, 1)] {
+        let rows = pages::all_tasks(&*store, LANE, pages::expiring(at(until)), 10).await;
+        assert_eq!(rows.len(), found, "{until}");
+    }
 }
 
 /// 8: a commit creates tasks as a submit does.

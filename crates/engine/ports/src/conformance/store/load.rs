@@ -9,6 +9,7 @@ use tasklane_core::id::{LaneId, Seq, TaskId};
 use tasklane_core::read::{Arrival, LanePage, LaneRead};
 use tasklane_core::status::Status::{Cancelled, Dispatched, Pending, Retrying, Running, Scheduled, Success};
 use tasklane_core::task::{NewTask, TaskRow};
+use tasklane_core::time::Shift;
 
 use crate::conformance::fixture::{
     APPLIED, LANE, OTHER_LANE, Owner, TaskBuilder, at, cancel, changing, create, inserting, record,
@@ -136,6 +137,24 @@ pub async fn a_delayed_task_moves_to_its_line(env: &dyn StoreEnv) {
     let rows = pages::all_tasks(&*store, LANE, pages::line(new.spec.head.line()), 10).await;
     assert_eq!(ids(&rows), [new.id, task(2).id()]);
     assert!(!rows[0].state.delayed);
+}
+
+/// 12: after a step of the clock delayed tasks are moved by changes without a path, and found in their new order.
+pub async fn a_delayed_task_is_found_at_its_new_time(env: &dyn StoreEnv) {
+    let store = env.store();
+    let new = [task(1).delay(1_000).build(), task(2).delay(2_000).build(), task(3).delay(3_000).build()];
+    create(&*store, new.clone()).await;
+    let mut owner = Owner::claim(&store, LANE).await;
+    for (index, by, expected) in [(0, 1_500, [1, 0, 2]), (2, -2_900, [2, 1, 0])] {
+        let mut group = changing(new[index].id, &new[index].state(), &[]);
+        let by = Shift::from_millis(by);
+        group.change.as_mut().unwrap().state.shift_by(by, by);
+        assert_eq!(owner.commit([group]).await, [APPLIED]);
+        for limit in [1, 10] {
+            let rows = pages::all_tasks(&*store, LANE, pages::DELAYED, limit).await;
+            assert_eq!(ids(&rows), expected.map(|index: usize| new[index].id), "{limit}");
+        }
+    }
 }
 
 /// 12: a retry waits for its time among the delayed tasks.

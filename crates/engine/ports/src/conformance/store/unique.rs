@@ -110,6 +110,23 @@ pub async fn a_unique_key_is_held_until_a_time(env: &dyn StoreEnv) {
     create(&*store, [unique(9).created(1_000).build()]).await;
 }
 
+/// 20: a step of the clock makes a time neither longer nor shorter: both are counted without it.
+pub async fn a_unique_key_is_judged_without_the_steps_of_the_clock(env: &dyn StoreEnv) {
+    let store = env.store();
+    let first = task(1).created(0).unique_until("report", at(500)).build();
+    create(&*store, [first.clone()]).await;
+    let mut owner = Owner::claim(&store, LANE).await;
+    // The clock went forward by an hour, then back by two.
+    for (shift, held) in [(3_600_000, 3_600_499), (-3_600_000, -3_599_501)] {
+        let new = unique(2).created(held).shift(shift).build();
+        assert_eq!(submit(&*store, [new.clone()]).await, [exists(&first)], "{shift}");
+        assert_eq!(owner.commit([inserting(new)]).await, [refused(exists(&first))], "{shift}");
+    }
+    let after = unique(2).created(3_600_500).shift(3_600_000).build();
+    let outcomes = owner.commit([inserting(after)]).await;
+    assert!(is_created(&outcomes[0]), "{outcomes:?}");
+}
+
 /// 20: other queues, namespaces and lanes have keys of their own, even if together they read the same.
 pub async fn a_unique_key_belongs_to_a_queue_of_a_lane(env: &dyn StoreEnv) {
     let store = env.store();

@@ -1,0 +1,365 @@
+//! The lane's wall clock, and its steps.
+//!
+//! Times of day (`runAt`) follow the wall clock at once. Durations (delays, retry waits, start timeouts, rates, and
+//! whatever the machine itself waits for) keep their length: they are kept as times of the wall clock like all others,
+//! so a step of Δ moves them by Δ. Those in memory are moved at once. Those in the store cannot be, so the lane keeps the
+//! **sum** of all steps in a record, and each stored state says which sum it was made under: the difference is what it is
+//! moved by when it is read.
+//!
+//! ```text
+//!   sum 0 s            │ sum +3600 s
+//!   due 10:05, sum 0   │                    read: 10:05 + (3600 s − 0 s) = 11:05, sum +3600 s
+//!   ───────────────────┼──────────────────────────────────────►
+//!                    step
+//! ```
+//! A task that was submitted past the owner names no sum. The record keeps the arrival number up to which each step found
+//! tasks in the store: those were made before it.
+//!
+//! The store sorts delayed tasks by the times they have there, and among those made under different sums that is not the
+//! order in which they come due. So after a step the owner reads all of them once and writes them back moved.
+//!
+//! The record also says how far the owner's wall clock was from its steady clock, and since which boot of the machine. The
+//! next owner on that machine finds by it a step that nobody saw, or that was not written before its owner died.
+
+use std::collections::VecDeque;
+
+use crate::clock_watch::STEP_MIN;
+use crate::commit::{Group, RecordChange, RecordKey, RecordKind};
+use crate::guard::Guard;
+use crate::id::Seq;
+use crate::read::{LanePage, LaneRead};
+use crate::task::TaskRow;
+use crate::time::{Shift, Timestamp};
+
+use super::entry::{Entry, Handle};
+use super::input::Effect;
+use super::machine::Lane;
+
+/// Steps that are kept apart; more of them are few, and what was in the store before the oldest has been written since.
+const STEPS_MAX: usize = 32;
+/// Where the record of the clock is kept. Servers of an earlier version stop at a kind that they do not know; a rate whose
+/// key is none they pass over. It sorts before all rates, so that it is known when they are read.
+const KEY: &str = "!clock";
+/// Bytes of the record without its steps, …
+const FIXED: usize = 25;
+/// … and of each step.
+const STEP: usize = 32;
+
+/// Where the wall clock stands against the steady clock of a machine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Anchor {
+    /// Tells one boot of a machine from all others; 0 if that is not known.
+    pub boot: u64,
+    /// How far the wall clock is ahead of the steady clock.
+    pub ahead: Shift,
+}
+
+/// What the record says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct ClockRecord {
+    /// The sum of all steps.
+    pub(super) shift: Shift,
+    /// Of the owner that wrote it.
+    anchor: Anchor,
+    /// All delayed tasks in the store were made under this sum.
+    is_rewritten: bool,
+    steps: VecDeque<Step>,
+}
+
+/// A step, as far as it matters for tasks that name no sum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Step {
+    /// The last task that it found in the store.
+    last: Seq,
+    /// The sum before it.
+    before: Shift,
+    /// What the clock would have shown without it, and what it showed, when the step was noticed. The same where nobody had to
+    /// find it: then all tasks up to the last were made before it.
+    clocks: (Timestamp, Timestamp),
+}
+
+impl Step {
+    /// Whether a task was made before this step: it is in the store, and the clock from before is nearer to its time.
+    fn is_after(&self, row: &TaskRow) -> bool {
+        let made = row.state.created_at;
+        let (old, new) = self.clocks;
+        row.seq <= self.last && made.shift_from(old).abs() <= made.shift_from(new).abs()
+    }
+}
+
+/// The pass over the store after a step.
+#[derive(Debug)]
+pub(super) struct Rewrite {
+    /// What is read next; `None` when all was read.
+    next: Option<LaneRead>,
+    /// The read under way.
+    read: Option<u64>,
+    /// The clock stepped again since that was asked.
+    again: bool,
+}
+
+const FIRST: LaneRead = LaneRead::Delayed { after: None };
+
+impl ClockRecord {
+    fn encode(&self) -> Vec<u8> {
+        let numbers = [self.shift.as_micros(), self.anchor.boot.cast_signed(), self.anchor.ahead.as_micros()];
+        let steps = self.steps.iter().flat_map(|Step { last, before, clocks: (old, new) }| {
+            [last.0.cast_signed(), before.as_micros(), old.as_micros(), new.as_micros()]
+        });
+        let mut bytes = vec![u8::from(self.is_rewritten)];
+        bytes.extend(numbers.into_iter().chain(steps).flat_map(i64::to_le_bytes));
+        bytes
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let (fixed, steps) = bytes.split_at_checked(FIXED)?;
+        let (passed, fixed) = fixed.split_first()?;
+        let number = |bytes: &[u8]| bytes.try_into().map_or(0, i64::from_le_bytes);
+        let shift = |at: &[u8]| Shift::from_micros(number(at));
+        let time = |at: &[u8]| Timestamp::from_micros(number(at));
+        let step = |step: &[u8]| Step {
+            last: Seq(number(&step[..8]).cast_unsigned()),
+            before: shift(&step[8..16]),
+            clocks: (time(&step[16..24]), time(&step[24..])),
+        };
+        Some(Self {
+            shift: shift(&fixed[..8]),
+            anchor: Anchor { boot: number(&fixed[8..16]).cast_unsigned(), ahead: shift(&fixed[16..]) },
+            is_rewritten: *passed == 1,
+            steps: steps.chunks_exact(STEP).map(step).collect(),
+        })
+    }
+
+    /// The sum that a stored state was made under.
+    fn made_under(&self, row: &TaskRow) -> Shift {
+        let before = || self.steps.iter().find(|step| step.is_after(row)).map(|step| step.before);
+        row.state.shift.or_else(before).unwrap_or(self.shift)
+    }
+
+    /// The clock has stepped; the highest arrival number seen so far is `last`.
+    fn note(&mut self, by: Shift, last: Seq, clocks: (Timestamp, Timestamp)) {
+        self.steps.push_back(Step { last, before: self.shift, clocks });
+        if self.steps.len() > STEPS_MAX {
+            self.steps.pop_front();
+        }
+        self.shift = self.shift + by;
+        self.is_rewritten = false;
+    }
+}
+
+/// What the first record of a lane says of its clock: the sum of all steps, and where the wall clock of its owner stood.
+pub fn recorded_clock(records: &[(RecordKey, Vec<u8>)]) -> Option<(Shift, Anchor)> {
+    let (_, value) = records.first().filter(|(key, _)| *key == clock_key())?;
+    ClockRecord::decode(value).map(|record| (record.shift, record.anchor))
+}
+
+fn clock_key() -> RecordKey {
+    RecordKey { kind: RecordKind::Rate, key: KEY.to_owned() }
+}
+
+impl Lane {
+    /// Says where the wall clock of this owner stands.
+    #[must_use]
+    pub fn anchored(mut self, anchor: Anchor) -> Self {
+        self.anchor = anchor;
+        self
+    }
+
+    /// Takes the record of the clock, if that is what it is. Nothing that moves is in memory yet.
+    pub(super) fn load_clock(&mut self, key: &RecordKey, value: &[u8]) -> bool {
+        if *key != clock_key() {
+            return false;
+        }
+        self.clock = ClockRecord::decode(value).unwrap_or_default();
+        let before = self.clock.anchor;
+        let unseen = self.anchor.ahead - before.ahead;
+        let comparable = before.boot == self.anchor.boot && before.boot != 0;
+        if comparable && unseen.abs() >= STEP_MIN && self.options.guards.on(Guard::StepFoundAtTakeover) {
+            self.counters.clock_step_found += 1;
+            // Others have taken in tasks since.
+            self.clock.note(unseen, self.cursor, (self.now - unseen, self.now));
+        }
+        true
+    }
+
+    /// The lane may act: its record says where the clock of this owner stands, and what was left to move is moved.
+    pub(super) fn settle_clock(&mut self) {
+        let known = self.clock.anchor;
+        let moved = (self.anchor.ahead - known.ahead).abs() >= STEP_MIN;
+        if self.anchor.boot != 0 && (known.boot != self.anchor.boot || moved) {
+            self.write_clock(!self.clock.is_rewritten && !self.clock.steps.is_empty());
+        }
+        self.begin_rewrite();
+    }
+
+    /// The wall clock has stepped.
+    pub(super) fn on_clock_stepped(&mut self, by: Shift) {
+        self.counters.clock_stepped += 1;
+        self.now = self.now + by;
+        self.anchor.ahead = self.anchor.ahead + by;
+        self.clock.note(by, self.cursor, (self.now, self.now));
+        self.write_clock(true);
+        if self.options.guards.on(Guard::StepMovesMemory) {
+            self.move_timers(by);
+            self.move_tasks(by);
+        }
+        self.begin_rewrite();
+    }
+
+    /// What the machine itself waits for.
+    fn move_timers(&mut self, by: Shift) {
+        self.next_sweep = self.next_sweep + by;
+        self.timers =
+            std::mem::take(&mut self.timers).into_iter().map(|(at, timer)| (at + by, timer)).collect();
+        self.lazy.iter_mut().for_each(|(since, _)| *since = *since + by);
+        self.limits.move_rates(by);
+        for (_, line) in &mut self.lines {
+            line.rate_until = line.rate_until.map(|at| at + by);
+        }
+        for (_, queue) in &mut self.queues {
+            queue.rate_until = queue.rate_until.map(|at| at + by);
+            queue.waits_since = queue.waits_since.map(|since| since + by);
+            queue.pace.move_by(by);
+        }
+        for (_, worker) in &mut self.workers {
+            worker.answer_by = worker.answer_by.map(|at| at + by);
+        }
+    }
+
+    /// What tasks in memory wait for.
+    fn move_tasks(&mut self, by: Shift) {
+        let shift = self.clock.shift;
+        for insert in &mut self.bare_inserts {
+            insert.task.shift_by(by, shift);
+        }
+        let mut moved = Vec::new();
+        for (handle, entry) in &mut self.entries {
+            if let Some(flight) = &mut entry.flight {
+                flight.sent_at = flight.sent_at.map(|at| at + by);
+                flight.running_since = flight.running_since.map(|since| since + by);
+                let state = &mut entry.state;
+                for at in [&mut state.scheduled_at, &mut state.dispatched_at, &mut state.started_at] {
+                    *at = at.map(|at| at + by);
+                }
+            }
+            if entry.state.counts_down() {
+                entry.state.shift_by(by, shift);
+                entry.change().touched = true;
+                moved.push(handle);
+            }
+        }
+        for handle in moved {
+            self.mark(handle, true);
+        }
+        let delayed = std::mem::take(&mut self.delayed).into_values();
+        self.delayed = delayed.map(|handle| (self.entries[handle].delayed_key(), handle)).collect();
+    }
+
+    fn write_clock(&mut self, urgent: bool) {
+        self.clock.anchor = self.anchor;
+        if !self.options.guards.on(Guard::StepRecorded) {
+            return;
+        }
+        let record = RecordChange { key: clock_key(), value: Some(self.clock.encode()) };
+        // Where nothing waits to be moved it goes with whatever is written next.
+        self.loose.push(Group { records: vec![record], ..Group::default() });
+        self.urgent |= urgent || self.releasing;
+    }
+
+    /// By how much the times of a stored task are to be moved, if they are.
+    fn stale_by(&self, row: &TaskRow) -> Option<Shift> {
+        let by = self.clock.shift - self.clock.made_under(row);
+        let stale = by != Shift::ZERO && row.state.counts_down();
+        (stale && self.options.guards.on(Guard::StepMovesStored)).then_some(by)
+    }
+
+    pub(super) fn is_stale(&self, row: &TaskRow) -> bool {
+        self.stale_by(row).is_some()
+    }
+
+    /// Makes an entry of a row of the store, with its durations as the clock shows them now.
+    pub(super) fn admit(&mut self, mut row: TaskRow, line: Handle) -> Handle {
+        let stale = self.stale_by(&row);
+        if let Some(by) = stale {
+            self.counters.stored_time_moved += 1;
+            row.state.shift_by(by, self.clock.shift);
+        }
+        let entry = self.insert_entry(Entry::from_row(row, line));
+        if stale.is_some() {
+            self.entries[entry].change().touched = true;
+            self.mark(entry, true);
+        }
+        entry
+    }
+
+    /// Begins to read what a step found in the store.
+    fn begin_rewrite(&mut self) {
+        if self.clock.is_rewritten || self.clock.steps.is_empty() {
+            return;
+        }
+        match &mut self.rewrite {
+            Some(pass) => (pass.next, pass.again) = (Some(FIRST), pass.read.is_some()),
+            None => self.rewrite = Some(Rewrite { next: Some(FIRST), read: None, again: false }),
+        }
+    }
+
+    /// Reads on, unless memory has no room for more.
+    pub(super) fn ask_rewrite(&mut self, effects: &mut Vec<Effect>) {
+        let full = self.delayed.len() > 2 * self.options.delayed_window || self.waiting > self.squeeze_at;
+        let Some(pass) = self.rewrite.as_ref().filter(|pass| pass.read.is_none()) else { return };
+        match &pass.next {
+            Some(next) if !full => {
+                let next = next.clone();
+                self.read(next, effects);
+                let read = Some(self.next_read);
+                self.rewrite = self.rewrite.take().map(|pass| Rewrite { read, ..pass });
+            }
+            // What was read is written: nobody needs to read it again.
+            None if self.unwritten.is_empty() && self.batches.is_empty() => {
+                self.rewrite = None;
+                self.clock.is_rewritten = true;
+                self.write_clock(false);
+            }
+            Some(_) | None => {}
+        }
+    }
+
+    /// Whether a read belongs to the pass.
+    pub(super) fn is_of_rewrite(&self, read: u64) -> bool {
+        self.rewrite.as_ref().is_some_and(|pass| pass.read == Some(read))
+    }
+
+    /// A page of the pass: what is to be moved is taken into memory, and written from there.
+    pub(super) fn on_rewrite(&mut self, what: &LaneRead, page: LanePage) {
+        let (Some(pass), LanePage::Tasks { rows, more }) = (&mut self.rewrite, page) else { return };
+        pass.read = None;
+        let last = rows.last().map(|row| (row.state.due, row.state.start_by, row.seq)).filter(|_| more);
+        if !std::mem::take(&mut pass.again) {
+            let by_deadline = |after| LaneRead::Expiring { until: Timestamp::MAX, after };
+            pass.next = match (what, last) {
+                (LaneRead::Delayed { .. }, Some((due, _, seq))) => {
+                    Some(LaneRead::Delayed { after: Some((due, seq)) })
+                }
+                (LaneRead::Delayed { .. }, None) => Some(by_deadline(None)),
+                (_, Some((_, Some(start_by), seq))) => Some(by_deadline(Some((start_by, seq)))),
+                _ => None,
+            };
+        }
+        for row in rows {
+            let known = self.by_id.contains_key(&row.id) || self.tombstones.contains_key(&row.id);
+            if !known && self.is_stale(&row) {
+                self.admit_stale(row);
+            }
+        }
+    }
+
+    /// Takes a waiting task in wherever its new times are.
+    pub(super) fn admit_stale(&mut self, row: TaskRow) {
+        let entry = self.insert_row(row);
+        if self.entries[entry].state.delayed {
+            self.place_in_delayed(entry);
+        } else {
+            self.place_in_line(entry);
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! When tasks start, and for how long unique keys are held, by a clock that never steps. The wall clock of all servers
+//! steps, and they follow it: it is what they have agreed on.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tasklane_core::id::LaneId;
+use tasklane_core::id::TaskId;
+use tasklane_core::lane::{Anchor, recorded_clock};
+use tasklane_core::task::NewTask;
+use tasklane_core::time::{Shift, Timestamp};
+use tasklane_ports::Submit;
+
+use crate::world::World;
+
+/// The steps of the wall clock, and what was asked of the times of tasks.
+#[derive(Debug, Default)]
+pub(crate) struct Timing {
+    tasks: BTreeMap<TaskId, Asked>,
+    /// How far the wall clock was ahead, and since when.
+    steps: Vec<(Timestamp, Shift)>,
+}
+
+/// What was asked of the times of a task.
+#[derive(Clone, Debug)]
+struct Asked {
+    /// When a server took it in for the first time, and for the last: which of these the store has is not known.
+    first: Timestamp,
+    last: Timestamp,
+    delay: Option<Duration>,
+    run_at: Option<Timestamp>,
+    hold_for: Option<Duration>,
+    /// The store took it in past the owner of its lane.
+    direct: bool,
+    /// … before the lane had written the last step.
+    unsure: bool,
+    started: bool,
+}
+
+/// A task that the store takes in past the owner of its lane, this shortly before or after a step, may be counted with
+/// those of the other side.
+const UNSURE: Duration = Duration::from_secs(30);
+/// What the times of servers and of this module differ by.
+const SLACK: Duration = Duration::from_millis(600);
+/// How far the wall clock is ahead, where it steps by hours and days. The last one lies between the others: so whoever
+/// forgets a step is late by hours for some tasks, and early for others.
+const FAR_AHEAD: [i64; 4] = [0, 3_600, 86_400, 864_000];
+pub(crate) const FAR_LAST: i64 = 3_600;
+
+impl World {
+    /// What the clock of a server shows.
+    pub(crate) fn wall_of(&self, index: usize) -> Timestamp {
+        self.now + self.ahead_of(index)
+    }
+
+    pub(crate) fn ahead_of(&self, index: usize) -> Shift {
+        self.ahead + Shift::from_micros(self.servers[index].wall_ahead)
+    }
+
+    /// The wall clock steps.
+    pub(crate) fn step_clock(&mut self) {
+        self.report.fault("clock stepped");
+        let secs = if self.scenario.far_steps {
+            FAR_AHEAD[self.rng.index(FAR_AHEAD.len())]
+        } else {
+            i64::try_from(self.rng.below(120)).unwrap_or(0)
+        };
+        self.set_clock(secs);
+    }
+
+    pub(crate) fn set_clock(&mut self, secs: i64) {
+        let ahead = Shift::from_millis(secs * 1000);
+        if ahead != self.ahead {
+            self.ahead = ahead;
+            self.timing.steps.push((self.now, ahead));
+        }
+    }
+
+    /// A server takes tasks in: their times begin now, by its clock.
+    pub(crate) fn stamp(&mut self, index: usize, task: &mut NewTask) {
+        let wall = self.wall_of(index);
+        let by = wall.shift_from(task.created_at);
+        let relative = task.spec.body.relative;
+        let Asked { last, .. } = self.timing.tasks.entry(task.id).or_insert_with(|| Asked {
+            first: self.now,
+            last: self.now,
+            delay: relative.then(|| task.due.since(task.created_at)),
+            run_at: (!relative && task.due > task.created_at).then_some(task.due),
+            hold_for: task.unique.as_ref().and_then(|u| u.until).map(|until| until.since(task.created_at)),
+            direct: false,
+            unsure: false,
+            started: false,
+        });
+        *last = self.now;
+        if relative || task.due <= task.created_at {
+            task.due = task.due + by;
+        }
+        task.created_at = wall;
+        if let Some(until) = task.unique.as_mut().and_then(|unique| unique.until.as_mut()) {
+            *until = *until + by;
+        }
+    }
+
+    /// A server gives tasks to the store, as the owner of their lane would.
+    pub(crate) fn keyed_submit(&self, submit: &Submit) -> Submit {
+        let (shift, _) = self.recorded(submit.lane).unwrap_or_default();
+        let mut tasks = submit.tasks.to_vec();
+        tasks.iter_mut().filter(|task| task.unique.is_some()).for_each(|task| task.key_by(shift));
+        Submit { lane: submit.lane, tasks: tasks.into() }
+    }
+
+    fn recorded(&self, lane: LaneId) -> Option<(Shift, Anchor)> {
+        let records = self.store.records(lane).take(1);
+        let records: Vec<_> = records.map(|(key, value)| (key.clone(), value.to_vec())).collect();
+        recorded_clock(&records)
+    }
+
+    /// The store has taken a task in past the owner of its lane.
+    pub(crate) fn stored_directly(&mut self, task: TaskId) {
+        let recorded = self.recorded(task.lane()).map(|(_, anchor)| anchor.ahead);
+        let unsure = recorded.unwrap_or_default() != self.ahead;
+        if let Some(asked) = self.timing.tasks.get_mut(&task) {
+            (asked.direct, asked.unsure) = (true, unsure);
+        }
+    }
+
+    /// What was asked of the times of a task, as far as that can be held against anyone.
+    fn asked(&self, task: TaskId) -> Option<&Asked> {
+        let asked = self.timing.tasks.get(&task).filter(|_| !self.scenario.clock_jumps)?;
+        let near = |at: Timestamp| at <= asked.last + UNSURE && asked.first <= at + UNSURE;
+        let unsure = asked.unsure || (asked.direct && self.timing.steps.iter().any(|(at, _)| near(*at)));
+        (!unsure).then_some(asked)
+    }
+
+    /// For how long a task holds its unique key at least, and by which time it is judged itself.
+    pub(crate) fn held(&self, task: TaskId) -> Option<(Option<Timestamp>, Timestamp)> {
+        let asked = self.asked(task)?;
+        Some((asked.hold_for.map(|time| asked.first + time - SLACK), asked.last))
+    }
+
+    /// A task was refused because of another one that holds its key until a time.
+    pub(crate) fn check_refused(&mut self, task: TaskId, holder: TaskId) {
+        let (Some(new), Some(old)) = (self.asked(task), self.asked(holder)) else { return };
+        if let Some(until) = old.hold_for.map(|time| old.last + time + SLACK)
+            && until < new.first
+        {
+            let what = format!("task {task} was refused, and {holder} was to hold its key until {until}");
+            self.checker.fail(self.now, what);
+        }
+    }
+
+    /// A worker starts a task.
+    pub(crate) fn check_start(&mut self, task: TaskId) {
+        let first =
+            self.timing.tasks.get_mut(&task).is_some_and(|t| !std::mem::replace(&mut t.started, true));
+        let Some(asked) = self.asked(task).filter(|_| first) else { return };
+        let (from, now) = (asked.first, self.now);
+        if let Some(delay) = asked.delay.filter(|delay| now + SLACK < from + *delay) {
+            let what =
+                format!("task {task} was to wait for {delay:?} and started after {:?}", now.since(from));
+            self.checker.fail(now, what);
+        } else if let Some(run_at) = asked.run_at.filter(|run_at| !self.was(*run_at, from)) {
+            let what =
+                format!("task {task} was to run at {run_at} by the wall clock, which never showed that");
+            self.checker.fail(now, what);
+        }
+    }
+
+    /// A task has failed because it did not start in time.
+    pub(crate) fn check_start_timeout(&mut self, task: TaskId) {
+        let timeout = self.store.task(task).and_then(|task| task.head.start_timeout);
+        let asked = self.asked(task).filter(|asked| asked.run_at.is_none());
+        let Some((asked, timeout)) = asked.zip(timeout) else { return };
+        let (from, time) = (asked.first, asked.delay.unwrap_or_default() + timeout);
+        if self.now + SLACK < from + time {
+            let passed = self.now.since(from);
+            let what = format!("task {task} had {time:?} to start, and was given up after {passed:?}");
+            self.checker.fail(self.now, what);
+        }
+    }
+
+    /// Whether the wall clock has shown a time since `from`.
+    fn was(&self, time: Timestamp, from: Timestamp) -> bool {
+        let begin = [(Timestamp::ZERO, Shift::ZERO)];
+        let all: Vec<_> = begin.iter().chain(&self.timing.steps).copied().collect();
+        let ends = all.iter().skip(1).map(|(at, _)| *at).chain([self.now]);
+        all.iter().zip(ends).any(|((_, ahead), end)| end >= from && end + *ahead + SLACK >= time)
+    }
+}
