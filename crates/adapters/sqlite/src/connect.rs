@@ -107,7 +107,7 @@ pub(crate) fn does_not_shrink(conn: &Connection, path: &Path) -> Result<Option<S
                 return Ok(None);
             }
             Err(error) => {
-                tracing::warn!(%path, %error, "the file of an earlier version could not be rewritten")
+                tracing::warn!(%path, %error, "the file of an earlier version could not be rewritten");
             }
         }
     }

@@ -108,7 +108,7 @@ impl Drop for FileLock {
 
 /// Makes folder and file where they are not there, and takes the locks.
 pub(crate) fn lock(path: &Path) -> Result<FileLock, StoreError> {
-    let failed = |what: &str, error: io::Error| failure(what, path, error);
+    let failed = |what: &str, error: io::Error| failure(what, path, &error);
     if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.exists()) {
         if let Some(above) = folder.parent() {
             std::fs::create_dir_all(above).map_err(|error| failed("make the folder of", error))?;
@@ -138,7 +138,7 @@ fn lock_beside(path: &Path, real: &Path) -> Result<File, StoreError> {
         .truncate(false)
         .mode(MODE)
         .open(with_suffix(real, ".lock"))
-        .map_err(|error| failure("open the lock file of", path, error))?;
+        .map_err(|error| failure("open the lock file of", path, &error))?;
     match file.try_lock() {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => {
@@ -146,7 +146,7 @@ fn lock_beside(path: &Path, real: &Path) -> Result<File, StoreError> {
             let _ = file.read_to_string(&mut holder);
             return Err(in_use(path, holder.trim().parse().ok()));
         }
-        Err(TryLockError::Error(error)) => return Err(failure("lock", path, error)),
+        Err(TryLockError::Error(error)) => return Err(failure("lock", path, &error)),
     }
     // Only for the message above: a lock without it is as good.
     let _ = file.set_len(0);
@@ -156,7 +156,7 @@ fn lock_beside(path: &Path, real: &Path) -> Result<File, StoreError> {
 }
 
 fn lock_itself(path: &Path, real: &Path) -> Result<Arc<LockedFile>, StoreError> {
-    let failed = |what: &str, error: io::Error| failure(what, path, error);
+    let failed = |what: &str, error: io::Error| failure(what, path, &error);
     let deadline = Instant::now() + ATTEMPTS_WITHIN;
     loop {
         let mut files = locked();
@@ -255,7 +255,7 @@ pub(crate) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
-fn failure(what: &str, path: &Path, error: io::Error) -> StoreError {
+fn failure(what: &str, path: &Path, error: &io::Error) -> StoreError {
     if error.kind() == ErrorKind::StorageFull {
         let why = io::Error::new(error.kind(), format!("cannot {what} {}: {error}", path.display()));
         return StoreError::Full { source: Box::new(why) };

@@ -92,7 +92,7 @@ impl Presence {
             match (&state.lost, &found) {
                 (None, Some(reason)) => tracing::error!(%path, "{reason}; nothing is written any more"),
                 (Some(_), None) => {
-                    tracing::info!(%path, "the files of the store are back: it is written to again")
+                    tracing::info!(%path, "the files of the store are back: it is written to again");
                 }
                 _ => {}
             }
@@ -150,7 +150,7 @@ impl Presence {
                 match (state.is_low, is_low) {
                     (false, true) => tracing::warn!(path = %self.path.display(), "{FULL}"),
                     (true, false) => {
-                        tracing::info!(path = %self.path.display(), "there is room on the disk again")
+                        tracing::info!(path = %self.path.display(), "there is room on the disk again");
                     }
                     _ => {}
                 }
