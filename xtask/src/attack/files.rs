@@ -179,7 +179,7 @@ async fn deleted(victim: &Victim, damage: Damage) -> Result<Vec<String>> {
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
     let (log, _) = victim.log_since(length);
-    if !told(&log, "database") {
+    if !told(&log, "deleted") {
         wrong.push(format!("the log does not tell of the loss: {log}"));
     }
     Ok(wrong)
