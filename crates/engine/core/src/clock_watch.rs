@@ -17,7 +17,8 @@
 //!                        └─────────────────┘
 //! ```
 //! What cannot be undone (removing finished tasks, forgetting request ids, letting locks expire, making up for missed
-//! times) waits while the clock is not [settled](Trust): a clock that jumped once may soon jump back.
+//! times) waits while the clock is not [settled](Trust): a clock that jumped once may soon jump back. A reference that agrees
+//! ends the wait, but not one that has just stepped itself: where the store runs on this machine, both have one clock.
 
 use std::fmt;
 use std::time::Duration;
@@ -121,6 +122,9 @@ pub struct ClockWatch {
     last: Option<Reading>,
     correction: Shift,
     reference: Option<Compared>,
+    /// When the reference itself stepped last. It may share the clock of this machine, so until it has settled as well its
+    /// word does not end a doubt.
+    reference_stepped_at: Option<Timestamp>,
     shift: Shift,
     steps: u64,
     doubt: Option<(Timestamp, Doubt)>,
@@ -142,6 +146,7 @@ impl ClockWatch {
             last: None,
             correction: Shift::ZERO,
             reference: None,
+            reference_stepped_at: None,
             shift: Shift::ZERO,
             steps: 0,
             doubt: None,
@@ -175,14 +180,18 @@ impl ClockWatch {
         }
         let theirs = reference.wall + now.steady.since(reference.asked + round_trip / 2);
         let offset = theirs.shift_from(now.wall);
-        self.reference = Some(Compared { at: reference.answered, offset });
+        let known = self.reference.replace(Compared { at: reference.answered, offset });
         let moved = offset - self.correction;
         if moved.abs() > STEP_MIN {
             self.correction = offset;
             self.shift = self.shift + moved;
             self.doubt_from(now.steady, Doubt::Step(moved));
+            if known.is_some() {
+                self.reference_stepped_at = Some(now.steady);
+            }
         }
-        if offset.abs() <= AGREES_WITHIN {
+        let has_settled = |at: Timestamp| now.steady.since(at) >= self.settle;
+        if offset.abs() <= AGREES_WITHIN && self.reference_stepped_at.is_none_or(has_settled) {
             self.doubt = None;
         }
         self.clock(now)
@@ -210,16 +219,18 @@ impl ClockWatch {
     }
 
     fn on_local_step(&mut self, now: Reading, moved: Shift) {
-        match &mut self.reference {
+        let is_known = self.reference.is_some_and(|compared| now.steady.since(compared.at) <= HOLD_ON);
+        // What the reference said last explains such a step even if it is silent by now: the machine was set right.
+        let is_nearer = (self.correction - moved).abs() < self.correction.abs();
+        if is_known || is_nearer {
             // The reference did not step, as far as anyone knows: its next answer says so, or corrects this.
-            Some(compared) if now.steady.since(compared.at) <= HOLD_ON => {
+            self.correction = self.correction - moved;
+            if let Some(compared) = &mut self.reference {
                 compared.offset = compared.offset - moved;
-                self.correction = self.correction - moved;
             }
-            reference => {
-                *reference = None;
-                self.shift = self.shift + moved;
-            }
+        } else {
+            self.reference = None;
+            self.shift = self.shift + moved;
         }
         self.doubt_from(now.steady, Doubt::Step(moved));
     }
@@ -348,7 +359,9 @@ mod tests {
         assert_eq!(machine.read(1100).shift, Shift::ZERO);
         let clock = machine.compare(2000, 60_000);
         assert_eq!((clock.wall, clock.shift), (at(1000 * DAY + 62_000), ms(60_000)));
-        assert!(clock.is_settled(), "both clocks say the same");
+        assert!(!clock.is_settled(), "the store runs on this machine, perhaps, and has its clock");
+        assert!(!machine.compare(601_999, 60_000).is_settled());
+        assert!(machine.compare(602_000, 60_000).is_settled());
     }
 
     #[test]
@@ -378,6 +391,20 @@ mod tests {
         machine.wall_at_zero += DAY;
         assert_eq!(machine.read(401_000).shift, ms(DAY));
         assert_eq!(machine.watch.offset(), None);
+    }
+
+    /// The correction stayed, so that the wall time was wrong by ten days once the machine was right.
+    #[test]
+    fn a_machine_that_is_set_right_while_the_reference_is_silent_is_right() {
+        let mut machine = Machine::new();
+        machine.wall_at_zero += 10 * DAY;
+        machine.compare(1000, 0);
+        machine.read(400_000);
+        machine.wall_at_zero -= 10 * DAY;
+        let clock = machine.read(401_000);
+        assert_eq!((clock.wall, clock.shift), (at(1000 * DAY + 401_000), ms(-10 * DAY)));
+        machine.wall_at_zero += DAY;
+        assert_eq!(machine.read(402_000).wall, at(1001 * DAY + 402_000));
     }
 
     #[test]
