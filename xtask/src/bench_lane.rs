@@ -287,6 +287,7 @@ fn member(number: u128) -> Member {
         labels: BTreeMap::new(),
         task_types: BTreeSet::from([name("noop")]),
         draining: false,
+        pause_reason: None,
         address: String::new(),
     };
     Member { session: SessionId::from_random(number), role: Role::Worker(descriptor) }

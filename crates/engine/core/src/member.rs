@@ -46,6 +46,9 @@ pub struct WorkerDescriptor {
     pub task_types: BTreeSet<Name>,
     /// Takes no new work.
     pub draining: bool,
+    /// Why it takes no new work for a while: what its machine lacks. `None` while it takes work.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pause_reason: Option<String>,
     /// Where it is reached: its host, with the port of its API or health checks where it listens. Empty if unknown.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub address: String,

@@ -401,6 +401,11 @@ pub enum Ending {
     },
     /// It was stopped on request.
     Cancelled,
+    /// It never began, because the machine of its worker lacks something. The worker hands it back and pauses.
+    NotStarted {
+        /// What the machine lacks, for people.
+        reason: String,
+    },
 }
 
 /// What an executor thinks of trying again.

@@ -33,6 +33,8 @@ struct Stage {
     renewals: u32,
     fenced_at: Option<Timestamp>,
     drained: bool,
+    pauses: Vec<Duration>,
+    resumed: u32,
 }
 
 impl Stage {
@@ -53,6 +55,8 @@ impl Stage {
             renewals: 0,
             fenced_at: None,
             drained: false,
+            pauses: Vec::new(),
+            resumed: 0,
         };
         stage.step(Input::Tick);
         stage
@@ -71,6 +75,8 @@ impl Stage {
                 }
                 Effect::Renew => self.renewals += 1,
                 Effect::Drained => self.drained = true,
+                Effect::Pause { wait, .. } => self.pauses.push(wait),
+                Effect::Resume => self.resumed += 1,
             }
         }
     }
@@ -113,6 +119,10 @@ impl Stage {
         );
     }
 
+    fn cannot_start(&mut self, attempt: AttemptId) {
+        self.ends(attempt, Ending::NotStarted { reason: "no file descriptors are left".to_owned() });
+    }
+
     fn is_acked(&mut self, attempt: AttemptId) {
         self.hears(1, [ToWorker::Ack { attempt, verdict: Verdict::Committed }]);
     }
@@ -129,6 +139,7 @@ impl Stage {
                 Ending::Failed { .. } => "failed",
                 Ending::TimedOut { .. } => "timed out",
                 Ending::Cancelled => "cancelled",
+                Ending::NotStarted { .. } => "not started",
             },
         };
         let report = |(_, message)| match message {
@@ -1054,4 +1065,48 @@ fn a_dispatch_beyond_the_credit_is_not_refused() {
     worker.hears(1, [dispatch(1, A), dispatch(2, B), dispatch(3, C)]);
     assert_eq!(worker.started(), [A]);
     assert_eq!(worker.machine.load(), 3);
+}
+
+/// An attempt that could not start for want of file descriptors failed, and so did those behind it, one after the other.
+#[test]
+fn a_worker_whose_machine_lacks_something_hands_back_and_pauses() {
+    let mut worker = Stage::with(|o| (o.capacity, o.prefetch) = (2, 2));
+    worker.hears(1, [dispatch(1, A), dispatch(2, B), dispatch(3, C)]);
+    assert_eq!(worker.started(), [A, B]);
+    worker.reports();
+    worker.cannot_start(A);
+    assert_eq!(worker.reports(), [(A, "handed back"), (C, "handed back")]);
+    worker.cannot_start(B);
+    assert_eq!(worker.reports(), [(B, "handed back")]);
+    assert_eq!(worker.pauses, [Duration::from_secs(1)], "what fails together is one reason to pause");
+
+    // An owner that does not know of the pause yet.
+    worker.hears(1, [demand(), dispatch(4, attempt(4))]);
+    assert_eq!(worker.reports(), [(attempt(4), "handed back")]);
+    assert_eq!((worker.started(), worker.resumed), (vec![], 0));
+    worker.until(1);
+    assert_eq!(worker.resumed, 1);
+    worker.hears(1, [dispatch(5, attempt(5))]);
+    assert_eq!(worker.started(), [attempt(5)]);
+}
+
+#[test]
+fn pauses_grow_until_an_attempt_has_started_and_ended() {
+    let mut worker = Stage::with(|o| (o.prefetch, o.pause_max) = (0, Duration::from_secs(4)));
+    // The session is kept alive.
+    let step = |worker: &mut Stage, secs: i64, n: u64, starts: bool| {
+        let asked_at = Timestamp::from_millis(secs * 1000);
+        worker.step(Input::Renewed { asked_at });
+        worker.until(secs);
+        worker.hears(1, [dispatch(n, attempt(n.into()))]);
+        assert_eq!(worker.started(), [attempt(n.into())]);
+        if starts { worker.succeeds(attempt(n.into())) } else { worker.cannot_start(attempt(n.into())) }
+    };
+    for (n, at) in [(1, 0), (2, 1), (3, 3), (4, 7)] {
+        step(&mut worker, at, n, false);
+    }
+    assert_eq!(worker.pauses, [1, 2, 4, 4].map(Duration::from_secs));
+    step(&mut worker, 11, 5, true);
+    step(&mut worker, 11, 6, false);
+    assert_eq!(worker.pauses.last(), Some(&Duration::from_secs(1)));
 }

@@ -97,6 +97,7 @@ impl World {
             )]),
             task_types: (0..3).filter(|at| offers(*at)).map(|at| name(TYPES[at])).collect(),
             draining: false,
+            pause_reason: None,
             address: String::new(),
         };
         let host = &mut self.workers[index];
@@ -221,6 +222,8 @@ impl World {
                 }
             }
             Effect::Drained => self.leave(index, Duration::from_millis(1)),
+            // Simulated machines have all that attempts need.
+            Effect::Pause { .. } | Effect::Resume => {}
         }
     }
 

@@ -27,10 +27,17 @@ async fn no_route() -> Problem {
 }
 
 async fn readyz(State(state): State<watch::Receiver<WorkerState>>) -> axum::response::Response {
-    let (ok, detail) = match *state.borrow() {
-        WorkerState::Serving => (true, "has a session and takes work"),
-        WorkerState::Draining => (false, "drains: takes no new work"),
-        WorkerState::NoSession => (false, "has no session with the coordinator"),
+    let readiness = readiness(&state);
+    ready_response(Ready::from(vec![readiness]))
+}
+
+/// Whether a worker can be given work.
+pub(crate) fn readiness(state: &watch::Receiver<WorkerState>) -> Readiness {
+    let (ok, detail) = match &*state.borrow() {
+        WorkerState::Serving => (true, "has a session and takes work".to_owned()),
+        WorkerState::Pausing { reason } => (false, format!("takes no new work for a while: {reason}")),
+        WorkerState::Draining => (false, "drains: takes no new work".to_owned()),
+        WorkerState::NoSession => (false, "has no session with the coordinator".to_owned()),
     };
-    ready_response(Ready::from(vec![Readiness { name: "worker", ok, detail: detail.to_owned() }]))
+    Readiness { name: "worker", ok, detail }
 }

@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 pub mod clock;
+pub mod descriptors;
 pub mod executors;
 pub mod guard;
 pub mod hub;

@@ -9,6 +9,7 @@ use super::assign::Verdict;
 use super::entry::{Entry, Spot};
 use super::keys::template;
 use super::limits::{LimitKey, LimitState, Rule};
+use super::lines::ClassKey;
 use super::machine::Lane;
 use super::workers::Standing;
 
@@ -36,6 +37,13 @@ pub enum Reason {
         task_type: Name,
         /// Live workers, of any kind.
         workers: usize,
+    },
+    /// Workers that could run it take no work for a while, because their machines lack something.
+    WorkersPause {
+        /// How many.
+        workers: usize,
+        /// What the machine of one of them lacks.
+        reason: String,
     },
     /// All workers that could run it have as much as they can take.
     AllFull {
@@ -143,12 +151,13 @@ impl Lane {
                     self.explain_line(line, None, &mut reasons);
                 } else {
                     self.explain_queue(&row.head, &mut reasons);
-                    let serving = self.serving(&self.class_of(&row.head));
+                    let class = self.class_of(&row.head);
+                    let serving = self.serving(&class);
                     let free = serving
                         .iter()
                         .filter(|&&worker| self.workers[worker].standing == Standing::Free)
                         .count();
-                    reasons.extend(self.explain_workers(row.head.executor(), serving.len(), free));
+                    reasons.extend(self.explain_workers(&class, serving.len(), free));
                     reasons.push(Reason::MoreThan(0));
                 }
             }
@@ -160,7 +169,7 @@ impl Lane {
         let line = &self.lines[line];
         self.explain_queue(&line.head, reasons);
         let class = &self.classes[line.class];
-        reasons.extend(self.explain_workers(&class.key.task_type, class.serving.len(), class.free.len()));
+        reasons.extend(self.explain_workers(&class.key, class.serving.len(), class.free.len()));
         reasons.push(match entry {
             Some(entry) => Reason::Position(line.window.before(entry.order())),
             None => Reason::MoreThan(line.window.len()),
@@ -188,14 +197,18 @@ impl Lane {
         }
     }
 
-    fn explain_workers(&self, task_type: &Name, able: usize, free: usize) -> Option<Reason> {
-        match (able, free) {
-            (0, _) => {
-                Some(Reason::NoCapableWorker { task_type: task_type.clone(), workers: self.workers.len() })
-            }
-            (workers, 0) => Some(Reason::AllFull { workers }),
-            _ => None,
+    fn explain_workers(&self, class: &ClassKey, able: usize, free: usize) -> Vec<Reason> {
+        if free > 0 {
+            return Vec::new();
         }
+        let pausing = self.pausing(class).map(|(workers, reason)| Reason::WorkersPause { workers, reason });
+        let task_type = class.task_type.clone();
+        let others = match able {
+            0 if pausing.is_some() => None,
+            0 => Some(Reason::NoCapableWorker { task_type, workers: self.workers.len() }),
+            workers => Some(Reason::AllFull { workers }),
+        };
+        pausing.into_iter().chain(others).collect()
     }
 
     fn explain_limit(&self, rule: &Rule, state: &LimitState, template: Option<String>) -> Option<Reason> {

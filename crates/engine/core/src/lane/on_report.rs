@@ -179,6 +179,9 @@ impl Lane {
     }
 
     fn on_finished(&mut self, handle: Handle, finish: Finish) {
+        if let Ending::NotStarted { reason } = &finish.ending {
+            return self.on_handed_back(handle, reason);
+        }
         self.note_started(handle, finish.ran);
         self.end_flight(handle);
         let (ending, result) = bounded(finish, self.options.result_bytes_max);
@@ -209,6 +212,7 @@ impl Lane {
                 );
                 self.fail(handle, AttemptOutcome::Failed, error, RetryAdvice::Policy);
             }
+            Ending::NotStarted { .. } => unreachable!("handed back above"),
         }
     }
 
@@ -608,7 +612,7 @@ fn bounded(finish: Finish, data_max: usize) -> (Ending, Option<Box<TaskResult>>)
     let ending = match ending {
         Ending::Failed { error, retry } => Ending::Failed { error: error.bounded(), retry },
         Ending::TimedOut { error } => Ending::TimedOut { error: error.bounded() },
-        Ending::Success | Ending::Cancelled => ending,
+        Ending::Success | Ending::Cancelled | Ending::NotStarted { .. } => ending,
     };
     match too_large {
         // It would be as large the next time.

@@ -156,7 +156,8 @@ impl Worker {
 
     /// May be given tasks at all.
     pub(super) fn takes_work(&self) -> bool {
-        self.descriptor.as_ref().is_some_and(|d| !d.draining) && !self.revoked && !self.deaf
+        let offers = |d: &WorkerDescriptor| !d.draining && d.pause_reason.is_none();
+        self.descriptor.as_ref().is_some_and(offers) && !self.revoked && !self.deaf
     }
 
     /// Can be given a task as soon as it has room.
@@ -319,6 +320,15 @@ impl Lane {
             }
             None => able,
         }
+    }
+
+    /// The workers that could run tasks of a class if they did not pause, and why one of them does.
+    pub(super) fn pausing(&self, key: &ClassKey) -> Option<(usize, String)> {
+        let offers = |d: &&WorkerDescriptor| !d.draining && d.serves(&key.task_type, &key.labels);
+        let descriptors = self.workers.iter().filter_map(|(_, w)| w.descriptor.as_ref()).filter(offers);
+        let mut reasons = descriptors.filter_map(|d| d.pause_reason.as_ref());
+        let reason = reasons.next()?;
+        Some((1 + reasons.count(), reason.clone()))
     }
 
     /// Finds out who serves a class: at its birth, and when workers come, go or change.

@@ -289,7 +289,11 @@ impl WorkerSession {
     }
 
     fn slots(&self) -> u64 {
-        if self.draining || self.fenced { 0 } else { u64::from(self.capacity) + u64::from(self.prefetch()) }
+        if self.draining || self.fenced || self.pause.is_some() {
+            0
+        } else {
+            u64::from(self.capacity) + u64::from(self.prefetch())
+        }
     }
 
     /// Asks lanes for credit that they do not need, each once between two heartbeats.

@@ -1,5 +1,7 @@
 //! What goes into the worker-session machine and what comes out.
 
+use std::time::Duration;
+
 use crate::message::{AttemptId, Dispatch, Finish, OwnerBatch, WorkerBatch};
 use crate::task::Progress;
 use crate::time::Timestamp;
@@ -66,6 +68,15 @@ pub enum Effect {
     Renew,
     /// Draining is complete: nothing is held and nothing unacknowledged.
     Drained,
+    /// An attempt could not start because the machine lacks something: no new work is taken for a while.
+    Pause {
+        /// What the machine lacks, for people.
+        reason: String,
+        /// How long the pause lasts.
+        wait: Duration,
+    },
+    /// The pause is over: new work is taken.
+    Resume,
 }
 
 /// Why an attempt is ended.

@@ -46,6 +46,10 @@ pub struct WorkerOptions {
     pub renew_every: Duration,
     /// How often every lane hears from the worker.
     pub heartbeat_every: Duration,
+    /// How long no new work is taken after the machine lacked what an attempt needs to start.
+    pub pause_min: Duration,
+    /// Each pause is twice as long as the one before, up to this, until an attempt that did start has ended.
+    pub pause_max: Duration,
     /// Which guards are on.
     pub guards: Guards,
 }
@@ -66,6 +70,8 @@ impl Default for WorkerOptions {
             fence_margin: Duration::from_secs(4),
             renew_every: Duration::from_secs(3),
             heartbeat_every: Duration::from_secs(2),
+            pause_min: Duration::from_secs(1),
+            pause_max: Duration::from_mins(1),
             guards: Guards::ALL_ON,
         }
     }
@@ -107,6 +113,10 @@ pub struct WorkerSession {
     /// When owners learn that the load has fallen.
     pub(super) load_at: Option<Timestamp>,
     beat: u64,
+    /// Until when no new work is taken, because the machine lacked what an attempt needs to start, and what that was.
+    pub(super) pause: Option<(Timestamp, String)>,
+    /// How long the last pause was. Zero when an attempt has started and ended since.
+    last_pause: Duration,
     pub(super) draining: bool,
     drained: bool,
     pub(super) fenced: bool,
@@ -189,6 +199,8 @@ impl WorkerSession {
             next_heartbeat: asked_at,
             load_at: None,
             beat: 0,
+            pause: None,
+            last_pause: Duration::ZERO,
             draining: false,
             drained: false,
             fenced: false,
@@ -222,8 +234,8 @@ impl WorkerSession {
                 self.next_renew = Timestamp::MAX;
             }
             Input::Owner(batch) => self.on_owner(batch, effects),
-            Input::Exited { attempt } => self.on_exited(attempt),
-            Input::Ended { attempt, finish } => self.on_ended(attempt, *finish),
+            Input::Exited { attempt } => self.on_exited(attempt, true),
+            Input::Ended { attempt, finish } => self.on_ended(attempt, *finish, effects),
             Input::Progress { attempt, progress } => self.on_progress(attempt, progress),
             Input::Capacity(capacity) => self.capacity = capacity,
             Input::Drain => self.drain(),
@@ -257,10 +269,18 @@ impl WorkerSession {
             return None;
         }
         let timeout = self.timeouts.first().map(|&(at, _)| at);
-        [Some(self.next_renew), Some(self.next_heartbeat), Some(self.fence_at()), timeout, self.load_at]
-            .into_iter()
-            .flatten()
-            .min()
+        let pause = self.pause.as_ref().map(|(until, _)| *until);
+        [
+            Some(self.next_renew),
+            Some(self.next_heartbeat),
+            Some(self.fence_at()),
+            timeout,
+            self.load_at,
+            pause,
+        ]
+        .into_iter()
+        .flatten()
+        .min()
     }
 
     /// When the lanes are told next how the worker is.
@@ -360,6 +380,10 @@ impl WorkerSession {
         if self.now >= self.next_renew {
             self.next_renew = self.now + self.options.renew_every;
             effects.push(Effect::Renew);
+        }
+        if self.pause.as_ref().is_some_and(|(until, _)| *until <= self.now) {
+            self.pause = None;
+            effects.push(Effect::Resume);
         }
         while let Some(&(at, attempt)) = self.timeouts.first() {
             if at > self.now {
@@ -543,8 +567,21 @@ impl WorkerSession {
         self.report(lane, id, Report::Progress(Box::new(progress.bounded())));
     }
 
+    /// The machine lacks what an attempt needs to start. What waits behind that attempt may start elsewhere.
+    fn begin_pause(&mut self, reason: String, effects: &mut Vec<Effect>) {
+        // Several attempts that start together fail together, and are one reason to pause.
+        if self.draining || self.pause.is_some() {
+            return;
+        }
+        let wait = (self.last_pause * 2).clamp(self.options.pause_min, self.options.pause_max);
+        self.last_pause = wait;
+        self.hand_back_queued(&reason);
+        self.pause = Some((self.now + wait, reason.clone()));
+        effects.push(Effect::Pause { reason, wait });
+    }
+
     /// The next one may start in its place. What it ran for is known, and nothing is left to stop.
-    fn on_exited(&mut self, id: AttemptId) {
+    fn on_exited(&mut self, id: AttemptId, did_start: bool) {
         let Some(attempt) = self.attempts.get_mut(&id) else { return };
         let AttemptState::Running { since, stop_at, exited: exited @ None, .. } = &mut attempt.state else {
             return;
@@ -554,12 +591,15 @@ impl WorkerSession {
         self.timeouts.remove(&(*stop_at, id));
         self.running -= 1;
         self.exited += 1;
-        self.ended_since_beat = self.ended_since_beat.saturating_add(1);
-        self.learn(ran);
+        if did_start {
+            self.last_pause = Duration::ZERO;
+            self.ended_since_beat = self.ended_since_beat.saturating_add(1);
+            self.learn(ran);
+        }
     }
 
-    fn on_ended(&mut self, id: AttemptId, mut finish: Finish) {
-        self.on_exited(id);
+    fn on_ended(&mut self, id: AttemptId, mut finish: Finish, effects: &mut Vec<Effect>) {
+        self.on_exited(id, !matches!(finish.ending, Ending::NotStarted { .. }));
         let Some(attempt) = self.attempts.get(&id) else { return };
         let AttemptState::Running { since, timeout, quiet_max, stop_at, stopping, exited: Some(ran) } =
             attempt.state
@@ -568,6 +608,10 @@ impl WorkerSession {
         };
         let lane = attempt.lane;
         self.exited -= 1;
+        if let Ending::NotStarted { reason } = finish.ending {
+            self.conclude(lane, id, Report::HandedBack { reason: reason.clone() });
+            return self.begin_pause(reason, effects);
+        }
         finish.ran = ran;
         // What stopped it explains its end better than how it took that. A success stays one.
         if finish.ending != Ending::Success {

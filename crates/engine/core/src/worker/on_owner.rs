@@ -74,6 +74,10 @@ impl WorkerSession {
             let reason = "the worker is draining".to_owned();
             return self.conclude(lane, id, Report::HandedBack { reason });
         }
+        if let Some((_, reason)) = &self.pause {
+            let reason = reason.clone();
+            return self.conclude(lane, id, Report::HandedBack { reason });
+        }
         if self.is_overfull() {
             self.counters.surplus_handed_back += 1;
             let reason = "the worker has no room".to_owned();

@@ -63,6 +63,7 @@ mod talk {
             labels: [("zone".to_owned(), "“eu” 漢".to_owned())].into(),
             task_types: [name("SHELL"), name("HTTP")].into(),
             draining: false,
+            pause_reason: None,
             address: String::new(),
         })
     }

@@ -277,6 +277,7 @@ impl Story {
             labels: BTreeMap::new(),
             task_types: [name("job")].into(),
             draining: false,
+            pause_reason: None,
             address: String::new(),
         };
         change(&mut descriptor);

@@ -1,6 +1,7 @@
 //! Workers that are lost, refuse, repeat themselves, or do not listen.
 
 use tasklane_core::id::AttemptNo;
+use tasklane_core::lane::Reason;
 use tasklane_core::message::{AttemptId, Ending, Report, RetryAdvice, ToWorker, Verdict};
 use tasklane_core::status::Status;
 use tasklane_core::task::{AttemptOutcome, TaskError};
@@ -432,4 +433,26 @@ fn an_old_heartbeat_is_ignored() {
     assert_eq!(w1.takes(), [id]);
     lane.settle();
     assert_eq!(lane.status(id), Status::Dispatched);
+}
+
+/// It was said that no worker offers the type, though the only one paused for want of file descriptors.
+#[test]
+fn a_worker_that_pauses_gets_nothing_and_is_named_as_the_reason() {
+    let lane = Story::new();
+    let w1 = lane.worker("w1", 1);
+    let id = lane.submit(task());
+    w1.takes();
+    w1.starts(id);
+    w1.ends(id, Ending::NotStarted { reason: "no file descriptors are left".to_owned() });
+    w1.offers(|worker| worker.pause_reason = Some("no file descriptors are left".to_owned()));
+    w1.beats();
+    assert_eq!(w1.takes(), []);
+    let state = lane.stored(id);
+    assert_eq!((state.status, state.retries, state.lost), (Status::Pending, 0, 0));
+    assert_eq!(lane.earlier_attempts(id), [AttemptOutcome::HandedBack]);
+    let reason = "no file descriptors are left".to_owned();
+    assert_eq!(lane.explain(id)[0], Reason::WorkersPause { workers: 1, reason });
+    w1.offers(|worker| worker.pause_reason = None);
+    w1.beats();
+    assert_eq!(w1.takes(), [id]);
 }

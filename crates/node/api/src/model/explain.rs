@@ -173,6 +173,16 @@ impl ReasonJson {
                     ),
                 )
             },
+            Reason::WorkersPause { workers, reason } => Self {
+                workers: Some(*workers),
+                ..of(
+                    "workers_pause",
+                    match workers {
+                        1 => format!("A worker that could run it takes no work for a while: {reason}."),
+                        n => format!("{n} workers that could run it take no work for a while: {reason}."),
+                    },
+                )
+            },
             Reason::AllFull { workers } => Self {
                 workers: Some(*workers),
                 ..of(

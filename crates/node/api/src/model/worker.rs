@@ -21,6 +21,10 @@ pub(crate) struct Worker {
     #[schema(format = "uuid")]
     session: String,
     status: WorkerStatus,
+    /// What its machine lacks, while it takes no new work for that reason.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, example = "the machine is out of file descriptors")]
+    pause_reason: Option<String>,
     /// How many attempts it runs at once.
     capacity: u32,
     weight: u32,
@@ -49,6 +53,8 @@ enum WorkerStatus {
     Busy,
     /// It takes no new work.
     Draining,
+    /// It takes no new work for a while, because its machine lacks something: see `pauseReason`.
+    Pausing,
     /// It sends heartbeats and does not hear what it is sent: it is given no work.
     Deaf,
 }
@@ -86,6 +92,7 @@ impl From<&WorkerInfo> for Worker {
         let status = match running {
             _ if worker.draining => WorkerStatus::Draining,
             _ if info.deaf => WorkerStatus::Deaf,
+            _ if worker.pause_reason.is_some() => WorkerStatus::Pausing,
             0 => WorkerStatus::Idle,
             n if n >= worker.capacity => WorkerStatus::Busy,
             _ => WorkerStatus::Active,
@@ -94,6 +101,7 @@ impl From<&WorkerInfo> for Worker {
             name: worker.name.to_string(),
             session: info.session.to_string(),
             status,
+            pause_reason: worker.pause_reason.clone(),
             capacity: worker.capacity,
             weight: worker.weight,
             labels: worker.labels.clone(),

@@ -129,6 +129,7 @@ async fn types_that_are_slips_are_refused_with_a_hint() {
         labels: BTreeMap::new(),
         task_types: BTreeSet::from([Name::new("shell").unwrap(), Name::new("GRPC").unwrap()]),
         draining: false,
+        pause_reason: None,
         address: String::new(),
     };
     let session = SessionId::from_random(7);

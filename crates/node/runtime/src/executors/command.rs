@@ -17,6 +17,7 @@ use super::output::Output;
 use super::progress::ProgressFile;
 use super::result::{failed, judge, read_result};
 use crate::guard::{Child, Ended, FailedStep, Guard, GuardError, SpawnRequest, Stdin, remove_later};
+use crate::worker;
 
 /// What to run.
 #[derive(Debug)]
@@ -182,6 +183,9 @@ async fn follow(
 }
 
 fn not_started(error: &GuardError) -> Finish {
+    if let Some(lack) = error.lack() {
+        return worker::not_started(lack, error);
+    }
     let code = match error {
         GuardError::Spawn { step: FailedStep::ChangeDir | FailedStep::Execute, .. }
         | GuardError::TooLarge => "cannot_execute",

@@ -19,7 +19,9 @@ use super::payload::{self, Fault, Given};
 use super::redirects::{Hop, OWN_HEADERS};
 pub(crate) use super::result::{failed, succeeded};
 use crate::clock;
+use crate::descriptors::Lack;
 use crate::request::{check_readable, parse_exact, write_exact};
+use crate::worker::not_started;
 
 /// Makes requests.
 #[derive(Clone, Debug)]
@@ -290,6 +292,10 @@ pub(crate) fn retry_after(headers: &HeaderMap, max: Duration) -> Option<Duration
 }
 
 pub(crate) fn unanswered(e: &reqwest::Error) -> Finish {
+    // Without a connection the server has got nothing. (That no port is left is said in the words of processes.)
+    if let Some(lack @ (Lack::Descriptors | Lack::Memory)) = Lack::behind(e).filter(|_| e.is_connect()) {
+        return not_started(lack, e);
+    }
     let mut message = e.to_string();
     let mut source = std::error::Error::source(e);
     while let Some(cause) = source {

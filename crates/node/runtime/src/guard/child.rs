@@ -33,6 +33,9 @@ pub enum HowEnded {
     Unknown,
 }
 
+/// How long to wait before another try to get a descriptor.
+const DESCRIPTOR_AGAIN: Duration = Duration::from_millis(50);
+
 /// A command that was started.
 #[derive(Debug)]
 pub struct Child {
@@ -82,10 +85,14 @@ impl Tree {
                 Err(_) => self.report = None,
             }
         }
-        if let Some(alive) = &self.alive
-            && let Ok(alive) = alive.try_clone()
-            && let Ok(alive) = pipe::Receiver::from_owned_fd(alive)
-        {
+        if let Some(alive) = &self.alive {
+            let alive = loop {
+                match alive.try_clone().and_then(pipe::Receiver::from_owned_fd) {
+                    Ok(alive) => break alive,
+                    // No descriptor is left. What may still run must not be called ended.
+                    Err(_) => tokio::time::sleep(DESCRIPTOR_AGAIN).await,
+                }
+            };
             // Nothing is ever written, so it becomes readable at its end only.
             let _ = alive.readable().await;
         }

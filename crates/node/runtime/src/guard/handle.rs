@@ -15,6 +15,8 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::pipe::{PipeFlags, pipe_with};
 use tokio::net::unix::pipe;
 
+use crate::descriptors::{self, Lack};
+
 use super::child::{Child, Control, Tree};
 use super::link::{Link, Registered};
 use super::process::{ASKED_BY, was_called};
@@ -86,6 +88,16 @@ pub enum GuardError {
     /// More than any command can be given.
     #[error("arguments and environment are too large")]
     TooLarge,
+}
+
+impl GuardError {
+    /// What the machine lacks, if that is why the command did not start.
+    pub(crate) fn lack(&self) -> Option<Lack> {
+        match self {
+            Self::Start(source) | Self::Spawn { source, .. } => Lack::of(source),
+            Self::NotPrepared | Self::Lost | Self::TooLarge => None,
+        }
+    }
 }
 
 fn describe(step: FailedStep, what: &str) -> String {
@@ -339,6 +351,7 @@ async fn start_process(options: &GuardOptions, dir: &Path) -> Result<Arc<Link>, 
         leftover_grace: options.leftover_grace,
         lease_grace: options.lease_grace,
         kill_margin: options.kill_margin,
+        open_files: descriptors::limit_before(),
     };
     link.send(&ToGuard::Hello { settings, locks: held.len() }, held);
     match tokio::time::timeout(START_TIMEOUT, link.ready()).await {

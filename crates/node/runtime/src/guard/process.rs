@@ -115,9 +115,12 @@ fn run() -> io::Result<()> {
     let ToGuard::Hello { settings, locks } = hello else {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "the worker did not say hello"));
     };
-    let locks = (0..locks).map(|_| inbox.take_fd()).collect::<io::Result<Vec<_>>>()?;
+    let held: Vec<OwnedFd> = inbox.take_fds().into();
+    if held.len() != locks {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "a lock is missing"));
+    }
     let dir = settings.dir.clone();
-    let mut guard = GuardProcess::new(socket, inbox, locks, settings)?;
+    let mut guard = GuardProcess::new(socket, inbox, held, settings)?;
     guard.run()?;
     remove(&dir);
     let farewell = guard.farewell();
@@ -239,8 +242,9 @@ impl GuardProcess {
             }
         }
         // One descriptor for each attempt, and four more while one is started. Commands get back the limit as it was.
-        let files_max = getrlimit(Resource::Nofile);
-        let _ = setrlimit(Resource::Nofile, Rlimit { current: files_max.maximum, ..files_max });
+        let own = getrlimit(Resource::Nofile);
+        let files_max = Rlimit { current: settings.open_files.or(own.current), ..own };
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: own.maximum, ..own });
         let mut guard = Self {
             epoll,
             socket: Some(socket),
@@ -385,7 +389,9 @@ impl GuardProcess {
 
     fn spawn(&mut self, spawn: Spawn) -> Result<(), (FailedStep, Errno)> {
         let no_fork = |errno: Errno| (FailedStep::Fork, errno);
-        let fds = SpawnFds::take(&spawn, || self.inbox.take_fd()).map_err(|_| no_fork(Errno::BADF))?;
+        let mut fds = self.inbox.take_fds();
+        let next = || fds.pop_front().ok_or_else(|| Errno::MFILE.into());
+        let fds = SpawnFds::take(&spawn, next).map_err(|_| no_fork(Errno::MFILE))?;
         // A worker that was stopped may wake up and ask for what it may no longer have.
         let margin = self.settings.kill_margin + self.settings.lease_grace;
         if self.deadline.get().is_some_and(|at| boottime() + margin >= at) {

@@ -62,6 +62,8 @@ pub(super) struct Settings {
     pub(super) leftover_grace: Duration,
     pub(super) lease_grace: Duration,
     pub(super) kill_margin: Duration,
+    /// How many files a command may have open, if that is not what the guard may.
+    pub(super) open_files: Option<u64>,
 }
 
 /// A command to start.
@@ -237,8 +239,9 @@ impl Frame {
 #[derive(Debug, Default)]
 pub(super) struct Inbox {
     bytes: Vec<u8>,
-    /// In the order of the frames that they belong to.
-    fds: VecDeque<OwnedFd>,
+    /// The descriptors of each frame that has some, in the order of the frames. A frame's are fewer than were sent where
+    /// this process had no room for all of them.
+    fds: VecDeque<VecDeque<OwnedFd>>,
 }
 
 impl Inbox {
@@ -257,13 +260,15 @@ impl Inbox {
                 got => break got?,
             }
         };
-        if got.flags.contains(ReturnFlags::CTRUNC) {
-            return Err(io::Error::other("no room for a descriptor that was sent"));
-        }
+        // What is read in one go has the descriptors of one frame at most: the kernel sees to that.
+        let mut came = VecDeque::new();
         for message in control.drain() {
             if let RecvAncillaryMessage::ScmRights(fds) = message {
-                self.fds.extend(fds);
+                came.extend(fds);
             }
+        }
+        if !came.is_empty() || got.flags.contains(ReturnFlags::CTRUNC) {
+            self.fds.push_back(came);
         }
         self.bytes.extend_from_slice(&part[..got.bytes]);
         Ok(got.bytes)
@@ -282,9 +287,9 @@ impl Inbox {
         Ok(Some(value))
     }
 
-    /// The next descriptor that came.
-    pub(super) fn take_fd(&mut self) -> io::Result<OwnedFd> {
-        self.fds.pop_front().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "descriptor missing"))
+    /// The descriptors of the next frame that was sent with some.
+    pub(super) fn take_fds(&mut self) -> VecDeque<OwnedFd> {
+        self.fds.pop_front().unwrap_or_default()
     }
 }
 
@@ -322,13 +327,13 @@ mod tests {
                 }
             };
             assert_eq!(got, n);
-            let fd = inbox.take_fd().unwrap();
+            let fd = inbox.take_fds().pop_front().unwrap();
             rustix::io::write(&fd, &[u8::try_from(n).unwrap()]).unwrap();
             let mut byte = [9];
             rustix::io::read(read, &mut byte).unwrap();
             assert_eq!(usize::from(byte[0]), n);
         }
-        assert!(inbox.take_fd().is_err());
+        assert!(inbox.take_fds().is_empty());
     }
 
     #[test]

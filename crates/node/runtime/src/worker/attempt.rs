@@ -12,6 +12,8 @@ use tasklane_core::task::{Progress, TaskError, TaskHead, TaskResult};
 use tasklane_ports::{Attempt, Executor, ExecutorError, LogStream, Stop};
 use tokio::sync::{mpsc, watch};
 
+use crate::descriptors::Lack;
+
 use super::output::Output;
 use super::session::News;
 
@@ -91,6 +93,9 @@ impl Running {
             Ending::Cancelled => {
                 tracing::info!(%task, attempt = %number, %queue, %task_type, %worker, "attempt cancelled");
             }
+            Ending::NotStarted { reason } => {
+                tracing::info!(%task, attempt = %number, %queue, %task_type, %worker, %reason, "attempt not started");
+            }
         }
     }
 }
@@ -122,6 +127,11 @@ async fn told(stop: &mut watch::Receiver<Option<Stop>>) -> Option<Stop> {
 }
 
 fn refused(error: &ExecutorError) -> Finish {
+    if let ExecutorError::Unavailable { source } = error
+        && let Some(lack) = Lack::behind(&**source)
+    {
+        return not_started(lack, error);
+    }
     let (code, advice) = match error {
         ExecutorError::BadPayload { .. } => ("bad_payload", RetryAdvice::Never),
         ExecutorError::Unavailable { .. } => ("executor_unavailable", RetryAdvice::Policy),
@@ -131,6 +141,12 @@ fn refused(error: &ExecutorError) -> Finish {
 
 fn failed(code: &str, message: String, retry: RetryAdvice) -> Finish {
     let ending = Ending::Failed { error: TaskError::new(code, message), retry };
+    Finish { ran: Duration::ZERO, ending, result: TaskResult::default() }
+}
+
+/// The end of an attempt that never began, because the machine lacks something. The task is not to blame.
+pub(crate) fn not_started(lack: Lack, error: &dyn std::fmt::Display) -> Finish {
+    let ending = Ending::NotStarted { reason: format!("{lack}: {error}") };
     Finish { ran: Duration::ZERO, ending, result: TaskResult::default() }
 }
 

@@ -25,6 +25,7 @@ use crate::executors::Registry;
 use crate::hub::Hub;
 use crate::tokens::Tokens;
 
+pub(crate) use self::attempt::not_started;
 pub use self::output::OutputOptions;
 use self::output::Shipper;
 use self::session::{Ended, Session};
@@ -84,12 +85,17 @@ pub struct Worker {
 }
 
 /// Whether a worker can be given work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WorkerState {
     /// It has no session: it starts, has lost its session, or has left.
     NoSession,
     /// It has a session and takes work.
     Serving,
+    /// It takes no new work for a while, because its machine lacks something.
+    Pausing {
+        /// What the machine lacks.
+        reason: String,
+    },
     /// It takes no new work and leaves when its attempts have ended.
     Draining,
 }
@@ -167,6 +173,7 @@ impl WorkerOptions {
             labels: self.labels.clone(),
             task_types: parts.executors.task_types().cloned().collect(),
             draining: false,
+            pause_reason: None,
             address: self.address.clone(),
         }
     }

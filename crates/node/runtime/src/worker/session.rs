@@ -344,6 +344,23 @@ impl<'a> Session<'a> {
                 });
             }
             Effect::Drained => self.over = Some(End::Drained),
+            Effect::Pause { reason, wait } => {
+                tracing::warn!(worker = %self.options.name, %reason, ?wait, "the worker takes no new work for a while");
+                self.descriptor.pause_reason = Some(reason.clone());
+                self.state.send_replace(WorkerState::Pausing { reason });
+                self.update();
+            }
+            Effect::Resume => {
+                self.descriptor.pause_reason = None;
+                self.state.send_if_modified(|state| {
+                    let pauses = matches!(state, WorkerState::Pausing { .. });
+                    if pauses {
+                        *state = WorkerState::Serving;
+                    }
+                    pauses
+                });
+                self.update();
+            }
         }
     }
 
