@@ -5,6 +5,7 @@
 mod api;
 mod attack;
 mod bench_cluster;
+mod bench_connections;
 mod bench_lane;
 mod bench_limits;
 mod bench_strategies;
@@ -44,6 +45,8 @@ enum Command {
     BenchLimits(bench_limits::Options),
     /// Measures Tasklane on PostgreSQL and on Redis beside what these alone can do, and a second server
     BenchCluster(bench_cluster::Options),
+    /// Measures how tasks start beside ten thousand open connections and clients that are slow
+    BenchConnections(bench_connections::Options),
     /// Measures how bursts are spread over workers, and how soon their tasks start
     BenchStrategies(bench_strategies::Options),
     /// Runs the simulator
@@ -72,6 +75,7 @@ fn main() -> ExitCode {
         Command::BenchLane(options) => bench_lane::run(&options),
         Command::BenchLimits(options) => bench_limits::run(&options),
         Command::BenchCluster(options) => bench_cluster::run(&options),
+        Command::BenchConnections(options) => bench_connections::run(&options),
         Command::BenchStrategies(options) => bench_strategies::run(&options),
         Command::Sim(options) => sim::run_command(&options),
         Command::Gen => generate::run(),
