@@ -23,6 +23,7 @@ use tasklane_core::worker as session;
 use tasklane_direct::DirectBus;
 use tasklane_ports::{BusError, CoordinatorError, StoreError};
 use tasklane_runtime::clock;
+use tasklane_runtime::descriptors;
 use tasklane_runtime::executors::{ExecutorOptions, Registry};
 use tasklane_runtime::guard::{Guard, GuardOptions, HeldFile, remove_tree};
 use tasklane_runtime::hub::Hub;
@@ -31,13 +32,15 @@ use tasklane_runtime::node::{Node, NodeOptions, NodeParts, OwnWorker, RetentionO
 use tasklane_runtime::request::RequestLimits;
 use tasklane_runtime::scheduler::{Scheduler, SchedulerOptions, SchedulerParts};
 use tasklane_runtime::tokens::Tokens;
-use tasklane_runtime::worker::{OutputOptions, Worker, WorkerOptions, WorkerParts};
+use tasklane_runtime::worker::{OutputOptions, Worker, WorkerOptions, WorkerParts, WorkerState};
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::config::Config;
 use crate::data_dir::{self, GUARD_LOCK, WORK};
+use crate::descriptor_shares::connections_max;
 use crate::embed::Registrations;
 use crate::systems::{self, Systems};
 use crate::{exposure, farewell, intake, lanes, lost_store, no_room, peers};
@@ -65,6 +68,8 @@ impl Roles {
 pub struct Running {
     /// Where the API listens, or the health checks of a worker, if they do.
     pub address: Option<SocketAddr>,
+    /// Where a server answers health checks besides, if it does.
+    pub health_address: Option<SocketAddr>,
     node: Option<Node>,
     systems: Systems,
     guard: Option<Guard>,
@@ -105,6 +110,8 @@ impl Part {
 
 /// How long the attempts of an earlier process may take to end.
 const GUARD_WITHIN: Duration = Duration::from_secs(10);
+/// Connections to a listener that answers nothing but health checks.
+const HEALTH_CONNECTIONS_MAX: usize = 64;
 /// Short attempts that may wait at the worker.
 const PREFETCH_MAX: u32 = 8192;
 /// How often lanes of a cluster look for what a lost message would have told: they are many.
@@ -130,6 +137,11 @@ pub async fn start(config: &Config, roles: Roles, functions: Registrations) -> R
         None => None,
     };
     let address = listener.as_ref().map(TcpListener::local_addr).transpose()?;
+    let health_listener = match config.health_listen.filter(|_| roles.server) {
+        Some(listen) => Some(bind(listen).await?),
+        None => None,
+    };
+    let health_address = health_listener.as_ref().map(TcpListener::local_addr).transpose()?;
     let reached_at =
         roles.server.then(|| address.map_or_else(|| Ipv4Addr::LOCALHOST.into(), |address| address.ip()));
     let opening = || async {
@@ -153,6 +165,7 @@ pub async fn start(config: &Config, roles: Roles, functions: Registrations) -> R
     let (hub, tokens) = (Arc::new(Hub::default()), Tokens::default());
     let mut running = Running {
         address,
+        health_address,
         node: None,
         systems,
         guard: guard.clone(),
@@ -210,12 +223,18 @@ pub async fn start(config: &Config, roles: Roles, functions: Registrations) -> R
             let Systems { store, coordinator, .. } = &running.systems;
             running.background.keep(lost_store::end_attempts(Arc::clone(store), Arc::clone(coordinator)));
         }
+        let options = api_options(config, health);
+        if let Some(listener) = health_listener {
+            let router = tasklane_api::health_router(node.clone(), options.clone());
+            serve_router(&running, router, listener, health_connections(config));
+        }
         if let Some(listener) = listener {
-            serve_api(config, &running, node.clone(), listener);
+            let router = tasklane_api::router(node.clone(), options);
+            serve_router(&running, router, listener, api_connections(config, roles));
         }
     } else if let (Some(listener), Some(state)) = (listener, health) {
-        // Health checks answer every user.
-        serve_router(config, &running, tasklane_api::worker_router(state), false, listener);
+        let router = tasklane_api::worker_router(state);
+        serve_router(&running, router, listener, health_connections(config));
     }
     running.node = node;
     Ok(running)
@@ -310,29 +329,43 @@ fn worker_address(config: &Config, roles: Roles, listens: Option<SocketAddr>) ->
     }
 }
 
-fn serve_api(config: &Config, running: &Running, node: Node, listener: TcpListener) {
-    let options = ApiOptions {
+fn api_options(config: &Config, worker: Option<watch::Receiver<WorkerState>>) -> ApiOptions {
+    ApiOptions {
         token: config.token.as_ref().map(|token| token.reveal().to_owned()),
         hosts: config.hosts.iter().cloned().collect(),
         cors_origins: config.cors_origins.iter().cloned().collect(),
         body_bytes_max: ApiOptions::default().body_bytes_max.min(bytes(config.limits.body_bytes_max)),
         batch_bytes_max: bytes(config.limits.body_bytes_max),
         request_timeout: config.limits.request_timeout,
+        worker,
         ..ApiOptions::default()
-    };
-    let check_users = options.token.is_none();
-    serve_router(config, running, tasklane_api::router(node, options), check_users, listener);
+    }
 }
 
-fn serve_router(
-    config: &Config,
-    running: &Running,
-    router: Router,
-    check_users: bool,
-    listener: TcpListener,
-) {
-    let connections =
-        ServeOptions { write_timeout: config.limits.write_timeout, check_users, ..ServeOptions::default() };
+fn api_connections(config: &Config, roles: Roles) -> ServeOptions {
+    let capacity = if roles.worker { config.worker.capacity().get() } else { 0 };
+    let limits = &config.limits;
+    let per_address = limits.connections_per_address_max;
+    ServeOptions {
+        connections_max: connections_max(descriptors::limit(), capacity, limits.connections_max),
+        connections_per_address_max: per_address.and_then(|max| usize::try_from(max.get()).ok()),
+        write_timeout: limits.write_timeout,
+        check_users: config.token.is_none(),
+        ..ServeOptions::default()
+    }
+}
+
+/// Few ask, and what they ask is answered at once, whoever they are.
+fn health_connections(config: &Config) -> ServeOptions {
+    ServeOptions {
+        connections_max: HEALTH_CONNECTIONS_MAX,
+        write_timeout: config.limits.write_timeout,
+        check_users: false,
+        ..ServeOptions::default()
+    }
+}
+
+fn serve_router(running: &Running, router: Router, listener: TcpListener, connections: ServeOptions) {
     let stop = running.api.stop.clone();
     let failed = running.failed.clone();
     running.api.tasks.spawn(async move {

@@ -4,6 +4,7 @@
 pub mod assemble;
 pub mod config;
 mod data_dir;
+mod descriptor_shares;
 pub mod embed;
 mod exposure;
 mod farewell;

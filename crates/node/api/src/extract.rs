@@ -1,5 +1,7 @@
 //! What handlers take from a request. Everything that is refused here is refused as a [`Problem`].
 
+use std::time::Duration;
+
 use axum::body::Bytes;
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
@@ -243,30 +245,63 @@ fn require_json(request: &Request) -> Result<(), Problem> {
     Err(Problem::new(&problem::UNSUPPORTED_MEDIA_TYPE, detail).field("content-type"))
 }
 
+/// Grows with what has arrived, up to what was declared: nobody takes memory by declaring much and sending little.
+fn make_room(body: &mut Vec<u8>, more: usize, declared: usize) {
+    let needed = body.len() + more;
+    if needed > body.capacity() {
+        let doubled = (2 * body.capacity()).min(declared);
+        body.reserve_exact(doubled.max(needed) - body.len());
+    }
+}
+
 async fn read_body(request: Request, api: &Api, max: usize) -> Result<Bytes, Problem> {
     let too_large = || Problem::new(&problem::BODY_TOO_LARGE, format!("must be at most {max} bytes"));
     let declared = request.headers().get(CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse::<u64>().ok());
     if declared.is_some_and(|len| len > max as u64) {
         return Err(too_large());
     }
-    let capacity = declared.and_then(|len| usize::try_from(len).ok()).unwrap_or(0);
+    let declared = declared.and_then(|len| usize::try_from(len).ok()).unwrap_or(max);
+    let (within, idle_max) = (api.options.body_timeout, api.options.body_idle_timeout);
+    let slow = |what: &str, within: Duration| {
+        Problem::new(&problem::BODY_TIMEOUT, format!("{what} within {} seconds", within.as_secs()))
+    };
     let read = async {
-        let mut body = Vec::with_capacity(capacity);
+        let mut body = Vec::new();
         let mut chunks = request.into_body().into_data_stream();
-        while let Some(chunk) = chunks.next().await {
+        loop {
+            let next = tokio::time::timeout(idle_max, chunks.next()).await;
+            let next = next.map_err(|_| slow("nothing more of the body arrived", idle_max))?;
+            let Some(chunk) = next else { break };
             let chunk = chunk.map_err(|error| {
                 Problem::new(&problem::INVALID_JSON, format!("the body could not be read: {error}"))
             })?;
             if body.len() + chunk.len() > max {
                 return Err(too_large());
             }
+            make_room(&mut body, chunk.len(), declared);
             body.extend_from_slice(&chunk);
         }
         Ok(Bytes::from(body))
     };
-    let slow = |_| {
-        let seconds = api.options.body_timeout.as_secs();
-        Problem::new(&problem::BODY_TIMEOUT, format!("the body did not arrive within {seconds} seconds"))
-    };
-    tokio::time::timeout(api.options.body_timeout, read).await.map_err(slow)?
+    let read = tokio::time::timeout(within, read).await;
+    read.map_err(|_| slow("the body did not arrive", within))?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_body_takes_memory_as_it_arrives() {
+        let declared = 4 << 20;
+        let mut body = Vec::new();
+        make_room(&mut body, 1, declared);
+        assert!(body.capacity() <= 64, "{}", body.capacity());
+        let piece = [7; 1000];
+        while body.len() + piece.len() <= declared {
+            make_room(&mut body, piece.len(), declared);
+            body.extend_from_slice(&piece);
+            assert!(body.capacity() <= (2 * body.len()).min(declared).max(64));
+        }
+    }
 }

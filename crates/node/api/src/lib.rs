@@ -2,6 +2,7 @@
 
 mod authority;
 mod client_user;
+mod connections;
 mod cors;
 mod extract;
 mod forward;
@@ -21,12 +22,13 @@ mod serve;
 mod sse;
 mod stall;
 mod state;
+mod tracked;
 mod worker;
 
 pub use axum::Router;
 pub use openapi::openapi_json;
 pub use options::{ApiOptions, ServeOptions};
 pub use refusing::refusing_router;
-pub use router::router;
+pub use router::{health_router, router};
 pub use serve::serve;
 pub use worker::worker_router;

@@ -2,12 +2,15 @@
 //!
 //! A request may be refused before its body has come: it is too large, or has no token. Many clients send all of it before
 //! they look for an answer. To close the connection under them would make their system throw the answer away and tell
-//! them of a broken pipe. So the answer is sent, our side is closed, and what still comes is read and dropped for a while.
+//! them of a broken pipe. So the answer says that the connection is closed and is sent, our side is closed, and what still
+//! comes is read and dropped for a while. Where little of the body is left, that is read before the answer, and the
+//! connection goes on.
 
+use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -22,24 +25,62 @@ const BYTES_MAX: usize = 128 << 20;
 const WITHIN: Duration = Duration::from_secs(30);
 /// … and when nothing has come for this long.
 const SILENT_MAX: Duration = Duration::from_secs(2);
+/// A body that nobody wanted is read if no more than this is left of it, …
+const DRAINED_MAX: u64 = 64 << 10;
+/// … and it arrives within this time. The answer waits for it.
+const DRAINED_WITHIN: Duration = Duration::from_millis(500);
 
-/// Whether the body of the last request was not read to its end.
+/// What of the body of the last request was not read.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Unread(Arc<AtomicBool>);
+pub(crate) struct Unread(Arc<UnreadBody>);
+
+#[derive(Debug, Default)]
+struct UnreadBody {
+    /// It was dropped before its end.
+    is_cut: AtomicBool,
+    /// What is left of it.
+    rest: Mutex<Option<Incoming>>,
+}
 
 impl Unread {
     /// The body of a new request.
     pub(crate) fn watch(&self, body: Incoming) -> Watched {
-        self.0.store(false, Ordering::Relaxed);
-        Watched { ended: body.is_end_stream(), body, unread: self.clone() }
+        let has_ended = body.is_end_stream();
+        self.0.is_cut.store(false, Ordering::Relaxed);
+        Watched { body: Some(body), has_ended, unread: self.clone() }
+    }
+
+    /// Reads what is left of a body that nobody wanted, if it is small and about to arrive. True if nothing is left, so that
+    /// the connection can serve the next request. The client may wait for word to send a body that it announces with
+    /// `Expect`: such a one is not asked for.
+    pub(crate) async fn drain(&self, is_expecting: bool) -> bool {
+        let rest = self.0.rest.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(mut body) = rest else { return true };
+        if is_expecting || body.size_hint().upper().is_none_or(|bytes| bytes > DRAINED_MAX) {
+            return false;
+        }
+        let read = async {
+            while let Some(frame) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
+                if frame.is_err() {
+                    return false;
+                }
+            }
+            true
+        };
+        let is_read = tokio::time::timeout(DRAINED_WITHIN, read).await.unwrap_or(false);
+        if is_read {
+            self.0.is_cut.store(false, Ordering::Relaxed);
+        }
+        is_read
     }
 }
 
 /// A body that says when it is dropped too early.
 #[derive(Debug)]
 pub(crate) struct Watched {
-    body: Incoming,
-    ended: bool,
+    /// Taken when this is dropped.
+    body: Option<Incoming>,
+    has_ended: bool,
     unread: Unread,
 }
 
@@ -52,23 +93,28 @@ impl Body for Watched {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         let this = self.get_mut();
-        let frame = ready!(Pin::new(&mut this.body).poll_frame(cx));
-        this.ended = frame.is_none() || this.body.is_end_stream();
+        let Some(body) = &mut this.body else { return Poll::Ready(None) };
+        let frame = ready!(Pin::new(&mut *body).poll_frame(cx));
+        this.has_ended = frame.is_none() || body.is_end_stream();
         Poll::Ready(frame)
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.body.as_ref().is_none_or(Body::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        self.body.as_ref().map_or_else(SizeHint::default, Body::size_hint)
     }
 }
 
 impl Drop for Watched {
     fn drop(&mut self) {
-        self.unread.0.store(!self.ended, Ordering::Relaxed);
+        if !self.has_ended {
+            let unread = &self.unread.0;
+            unread.is_cut.store(true, Ordering::Relaxed);
+            *unread.rest.lock().unwrap_or_else(PoisonError::into_inner) = self.body.take();
+        }
     }
 }
 
@@ -132,7 +178,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Linger<S> {
         let this = self.get_mut();
         if this.closing.is_none() {
             ready!(Pin::new(&mut this.stream).poll_shutdown(cx))?;
-            if !this.unread.0.load(Ordering::Relaxed) {
+            if !this.unread.0.is_cut.load(Ordering::Relaxed) {
                 return Poll::Ready(Ok(()));
             }
         }
@@ -167,7 +213,7 @@ mod tests {
     use super::*;
 
     fn unread(unread: bool) -> Unread {
-        Unread(Arc::new(AtomicBool::new(unread)))
+        Unread(Arc::new(UnreadBody { is_cut: AtomicBool::new(unread), ..UnreadBody::default() }))
     }
 
     #[tokio::test(start_paused = true)]

@@ -37,6 +37,23 @@ pub fn router(node: Node, options: ApiOptions) -> Router {
         .with_state(api)
 }
 
+/// `/healthz` and `/readyz` of a node, for a listener of their own: they answer without a token, and when the API has no
+/// room left.
+pub fn health_router(node: Node, options: ApiOptions) -> Router {
+    Router::new()
+        .route("/healthz", get(health::healthz))
+        .route("/readyz", get(health::readyz))
+        .fallback(no_health_route)
+        .with_state(Api::new(node, options))
+}
+
+async fn no_health_route() -> Problem {
+    Problem::new(
+        &problem::ROUTE_NOT_FOUND,
+        "only /healthz and /readyz are answered here; the API has its own address",
+    )
+}
+
 /// The paths, with what they say about themselves.
 pub(crate) fn paths() -> OpenApiRouter<Api> {
     OpenApiRouter::new()

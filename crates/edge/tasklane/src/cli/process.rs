@@ -157,6 +157,7 @@ pub(crate) fn run(
         return Err(Usage(why.to_owned()).into());
     }
     crate::log::start(&config.log)?;
+    tasklane_runtime::descriptors::raise_limit();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let exit = runtime.block_on(Box::pin(serve(&config, roles, out)));
     // What still blocks a thread now has had its time.
@@ -231,11 +232,14 @@ fn greet(config: &Config, roles: Roles, running: &Running, out: Out) -> anyhow::
     let address = running.address.context("the API did not say where it listens")?;
     if out.is_json() {
         let url = format!("http://{}", reachable(address));
-        return print_object(&serde_json::json!({ "url": url, "listen": address, "dataDir": data_dir }));
+        let health = running.health_address;
+        return print_object(
+            &serde_json::json!({ "url": url, "listen": address, "healthListen": health, "dataDir": data_dir }),
+        );
     }
     let kept_in =
         if config.is_cluster() { config.store_url().to_string() } else { data_dir.display().to_string() };
-    print_line(greeting(address, &kept_in, roles, config.token.is_some()))
+    print_line(greeting(address, running.health_address, &kept_in, roles, config.token.is_some()))
 }
 
 /// An address that a client on this machine can use.
@@ -250,7 +254,16 @@ fn reachable(mut address: SocketAddr) -> SocketAddr {
     address
 }
 
-fn greeting(address: SocketAddr, kept_in: &str, roles: Roles, has_token: bool) -> String {
+fn greeting(
+    address: SocketAddr,
+    health: Option<SocketAddr>,
+    kept_in: &str,
+    roles: Roles,
+    has_token: bool,
+) -> String {
+    let health = health.map_or_else(String::new, |health| {
+        format!("Answers health checks at http://{health}/healthz and /readyz too\n")
+    });
     let url = format!("http://{}", reachable(address));
     let option = if url == "http://127.0.0.1:7070" { String::new() } else { format!(" --url {url}") };
     let body = r#"{"taskName":"hi","taskType":"SHELL","payload":"echo hi"}"#;
@@ -268,7 +281,7 @@ fn greeting(address: SocketAddr, kept_in: &str, roles: Roles, has_token: bool) -
     format!(
         "Tasklane {} listens on http://{address}\n\
          Data is kept in {kept_in}\n\
-         {worker}Ctrl-C stops it\n\n\
+         {health}{worker}Ctrl-C stops it\n\n\
          To try it, in another terminal{where_}:\n  \
            tasklane{option} run -- echo hello\n  \
            tasklane{option} list\n  \
@@ -283,10 +296,10 @@ mod tests {
 
     #[test]
     fn the_greeting_says_where_it_listens_and_names_an_address_that_can_be_used() {
-        let text = greeting("0.0.0.0:9000".parse().unwrap(), "/srv", Roles::ALL, false);
+        let text = greeting("0.0.0.0:9000".parse().unwrap(), None, "/srv", Roles::ALL, false);
         assert!(text.contains("listens on http://0.0.0.0:9000\n"), "{text}");
         assert!(text.contains("\n  tasklane --url http://127.0.0.1:9000 run -- echo hello\n"), "{text}");
-        let text = greeting("127.0.0.1:7070".parse().unwrap(), "/srv", Roles::ALL, false);
+        let text = greeting("127.0.0.1:7070".parse().unwrap(), None, "/srv", Roles::ALL, false);
         assert!(text.contains("\n  tasklane run -- echo hello\n  tasklane list\n  curl "), "{text}");
         assert!(!text.contains("TOKEN"), "{text}");
     }

@@ -76,6 +76,9 @@ pub(super) fn check(config: &Config) -> Vec<Fault> {
             ),
         );
     }
+    if config.health_listen.is_some_and(|health| health.port() > 0 && Some(health) == config.listen) {
+        fault("health_listen", "is where the API listens; give it another port, or leave it out".to_owned());
+    }
     if let Some(message) = token_fault(config) {
         fault("token", message);
     }

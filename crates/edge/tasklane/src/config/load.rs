@@ -203,6 +203,9 @@ fn unknown(what: &str, near: Option<&str>) -> String {
 /// What serde says, or a better word where its own does not help.
 fn explain(key: &str, refusal: &str) -> String {
     match key {
+        "health_listen" | "worker.listen" => {
+            "must be an IP address and a port, such as 127.0.0.1:7072, or null for nowhere".to_owned()
+        }
         "listen" => "must be an IP address and a port, such as 127.0.0.1:7070, or null for no API".to_owned(),
         // Its own message would show the value.
         "token" => "must be text; put it in quotes".to_owned(),

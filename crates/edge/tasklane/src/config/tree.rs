@@ -22,6 +22,8 @@ use super::url::SystemUrl;
 pub struct Config {
     /// Where the API listens; `None` for no API. A public address needs a token.
     pub listen: Option<SocketAddr>,
+    /// Where a server answers health checks besides; `None` for nowhere else.
+    pub health_listen: Option<SocketAddr>,
     /// Where data, locks and working folders of tasks are kept.
     pub data_dir: PathBuf,
     /// Where tasks are stored; `None` for `SQLite` in the data folder.
@@ -68,6 +70,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             listen: Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 7070))),
+            health_listen: None,
             data_dir: PathBuf::from("./tasklane-data"),
             store: None,
             coordinator: None,
@@ -312,6 +315,10 @@ pub struct LimitsConfig {
     /// A connection that takes nothing of what it is sent for this long is dropped.
     #[serde(with = "duration")]
     pub write_timeout: Duration,
+    /// Connections to the API at the same time; `None` for as many as there are file descriptors for.
+    pub connections_max: Option<NonZeroU32>,
+    /// Connections of one address at the same time; `None` for no bound.
+    pub connections_per_address_max: Option<NonZeroU32>,
 }
 
 impl LimitsConfig {
@@ -327,6 +334,8 @@ impl Default for LimitsConfig {
             body_bytes_max: 32 << 20,
             request_timeout: Duration::from_mins(1),
             write_timeout: Duration::from_secs(30),
+            connections_max: None,
+            connections_per_address_max: None,
         }
     }
 }

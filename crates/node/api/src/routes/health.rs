@@ -6,11 +6,17 @@ use axum::http::header::{ACCEPT, CONTENT_TYPE};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 
+use tasklane_runtime::descriptors;
+use tasklane_runtime::node::Readiness;
+use tasklane_runtime::worker::WorkerState;
+use tokio::sync::watch::Receiver;
+
 use crate::extract::NoParams;
 use crate::metrics::{self, Format};
 use crate::model::{Ready, Stats};
 use crate::problem::{self, CODES, Problem};
 use crate::state::Api;
+use crate::worker;
 
 /// Read numbers about the whole
 #[utoipa::path(
@@ -52,7 +58,21 @@ pub(crate) fn alive() -> &'static str {
     )
 )]
 pub(crate) async fn readyz(State(api): State<Api>) -> Response {
-    ready_response(Ready::from(api.node.ready().await))
+    let mut checks = api.node.ready().await;
+    checks.push(descriptors());
+    // That it drains, or has no session yet, is no fault of the server.
+    let pauses = |state: &&Receiver<WorkerState>| matches!(&*state.borrow(), WorkerState::Pausing { .. });
+    checks.extend(api.options.worker.as_ref().filter(pauses).map(worker::readiness));
+    ready_response(Ready::from(checks))
+}
+
+/// Whether this process can open files and connections.
+fn descriptors() -> Readiness {
+    /// With fewer than this many, attempts cannot be started.
+    const SPARE_MIN: u64 = 32;
+    let (open, limit) = (descriptors::open(), descriptors::limit());
+    let ok = limit.saturating_sub(open) >= SPARE_MIN.min(limit / 16);
+    Readiness { name: "descriptors", ok, detail: format!("{open} of {limit} file descriptors are in use") }
 }
 
 /// The answer of a readiness check.

@@ -656,6 +656,8 @@ async fn a_connection_that_does_not_read_is_dropped() {
     // Far more answers than the buffers between the two can hold.
     let many = "GET /api/openapi.json HTTP/1.1\r\nhost: localhost\r\n\r\n".repeat(500);
     first.write_all(many.as_bytes()).await.unwrap();
+    // It has a request under way from now on, so that it does not give way to others.
+    first.readable().await.unwrap();
     assert_eq!(server.get("/healthz").await.status, 200);
     let mut rest = Vec::new();
     let _ = first.read_to_end(&mut rest).await;

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
 mod access;
+mod connections;
 mod errors;
 mod flow;
 mod locks;
