@@ -74,7 +74,7 @@ fn request(n: usize) -> Value {
     json!({ "taskName": "t", "taskType": "NOOP", "requestId": format!("r{n}"), "payload": format!("p{n}") })
 }
 
-fn schedule(more: Value) -> Value {
+fn schedule(more: &Value) -> Value {
     let mut schedule = json!({ "task": { "taskName": "s", "taskType": "NOOP", "queue": "fired" } });
     schedule.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     schedule
@@ -110,7 +110,7 @@ async fn ten_days_ahead_for_a_moment_removes_doubles_and_silences_nothing() {
         ("daily", json!({ "cron": "0 0 * * *" })),
         ("flood", json!({ "every": "1s", "missed": "runAll", "overlap": "allowAll", "catchUp": "30d" })),
     ] {
-        let (status, answer) = api.put(&format!("/schedules/{id}"), schedule(more)).await;
+        let (status, answer) = api.put(&format!("/schedules/{id}"), schedule(&more)).await;
         assert_eq!(status, 201, "{answer}");
     }
     fires(&api, "flood", 0, 1).await;
@@ -222,7 +222,7 @@ async fn follows_the_shared_clock(store: &str) {
     assert!(created().await < SignedDuration::from_mins(2));
 
     // Ten days more change nothing of that, also before the next comparison.
-    let (_, answer) = api.put("/schedules/daily", schedule(json!({ "cron": "0 0 * * *" }))).await;
+    let (_, answer) = api.put("/schedules/daily", schedule(&json!({ "cron": "0 0 * * *" }))).await;
     clock.ahead(TEN_DAYS);
     until("the offset", async || {
         metric(&server, "clock_offset_seconds").await.filter(|offset| *offset < -800_000.0)

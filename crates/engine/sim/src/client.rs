@@ -352,7 +352,9 @@ impl World {
     pub(crate) fn stamp_operation(&mut self, index: usize, operation: usize) {
         let Some(tasks) = self.client.tasks_of(operation) else { return };
         let mut stamped = tasks.to_vec();
-        stamped.iter_mut().for_each(|task| self.stamp(index, task));
+        for task in &mut stamped {
+            self.stamp(index, task);
+        }
         if let Some(tasks) = self.client.tasks_of(operation) {
             *tasks = stamped.into();
         }

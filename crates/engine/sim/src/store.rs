@@ -287,9 +287,9 @@ impl World {
         let delayed = stored.is_some_and(|state| state.delayed);
         // Where nobody can be held to a time, the key is free when this task comes, and when another one does.
         let (until, created_at) = self.held(task).unwrap_or((Some(Timestamp::ZERO), Timestamp::MAX));
-        let held = |unique: Unique| (format!("{}/{}", head.queue, unique.key), unique.until.and(until));
+        let of_key = |unique: Unique| (format!("{}/{}", head.queue, unique.key), unique.until.and(until));
         Keyed {
-            unique: unique.map(held),
+            unique: unique.map(of_key),
             created_at,
             turn: head
                 .flow

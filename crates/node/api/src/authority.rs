@@ -28,15 +28,12 @@ enum Host {
 impl Authority {
     /// `localhost:7070`, `10.1.2.3`, `[::1]:80`.
     pub(crate) fn parse(text: &str) -> Option<Self> {
-        let (host, port) = match text.strip_prefix('[') {
-            Some(text) => {
-                let (ip, rest) = text.split_once(']')?;
-                (Host::Ip(ip.parse::<Ipv6Addr>().ok()?.into()), rest)
-            }
-            None => {
-                let (host, rest) = text.split_at(text.find(':').unwrap_or(text.len()));
-                (Host::parse(host)?, rest)
-            }
+        let (host, port) = if let Some(text) = text.strip_prefix('[') {
+            let (ip, rest) = text.split_once(']')?;
+            (Host::Ip(ip.parse::<Ipv6Addr>().ok()?.into()), rest)
+        } else {
+            let (host, rest) = text.split_at(text.find(':').unwrap_or(text.len()));
+            (Host::parse(host)?, rest)
         };
         let port = if port.is_empty() { None } else { Some(port_of(port.strip_prefix(':')?)?) };
         Some(Self { host, port })

@@ -63,7 +63,7 @@ impl ClientUsers {
             match diag.lock().unwrap_or_else(PoisonError::into_inner).user(client, server) {
                 Ok(user) => return user,
                 Err(error) => {
-                    tracing::warn!(%error, "sock_diag failed: the user of a client is looked up in /proc")
+                    tracing::warn!(%error, "sock_diag failed: the user of a client is looked up in /proc");
                 }
             }
         }

@@ -63,12 +63,11 @@ fn check(api: &Api, request: &Request, is_allowed_origin: bool) -> Result<(), Pr
     if request.uri().path() == "/healthz" {
         return Ok(());
     }
-    match &api.options.token {
-        Some(token) => check_token(token, headers)?,
-        None => {
-            check_user(request)?;
-            check_host(&api.options.hosts, request)?;
-        }
+    if let Some(token) = &api.options.token {
+        check_token(token, headers)?;
+    } else {
+        check_user(request)?;
+        check_host(&api.options.hosts, request)?;
     }
     if request.method().is_safe() || is_allowed_origin { Ok(()) } else { check_site(request) }
 }

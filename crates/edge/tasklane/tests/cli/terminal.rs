@@ -64,7 +64,8 @@ fn waited_for() -> Script {
 /// It went to the terminal byte by byte.
 #[test]
 fn output_of_tasks_is_cleaned_on_a_terminal_and_nowhere_else() {
-    let cases: [(fn() -> Script, &[&str]); 3] = [
+    type Case = (fn() -> Script, &'static [&'static str]);
+    let cases: [Case; 3] = [
         (logs, &["logs", "t1"]),
         (followed, &["run", "--", "sh"]),
         (waited_for, &["submit", "--type", "SHELL", "--payload", "x", "--wait", "1m"]),

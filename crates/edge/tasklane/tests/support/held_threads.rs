@@ -20,7 +20,9 @@ impl HeldThreads {
         // All calls for a thread must come from the one that holds it.
         let holder = std::thread::spawn(move || {
             let threads = threads(name, pid);
-            threads.iter().for_each(|thread| hold(*thread));
+            for thread in &threads {
+                hold(*thread);
+            }
             ready.send(threads.len()).unwrap();
             let _ = released.recv();
             for thread in threads {

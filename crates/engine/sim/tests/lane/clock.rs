@@ -45,12 +45,12 @@ fn a_time_of_day_comes_when_the_clock_shows_it() {
     let lane = Story::new();
     let w1 = lane.worker("w1", 9);
     let soon = lane.submit(task().after(2 * 3600));
-    let late = lane.arrive(task().after(3 * 3600));
+    let evening = lane.arrive(task().after(3 * 3600));
     lane.clock_steps(2 * HOUR);
     lane.advance(0);
     assert_eq!(w1.takes(), [soon]);
     lane.clock_steps(-HOUR);
-    expect_after(&lane, &w1, 2 * 3_600_000, &[late]);
+    expect_after(&lane, &w1, 2 * 3_600_000, &[evening]);
 }
 
 #[test]

@@ -27,10 +27,10 @@ fn key() -> DocumentKey {
 pub async fn compare_with_store(documents: &dyn Documents) -> Result<(), StoreError> {
     let noted = documents.get(&[key()]).await?.pop().flatten();
     let micros = noted.and_then(|noted| str::from_utf8(&noted.value).ok()?.parse().ok());
-    if let Some(micros) = micros {
-        if let Trust::Unsettled { left, why } = clock::started(Timestamp::from_micros(micros)).trust {
-            tracing::warn!("{why}: what cannot be undone waits for {left:?}");
-        }
+    if let Some(micros) = micros
+        && let Trust::Unsettled { left, why } = clock::started(Timestamp::from_micros(micros)).trust
+    {
+        tracing::warn!("{why}: what cannot be undone waits for {left:?}");
     }
     Ok(())
 }
