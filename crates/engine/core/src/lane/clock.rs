@@ -222,7 +222,7 @@ impl Lane {
             queue.pace.move_by(by);
         }
         for (_, worker) in &mut self.workers {
-            worker.answer_by = worker.answer_by.map(|at| at + by);
+            worker.move_by(by);
         }
     }
 

@@ -13,7 +13,7 @@ use crate::id::{DispatchNo, SessionId};
 use crate::member::WorkerDescriptor;
 use crate::message::ToWorker;
 use crate::policy::{Strategy, WhenFull};
-use crate::time::Timestamp;
+use crate::time::{Shift, Timestamp};
 
 use super::entry::Handle;
 use super::lines::ClassKey;
@@ -147,6 +147,12 @@ impl Worker {
             unsent: VecDeque::new(),
             outbox: Vec::new(),
         }
+    }
+
+    /// The clock has stepped.
+    pub(super) fn move_by(&mut self, by: Shift) {
+        self.answer_by = self.answer_by.map(|at| at + by);
+        self.greet_again = self.greet_again.map(|(at, pause)| (at + by, pause));
     }
 
     /// Dispatches that it still has room for.
