@@ -13,8 +13,8 @@ use tasklane_core::rng::Rng;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::steps::Clock;
-use super::tally::{Tally, lock};
+use super::system::System;
+use super::tally::lock;
 use crate::chaos::attempt::{Behaviour, MODE};
 use crate::chaos::clock::Boot;
 
@@ -79,8 +79,7 @@ impl Book {
 pub(super) struct Honest {
     pub(super) clients: Vec<Client>,
     pub(super) book: Arc<Book>,
-    pub(super) tally: Arc<Tally>,
-    pub(super) clock: Arc<Clock>,
+    pub(super) system: Arc<System>,
     /// The program that attempts are.
     pub(super) program: PathBuf,
     pub(super) rate: f64,
@@ -139,7 +138,9 @@ impl Honest {
         };
         let due = match rng.below(10) {
             ..2 => Due::Delay(Duration::from_millis(500 + rng.below(8_000))),
-            2 => Due::At(self.clock.now() + i64::try_from(500_000 + rng.below(6_000_000)).unwrap_or(0)),
+            2 => {
+                Due::At(self.system.clock.now() + i64::try_from(500_000 + rng.below(6_000_000)).unwrap_or(0))
+            }
             _ => Due::AtOnce,
         };
         let is_long = rng.chance(15);
@@ -174,7 +175,7 @@ impl Honest {
             tokio::time::sleep(Duration::from_millis(rng.below(15_000))).await;
             let again = self.until_acknowledged(&request).await;
             if again != task {
-                self.tally.violation(
+                self.system.tally.violation(
                     "a request became two tasks",
                     &format!("requestId {request_id} is task {task}, and task {again} the second time"),
                 );
@@ -188,7 +189,7 @@ impl Honest {
             match tokio::time::timeout(ANSWER_WITHIN, client.submit(request)).await {
                 Ok(Ok(submitted)) => return submitted.task_id,
                 Ok(Err(Error::Problem(problem))) if !is_passing(problem.status) => {
-                    self.tally.violation(
+                    self.system.tally.violation(
                         "an honest request was refused",
                         &format!("{:?}: {} {problem}", request.request_id, problem.status),
                     );
@@ -215,7 +216,7 @@ impl Honest {
                 Ok(Err(Error::Problem(problem))) if problem.status == 409 => return,
                 Ok(Err(Error::Problem(problem))) if !is_passing(problem.status) => {
                     let what = format!("task {task} was acknowledged and cannot be cancelled: {problem}");
-                    return self.tally.violation("an honest request was refused", &what);
+                    return self.system.tally.violation("an honest request was refused", &what);
                 }
                 Ok(Err(_)) | Err(_) => tokio::time::sleep(AGAIN_AFTER).await,
             }
@@ -230,7 +231,9 @@ impl Honest {
             match tokio::time::timeout(ANSWER_WITHIN, client.take_lock(LOCK, "owner", LOCK_TTL)).await {
                 Ok(Ok(_)) => renewed = Some(sent),
                 Ok(Err(Error::Problem(problem))) if problem.status == 409 && is_fresh(renewed) => {
-                    self.tally.violation("a lock was lost", &format!("it was renewed in time: {problem}"));
+                    self.system
+                        .tally
+                        .violation("a lock was lost", &format!("it was renewed in time: {problem}"));
                 }
                 Ok(Err(_)) | Err(_) => {}
             }
@@ -240,7 +243,7 @@ impl Honest {
                 && is_fresh(renewed)
             {
                 let what = format!("a rival got {taken:?} while its owner had renewed it in time");
-                self.tally.violation("a lock was lost", &what);
+                self.system.tally.violation("a lock was lost", &what);
                 return;
             }
             tokio::select! {

@@ -23,7 +23,7 @@ use super::options::{Options, Scenario};
 use super::plan::{Class, Move, Planned, plan};
 use super::probe::{Probe, Size};
 use super::requests::Hostile;
-use super::steps::{Clock, shift, step};
+use super::steps::{ensure_moved, shift, step};
 use super::system::{HONEST, System};
 use super::tally::{Tally, lock};
 use super::tasks::{KILLS_ITS_SERVER, foreign_damage, long_sleep, make_foreign};
@@ -131,23 +131,19 @@ async fn play_all(scenario: &Scenario, program: &Path, folder: &Path) -> Result<
     std::fs::copy(std::env::current_exe()?, &own).context("cannot copy this program")?;
     let tally = Arc::new(Tally::default());
     let system = Arc::new(System::new(scenario, program, folder, Arc::clone(&tally)).await?);
-    if !system.has_clock {
-        println!(
-            "SKIPPED: steps of the clock; this program has no clock for tests (build it with all features)"
-        );
-    }
-    let clock = Arc::new(Clock::new(&system));
     for member in &system.members {
         member.start()?;
     }
     system.until_ready().await?;
+    if scenario.plays(Class::Steps) {
+        ensure_moved(&system).await?;
+    }
     let _supervisor = AbortOnDropHandle::new(tokio::spawn(look_after(system.members.clone())));
     let book = Arc::new(Book::default());
     let honest = Arc::new(Honest {
         clients: system.clients(HONEST)?,
         book: Arc::clone(&book),
-        tally: Arc::clone(&tally),
-        clock: Arc::clone(&clock),
+        system: Arc::clone(&system),
         program: own,
         rate: scenario.rate,
         seed: scenario.seed,
@@ -166,7 +162,7 @@ async fn play_all(scenario: &Scenario, program: &Path, folder: &Path) -> Result<
     let requests = Class::Requests.count(scenario);
     let sending = AbortOnDropHandle::new(tokio::spawn(hostile.run(requests, scenario.length)));
     let until = Instant::now() + scenario.length;
-    play(&system, &clock, plan(scenario)).await?;
+    play(&system, plan(scenario)).await?;
     tokio::time::sleep_until(until).await;
     sending.await?;
     println!("the attack ends; what is under way settles");
@@ -177,7 +173,7 @@ async fn play_all(scenario: &Scenario, program: &Path, folder: &Path) -> Result<
     stop.cancel();
     loading.await?;
     drop(telling);
-    let is_settled = settle(&system, &clock, &book, &honest.clients[0]).await?;
+    let is_settled = settle(&system, &book, &honest.clients[0]).await?;
     drop(probing);
     quiet(&system, &at_first);
 
@@ -186,7 +182,7 @@ async fn play_all(scenario: &Scenario, program: &Path, folder: &Path) -> Result<
         orders,
         tasks: all_tasks(&honest.clients[0], Vec::new()).await?,
         history: History::read(folder)?,
-        clock: &clock,
+        clock: &system.clock,
         tally: &tally,
         begun,
         ended,
@@ -201,14 +197,14 @@ async fn play_all(scenario: &Scenario, program: &Path, folder: &Path) -> Result<
 }
 
 /// Plays all moves at their times.
-async fn play(system: &Arc<System>, clock: &Arc<Clock>, plan: Vec<Planned>) -> Result<()> {
+async fn play(system: &Arc<System>, plan: Vec<Planned>) -> Result<()> {
     let begun = Instant::now();
     let mut under_way = JoinSet::new();
     let [one, two, some, few] =
         [1, COSTLY_AT_ONCE, TASKS_AT_ONCE, DAMAGES_AT_ONCE].map(|room| Arc::new(Semaphore::new(room)));
     for (nth, planned) in plan.into_iter().enumerate() {
         tokio::time::sleep_until(begun + planned.at).await;
-        let (system, clock) = (Arc::clone(system), Arc::clone(clock));
+        let system = Arc::clone(system);
         let room = match planned.play {
             Move::Kill { .. } | Move::Step(_) => None,
             Move::Crowd(_) => Some(Arc::clone(&one)),
@@ -223,7 +219,7 @@ async fn play(system: &Arc<System>, clock: &Arc<Clock>, plan: Vec<Planned>) -> R
             };
             match planned.play {
                 Move::Kill { victim, back_after } => kills::kill(&system, victim, back_after, nth).await,
-                Move::Step(planned) => step(&system, &clock, planned).await,
+                Move::Step(planned) => step(&system, planned).await,
                 Move::Crowd(crowd) => sockets::crowd(&system, crowd).await,
                 Move::Costly(at) => costly::cost(&system, at).await,
                 Move::Task(at) => tasks::play(&system, at).await,
@@ -277,12 +273,12 @@ async fn until_done<F: Future<Output = Result<(), tasklane_client::Error>>>(
 }
 
 /// Lets all tasks that wait for a time become due, and waits until all have ended. Answers whether they have.
-async fn settle(system: &System, clock: &Clock, book: &Book, client: &Client) -> Result<bool> {
+async fn settle(system: &System, book: &Book, client: &Client) -> Result<bool> {
     let due = |due| if let Due::At(at) = due { Some(at) } else { None };
     let last = lock(&book.orders).values().filter_map(|order| due(order.due)).max();
-    let ahead = last.map_or(0, |last| (last - clock.now()) / 1000 + 1_000);
-    if ahead > 0 && system.has_clock {
-        shift(system, clock, ahead).await?;
+    let ahead = last.map_or(0, |last| (last - system.clock.now()) / 1000 + 1_000);
+    if ahead > 0 {
+        shift(system, ahead).await?;
     }
     let open: Vec<Status> = Status::ALL.into_iter().filter(|status| !status.is_final()).collect();
     let follower = Follower::new(&system.folder);

@@ -3,15 +3,16 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use rustix::process::Pid;
 use tasklane_client::Client;
 
 use super::options::Scenario;
+use super::plan::Class;
+use super::steps::{AHEAD_AT_FIRST, Clock};
 use super::tally::Tally;
 use super::wire::ask;
 use crate::chaos::attempt::{FOLDER_VARIABLE, WORKER_VARIABLE};
@@ -42,8 +43,7 @@ pub(super) struct System {
     pub(super) spawner: Spawner,
     /// What starts the program as an attacked system has it: few descriptors, and a clock that can be set.
     pub(super) launcher: PathBuf,
-    /// The program has a clock that can be set.
-    pub(super) has_clock: bool,
+    pub(super) clock: Clock,
     /// Held by a move that the next kill or step of the clock must not disturb.
     pub(super) turn: tokio::sync::Mutex<()>,
     pub(super) database: Option<Database>,
@@ -58,8 +58,9 @@ impl System {
         tally: Arc<Tally>,
     ) -> Result<Self> {
         let spawner = Spawner::start();
-        let has_clock = knows_clock(program, folder)?;
-        let launcher = launcher(program, folder, has_clock)?;
+        let ahead = if scenario.plays(Class::Steps) { AHEAD_AT_FIRST } else { 0 };
+        let clock = Clock::start(folder, ahead)?;
+        let launcher = launcher(program, folder, &clock)?;
         let database = Database::start(scenario.store, folder, spawner.clone(), Disk::SurvivesDeath).await?;
         let roles: &[(Role, &str)] = match scenario.store {
             Topology::Sqlite => &[(Role::Dev, "s1")],
@@ -85,7 +86,7 @@ impl System {
         }
         let turn = tokio::sync::Mutex::default();
         let folder = folder.to_owned();
-        Ok(Self { members, tally, folder, spawner, launcher, has_clock, turn, database })
+        Ok(Self { members, tally, folder, spawner, launcher, clock, turn, database })
     }
 
     /// Members with an API.
@@ -150,31 +151,11 @@ fn settings(role: Role) -> Vec<String> {
     pairs.into_iter().flat_map(|pair| ["--set".to_owned(), pair]).collect()
 }
 
-/// The file with the offset of the clock, in milliseconds.
-pub(super) fn clock_file(folder: &Path) -> PathBuf {
-    folder.join("clock")
-}
-
-/// Whether the program takes its clock from a file. A program for production refuses the variable.
-fn knows_clock(program: &Path, folder: &Path) -> Result<bool> {
-    std::fs::write(clock_file(folder), "0")?;
-    let asked = Command::new(program)
-        .args(["config", "show"])
-        .env_clear()
-        .env(CLOCK_VARIABLE, clock_file(folder))
-        .stdin(Stdio::null())
-        .output()
-        .with_context(|| format!("cannot start {}", program.display()))?;
-    Ok(asked.status.success())
-}
-
-fn launcher(program: &Path, folder: &Path, has_clock: bool) -> Result<PathBuf> {
+fn launcher(program: &Path, folder: &Path, clock: &Clock) -> Result<PathBuf> {
     let path = folder.join("launch");
-    let clock = clock_file(folder);
-    let clock =
-        if has_clock { format!("export {CLOCK_VARIABLE}='{}'\n", clock.display()) } else { String::new() };
+    let clock = clock.file().display();
     let text = format!(
-        "#!/bin/sh\nulimit -S -n {DESCRIPTORS_SOFT}\nulimit -H -n {DESCRIPTORS_MAX}\n{clock}exec '{}' \"$@\"\n",
+        "#!/bin/sh\nulimit -S -n {DESCRIPTORS_SOFT}\nulimit -H -n {DESCRIPTORS_MAX}\nexport {CLOCK_VARIABLE}='{clock}'\nexec '{}' \"$@\"\n",
         program.display()
     );
     std::fs::write(&path, text)?;
