@@ -51,7 +51,7 @@ fn now() -> Duration {
 
 async fn submit(server: &Server, folder: &Path, what: &str, wait: Wait) -> Expected {
     let started = folder.join(what);
-    let payload = format!("date +%s%N > {}", started.display());
+    let payload = format!("date +%s%N > '{}'", started.display());
     let before = now();
     let mut task = json!({ "taskName": what, "taskType": "SHELL", "payload": payload });
     let not_before = match wait {
