@@ -1,12 +1,12 @@
 -- ARGV goes on with sessions, each with its secret. Answers for each whether it was renewed, then what the clock says, in
--- seconds and microseconds. Nobody is told: the number is for judges.
+-- seconds and microseconds, unless this user may not ask it. Nobody is told: the number is for judges.
 local renewed = {}
 for i = 3, #ARGV, 2 do
   local alive = stored(ARGV[i], ARGV[i + 1]) and call('SISMEMBER', KEYS[3], ARGV[i]) == 0
   if alive then call('HINCRBY', KEYS[2], ARGV[i], 1) end
   renewed[#renewed + 1] = alive and 1 or 0
 end
-local time = call('TIME')
-renewed[#renewed + 1] = time[1]
-renewed[#renewed + 1] = time[2]
+local time = redis.pcall('TIME')
+renewed[#renewed + 1] = time[1] or false
+renewed[#renewed + 1] = time[2] or false
 return renewed
