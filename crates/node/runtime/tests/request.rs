@@ -201,9 +201,9 @@ fn names_have_no_control_characters() {
         (with(r#""queue":"a\u0000""#), "queue", r"'\0'"),
         (with(r#""requestId":"\u001b[1m""#), "requestId", "U+001B"),
         (with(r#""hashKey":"\u007f""#), "hashKey", "U+007F"),
-        (with(r#""metadata":{"a\u0000":"b"}"#), "metadata.a\u{fffd}", "U+0000"),
+        (with(r#""metadata":{"a\u0000":"b"}"#), r"metadata.a\u{0}", "U+0000"),
         (with(r#""metadata":{"a":"\u0000"}"#), "metadata.a", "U+0000"),
-        (with(r#""labels":{"a\t":"b"}"#), "labels.a\u{fffd}", "U+0009"),
+        (with(r#""labels":{"a\t":"b"}"#), r"labels.a\t", "U+0009"),
         (with(r#""labels":{"a":"\u0085"}"#), "labels.a", "U+0085"),
     ];
     for (json, field, character) in cases {

@@ -1,5 +1,7 @@
 //! Steps of the wall clock: durations keep their length, times of day come sooner or later.
 
+use std::collections::BTreeSet;
+
 use tasklane_core::commit::SubmitOutcome;
 use tasklane_core::id::{LaneId, TaskId};
 use tasklane_core::message::RetryAdvice;
@@ -18,12 +20,12 @@ fn small() -> Story {
     Story::with(|o| (o.window, o.delayed_window, o.page) = (8, 8, 8))
 }
 
-/// Nothing is taken until `millis` have passed, and then these are.
+/// Nothing is taken until `millis` have passed, and then these are. Those of one moment have no order, as some come from the store.
 fn expect_after(lane: &Story, worker: &Worker, millis: u64, ids: &[TaskId]) {
     lane.advance_millis(millis - 1);
     assert_eq!(worker.takes(), [], "too early");
     lane.advance_millis(1);
-    assert_eq!(worker.takes(), ids);
+    assert_eq!(BTreeSet::from_iter(worker.takes()), ids.iter().copied().collect());
 }
 
 #[test]
@@ -165,9 +167,11 @@ fn delays_in_the_store_keep_their_length_and_are_found_in_time() {
         } else {
             lane.clock_steps(step);
         }
-        assert!(lane.machine().tasks_in_memory() <= 40, "{}", lane.machine().tasks_in_memory());
-        w1.beats();
+        // Those that have come due may run already.
         let due_far = if step > 0 { far.clone() } else { Vec::new() };
+        let in_memory = lane.machine().tasks_in_memory();
+        assert!(in_memory <= 40 + due_far.len(), "{in_memory}");
+        w1.beats();
         lane.advance_millis(49_999);
         assert_eq!(w1.takes().len(), due_far.len(), "only what is due by the clock");
         let mut taken = Vec::new();

@@ -380,7 +380,10 @@ async fn old_tasks_lose_their_data_first_and_their_id_later() {
         system.wait(id).await;
     }
     let waiting = system.submit(vec![request("unknown")]).await[0];
-    assert_eq!(system.node.retire_once().await.unwrap(), (10, 0));
+    // The node looks by itself when it starts, and may take some of them.
+    let (stripped, removed) = system.node.retire_once().await.unwrap();
+    assert!(stripped <= 10 && removed == 0, "{stripped}, {removed}");
+    while system.node.retire_once().await.unwrap() != (0, 0) {}
     for &id in &ids {
         let view = system.node.task(&namespace, id).await.unwrap().unwrap();
         assert!(view.row.body.is_none() && view.result.is_none());
