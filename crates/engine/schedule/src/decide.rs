@@ -238,6 +238,7 @@ impl Schedule {
         if self.state.paused.is_none() {
             self.plan_again(times, now);
             if look.settled {
+                self.pass_over_dealt_with(times, now);
                 self.make_up(id, times, now, &mut fires);
                 self.pass_over_missed(times, now, Timestamp::MAX);
             } else {

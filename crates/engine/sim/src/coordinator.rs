@@ -4,6 +4,7 @@ use tasklane_core::id::LaneId;
 use tasklane_core::time::Timestamp;
 use tasklane_ports::{OpenSession, SessionToken};
 
+use crate::Scenario;
 use crate::server::ServerInput;
 use crate::worker::WorkerInput;
 use crate::world::{Event, World};
@@ -28,9 +29,18 @@ pub(crate) enum CoordinatorCall {
     View { caller: Caller, lane: LaneId },
 }
 
+/// An answer that comes this much later than usual is late.
+const LATE: std::time::Duration = std::time::Duration::from_secs(3);
+
 impl World {
     /// Sends a call.
     pub(crate) fn call_coordinator(&mut self, call: CoordinatorCall) {
+        if let (CoordinatorCall::Renew { token, .. }, Some((session, until))) = (&call, self.bad_link)
+            && token.session == session
+            && self.now < until
+        {
+            return self.after(until.since(self.now), Event::Coordinator(call));
+        }
         if !self.weather.healed && self.rng.chance(2) {
             self.report.fault("coordinator call slow");
             let delay = self.between(100_000, 4_000_000);
@@ -74,6 +84,11 @@ impl World {
             }
             CoordinatorCall::Renew { caller, token, asked_at } => {
                 let renewed = self.sessions.renew(&token, self.now).is_ok();
+                // Where an answer is late, the next calls may not come through at all.
+                if !caller.is_server && delay > LATE && self.rng.chance(40) {
+                    self.report.fault("renewal answered late, and no other came through");
+                    self.bad_link = Some((token.session, self.now + Scenario::WORKER_TTL));
+                }
                 let event = if caller.is_server {
                     let input = ServerInput::Renewed { session: token.session, asked_at, renewed };
                     Event::Server { index: caller.index, incarnation: caller.incarnation, input }

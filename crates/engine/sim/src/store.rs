@@ -144,7 +144,7 @@ impl World {
                 let submit = self.keyed_submit(&submit);
                 let outcomes = self.store.submit(&submit).expect("a submit of the simulator fits");
                 for (task, outcome) in submit.tasks.iter().zip(&outcomes) {
-                    if matches!(outcome, SubmitOutcome::Created { .. }) {
+                    if matches!(outcome, SubmitOutcome::Created { .. } | SubmitOutcome::Exists { .. }) {
                         self.stored_directly(task.id);
                     }
                 }

@@ -40,6 +40,8 @@ struct Asked {
 /// A task that the store takes in past the owner of its lane, this shortly before or after a step, may be counted with
 /// those of the other side.
 const UNSURE: Duration = Duration::from_secs(30);
+/// The same for the unique key of any task.
+const ON_ITS_WAY: Duration = Duration::from_secs(10);
 /// What the times of servers and of this module differ by.
 const SLACK: Duration = Duration::from_millis(600);
 /// How far the wall clock is ahead, where it steps by hours and days. The last one lies between the others: so whoever
@@ -115,7 +117,7 @@ impl World {
         recorded_clock(&records)
     }
 
-    /// The store has taken a task in past the owner of its lane.
+    /// The store has judged a task past the owner of its lane.
     pub(crate) fn stored_directly(&mut self, task: TaskId) {
         let recorded = self.recorded(task.lane()).map(|(_, anchor)| anchor.ahead);
         let unsure = recorded.unwrap_or_default() != self.ahead;
@@ -127,20 +129,35 @@ impl World {
     /// What was asked of the times of a task, as far as that can be held against anyone.
     fn asked(&self, task: TaskId) -> Option<&Asked> {
         let asked = self.timing.tasks.get(&task).filter(|_| !self.scenario.clock_jumps)?;
-        let near = |at: Timestamp| at <= asked.last + UNSURE && asked.first <= at + UNSURE;
-        let unsure = asked.unsure || (asked.direct && self.timing.steps.iter().any(|(at, _)| near(*at)));
+        let unsure = asked.unsure || (asked.direct && self.is_near_step(asked, UNSURE));
         (!unsure).then_some(asked)
+    }
+
+    /// The same for its unique key: keys of tasks that come this shortly before or after a step may be counted with those of
+    /// the other side, whoever takes them in.
+    fn asked_of_key(&self, task: TaskId) -> Option<&Asked> {
+        self.asked(task).filter(|asked| !self.is_near_step(asked, ON_ITS_WAY))
+    }
+
+    fn is_near_step(&self, asked: &Asked, within: Duration) -> bool {
+        let near = |at: Timestamp| at <= asked.last + within && asked.first <= at + within;
+        self.timing.steps.iter().any(|(at, _)| near(*at))
+    }
+
+    /// Whether a task may wait for as long as a step of the clock, because it was counted by the clock before it.
+    pub(crate) fn may_wait_for_ever(&self, task: TaskId) -> bool {
+        self.scenario.far_steps && self.timing.tasks.contains_key(&task) && self.asked(task).is_none()
     }
 
     /// For how long a task holds its unique key at least, and by which time it is judged itself.
     pub(crate) fn held(&self, task: TaskId) -> Option<(Option<Timestamp>, Timestamp)> {
-        let asked = self.asked(task)?;
+        let asked = self.asked_of_key(task)?;
         Some((asked.hold_for.map(|time| asked.first + time - SLACK), asked.last))
     }
 
     /// A task was refused because of another one that holds its key until a time.
     pub(crate) fn check_refused(&mut self, task: TaskId, holder: TaskId) {
-        let (Some(new), Some(old)) = (self.asked(task), self.asked(holder)) else { return };
+        let (Some(new), Some(old)) = (self.asked_of_key(task), self.asked_of_key(holder)) else { return };
         if let Some(until) = old.hold_for.map(|time| old.last + time + SLACK)
             && until < new.first
         {

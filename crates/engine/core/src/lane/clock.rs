@@ -22,12 +22,14 @@
 //! next owner on that machine finds by it a step that nobody saw, or that was not written before its owner died.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use crate::clock_watch::STEP_MIN;
 use crate::commit::{Group, RecordChange, RecordKey, RecordKind};
 use crate::guard::Guard;
 use crate::id::Seq;
 use crate::read::{LanePage, LaneRead};
+use crate::status::Status;
 use crate::task::TaskRow;
 use crate::time::{Shift, Timestamp};
 
@@ -151,6 +153,22 @@ impl ClockRecord {
 pub fn recorded_clock(records: &[(RecordKey, Vec<u8>)]) -> Option<(Shift, Anchor)> {
     let (_, value) = records.first().filter(|(key, _)| *key == clock_key())?;
     ClockRecord::decode(value).map(|record| (record.shift, record.anchor))
+}
+
+/// A task that names no sum may have been counted by another clock. Whichever that was, it waits no longer than it was to.
+fn bound_waits(row: &mut TaskRow, delay: Duration, now: Timestamp) -> bool {
+    let state = &mut row.state;
+    if state.status != Status::Pending {
+        return false;
+    }
+    let before = (state.due, state.start_by);
+    if state.delayed && state.relative {
+        state.due = state.due.min(now + delay);
+    }
+    let waits_until = if state.delayed { state.due.max(now) } else { now };
+    let start_by = row.head.start_timeout.map(|timeout| waits_until + timeout);
+    state.start_by = state.start_by.map(|at| start_by.map_or(at, |latest| at.min(latest)));
+    before != (state.due, state.start_by)
 }
 
 fn clock_key() -> RecordKey {
@@ -280,12 +298,17 @@ impl Lane {
     /// Makes an entry of a row of the store, with its durations as the clock shows them now.
     pub(super) fn admit(&mut self, mut row: TaskRow, line: Handle) -> Handle {
         let stale = self.stale_by(&row);
+        let delay = row.state.shift.is_none().then(|| row.state.due.since(row.state.created_at));
         if let Some(by) = stale {
             self.counters.stored_time_moved += 1;
             row.state.shift_by(by, self.clock.shift);
         }
+        let late = delay.is_some_and(|delay| bound_waits(&mut row, delay, self.now));
+        if late {
+            row.state.shift = Some(self.clock.shift);
+        }
         let entry = self.insert_entry(Entry::from_row(row, line));
-        if stale.is_some() {
+        if stale.is_some() || late {
             self.entries[entry].change().touched = true;
             self.mark(entry, true);
         }
