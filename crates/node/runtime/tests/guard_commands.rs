@@ -262,6 +262,8 @@ async fn a_new_guard_says_nothing_before_all_of_the_last_is_gone() {
     let command = pid_line(&mut child).await;
     let first = pid(guard.pid().await);
     let shim = parent(command);
+    // A guard that runs would wake the shim.
+    kill_process(first, Signal::STOP).unwrap();
     kill_process(shim, Signal::STOP).unwrap();
     kill(first);
     guard.lost().await;
