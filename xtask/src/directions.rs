@@ -6,6 +6,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::cargo::{Metadata, Package, cargo, output, root};
+use crate::cycles;
 
 /// What a crate, or every crate of a folder, may use of ours. Patterns are `group/crate`, `group/*` or `*`.
 struct Rule {
@@ -106,7 +107,7 @@ pub(crate) fn check() -> Result<()> {
         bail!("dependencies point the wrong way:\n  {}", wrong.join("\n  "));
     }
     println!("{edges} dependencies between our crates, all as drawn");
-    Ok(())
+    cycles::check()
 }
 
 /// A crate's place in the drawing: its folder below `crates`, or below the root.

@@ -12,6 +12,7 @@ mod bench_strategies;
 mod cargo;
 mod chaos;
 mod clients;
+mod cycles;
 mod directions;
 mod figures;
 mod generate;
@@ -23,6 +24,7 @@ mod servers;
 mod sim;
 mod upgrade;
 mod verify;
+mod words;
 
 use std::process::ExitCode;
 
@@ -39,6 +41,8 @@ struct Cli {
 enum Command {
     /// Runs every check that CI runs, or only the steps named
     Verify(verify::Options),
+    /// Checks format, lints and tests of the pure crates, within a minute
+    Quick,
     /// Measures the lane machine alone
     BenchLane(bench_lane::Options),
     /// Measures Tasklane beside what the store alone and the machine alone can do
@@ -49,6 +53,8 @@ enum Command {
     BenchConnections(bench_connections::Options),
     /// Measures how bursts are spread over workers, and how soon their tasks start
     BenchStrategies(bench_strategies::Options),
+    /// Counts words of comments and docs that hide the acting noun
+    Words(words::Options),
     /// Runs the simulator
     Sim(sim::Options),
     /// Writes the Rust that is made of the `.proto` files
@@ -72,11 +78,13 @@ fn main() -> ExitCode {
     }
     let result = match Cli::parse().command {
         Command::Verify(options) => verify::run(&options),
+        Command::Quick => verify::quick(),
         Command::BenchLane(options) => bench_lane::run(&options),
         Command::BenchLimits(options) => bench_limits::run(&options),
         Command::BenchCluster(options) => bench_cluster::run(&options),
         Command::BenchConnections(options) => bench_connections::run(&options),
         Command::BenchStrategies(options) => bench_strategies::run(&options),
+        Command::Words(options) => words::run(&options),
         Command::Sim(options) => sim::run_command(&options),
         Command::Gen => generate::run(),
         Command::Chaos(options) => chaos::run_command(&options),

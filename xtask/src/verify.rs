@@ -10,13 +10,14 @@ use anyhow::{Context, Result};
 use clap::builder::PossibleValuesParser;
 
 use crate::cargo::{cargo, run as run_program};
-use crate::{api, chaos, clients, directions, generate, licences, paths, servers, sim, upgrade};
+use crate::{api, chaos, clients, directions, generate, licences, paths, servers, sim, upgrade, words};
 
 type Check = fn() -> Result<()>;
 
 const STEPS: &[(&str, Check)] = &[
     ("fmt", fmt),
     ("paths", paths::check),
+    ("words", words::check),
     ("directions", directions::check),
     ("licences", licences::check),
     ("gen", generate::check),
@@ -36,6 +37,28 @@ pub(crate) struct Options {
     /// Only these steps; all of them if none is named
     #[arg(value_parser = PossibleValuesParser::new(STEPS.iter().map(|(name, _)| *name)))]
     steps: Vec<String>,
+}
+
+/// Crates without I/O: their lints and tests take seconds.
+const PURE: &[&str] = &["tasklane-core", "tasklane-schedule", "tasklane-workflow"];
+
+/// Format, lints and tests of the pure crates: what to run after each change.
+pub(crate) fn quick() -> Result<()> {
+    let started = Instant::now();
+    fmt()?;
+    let pure = PURE.iter().flat_map(|name| ["--package", name]);
+    let with = |command: &'static str, rest: &[&'static str]| {
+        let args: Vec<&str> = [command, "--all-features", "--profile=ci"]
+            .into_iter()
+            .chain(pure.clone())
+            .chain(rest.iter().copied())
+            .collect();
+        run_program(&mut cargo(&args))
+    };
+    with("clippy", &["--all-targets", "--", "-Dwarnings"])?;
+    with("test", &["--lib", "--tests", "--quiet"])?;
+    println!("\nquick checks passed in {}; `cargo xtask verify` runs all", seconds(started.elapsed()));
+    Ok(())
 }
 
 pub(crate) fn run(options: &Options) -> Result<()> {
