@@ -43,7 +43,7 @@ use crate::data_dir::{self, GUARD_LOCK, WORK};
 use crate::descriptor_shares::connections_max;
 use crate::embed::Registrations;
 use crate::systems::{self, Systems};
-use crate::{exposure, farewell, intake, lanes, lost_store, no_room, peers};
+use crate::{exposure, intake, lanes, lost_store, no_room, peers, session_cleanup};
 
 /// What this process is of a deployment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -177,7 +177,7 @@ pub async fn start(config: &Config, roles: Roles, functions: Registrations) -> R
         failed: CancellationToken::new(),
     };
     if let Some(guard) = guard.clone().filter(|_| config.is_cluster()) {
-        running.background.keep(farewell::keep(config.clone(), tokens.clone(), guard));
+        running.background.keep(session_cleanup::keep(config.clone(), tokens.clone(), guard));
     }
     let parts = |executors| WorkerParts {
         bus: Arc::clone(&running.systems.bus),
@@ -431,8 +431,8 @@ impl Running {
     }
 }
 
-/// Opens what the config names, and learns how many lanes there are. What cannot be reached may be about to start, or to
-/// come back: in a cluster it is waited for.
+/// Opens what the config names, and learns how many lanes there are. What cannot be reached may be about to start, or
+/// to come back: in a cluster it is waited for.
 async fn open_systems(config: &Config, reached_at: Option<IpAddr>) -> Result<(Systems, u16)> {
     let deadline = Instant::now() + OPEN_WITHIN;
     let mut told = false;
@@ -546,8 +546,8 @@ fn is_guard_dir(path: &Path) -> bool {
     name.is_some_and(|number| number.len() == 16 && number.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }
 
-/// Tells the guard when the lease ends, unless told anew. The worker stops by itself before; what it cannot stop, because
-/// it is stopped itself, the guard ends in time.
+/// Tells the guard when the lease ends, unless told anew. The worker stops by itself before; what it cannot stop,
+/// because it is stopped itself, the guard ends in time.
 fn on_lease(config: &Config, guard: Option<&Guard>) -> Arc<dyn Fn(Timestamp) + Send + Sync> {
     let Some(guard) = guard.cloned() else { return Arc::new(|_| {}) };
     let left = fence_margin(config);

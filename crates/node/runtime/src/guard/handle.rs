@@ -31,8 +31,8 @@ const SPARE_DIRS_MAX: usize = 64;
 /// What a guard needs to know.
 #[derive(Debug)]
 pub struct GuardOptions {
-    /// Locked files, at most four. Guard and shims hold them and commands do not, so that the locks are free when nothing
-    /// of any attempt is left.
+    /// Locked files, at most four. Guard and shims hold them and commands do not, so that the locks are free when
+    /// nothing of any attempt is left.
     pub locks: Vec<HeldFile>,
     /// The program to start as the guard: this one by default, which needs
     /// [`run_if_asked`](super::run_if_asked) at the start of `main`.
@@ -146,7 +146,7 @@ struct Shared {
     link: tokio::sync::Mutex<Arc<Link>>,
     /// Known here too, for a guard that has to be started again.
     deadline: Mutex<Deadline>,
-    farewell: Mutex<Vec<u8>>,
+    session_cleanup: Mutex<Vec<u8>>,
     /// Empty folders within `dir`.
     spare_dirs: Mutex<Vec<PathBuf>>,
 }
@@ -166,8 +166,8 @@ impl Guard {
         link.is_sole_now();
         let deadline = Mutex::new(Deadline { boottime: None, link: Arc::clone(&link) });
         let link = tokio::sync::Mutex::new(link);
-        let (farewell, spare_dirs) = (Mutex::default(), Mutex::default());
-        Ok(Self { shared: Arc::new(Shared { options, dir, link, deadline, farewell, spare_dirs }) })
+        let (session_cleanup, spare_dirs) = (Mutex::default(), Mutex::default());
+        Ok(Self { shared: Arc::new(Shared { options, dir, link, deadline, session_cleanup, spare_dirs }) })
     }
 
     /// A folder for the files of attempts, for this user alone. It goes when the guard does.
@@ -254,14 +254,15 @@ impl Guard {
         deadline.link.deadline(boottime);
     }
 
-    /// What is left to say should this process be killed. When it is dead and everything that it had started is gone, the
-    /// program is started once more and [given this](super::farewell_if_asked). Nothing is started where it is empty.
-    pub async fn set_farewell(&self, farewell: Vec<u8>) {
+    /// What is left to say should this process be killed. When it is dead and everything that it had started is gone,
+    /// the program is started once more and [given this](super::session_cleanup_if_asked). Nothing is started where it
+    /// is empty.
+    pub async fn set_session_cleanup(&self, session_cleanup: Vec<u8>) {
         let link = self.shared.link.lock().await;
-        let mut known = self.shared.farewell.lock().unwrap_or_else(PoisonError::into_inner);
-        *known = farewell;
+        let mut known = self.shared.session_cleanup.lock().unwrap_or_else(PoisonError::into_inner);
+        *known = session_cleanup;
         if link.is_sole() {
-            link.farewell(known.clone());
+            link.session_cleanup(known.clone());
         }
     }
 
@@ -305,9 +306,9 @@ async fn inherit(shared: Weak<Shared>, before: Arc<Link>, link: Weak<Link>) {
     before.sole().await;
     before.nothing_left().await;
     if let (Some(shared), Some(link)) = (shared.upgrade(), link.upgrade()) {
-        let farewell = shared.farewell.lock().unwrap_or_else(PoisonError::into_inner);
+        let session_cleanup = shared.session_cleanup.lock().unwrap_or_else(PoisonError::into_inner);
         link.is_sole_now();
-        link.farewell(farewell.clone());
+        link.session_cleanup(session_cleanup.clone());
     }
 }
 

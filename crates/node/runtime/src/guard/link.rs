@@ -167,8 +167,8 @@ impl Link {
         self.send(&ToGuard::Deadline(boottime), Vec::new());
     }
 
-    pub(super) fn farewell(&self, farewell: Vec<u8>) {
-        self.send(&ToGuard::Farewell(farewell), Vec::new());
+    pub(super) fn session_cleanup(&self, session_cleanup: Vec<u8>) {
+        self.send(&ToGuard::SessionCleanup(session_cleanup), Vec::new());
     }
 
     pub(super) fn send(&self, message: &ToGuard, fds: Vec<HeldFile>) {

@@ -47,9 +47,9 @@ pub(super) enum ToGuard {
     Order { id: ChildId, order: Order },
     /// The lease ends then, by the boot-time clock.
     Deadline(Option<Duration>),
-    /// What the program is given to read when it is started once more, after the worker has died and everything of it is
-    /// gone. Nothing is started where this is empty.
-    Farewell(Vec<u8>),
+    /// What the program is given to read when it is started once more, after the worker has died and everything of it
+    /// is gone. Nothing is started where this is empty.
+    SessionCleanup(Vec<u8>),
 }
 
 /// What a guard is told at its start.
@@ -239,8 +239,8 @@ impl Frame {
 #[derive(Debug, Default)]
 pub(super) struct Inbox {
     bytes: Vec<u8>,
-    /// The descriptors of each frame that has some, in the order of the frames. A frame's are fewer than were sent where
-    /// this process had no room for all of them.
+    /// The descriptors of each frame that has some, in the order of the frames. A frame's are fewer than were sent
+    /// where this process had no room for all of them.
     fds: VecDeque<VecDeque<OwnedFd>>,
 }
 

@@ -15,7 +15,7 @@ use crate::config::{Config, SystemUrl};
 use crate::systems;
 
 #[derive(Serialize, Deserialize)]
-struct Farewell {
+struct SessionCleanup {
     coordinator: String,
     prefix: Name,
     /// How long it is worth trying: until the sessions have run out.
@@ -32,18 +32,18 @@ pub(crate) async fn keep(config: Config, tokens: Tokens, guard: Guard) {
     loop {
         let sessions: BTreeMap<SessionId, String> =
             held.borrow_and_update().values().map(|token| (token.session, token.secret.clone())).collect();
-        let farewell = if sessions.is_empty() {
+        let session_cleanup = if sessions.is_empty() {
             Vec::new()
         } else {
-            let farewell = Farewell {
+            let session_cleanup = SessionCleanup {
                 coordinator: config.coordinator_url().reveal().to_owned(),
                 prefix: config.prefix.clone(),
                 within: own_ttl(&config).max(config.session.server_ttl),
                 sessions,
             };
-            serde_json::to_vec(&farewell).expect("it can be written")
+            serde_json::to_vec(&session_cleanup).expect("it can be written")
         };
-        guard.set_farewell(farewell).await;
+        guard.set_session_cleanup(session_cleanup).await;
         loop {
             tokio::select! {
                 changed = held.changed() => match changed {
@@ -65,9 +65,9 @@ pub(crate) async fn keep(config: Config, tokens: Tokens, guard: Guard) {
     }
 }
 
-/// Says it.
-pub(crate) fn say(farewell: &[u8]) -> anyhow::Result<()> {
-    let Farewell { coordinator, prefix, within, sessions } = serde_json::from_slice(farewell)?;
+/// Closes the sessions.
+pub(crate) fn run(session_cleanup: &[u8]) -> anyhow::Result<()> {
+    let SessionCleanup { coordinator, prefix, within, sessions } = serde_json::from_slice(session_cleanup)?;
     let config = Config { coordinator: Some(SystemUrl::new(coordinator)), prefix, ..Config::default() };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let saying = async {
