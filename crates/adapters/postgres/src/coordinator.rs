@@ -1,9 +1,10 @@
 //! The coordinator: sessions and grants as rows, one statement for each verb.
 //!
-//! Each session has a number that rises with every renewal, and every process that watches judges by its own steady
-//! clock (`tasklane_ports::judge`): no time of the server is used. Every change that somebody can see locks the one row
-//! of `members` first and raises its revision, so changes become visible in the order of their revisions. Renewals
-//! leave that row alone. A process that only holds a session has one connection, and asks for nothing but its renewals.
+//! Each session has a number that rises with every renewal, and every process that watches detects failures by its own
+//! steady clock (`tasklane_ports::failure_detector`): no time of the server is used. Every change that somebody can see
+//! locks the one row of `members` first and raises its revision, so changes become visible in the order of their
+//! revisions. Renewals leave that row alone. A process that only holds a session has one connection, and asks for
+//! nothing but its renewals.
 //!
 //! Statements are not prepared: there are a few in a second, and so a pooler may stand in between.
 
@@ -16,8 +17,8 @@ use tasklane_core::clock_watch::Reference;
 use tasklane_core::id::{LaneId, SessionId};
 use tasklane_core::member::{Member, Role};
 use tasklane_core::time::Timestamp;
+use tasklane_ports::failure_detector::Renewal;
 use tasklane_ports::follow::{Follower, Look, Reading, Registry, Renewed, Tidings};
-use tasklane_ports::judge::Renewal;
 use tasklane_ports::{
     Coordinator, CoordinatorCapabilities, CoordinatorError, OpenSession, SessionToken, StoreError, View,
     Watch, codec,
@@ -33,7 +34,7 @@ use crate::listen::{Listening, Told};
 use crate::migrate::{self, migrate};
 use crate::rows::{column, number};
 
-/// Judges look at least every 200 milliseconds, and allow for a gap of a third of a TTL.
+/// Failure detectors look at least every 200 milliseconds, and allow for a gap of a third of a TTL.
 const TTL_MIN: Duration = Duration::from_secs(1);
 /// A renewal that takes longer is made again over another connection, while there is time for it.
 const RESPONSE_TIMEOUT_MAX: Duration = Duration::from_secs(2);
@@ -231,7 +232,7 @@ impl Statements {
             release: sql("SELECT @grant_release($1, $2, $3, $4)"),
             end: sql("SELECT @session_end($1, $2, $3)"),
             raise: sql("SELECT @members_raise($1, $2)"),
-            // A server that only reads must not be judged by: nobody could renew.
+            // A server that only reads must not be the ground of a detection: nobody could renew.
             look: sql("SELECT NULL::uuid, revision, current_setting('transaction_read_only') FROM @members
                 UNION ALL SELECT session, renewals, NULL FROM @session"),
             read: sql("SELECT NULL::uuid, revision, NULL::bigint, NULL::bytea, NULL::integer FROM @members

@@ -1,9 +1,9 @@
 //! The coordinator: sessions and grants as plain data in one slot, one script for each verb.
 //!
 //! Redis's own expiry is not used: it follows the wall clock, and a session's grants must end with it in one step.
-//! Instead each session has a number that rises with every renewal, and every process that watches judges by its own
-//! steady clock (`tasklane_ports::judge`). Changes are published; a process that only holds a session neither
-//! listens nor judges.
+//! Instead each session has a number that rises with every renewal, and every process that watches detects failures by
+//! its own steady clock (`tasklane_ports::failure_detector`). Changes are published; a process that only holds a
+//! session neither listens nor detects.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use tasklane_core::clock_watch::Reference;
 use tasklane_core::id::{LaneId, SessionId};
 use tasklane_core::member::{Member, Role};
 use tasklane_core::time::Timestamp;
+use tasklane_ports::failure_detector::Renewal;
 use tasklane_ports::follow::{Follower, Look, Reading, Registry, Renewed, Tidings};
-use tasklane_ports::judge::Renewal;
 use tasklane_ports::{
     Coordinator, CoordinatorCapabilities, CoordinatorError, OpenSession, SessionToken, StoreError, View,
     Watch, codec,
@@ -31,7 +31,7 @@ use crate::layout::{self, Answer};
 use crate::script::{SCRIPTS, Script};
 use crate::subscriber::{Listener, Listening, Subscriber};
 
-/// Judges look at least every 200 milliseconds, and allow for a gap of a third of a TTL.
+/// Failure detectors look at least every 200 milliseconds, and allow for a gap of a third of a TTL.
 const TTL_MIN: Duration = Duration::from_secs(1);
 
 /// A renewal that takes longer is made again over another connection, while there is time for it.

@@ -120,14 +120,14 @@ fn a_watch_survives_lost_connections() {
 
 #[test]
 fn a_judge_that_was_cut_off_counts_anew() {
-    run("a judge cut off", async {
+    run("a failure detector cut off", async {
         let server = RedisServer::start()?;
         let proxy = Proxy::start(server.port()).await;
         let options = short_timeouts();
         let here = connect(&server.url(), &options).await;
-        let judge = connect(&proxy.url(), &options).await;
+        let detector = connect(&proxy.url(), &options).await;
         let token = open(&here, 1, TTL).await;
-        let mut watch = judge.watch().await.unwrap();
+        let mut watch = detector.watch().await.unwrap();
         watch.next().await.unwrap();
         tokio::time::sleep(TTL * 2 / 3).await;
         proxy.set(Mode::HoldAnswers);

@@ -118,8 +118,8 @@ guards! {
     TakenOverUnchanged,
     /// Coordinator: a revoked session ends one TTL after its last renewal, not at once.
     RevokeWaitsTtl,
-    /// Coordinator: a judge ends a session only after watching it unrenewed for one TTL.
-    JudgeWaitsTtl,
+    /// Coordinator: a failure detector ends a session only after watching it unrenewed for one TTL.
+    DetectorWaitsTtl,
 }
 
 /// Which guards are on. All of them, except where a test says otherwise.

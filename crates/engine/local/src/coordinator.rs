@@ -1,5 +1,5 @@
-//! The coordinator within a process: sessions behind a lock, one timer for the judge, and a channel that tells
-//! watchers to look.
+//! The coordinator within a process: sessions behind a lock, one timer for the failure detector, and a channel that
+//! tells watchers to look.
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
@@ -24,14 +24,14 @@ use crate::sessions::{Sessions, SessionsOptions};
 pub struct LocalCoordinator {
     options: SessionsOptions,
     shared: Arc<Shared>,
-    _judge: Arc<Judge>,
+    _detector: Arc<DetectorTask>,
 }
 
 struct Shared {
     sessions: Mutex<Sessions>,
     /// The change that watchers should look at; `None` once the coordinator has ended.
     changed: watch::Sender<Option<u64>>,
-    /// Wakes the judge when a session ends before the one it waits for.
+    /// Wakes the failure detector when a session ends before the one it waits for.
     sooner: Notify,
     clock: Arc<dyn Clock>,
 }
@@ -50,9 +50,9 @@ impl LocalCoordinator {
             sooner: Notify::new(),
             clock,
         });
-        let timer = tokio::spawn(judge(Arc::clone(&shared)));
-        let judge = Judge { timer, shared: Arc::clone(&shared) };
-        Self { options, shared, _judge: Arc::new(judge) }
+        let timer = tokio::spawn(detect_failures(Arc::clone(&shared)));
+        let detector = DetectorTask { timer, shared: Arc::clone(&shared) };
+        Self { options, shared, _detector: Arc::new(detector) }
     }
 }
 
@@ -63,12 +63,12 @@ impl fmt::Debug for LocalCoordinator {
 }
 
 /// Ends with the last handle.
-struct Judge {
+struct DetectorTask {
     timer: JoinHandle<()>,
     shared: Arc<Shared>,
 }
 
-impl Drop for Judge {
+impl Drop for DetectorTask {
     fn drop(&mut self) {
         self.timer.abort();
         self.shared.changed.send_replace(None);
@@ -77,7 +77,7 @@ impl Drop for Judge {
 
 /// Sleeps until the first deadline. A renewal only moves a deadline away, so the timer is armed anew just for sessions
 /// that end sooner than the one it waits for.
-async fn judge(shared: Arc<Shared>) {
+async fn detect_failures(shared: Arc<Shared>) {
     loop {
         let deadline = shared.change(|sessions, now| {
             sessions.tick(now);

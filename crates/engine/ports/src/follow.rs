@@ -1,5 +1,5 @@
 //! Follows members and grants on systems that keep them as plain data: one task for all watches of a process, which
-//! looks, judges and tells, and which is there only while somebody watches.
+//! looks, detects failures and tells, and which is there only while somebody watches.
 //!
 //! What the system itself says about changes is a hint that makes the next look come at once; it may get lost. Each
 //! look asks for the renewal numbers and the revision, and everything is read again when the revision is another one.
@@ -18,7 +18,7 @@ use tasklane_core::time::Timestamp;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::judge::{Judge, Renewal};
+use crate::failure_detector::{FailureDetector, Renewal};
 use crate::renewals::Renewals;
 use crate::{CoordinatorError, Outcome, SessionToken, View, Watch};
 
@@ -32,7 +32,7 @@ pub trait Registry: Send + Sync + fmt::Debug + 'static {
     /// Everything, as it is at one moment.
     async fn read(&self) -> Result<Reading, CoordinatorError>;
 
-    /// The numbers alone. Must fail whenever renewals would be refused, so that nobody is judged who could not renew.
+    /// The numbers alone. Must fail whenever renewals would be refused, so that nobody is given up who could not renew.
     async fn look(&self) -> Result<Look, CoordinatorError>;
 
     /// Renews sessions. Answers for each whether it was: if it is alive, not revoked, and the token is its own.
@@ -173,7 +173,7 @@ impl Follower {
         let mut looking = Looking {
             registry: Arc::clone(&self.registry),
             steady: Arc::clone(&self.steady),
-            judge: Judge::default(),
+            detector: FailureDetector::default(),
             ttls: BTreeMap::new(),
             views: sender,
             whole: false,
@@ -210,7 +210,7 @@ pub fn steady() -> Timestamp {
 struct Looking {
     registry: Arc<dyn Registry>,
     steady: Steady,
-    judge: Judge,
+    detector: FailureDetector,
     /// Of the sessions in the last view.
     ttls: BTreeMap<SessionId, Duration>,
     views: watch::Sender<Arc<View>>,
@@ -224,13 +224,13 @@ impl Looking {
         let mut tidings = self.registry.listen();
         loop {
             let now = (self.steady)();
-            let pause = self.judge.next_look(now).since(now);
+            let pause = self.detector.next_poll(now).since(now);
             tokio::select! {
                 () = tidings.next() => self.whole = true,
                 () = tokio::time::sleep(pause) => {}
             }
             if self.turn().await.is_err() {
-                self.judge.lost_sight();
+                self.detector.lost_view();
                 self.whole = true;
             }
         }
@@ -246,7 +246,7 @@ impl Looking {
                 let shown = look.numbers.iter().filter_map(|(session, number)| {
                     Some(Renewal { session: *session, number: *number, ttl: *ttls.get(session)? })
                 });
-                let overdue = self.judge.look(shown, (self.steady)());
+                let overdue = self.detector.observe(shown, (self.steady)());
                 return self.end(overdue).await;
             }
         }
@@ -258,7 +258,7 @@ impl Looking {
         if went_back {
             self.registry.raise(known.revision).await?;
             // Left to the next turn, which sees the new revision.
-            self.judge.lost_sight();
+            self.detector.lost_view();
             self.whole = true;
             return Ok(());
         }
@@ -271,7 +271,7 @@ impl Looking {
     fn accept(&mut self, reading: Reading) -> Vec<Renewal> {
         self.looks = 0;
         self.ttls = reading.renewals.iter().map(|renewal| (renewal.session, renewal.ttl)).collect();
-        let overdue = self.judge.look(reading.renewals, (self.steady)());
+        let overdue = self.detector.observe(reading.renewals, (self.steady)());
         self.views.send_if_modified(|known| {
             let differs = **known != reading.view;
             if differs {

@@ -8,10 +8,10 @@ mod coordinator;
 mod documents;
 mod error;
 mod executor;
+pub mod failure_detector;
 #[cfg(feature = "follow")]
 pub mod follow;
 mod intake;
-pub mod judge;
 mod logs;
 #[cfg(feature = "follow")]
 mod renewals;
