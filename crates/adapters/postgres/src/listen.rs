@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tasklane_ports::follow::Tidings;
+use tasklane_ports::membership::ChangeNotices;
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinHandle;
 use tokio_postgres::Notification;
@@ -82,7 +82,7 @@ impl Drop for Listening {
 }
 
 #[async_trait]
-impl Tidings for Listening {
+impl ChangeNotices for Listening {
     async fn next(&mut self) {
         self.told.changed.notified().await;
     }

@@ -9,10 +9,10 @@ mod documents;
 mod error;
 mod executor;
 pub mod failure_detector;
-#[cfg(feature = "follow")]
-pub mod follow;
 mod intake;
 mod logs;
+#[cfg(feature = "follow")]
+pub mod membership;
 #[cfg(feature = "follow")]
 mod renewals;
 mod retire;
