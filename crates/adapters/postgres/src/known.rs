@@ -9,8 +9,8 @@ use rustc_hash::FxHashMap;
 use tasklane_core::commit::GroupOutcome;
 use tasklane_core::id::TaskId;
 
-use crate::judge::{Part, Queues};
 use crate::plan::QueueNo;
+use crate::resolve::{Part, Queues};
 
 /// Twice this many tasks are remembered at most: some megabytes.
 const GENERATION_MAX: usize = 64 << 10;

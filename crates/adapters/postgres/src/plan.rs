@@ -183,7 +183,7 @@ impl Plan {
         }
     }
 
-    /// A unique key must be free for a task that is judged by a time, or held by the one allowed.
+    /// A unique key must be free for a task that is resolved by a time, or held by the one allowed.
     pub(crate) fn require_key(
         &mut self,
         queue: QueueNo,

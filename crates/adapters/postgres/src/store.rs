@@ -25,11 +25,11 @@ use uuid::Uuid;
 use crate::columns::Column;
 use crate::connect::{Database, PostgresOptions, Use};
 use crate::error::{CallError, NOT_AS_EXPECTED, unexpected};
-use crate::judge::{self, Facts, Part, Question, Queues, Stored};
 use crate::known::KnownTasks;
 use crate::migrate::{self, migrate};
 use crate::outcomes;
 use crate::plan::{Fence, QueueNo, fingerprint_of, version_of};
+use crate::resolve::{self, FactsQuery, Part, Queues, StoredFacts, StoredTask};
 use crate::rows::{column, number, task_id};
 
 /// Most that one submit or commit may bring. A transaction of this size takes some hundred milliseconds.
@@ -88,13 +88,13 @@ impl PostgresStore {
         let queues = self.queue_numbers(queues_of(parts)).await?;
         self.find_changed(parts, &queues).await?;
         let parts = &*parts;
-        let mut plan = judge::presume(lane, parts, &queues);
+        let mut plan = resolve::optimistic(lane, parts, &queues);
         for _ in 0..ROUNDS_MAX {
             let plan = if let Some(plan) = plan.take() {
                 plan
             } else {
-                let facts = self.facts(lane, Question::of(lane, parts, &queues)).await?;
-                judge::judge(lane, parts, &queues, &facts)
+                let facts = self.facts(lane, FactsQuery::of(lane, parts, &queues)).await?;
+                resolve::resolve(lane, parts, &queues, &facts)
             };
             let write = plan.finish(fence.map(Fence::of));
             if write.is_empty() {
@@ -129,7 +129,7 @@ impl PostgresStore {
                     return Err(StoreError::OutOfOrder { lane, number: commit.number, last });
                 }
                 (Answer::Fenced { .. } | Answer::OutOfOrder { .. }, None) => {
-                    return Err(unexpected("a submit that is judged as a commit"));
+                    return Err(unexpected("a submit that is resolved as a commit"));
                 }
             }
         }
@@ -213,15 +213,15 @@ impl PostgresStore {
     }
 
     /// Reads what a write rests on.
-    async fn facts(&self, lane: LaneId, question: Question<'_>) -> Result<Facts, StoreError> {
+    async fn facts(&self, lane: LaneId, query: FactsQuery<'_>) -> Result<StoredFacts, StoreError> {
         let statements = &self.database.statements;
-        let mut facts = Facts::default();
-        let ids = Column::of_uuids(question.ids.iter().map(|id| id.0));
+        let mut facts = StoredFacts::default();
+        let ids = Column::of_uuids(query.ids.iter().map(|id| id.0));
         for row in self.database.read(&statements.facts, &[&ids]).await? {
             facts.tasks.insert(task_id(&row, 0)?, stored(&row, 1)?);
         }
-        if !question.keys.is_empty() {
-            let keys: Vec<_> = question.keys.into_iter().collect();
+        if !query.keys.is_empty() {
+            let keys: Vec<_> = query.keys.into_iter().collect();
             let (mut queues, mut names) = (Column::integers(), Column::byteas());
             for (queue, name) in &keys {
                 queues.integer(*queue);
@@ -239,9 +239,9 @@ impl PostgresStore {
                 }
             }
         }
-        if !question.queues.is_empty() {
+        if !query.queues.is_empty() {
             let mut queues = Column::integers();
-            question.queues.iter().for_each(|queue| queues.integer(*queue));
+            query.queues.iter().for_each(|queue| queues.integer(*queue));
             for row in self.database.read(&statements.waiting_facts, &[&i32::from(lane.0), &queues]).await? {
                 facts.waiting.insert(column(&row, 0)?, column(&row, 1)?);
             }
@@ -279,8 +279,8 @@ impl PostgresStore {
         let mut parts: Vec<_> = commit.groups.iter().map(Part::of_group).collect();
         let queues = self.queue_numbers(queues_of(&parts)).await?;
         self.find_changed(&mut parts, &queues).await?;
-        let plan =
-            judge::presume(commit.lane, &parts, &queues).ok_or_else(|| unexpected("not to be presumed"))?;
+        let plan = resolve::optimistic(commit.lane, &parts, &queues)
+            .ok_or_else(|| unexpected("not to be written optimistically"))?;
         let write = plan.finish(Some(Fence::of(commit)));
         let (client, driver) = self.database.open().await?;
         let failed = |error| StoreError::from(CallError::Failed(error));
@@ -357,9 +357,9 @@ fn first(rows: Vec<Row>) -> Row {
 }
 
 /// From columns with version, queue and what is fixed.
-fn stored(row: &Row, at: usize) -> Result<Stored, StoreError> {
+fn stored(row: &Row, at: usize) -> Result<StoredTask, StoreError> {
     let version = column(row, at)?;
-    Ok(Stored {
+    Ok(StoredTask {
         version: version_of(version).ok_or_else(|| unexpected(format!("a task has version {version}")))?,
         queue: column(row, at + 1)?,
         fingerprint: fingerprint_of(column(row, at + 2)?)

@@ -1,10 +1,10 @@
 //! Decides what becomes of each part of a commit or a submit, before anything is written.
 //!
-//! Nearly always all of it applies. So that is taken for granted at first ([`presume`]): one call checks what it rests
-//! on and writes everything. If something does not hold, nothing is written; then what is stored is read
-//! ([`Facts`]), each part is judged in its order as if it were the only one ([`judge`]), and the call is made again with
-//! what applies. It rests on what was read just as the first one rested on what was hoped for, so it may fail again when
-//! others are at work; each time somebody else has got on.
+//! Nearly always all of it applies. So that is taken for granted at first ([`optimistic`]): one call checks what it
+//! rests on and writes everything. If something does not hold, nothing is written; then what is stored is read
+//! ([`StoredFacts`]), each part is resolved in its order as if it were the only one ([`resolve`]), and the call is made
+//! again with what applies. It rests on what was read just as the first one rested on what was hoped for, so it may
+//! fail again when others are at work; each time somebody else has got on.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use tasklane_core::commit::{Group, GroupOutcome, RecordChange, RecordKey, SubmitOutcome, TaskChange};
@@ -67,7 +67,7 @@ impl<'a> Part<'a> {
 
 /// What everything rests on that has to be read.
 #[derive(Debug, Default)]
-pub(crate) struct Question<'a> {
+pub(crate) struct FactsQuery<'a> {
     pub(crate) ids: FxHashSet<TaskId>,
     /// Unique keys.
     pub(crate) keys: FxHashSet<(QueueNo, &'a str)>,
@@ -75,33 +75,33 @@ pub(crate) struct Question<'a> {
     pub(crate) queues: FxHashSet<QueueNo>,
 }
 
-impl<'a> Question<'a> {
+impl<'a> FactsQuery<'a> {
     pub(crate) fn of(lane: LaneId, parts: &[Part<'a>], queues: &Queues) -> Self {
-        let mut question = Self::default();
+        let mut query = Self::default();
         for part in parts {
             if let Some(new) = part.insert {
                 let queue = queues[&new.spec.head.queue];
-                question.ids.insert(new.id);
+                query.ids.insert(new.id);
                 if let Some(unique) = &new.unique {
-                    question.keys.insert((queue, &unique.key));
+                    query.keys.insert((queue, &unique.key));
                 }
                 if new.queue_len_max.is_some() {
-                    question.queues.insert(queue);
+                    query.queues.insert(queue);
                 }
             }
             if let Some(change) = part.change.filter(|change| change.task.lane() == lane) {
-                question.ids.insert(change.task);
+                query.ids.insert(change.task);
             }
         }
-        question
+        query
     }
 }
 
 /// What is stored.
 #[derive(Debug, Default)]
-pub(crate) struct Facts {
+pub(crate) struct StoredFacts {
     /// Those that were asked for and exist, and those that hold a key.
-    pub(crate) tasks: FxHashMap<TaskId, Stored>,
+    pub(crate) tasks: FxHashMap<TaskId, StoredTask>,
     /// Who took a key, and until when it is held, where that is a time.
     pub(crate) keys: FxHashMap<(QueueNo, String), (TaskId, Option<Timestamp>)>,
     /// How many tasks wait in a queue.
@@ -110,7 +110,7 @@ pub(crate) struct Facts {
 
 /// A stored task.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Stored {
+pub(crate) struct StoredTask {
     pub(crate) version: Version,
     pub(crate) queue: QueueNo,
     pub(crate) fingerprint: Fingerprint,
@@ -118,7 +118,7 @@ pub(crate) struct Stored {
 
 /// Takes for granted that everything applies. `None` where that cannot be, or cannot be said in one step: a task or a
 /// unique key that comes twice.
-pub(crate) fn presume(lane: LaneId, parts: &[Part<'_>], queues: &Queues) -> Option<Plan> {
+pub(crate) fn optimistic(lane: LaneId, parts: &[Part<'_>], queues: &Queues) -> Option<Plan> {
     let mut plan = Plan::new(lane);
     let mut tasks = FxHashSet::with_capacity_and_hasher(parts.len(), rustc_hash::FxBuildHasher);
     let mut taken = FxHashSet::default();
@@ -175,10 +175,10 @@ pub(crate) fn presume(lane: LaneId, parts: &[Part<'_>], queues: &Queues) -> Opti
     Some(plan)
 }
 
-/// Judges each part against what is stored and what those before it have left.
-pub(crate) fn judge(lane: LaneId, parts: &[Part<'_>], queues: &Queues, facts: &Facts) -> Plan {
+/// Resolves each part against what is stored and what those before it have left.
+pub(crate) fn resolve(lane: LaneId, parts: &[Part<'_>], queues: &Queues, facts: &StoredFacts) -> Plan {
     let mut plan = Plan::new(lane);
-    let mut world = World {
+    let mut overlay = Overlay {
         facts,
         tasks: FxHashMap::default(),
         touched: Vec::new(),
@@ -188,20 +188,20 @@ pub(crate) fn judge(lane: LaneId, parts: &[Part<'_>], queues: &Queues, facts: &F
     let mut extras = Extras::default();
     let mut created = 0;
     for part in parts {
-        let outcome = world.apply(lane, part, queues, &mut created);
+        let outcome = overlay.apply(lane, part, queues, &mut created);
         if matches!(outcome, GroupOutcome::Applied { .. }) {
             extras.add(part);
         }
         plan.outcomes.push(outcome);
     }
-    world.write(&mut plan);
+    overlay.write(&mut plan);
     extras.write(&mut plan);
     plan
 }
 
 /// What is stored, with what was decided on top of it.
-struct World<'a> {
-    facts: &'a Facts,
+struct Overlay<'a> {
+    facts: &'a StoredFacts,
     /// Where in `touched` a task is.
     tasks: FxHashMap<TaskId, usize>,
     /// In the order in which they were touched first.
@@ -226,12 +226,12 @@ struct Touched<'a> {
     result: Option<&'a TaskResult>,
 }
 
-impl<'a> World<'a> {
-    fn stored(&self, id: TaskId) -> Option<Stored> {
+impl<'a> Overlay<'a> {
+    fn stored(&self, id: TaskId) -> Option<StoredTask> {
         match self.tasks.get(&id) {
             Some(&at) => {
                 let Touched { version, queue, fingerprint, .. } = self.touched[at];
-                Some(Stored { version, queue, fingerprint })
+                Some(StoredTask { version, queue, fingerprint })
             }
             None => self.facts.tasks.get(&id).copied(),
         }
@@ -313,7 +313,7 @@ impl<'a> World<'a> {
         let at = if let Some(&at) = self.tasks.get(&change.task) {
             at
         } else {
-            let Stored { version, queue, fingerprint } = self.facts.tasks[&change.task];
+            let StoredTask { version, queue, fingerprint } = self.facts.tasks[&change.task];
             let (id, new, state, result) = (change.task, None, None, None);
             self.touch(Touched { id, new, before: version, queue, fingerprint, version, state, result })
         };
