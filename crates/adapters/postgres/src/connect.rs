@@ -19,10 +19,10 @@ use tokio_postgres::{Client, Config, Error, Notification, Row, Statement};
 use crate::error::CallError;
 use crate::link::Link;
 use crate::opener::Opener;
-use crate::plan::Write;
 use crate::statements::Statements;
 use crate::target::Target;
 use crate::tls::Tls;
+use crate::write_lane::LaneWrite;
 
 /// How to use a server.
 #[derive(Clone, Debug)]
@@ -257,7 +257,7 @@ impl Database {
     }
 
     /// Sends a commit down the connection of its lane.
-    pub(crate) async fn commit(&self, lane: LaneId, write: &Write) -> Result<Row, CallError> {
+    pub(crate) async fn commit(&self, lane: LaneId, write: &LaneWrite) -> Result<Row, CallError> {
         if self.is_closed() {
             return Err(CallError::Closed);
         }

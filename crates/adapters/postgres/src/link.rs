@@ -11,7 +11,7 @@ use tokio_postgres::{Client, Row, Statement};
 
 use crate::connect::Database;
 use crate::error::CallError;
-use crate::plan::Write;
+use crate::write_lane::LaneWrite;
 
 /// A connection that is made when it is needed, and made anew when it has broken.
 #[derive(Debug, Default)]
@@ -37,7 +37,7 @@ impl Drop for Session {
 }
 
 impl Link {
-    pub(crate) async fn write(&self, database: &Database, write: &Write) -> Result<Row, CallError> {
+    pub(crate) async fn write(&self, database: &Database, write: &LaneWrite) -> Result<Row, CallError> {
         let session = match self.current() {
             Some(session) => session,
             None => self.connect(database).await?,

@@ -13,7 +13,7 @@ use tasklane_core::status::Version;
 use tasklane_core::task::{AttemptRecord, Fingerprint, NewTask, TaskResult, TaskState};
 use tasklane_core::time::Timestamp;
 
-use crate::plan::{Plan, QueueNo};
+use crate::write_lane::{LaneWriteBuilder, QueueNo};
 
 /// The numbers of the queues that are named.
 pub(crate) type Queues = FxHashMap<QueueKey, QueueNo>;
@@ -118,8 +118,8 @@ pub(crate) struct StoredTask {
 
 /// Takes for granted that everything applies. `None` where that cannot be, or cannot be said in one step: a task or a
 /// unique key that comes twice.
-pub(crate) fn optimistic(lane: LaneId, parts: &[Part<'_>], queues: &Queues) -> Option<Plan> {
-    let mut plan = Plan::new(lane);
+pub(crate) fn optimistic(lane: LaneId, parts: &[Part<'_>], queues: &Queues) -> Option<LaneWriteBuilder> {
+    let mut builder = LaneWriteBuilder::new(lane);
     let mut tasks = FxHashSet::with_capacity_and_hasher(parts.len(), rustc_hash::FxBuildHasher);
     let mut taken = FxHashSet::default();
     let mut extras = Extras::default();
@@ -138,12 +138,12 @@ pub(crate) fn optimistic(lane: LaneId, parts: &[Part<'_>], queues: &Queues) -> O
                 if !taken.insert((queue, unique.key.as_str())) {
                     return None;
                 }
-                plan.require_key(queue, &unique.key, new.keyed_at(), None);
-                plan.take_key(queue, unique, new.id);
+                builder.require_key(queue, &unique.key, new.keyed_at(), None);
+                builder.take_key(queue, unique, new.id);
             }
             let waiting = added.entry(queue).or_default();
             if let Some(max) = new.queue_len_max {
-                plan.require_below(queue, i64::from(max) - *waiting - returned);
+                builder.require_below(queue, i64::from(max) - *waiting - returned);
             }
             let own;
             let state = if let Some(change) = first {
@@ -153,14 +153,14 @@ pub(crate) fn optimistic(lane: LaneId, parts: &[Part<'_>], queues: &Queues) -> O
                 &own
             };
             *waiting += i64::from(state.status.is_waiting());
-            seq = Some(plan.create(new, queue, state, first.and_then(|change| change.result.as_deref())));
+            seq = Some(builder.create(new, queue, state, first.and_then(|change| change.result.as_deref())));
         } else if let Some(change) = part.change {
             let fits = change.task.lane() == lane && change.fits(change.expected);
             if !tasks.insert(change.task) || !fits {
                 return None;
             }
             returned += i64::from(change.state.status.is_waiting() && !change.expected.status.is_waiting());
-            plan.change(
+            builder.change(
                 change.task,
                 part.changed_in?,
                 change.expected,
@@ -169,15 +169,20 @@ pub(crate) fn optimistic(lane: LaneId, parts: &[Part<'_>], queues: &Queues) -> O
             );
         }
         extras.add(part);
-        plan.outcomes.push(GroupOutcome::Applied { seq });
+        builder.outcomes.push(GroupOutcome::Applied { seq });
     }
-    extras.write(&mut plan);
-    Some(plan)
+    extras.write(&mut builder);
+    Some(builder)
 }
 
 /// Resolves each part against what is stored and what those before it have left.
-pub(crate) fn resolve(lane: LaneId, parts: &[Part<'_>], queues: &Queues, facts: &StoredFacts) -> Plan {
-    let mut plan = Plan::new(lane);
+pub(crate) fn resolve(
+    lane: LaneId,
+    parts: &[Part<'_>],
+    queues: &Queues,
+    facts: &StoredFacts,
+) -> LaneWriteBuilder {
+    let mut builder = LaneWriteBuilder::new(lane);
     let mut overlay = Overlay {
         facts,
         tasks: FxHashMap::default(),
@@ -192,11 +197,11 @@ pub(crate) fn resolve(lane: LaneId, parts: &[Part<'_>], queues: &Queues, facts: 
         if matches!(outcome, GroupOutcome::Applied { .. }) {
             extras.add(part);
         }
-        plan.outcomes.push(outcome);
+        builder.outcomes.push(outcome);
     }
-    overlay.write(&mut plan);
-    extras.write(&mut plan);
-    plan
+    overlay.write(&mut builder);
+    extras.write(&mut builder);
+    builder
 }
 
 /// What is stored, with what was decided on top of it.
@@ -333,29 +338,30 @@ impl<'a> Overlay<'a> {
         at
     }
 
-    fn write(&self, plan: &mut Plan) {
+    fn write(&self, builder: &mut LaneWriteBuilder) {
         for task in &self.touched {
             let Some(new) = task.new else {
                 if let Some(state) = task.state {
-                    plan.change(task.id, task.queue, task.before, state, task.result);
+                    builder.change(task.id, task.queue, task.before, state, task.result);
                 }
                 continue;
             };
             match task.state {
-                Some(state) => plan.create(new, task.queue, state, task.result),
-                None => plan.create(new, task.queue, &new.state(), None),
+                Some(state) => builder.create(new, task.queue, state, task.result),
+                None => builder.create(new, task.queue, &new.state(), None),
             };
             if let Some(unique) = &new.unique {
                 let key = unique.key.as_str();
                 let before = self.facts.keys.get(&(task.queue, key.to_owned())).map(|(task, _)| *task);
-                plan.require_key(task.queue, key, new.keyed_at(), before);
+                builder.require_key(task.queue, key, new.keyed_at(), before);
                 // Another one may have taken it since.
                 if self.keys[&(task.queue, key)].0 == task.id {
-                    plan.take_key(task.queue, unique, task.id);
+                    builder.take_key(task.queue, unique, task.id);
                 }
             }
             if new.queue_len_max.is_some() {
-                plan.require_below(task.queue, self.facts.waiting.get(&task.queue).copied().unwrap_or(0) + 1);
+                builder
+                    .require_below(task.queue, self.facts.waiting.get(&task.queue).copied().unwrap_or(0) + 1);
             }
         }
     }
@@ -382,11 +388,11 @@ impl<'a> Extras<'a> {
         }
     }
 
-    fn write(self, plan: &mut Plan) {
-        self.done.into_iter().for_each(|seq| plan.done(seq));
+    fn write(self, builder: &mut LaneWriteBuilder) {
+        self.done.into_iter().for_each(|seq| builder.done(seq));
         for ((task, _), attempt) in self.attempts {
-            plan.attempt(task, attempt);
+            builder.attempt(task, attempt);
         }
-        self.records.into_values().for_each(|record| plan.record(record));
+        self.records.into_values().for_each(|record| builder.record(record));
     }
 }

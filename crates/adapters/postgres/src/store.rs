@@ -25,12 +25,12 @@ use uuid::Uuid;
 use crate::columns::Column;
 use crate::connect::{Database, PostgresOptions, Use};
 use crate::error::{CallError, NOT_AS_EXPECTED, unexpected};
-use crate::known::KnownTasks;
 use crate::migrate::{self, migrate};
 use crate::outcomes;
-use crate::plan::{Fence, QueueNo, fingerprint_of, version_of};
+use crate::queue_cache::QueueCache;
 use crate::resolve::{self, FactsQuery, Part, Queues, StoredFacts, StoredTask};
 use crate::rows::{column, number, task_id};
+use crate::write_lane::{Fence, QueueNo, fingerprint_of, version_of};
 
 /// Most that one submit or commit may bring. A transaction of this size takes some hundred milliseconds.
 const CAPABILITIES: StoreCapabilities =
@@ -49,7 +49,7 @@ pub struct PostgresStore {
     pub(crate) database: Arc<Database>,
     /// Numbers never change, and no queue is ever removed.
     queues: Arc<RwLock<FxHashMap<QueueKey, QueueNo>>>,
-    pub(crate) known: Arc<KnownTasks>,
+    pub(crate) queue_cache: Arc<QueueCache>,
     warnings: Arc<[String]>,
 }
 
@@ -68,7 +68,7 @@ impl PostgresStore {
         Ok(Self {
             database: Arc::new(database),
             queues: Arc::default(),
-            known: Arc::default(),
+            queue_cache: Arc::default(),
             warnings: warnings.into(),
         })
     }
@@ -88,15 +88,15 @@ impl PostgresStore {
         let queues = self.queue_numbers(queues_of(parts)).await?;
         self.find_changed(parts, &queues).await?;
         let parts = &*parts;
-        let mut plan = resolve::optimistic(lane, parts, &queues);
+        let mut builder = resolve::optimistic(lane, parts, &queues);
         for _ in 0..ROUNDS_MAX {
-            let plan = if let Some(plan) = plan.take() {
-                plan
+            let builder = if let Some(builder) = builder.take() {
+                builder
             } else {
                 let facts = self.facts(lane, FactsQuery::of(lane, parts, &queues)).await?;
                 resolve::resolve(lane, parts, &queues, &facts)
             };
-            let write = plan.finish(fence.map(Fence::of));
+            let write = builder.finish(fence.map(Fence::of));
             if write.is_empty() {
                 return Ok(write.outcomes(0));
             }
@@ -115,7 +115,7 @@ impl PostgresStore {
             };
             match (answer, fence) {
                 (Answer::Written { base }, _) => {
-                    self.known.forget_finished(parts, &write.outcomes);
+                    self.queue_cache.forget_finished(parts, &write.outcomes);
                     return Ok(write.outcomes(base));
                 }
                 (Answer::Repeated { packed, base }, _) => {
@@ -188,12 +188,12 @@ impl PostgresStore {
     /// Takes note of tasks that an owner has read, and is likely to change.
     pub(crate) fn note<'a>(&self, rows: impl Iterator<Item = &'a TaskRow>) {
         let queues = self.queues.read().unwrap_or_else(PoisonError::into_inner);
-        self.known.note(rows.filter_map(|row| Some((row.id, *queues.get(&row.head.queue)?))));
+        self.queue_cache.note(rows.filter_map(|row| Some((row.id, *queues.get(&row.head.queue)?))));
     }
 
     /// Finds the queues of the tasks that are changed. A task's queue never changes, so nothing has to be locked for it.
     async fn find_changed(&self, parts: &mut [Part<'_>], queues: &Queues) -> Result<(), StoreError> {
-        let unknown = self.known.find(parts, queues);
+        let unknown = self.queue_cache.find(parts, queues);
         if unknown.is_empty() {
             return Ok(());
         }
@@ -279,9 +279,9 @@ impl PostgresStore {
         let mut parts: Vec<_> = commit.groups.iter().map(Part::of_group).collect();
         let queues = self.queue_numbers(queues_of(&parts)).await?;
         self.find_changed(&mut parts, &queues).await?;
-        let plan = resolve::optimistic(commit.lane, &parts, &queues)
+        let builder = resolve::optimistic(commit.lane, &parts, &queues)
             .ok_or_else(|| unexpected("not to be written optimistically"))?;
-        let write = plan.finish(Some(Fence::of(commit)));
+        let write = builder.finish(Some(Fence::of(commit)));
         let (client, driver) = self.database.open().await?;
         let failed = |error| StoreError::from(CallError::Failed(error));
         client.batch_execute("BEGIN").await.map_err(failed)?;

@@ -13,7 +13,7 @@ use crate::error::Failure;
 use crate::load::queue_key;
 use crate::requests::{Request, Size};
 use crate::store::Sqlite;
-use crate::tables::Tables;
+use crate::write_state::WriteState;
 
 /// `Documents::put`.
 struct PutDocuments(Vec<PutDocument>);
@@ -25,12 +25,12 @@ impl Request for PutDocuments {
         Size { ops: self.0.len(), bytes: self.0.iter().map(PutDocument::bytes).sum() }
     }
 
-    fn apply(&self, tables: &mut Tables<'_>) -> Result<Result<Self::Answer, StoreError>, Failure> {
+    fn apply(&self, write_state: &mut WriteState<'_>) -> Result<Result<Self::Answer, StoreError>, Failure> {
         let mut outcomes = Vec::with_capacity(self.0.len());
         for put in &self.0 {
-            let current = tables.document_version(&put.key)?;
+            let current = write_state.document_version(&put.key)?;
             outcomes.push(if current == put.expected {
-                PutOutcome::Stored { version: tables.put_document(&put.key, put.content.as_ref())? }
+                PutOutcome::Stored { version: write_state.put_document(&put.key, put.content.as_ref())? }
             } else {
                 PutOutcome::Conflict { current }
             });

@@ -21,7 +21,7 @@ mod retire;
 mod rows;
 mod signals;
 mod store;
-mod tables;
+mod write_state;
 mod writer;
 
 pub use connect::{Durability, Options};

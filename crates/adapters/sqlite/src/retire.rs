@@ -10,7 +10,7 @@ use tasklane_ports::{Expired, Retire, StoreError, TaskCursor, codec};
 use crate::error::Failure;
 use crate::load::task_id;
 use crate::requests::{Request, Size};
-use crate::tables::Tables;
+use crate::write_state::WriteState;
 
 /// Most tasks that one write retires. Each may have a body of 1 MiB, whose pages have to be passed through.
 pub(crate) const RETIRED_MAX: usize = 128;
@@ -64,14 +64,14 @@ impl Request for RetireRows {
         Size { ops: 6 * self.tasks.len(), bytes: self.tasks.len() << 12 }
     }
 
-    fn apply(&self, tables: &mut Tables<'_>) -> Result<Result<(), StoreError>, Failure> {
+    fn apply(&self, write_state: &mut WriteState<'_>) -> Result<Result<(), StoreError>, Failure> {
         for id in &self.tasks {
-            let Some(found) = tables.task(*id)?.filter(|found| found.version.status.is_final()) else {
+            let Some(found) = write_state.task(*id)?.filter(|found| found.version.status.is_final()) else {
                 continue;
             };
-            tables.strip_task(*id, found)?;
+            write_state.strip_task(*id, found)?;
             if self.forget {
-                tables.forget_task(found)?;
+                write_state.forget_task(found)?;
             }
         }
         Ok(Ok(()))
@@ -88,8 +88,8 @@ impl Request for ReleasePages {
         Size { ops: RELEASED_MAX, bytes: RELEASED_MAX << 12 }
     }
 
-    fn apply(&self, tables: &mut Tables<'_>) -> Result<Result<bool, StoreError>, Failure> {
-        Ok(Ok(tables.release_pages()?))
+    fn apply(&self, write_state: &mut WriteState<'_>) -> Result<Result<bool, StoreError>, Failure> {
+        Ok(Ok(write_state.release_pages()?))
     }
 }
 
@@ -104,13 +104,13 @@ impl Request for RemoveLogs {
         Size { ops: REMOVED_MAX, bytes: REMOVED_MAX << 12 }
     }
 
-    fn apply(&self, tables: &mut Tables<'_>) -> Result<Result<usize, StoreError>, Failure> {
+    fn apply(&self, write_state: &mut WriteState<'_>) -> Result<Result<usize, StoreError>, Failure> {
         let mut left = REMOVED_MAX;
         for (done, task) in self.0.iter().enumerate() {
             if left == 0 {
                 return Ok(Ok(done));
             }
-            let removed = tables.drop_logs(*task, left)?;
+            let removed = write_state.drop_logs(*task, left)?;
             if removed == left {
                 // There may be more of it.
                 return Ok(Ok(done));

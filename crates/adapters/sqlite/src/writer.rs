@@ -22,7 +22,7 @@ use crate::error::{Failure, Trouble, closed};
 use crate::presence::Presence;
 use crate::requests::{Request, Size};
 use crate::signals::Signals;
-use crate::tables::Tables;
+use crate::write_state::WriteState;
 
 /// Most requests that wait; further callers wait for room.
 pub(crate) const WAITING_MAX: usize = 1024;
@@ -46,7 +46,7 @@ impl Message {
 pub(crate) trait Job: Send {
     fn size(&self) -> Size;
     /// Does it and keeps the answer.
-    fn apply(&mut self, tables: &mut Tables<'_>) -> Result<(), Failure>;
+    fn apply(&mut self, write_state: &mut WriteState<'_>) -> Result<(), Failure>;
     /// Gives the answer that was kept, or the reason why there is none.
     fn settle(self: Box<Self>, end: Result<(), StoreError>);
 }
@@ -62,8 +62,8 @@ impl<R: Request> Job for Call<R> {
         self.request.size()
     }
 
-    fn apply(&mut self, tables: &mut Tables<'_>) -> Result<(), Failure> {
-        self.answer = Some(self.request.apply(tables)?);
+    fn apply(&mut self, write_state: &mut WriteState<'_>) -> Result<(), Failure> {
+        self.answer = Some(self.request.apply(write_state)?);
         Ok(())
     }
 
@@ -115,7 +115,7 @@ struct Failed {
 
 struct Writer<'c> {
     conn: &'c Connection,
-    tables: Tables<'c>,
+    write_state: WriteState<'c>,
     signals: &'c Signals,
     /// None in tests without a file.
     presence: Option<&'c Presence>,
@@ -133,15 +133,15 @@ impl Writer<'_> {
         checkpoints.watch(&mut conn).map_err(failed)?;
         options.signals.watch(&mut conn).map_err(failed)?;
         let conn = &conn;
-        let tables = Tables::new(conn).map_err(failed)?;
-        let mut writer = Writer { conn, tables, signals: &options.signals, presence: Some(presence) };
+        let write_state = WriteState::new(conn).map_err(failed)?;
+        let mut writer = Writer { conn, write_state, signals: &options.signals, presence: Some(presence) };
         let mut batch = Vec::new();
         loop {
             let closing = take_waiting(messages, &mut batch);
             if !batch.is_empty() {
                 options.signals.before_transaction(batch.len());
                 writer.write(&mut batch);
-                checkpoints.on_commit(conn, writer.tables.erased());
+                checkpoints.on_commit(conn, writer.write_state.erased());
             }
             if closing {
                 refuse_rest(messages);
@@ -176,7 +176,7 @@ impl Writer<'_> {
             Err(Trouble::Full) => presence.on_write(false),
             Err(Trouble::Lost | Trouble::Unavailable | Trouble::NotUnderstood) => {}
         }
-        if let Some(reason) = self.tables.taken() {
+        if let Some(reason) = self.write_state.taken() {
             presence.taken(reason);
         }
         presence.check().map_err(|failure| Failed { failure, outcome: Outcome::Unknown })?;
@@ -205,15 +205,15 @@ impl Writer<'_> {
 
     fn apply(&mut self, jobs: &mut [Box<dyn Job>]) -> Result<(), Failure> {
         self.conn.execute_batch("BEGIN IMMEDIATE")?;
-        self.tables.on_begin()?;
+        self.write_state.on_begin()?;
         for job in jobs {
-            job.apply(&mut self.tables)?;
+            job.apply(&mut self.write_state)?;
         }
-        self.tables.on_commit()
+        self.write_state.on_commit()
     }
 
     fn undo(&mut self) {
-        self.tables.forget();
+        self.write_state.forget();
         if !self.conn.is_autocommit() {
             // If this fails too, the connection is given up: see `run`.
             let _ = self.conn.execute_batch("ROLLBACK");
@@ -297,15 +297,15 @@ mod tests {
             Size::default()
         }
 
-        fn apply(&self, tables: &mut Tables<'_>) -> Result<Result<(), StoreError>, Failure> {
-            tables.add_command(LaneId(1), b"half of what it wanted")?;
+        fn apply(&self, write_state: &mut WriteState<'_>) -> Result<Result<(), StoreError>, Failure> {
+            write_state.add_command(LaneId(1), b"half of what it wanted")?;
             match self {
                 Self::Panics => panic!("a request that panics"),
                 Self::Unreadable => Err(StoreError::corrupt("a row that cannot be read").into()),
                 Self::Constraint => {
-                    tables.put_policy(1, 1, b"")?;
-                    tables.lane_mut(LaneId(1))?.seq.0 = 0;
-                    tables.add_command(LaneId(1), b"under a number that is taken").map(Ok)
+                    write_state.put_policy(1, 1, b"")?;
+                    write_state.lane_mut(LaneId(1))?.seq.0 = 0;
+                    write_state.add_command(LaneId(1), b"under a number that is taken").map(Ok)
                 }
             }
         }
@@ -324,8 +324,8 @@ mod tests {
         let conn = Connection::open_in_memory().unwrap();
         migrate(&conn).unwrap();
         let signals = Signals::default();
-        let tables = Tables::new(&conn).unwrap();
-        let mut writer = Writer { conn: &conn, tables, signals: &signals, presence: None };
+        let write_state = WriteState::new(&conn).unwrap();
+        let mut writer = Writer { conn: &conn, write_state, signals: &signals, presence: None };
         let post = || job(PostRows { lane: LaneId(1), commands: vec![b"command".to_vec()] });
         for fault in [Faulty::Panics, Faulty::Unreadable, Faulty::Constraint] {
             let (before, mut before_answer) = post();

@@ -150,7 +150,7 @@ impl Fence {
 
 /// All that is to be written to a lane at once.
 #[derive(Debug)]
-pub(crate) struct Plan {
+pub(crate) struct LaneWriteBuilder {
     lane: LaneId,
     columns: Columns,
     created: u64,
@@ -170,7 +170,7 @@ struct HeadRow {
     bytes: Vec<u8>,
 }
 
-impl Plan {
+impl LaneWriteBuilder {
     pub(crate) fn new(lane: LaneId) -> Self {
         Self {
             lane,
@@ -321,7 +321,7 @@ impl Plan {
     }
 
     /// Ready to be sent.
-    pub(crate) fn finish(mut self, fence: Option<Fence>) -> Write {
+    pub(crate) fn finish(mut self, fence: Option<Fence>) -> LaneWrite {
         for (queue, below) in &self.limits {
             self.columns.len_queue.integer(*queue);
             self.columns.len_below.bigint(*below);
@@ -334,7 +334,7 @@ impl Plan {
                 self.columns.count_n.bigint(*n);
             }
         }
-        Write {
+        LaneWrite {
             lane: i32::from(self.lane.0),
             epoch: fence.map(|fence| fence.epoch),
             owner: fence.map(|fence| fence.owner),
@@ -354,7 +354,7 @@ fn deadline(lane: LaneId, state: &TaskState) -> Option<keys::IndexKey> {
 
 /// A call of `write_lane`.
 #[derive(Debug)]
-pub(crate) struct Write {
+pub(crate) struct LaneWrite {
     lane: i32,
     epoch: Option<i64>,
     owner: Option<Uuid>,
@@ -365,7 +365,7 @@ pub(crate) struct Write {
     pub(crate) outcomes: Vec<GroupOutcome>,
 }
 
-impl Write {
+impl LaneWrite {
     /// How many parameters the function takes.
     pub(crate) const PARAMS: usize = 51;
 

@@ -1,4 +1,4 @@
-//! The tables as the writer sees them: prepared statements, and in memory what every transaction looks at.
+//! The state of the writer: prepared statements, and in memory what every transaction looks at.
 //!
 //! There is one writer, so what it remembers of the lanes and of the counts is what is stored. Changes of them are
 //! gathered and written once at the end of a transaction. After a rollback, or when another program has written to the
@@ -116,14 +116,14 @@ statements! {
 }
 
 /// Everything that a transaction reads and writes.
-pub(crate) struct Tables<'c> {
+pub(crate) struct WriteState<'c> {
     sql: Statements<'c>,
     data_version: i64,
-    lanes: FxHashMap<LaneId, Kept<LaneRow>>,
+    lanes: FxHashMap<LaneId, Cached<LaneRow>>,
     queues: FxHashMap<QueueKey, i64>,
-    counts: FxHashMap<i64, Kept<[u64; 8]>>,
+    counts: FxHashMap<i64, Cached<[u64; 8]>>,
     /// Tasks in flight, as they were written last: what changes next is most likely one of them.
-    in_flight: FxHashMap<TaskId, Found>,
+    in_flight: FxHashMap<TaskId, StoredTask>,
     lanes_changed: Vec<LaneId>,
     counts_changed: Vec<i64>,
     /// Under which epochs this process has claimed lanes. Never forgotten: what is stored beyond that is a stranger's.
@@ -134,7 +134,7 @@ pub(crate) struct Tables<'c> {
 }
 
 /// A row in memory.
-struct Kept<T> {
+struct Cached<T> {
     row: T,
     changed: bool,
 }
@@ -153,13 +153,13 @@ pub(crate) struct LaneRow {
 
 /// What a change must know of a task.
 #[derive(Clone, Copy)]
-pub(crate) struct Found {
+pub(crate) struct StoredTask {
     pub(crate) key: i64,
     pub(crate) queue: i64,
     pub(crate) version: Version,
 }
 
-impl<'c> Tables<'c> {
+impl<'c> WriteState<'c> {
     pub(crate) fn new(conn: &'c Connection) -> rusqlite::Result<Self> {
         Ok(Self {
             sql: Statements::new(conn)?,
@@ -189,9 +189,9 @@ impl<'c> Tables<'c> {
     /// Before `COMMIT`: writes what was gathered.
     pub(crate) fn on_commit(&mut self) -> Result<(), Failure> {
         for lane in self.lanes_changed.drain(..) {
-            let kept = self.lanes.get_mut(&lane).expect("a changed lane is remembered");
-            kept.changed = false;
-            let row = &kept.row;
+            let cached = self.lanes.get_mut(&lane).expect("a changed lane is remembered");
+            cached.changed = false;
+            let row = &cached.row;
             self.sql.put_lane.execute(params![
                 lane.0,
                 row.epoch.0.cast_signed(),
@@ -203,9 +203,9 @@ impl<'c> Tables<'c> {
             ])?;
         }
         for queue in self.counts_changed.drain(..) {
-            let kept = self.counts.get_mut(&queue).expect("changed counts are remembered");
-            kept.changed = false;
-            let [s0, s1, s2, s3, s4, s5, s6, s7] = kept.row.map(u64::cast_signed);
+            let cached = self.counts.get_mut(&queue).expect("changed counts are remembered");
+            cached.changed = false;
+            let [s0, s1, s2, s3, s4, s5, s6, s7] = cached.row.map(u64::cast_signed);
             self.sql.put_counts.execute(params![queue, s0, s1, s2, s3, s4, s5, s6, s7])?;
         }
         Ok(())
@@ -222,7 +222,7 @@ impl<'c> Tables<'c> {
     }
 
     pub(crate) fn lane(&mut self, lane: LaneId) -> Result<&LaneRow, Failure> {
-        self.kept_lane(lane).map(|kept| &kept.row)
+        self.cached_lane(lane).map(|cached| &cached.row)
     }
 
     /// This process has claimed a lane.
@@ -237,16 +237,16 @@ impl<'c> Tables<'c> {
 
     /// For changing it.
     pub(crate) fn lane_mut(&mut self, lane: LaneId) -> Result<&mut LaneRow, Failure> {
-        self.kept_lane(lane)?;
-        let kept = self.lanes.get_mut(&lane).expect("just looked at");
-        if !kept.changed {
-            kept.changed = true;
+        self.cached_lane(lane)?;
+        let cached = self.lanes.get_mut(&lane).expect("just looked at");
+        if !cached.changed {
+            cached.changed = true;
             self.lanes_changed.push(lane);
         }
-        Ok(&mut kept.row)
+        Ok(&mut cached.row)
     }
 
-    fn kept_lane(&mut self, lane: LaneId) -> Result<&mut Kept<LaneRow>, Failure> {
+    fn cached_lane(&mut self, lane: LaneId) -> Result<&mut Cached<LaneRow>, Failure> {
         use std::collections::hash_map::Entry;
         match self.lanes.entry(lane) {
             Entry::Occupied(entry) => Ok(entry.into_mut()),
@@ -273,7 +273,7 @@ impl<'c> Tables<'c> {
                     self.taken = Some(reason.clone());
                     return Err(Failure::Lost(reason));
                 }
-                Ok(entry.insert(Kept { row, changed: false }))
+                Ok(entry.insert(Cached { row, changed: false }))
             }
         }
     }
@@ -338,7 +338,7 @@ impl<'c> Tables<'c> {
 
     /// How many tasks of a queue wait.
     pub(crate) fn waiting(&mut self, queue: i64) -> Result<u64, Failure> {
-        let counts = &self.kept_counts(queue)?.row;
+        let counts = &self.cached_counts(queue)?.row;
         Ok(Status::ALL.iter().filter(|s| s.is_waiting()).map(|s| counts[usize::from(s.code())]).sum())
     }
 
@@ -347,35 +347,35 @@ impl<'c> Tables<'c> {
         if from == to {
             return Ok(());
         }
-        let kept = self.kept_counts(queue)?;
+        let cached = self.cached_counts(queue)?;
         if let Some(from) = from {
             // A count that is off must not stop the store: it would not start again either.
-            let count = &mut kept.row[usize::from(from.code())];
+            let count = &mut cached.row[usize::from(from.code())];
             *count = count.saturating_sub(1);
         }
         if let Some(to) = to {
-            kept.row[usize::from(to.code())] += 1;
+            cached.row[usize::from(to.code())] += 1;
         }
-        if !kept.changed {
-            kept.changed = true;
+        if !cached.changed {
+            cached.changed = true;
             self.counts_changed.push(queue);
         }
         Ok(())
     }
 
-    fn kept_counts(&mut self, queue: i64) -> Result<&mut Kept<[u64; 8]>, Failure> {
+    fn cached_counts(&mut self, queue: i64) -> Result<&mut Cached<[u64; 8]>, Failure> {
         use std::collections::hash_map::Entry;
         match self.counts.entry(queue) {
             Entry::Occupied(entry) => Ok(entry.into_mut()),
             Entry::Vacant(entry) => {
                 let row = self.sql.counts.query_row([queue], counts_of).optional()?;
-                Ok(entry.insert(Kept { row: row.unwrap_or_default(), changed: false }))
+                Ok(entry.insert(Cached { row: row.unwrap_or_default(), changed: false }))
             }
         }
     }
 
     /// Remembers a task as it is written, if it is in flight.
-    fn remember(&mut self, id: TaskId, found: Found) {
+    fn remember(&mut self, id: TaskId, found: StoredTask) {
         if !found.version.status.is_in_flight() {
             self.in_flight.remove(&id);
         } else if self.in_flight.len() < TASKS_REMEMBERED || self.in_flight.contains_key(&id) {
@@ -383,7 +383,7 @@ impl<'c> Tables<'c> {
         }
     }
 
-    pub(crate) fn task(&mut self, id: TaskId) -> Result<Option<Found>, Failure> {
+    pub(crate) fn task(&mut self, id: TaskId) -> Result<Option<StoredTask>, Failure> {
         if let Some(found) = self.in_flight.get(&id) {
             return Ok(Some(*found));
         }
@@ -392,7 +392,7 @@ impl<'c> Tables<'c> {
         });
         let Some((key, queue, status, attempt)) = found.optional()? else { return Ok(None) };
         let version = Version { status: status_of(id, status)?, attempt: AttemptNo(attempt) };
-        Ok(Some(Found { key, queue, version }))
+        Ok(Some(StoredTask { key, queue, version }))
     }
 
     pub(crate) fn fingerprint(&mut self, key: i64) -> Result<Fingerprint, Failure> {
@@ -422,7 +422,7 @@ impl<'c> Tables<'c> {
         lane: LaneId,
         task: &NewRow,
         state: &StateRow,
-    ) -> Result<Option<Found>, Failure> {
+    ) -> Result<Option<StoredTask>, Failure> {
         let seq = self.lane(lane)?.seq.next();
         let key = keys::row_key(lane, seq);
         let queue = self.queue(&task.queue)?;
@@ -463,7 +463,7 @@ impl<'c> Tables<'c> {
         }
         self.count(queue, None, Some(state.version.status))?;
         self.lane_mut(lane)?.seq = seq;
-        let found = Found { key, queue, version: state.version };
+        let found = StoredTask { key, queue, version: state.version };
         self.remember(task.id, found);
         Ok(Some(found))
     }
@@ -473,7 +473,7 @@ impl<'c> Tables<'c> {
         &mut self,
         lane: LaneId,
         id: TaskId,
-        found: Found,
+        found: StoredTask,
         state: &StateRow,
     ) -> Result<(), Failure> {
         let (key, from, to) = (found.key, found.version.status, state.version);
@@ -496,7 +496,7 @@ impl<'c> Tables<'c> {
                 expiry.as_deref(),
             ])?;
         }
-        self.remember(id, Found { version: to, ..found });
+        self.remember(id, StoredTask { version: to, ..found });
         self.count(found.queue, Some(from), Some(to.status))
     }
 
@@ -511,7 +511,7 @@ impl<'c> Tables<'c> {
     }
 
     /// Takes a task's data, and what was found by it.
-    pub(crate) fn strip_task(&mut self, id: TaskId, found: Found) -> Result<(), Failure> {
+    pub(crate) fn strip_task(&mut self, id: TaskId, found: StoredTask) -> Result<(), Failure> {
         let key = found.key;
         self.erased = true;
         let body = self.sql.body.query_row([key], |row| row.get::<_, Vec<u8>>(0)).optional()?;
@@ -532,7 +532,7 @@ impl<'c> Tables<'c> {
     }
 
     /// Removes a task that was stripped.
-    pub(crate) fn forget_task(&mut self, found: Found) -> Result<(), Failure> {
+    pub(crate) fn forget_task(&mut self, found: StoredTask) -> Result<(), Failure> {
         self.sql.drop_unique.execute([found.key])?;
         self.sql.drop_spec.execute([found.key])?;
         self.sql.drop_task.execute([found.key])?;
@@ -596,7 +596,8 @@ impl<'c> Tables<'c> {
         std::mem::take(&mut self.erased)
     }
 
-    /// Gives some free pages back to the disk, unless they are few and soon needed again. Answers whether more are left.
+    /// Gives some free pages back to the disk, unless they are few and soon needed again. Answers whether more are
+    /// left.
     pub(crate) fn release_pages(&mut self) -> Result<bool, Failure> {
         let free = self.free_pages()?;
         let all: i64 = self.sql.pages.query_row([], |row| row.get(0))?;
@@ -668,16 +669,16 @@ mod tests {
     fn a_task_in_flight_is_forgotten_with_the_transaction_that_wrote_it() {
         let conn = Connection::open_in_memory().unwrap();
         migrate(&conn).unwrap();
-        let mut tables = Tables::new(&conn).unwrap();
+        let mut write_state = WriteState::new(&conn).unwrap();
         let task = task(1).build();
         let (_, assigned) = advance(&task.state(), &[Status::Scheduled], task.created_at);
         conn.execute_batch("BEGIN IMMEDIATE").unwrap();
-        tables.on_begin().unwrap();
+        write_state.on_begin().unwrap();
         let row = NewRow::of(&task, &mut Heads::default());
-        assert!(tables.add_task(LANE, &row, &StateRow::of(&assigned)).unwrap().is_some());
-        assert!(tables.task(task.id).unwrap().is_some());
+        assert!(write_state.add_task(LANE, &row, &StateRow::of(&assigned)).unwrap().is_some());
+        assert!(write_state.task(task.id).unwrap().is_some());
         conn.execute_batch("ROLLBACK").unwrap();
-        tables.forget();
-        assert!(tables.task(task.id).unwrap().is_none());
+        write_state.forget();
+        assert!(write_state.task(task.id).unwrap().is_none());
     }
 }
