@@ -220,7 +220,7 @@ impl Bench {
                         self.finished += events.iter().filter(|event| event.status.is_final()).count() as u64;
                     }
                     Effect::Submitted { .. }
-                    | Effect::Deaf { .. }
+                    | Effect::NotReceiving { .. }
                     | Effect::Revoke { .. }
                     | Effect::Ended(_)
                     | Effect::Reload => {}

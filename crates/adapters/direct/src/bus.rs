@@ -12,9 +12,9 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::connect::{self, DirectOptions, MESSAGE_BYTES_MAX};
-use crate::ears::EarBounds;
 use crate::endpoint::Endpoint;
-use crate::exchange::{Bounds, Connected, DirectCounters, Exchange, OpenEar, lock};
+use crate::exchange::{Bounds, Connected, DirectCounters, Exchange, OpenSubscription, lock};
+use crate::subscription::SubscriptionBounds;
 
 /// Carries messages between members. Clones are the same bus; it ends with the last of them, or when it is closed.
 #[derive(Clone, Debug)]
@@ -38,7 +38,7 @@ impl DirectBus {
         let exchange = Arc::new(Exchange::new(Bounds {
             message_bytes_max: options.message_bytes_max,
             peer_bytes_max: options.peer_bytes_max,
-            ear: EarBounds {
+            subscription: SubscriptionBounds {
                 parts: options.waiting_max,
                 bytes: options.waiting_bytes_max,
                 at_once: options.receive_max,
@@ -141,13 +141,13 @@ impl Bus for DirectBus {
     }
 
     async fn subscribe(&self, address: Address) -> Result<Box<dyn Subscription>, BusError> {
-        let ear = Arc::clone(&self.0.exchange).subscribe(address).await?;
-        Ok(Box::new(DirectSubscription(ear)))
+        let subscription = Arc::clone(&self.0.exchange).subscribe(address).await?;
+        Ok(Box::new(DirectSubscription(subscription)))
     }
 }
 
 #[derive(Debug)]
-struct DirectSubscription(OpenEar);
+struct DirectSubscription(OpenSubscription);
 
 #[async_trait]
 impl Subscription for DirectSubscription {

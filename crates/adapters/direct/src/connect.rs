@@ -357,7 +357,7 @@ mod tests {
         use tasklane_ports::{Bus as _, codec};
 
         let (server, endpoint) = server().await;
-        let mut ear = server.subscribe(Address::Events).await.unwrap();
+        let mut subscription = server.subscribe(Address::Events).await.unwrap();
         let hint = Message::Hint { lane: LaneId(1) };
         let events = Some(to_wire(Address::Events));
         let unknown = wire::Address { to: None };
@@ -380,7 +380,7 @@ mod tests {
         };
         let frames = futures::stream::iter([frame]).chain(futures::stream::pending());
         let mut answers = call(&endpoint, Some(&endpoint.secret().bearer()), frames).await.unwrap();
-        assert_eq!(ear.receive().await, Some(vec![hint.clone()]));
+        assert_eq!(subscription.receive().await, Some(vec![hint.clone()]));
         assert_eq!(server.counters().unreadable, 2);
         let mut heard = 0;
         while heard == 0 {

@@ -15,9 +15,9 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::ears::{Ear, EarBounds};
 use crate::frame::{self, MemberId};
 use crate::link::{Link, NewLink, Parcel};
+use crate::subscription::{SubscriptionBounds, SubscriptionQueue};
 use crate::wire;
 
 /// What was lost on the way, since the start.
@@ -45,7 +45,7 @@ pub struct Connected {
 pub(crate) struct Bounds {
     pub(crate) message_bytes_max: usize,
     pub(crate) peer_bytes_max: usize,
-    pub(crate) ear: EarBounds,
+    pub(crate) subscription: SubscriptionBounds,
     /// How long a subscription waits for peers to hear of it.
     pub(crate) announce_timeout: Duration,
 }
@@ -69,7 +69,7 @@ pub(crate) struct Exchange {
 
 #[derive(Debug, Default)]
 struct State {
-    ears: BTreeMap<Address, Vec<Arc<Ear>>>,
+    subscriptions: BTreeMap<Address, Vec<Arc<SubscriptionQueue>>>,
     /// By their number.
     links: BTreeMap<u64, Member>,
     next_number: u64,
@@ -124,12 +124,12 @@ impl Exchange {
         if let Some(size) = messages.iter().map(Message::bytes).find(|size| *size > max) {
             return Err(BusError::TooLarge { size, max });
         }
-        let (ears, links) = {
+        let (subscriptions, links) = {
             let state = lock(&self.state);
             if state.closed {
                 return Err(BusError::Closed);
             }
-            (state.ears.get(&address).cloned().unwrap_or_default(), state.links_to(address))
+            (state.subscriptions.get(&address).cloned().unwrap_or_default(), state.links_to(address))
         };
         if messages.is_empty() {
             return Ok(());
@@ -141,34 +141,39 @@ impl Exchange {
                 }
             }
         }
-        deliver(&ears, messages);
+        deliver(&subscriptions, messages);
         Ok(())
     }
 
     /// Whether anybody listens, here or elsewhere.
     pub(crate) fn is_heard(&self, address: Address) -> bool {
         let state = lock(&self.state);
-        state.ears.contains_key(&address) || !state.links_to(address).is_empty()
+        state.subscriptions.contains_key(&address) || !state.links_to(address).is_empty()
     }
 
-    /// Opens an ear. The peers that can be talked to have heard of it when this returns, or were given the time.
-    pub(crate) async fn subscribe(self: Arc<Self>, address: Address) -> Result<OpenEar, BusError> {
+    /// Opens a subscription. The peers that can be talked to have heard of it when this returns, or were given the
+    /// time.
+    pub(crate) async fn subscribe(self: Arc<Self>, address: Address) -> Result<OpenSubscription, BusError> {
         let (open, to_hear) = {
             let mut state = lock(&self.state);
             if state.closed {
                 return Err(BusError::Closed);
             }
-            let ear = Arc::new(Ear::new(address, self.bounds.ear, Arc::clone(&self.dropped_by_subscribers)));
-            let ears = state.ears.entry(address).or_default();
-            ears.push(Arc::clone(&ear));
-            let is_first = ears.len() == 1;
+            let subscription = Arc::new(SubscriptionQueue::new(
+                address,
+                self.bounds.subscription,
+                Arc::clone(&self.dropped_by_subscribers),
+            ));
+            let subscriptions = state.subscriptions.entry(address).or_default();
+            subscriptions.push(Arc::clone(&subscription));
+            let is_first = subscriptions.len() == 1;
             let tell = |member: &Member| {
                 let link = Arc::clone(&member.link);
                 let version = if is_first { link.change(address, true) } else { link.version() };
                 (link, version)
             };
             let told: Vec<_> = state.links.values().map(tell).collect();
-            (OpenEar { exchange: Arc::clone(&self), ear }, told)
+            (OpenSubscription { exchange: Arc::clone(&self), subscription }, told)
         };
         let deadline = Instant::now() + self.bounds.announce_timeout;
         for (link, version) in to_hear.into_iter().filter(|(link, _)| link.is_prompt()) {
@@ -177,14 +182,14 @@ impl Exchange {
         Ok(open)
     }
 
-    fn unsubscribe(&self, ear: &Arc<Ear>) {
+    fn unsubscribe(&self, subscription: &Arc<SubscriptionQueue>) {
         let mut state = lock(&self.state);
-        let Some(ears) = state.ears.get_mut(&ear.address) else { return };
-        ears.retain(|other| !Arc::ptr_eq(other, ear));
-        if ears.is_empty() {
-            state.ears.remove(&ear.address);
+        let Some(subscriptions) = state.subscriptions.get_mut(&subscription.address) else { return };
+        subscriptions.retain(|other| !Arc::ptr_eq(other, subscription));
+        if subscriptions.is_empty() {
+            state.subscriptions.remove(&subscription.address);
             for member in state.links.values() {
-                member.link.change(ear.address, false);
+                member.link.change(subscription.address, false);
             }
         }
     }
@@ -203,7 +208,7 @@ impl Exchange {
             closed: self.closed.child_token(),
             dropped: Arc::clone(&self.dropped_by_peers),
         };
-        let link = Arc::new(Link::new(new, state.ears.keys().copied()));
+        let link = Arc::new(Link::new(new, state.subscriptions.keys().copied()));
         state.links.insert(link.number, Member { link: Arc::clone(&link), listens: BTreeSet::new() });
         Some(link)
     }
@@ -263,13 +268,13 @@ impl Exchange {
 
     fn on_parcel(&self, parcel: &wire::Parcel) {
         let Some(address) = parcel.address.as_ref().and_then(frame::from_wire) else { return };
-        let ears = lock(&self.state).ears.get(&address).cloned().unwrap_or_default();
+        let subscriptions = lock(&self.state).subscriptions.get(&address).cloned().unwrap_or_default();
         // Whoever listened may be gone by now.
-        if ears.is_empty() {
+        if subscriptions.is_empty() {
             return;
         }
         match frame::decode(&parcel.messages) {
-            Ok(messages) => deliver(&ears, messages),
+            Ok(messages) => deliver(&subscriptions, messages),
             Err(error) => {
                 self.unreadable.fetch_add(1, Ordering::Relaxed);
                 tracing::debug!(?address, %error, "messages cannot be read");
@@ -369,35 +374,35 @@ impl State {
 
     fn close_ears(&mut self) {
         self.closed = true;
-        for ear in std::mem::take(&mut self.ears).into_values().flatten() {
-            ear.close();
+        for subscription in std::mem::take(&mut self.subscriptions).into_values().flatten() {
+            subscription.close();
         }
     }
 }
 
 /// A subscription of this process. Closed by dropping it.
 #[derive(Debug)]
-pub(crate) struct OpenEar {
+pub(crate) struct OpenSubscription {
     exchange: Arc<Exchange>,
-    ear: Arc<Ear>,
+    subscription: Arc<SubscriptionQueue>,
 }
 
-impl OpenEar {
+impl OpenSubscription {
     pub(crate) async fn receive(&self) -> Option<Vec<Message>> {
-        self.ear.receive().await
+        self.subscription.receive().await
     }
 }
 
-impl Drop for OpenEar {
+impl Drop for OpenSubscription {
     fn drop(&mut self) {
-        self.exchange.unsubscribe(&self.ear);
+        self.exchange.unsubscribe(&self.subscription);
     }
 }
 
-fn deliver(ears: &[Arc<Ear>], messages: Vec<Message>) {
-    if let Some((last, others)) = ears.split_last() {
-        for ear in others {
-            ear.put(messages.clone());
+fn deliver(subscriptions: &[Arc<SubscriptionQueue>], messages: Vec<Message>) {
+    if let Some((last, others)) = subscriptions.split_last() {
+        for subscription in others {
+            subscription.put(messages.clone());
         }
         last.put(messages);
     }

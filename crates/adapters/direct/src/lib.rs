@@ -3,11 +3,11 @@
 
 mod bus;
 mod connect;
-mod ears;
 mod endpoint;
 mod exchange;
 mod frame;
 mod link;
+mod subscription;
 #[allow(
     clippy::all,
     clippy::pedantic,

@@ -1,8 +1,8 @@
 //! One connection to a peer, whoever dialled: what waits to be said over it, and how far the peer has heard.
 //!
 //! What waits is bounded. Parcels are dropped, the oldest first, when a peer is too slow. What this member listens to
-//! is not a queue but the difference between what is so and what was said: however long a peer is deaf, it does not
-//! grow beyond the addresses themselves, and none of it is ever dropped.
+//! is not a queue but the difference between what is so and what was said: however long a peer does not receive, it
+//! does not grow beyond the addresses themselves, and none of it is ever dropped.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::pin::Pin;

@@ -38,7 +38,7 @@ pub(crate) struct Told {
     /// What a trial waits for, and who is told that it came.
     trial: Mutex<Option<(String, oneshot::Sender<()>)>>,
     /// The last trial was in vain.
-    deaf: AtomicBool,
+    not_listening: AtomicBool,
 }
 
 impl Told {
@@ -46,7 +46,7 @@ impl Told {
         let sentence = "notifications of PostgreSQL are not heard, as behind a pooler in transaction mode: changes of \
                         members and grants are noticed up to a second later; give the coordinator a URL that leads to \
                         the server itself";
-        self.deaf.load(Ordering::Acquire).then(|| sentence.to_owned())
+        self.not_listening.load(Ordering::Acquire).then(|| sentence.to_owned())
     }
 
     fn hear(&self, payload: &str) {
@@ -92,14 +92,14 @@ async fn run(calls: Arc<Calls>, channel: String, told: Arc<Told>) {
     loop {
         let pause = match listen(&calls, &channel, &told).await {
             Ok(Some(connection)) => {
-                told.deaf.store(false, Ordering::Release);
+                told.not_listening.store(false, Ordering::Release);
                 // Before, something may have been missed.
                 told.changed.notify_one();
                 until_lost(&calls, connection).await;
                 AGAIN_AFTER
             }
             Ok(None) => {
-                if !told.deaf.swap(true, Ordering::AcqRel) {
+                if !told.not_listening.swap(true, Ordering::AcqRel) {
                     tracing::warn!("{}", told.warning().unwrap_or_default());
                 }
                 TRY_AGAIN_AFTER

@@ -41,8 +41,8 @@ struct Inner {
     prefix: String,
     subscriber: Subscriber,
     publisher: Publisher,
-    /// Open ears, to be told of the end.
-    ears: Mutex<Vec<std::sync::Weak<Ear>>>,
+    /// Open subscriptions, to be told of the end.
+    subscriptions: Mutex<Vec<std::sync::Weak<SubscriptionQueue>>>,
     closed: AtomicBool,
 }
 
@@ -56,7 +56,7 @@ impl RedisBus {
             prefix,
             subscriber: Subscriber::new(Arc::clone(&server)),
             publisher: Publisher::start(server),
-            ears: Mutex::default(),
+            subscriptions: Mutex::default(),
             closed: AtomicBool::new(false),
         })))
     }
@@ -65,9 +65,11 @@ impl RedisBus {
     pub fn close(&self) {
         self.0.closed.store(true, Ordering::Release);
         self.0.publisher.close();
-        for ear in lock(&self.0.ears).drain(..).filter_map(|ear| ear.upgrade()) {
-            ear.closed.store(true, Ordering::Release);
-            ear.woken.notify_one();
+        for subscription in
+            lock(&self.0.subscriptions).drain(..).filter_map(|subscription| subscription.upgrade())
+        {
+            subscription.closed.store(true, Ordering::Release);
+            subscription.woken.notify_one();
         }
     }
 }
@@ -131,19 +133,19 @@ impl Bus for RedisBus {
         if self.0.closed.load(Ordering::Acquire) {
             return Err(BusError::Closed);
         }
-        let ear = Arc::new(Ear::default());
+        let subscription = Arc::new(SubscriptionQueue::default());
         {
-            let mut ears = lock(&self.0.ears);
-            ears.retain(|ear| ear.strong_count() > 0);
-            ears.push(Arc::downgrade(&ear));
+            let mut subscriptions = lock(&self.0.subscriptions);
+            subscriptions.retain(|subscription| subscription.strong_count() > 0);
+            subscriptions.push(Arc::downgrade(&subscription));
         }
         let (channel, slot) = self.0.channel(address);
-        let listener: Arc<dyn Listener> = Arc::clone(&ear) as _;
+        let listener: Arc<dyn Listener> = Arc::clone(&subscription) as _;
         let (listening, confirmed) = self.0.subscriber.listen(&channel, slot, listener);
         match confirmed.await {
             Ok(Ok(())) => Ok(Box::new(RedisSubscription {
                 address,
-                ear,
+                subscription,
                 decoded: VecDeque::new(),
                 _listening: listening,
             })),
@@ -155,7 +157,7 @@ impl Bus for RedisBus {
 
 /// What one subscription has not yet received.
 #[derive(Debug, Default)]
-struct Ear {
+struct SubscriptionQueue {
     waiting: Mutex<Waiting>,
     /// Set once; together with `woken` it ends a `receive`.
     closed: AtomicBool,
@@ -188,7 +190,7 @@ impl Waiting {
     }
 }
 
-impl Listener for Ear {
+impl Listener for SubscriptionQueue {
     fn hear(&self, payload: &Arc<Vec<u8>>) {
         lock(&self.waiting).put(Arc::clone(payload));
         self.woken.notify_one();
@@ -199,7 +201,7 @@ impl Listener for Ear {
 
 struct RedisSubscription {
     address: Address,
-    ear: Arc<Ear>,
+    subscription: Arc<SubscriptionQueue>,
     /// Of a payload with more messages than one `receive` gives.
     decoded: VecDeque<Message>,
     _listening: Listening,
@@ -216,7 +218,7 @@ impl Subscription for RedisSubscription {
     async fn receive(&mut self) -> Option<Vec<Message>> {
         loop {
             while self.decoded.len() < RECEIVE_MAX
-                && let Some(payload) = lock(&self.ear.waiting).take()
+                && let Some(payload) = lock(&self.subscription.waiting).take()
             {
                 for message in payload::messages(&payload) {
                     put(&mut self.decoded, message);
@@ -226,10 +228,10 @@ impl Subscription for RedisSubscription {
                 let taken = self.decoded.len().min(RECEIVE_MAX);
                 return Some(self.decoded.drain(..taken).collect());
             }
-            if self.ear.closed.load(Ordering::Acquire) {
+            if self.subscription.closed.load(Ordering::Acquire) {
                 return None;
             }
-            self.ear.woken.notified().await;
+            self.subscription.woken.notified().await;
         }
     }
 }

@@ -252,8 +252,8 @@ fn without_the_right_to_listen_changes_are_found_by_looking() {
         let server = RedisServer::start()?;
         let options = short_timeouts();
         let here = connect(&server.url(), &options).await;
-        server.command(&["ACL", "SETUSER", "deaf", "on", ">p", "~*", "+@all", "resetchannels"]);
-        let url = format!("redis://deaf:p@127.0.0.1:{}", server.port());
+        server.command(&["ACL", "SETUSER", "unnotified", "on", ">p", "~*", "+@all", "resetchannels"]);
+        let url = format!("redis://unnotified:p@127.0.0.1:{}", server.port());
         let there = connect(&url, &options).await;
         let mut watch = there.watch().await.unwrap();
         watch.next().await.unwrap();

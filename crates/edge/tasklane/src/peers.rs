@@ -55,8 +55,8 @@ pub(crate) async fn keep_worker(bus: DirectBus, coordinator: Arc<dyn Coordinator
                 continue;
             }
         }
-        let Ok(mut ear) = bus.subscribe(Address::Servers).await else { return };
-        while let Ok(heard) = tokio::time::timeout(LOOK_AFTER, ear.receive()).await {
+        let Ok(mut subscription) = bus.subscribe(Address::Servers).await else { return };
+        while let Ok(heard) = tokio::time::timeout(LOOK_AFTER, subscription.receive()).await {
             let Some(heard) = heard else { return };
             let told = heard.into_iter().rev().find_map(|message| match message {
                 Message::Servers(servers) => Some(servers),

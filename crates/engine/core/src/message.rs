@@ -33,8 +33,9 @@ pub enum Message {
     Control(Control),
     /// To workers: where the buses of all servers are.
     Servers(Vec<String>),
-    /// To whoever follows statistics: this worker session speaks and does not hear.
-    Deaf {
+    /// To whoever follows statistics: this worker session sends and does not receive.
+    #[serde(rename = "Deaf")]
+    NotReceiving {
         /// Which one.
         session: SessionId,
     },
@@ -59,7 +60,7 @@ impl Message {
             Self::Hint { .. }
             | Self::Policy { .. }
             | Self::Stats(_)
-            | Self::Deaf { .. }
+            | Self::NotReceiving { .. }
             | Self::Control(_)
             | Self::Servers(_) => 1,
         }
@@ -103,7 +104,7 @@ impl Message {
             Self::Hint { .. }
             | Self::Policy { .. }
             | Self::Stats(_)
-            | Self::Deaf { .. }
+            | Self::NotReceiving { .. }
             | Self::Control(_) => 0,
         }
     }

@@ -349,7 +349,7 @@ mod tests {
         revision: u64,
         numbers: BTreeMap<SessionId, u64>,
         failing: bool,
-        deaf: bool,
+        notices_lost: bool,
         calls: u32,
     }
 
@@ -367,7 +367,7 @@ mod tests {
             let mut state = self.state.lock().unwrap();
             change(&mut state);
             state.revision += 1;
-            if !state.deaf {
+            if !state.notices_lost {
                 self.told.notify_one();
             }
         }
@@ -469,7 +469,7 @@ mod tests {
         let mut first = watcher.watch().await.unwrap();
         assert_eq!(next(&mut first).await, View::default());
         // Nobody has told the task of this one yet.
-        memory.set(|state| state.deaf = true);
+        memory.set(|state| state.notices_lost = true);
         let session = memory.open(1);
         let mut second = watcher.watch().await.unwrap();
         assert!(next(&mut second).await.members.contains_key(&session));
@@ -544,7 +544,7 @@ mod tests {
         let (memory, watcher) = watcher();
         let mut watch = watcher.watch().await.unwrap();
         next(&mut watch).await;
-        memory.set(|state| state.deaf = true);
+        memory.set(|state| state.notices_lost = true);
         let session = memory.open(1);
         assert!(next(&mut watch).await.members.contains_key(&session));
     }
@@ -557,7 +557,7 @@ mod tests {
         let mut watch = watcher.watch().await.unwrap();
         assert_eq!(next(&mut watch).await.revision, 2);
         // To an older revision, …
-        memory.set(|state| *state = TableState { deaf: true, ..TableState::default() });
+        memory.set(|state| *state = TableState { notices_lost: true, ..TableState::default() });
         let view = next(&mut watch).await;
         assert!(view.members.is_empty() && view.revision > 2, "{view:?}");
         // … and to the same one with something else in it.

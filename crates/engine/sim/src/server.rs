@@ -369,7 +369,7 @@ impl World {
                     }
                 }
                 Effect::Revoke { session } => self.call_coordinator(CoordinatorCall::Revoke { session }),
-                Effect::Deaf { .. } => self.report.path("worker_deaf"),
+                Effect::NotReceiving { .. } => self.report.path("worker_not_receiving"),
                 Effect::Changed(_) => {}
                 Effect::Ended(tasks) => self.look_at_ends(index, lane, tasks),
                 Effect::Parked { failures } => {

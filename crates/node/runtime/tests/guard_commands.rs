@@ -174,9 +174,10 @@ async fn stop_asks_first_and_kills_what_does_not_listen() {
 #[tokio::test]
 async fn terminate_alone_does_not_kill() {
     let guard = guard().await;
-    let deaf = "trap 'echo told' TERM; echo up; until read x; do :; done; echo $x";
+    let ignores_term = "trap 'echo told' TERM; echo up; until read x; do :; done; echo $x";
     let (input, output) = pipe().unwrap();
-    let mut child = guard.spawn(SpawnRequest { stdin: Stdin::File(input), ..script(deaf) }).await.unwrap();
+    let mut child =
+        guard.spawn(SpawnRequest { stdin: Stdin::File(input), ..script(ignores_term) }).await.unwrap();
     assert_eq!(line(&mut child).await, "up");
     child.tree.terminate();
     assert_eq!(line(&mut child).await, "told");

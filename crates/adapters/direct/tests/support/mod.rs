@@ -84,10 +84,10 @@ pub(crate) fn to_lane(lane: u16) -> Address {
 }
 
 /// All that comes until `last` does.
-pub(crate) async fn receive_until(ear: &mut Box<dyn Subscription>, last: &Message) -> Vec<Message> {
+pub(crate) async fn receive_until(subscription: &mut Box<dyn Subscription>, last: &Message) -> Vec<Message> {
     let mut came = Vec::new();
     while !came.contains(last) {
-        let received = tokio::time::timeout(PATIENCE, ear.receive()).await;
+        let received = tokio::time::timeout(PATIENCE, subscription.receive()).await;
         came.extend(received.unwrap_or_else(|_| panic!("only {came:?}")).expect("the bus is open"));
     }
     came
@@ -97,14 +97,14 @@ pub(crate) async fn receive_until(ear: &mut Box<dyn Subscription>, last: &Messag
 pub(crate) async fn get_through(
     from: &DirectBus,
     address: Address,
-    ear: &mut Box<dyn Subscription>,
+    subscription: &mut Box<dyn Subscription>,
     message: &Message,
 ) {
     let trying = async {
         loop {
             from.publish(address, vec![message.clone()]).await.unwrap();
             let patience = Duration::from_millis(100);
-            if let Ok(received) = tokio::time::timeout(patience, ear.receive()).await
+            if let Ok(received) = tokio::time::timeout(patience, subscription.receive()).await
                 && received.expect("the bus is open").contains(message)
             {
                 break;

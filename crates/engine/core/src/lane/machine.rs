@@ -224,8 +224,8 @@ pub struct Lane {
     pub(super) changed: Vec<TaskEvent>,
     /// Watched tasks whose end is durable.
     pub(super) ended: Vec<TaskId>,
-    /// Sessions that do not hear, told at the end of the step.
-    pub(super) deaf: Vec<SessionId>,
+    /// Sessions that do not receive, reported at the end of the step.
+    pub(super) not_receiving: Vec<SessionId>,
     /// Sessions to revoke at the end of the step.
     pub(super) revocations: Vec<SessionId>,
     /// Classes with ready lines and no worker with room: their workers are told.
@@ -323,7 +323,7 @@ impl Lane {
             inbox_known: BTreeSet::new(),
             changed: Vec::new(),
             ended: Vec::new(),
-            deaf: Vec::new(),
+            not_receiving: Vec::new(),
             revocations: Vec::new(),
             starved: BTreeSet::new(),
         }
@@ -402,7 +402,7 @@ impl Lane {
             let session = worker.session;
             effects.push(Effect::Send(OwnerBatch { lane: self.lane, epoch: self.epoch, session, messages }));
         }
-        effects.extend(self.deaf.drain(..).map(|session| Effect::Deaf { session }));
+        effects.extend(self.not_receiving.drain(..).map(|session| Effect::NotReceiving { session }));
         effects.extend(self.revocations.drain(..).map(|session| Effect::Revoke { session }));
         if !self.changed.is_empty() {
             effects.push(Effect::Changed(std::mem::take(&mut self.changed)));

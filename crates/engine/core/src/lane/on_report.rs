@@ -422,7 +422,7 @@ impl Lane {
             let state = held.remove(&self.entries[handle].attempt());
             self.compare(worker, handle, state, heartbeat.epoch);
         }
-        self.judge_hearing(worker, heartbeat.epoch);
+        self.note_receiving(worker, heartbeat.epoch);
         // What is left is none of this lane's attempts. One that waits or runs there must end.
         for (attempt, state) in held {
             let known = self.by_id.get(&attempt.task).map(|&handle| &self.entries[handle]);
@@ -451,23 +451,23 @@ impl Lane {
         self.choose_again_for(worker);
     }
 
-    /// A worker whose heartbeats come, and that knows neither of this owner nor of what it was sent, is deaf.
-    fn judge_hearing(&mut self, worker: Handle, epoch: Epoch) {
+    /// A worker whose heartbeats come, and that knows neither of this owner nor of what it was sent, does not receive.
+    fn note_receiving(&mut self, worker: Handle, epoch: Epoch) {
         let max = self.options.beats_missing_max;
         let is_missing = |&entry: &Handle| {
             self.entries[entry].flight.as_ref().is_some_and(|flight| flight.beats_missing > max)
         };
         let misses_some = self.workers[worker].holds.iter().any(is_missing);
         let w = &mut self.workers[worker];
-        w.unheard = if epoch < self.epoch { w.unheard.saturating_add(1) } else { 0 };
-        let deaf = misses_some || w.unheard > max;
-        let was_deaf = std::mem::replace(&mut w.deaf, deaf);
-        if deaf {
+        w.beats_of_old_epoch = if epoch < self.epoch { w.beats_of_old_epoch.saturating_add(1) } else { 0 };
+        let not_receiving = misses_some || w.beats_of_old_epoch > max;
+        let was_not_receiving = std::mem::replace(&mut w.not_receiving, not_receiving);
+        if not_receiving {
             let session = w.session;
-            self.deaf.push(session);
+            self.not_receiving.push(session);
         }
-        if deaf != was_deaf {
-            self.counters.worker_deaf += u64::from(deaf);
+        if not_receiving != was_not_receiving {
+            self.counters.worker_not_receiving += u64::from(not_receiving);
             self.reserve_worker(worker);
         }
     }

@@ -109,9 +109,9 @@ pub(super) struct Worker {
     /// It gave something back: nothing new before its next heartbeat.
     pub(super) cooling: bool,
     /// Heartbeats in a row by which it has heard nothing from this owner.
-    pub(super) unheard: u8,
-    /// It speaks and does not hear: nothing new until it does.
-    pub(super) deaf: bool,
+    pub(super) beats_of_old_epoch: u8,
+    /// It sends and does not receive: nothing new until it does.
+    pub(super) not_receiving: bool,
     /// It does not do what it is asked to, and is to end.
     pub(super) revoked: bool,
     /// Number of its last heartbeat.
@@ -140,8 +140,8 @@ impl Worker {
             answer_by: None,
             slow: false,
             cooling: false,
-            unheard: 0,
-            deaf: false,
+            beats_of_old_epoch: 0,
+            not_receiving: false,
             revoked: false,
             beat: 0,
             unsent: VecDeque::new(),
@@ -163,7 +163,7 @@ impl Worker {
     /// May be given tasks at all.
     pub(super) fn takes_work(&self) -> bool {
         let offers = |d: &WorkerDescriptor| !d.draining && d.pause_reason.is_none();
-        self.descriptor.as_ref().is_some_and(offers) && !self.revoked && !self.deaf
+        self.descriptor.as_ref().is_some_and(offers) && !self.revoked && !self.not_receiving
     }
 
     /// Can be given a task as soon as it has room.

@@ -96,8 +96,8 @@ pub enum Effect {
         /// Task by task.
         outcomes: Option<Vec<lane::Item>>,
     },
-    /// This session speaks and does not hear. Told with every heartbeat while it is so.
-    Deaf {
+    /// This session sends and does not receive. Told with every heartbeat while it is so.
+    NotReceiving {
         /// Which one.
         session: SessionId,
     },

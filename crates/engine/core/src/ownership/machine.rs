@@ -621,7 +621,7 @@ impl Ownership {
                 self.tokens.remove(&token);
                 effects.push(Effect::Submitted { token, outcomes: Some(outcomes) });
             }
-            lane::Effect::Deaf { session } => effects.push(Effect::Deaf { session }),
+            lane::Effect::NotReceiving { session } => effects.push(Effect::NotReceiving { session }),
             lane::Effect::Revoke { session } => effects.push(Effect::Revoke { session }),
             lane::Effect::Changed(events) => effects.push(Effect::Changed(events)),
             lane::Effect::Ended(tasks) => effects.push(Effect::Ended(tasks)),

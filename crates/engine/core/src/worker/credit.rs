@@ -42,7 +42,7 @@ pub(super) struct Link {
     /// It was asked to, and its answer is on its way.
     pub(super) is_returning: bool,
     /// Heartbeats since then without a word of its owner.
-    pub(super) unheard: u32,
+    pub(super) unanswered: u32,
     /// Attempts of the lane that wait or execute here.
     pub(super) attempts: u32,
     /// The load that the owner was sent last.
@@ -99,7 +99,7 @@ impl Link {
 
     /// It does not answer.
     fn is_silent(&self, after: u32) -> bool {
-        self.unheard >= after
+        self.unanswered >= after
     }
 
     /// Its owner is known, and answers.
@@ -164,7 +164,7 @@ impl WorkerSession {
         let silent_after = self.options.silent_after;
         // A lane that has not answered may have no owner, and would take the room of all others one by one.
         let answers =
-            |link: &Link| link.is_reachable(silent_after) && link.unheard == 0 && !link.is_returning;
+            |link: &Link| link.is_reachable(silent_after) && link.unanswered == 0 && !link.is_returning;
         let asks = |link: &Link| answers(link) && link.wants() > 0;
         while *spare > 0 {
             let asking = self.links.values().filter(|link| asks(link)).count() as u64;

@@ -423,7 +423,7 @@ impl WorkerSession {
         let (beat, load) = (self.beat, self.load());
         let Some(link) = self.links.get_mut(&lane) else { return };
         if !wanted_back {
-            link.unheard += u32::from(link.asked_back);
+            link.unanswered += u32::from(link.asked_back);
             (link.asked_back, link.is_returning) = (false, false);
         }
         link.load_sent = load.saturating_sub(link.attempts);

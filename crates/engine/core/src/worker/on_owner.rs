@@ -23,7 +23,7 @@ impl WorkerSession {
             link.follow(epoch);
             self.heartbeat(lane, false);
         } else {
-            link.unheard = 0;
+            link.unanswered = 0;
         }
         for message in messages {
             match message {

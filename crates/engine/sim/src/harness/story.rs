@@ -66,7 +66,7 @@ pub(super) struct Inner {
     answers: BTreeMap<SubmitToken, Vec<SubmitOutcome>>,
     finished: Vec<TaskId>,
     ended: Vec<TaskId>,
-    deaf: Vec<SessionId>,
+    not_receiving: Vec<SessionId>,
     revoked: Vec<SessionId>,
     history: Vec<HistoryEvent>,
     steps: u64,
@@ -100,7 +100,7 @@ impl Inner {
             answers: BTreeMap::new(),
             finished: Vec::new(),
             ended: Vec::new(),
-            deaf: Vec::new(),
+            not_receiving: Vec::new(),
             revoked: Vec::new(),
             history: Vec::new(),
             steps: 0,
@@ -196,7 +196,7 @@ impl Inner {
             Effect::Submitted { token, outcomes } => {
                 self.answers.insert(token, outcomes);
             }
-            Effect::Deaf { session } => self.deaf.push(session),
+            Effect::NotReceiving { session } => self.not_receiving.push(session),
             Effect::Revoke { session } => self.revoked.push(session),
             Effect::Changed(events) => {
                 let finished = events.into_iter().filter(|event| event.status.is_final());
@@ -638,9 +638,9 @@ impl Story {
         self.inner.borrow_mut().step(Input::Seen(tasks.to_vec()));
     }
 
-    /// Sessions that were said to be deaf, as often as that was said.
-    pub fn deaf(&self) -> Vec<SessionId> {
-        self.inner.borrow().deaf.clone()
+    /// Sessions that were reported as not receiving, as often as they were.
+    pub fn not_receiving(&self) -> Vec<SessionId> {
+        self.inner.borrow().not_receiving.clone()
     }
 
     /// Sessions that were revoked.

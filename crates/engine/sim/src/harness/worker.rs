@@ -30,7 +30,7 @@ pub(super) struct WorkerState {
     pub(super) session: SessionId,
     pub(super) descriptor: WorkerDescriptor,
     pub(super) alive: bool,
-    deaf: bool,
+    not_receiving: bool,
     epoch: Epoch,
     credit: u64,
     /// Dispatch numbers of the epoch that were seen.
@@ -54,7 +54,7 @@ impl WorkerState {
             session,
             descriptor,
             alive: true,
-            deaf: false,
+            not_receiving: false,
             epoch: Epoch(0),
             credit: 0,
             numbers: BTreeSet::new(),
@@ -81,7 +81,7 @@ impl WorkerState {
     /// Takes messages of an owner, and answers those that are answered by themselves.
     pub(super) fn hear(&mut self, batch: OwnerBatch) -> Vec<ToLane> {
         let mut answers = Vec::new();
-        if !self.alive || self.deaf || batch.epoch < self.epoch {
+        if !self.alive || self.not_receiving || batch.epoch < self.epoch {
             return answers;
         }
         if batch.epoch > self.epoch {
@@ -330,8 +330,8 @@ impl Worker {
     }
 
     /// Whether messages to it are lost.
-    pub fn deaf(&self, deaf: bool) {
-        self.with(|w| w.deaf = deaf);
+    pub fn not_receiving(&self, not_receiving: bool) {
+        self.with(|w| w.not_receiving = not_receiving);
     }
 
     /// Forgets an attempt, as if it had never come.

@@ -55,8 +55,8 @@ enum WorkerStatus {
     Draining,
     /// It takes no new work for a while, because its machine lacks something: see `pauseReason`.
     Pausing,
-    /// It sends heartbeats and does not hear what it is sent: it is given no work.
-    Deaf,
+    /// It sends heartbeats and does not receive what it is sent: it is given no work.
+    NotReceiving,
 }
 
 #[derive(Clone, Debug, Serialize, ToSchema)]
@@ -91,7 +91,7 @@ impl From<&WorkerInfo> for Worker {
         let running = info.stats.as_ref().map_or(0, |stats| stats.running);
         let status = match running {
             _ if worker.draining => WorkerStatus::Draining,
-            _ if info.deaf => WorkerStatus::Deaf,
+            _ if info.not_receiving => WorkerStatus::NotReceiving,
             _ if worker.pause_reason.is_some() => WorkerStatus::Pausing,
             0 => WorkerStatus::Idle,
             n if n >= worker.capacity => WorkerStatus::Busy,

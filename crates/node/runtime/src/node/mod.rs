@@ -118,8 +118,8 @@ struct Inner {
     /// Costly checks take turns.
     heavy: Arc<Semaphore>,
     stats: Mutex<BTreeMap<SessionId, WorkerStats>>,
-    /// Workers that do not hear, and when that was said last.
-    deaf: Mutex<BTreeMap<SessionId, Instant>>,
+    /// Workers that do not receive, and when that was reported last.
+    not_receiving: Mutex<BTreeMap<SessionId, Instant>>,
     /// When the time was last noted in the store, by the steady clock.
     noted_at: Mutex<Option<Timestamp>>,
     archiving: archive::Archiving,
@@ -171,7 +171,7 @@ impl Node {
             types: registered::TypeCache::default(),
             heavy: Arc::new(Semaphore::new(1)),
             stats: Mutex::default(),
-            deaf: Mutex::default(),
+            not_receiving: Mutex::default(),
             noted_at: Mutex::default(),
             archiving: archive::Archiving::default(),
         }))
@@ -200,12 +200,12 @@ impl Node {
     /// Hears how workers are doing, for ever.
     async fn listen(&self) {
         loop {
-            if let Ok(mut ear) = self.0.parts.bus.subscribe(Address::Stats).await {
-                while let Some(messages) = ear.receive().await {
+            if let Ok(mut subscription) = self.0.parts.bus.subscribe(Address::Stats).await {
+                while let Some(messages) = subscription.receive().await {
                     for message in messages {
                         match message {
                             Message::Stats(stats) => self.keep_stats(stats),
-                            Message::Deaf { session } => self.keep_deaf(session),
+                            Message::NotReceiving { session } => self.keep_not_receiving(session),
                             _ => {}
                         }
                     }
@@ -220,7 +220,7 @@ impl Node {
         let hub = &self.0.parts.hub;
         loop {
             hub.wants(true).await;
-            if let Ok(mut ear) = self.0.parts.bus.subscribe(Address::Events).await {
+            if let Ok(mut subscription) = self.0.parts.bus.subscribe(Address::Events).await {
                 // Alone, a server hears its own lanes anyway.
                 if self.has_company() {
                     hub.heard_again();
@@ -235,7 +235,7 @@ impl Node {
                     }
                 };
                 let hearing = async {
-                    while let Some(messages) = ear.receive().await {
+                    while let Some(messages) = subscription.receive().await {
                         for message in messages {
                             if let Message::Changed(batch) = message {
                                 hub.heard(&batch);

@@ -105,7 +105,7 @@ pub(super) struct LaneDriver {
     /// Turns that were taken, for those who watch over the driver.
     turns: Arc<AtomicU64>,
     /// What workers say to the owner of the lane; nothing while this server is not to be it.
-    ear: Ear,
+    subscription: LaneSubscription,
     jobs: FuturesUnordered<BoxFuture<'static, Done>>,
     submits: HashMap<SubmitToken, oneshot::Sender<Option<Vec<SubmitOutcome>>>>,
     next_token: u64,
@@ -146,7 +146,7 @@ impl LaneDriver {
             told: None,
             owned: Arc::clone(&end.owned),
             turns: Arc::clone(&end.turns),
-            ear: Ear::Closed,
+            subscription: LaneSubscription::Closed,
             jobs: FuturesUnordered::new(),
             submits: HashMap::new(),
             next_token: 0,
@@ -180,9 +180,9 @@ impl LaneDriver {
                     }
                 }
                 Some(done) = self.jobs.next(), if !self.jobs.is_empty() => self.on_done(done),
-                heard = self.ear.receive() => match heard {
+                heard = self.subscription.receive() => match heard {
                     Some(heard) => self.on_messages(heard),
-                    None => self.ear = Ear::Closed,
+                    None => self.subscription = LaneSubscription::Closed,
                 },
                 () = timer.as_mut(), if deadline.is_some() => self.drive(Input::Tick),
                 Ok(()) = self.steps.changed() => self.drive(Input::Tick),
@@ -299,9 +299,9 @@ impl LaneDriver {
     /// Listens to workers while this server owns the lane or is about to.
     fn listen(&mut self) {
         let concerned = self.machine.phase() != "idle";
-        match self.ear {
-            Ear::Closed if concerned => {
-                self.ear = Ear::Opening;
+        match self.subscription {
+            LaneSubscription::Closed if concerned => {
+                self.subscription = LaneSubscription::Opening;
                 let (bus, lane) = (Arc::clone(&self.parts.bus), self.lane);
                 self.job(async move {
                     match bus.subscribe(Address::Lane(lane)).await {
@@ -314,8 +314,8 @@ impl LaneDriver {
                     }
                 });
             }
-            Ear::Open(_) if !concerned => self.ear = Ear::Closed,
-            Ear::Closed | Ear::Opening | Ear::Open(_) => {}
+            LaneSubscription::Open(_) if !concerned => self.subscription = LaneSubscription::Closed,
+            LaneSubscription::Closed | LaneSubscription::Opening | LaneSubscription::Open(_) => {}
         }
     }
 
@@ -344,8 +344,8 @@ impl LaneDriver {
         match done {
             Done::Input(input) => self.drive(input),
             Done::Send(batch) => self.send(batch),
-            Done::Listening(Some(subscription)) => self.ear = Ear::Open(subscription),
-            Done::Listening(None) => self.ear = Ear::Closed,
+            Done::Listening(Some(subscription)) => self.subscription = LaneSubscription::Open(subscription),
+            Done::Listening(None) => self.subscription = LaneSubscription::Closed,
             Done::Acquired(granted) => {
                 self.acquiring = false;
                 if granted {
@@ -446,7 +446,9 @@ impl LaneDriver {
                     let _ = reply.send(outcomes);
                 }
             }
-            Effect::Deaf { session } => self.outbox.send(Address::Stats, Message::Deaf { session }),
+            Effect::NotReceiving { session } => {
+                self.outbox.send(Address::Stats, Message::NotReceiving { session })
+            }
             Effect::Revoke { session } => self.revoke(session),
             Effect::Changed(events) => {
                 let place = self.told.map(|told| EventPlace { number: told.number + 1, ..told });
@@ -535,13 +537,13 @@ impl LaneDriver {
 const AGAIN_AFTER: std::time::Duration = std::time::Duration::from_millis(500);
 
 /// How a lane listens to workers.
-enum Ear {
+enum LaneSubscription {
     Closed,
     Opening,
     Open(Box<dyn Subscription>),
 }
 
-impl Ear {
+impl LaneSubscription {
     /// What was said; `None` when the bus has closed.
     async fn receive(&mut self) -> Option<Vec<Message>> {
         match self {

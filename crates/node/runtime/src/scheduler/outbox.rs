@@ -224,10 +224,10 @@ mod tests {
     #[tokio::test]
     async fn what_waits_is_sent_before_the_end() {
         let bus: Arc<dyn Bus> = Arc::new(LocalBus::default());
-        let mut ear = bus.subscribe(Address::Lane(LaneId(1))).await.unwrap();
+        let mut subscription = bus.subscribe(Address::Lane(LaneId(1))).await.unwrap();
         let outbox = Outbox::start(bus);
         outbox.send(Address::Lane(LaneId(1)), said(1, "full".to_owned()));
         drop(outbox);
-        assert_eq!(ear.receive().await.map(|messages| messages.len()), Some(1));
+        assert_eq!(subscription.receive().await.map(|messages| messages.len()), Some(1));
     }
 }

@@ -71,7 +71,7 @@ pub(super) struct Session<'a> {
     /// What of it everyone is to know.
     offered: watch::Sender<WorkerDescriptor>,
     machine: WorkerSession,
-    ear: Box<dyn Subscription>,
+    subscription: Box<dyn Subscription>,
     outbox: Outbox,
     running: HashMap<AttemptId, Running>,
     news: mpsc::UnboundedSender<News>,
@@ -128,7 +128,7 @@ impl<'a> Session<'a> {
         state: &'a watch::Sender<WorkerState>,
     ) -> Result<Session<'a>, OpenError> {
         // Listens before anyone can know of the session, so that nothing is missed.
-        let ear = parts.bus.subscribe(Address::Session(session)).await?;
+        let subscription = parts.bus.subscribe(Address::Session(session)).await?;
         let descriptor = options.descriptor(parts);
         let asked_at = clock::steady();
         let role = Role::Worker(descriptor.clone());
@@ -149,7 +149,7 @@ impl<'a> Session<'a> {
             descriptor,
             offered,
             machine,
-            ear,
+            subscription,
             outbox: Outbox::start(Arc::clone(&parts.bus)),
             running: HashMap::new(),
             news,
@@ -174,7 +174,7 @@ impl<'a> Session<'a> {
             }
             let deadline = self.machine.next_deadline().unwrap_or(Timestamp::MAX);
             tokio::select! {
-                messages = self.ear.receive() => match messages {
+                messages = self.subscription.receive() => match messages {
                     Some(messages) => {
                         for message in messages {
                             self.on_message(message);

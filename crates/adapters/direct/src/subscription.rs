@@ -17,7 +17,7 @@ const JOINED_BYTES: usize = 1 << 20;
 
 /// How much at most waits for one subscription.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct EarBounds {
+pub(crate) struct SubscriptionBounds {
     /// Parts of messages.
     pub(crate) parts: usize,
     /// About as many bytes.
@@ -28,10 +28,10 @@ pub(crate) struct EarBounds {
 
 /// What one subscription has not yet received.
 #[derive(Debug)]
-pub(crate) struct Ear {
+pub(crate) struct SubscriptionQueue {
     pub(crate) address: Address,
-    bounds: EarBounds,
-    waiting: Mutex<Waiting>,
+    bounds: SubscriptionBounds,
+    waiting: Mutex<PendingMessages>,
     /// Set once; together with `woken` it ends a `receive`.
     closed: AtomicBool,
     woken: Notify,
@@ -40,8 +40,8 @@ pub(crate) struct Ear {
 }
 
 #[derive(Debug, Default)]
-struct Waiting {
-    messages: VecDeque<Held>,
+struct PendingMessages {
+    messages: VecDeque<MeasuredMessage>,
     /// In all of them.
     parts: usize,
     bytes: usize,
@@ -51,13 +51,13 @@ struct Waiting {
 
 /// To measure a message takes a look at all of its parts, so it is done once.
 #[derive(Debug)]
-struct Held {
+struct MeasuredMessage {
     message: Message,
     bytes: usize,
 }
 
-impl Ear {
-    pub(crate) fn new(address: Address, bounds: EarBounds, dropped: Arc<AtomicU64>) -> Self {
+impl SubscriptionQueue {
+    pub(crate) fn new(address: Address, bounds: SubscriptionBounds, dropped: Arc<AtomicU64>) -> Self {
         Self {
             address,
             bounds,
@@ -74,8 +74,9 @@ impl Ear {
         for message in messages {
             waiting.put(message);
         }
-        let too_much =
-            |waiting: &Waiting| waiting.parts > self.bounds.parts || waiting.bytes > self.bounds.bytes;
+        let too_much = |waiting: &PendingMessages| {
+            waiting.parts > self.bounds.parts || waiting.bytes > self.bounds.bytes
+        };
         let mut dropped = 0;
         while too_much(&waiting) && waiting.messages.len() > 1 {
             dropped += waiting.take().map_or(0, |message| message.parts() as u64);
@@ -117,13 +118,13 @@ impl Ear {
     }
 }
 
-impl Waiting {
+impl PendingMessages {
     /// A slow subscriber hears all that came from one sender at once, so that it catches up.
     fn put(&mut self, message: Message) {
         let bytes = message.bytes();
         self.parts += message.parts();
         self.bytes += bytes;
-        let fits = |last: &&mut Held| {
+        let fits = |last: &&mut MeasuredMessage| {
             last.message.parts() < JOINED_PARTS && last.bytes.saturating_add(bytes) <= JOINED_BYTES
         };
         let message = match self.messages.back_mut().filter(fits) {
@@ -136,11 +137,11 @@ impl Waiting {
             },
             None => message,
         };
-        self.messages.push_back(Held { message, bytes });
+        self.messages.push_back(MeasuredMessage { message, bytes });
     }
 
     fn take(&mut self) -> Option<Message> {
-        let Held { message, bytes } = self.messages.pop_front()?;
+        let MeasuredMessage { message, bytes } = self.messages.pop_front()?;
         self.parts -= message.parts();
         self.bytes -= bytes;
         Some(message)
@@ -154,8 +155,12 @@ mod tests {
 
     use super::*;
 
-    fn ear(parts: usize, bytes: usize) -> Ear {
-        Ear::new(Address::Events, EarBounds { parts, bytes, at_once: 2 }, Arc::default())
+    fn subscription(parts: usize, bytes: usize) -> SubscriptionQueue {
+        SubscriptionQueue::new(
+            Address::Events,
+            SubscriptionBounds { parts, bytes, at_once: 2 },
+            Arc::default(),
+        )
     }
 
     fn hint(lane: u16) -> Message {
@@ -171,41 +176,41 @@ mod tests {
 
     #[tokio::test]
     async fn a_slow_subscriber_loses_the_oldest_and_they_are_counted() {
-        let ear = ear(3, usize::MAX);
+        let subscription = subscription(3, usize::MAX);
         for lane in 0..5 {
-            ear.put(vec![hint(lane)]);
+            subscription.put(vec![hint(lane)]);
         }
-        assert_eq!(ear.receive().await, Some(vec![hint(2), hint(3)]));
-        assert_eq!(ear.receive().await, Some(vec![hint(4)]));
-        assert_eq!(ear.dropped.load(Ordering::Relaxed), 2);
+        assert_eq!(subscription.receive().await, Some(vec![hint(2), hint(3)]));
+        assert_eq!(subscription.receive().await, Some(vec![hint(4)]));
+        assert_eq!(subscription.dropped.load(Ordering::Relaxed), 2);
     }
 
     #[tokio::test]
     async fn large_messages_are_fewer() {
-        let ear = ear(100, 1_000);
+        let subscription = subscription(100, 1_000);
         for by in 0..3 {
-            ear.put(vec![said(by, 400)]);
+            subscription.put(vec![said(by, 400)]);
         }
-        assert_eq!(ear.receive().await, Some(vec![said(1, 400), said(2, 400)]));
-        ear.put(vec![said(9, 5_000)]);
-        assert_eq!(ear.receive().await, Some(vec![said(9, 5_000)]), "the last one always has room");
+        assert_eq!(subscription.receive().await, Some(vec![said(1, 400), said(2, 400)]));
+        subscription.put(vec![said(9, 5_000)]);
+        assert_eq!(subscription.receive().await, Some(vec![said(9, 5_000)]), "the last one always has room");
     }
 
     #[tokio::test]
     async fn what_one_worker_says_is_heard_at_once() {
-        let ear = ear(100, 1_000);
-        ear.put(vec![said(1, 1), said(1, 1), said(2, 1)]);
-        let heard = ear.receive().await.unwrap();
+        let subscription = subscription(100, 1_000);
+        subscription.put(vec![said(1, 1), said(1, 1), said(2, 1)]);
+        let heard = subscription.receive().await.unwrap();
         assert_eq!(heard.iter().map(Message::parts).collect::<Vec<_>>(), [2, 1]);
     }
 
     #[tokio::test]
     async fn closing_ends_it_after_what_waits() {
-        let ear = ear(3, 1_000);
-        ear.put(vec![hint(1)]);
-        ear.close();
-        assert_eq!(ear.receive().await, Some(vec![hint(1)]));
-        assert_eq!(ear.receive().await, None);
-        assert_eq!(ear.receive().await, None);
+        let subscription = subscription(3, 1_000);
+        subscription.put(vec![hint(1)]);
+        subscription.close();
+        assert_eq!(subscription.receive().await, Some(vec![hint(1)]));
+        assert_eq!(subscription.receive().await, None);
+        assert_eq!(subscription.receive().await, None);
     }
 }
