@@ -12,8 +12,8 @@ use tonic::transport::{Channel, Server};
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::endpoint::{Endpoint, Secret};
-use crate::exchange::{Exchange, Useless};
 use crate::link::Link;
+use crate::routes::{Routes, Useless};
 use crate::wire;
 use crate::wire::bus_client::BusClient;
 use crate::wire::bus_server::{Bus, BusServer};
@@ -85,15 +85,15 @@ const CALLS_MAX: u32 = 8;
 /// After a connection could not be taken, mostly because there are too many open files.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
-/// Takes connections until the exchange is to make none any more.
+/// Takes connections until the routes is to make none any more.
 pub(crate) async fn serve(
-    exchange: Arc<Exchange>,
+    routes: Arc<Routes>,
     listener: TcpListener,
     secret: Secret,
     options: Arc<DirectOptions>,
 ) {
-    let leaving = exchange.leaving().clone();
-    let host = Host { exchange, secret, hello_timeout: options.connect_timeout };
+    let leaving = routes.leaving().clone();
+    let host = Host { routes, secret, hello_timeout: options.connect_timeout };
     let service = BusServer::new(host).max_decoding_message_size(FRAME_BYTES_MAX);
     let server = Server::builder()
         .initial_stream_window_size(WINDOW_BYTES)
@@ -129,7 +129,7 @@ fn connections(listener: TcpListener) -> impl Stream<Item = std::io::Result<TcpS
 /// The server's side of a connection.
 #[derive(Debug)]
 struct Host {
-    exchange: Arc<Exchange>,
+    routes: Arc<Routes>,
     secret: Secret,
     hello_timeout: Duration,
 }
@@ -147,12 +147,12 @@ impl Bus for Host {
             tracing::debug!(from = ?request.remote_addr(), "a peer without the secret was refused");
             return Err(Status::unauthenticated("the secret of this server is needed"));
         }
-        let link = self.exchange.open_link().ok_or_else(|| Status::unavailable("this server is leaving"))?;
+        let link = self.routes.open_link().ok_or_else(|| Status::unavailable("this server is leaving"))?;
         let frames = link.frames().map(Ok);
-        let (exchange, hello_timeout) = (Arc::clone(&self.exchange), self.hello_timeout);
+        let (routes, hello_timeout) = (Arc::clone(&self.routes), self.hello_timeout);
         tokio::spawn(async move {
-            let ended = read(&exchange, &link, request.into_inner(), hello_timeout).await;
-            exchange.close_link(&link);
+            let ended = read(&routes, &link, request.into_inner(), hello_timeout).await;
+            routes.close_link(&link);
             tracing::debug!(link = link.number, reason = %ended, "a peer that dialled is gone");
         });
         Ok(Response::new(Box::pin(frames)))
@@ -177,7 +177,7 @@ enum Ended {
 
 /// Takes in what a peer says until the connection ends.
 async fn read(
-    exchange: &Exchange,
+    routes: &Routes,
     link: &Arc<Link>,
     mut frames: Streaming<wire::Frame>,
     hello_timeout: Duration,
@@ -189,7 +189,7 @@ async fn read(
         loop {
             match next {
                 Ok(Some(frame)) => {
-                    if let Err(useless) = exchange.on_frame(link, frame) {
+                    if let Err(useless) = routes.on_frame(link, frame) {
                         return Ended::Useless(useless);
                     }
                 }
@@ -207,7 +207,7 @@ async fn read(
 
 /// Keeps a connection to a server until it is told to stop.
 pub(crate) async fn dial(
-    exchange: Arc<Exchange>,
+    routes: Arc<Routes>,
     endpoint: Endpoint,
     options: Arc<DirectOptions>,
     stop: CancellationToken,
@@ -215,7 +215,7 @@ pub(crate) async fn dial(
     let mut tries = 0;
     loop {
         let (was_up, ended) = tokio::select! {
-            result = converse(&exchange, &endpoint, &options) => result,
+            result = converse(&routes, &endpoint, &options) => result,
             () = stop.cancelled() => return,
         };
         tracing::debug!(peer = endpoint.place(), was_up, reason = %ended, "not connected");
@@ -227,7 +227,7 @@ pub(crate) async fn dial(
         tokio::select! {
             () = tokio::time::sleep(pause(&options, tries)) => {}
             () = stop.cancelled() => return,
-            () = exchange.leaving().cancelled() => return,
+            () = routes.leaving().cancelled() => return,
         }
     }
 }
@@ -238,18 +238,18 @@ fn pause(options: &DirectOptions, tries: u32) -> Duration {
 }
 
 /// One connection to a server, from dialling to its end. Answers also whether messages could pass.
-async fn converse(exchange: &Exchange, endpoint: &Endpoint, options: &DirectOptions) -> (bool, Ended) {
+async fn converse(routes: &Routes, endpoint: &Endpoint, options: &DirectOptions) -> (bool, Ended) {
     let channel = tokio::select! {
         result = connect(endpoint, options) => result,
-        () = exchange.leaving().cancelled() => return (false, Ended::Here),
+        () = routes.leaving().cancelled() => return (false, Ended::Here),
     };
     let channel = match channel {
         Ok(channel) => channel,
         Err(error) => return (false, Ended::Broken(error.into())),
     };
-    let Some(link) = exchange.open_link() else { return (false, Ended::Here) };
+    let Some(link) = routes.open_link() else { return (false, Ended::Here) };
     // Also when this is given up in the middle.
-    let link = Dialled { exchange, link };
+    let link = Dialled { routes, link };
     let mut request = Request::new(link.link.frames());
     let mut bearer: MetadataValue<_> =
         endpoint.secret().bearer().parse().expect("secrets consist of letters and digits");
@@ -262,7 +262,7 @@ async fn converse(exchange: &Exchange, endpoint: &Endpoint, options: &DirectOpti
         Ok(Err(status)) => return (false, Ended::Broken(status.into())),
         Err(_) => return (false, Ended::Silent),
     };
-    let ended = read(exchange, &link.link, frames, options.connect_timeout).await;
+    let ended = read(routes, &link.link, frames, options.connect_timeout).await;
     (link.link.is_up(), ended)
 }
 
@@ -281,13 +281,13 @@ async fn connect(endpoint: &Endpoint, options: &DirectOptions) -> Result<Channel
 
 /// A link that is closed when it is dropped.
 struct Dialled<'a> {
-    exchange: &'a Exchange,
+    routes: &'a Routes,
     link: Arc<Link>,
 }
 
 impl Drop for Dialled<'_> {
     fn drop(&mut self) {
-        self.exchange.close_link(&self.link);
+        self.routes.close_link(&self.link);
     }
 }
 

@@ -4,9 +4,9 @@
 mod bus;
 mod connect;
 mod endpoint;
-mod exchange;
 mod frame;
 mod link;
+mod routes;
 mod subscription;
 #[allow(
     clippy::all,
@@ -20,4 +20,4 @@ mod wire;
 
 pub use bus::DirectBus;
 pub use connect::DirectOptions;
-pub use exchange::{Connected, DirectCounters};
+pub use routes::{Connected, DirectCounters};

@@ -17,8 +17,8 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::exchange::lock;
 use crate::frame::{self, MemberId};
+use crate::routes::lock;
 use crate::wire;
 
 /// A frame is filled with what waits up to this size, so that it is written at once and yet holds nobody up for long.

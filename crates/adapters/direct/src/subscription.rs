@@ -8,7 +8,7 @@ use tasklane_core::message::Message;
 use tasklane_ports::Address;
 use tokio::sync::Notify;
 
-use crate::exchange::lock;
+use crate::routes::lock;
 
 /// A message with more parts is not added to, …
 const JOINED_PARTS: usize = 1024;

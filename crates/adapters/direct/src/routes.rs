@@ -40,7 +40,7 @@ pub struct Connected {
     pub connections: usize,
 }
 
-/// Bounds of an exchange.
+/// Bounds of the routes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
     pub(crate) message_bytes_max: usize,
@@ -52,11 +52,11 @@ pub(crate) struct Bounds {
 
 /// What connects publishers, subscriptions and peers.
 #[derive(Debug)]
-pub(crate) struct Exchange {
+pub(crate) struct Routes {
     own: MemberId,
     bounds: Bounds,
-    state: Mutex<State>,
-    /// Follows `State::links`.
+    state: Mutex<RoutingTable>,
+    /// Follows `RoutingTable::links`.
     connected: watch::Sender<Connected>,
     /// Cancelled when no connection is to be made any more.
     leaving: CancellationToken,
@@ -68,13 +68,13 @@ pub(crate) struct Exchange {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct RoutingTable {
     subscriptions: BTreeMap<Address, Vec<Arc<SubscriptionQueue>>>,
     /// By their number.
     links: BTreeMap<u64, Member>,
     next_number: u64,
     /// Over which links an address can be reached, the newest first.
-    routes: BTreeMap<Address, Vec<Arc<Link>>>,
+    by_address: BTreeMap<Address, Vec<Arc<Link>>>,
     closed: bool,
 }
 
@@ -94,7 +94,7 @@ pub(crate) enum Useless {
     Own,
 }
 
-impl Exchange {
+impl Routes {
     pub(crate) fn new(bounds: Bounds) -> Self {
         Self {
             own: MemberId::random(),
@@ -173,7 +173,7 @@ impl Exchange {
                 (link, version)
             };
             let told: Vec<_> = state.links.values().map(tell).collect();
-            (OpenSubscription { exchange: Arc::clone(&self), subscription }, told)
+            (OpenSubscription { routes: Arc::clone(&self), subscription }, told)
         };
         let deadline = Instant::now() + self.bounds.announce_timeout;
         for (link, version) in to_hear.into_iter().filter(|(link, _)| link.is_prompt()) {
@@ -287,7 +287,7 @@ impl Exchange {
         self.connected.subscribe()
     }
 
-    fn tell_connected(&self, state: &State) {
+    fn tell_connected(&self, state: &RoutingTable) {
         let now = state.connected();
         self.connected.send_if_modified(|told| std::mem::replace(told, now) != now);
     }
@@ -325,11 +325,11 @@ impl Exchange {
     }
 }
 
-impl State {
+impl RoutingTable {
     /// One link to each member that listens at an address.
     fn links_to(&self, address: Address) -> Vec<Arc<Link>> {
         let mut chosen: Vec<Arc<Link>> = Vec::new();
-        for link in self.routes.get(&address).into_iter().flatten() {
+        for link in self.by_address.get(&address).into_iter().flatten() {
             if chosen.iter().all(|other| other.peer.get() != link.peer.get()) {
                 chosen.push(Arc::clone(link));
             }
@@ -340,7 +340,7 @@ impl State {
     fn on_begun(&mut self, link: &Arc<Link>, address: Address) {
         let Some(member) = self.links.get_mut(&link.number) else { return };
         if member.listens.insert(address) {
-            let route = self.routes.entry(address).or_default();
+            let route = self.by_address.entry(address).or_default();
             let at = route.partition_point(|other| other.number > link.number);
             route.insert(at, Arc::clone(link));
         }
@@ -354,10 +354,10 @@ impl State {
     }
 
     fn remove_route(&mut self, address: Address, number: u64) {
-        if let Some(route) = self.routes.get_mut(&address) {
+        if let Some(route) = self.by_address.get_mut(&address) {
             route.retain(|link| link.number != number);
             if route.is_empty() {
-                self.routes.remove(&address);
+                self.by_address.remove(&address);
             }
         }
     }
@@ -383,7 +383,7 @@ impl State {
 /// A subscription of this process. Closed by dropping it.
 #[derive(Debug)]
 pub(crate) struct OpenSubscription {
-    exchange: Arc<Exchange>,
+    routes: Arc<Routes>,
     subscription: Arc<SubscriptionQueue>,
 }
 
@@ -395,7 +395,7 @@ impl OpenSubscription {
 
 impl Drop for OpenSubscription {
     fn drop(&mut self) {
-        self.exchange.unsubscribe(&self.subscription);
+        self.routes.unsubscribe(&self.subscription);
     }
 }
 
