@@ -11,8 +11,8 @@ use tonic::metadata::MetadataValue;
 use tonic::transport::{Channel, Server};
 use tonic::{Request, Response, Status, Streaming};
 
+use crate::connection::Connection;
 use crate::endpoint::{Endpoint, Secret};
-use crate::link::Link;
 use crate::routes::{Routes, Useless};
 use crate::wire;
 use crate::wire::bus_client::BusClient;
@@ -147,13 +147,14 @@ impl Bus for Host {
             tracing::debug!(from = ?request.remote_addr(), "a peer without the secret was refused");
             return Err(Status::unauthenticated("the secret of this server is needed"));
         }
-        let link = self.routes.open_link().ok_or_else(|| Status::unavailable("this server is leaving"))?;
-        let frames = link.frames().map(Ok);
+        let connection =
+            self.routes.open_connection().ok_or_else(|| Status::unavailable("this server is leaving"))?;
+        let frames = connection.frames().map(Ok);
         let (routes, hello_timeout) = (Arc::clone(&self.routes), self.hello_timeout);
         tokio::spawn(async move {
-            let ended = read(&routes, &link, request.into_inner(), hello_timeout).await;
-            routes.close_link(&link);
-            tracing::debug!(link = link.number, reason = %ended, "a peer that dialled is gone");
+            let ended = read(&routes, &connection, request.into_inner(), hello_timeout).await;
+            routes.close_connection(&connection);
+            tracing::debug!(connection = connection.number, reason = %ended, "a peer that dialled is gone");
         });
         Ok(Response::new(Box::pin(frames)))
     }
@@ -178,7 +179,7 @@ enum Ended {
 /// Takes in what a peer says until the connection ends.
 async fn read(
     routes: &Routes,
-    link: &Arc<Link>,
+    connection: &Arc<Connection>,
     mut frames: Streaming<wire::Frame>,
     hello_timeout: Duration,
 ) -> Ended {
@@ -189,7 +190,7 @@ async fn read(
         loop {
             match next {
                 Ok(Some(frame)) => {
-                    if let Err(useless) = routes.on_frame(link, frame) {
+                    if let Err(useless) = routes.on_frame(connection, frame) {
                         return Ended::Useless(useless);
                     }
                 }
@@ -201,7 +202,7 @@ async fn read(
     };
     tokio::select! {
         ended = said => ended,
-        () = link.closed() => Ended::Here,
+        () = connection.closed() => Ended::Here,
     }
 }
 
@@ -247,10 +248,10 @@ async fn converse(routes: &Routes, endpoint: &Endpoint, options: &DirectOptions)
         Ok(channel) => channel,
         Err(error) => return (false, Ended::Broken(error.into())),
     };
-    let Some(link) = routes.open_link() else { return (false, Ended::Here) };
+    let Some(connection) = routes.open_connection() else { return (false, Ended::Here) };
     // Also when this is given up in the middle.
-    let link = Dialled { routes, link };
-    let mut request = Request::new(link.link.frames());
+    let connection = Dialled { routes, connection };
+    let mut request = Request::new(connection.connection.frames());
     let mut bearer: MetadataValue<_> =
         endpoint.secret().bearer().parse().expect("secrets consist of letters and digits");
     bearer.set_sensitive(true);
@@ -262,8 +263,8 @@ async fn converse(routes: &Routes, endpoint: &Endpoint, options: &DirectOptions)
         Ok(Err(status)) => return (false, Ended::Broken(status.into())),
         Err(_) => return (false, Ended::Silent),
     };
-    let ended = read(routes, &link.link, frames, options.connect_timeout).await;
-    (link.link.is_up(), ended)
+    let ended = read(routes, &connection.connection, frames, options.connect_timeout).await;
+    (connection.connection.is_up(), ended)
 }
 
 async fn connect(endpoint: &Endpoint, options: &DirectOptions) -> Result<Channel, tonic::transport::Error> {
@@ -279,15 +280,15 @@ async fn connect(endpoint: &Endpoint, options: &DirectOptions) -> Result<Channel
         .await
 }
 
-/// A link that is closed when it is dropped.
+/// A connection that is closed when it is dropped.
 struct Dialled<'a> {
     routes: &'a Routes,
-    link: Arc<Link>,
+    connection: Arc<Connection>,
 }
 
 impl Drop for Dialled<'_> {
     fn drop(&mut self) {
-        self.routes.close_link(&self.link);
+        self.routes.close_connection(&self.connection);
     }
 }
 

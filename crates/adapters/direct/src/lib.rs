@@ -3,9 +3,9 @@
 
 mod bus;
 mod connect;
+mod connection;
 mod endpoint;
 mod frame;
-mod link;
 mod routes;
 mod subscription;
 #[allow(

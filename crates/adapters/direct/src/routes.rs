@@ -15,8 +15,8 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::connection::{Connection, NewConnection, Parcel};
 use crate::frame::{self, MemberId};
-use crate::link::{Link, NewLink, Parcel};
 use crate::subscription::{SubscriptionBounds, SubscriptionQueue};
 use crate::wire;
 
@@ -56,11 +56,11 @@ pub(crate) struct Routes {
     own: MemberId,
     bounds: Bounds,
     state: Mutex<RoutingTable>,
-    /// Follows `RoutingTable::links`.
+    /// Follows `RoutingTable::connections`.
     connected: watch::Sender<Connected>,
     /// Cancelled when no connection is to be made any more.
     leaving: CancellationToken,
-    /// Cancelled when all connections are to be broken off. Those of links are its children.
+    /// Cancelled when all connections are to be broken off. The token of each connection is its child.
     closed: CancellationToken,
     dropped_by_subscribers: Arc<AtomicU64>,
     dropped_by_peers: Arc<AtomicU64>,
@@ -71,16 +71,16 @@ pub(crate) struct Routes {
 struct RoutingTable {
     subscriptions: BTreeMap<Address, Vec<Arc<SubscriptionQueue>>>,
     /// By their number.
-    links: BTreeMap<u64, Member>,
+    connections: BTreeMap<u64, Member>,
     next_number: u64,
-    /// Over which links an address can be reached, the newest first.
-    by_address: BTreeMap<Address, Vec<Arc<Link>>>,
+    /// Over which connections an address can be reached, the newest first.
+    by_address: BTreeMap<Address, Vec<Arc<Connection>>>,
     closed: bool,
 }
 
 #[derive(Debug)]
 struct Member {
-    link: Arc<Link>,
+    connection: Arc<Connection>,
     /// What the peer listens to.
     listens: BTreeSet<Address>,
 }
@@ -124,20 +124,20 @@ impl Routes {
         if let Some(size) = messages.iter().map(Message::bytes).find(|size| *size > max) {
             return Err(BusError::TooLarge { size, max });
         }
-        let (subscriptions, links) = {
+        let (subscriptions, connections) = {
             let state = lock(&self.state);
             if state.closed {
                 return Err(BusError::Closed);
             }
-            (state.subscriptions.get(&address).cloned().unwrap_or_default(), state.links_to(address))
+            (state.subscriptions.get(&address).cloned().unwrap_or_default(), state.connections_to(address))
         };
         if messages.is_empty() {
             return Ok(());
         }
-        if !links.is_empty() {
+        if !connections.is_empty() {
             for piece in frame::encode(&messages, max)? {
-                for link in &links {
-                    link.put(Parcel { address, messages: piece.clone() });
+                for connection in &connections {
+                    connection.put(Parcel { address, messages: piece.clone() });
                 }
             }
         }
@@ -148,7 +148,7 @@ impl Routes {
     /// Whether anybody listens, here or elsewhere.
     pub(crate) fn is_heard(&self, address: Address) -> bool {
         let state = lock(&self.state);
-        state.subscriptions.contains_key(&address) || !state.links_to(address).is_empty()
+        state.subscriptions.contains_key(&address) || !state.connections_to(address).is_empty()
     }
 
     /// Opens a subscription. The peers that can be talked to have heard of it when this returns, or were given the
@@ -168,16 +168,16 @@ impl Routes {
             subscriptions.push(Arc::clone(&subscription));
             let is_first = subscriptions.len() == 1;
             let tell = |member: &Member| {
-                let link = Arc::clone(&member.link);
-                let version = if is_first { link.change(address, true) } else { link.version() };
-                (link, version)
+                let connection = Arc::clone(&member.connection);
+                let version = if is_first { connection.change(address, true) } else { connection.version() };
+                (connection, version)
             };
-            let told: Vec<_> = state.links.values().map(tell).collect();
+            let told: Vec<_> = state.connections.values().map(tell).collect();
             (OpenSubscription { routes: Arc::clone(&self), subscription }, told)
         };
         let deadline = Instant::now() + self.bounds.announce_timeout;
-        for (link, version) in to_hear.into_iter().filter(|(link, _)| link.is_prompt()) {
-            link.until_heard(version, deadline).await;
+        for (connection, version) in to_hear.into_iter().filter(|(connection, _)| connection.is_prompt()) {
+            connection.until_heard(version, deadline).await;
         }
         Ok(open)
     }
@@ -188,53 +188,56 @@ impl Routes {
         subscriptions.retain(|other| !Arc::ptr_eq(other, subscription));
         if subscriptions.is_empty() {
             state.subscriptions.remove(&subscription.address);
-            for member in state.links.values() {
-                member.link.change(subscription.address, false);
+            for member in state.connections.values() {
+                member.connection.change(subscription.address, false);
             }
         }
     }
 
     /// A new connection, over which nothing was said yet. `None` when there are to be no more.
-    pub(crate) fn open_link(&self) -> Option<Arc<Link>> {
+    pub(crate) fn open_connection(&self) -> Option<Arc<Connection>> {
         let mut state = lock(&self.state);
         if state.closed {
             return None;
         }
         state.next_number += 1;
-        let new = NewLink {
+        let new = NewConnection {
             number: state.next_number,
             own: self.own,
             bytes_max: self.bounds.peer_bytes_max,
             closed: self.closed.child_token(),
             dropped: Arc::clone(&self.dropped_by_peers),
         };
-        let link = Arc::new(Link::new(new, state.subscriptions.keys().copied()));
-        state.links.insert(link.number, Member { link: Arc::clone(&link), listens: BTreeSet::new() });
-        Some(link)
+        let connection = Arc::new(Connection::new(new, state.subscriptions.keys().copied()));
+        state.connections.insert(
+            connection.number,
+            Member { connection: Arc::clone(&connection), listens: BTreeSet::new() },
+        );
+        Some(connection)
     }
 
     /// Breaks a connection off and forgets it.
-    pub(crate) fn close_link(&self, link: &Link) {
-        link.close();
+    pub(crate) fn close_connection(&self, connection: &Connection) {
+        connection.close();
         let mut state = lock(&self.state);
-        let Some(member) = state.links.remove(&link.number) else { return };
+        let Some(member) = state.connections.remove(&connection.number) else { return };
         for address in member.listens {
-            state.remove_route(address, link.number);
+            state.remove_route(address, connection.number);
         }
         self.tell_connected(&state);
     }
 
     /// Takes in what a peer has said.
-    pub(crate) fn on_frame(&self, link: &Arc<Link>, frame: wire::Frame) -> Result<(), Useless> {
+    pub(crate) fn on_frame(&self, connection: &Arc<Connection>, frame: wire::Frame) -> Result<(), Useless> {
         match frame.hello {
-            Some(hello) => self.on_hello(link, &hello)?,
-            None if link.peer.get().is_none() => return Err(Useless::Protocol("no hello")),
+            Some(hello) => self.on_hello(connection, &hello)?,
+            None if connection.peer.get().is_none() => return Err(Useless::Protocol("no hello")),
             None => {}
         }
         if let Some(listening) = frame.listening {
-            self.on_listening(link, &listening);
+            self.on_listening(connection, &listening);
         }
-        if frame.heard > 0 && link.on_heard(frame.heard) {
+        if frame.heard > 0 && connection.on_heard(frame.heard) {
             self.tell_connected(&lock(&self.state));
         }
         for parcel in frame.parcels {
@@ -243,26 +246,26 @@ impl Routes {
         Ok(())
     }
 
-    fn on_hello(&self, link: &Arc<Link>, hello: &wire::Hello) -> Result<(), Useless> {
+    fn on_hello(&self, connection: &Arc<Connection>, hello: &wire::Hello) -> Result<(), Useless> {
         let peer = MemberId::from_hello(hello).ok_or(Useless::Protocol("a member's id is 16 bytes"))?;
         if peer == self.own {
             return Err(Useless::Own);
         }
-        link.peer.set(peer).map_err(|_| Useless::Protocol("hello was said before"))?;
+        connection.peer.set(peer).map_err(|_| Useless::Protocol("hello was said before"))?;
         Ok(())
     }
 
-    fn on_listening(&self, link: &Arc<Link>, listening: &wire::Listening) {
+    fn on_listening(&self, connection: &Arc<Connection>, listening: &wire::Listening) {
         let mut state = lock(&self.state);
         for address in listening.ended.iter().filter_map(frame::from_wire) {
-            state.on_ended(link, address);
+            state.on_ended(connection, address);
         }
         for address in listening.begun.iter().filter_map(frame::from_wire) {
-            state.on_begun(link, address);
+            state.on_begun(connection, address);
         }
         if listening.version > 0 {
             // Under the lock, so that what is acknowledged holds for whoever publishes after it.
-            link.acknowledge(listening.version);
+            connection.acknowledge(listening.version);
         }
     }
 
@@ -300,19 +303,19 @@ impl Routes {
     /// Ends subscriptions when they have received what waits, sends what waits for peers for as long as `patience`,
     /// and breaks all connections off.
     pub(crate) async fn close(&self, patience: Duration) {
-        let links: Vec<Arc<Link>> = {
+        let connections: Vec<Arc<Connection>> = {
             let mut state = lock(&self.state);
             state.close_ears();
-            state.links.values().map(|member| Arc::clone(&member.link)).collect()
+            state.connections.values().map(|member| Arc::clone(&member.connection)).collect()
         };
         self.leaving.cancel();
-        for link in &links {
-            link.finish();
+        for connection in &connections {
+            connection.finish();
         }
         let deadline = Instant::now() + patience;
-        for link in links {
+        for connection in connections {
             // The peer ends its side when it has read to the end of ours.
-            let _ = tokio::time::timeout_at(deadline, link.closed()).await;
+            let _ = tokio::time::timeout_at(deadline, connection.closed()).await;
         }
         self.closed.cancel();
     }
@@ -326,36 +329,36 @@ impl Routes {
 }
 
 impl RoutingTable {
-    /// One link to each member that listens at an address.
-    fn links_to(&self, address: Address) -> Vec<Arc<Link>> {
-        let mut chosen: Vec<Arc<Link>> = Vec::new();
-        for link in self.by_address.get(&address).into_iter().flatten() {
-            if chosen.iter().all(|other| other.peer.get() != link.peer.get()) {
-                chosen.push(Arc::clone(link));
+    /// One connection to each member that listens at an address.
+    fn connections_to(&self, address: Address) -> Vec<Arc<Connection>> {
+        let mut chosen: Vec<Arc<Connection>> = Vec::new();
+        for connection in self.by_address.get(&address).into_iter().flatten() {
+            if chosen.iter().all(|other| other.peer.get() != connection.peer.get()) {
+                chosen.push(Arc::clone(connection));
             }
         }
         chosen
     }
 
-    fn on_begun(&mut self, link: &Arc<Link>, address: Address) {
-        let Some(member) = self.links.get_mut(&link.number) else { return };
+    fn on_begun(&mut self, connection: &Arc<Connection>, address: Address) {
+        let Some(member) = self.connections.get_mut(&connection.number) else { return };
         if member.listens.insert(address) {
             let route = self.by_address.entry(address).or_default();
-            let at = route.partition_point(|other| other.number > link.number);
-            route.insert(at, Arc::clone(link));
+            let at = route.partition_point(|other| other.number > connection.number);
+            route.insert(at, Arc::clone(connection));
         }
     }
 
-    fn on_ended(&mut self, link: &Link, address: Address) {
-        let Some(member) = self.links.get_mut(&link.number) else { return };
+    fn on_ended(&mut self, connection: &Connection, address: Address) {
+        let Some(member) = self.connections.get_mut(&connection.number) else { return };
         if member.listens.remove(&address) {
-            self.remove_route(address, link.number);
+            self.remove_route(address, connection.number);
         }
     }
 
     fn remove_route(&mut self, address: Address, number: u64) {
         if let Some(route) = self.by_address.get_mut(&address) {
-            route.retain(|link| link.number != number);
+            route.retain(|connection| connection.number != number);
             if route.is_empty() {
                 self.by_address.remove(&address);
             }
@@ -364,8 +367,13 @@ impl RoutingTable {
 
     /// Members that have told what they listen to and have heard what we do.
     fn connected(&self) -> Connected {
-        let links = self.links.values().map(|member| &member.link).filter(|link| link.is_up());
-        let mut peers: Vec<MemberId> = links.filter_map(|link| link.peer.get().copied()).collect();
+        let connections = self
+            .connections
+            .values()
+            .map(|member| &member.connection)
+            .filter(|connection| connection.is_up());
+        let mut peers: Vec<MemberId> =
+            connections.filter_map(|connection| connection.peer.get().copied()).collect();
         let connections = peers.len();
         peers.sort_unstable();
         peers.dedup();

@@ -1,8 +1,8 @@
 //! From a URL to connections.
 //!
-//! Owners commit over two connections of their own ([`Link`]); all else goes over a small pool. Statements name their
-//! schema and take nothing from the session but its timeouts and the way they are planned, so a pooler in between does
-//! no harm as long as it keeps prepared statements, which is probed (`pooler.rs`).
+//! Owners commit over two connections of their own ([`CommitConnection`]); all else goes over a small pool. Statements
+//! name their schema and take nothing from the session but its timeouts and the way they are planned, so a pooler in
+//! between does no harm as long as it keeps prepared statements, which is probed (`pooler.rs`).
 
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,8 +16,8 @@ use tokio::task::JoinHandle;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Config, Error, Notification, Row, Statement};
 
+use crate::connection::CommitConnection;
 use crate::error::CallError;
-use crate::link::Link;
 use crate::opener::Opener;
 use crate::statements::Statements;
 use crate::target::Target;
@@ -56,7 +56,7 @@ impl Default for PostgresOptions {
 }
 
 /// Connections that only commit.
-const LINKS: usize = 2;
+const COMMIT_CONNECTIONS: usize = 2;
 
 /// The adapter that uses a database, which decides how its connections are shared out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,7 +73,7 @@ impl Use {
     /// The fewest connections that it works with.
     pub(crate) const fn connections_min(self) -> usize {
         match self {
-            Self::Store => LINKS + 2,
+            Self::Store => COMMIT_CONNECTIONS + 2,
             Self::Coordinator | Self::Archive => 2,
         }
     }
@@ -87,7 +87,7 @@ impl Use {
             ));
         }
         Ok(match self {
-            Self::Store => connections - LINKS,
+            Self::Store => connections - COMMIT_CONNECTIONS,
             Self::Coordinator | Self::Archive => connections,
         })
     }
@@ -98,7 +98,7 @@ impl Use {
 pub(crate) struct Database {
     opener: Opener,
     pool: Pool,
-    links: [Link; LINKS],
+    commit_connections: [CommitConnection; COMMIT_CONNECTIONS],
     claims: Semaphore,
     pub(crate) schema: Schema,
     pub(crate) statements: Statements,
@@ -135,7 +135,7 @@ impl Database {
         Ok(Self {
             opener,
             pool,
-            links: Default::default(),
+            commit_connections: Default::default(),
             // A claim that waits has one connection, and the search for the transaction that it waits for another.
             claims: Semaphore::new(pooled.saturating_sub(1).max(1)),
             statements: Statements::new(&schema.quoted),
@@ -261,7 +261,7 @@ impl Database {
         if self.is_closed() {
             return Err(CallError::Closed);
         }
-        self.links[usize::from(lane.0) % self.links.len()].write(self, write).await
+        self.commit_connections[usize::from(lane.0) % self.commit_connections.len()].write(self, write).await
     }
 
     /// Waits for an answer, but not for ever.
@@ -279,7 +279,7 @@ impl Database {
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Release);
         self.pool.close();
-        self.links.iter().for_each(Link::close);
+        self.commit_connections.iter().for_each(CommitConnection::close);
     }
 
     fn is_closed(&self) -> bool {

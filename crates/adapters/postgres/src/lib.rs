@@ -5,11 +5,11 @@
 mod archive;
 mod columns;
 mod connect;
+mod connection;
 mod coordinator;
 mod documents;
 mod error;
 mod keys;
-mod link;
 mod listen;
 mod load;
 mod logs;

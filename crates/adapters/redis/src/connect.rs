@@ -8,8 +8,8 @@ use redis::{Cmd, ConnectionInfo, ErrorKind, RedisError, Value};
 use tasklane_ports::StoreError;
 
 use crate::cluster::{Address, Cluster};
+use crate::connection::{Connection, Endpoint, LiveConnection, Pushes, Timeouts};
 use crate::error::{CallError, unexpected};
-use crate::link::{Endpoint, Link, Live, Pushes, Timeouts};
 use crate::script::Script;
 use crate::sentinel::Sentinels;
 use crate::target::{Target, Topology, sentinel_settings};
@@ -47,16 +47,16 @@ pub(crate) enum Traffic {
 /// One server, with one connection for each kind of traffic.
 #[derive(Debug)]
 pub(crate) struct Node {
-    lane: Link,
-    query: Link,
+    lane: Connection,
+    query: Connection,
 }
 
 impl Node {
     pub(crate) fn new(endpoint: Endpoint, timeouts: Timeouts) -> Self {
-        Self { lane: Link::new(endpoint.clone(), timeouts), query: Link::new(endpoint, timeouts) }
+        Self { lane: Connection::new(endpoint.clone(), timeouts), query: Connection::new(endpoint, timeouts) }
     }
 
-    pub(crate) fn link(&self, traffic: Traffic) -> &Link {
+    pub(crate) fn connection(&self, traffic: Traffic) -> &Connection {
         match traffic {
             Traffic::Lane => &self.lane,
             Traffic::Query => &self.query,
@@ -151,7 +151,7 @@ impl Server {
 
     pub(crate) async fn call(&self, slot: u16, traffic: Traffic, command: &Cmd) -> Result<Value, CallError> {
         match &self.nodes {
-            Nodes::Single(node) => node.link(traffic).send(command, false).await,
+            Nodes::Single(node) => node.connection(traffic).send(command, false).await,
             Nodes::Cluster(cluster) => cluster.call(slot, traffic, command).await,
         }
     }
@@ -196,16 +196,16 @@ impl Server {
         place: &Place,
         patience: Duration,
         pushes: Option<Pushes>,
-    ) -> Result<Live, RedisError> {
+    ) -> Result<LiveConnection, RedisError> {
         let endpoint = match (&self.nodes, place) {
             (Nodes::Cluster(cluster), Some(address)) => cluster.endpoint_of(address),
-            (Nodes::Single(node), _) => node.link(Traffic::Lane).endpoint().clone(),
+            (Nodes::Single(node), _) => node.connection(Traffic::Lane).endpoint().clone(),
             (Nodes::Cluster(_), None) => {
                 return Err((ErrorKind::ClusterConnectionNotFound, "no node was named").into());
             }
         };
         let timeouts = Timeouts { response: self.timeouts.response + patience, ..self.timeouts };
-        Live::connect(&endpoint, timeouts, pushes).await
+        LiveConnection::connect(&endpoint, timeouts, pushes).await
     }
 
     /// Asks every server whether it is fit for this, and answers what people should know of it all the same.
@@ -213,8 +213,8 @@ impl Server {
         let (command, mut warnings) = (redis::cmd("INFO"), Vec::new());
         match &self.nodes {
             Nodes::Single(node) => {
-                let link = node.link(Traffic::Lane);
-                let info = Info::parse(link.send(&command, false).await.map_err(at_start)?)?;
+                let connection = node.connection(Traffic::Lane);
+                let info = Info::parse(connection.send(&command, false).await.map_err(at_start)?)?;
                 if info.get("redis_mode") == Some("sentinel") {
                     let reason = "this server is a sentinel: use redis+sentinel://host:26379/NAME in the URL";
                     return Err(StoreError::Refused { reason: reason.to_owned() });
@@ -224,18 +224,18 @@ impl Server {
                     return Err(StoreError::Refused { reason: reason.to_owned() });
                 }
                 info.check(used_for)?;
-                warnings.extend(info.warnings(&Settings::of(link).await?));
-                if link.endpoint().sentinels.is_some() {
+                warnings.extend(info.warnings(&Settings::of(connection).await?));
+                if connection.endpoint().sentinels.is_some() {
                     warnings.push(FAILOVER.to_owned());
                     warnings.dedup();
                 }
             }
             Nodes::Cluster(cluster) => {
                 for node in cluster.primaries().await.map_err(at_start)? {
-                    let link = node.link(Traffic::Lane);
-                    let info = Info::parse(link.send(&command, false).await?)?;
+                    let connection = node.connection(Traffic::Lane);
+                    let info = Info::parse(connection.send(&command, false).await?)?;
                     info.check(used_for)?;
-                    warnings.extend(info.warnings(&Settings::of(link).await?));
+                    warnings.extend(info.warnings(&Settings::of(connection).await?));
                 }
                 warnings.sort();
                 warnings.dedup();
@@ -340,10 +340,10 @@ impl Info {
 struct Settings(HashMap<String, String>);
 
 impl Settings {
-    async fn of(link: &Link) -> Result<Self, StoreError> {
+    async fn of(connection: &Connection) -> Result<Self, StoreError> {
         let mut command = redis::cmd("CONFIG");
         command.arg("GET").arg("appendfsync").arg("save");
-        match link.send(&command, false).await {
+        match connection.send(&command, false).await {
             Ok(answer) => Ok(Self(redis::from_redis_value(answer).unwrap_or_default())),
             Err(CallError::Sent(error)) if !error.is_io_error() => Ok(Self::default()),
             Err(error) => Err(error.into()),

@@ -22,8 +22,8 @@ use uuid::Uuid;
 
 use crate::cluster::slot_of;
 use crate::connect::{RedisOptions, Server, Traffic, Use};
+use crate::connection::LiveConnection;
 use crate::error::CallError;
-use crate::link::Live;
 use crate::script::SCRIPTS;
 
 /// How long the server lets a taker wait before it answers that nothing came: a connection that is dead is noticed
@@ -46,7 +46,7 @@ struct Inner {
     fetching: tokio::sync::Mutex<()>,
     /// The connection for waiting, while nobody waits on it. A wait that is given up takes it along: what the server is
     /// still asked there would hold up whatever is asked next.
-    waiting: Mutex<Option<Live>>,
+    waiting: Mutex<Option<LiveConnection>>,
     /// Something is to be given again: do not wait for the inbox.
     recovered: Notify,
 }

@@ -19,8 +19,8 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::connect::{Place, Server};
+use crate::connection::{LiveConnection, Pushes};
 use crate::error::{CallError, is_passing_refusal};
-use crate::link::{Live, Pushes};
 
 /// Pause before what could not be done is tried again, …
 const AGAIN_AFTER: Duration = Duration::from_millis(200);
@@ -195,7 +195,7 @@ impl Shared {
 
 /// A connection to one node.
 struct Wire {
-    live: Live,
+    live: LiveConnection,
     signs: Arc<Signs>,
     /// What is subscribed on it.
     names: HashSet<String>,

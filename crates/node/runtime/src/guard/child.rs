@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use tokio::net::unix::pipe;
 use tokio::sync::oneshot;
 
-use super::link::Link;
+use super::connection::GuardConnection;
 use super::wire::{ChildId, Order};
 
 /// How the processes of an attempt ended.
@@ -120,14 +120,14 @@ impl Tree {
 /// Orders to the shim. Dropped while armed, it kills.
 #[derive(Debug)]
 pub(super) struct Control {
-    pub(super) link: Arc<Link>,
+    pub(super) connection: Arc<GuardConnection>,
     pub(super) id: ChildId,
     pub(super) armed: bool,
 }
 
 impl Control {
     fn order(&self, order: Order) {
-        self.link.order(self.id, order);
+        self.connection.order(self.id, order);
     }
 }
 

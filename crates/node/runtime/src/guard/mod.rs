@@ -28,9 +28,9 @@
 
 mod child;
 mod clock;
+mod connection;
 mod handle;
 mod image;
-mod link;
 mod oom;
 mod process;
 mod remove;

@@ -15,7 +15,7 @@ use crate::write_lane::LaneWrite;
 
 /// A connection that is made when it is needed, and made anew when it has broken.
 #[derive(Debug, Default)]
-pub(crate) struct Link {
+pub(crate) struct CommitConnection {
     session: Mutex<Option<Arc<Session>>>,
     /// Held by the one who connects.
     connecting: tokio::sync::Mutex<()>,
@@ -36,7 +36,7 @@ impl Drop for Session {
     }
 }
 
-impl Link {
+impl CommitConnection {
     pub(crate) async fn write(&self, database: &Database, write: &LaneWrite) -> Result<Row, CallError> {
         let session = match self.current() {
             Some(session) => session,

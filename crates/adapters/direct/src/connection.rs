@@ -32,7 +32,7 @@ const CLOSED: u64 = u64::MAX;
 
 /// A connection to a peer.
 #[derive(Debug)]
-pub(crate) struct Link {
+pub(crate) struct Connection {
     /// Counts the connections of this member, so that the newest is known.
     pub(crate) number: u64,
     /// Known when the peer has said hello.
@@ -44,7 +44,7 @@ pub(crate) struct Link {
     /// The peer did not tell in time that it had heard. Nobody waits for it until it does.
     overdue: AtomicBool,
     closed: CancellationToken,
-    /// Parcels, of all links together.
+    /// Parcels, of all connections together.
     dropped: Arc<AtomicU64>,
 }
 
@@ -75,9 +75,9 @@ pub(crate) struct Parcel {
     pub(crate) messages: Bytes,
 }
 
-/// How a link is made.
+/// How a connection is made.
 #[derive(Debug)]
-pub(crate) struct NewLink {
+pub(crate) struct NewConnection {
     pub(crate) number: u64,
     pub(crate) own: MemberId,
     /// What waits for the peer, at most.
@@ -86,9 +86,9 @@ pub(crate) struct NewLink {
     pub(crate) dropped: Arc<AtomicU64>,
 }
 
-impl Link {
+impl Connection {
     /// One over which it is still to be said who we are and what we listen to.
-    pub(crate) fn new(new: NewLink, listening: impl Iterator<Item = Address>) -> Self {
+    pub(crate) fn new(new: NewConnection, listening: impl Iterator<Item = Address>) -> Self {
         let outgoing = Outgoing {
             hello: Some(new.own),
             parcels: VecDeque::new(),
@@ -183,7 +183,7 @@ impl Link {
         let mut heard = self.heard.subscribe();
         if tokio::time::timeout_at(deadline, heard.wait_for(|heard| *heard >= version)).await.is_err() {
             self.overdue.store(true, Ordering::Relaxed);
-            tracing::debug!(link = self.number, "a peer is slow to hear what is listened to here");
+            tracing::debug!(connection = self.number, "a peer is slow to hear what is listened to here");
         }
     }
 
@@ -225,24 +225,24 @@ impl Link {
     }
 }
 
-/// The sending half of a link.
+/// The sending half of a connection.
 #[derive(Debug)]
-pub(crate) struct Frames(Arc<Link>);
+pub(crate) struct Frames(Arc<Connection>);
 
 impl Stream for Frames {
     type Item = wire::Frame;
 
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<wire::Frame>> {
-        let link = &self.0;
-        if link.closed.is_cancelled() {
+        let connection = &self.0;
+        if connection.closed.is_cancelled() {
             return Poll::Ready(None);
         }
-        let mut outgoing = lock(&link.outgoing);
+        let mut outgoing = lock(&connection.outgoing);
         if let Some(frame) = outgoing.next_frame() {
             let dropped = std::mem::take(&mut outgoing.dropped);
             drop(outgoing);
             if dropped > 0 {
-                tracing::debug!(link = link.number, dropped, "a slow peer has lost messages");
+                tracing::debug!(connection = connection.number, dropped, "a slow peer has lost messages");
             }
             return Poll::Ready(Some(frame));
         }
@@ -329,15 +329,15 @@ mod tests {
 
     use super::*;
 
-    fn link(bytes_max: usize, listening: &[u16]) -> Arc<Link> {
-        let new = NewLink {
+    fn connection(bytes_max: usize, listening: &[u16]) -> Arc<Connection> {
+        let new = NewConnection {
             number: 1,
             own: MemberId::random(),
             bytes_max,
             closed: CancellationToken::new(),
             dropped: Arc::default(),
         };
-        Arc::new(Link::new(new, listening.iter().copied().map(lane)))
+        Arc::new(Connection::new(new, listening.iter().copied().map(lane)))
     }
 
     fn lane(number: u16) -> Address {
@@ -363,9 +363,9 @@ mod tests {
 
     #[test]
     fn hello_comes_first_with_everything_that_is_listened_to() {
-        let link = link(1_000, &[1, 2]);
-        link.put(parcel(5, 1));
-        let mut frames = link.frames();
+        let connection = connection(1_000, &[1, 2]);
+        connection.put(parcel(5, 1));
+        let mut frames = connection.frames();
         let first = said(&mut frames).unwrap();
         assert!(first.hello.is_some());
         let listening = first.listening.as_ref().unwrap();
@@ -376,12 +376,12 @@ mod tests {
 
     #[test]
     fn what_waits_goes_together_up_to_a_size() {
-        let link = link(usize::MAX, &[]);
-        let mut frames = link.frames();
+        let connection = connection(usize::MAX, &[]);
+        let mut frames = connection.frames();
         said(&mut frames);
         let sizes = [FRAME_BYTES / 2, FRAME_BYTES / 4, 1, FRAME_BYTES * 3, 1, 1];
         for (number, bytes) in (0..).zip(sizes) {
-            link.put(parcel(number, bytes));
+            connection.put(parcel(number, bytes));
         }
         let mut counts = Vec::new();
         while let Some(frame) = said(&mut frames) {
@@ -392,32 +392,32 @@ mod tests {
 
     #[test]
     fn the_oldest_parcels_are_dropped_and_the_last_always_has_room() {
-        let link = link(10 * (100 + PARCEL_OVERHEAD), &[]);
-        let mut frames = link.frames();
+        let connection = connection(10 * (100 + PARCEL_OVERHEAD), &[]);
+        let mut frames = connection.frames();
         said(&mut frames);
         for number in 0..15 {
-            link.put(parcel(number, 100));
+            connection.put(parcel(number, 100));
         }
         assert_eq!(parcels(&said(&mut frames).unwrap()), (5..15).map(lane).collect::<Vec<_>>());
-        assert_eq!(link.dropped.load(Ordering::Relaxed), 5);
-        link.put(parcel(1, 1));
-        link.put(parcel(2, 10_000));
+        assert_eq!(connection.dropped.load(Ordering::Relaxed), 5);
+        connection.put(parcel(1, 1));
+        connection.put(parcel(2, 10_000));
         assert_eq!(parcels(&said(&mut frames).unwrap()), [lane(2)]);
     }
 
     #[test]
     fn what_was_never_told_is_not_taken_back() {
-        let link = link(1_000, &[1]);
-        let mut frames = link.frames();
-        link.change(lane(2), true);
-        link.change(lane(2), false);
+        let connection = connection(1_000, &[1]);
+        let mut frames = connection.frames();
+        connection.change(lane(2), true);
+        connection.change(lane(2), false);
         let listening = said(&mut frames).unwrap().listening.unwrap();
         assert_eq!((lanes(&listening.begun), listening.version), (vec![lane(1)], 3));
-        link.change(lane(1), false);
-        link.change(lane(1), true);
+        connection.change(lane(1), false);
+        connection.change(lane(1), true);
         let listening = said(&mut frames).unwrap().listening.unwrap();
         assert_eq!((listening.begun, listening.ended, listening.version), (vec![], vec![], 5));
-        link.change(lane(1), false);
+        connection.change(lane(1), false);
         let listening = said(&mut frames).unwrap().listening.unwrap();
         assert_eq!((lanes(&listening.ended), listening.version), (vec![lane(1)], 6));
         assert_eq!(said(&mut frames), None);
@@ -426,8 +426,8 @@ mod tests {
     #[test]
     fn many_addresses_are_told_in_several_frames() {
         let all: Vec<u16> = (0..2_500).collect();
-        let link = link(1_000, &all);
-        let mut frames = link.frames();
+        let connection = connection(1_000, &all);
+        let mut frames = connection.frames();
         let told: Vec<_> = std::iter::from_fn(|| said(&mut frames)?.listening).collect();
         let counts: Vec<_> = told.iter().map(|told| (told.begun.len(), told.version)).collect();
         assert_eq!(counts, [(1_024, 0), (1_024, 0), (452, 1)]);
@@ -435,29 +435,29 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_peer_that_is_slow_to_hear_is_waited_for_once() {
-        let link = link(1_000, &[]);
-        let _ = link.peer.set(MemberId::random());
-        assert!(!link.is_up());
-        assert!(link.on_heard(1));
-        assert!(link.is_prompt());
-        let version = link.change(lane(1), true);
-        link.until_heard(version, Instant::now() + Duration::from_secs(1)).await;
-        assert!(link.is_up() && !link.is_prompt());
-        assert!(!link.on_heard(version));
-        assert!(link.is_prompt());
-        link.until_heard(version, Instant::now()).await;
-        assert!(link.is_prompt());
+        let connection = connection(1_000, &[]);
+        let _ = connection.peer.set(MemberId::random());
+        assert!(!connection.is_up());
+        assert!(connection.on_heard(1));
+        assert!(connection.is_prompt());
+        let version = connection.change(lane(1), true);
+        connection.until_heard(version, Instant::now() + Duration::from_secs(1)).await;
+        assert!(connection.is_up() && !connection.is_prompt());
+        assert!(!connection.on_heard(version));
+        assert!(connection.is_prompt());
+        connection.until_heard(version, Instant::now()).await;
+        assert!(connection.is_prompt());
     }
 
     #[tokio::test]
     async fn closing_ends_the_stream_and_whoever_waits() {
-        let link = link(1_000, &[]);
-        let mut frames = link.frames();
+        let connection = connection(1_000, &[]);
+        let mut frames = connection.frames();
         said(&mut frames);
         let (waited, ended) =
-            tokio::join!(link.until_heard(9, Instant::now() + Duration::from_hours(1)), async {
-                link.put(parcel(1, 1));
-                link.close();
+            tokio::join!(connection.until_heard(9, Instant::now() + Duration::from_hours(1)), async {
+                connection.put(parcel(1, 1));
+                connection.close();
                 frames.next().await
             });
         assert_eq!((waited, ended), ((), None));
@@ -465,12 +465,12 @@ mod tests {
 
     #[tokio::test]
     async fn finishing_says_what_waits_first() {
-        let link = link(1_000, &[]);
-        let mut frames = link.frames();
+        let connection = connection(1_000, &[]);
+        let mut frames = connection.frames();
         said(&mut frames);
-        link.put(parcel(1, 1));
-        link.finish();
-        link.put(parcel(2, 1));
+        connection.put(parcel(1, 1));
+        connection.finish();
+        connection.put(parcel(2, 1));
         assert_eq!(parcels(&frames.next().await.unwrap()), [lane(1)]);
         assert_eq!(frames.next().await, None);
     }

@@ -20,7 +20,7 @@ use super::wire::{ChildId, FailedStep, Frame, FromGuard, HeldFile, Inbox, Order,
 
 /// A connection to one guard process, while it lasts.
 #[derive(Debug)]
-pub(super) struct Link {
+pub(super) struct GuardConnection {
     pid: Pid,
     /// Few words for each attempt and one for each renewal of the lease: bounded by what the worker holds.
     outgoing: mpsc::UnboundedSender<Outgoing>,
@@ -65,7 +65,7 @@ struct Waiter {
 /// The process number, or what went wrong.
 pub(super) type StartAnswer = Result<i32, (FailedStep, io::Error)>;
 
-/// What [`Link::register`] gives: a number, and where its answers will come.
+/// What [`GuardConnection::register`] gives: a number, and where its answers will come.
 #[derive(Debug)]
 pub(super) struct Registered {
     pub(super) id: ChildId,
@@ -73,7 +73,7 @@ pub(super) struct Registered {
     pub(super) ended: oneshot::Receiver<Ended>,
 }
 
-impl Link {
+impl GuardConnection {
     /// Takes over the socket to a guard that was just started.
     pub(super) fn new(
         socket: OwnedFd,

@@ -49,7 +49,7 @@ impl fmt::Display for Endpoint {
     }
 }
 
-pub(crate) struct Link {
+pub(crate) struct Connection {
     endpoint: Endpoint,
     timeouts: Timeouts,
     state: Mutex<State>,
@@ -60,19 +60,19 @@ pub(crate) type Pushes = Arc<dyn AsyncPushSender>;
 
 #[derive(Default)]
 struct State {
-    live: Option<Arc<Live>>,
+    live: Option<Arc<LiveConnection>>,
     /// The last failure to connect. Those who waited for that attempt share it instead of trying one after the other.
     failed: Option<(Instant, RedisError)>,
 }
 
 /// A connection as long as it lasts. Dropping it closes it, whatever the server is still asked.
 #[derive(Debug)]
-pub(crate) struct Live {
+pub(crate) struct LiveConnection {
     connection: MultiplexedConnection,
     driver: JoinHandle<()>,
 }
 
-impl Live {
+impl LiveConnection {
     /// Makes a connection. With `pushes` it is one that can subscribe.
     pub(crate) async fn connect(
         endpoint: &Endpoint,
@@ -155,19 +155,19 @@ impl Live {
     }
 }
 
-impl Drop for Live {
+impl Drop for LiveConnection {
     fn drop(&mut self) {
         self.driver.abort();
     }
 }
 
-impl std::fmt::Debug for Link {
+impl std::fmt::Debug for Connection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Link").field("address", self.endpoint.info.addr()).finish_non_exhaustive()
+        f.debug_struct("Connection").field("address", self.endpoint.info.addr()).finish_non_exhaustive()
     }
 }
 
-impl Link {
+impl Connection {
     pub(crate) fn new(endpoint: Endpoint, timeouts: Timeouts) -> Self {
         Self { endpoint, timeouts, state: Mutex::default() }
     }
@@ -201,7 +201,7 @@ impl Link {
         self.state.lock().await.live = None;
     }
 
-    async fn live(&self) -> Result<Arc<Live>, RedisError> {
+    async fn live(&self) -> Result<Arc<LiveConnection>, RedisError> {
         let asked = Instant::now();
         let mut state = self.state.lock().await;
         if let Some(live) = &state.live
@@ -215,7 +215,7 @@ impl Link {
         {
             return Err(error.clone());
         }
-        match Live::connect(&self.endpoint, self.timeouts, None).await {
+        match LiveConnection::connect(&self.endpoint, self.timeouts, None).await {
             Ok(live) => {
                 let live = Arc::new(live);
                 *state = State { live: Some(Arc::clone(&live)), failed: None };
@@ -228,7 +228,7 @@ impl Link {
         }
     }
 
-    async fn give_up(&self, lost: &Arc<Live>) {
+    async fn give_up(&self, lost: &Arc<LiveConnection>) {
         let mut state = self.state.lock().await;
         if state.live.as_ref().is_some_and(|live| Arc::ptr_eq(live, lost)) {
             state.live = None;
