@@ -43,7 +43,7 @@ use crate::data_dir::{self, GUARD_LOCK, WORK};
 use crate::descriptor_shares::connections_max;
 use crate::embed::Registrations;
 use crate::systems::{self, Systems};
-use crate::{exposure, intake, lanes, lost_store, no_room, peers, session_cleanup};
+use crate::{discovery, exposure, intake, lanes, lost_store, no_room, session_cleanup};
 
 /// What this process is of a deployment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -203,7 +203,7 @@ pub async fn start(config: &Config, roles: Roles, functions: Registrations) -> R
         node = Some(started);
     } else if let Some(direct) = running.systems.direct.clone() {
         let coordinator = Arc::clone(&running.systems.coordinator);
-        running.background.keep(peers::keep_worker(direct, coordinator));
+        running.background.keep(discovery::keep_worker(direct, coordinator));
     }
     if roles.worker {
         let executors = executors(config, guard.clone(), functions);
@@ -295,7 +295,7 @@ fn start_server(
         },
     );
     if let Some(direct) = direct.clone() {
-        running.background.keep(peers::keep_server(direct, scheduler.handle()));
+        running.background.keep(discovery::keep_server(direct, scheduler.handle()));
     }
     running.background.keep(intake::keep(config.clone(), node.clone(), scheduler.handle()));
     let server = &running.server;

@@ -5,13 +5,13 @@ pub mod assemble;
 pub mod config;
 mod data_dir;
 mod descriptor_shares;
+mod discovery;
 pub mod embed;
 mod exposure;
 mod intake;
 mod lanes;
 mod lost_store;
 mod no_room;
-mod peers;
 mod session_cleanup;
 mod systems;
 

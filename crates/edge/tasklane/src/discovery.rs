@@ -1,8 +1,8 @@
-//! Who is connected to whom, where processes are connected to each other without a server between them: every member calls
-//! every server.
+//! Who is connected to whom, where processes are connected to each other without a server between them: every member
+//! calls every server.
 //!
-//! Servers see each other in what the coordinator tells them. Workers are told by servers, so that a thousand of them do
-//! not have to follow the coordinator; they look there when no server has told them anything for a while.
+//! Servers see each other in what the coordinator tells them. Workers are told by servers, so that a thousand of them
+//! do not have to follow the coordinator; they look there when no server has told them anything for a while.
 
 use std::sync::Arc;
 use std::time::Duration;
