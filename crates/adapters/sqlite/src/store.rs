@@ -93,7 +93,7 @@ impl Sqlite {
         }
         warnings.extend(connect::does_not_shrink(&first, &lock.path)?);
         let mark = LogMark::open(&lock.path, frames.unwrap_or(0)).ok();
-        presence.look_for_room();
+        presence.look_for_disk_space();
 
         let (writes, messages) = mpsc::channel(writer::WAITING_MAX);
         let (questions, asked) = mpsc::channel(readers::WAITING_MAX);

@@ -43,7 +43,7 @@ use crate::data_dir::{self, GUARD_LOCK, WORK};
 use crate::descriptor_shares::connections_max;
 use crate::embed::Registrations;
 use crate::systems::{self, Systems};
-use crate::{discovery, exposure, intake, lanes, lost_store, no_room, session_cleanup};
+use crate::{discovery, disk_full, exposure, intake, lanes, lost_store, session_cleanup};
 
 /// What this process is of a deployment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,7 +154,7 @@ pub async fn start(config: &Config, roles: Roles, functions: Registrations) -> R
         let guard = start_guard(config, roles, locks).await?;
         anyhow::Ok((systems, lanes, guard))
     };
-    let (systems, lanes, guard) = no_room::await_room(opening, listener.as_ref()).await?;
+    let (systems, lanes, guard) = disk_full::await_disk_space(opening, listener.as_ref()).await?;
     for warning in &systems.warnings {
         tracing::warn!("{warning}");
     }
@@ -218,7 +218,7 @@ pub async fn start(config: &Config, roles: Roles, functions: Registrations) -> R
         });
     }
     if let Some(node) = &node {
-        no_room::loaded_or_refused(node, &*running.systems.store).await;
+        disk_full::loaded_or_refused(node, &*running.systems.store).await;
         if !config.is_cluster() {
             let Systems { store, coordinator, .. } = &running.systems;
             running.background.keep(lost_store::end_attempts(Arc::clone(store), Arc::clone(coordinator)));

@@ -6,12 +6,12 @@ pub mod config;
 mod data_dir;
 mod descriptor_shares;
 mod discovery;
+mod disk_full;
 pub mod embed;
 mod exposure;
 mod intake;
 mod lanes;
 mod lost_store;
-mod no_room;
 mod session_cleanup;
 mod systems;
 

@@ -23,20 +23,20 @@ pub(crate) async fn gate(State(api): State<Api>, mut request: Request, next: Nex
     let origins = &api.options.cors_origins;
     let origin = cors::allowed_origin(origins, request.headers());
     let is_preflight = origin.is_some() && cors::is_preflight(request.method(), request.headers());
-    let passed = check(&api, &request, origin.is_some()).and_then(|()| api.room());
+    let passed = check(&api, &request, origin.is_some()).and_then(|()| api.request_permit());
     let mut response = match passed {
         // A browser sends it without a token, and asks for nothing but these headers.
         _ if is_preflight => cors::preflight(),
         Err(problem) => problem.into_response(),
-        Ok(room) => {
-            request.extensions_mut().insert(room.clone());
+        Ok(permit) => {
+            request.extensions_mut().insert(permit.clone());
             let timeout = api.options.request_timeout;
             let response = tokio::select! {
                 response = next.run(request) => response,
-                () = room.out_of_time(timeout) => out_of_time(route.as_ref(), timeout),
+                () = permit.out_of_time(timeout) => out_of_time(route.as_ref(), timeout),
             };
             // Held until the answer begins: what goes on after that, a stream, has a bound of its own.
-            room.give_back();
+            permit.give_back();
             response
         }
     };

@@ -91,7 +91,7 @@ impl Lane {
         let lines = q.ready.get(&class).map_or(0, BTreeSet::len);
         let state = &mut self.lines[line];
         state.taken += 1;
-        if state.taken >= q.pace.turn(lines, self.now) {
+        if state.taken >= q.turn_length.tasks(lines, self.now) {
             let (round, count) = (q.turn.0.max(state.turn.0), q.turn.1 + 1);
             q.turn = (round, count);
             state.taken = 0;
@@ -290,17 +290,17 @@ impl Lane {
         let line = &self.lines[line];
         let rules = &self.queues[line.queue].rules;
         let by_key = line.head.flow.iter().zip(&line.limits);
-        let rooms = by_key.flat_map(|(flow, &state)| {
-            rules.of_key(flow).map(move |rule| limit_room(&rule, self.limits.get(state)))
+        let slots = by_key.flat_map(|(flow, &state)| {
+            rules.of_key(flow).map(move |rule| limit_slots(&rule, self.limits.get(state)))
         });
-        rooms.fold(line.window.len(), usize::min)
+        slots.fold(line.window.len(), usize::min)
     }
 
     /// Tasks that the limit over the whole queue allows now.
-    pub(super) fn queue_room(&self, queue: Handle) -> usize {
+    pub(super) fn queue_slots(&self, queue: Handle) -> usize {
         let q = &self.queues[queue];
         let whole = q.whole.zip(q.rules.find(LimitId::QUEUE));
-        whole.map_or(usize::MAX, |(state, rule)| limit_room(rule, self.limits.get(state)))
+        whole.map_or(usize::MAX, |(state, rule)| limit_slots(rule, self.limits.get(state)))
     }
 
     /// Whether there is a ready line that the worker could serve.
@@ -311,7 +311,7 @@ impl Lane {
     }
 }
 
-fn limit_room(rule: &Rule, state: &LimitState) -> usize {
+fn limit_slots(rule: &Rule, state: &LimitState) -> usize {
     let room = rule.concurrency.map_or(u32::MAX, |max| max.limit.saturating_sub(state.running));
     usize::try_from(room).unwrap_or(usize::MAX)
 }

@@ -237,7 +237,7 @@ impl Lane {
         for (_, queue) in &mut self.queues {
             queue.rate_until = queue.rate_until.map(|at| at + by);
             queue.waits_since = queue.waits_since.map(|since| since + by);
-            queue.pace.move_by(by);
+            queue.turn_length.move_by(by);
         }
         for (_, worker) in &mut self.workers {
             worker.move_by(by);
@@ -328,7 +328,7 @@ impl Lane {
 
     /// Reads on, unless memory has no room for more.
     pub(super) fn ask_rewrite(&mut self, effects: &mut Vec<Effect>) {
-        let full = self.delayed.len() > 2 * self.options.delayed_window || self.waiting > self.squeeze_at;
+        let full = self.delayed.len() > 2 * self.options.delayed_window || self.waiting > self.cut_windows_at;
         let Some(pass) = self.rewrite.as_ref().filter(|pass| pass.read.is_none()) else { return };
         match &pass.next {
             Some(next) if !full => {

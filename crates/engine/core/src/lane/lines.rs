@@ -21,7 +21,7 @@ use crate::time::Timestamp;
 use super::entry::{Handle, Spot};
 use super::limits::{LimitKey, Rules};
 use super::machine::{Lane, Timer};
-use super::pace::Pace;
+use super::turn_length::TurnLength;
 use super::window::Window;
 use super::workers::Standing;
 
@@ -54,7 +54,7 @@ pub(super) struct Queue {
     /// A limit over the whole queue is reached.
     pub(super) full: bool,
     /// How fast its attempts end, which says how long a turn is.
-    pub(super) pace: Pace,
+    pub(super) turn_length: TurnLength,
     /// The last turn that a line had: its round, and how many there were.
     pub(super) turn: Turn,
     /// Lines take turns: some of them have flow keys.
@@ -211,7 +211,7 @@ impl Lane {
             waiting: 0,
             rate_until: None,
             full: false,
-            pace: Pace::new(self.now),
+            turn_length: TurnLength::new(self.now),
             turn: (0, 0),
             fair: false,
             turns: Vec::new(),

@@ -151,7 +151,7 @@ pub struct Lane {
     /// Tasks in all windows together.
     pub(super) waiting: usize,
     /// Windows are cut to their share when there are more.
-    pub(super) squeeze_at: usize,
+    pub(super) cut_windows_at: usize,
     /// Lines whose window is getting short.
     pub(super) refill: BTreeSet<Handle>,
     pub(super) lines_cursor: Option<LineKey>,
@@ -254,7 +254,7 @@ impl Lane {
         Self {
             next_sweep: now + options.sweep_every,
             window: options.window,
-            squeeze_at: options.tasks_max,
+            cut_windows_at: options.tasks_max,
             options,
             lane,
             epoch,
@@ -366,8 +366,8 @@ impl Lane {
             self.on_tick(effects);
             self.assign();
             self.announce();
-            self.squeeze();
-            self.check_queues();
+            self.cut_long_windows();
+            self.forget_idle_queues_if_many();
             self.ask(effects);
         }
         self.flush(effects);

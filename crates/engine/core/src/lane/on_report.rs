@@ -49,7 +49,7 @@ impl Lane {
                         let before = std::mem::replace(&mut w.load, load);
                         self.refresh_load(worker);
                         self.on_answer(worker, answered);
-                        self.on_room(worker);
+                        self.on_credit(worker);
                         if load != before {
                             self.choose_again_for(worker);
                         }
@@ -290,7 +290,7 @@ impl Lane {
             flight.recalls = 0;
         }
         self.mark(handle, true);
-        self.on_room(other);
+        self.on_credit(other);
     }
 
     /// The attempt is lost: the worker's session has ended, or the worker lost what ran the attempt.
@@ -376,7 +376,7 @@ impl Lane {
         entry.spot = Spot::Nowhere;
         let Some(Flight { worker, limits, running_since, .. }) = entry.flight.take() else { return };
         let queue = self.lines[entry.line].queue;
-        self.queues[queue].pace.count(self.now);
+        self.queues[queue].turn_length.count(self.now);
         if self.workers.contains(worker) {
             self.workers[worker].holds.swap_remove(&handle);
             self.refresh_load(worker);
@@ -432,15 +432,15 @@ impl Lane {
                 self.tell(worker, ToWorker::Stop { attempt });
             }
         }
-        self.on_room(worker);
+        self.on_credit(worker);
         let idle = !self.has_work_for(worker);
         let w = &mut self.workers[worker];
-        if heartbeat.wanted_back && idle && w.room() > 0 {
+        if heartbeat.wanted_back && idle && w.credit_left() > 0 {
             let (first, last) = (w.last_k.next(), w.credit);
             w.last_k = last;
             self.counters.credit_returned += 1;
             self.skip(worker, first, last);
-        } else if !idle && (heartbeat.wanted_back || heartbeat.epoch < self.epoch || w.room() == 0) {
+        } else if !idle && (heartbeat.wanted_back || heartbeat.epoch < self.epoch || w.credit_left() == 0) {
             // The demand may be lost, and a worker that asks for credit back waits for an answer.
             let wanted = w.classes.clone().into_iter().map(|class| self.wanted(class)).max();
             self.ask_worker(worker, wanted.unwrap_or(0).max(1), false);
@@ -468,7 +468,7 @@ impl Lane {
         }
         if not_receiving != was_not_receiving {
             self.counters.worker_not_receiving += u64::from(not_receiving);
-            self.reserve_worker(worker);
+            self.update_worker_classes(worker);
         }
     }
 
@@ -551,12 +551,12 @@ impl Lane {
         }
         self.counters.session_revoked += 1;
         self.revocations.push(self.workers[worker].session);
-        self.reserve_worker(worker);
+        self.update_worker_classes(worker);
     }
 
     /// The worker may have room: what it must be sent again goes first.
-    pub(super) fn on_room(&mut self, worker: Handle) {
-        while self.workers[worker].confirmed && self.workers[worker].room() > 0 {
+    pub(super) fn on_credit(&mut self, worker: Handle) {
+        while self.workers[worker].confirmed && self.workers[worker].credit_left() > 0 {
             let Some(handle) = self.workers[worker].unsent.pop_front() else { break };
             if !self.workers[worker].holds.contains(&handle) {
                 continue;

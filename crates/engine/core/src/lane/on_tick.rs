@@ -129,7 +129,7 @@ impl Lane {
         }
         self.forget_full_rates();
         self.forget_idle_queues();
-        self.relax();
+        self.reset_window_cut();
         self.find_overruns();
         if self.lines_more {
             self.look_for_lines();

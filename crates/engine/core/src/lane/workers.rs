@@ -156,7 +156,7 @@ impl Worker {
     }
 
     /// Dispatches that it still has room for.
-    pub(super) fn room(&self) -> u64 {
+    pub(super) fn credit_left(&self) -> u64 {
         self.credit.0 - self.last_k.0
     }
 
@@ -174,7 +174,7 @@ impl Worker {
     fn find_standing(&self) -> Standing {
         if !self.is_able() {
             Standing::Unable
-        } else if self.room() > 0 {
+        } else if self.credit_left() > 0 {
             Standing::Free
         } else if self.answer_by.is_some() {
             Standing::Asked
@@ -388,7 +388,7 @@ impl Lane {
         w.asked_for = up_to;
         if waits && !w.slow && w.answer_by.is_none() {
             w.answer_by = Some(at);
-            if w.room() == 0 {
+            if w.credit_left() == 0 {
                 w.load = 0;
             }
             self.timers.insert((at, Timer::Answer(worker)));
@@ -475,7 +475,7 @@ impl Lane {
                 let lines = lines.iter().take(LINES_COUNTED_MAX);
                 let of_queue: usize = lines.map(|&(_, _, _, _, line)| self.assignable(line)).sum();
                 // A line that is counted no more may have a task.
-                wanted += of_queue.max(1).min(self.queue_room(queue));
+                wanted += of_queue.max(1).min(self.queue_slots(queue));
             }
             if wanted >= WANTED_MAX {
                 break;
@@ -520,13 +520,14 @@ impl Lane {
             return false;
         }
         let wanted = self.wanted(class);
-        let room: u64 = self.classes[class].free.iter().map(|&worker| self.workers[worker].room()).sum();
+        let room: u64 =
+            self.classes[class].free.iter().map(|&worker| self.workers[worker].credit_left()).sum();
         if wanted as u64 <= room {
             return false;
         }
         let is_unasked = |&worker: &Handle| {
             let w = &self.workers[worker];
-            w.is_able() && w.asked_for <= w.credit && w.room() < wanted as u64
+            w.is_able() && w.asked_for <= w.credit && w.credit_left() < wanted as u64
         };
         let unasked = serving.iter().copied().filter(is_unasked).collect();
         self.ask_workers(unasked, wanted);

@@ -13,7 +13,7 @@ use crate::params::Params;
 use crate::problem::{self, Problem};
 use crate::routes::created::{Answered, named_path};
 use crate::routes::submit::wait_time;
-use crate::state::{Api, Room};
+use crate::state::{Api, RequestPermit};
 
 /// How long a teardown waits for what is being cancelled.
 const TEARDOWN_WAIT: std::time::Duration = std::time::Duration::from_secs(30);
@@ -219,7 +219,7 @@ pub(crate) async fn get_job(
     State(api): State<Api>,
     Namespace(namespace): Namespace,
     closing: Closing,
-    Extension(room): Extension<Room>,
+    Extension(permit): Extension<RequestPermit>,
     IdInPath(id): IdInPath,
     mut params: Params,
 ) -> Result<Json<Job>, Problem> {
@@ -228,7 +228,7 @@ pub(crate) async fn get_job(
     let job = found(&api, &namespace, id).await?;
     let Some(wait) = wait else { return Ok(Json(job.into())) };
     let _permit = api.stream_permit()?;
-    room.give_back();
+    permit.give_back();
     tokio::select! {
         waited = api.node.wait(&namespace, job.view.row.id, wait) => drop(waited?),
         () = closing.0.cancelled() => {}
@@ -251,7 +251,7 @@ pub(crate) async fn get_job(
 pub(crate) async fn tear_down(
     State(api): State<Api>,
     Namespace(namespace): Namespace,
-    Extension(room): Extension<Room>,
+    Extension(permit): Extension<RequestPermit>,
     IdInPath(id): IdInPath,
     mut params: Params,
     _: NoBody,
@@ -259,7 +259,7 @@ pub(crate) async fn tear_down(
     let wait = wait_time(&mut params)?.unwrap_or(TEARDOWN_WAIT);
     params.finish()?;
     let _permit = api.stream_permit()?;
-    room.give_back();
+    permit.give_back();
     let torn_down = api.node.tear_down(&namespace, id, wait).await?.ok_or_else(Problem::task_not_found)?;
     if torn_down.left.is_empty() {
         return Ok(Json(JobRemoved { removed: torn_down.removed }));

@@ -24,7 +24,7 @@ use crate::params::Params;
 use crate::problem::{self, Problem};
 use crate::routes::created::{Answered, task_path};
 use crate::routes::tasks::whole_task;
-use crate::state::{Api, Room};
+use crate::state::{Api, RequestPermit};
 
 /// The longest time that a request may wait for its task.
 const WAIT_MAX: Duration = Duration::from_mins(5);
@@ -50,7 +50,7 @@ pub(crate) async fn submit(
     State(api): State<Api>,
     Namespace(namespace): Namespace,
     closing: Closing,
-    Extension(room): Extension<Room>,
+    Extension(permit): Extension<RequestPermit>,
     mut params: Params,
     key: IdempotencyKey,
     body: JsonBody,
@@ -68,7 +68,7 @@ pub(crate) async fn submit(
         let created = SubmittedTask::Created(created(submitted));
         return Ok(Answered::new(!duplicate, task_path(id), created).into_response());
     };
-    room.give_back();
+    permit.give_back();
     // From here on the caller learns the id, whatever happens.
     let waited = wait_for(&api, &namespace, id, wait, &closing);
     let waited = tokio::time::timeout(wait + api.options.request_timeout, waited).await;

@@ -25,7 +25,7 @@ use crate::params::Params;
 use crate::problem::{self, Problem};
 use crate::routes::created::{Answered, task_path};
 use crate::routes::submit::wait_time;
-use crate::state::{Api, Room};
+use crate::state::{Api, RequestPermit};
 
 /// Output shown with a task.
 const LOGS_SHOWN: usize = 100;
@@ -98,7 +98,7 @@ pub(crate) async fn get(
     State(api): State<Api>,
     Namespace(namespace): Namespace,
     closing: Closing,
-    Extension(room): Extension<Room>,
+    Extension(permit): Extension<RequestPermit>,
     IdInPath(id): IdInPath,
     mut params: Params,
 ) -> Result<Json<Task>, Problem> {
@@ -106,7 +106,7 @@ pub(crate) async fn get(
     params.finish()?;
     let mut view = find(&api, &namespace, id).await?;
     if let Some(wait) = wait {
-        wait_for_end(&api, &namespace, id, wait, &closing, &room).await?;
+        wait_for_end(&api, &namespace, id, wait, &closing, &permit).await?;
         view = find(&api, &namespace, id).await?;
     }
     api.node.mark_cancelling(std::slice::from_mut(&mut view.row)).await?;
@@ -120,10 +120,10 @@ pub(crate) async fn wait_for_end(
     id: TaskId,
     wait: Duration,
     closing: &Closing,
-    room: &Room,
+    permit: &RequestPermit,
 ) -> Result<(), Problem> {
     let _permit = api.stream_permit()?;
-    room.give_back();
+    permit.give_back();
     tokio::select! {
         waited = api.node.wait(namespace, id, wait) => drop(waited?),
         () = closing.0.cancelled() => {}

@@ -19,7 +19,7 @@ use crate::problem::{self, Problem};
 use crate::routes::created::{Answered, named_path, run_path};
 use crate::routes::submit::wait_time;
 use crate::routes::tasks::{Accepted, cursor_text, fill, parse_cursor, wait_for_end};
-use crate::state::{Api, Room};
+use crate::state::{Api, RequestPermit};
 
 /// List workflows
 ///
@@ -189,7 +189,7 @@ pub(crate) async fn get_run(
     State(api): State<Api>,
     Namespace(namespace): Namespace,
     closing: Closing,
-    Extension(room): Extension<Room>,
+    Extension(permit): Extension<RequestPermit>,
     IdInPath(id): IdInPath,
     mut params: Params,
 ) -> Result<Json<WorkflowRun>, Problem> {
@@ -198,7 +198,7 @@ pub(crate) async fn get_run(
     if let Some(wait) = wait {
         // One that is not there is not waited for.
         found(&api, &namespace, id).await?;
-        wait_for_end(&api, &namespace, id, wait, &closing, &room).await?;
+        wait_for_end(&api, &namespace, id, wait, &closing, &permit).await?;
     }
     Ok(Json(found(&api, &namespace, id).await?.into()))
 }

@@ -16,7 +16,7 @@ const AGAIN_AFTER: Duration = Duration::from_secs(1);
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 /// Opens something, again and again while there is no room for it. Whoever asks at the listener meanwhile is told so.
-pub(crate) async fn await_room<T, F: Future<Output = Result<T>>>(
+pub(crate) async fn await_disk_space<T, F: Future<Output = Result<T>>>(
     open: impl Fn() -> F,
     listener: Option<&TcpListener>,
 ) -> Result<T> {
@@ -24,7 +24,7 @@ pub(crate) async fn await_room<T, F: Future<Output = Result<T>>>(
     loop {
         let error = match Box::pin(open()).await {
             // Whoever has no API is told by the program that has started it.
-            Err(error) if listener.is_some() && is_no_room(&error) => error,
+            Err(error) if listener.is_some() && is_disk_full(&error) => error,
             opened => {
                 if let Some(Answering { stop, task }) = answering {
                     stop.cancel();
@@ -68,7 +68,7 @@ impl Answering {
 }
 
 /// What failed did so for want of room on a disk.
-fn is_no_room(error: &anyhow::Error) -> bool {
+fn is_disk_full(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         let io = cause.downcast_ref::<std::io::Error>();
         io.is_some_and(|error| matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded))

@@ -32,8 +32,8 @@ impl Lane {
     }
 
     /// Cuts windows back to their share when there are too many tasks in all of them together.
-    pub(super) fn squeeze(&mut self) {
-        if self.waiting <= self.squeeze_at {
+    pub(super) fn cut_long_windows(&mut self) {
+        if self.waiting <= self.cut_windows_at {
             return;
         }
         let long: Vec<Handle> =
@@ -45,23 +45,24 @@ impl Lane {
             }
         }
         // What could not be dropped yet, because it is not written, is not looked for again with every step.
-        self.squeeze_at = self.options.tasks_max.max(self.waiting + self.options.tasks_max / 8);
+        self.cut_windows_at = self.options.tasks_max.max(self.waiting + self.options.tasks_max / 8);
     }
 
-    /// The next squeeze comes at the bound again.
-    pub(super) fn relax(&mut self) {
-        self.squeeze_at = self.options.tasks_max;
+    /// The next cut comes at the bound again.
+    pub(super) fn reset_window_cut(&mut self) {
+        self.cut_windows_at = self.options.tasks_max;
     }
 
     /// Looks for idle queues when there may be many.
-    pub(super) fn check_queues(&mut self) {
+    pub(super) fn forget_idle_queues_if_many(&mut self) {
         if self.queues.len() > self.queues_kept + QUEUES_IDLE_MAX {
             self.forget_idle_queues();
         }
     }
 
     /// Forgets queues without lines (so without tasks in memory, in flight or known to be in the store) whose limits
-    /// have nothing to remember, and whose workers are owed no turn. Their policies stay: there are as many as were written, and tasks cannot make more.
+    /// have nothing to remember, and whose workers are owed no turn. Their policies stay: there are as many as were
+    /// written, and tasks cannot make more.
     pub(super) fn forget_idle_queues(&mut self) {
         let mut used: BTreeSet<Handle> = self.lines.iter().map(|(_, line)| line.queue).collect();
         used.extend(self.limits.queues_in_use());

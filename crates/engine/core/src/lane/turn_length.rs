@@ -1,8 +1,8 @@
 //! How long a line's turn lasts.
 //!
-//! Lines with keys take turns, so that nobody waits behind another's million tasks. Taking one task of each of a thousand
-//! lines is the worst order for a store, which keeps the tasks of a line together. So a turn lasts for several tasks
-//! while so many of its queue end that a whole round is over in a moment; where tasks are slow it is one.
+//! Lines with keys take turns, so that nobody waits behind another's million tasks. Taking one task of each of a
+//! thousand lines is the worst order for a store, which keeps the tasks of a line together. So a turn lasts for several
+//! tasks while so many of its queue end that a whole round is over in a moment; where tasks are slow it is one.
 
 use std::time::Duration;
 
@@ -17,14 +17,14 @@ const COUNTED_OVER: Duration = Duration::from_millis(100);
 
 /// Counts the attempts that end.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Pace {
+pub(super) struct TurnLength {
     since: Timestamp,
     ended: u64,
     /// Ends in [`ROUND`], when they were last counted.
     in_round: u64,
 }
 
-impl Pace {
+impl TurnLength {
     pub(super) fn new(now: Timestamp) -> Self {
         Self { since: now, ended: 0, in_round: 0 }
     }
@@ -50,7 +50,7 @@ impl Pace {
     }
 
     /// How many tasks a line may take in its turn, when so many lines are ready.
-    pub(super) fn turn(&mut self, lines: usize, now: Timestamp) -> u32 {
+    pub(super) fn tasks(&mut self, lines: usize, now: Timestamp) -> u32 {
         self.advance(now);
         let turn = self.in_round / (lines as u64).max(1);
         u32::try_from(turn).unwrap_or(TURN_MAX).clamp(1, TURN_MAX)
@@ -61,13 +61,13 @@ impl Pace {
 mod tests {
     use super::*;
 
-    fn pace(per_second: u64) -> Pace {
-        let mut pace = Pace::new(Timestamp::ZERO);
+    fn turn_length(per_second: u64) -> TurnLength {
+        let mut turn_length = TurnLength::new(Timestamp::ZERO);
         for _ in 0..per_second {
-            pace.count(Timestamp::ZERO);
+            turn_length.count(Timestamp::ZERO);
         }
-        pace.advance(Timestamp::from_millis(1_000));
-        pace
+        turn_length.advance(Timestamp::from_millis(1_000));
+        turn_length
     }
 
     #[test]
@@ -81,14 +81,22 @@ mod tests {
             (0, 1, 1),
             (1_000, 0, 32),
         ] {
-            assert_eq!(pace(per_second).turn(lines, now), turn, "{per_second} in a second, {lines} lines");
+            assert_eq!(
+                turn_length(per_second).tasks(lines, now),
+                turn,
+                "{per_second} in a second, {lines} lines"
+            );
         }
     }
 
     #[test]
     fn what_was_fast_once_is_forgotten() {
-        let mut pace = pace(50_000);
-        assert_eq!(pace.turn(1_000, Timestamp::from_millis(1_050)), 10, "not counted for long enough");
-        assert_eq!(pace.turn(1_000, Timestamp::from_millis(1_200)), 1);
+        let mut turn_length = turn_length(50_000);
+        assert_eq!(
+            turn_length.tasks(1_000, Timestamp::from_millis(1_050)),
+            10,
+            "not counted for long enough"
+        );
+        assert_eq!(turn_length.tasks(1_000, Timestamp::from_millis(1_200)), 1);
     }
 }
