@@ -8,8 +8,8 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use tasklane_core::guard::{Guard, Guards};
 use tasklane_core::id::{LaneId, SessionId};
+use tasklane_core::invariant::{Invariant, Invariants};
 use tasklane_core::member::{Member, Role};
 use tasklane_core::time::Timestamp;
 use tasklane_ports::{CoordinatorError, OpenSession, SessionToken, View};
@@ -19,13 +19,13 @@ use tasklane_ports::{CoordinatorError, OpenSession, SessionToken, View};
 pub struct SessionsOptions {
     /// The shortest TTL that is accepted.
     pub ttl_min: Duration,
-    /// Guards of the coordinator that a test may switch off.
-    pub guards: Guards,
+    /// Invariants of the coordinator that a test may switch off.
+    pub invariants: Invariants,
 }
 
 impl Default for SessionsOptions {
     fn default() -> Self {
-        Self { ttl_min: Duration::from_millis(10), guards: Guards::ALL_ON }
+        Self { ttl_min: Duration::from_millis(10), invariants: Invariants::ALL_ON }
     }
 }
 
@@ -121,9 +121,10 @@ impl Sessions {
         known && self.end(token.session)
     }
 
-    /// Refuses further renewals. Answers whether the session has ended by it, which is only so while a guard is off.
+    /// Refuses further renewals. Answers whether the session has ended by it, which is only so while an invariant is
+    /// off.
     pub fn revoke(&mut self, session: SessionId) -> bool {
-        if !self.options.guards.on(Guard::RevokeWaitsTtl) {
+        if !self.options.invariants.on(Invariant::RevokeWaitsTtl) {
             return self.end(session);
         }
         if let Some(session) = self.living.get_mut(&session) {
@@ -203,7 +204,7 @@ impl Sessions {
     }
 
     fn patience(&self, ttl: Duration) -> Duration {
-        if self.options.guards.on(Guard::DetectorWaitsTtl) { ttl } else { ttl / 3 }
+        if self.options.invariants.on(Invariant::DetectorWaitsTtl) { ttl } else { ttl / 3 }
     }
 
     fn end(&mut self, id: SessionId) -> bool {
@@ -278,14 +279,15 @@ mod tests {
         assert_eq!(sessions.changes(), before + 1);
     }
 
-    #[cfg(feature = "unguarded")]
+    #[cfg(feature = "switchable-invariants")]
     #[test]
-    fn without_their_guards_revoke_and_failure_detector_are_hasty() {
-        let guards = |guard| SessionsOptions { guards: Guards::without(guard), ..Default::default() };
-        let mut sessions = Sessions::new(guards(Guard::RevokeWaitsTtl));
+    fn without_their_invariants_revoke_and_failure_detector_are_hasty() {
+        let invariants =
+            |invariant| SessionsOptions { invariants: Invariants::without(invariant), ..Default::default() };
+        let mut sessions = Sessions::new(invariants(Invariant::RevokeWaitsTtl));
         let token = open(&mut sessions, 1, at(0));
         assert!(sessions.revoke(token.session));
-        let mut sessions = Sessions::new(guards(Guard::DetectorWaitsTtl));
+        let mut sessions = Sessions::new(invariants(Invariant::DetectorWaitsTtl));
         let token = open(&mut sessions, 1, at(0));
         assert_eq!(sessions.tick(at(1_000)), [token.session]);
     }

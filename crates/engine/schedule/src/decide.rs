@@ -10,8 +10,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use tasklane_core::guard::{Guard, Guards};
 use tasklane_core::id::TaskId;
+use tasklane_core::invariant::{Invariant, Invariants};
 use tasklane_core::task::{NewTask, Occasion};
 use tasklane_core::time::Timestamp;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -57,8 +57,8 @@ pub struct Look<'a> {
     pub settled: bool,
     /// How open tasks stand, of those that have begun.
     pub stands: &'a BTreeMap<TaskId, Stand>,
-    /// Which guards are on.
-    pub guards: Guards,
+    /// Which invariants are on.
+    pub invariants: Invariants,
 }
 
 /// What became of a task.
@@ -223,7 +223,7 @@ impl Schedule {
         self.take_ends(look.stands, now);
         let mut fires = Vec::new();
         if !self.state.planned.is_empty() {
-            if look.guards.on(Guard::PlannedFirst) {
+            if look.invariants.on(Invariant::PlannedFirst) {
                 // What has begun is seen once.
                 self.judge_time(begun, now);
                 return fires;

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tasklane_core::guard::Guards;
 use tasklane_core::id::{LaneId, Name, QueueKey, TaskId};
+use tasklane_core::invariant::Invariants;
 use tasklane_core::retry::RetryPolicy;
 use tasklane_core::task::{Fingerprint, NewTask, Occasion, Priority, TaskBody, TaskHead, TaskSpec, Webhook};
 use tasklane_core::time::Timestamp;
@@ -86,7 +86,8 @@ impl Story {
 
     /// Decides and plans.
     fn plan(&mut self, now: i64) -> Vec<(TaskId, i64)> {
-        let look = Look { now: at(now), settled: self.settled, stands: &self.ended, guards: Guards::ALL_ON };
+        let look =
+            Look { now: at(now), settled: self.settled, stands: &self.ended, invariants: Invariants::ALL_ON };
         let fires = self.schedule.decide("s", &self.times, &look);
         for fire in fires {
             let task = self.task();

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tasklane_core::guard::Guards;
 use tasklane_core::id::TaskId;
+use tasklane_core::invariant::Invariants;
 use tasklane_core::rng::Rng;
 use tasklane_core::status::Status;
 use tasklane_workflow::{
@@ -131,16 +131,16 @@ impl Kind {
     }
 
     /// What is to be done, by what exists and how it ended.
-    pub(crate) fn decide(&self, parts: &[PartNow], cancelled: bool, guards: Guards) -> Decision {
+    pub(crate) fn decide(&self, parts: &[PartNow], cancelled: bool, invariants: Invariants) -> Decision {
         match self {
             Self::Graph { graph, on_failure, before } => {
-                let run = Run::new(Arc::clone(graph), *on_failure, guards);
+                let run = Run::new(Arc::clone(graph), *on_failure, invariants);
                 decide_graph(run, graph, before, parts, cancelled)
             }
             Self::Fan { items, at_once, failures_max, reduces } => {
-                decide_fan(Fan::new(*items, *at_once, *failures_max, *reduces, guards), parts, cancelled)
+                decide_fan(Fan::new(*items, *at_once, *failures_max, *reduces, invariants), parts, cancelled)
             }
-            Self::Job { seed } => decide_job(*seed, Job::new(guards), parts, cancelled),
+            Self::Job { seed } => decide_job(*seed, Job::new(invariants), parts, cancelled),
         }
     }
 

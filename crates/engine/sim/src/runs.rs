@@ -158,7 +158,7 @@ impl World {
     /// What is to be done about a run of which this is known.
     fn decided(&mut self, number: usize, parts: &[PartNow], cancelled: bool) -> Option<DriverRequest> {
         let own: Vec<PartNow> = parts.iter().filter(|part| !part.name.starts_with(TAKEN)).cloned().collect();
-        let decision = self.runs.0[number].kind.decide(&own, cancelled, self.scenario.guards);
+        let decision = self.runs.0[number].kind.decide(&own, cancelled, self.scenario.invariants);
         if cancelled && decision.begin.iter().any(|name| name != ROOT) {
             let wrong = format!("{:?} of run {number} were to begin, and it is cancelled", decision.begin);
             self.checker.fail(self.now, wrong);

@@ -218,7 +218,7 @@ impl World {
     fn planned(&mut self, document: Document, wall: Timestamp, ended: &BTreeMap<TaskId, Stand>) -> Work {
         let mut schedule: Schedule = codec::decode(&document.value).expect("it was written here");
         let (id, times) = (document.key.id.to_string(), times_of(&schedule.rule));
-        let look = Look { now: wall, settled: true, stands: ended, guards: self.scenario.guards };
+        let look = Look { now: wall, settled: true, stands: ended, invariants: self.scenario.invariants };
         for fire in schedule.decide(&id, &times, &look) {
             let task = self.scheduled_task(&id, fire, wall);
             schedule.plan(fire, Ok(task), wall);

@@ -175,7 +175,7 @@ const DRAIN_MAX: Duration = Duration::from_mins(30);
 
 impl World {
     fn new(scenario: Scenario) -> Self {
-        let guards = scenario.guards;
+        let invariants = scenario.invariants;
         let OwnershipOptions { failures_max, park_for, .. } = scenario.ownership();
         let bounds = Bounds {
             lost_max: Scenario::LOST_MAX,
@@ -191,8 +191,8 @@ impl World {
             events: BTreeMap::new(),
             next_event: 0,
             claimers: BTreeMap::new(),
-            store: MemoryState::new(MemoryOptions { strict: true, history: true, guards }),
-            sessions: Sessions::new(SessionsOptions { guards, ..SessionsOptions::default() }),
+            store: MemoryState::new(MemoryOptions { strict: true, history: true, invariants }),
+            sessions: Sessions::new(SessionsOptions { invariants, ..SessionsOptions::default() }),
             detection_at: None,
             servers: (0..scenario.servers).map(|_| Host::new()).collect(),
             workers: (0..scenario.workers).map(|_| Host::new()).collect(),

@@ -1,7 +1,7 @@
 //! What a task that becomes many does next: its parts begin in their order, so many at a time; when all have ended, the one
 //! that puts their results together.
 
-use tasklane_core::guard::{Guard, Guards};
+use tasklane_core::invariant::{Invariant, Invariants};
 
 /// A part of such a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -34,12 +34,18 @@ pub struct Fan {
     succeeded: usize,
     failed: usize,
     halted: bool,
-    guards: Guards,
+    invariants: Invariants,
 }
 
 impl Fan {
     /// Nothing has begun. At most `at_once` items are open at a time, and `failures_max` of them may fail.
-    pub fn new(items: usize, at_once: usize, failures_max: usize, reduces: bool, guards: Guards) -> Self {
+    pub fn new(
+        items: usize,
+        at_once: usize,
+        failures_max: usize,
+        reduces: bool,
+        invariants: Invariants,
+    ) -> Self {
         Self {
             items: vec![State::Waits; items],
             reduce: reduces.then_some(State::Waits),
@@ -50,7 +56,7 @@ impl Fan {
             succeeded: 0,
             failed: 0,
             halted: false,
-            guards,
+            invariants,
         }
     }
 
@@ -135,7 +141,7 @@ impl Fan {
             return Vec::new();
         }
         let items = self.waiting(limit.min(self.at_once.saturating_sub(self.open)));
-        let waits_for = self.all_ended() || !self.guards.on(Guard::NodeWaitsForAll);
+        let waits_for = self.all_ended() || !self.invariants.on(Invariant::NodeWaitsForAll);
         if items.is_empty() && waits_for && self.reduce == Some(State::Waits) {
             return vec![Part::Reduce];
         }
@@ -144,7 +150,7 @@ impl Fan {
 
     /// Nothing is open, and nothing begins any more.
     pub fn is_over(&self) -> bool {
-        let open = if self.guards.on(Guard::WholeWaitsForParts) { self.open } else { 0 };
+        let open = if self.invariants.on(Invariant::WholeWaitsForParts) { self.open } else { 0 };
         let reduced = matches!(self.reduce, None | Some(State::Succeeded | State::Failed));
         open == 0 && (self.halted || self.is_exceeded() || self.all_ended() && reduced)
     }
@@ -157,7 +163,7 @@ impl Fan {
     /// Parts that were stopped before they began, and that whoever drove it before may have begun all the same: so many at
     /// most were open then, and they begin in their order.
     pub fn at_risk(&mut self) -> Vec<Part> {
-        if !(self.halted || self.is_exceeded()) || !self.guards.on(Guard::StoppedPartsTaken) {
+        if !(self.halted || self.is_exceeded()) || !self.invariants.on(Invariant::StoppedPartsTaken) {
             return Vec::new();
         }
         let mut parts = self.waiting(self.at_once);

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use tasklane_core::guard::{Guard, Guards};
+use tasklane_core::invariant::{Invariant, Invariants};
 
 use crate::graph::{Graph, TriggerRule};
 
@@ -87,7 +87,7 @@ pub struct Counts {
 pub struct Run {
     graph: Arc<Graph>,
     on_failure: OnFailure,
-    guards: Guards,
+    invariants: Invariants,
     states: Vec<NodeState>,
     /// For each node, dependencies that have not ended.
     awaited: Vec<usize>,
@@ -108,11 +108,11 @@ pub struct Run {
 
 impl Run {
     /// A run that has not begun.
-    pub fn new(graph: Arc<Graph>, on_failure: OnFailure, guards: Guards) -> Self {
+    pub fn new(graph: Arc<Graph>, on_failure: OnFailure, invariants: Invariants) -> Self {
         let awaited: Vec<usize> = (0..graph.len()).map(|node| graph.waits_for(node).len()).collect();
         let mut run = Self {
             on_failure,
-            guards,
+            invariants,
             states: vec![NodeState::Waiting; graph.len()],
             ready: VecDeque::new(),
             failed: false,
@@ -186,7 +186,7 @@ impl Run {
             let graph = Arc::clone(&self.graph);
             for &next in graph.awaited_by(node) {
                 self.awaited[next] -= 1;
-                let decided = self.awaited[next] == 0 || !self.guards.on(Guard::NodeWaitsForAll);
+                let decided = self.awaited[next] == 0 || !self.invariants.on(Invariant::NodeWaitsForAll);
                 if decided && self.states[next] == NodeState::Waiting {
                     match self.judged(next) {
                         Ok(()) if self.succeeded_before[next] && !self.waits_for_renewed(next) => {
@@ -235,7 +235,7 @@ impl Run {
 
     /// Whether every node has ended.
     pub fn is_over(&self) -> bool {
-        let open = if self.guards.on(Guard::WholeWaitsForParts) { self.counts.open } else { 0 };
+        let open = if self.invariants.on(Invariant::WholeWaitsForParts) { self.counts.open } else { 0 };
         self.counts.waiting + open == 0
     }
 
@@ -259,7 +259,7 @@ impl Run {
                 && self.graph.waits_for(*node).iter().all(is_ended)
                 && self.fits(*node).is_ok()
         };
-        let is_on = self.guards.on(Guard::StoppedIdsTaken);
+        let is_on = self.invariants.on(Invariant::StoppedIdsTaken);
         (0..self.states.len()).filter(|_| is_on).filter(could_begin).collect()
     }
 
@@ -273,7 +273,7 @@ impl Run {
     }
 
     fn waits_for_renewed(&self, node: usize) -> bool {
-        self.guards.on(Guard::TakenOverUnchanged)
+        self.invariants.on(Invariant::TakenOverUnchanged)
             && self.graph.waits_for(node).iter().any(|&on| self.renewed[on])
     }
 

@@ -7,7 +7,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use tasklane_core::guard::Guards;
+use tasklane_core::invariant::Invariants;
 use tasklane_workflow::{End, Graph, GraphError, NodeSpec, NodeState, OnFailure, Run, Skip, TriggerRule};
 
 fn node(name: &str, depends_on: &[&str], rule: TriggerRule) -> NodeSpec {
@@ -20,7 +20,7 @@ fn graph(nodes: &[(&str, &[&str])]) -> Result<Graph, GraphError> {
 }
 
 fn run(nodes: Vec<NodeSpec>, on_failure: OnFailure) -> Run {
-    Run::new(Arc::new(Graph::new(nodes).unwrap()), on_failure, Guards::ALL_ON)
+    Run::new(Arc::new(Graph::new(nodes).unwrap()), on_failure, Invariants::ALL_ON)
 }
 
 #[test]

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use smallvec::SmallVec;
 
 use crate::commit::{Group, RecordChange};
-use crate::guard::Guard;
 use crate::id::{DispatchNo, LimitId};
+use crate::invariant::Invariant;
 use crate::policy::Rate;
 use crate::status::Status;
 use crate::time::Timestamp;
@@ -85,7 +85,7 @@ impl Lane {
     /// A line has taken a task: the next one's turn, unless this one may take more of them.
     fn end_turn(&mut self, queue: Handle, class: Handle, line: Handle) {
         let q = &mut self.queues[queue];
-        if !q.fair || !self.options.guards.on(Guard::LinesTakeTurns) {
+        if !q.fair || !self.options.invariants.on(Invariant::LinesTakeTurns) {
             return;
         }
         let lines = q.ready.get(&class).map_or(0, BTreeSet::len);
@@ -135,7 +135,7 @@ impl Lane {
         self.workers[worker].holds.insert(handle);
         self.refresh_load(worker);
         self.mark(handle, true);
-        if !self.options.guards.on(Guard::WriteAhead) {
+        if !self.options.invariants.on(Invariant::WriteAhead) {
             self.dispatch(handle);
         }
         self.refresh_line(line);
@@ -200,7 +200,7 @@ impl Lane {
         let mut reached: SmallVec<[Handle; 2]> = SmallVec::new();
         for (flow, &handle) in line.head.flow.iter().zip(&line.limits) {
             for rule in rules.of_key(flow) {
-                if flow.own.is_some() && !self.options.guards.on(Guard::OwnLimits) {
+                if flow.own.is_some() && !self.options.invariants.on(Invariant::OwnLimits) {
                     continue;
                 }
                 let found = self.limit_verdict(&rule, self.limits.get(handle));

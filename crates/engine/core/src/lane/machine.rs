@@ -8,8 +8,8 @@ use rustc_hash::FxBuildHasher;
 use slab::Slab;
 
 use crate::commit::Group;
-use crate::guard::Guards;
 use crate::id::{Epoch, LaneId, LineKey, QueueKey, Seq, SessionId, TaskId};
+use crate::invariant::Invariants;
 use crate::message::{OwnerBatch, TaskEvent};
 use crate::policy::VersionedPolicy;
 use crate::read::LaneRead;
@@ -75,8 +75,8 @@ pub struct LaneOptions {
     pub result_bytes_max: usize,
     /// An insert and its first assignment can be one group.
     pub insert_and_assign: bool,
-    /// Which guards are on.
-    pub guards: Guards,
+    /// Which invariants are on.
+    pub invariants: Invariants,
 }
 
 impl Default for LaneOptions {
@@ -101,7 +101,7 @@ impl Default for LaneOptions {
             lost_before_start_max: 20,
             result_bytes_max: 256 << 10,
             insert_and_assign: true,
-            guards: Guards::ALL_ON,
+            invariants: Invariants::ALL_ON,
         }
     }
 }

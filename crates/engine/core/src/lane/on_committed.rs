@@ -1,8 +1,8 @@
 //! The store has answered a commit: now others may be told.
 
 use crate::commit::{GroupOutcome, SubmitOutcome};
-use crate::guard::Guard;
 use crate::id::{AttemptNo, Seq, SessionId, TaskId};
+use crate::invariant::Invariant;
 use crate::message::{AttemptId, TaskEvent, ToWorker, Verdict};
 
 use crate::status::Status;
@@ -130,7 +130,7 @@ impl Lane {
                         self.counters.insert_refused += 1;
                     }
                 }
-                if self.options.guards.on(Guard::InsertOutcome) {
+                if self.options.invariants.on(Invariant::InsertOutcome) {
                     // The one that was stored before may have been passed over, because this one stood in its place.
                     let id = self.entries[handle].id;
                     self.abandon(handle);

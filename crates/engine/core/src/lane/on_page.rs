@@ -10,8 +10,8 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use crate::commit::{RecordKey, RecordKind};
-use crate::guard::Guard;
 use crate::id::{DispatchNo, Seq, TaskId};
+use crate::invariant::Invariant;
 use crate::message::ToWorker;
 use crate::read::{Arrival, LanePage, LaneRead};
 use crate::task::{OrderKey, Place, TaskHead, TaskRow};
@@ -109,7 +109,7 @@ impl Lane {
                 }
                 match last {
                     Some(_) if more => self.read(LaneRead::InFlight { after: last }, effects),
-                    _ if self.options.guards.on(Guard::InboxAtTakeover) => {
+                    _ if self.options.invariants.on(Invariant::InboxAtTakeover) => {
                         self.read(LaneRead::Inbox { after: Seq(0) }, effects);
                     }
                     _ => self.complete_loading(),
@@ -183,7 +183,7 @@ impl Lane {
         }
         let Some(value) = value.try_into().ok().map(i64::from_le_bytes) else { return };
         match key.kind {
-            RecordKind::Rate if self.options.guards.on(Guard::RateAfterTakeover) => {
+            RecordKind::Rate if self.options.invariants.on(Invariant::RateAfterTakeover) => {
                 let Some((queue, limit, key)) = parse_rate_record(&key.key) else { return };
                 let queue = self.intern_queue(&queue);
                 let state = self.limits.intern(LimitKey { queue, limit, key: key.into() });
@@ -373,7 +373,7 @@ impl Lane {
         let worker = self.intern_worker(session);
         // When it started was written by another clock.
         let running_since = self.entries[entry].state.started_at.map(|_| self.now);
-        let limits = if self.options.guards.on(Guard::LimitsAfterTakeover) {
+        let limits = if self.options.invariants.on(Invariant::LimitsAfterTakeover) {
             self.hold_limits(entry)
         } else {
             SmallVec::default()

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::commit::RecordChange;
-use crate::guard::Guard;
 use crate::id::{Epoch, SessionId, TaskId};
+use crate::invariant::Invariant;
 use crate::message::{
     AttemptId, Dispatch, Ending, Finish, Heartbeat, HeldState, Report, RetryAdvice, ToLane, ToWorker,
     Verdict, WorkerBatch,
@@ -25,7 +25,7 @@ impl Lane {
         let known = self.worker_by_session.get(&batch.session).copied();
         if !self.loading.is_complete() {
             self.counters.report_while_loading += 1;
-            if !self.options.guards.on(Guard::StaleAfterLoading) {
+            if !self.options.invariants.on(Invariant::StaleAfterLoading) {
                 for message in &batch.messages {
                     if let ToLane::Report { attempt, report } = message
                         && report.is_final()
@@ -69,9 +69,10 @@ impl Lane {
             return;
         };
         let entry = &self.entries[handle];
-        let guards = self.options.guards;
-        let attempt_matches = entry.state.attempt == attempt.number || !guards.on(Guard::AttemptMatch);
-        let session_matches = entry.state.session == Some(session) || !guards.on(Guard::SessionMatch);
+        let invariants = self.options.invariants;
+        let attempt_matches =
+            entry.state.attempt == attempt.number || !invariants.on(Invariant::AttemptMatch);
+        let session_matches = entry.state.session == Some(session) || !invariants.on(Invariant::SessionMatch);
         let in_flight = entry.flight.is_some();
         if attempt_matches && session_matches && in_flight {
             return self.apply_report(handle, session, attempt, report);
@@ -84,7 +85,7 @@ impl Lane {
             self.counters.report_of_idle_task += 1;
         }
         // What it rests on may not be durable yet; the worker will ask again.
-        if entry.is_clean() || !guards.on(Guard::AckAfterCommit) {
+        if entry.is_clean() || !invariants.on(Invariant::AckAfterCommit) {
             self.call_stale(session, attempt, &report);
         }
     }
@@ -111,7 +112,7 @@ impl Lane {
             Report::Finished(finish) => self.on_finished(handle, *finish),
         }
         if is_final {
-            if self.options.guards.on(Guard::AckAfterCommit) {
+            if self.options.invariants.on(Invariant::AckAfterCommit) {
                 self.entries[handle].change().ack.push((session, attempt));
             } else {
                 self.ack(session, attempt, Verdict::Committed);
@@ -243,7 +244,7 @@ impl Lane {
 
     fn on_handed_back(&mut self, handle: Handle, reason: &str) {
         self.counters.handed_back += 1;
-        if !self.options.guards.on(Guard::NewAttemptAfterRecall) {
+        if !self.options.invariants.on(Invariant::NewAttemptAfterRecall) {
             return self.give_to_another(handle);
         }
         let (now, shift) = (self.now, self.clock.shift);
@@ -273,7 +274,7 @@ impl Lane {
         self.place_in_line(handle);
     }
 
-    /// What must not happen: the same attempt at another worker. Only when the guard against it is off.
+    /// What must not happen: the same attempt at another worker. Only when the invariant against it is off.
     fn give_to_another(&mut self, handle: Handle) {
         let old = self.entries[handle].flight.as_ref().map(|f| f.worker);
         let other = self.workers.iter().map(|(w, _)| w).find(|&w| Some(w) != old);
@@ -325,7 +326,7 @@ impl Lane {
     fn lost_too_often(&self, handle: Handle) -> Option<TaskError> {
         let entry = &self.entries[handle];
         // What servers run for themselves kills nobody, and must be done however often they die.
-        if entry.head.task_type.is_own() || !self.options.guards.on(Guard::LostLimit) {
+        if entry.head.task_type.is_own() || !self.options.invariants.on(Invariant::LostLimit) {
             return None;
         }
         let (lost, lost_max) = (entry.state.lost, self.options.lost_max);
@@ -363,7 +364,7 @@ impl Lane {
         entry.spot = Spot::Nowhere;
         entry.state.error = error;
         entry.enter(status, now);
-        if entry.state.watched && self.options.guards.on(Guard::EndNoted) {
+        if entry.state.watched && self.options.invariants.on(Invariant::EndNoted) {
             let note = RecordChange { key: end_record(entry.id), value: Some(Vec::new()) };
             entry.change().records.push(note);
         }

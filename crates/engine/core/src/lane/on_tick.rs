@@ -1,7 +1,7 @@
 //! What happens because time has passed.
 
 use crate::commit::{Group, RecordChange};
-use crate::guard::Guard;
+use crate::invariant::Invariant;
 use crate::read::LaneRead;
 use crate::status::Status;
 use crate::task::TaskRow;
@@ -134,7 +134,7 @@ impl Lane {
         if self.lines_more {
             self.look_for_lines();
         }
-        if !self.options.guards.on(Guard::LostNeedsSessionEnd) {
+        if !self.options.invariants.on(Invariant::LostNeedsSessionEnd) {
             let silent: Vec<Handle> =
                 self.workers.iter().filter(|(_, w)| w.beat == 0).map(|(h, _)| h).collect();
             for entry in silent.into_iter().flat_map(|w| self.workers[w].holds.clone()).collect::<Vec<_>>() {

@@ -8,8 +8,8 @@ use indexmap::IndexSet;
 use rustc_hash::FxBuildHasher;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::guard::Guard;
 use crate::id::{DispatchNo, SessionId};
+use crate::invariant::Invariant;
 use crate::member::WorkerDescriptor;
 use crate::message::ToWorker;
 use crate::policy::{Strategy, WhenFull};
@@ -540,7 +540,7 @@ impl Lane {
     fn may_wait(&self, queue: Handle) -> bool {
         let since = self.queues[queue].waits_since;
         since.is_none_or(|since| self.now < since + self.options.answer_within)
-            && self.options.guards.on(Guard::ChoiceWaitsForAnswers)
+            && self.options.invariants.on(Invariant::ChoiceWaitsForAnswers)
     }
 
     /// Workers to choose among. A queue that may not wait takes any worker with room.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::commit::{ClaimLane, Commit, Group, GroupOutcome, LaneHead};
-use crate::guard::Guard;
 use crate::id::{CommitNo, Epoch, LaneId, OwnerId, Seq};
+use crate::invariant::Invariant;
 use crate::lane::{self, Anchor, Lane, LaneOptions};
 use crate::member::Member;
 use crate::read::LaneRead;
@@ -520,7 +520,7 @@ impl Ownership {
         self.failure = None;
         let rested = self.rested.take() == Some(claim.seen);
         let failing = claim.failures > self.options.failures_max;
-        if failing && !rested && self.options.lane.guards.on(Guard::ParkedLaneRests) {
+        if failing && !rested && self.options.lane.invariants.on(Invariant::ParkedLaneRests) {
             self.state = State::Parked { until: self.now + self.options.park_for, epoch };
             effects.push(Effect::Parked { failures: claim.failures });
             return;
@@ -681,7 +681,7 @@ impl Ownership {
         }
         match reply {
             Ok(Reply::Committed(outcomes)) => self.on_settled(outcomes, effects),
-            Err(CallError::Unknown) if !self.options.lane.guards.on(Guard::ReclaimAfterUnknown) => {
+            Err(CallError::Unknown) if !self.options.lane.invariants.on(Invariant::ReclaimAfterUnknown) => {
                 // What must not happen: taking an unknown outcome for a success and going on with the next number.
                 let groups = owning.commits[0].groups.len();
                 let applied = GroupOutcome::Applied { seq: None };

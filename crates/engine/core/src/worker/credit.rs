@@ -13,8 +13,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::guard::Guard;
 use crate::id::{DispatchNo, Epoch};
+use crate::invariant::Invariant;
 use crate::message::ToLane;
 use crate::time::Timestamp;
 
@@ -314,7 +314,7 @@ impl WorkerSession {
     /// There is no room for one more, not even for what was promised twice.
     pub(super) fn is_overfull(&self) -> bool {
         (self.load() >= self.load_max() || self.is_overweight())
-            && self.options.guards.on(Guard::SurplusHandedBack)
+            && self.options.invariants.on(Invariant::SurplusHandedBack)
     }
 
     fn slots(&self) -> u64 {

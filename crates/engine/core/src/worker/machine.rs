@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use crate::guard::{Guard, Guards};
 use crate::id::{LaneId, SessionId};
+use crate::invariant::{Invariant, Invariants};
 use crate::message::{
     AttemptId, Dispatch, Ending, Finish, Heartbeat, Held, HeldState, Report, ToLane, WorkerBatch,
 };
@@ -50,8 +50,8 @@ pub struct WorkerOptions {
     pub pause_min: Duration,
     /// Each pause is twice as long as the one before, up to this, until an attempt that did start has ended.
     pub pause_max: Duration,
-    /// Which guards are on.
-    pub guards: Guards,
+    /// Which invariants are on.
+    pub invariants: Invariants,
 }
 
 impl Default for WorkerOptions {
@@ -72,7 +72,7 @@ impl Default for WorkerOptions {
             heartbeat_every: Duration::from_secs(2),
             pause_min: Duration::from_secs(1),
             pause_max: Duration::from_mins(1),
-            guards: Guards::ALL_ON,
+            invariants: Invariants::ALL_ON,
         }
     }
 }
@@ -224,8 +224,11 @@ impl WorkerSession {
         }
         match input {
             Input::Renewed { asked_at } => {
-                let from =
-                    if self.options.guards.on(Guard::LeaseFromBeforeAsked) { asked_at } else { self.now };
+                let from = if self.options.invariants.on(Invariant::LeaseFromBeforeAsked) {
+                    asked_at
+                } else {
+                    self.now
+                };
                 self.lease_from = self.lease_from.max(from);
             }
             Input::Refused => {
@@ -290,7 +293,7 @@ impl WorkerSession {
 
     /// When everything is stopped, unless the session is renewed. The guard process is given this time too.
     pub fn fence_at(&self) -> Timestamp {
-        if !self.options.guards.on(Guard::SelfFencing) {
+        if !self.options.invariants.on(Invariant::SelfFencing) {
             return Timestamp::MAX;
         }
         self.lease_from + self.options.ttl - self.options.fence_margin
@@ -394,7 +397,7 @@ impl WorkerSession {
         }
         if self.now >= self.next_heartbeat {
             self.next_heartbeat = self.now + self.options.heartbeat_every;
-            if self.options.guards.on(Guard::ReportRepetition) {
+            if self.options.invariants.on(Invariant::ReportRepetition) {
                 self.repeat_reports();
             }
             // Before the heartbeats: these say that the worker is ready for more.

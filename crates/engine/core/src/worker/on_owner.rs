@@ -1,7 +1,7 @@
 //! What owners of lanes say.
 
-use crate::guard::Guard;
 use crate::id::{DispatchNo, LaneId};
+use crate::invariant::Invariant;
 use crate::message::{AttemptId, Dispatch, OwnerBatch, Report, ToWorker};
 
 use super::credit::Used;
@@ -15,7 +15,7 @@ impl WorkerSession {
             return;
         }
         let lane_credit = self.lane_credits.entry(lane).or_default();
-        if epoch < lane_credit.epoch && self.options.guards.on(Guard::WorkerEpoch) {
+        if epoch < lane_credit.epoch && self.options.invariants.on(Invariant::WorkerEpoch) {
             return;
         }
         if epoch > lane_credit.epoch {
@@ -62,7 +62,8 @@ impl WorkerSession {
 
     fn on_dispatch(&mut self, lane: LaneId, dispatch: Dispatch) {
         let id = dispatch.attempt;
-        let fresh = self.used(lane).take(dispatch.k) || !self.options.guards.on(Guard::DispatchNumber);
+        let fresh =
+            self.used(lane).take(dispatch.k) || !self.options.invariants.on(Invariant::DispatchNumber);
         if self.attempts.contains_key(&id) {
             return self.answer_again(lane, id);
         }
@@ -112,7 +113,7 @@ impl WorkerSession {
         match self.attempts.get(&id).map(|attempt| &attempt.state) {
             None => self.conclude(lane, id, handed_back()),
             Some(AttemptState::Queued(_)) => {
-                if !self.options.guards.on(Guard::RecallRefusesLater) {
+                if !self.options.invariants.on(Invariant::RecallRefusesLater) {
                     return self.report(lane, id, handed_back());
                 }
                 self.queued.retain(|&queued| queued != id);

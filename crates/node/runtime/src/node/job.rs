@@ -14,8 +14,8 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use tasklane_core::guard::Guards;
 use tasklane_core::id::{Name, TaskId};
+use tasklane_core::invariant::Invariants;
 use tasklane_core::message::{Dispatch, Finish};
 use tasklane_core::status::Status;
 use tasklane_core::task::{NewTask, Payload, Progress, TaskError, TaskRow};
@@ -364,7 +364,7 @@ impl JobNow {
         Ok(Self {
             root: spec.root,
             analyzers,
-            job: Job::new(Guards::ALL_ON),
+            job: Job::new(Invariants::ALL_ON),
             open: HashMap::new(),
             taking: HashSet::new(),
             failure: None,
@@ -374,7 +374,7 @@ impl JobNow {
 
     async fn read(&mut self, node: &Node, id: TaskId) -> Result<(), StoreError> {
         let halted = self.job.is_halted();
-        self.job = Job::new(Guards::ALL_ON);
+        self.job = Job::new(Invariants::ALL_ON);
         self.open.clear();
         self.taking.clear();
         let mut found: BTreeMap<String, Member> = BTreeMap::new();

@@ -9,8 +9,8 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
-use tasklane_core::guard::Guards;
 use tasklane_core::id::{Name, QueueKey, TaskId};
+use tasklane_core::invariant::Invariants;
 use tasklane_core::member::WorkerDescriptor;
 use tasklane_core::message::{Dispatch, Finish};
 use tasklane_core::status::Status;
@@ -259,7 +259,7 @@ impl Execution for MapExecution {
             request: MapRequest::from_json(spec.task.get()),
             context: context_of(spec.context.as_ref()),
             // What it is made of is known when the request has been read.
-            parts: Parts::new(Fan::new(0, 0, 0, false, Guards::ALL_ON)),
+            parts: Parts::new(Fan::new(0, 0, 0, false, Invariants::ALL_ON)),
             reduce: Reduce::None,
             failure: None,
             spec,
@@ -357,7 +357,7 @@ impl Mapped {
     fn fan(&self) -> Fan {
         let (map, total) = (self.request(), self.spec.each.len());
         let failures_max = map.tolerate.failures_max(total);
-        Fan::new(total, map.at_once as usize, failures_max, map.reduce.is_some(), Guards::ALL_ON)
+        Fan::new(total, map.at_once as usize, failures_max, map.reduce.is_some(), Invariants::ALL_ON)
     }
 
     /// The request of a part.

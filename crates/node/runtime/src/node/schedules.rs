@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use tasklane_core::clock_watch::{Clock, Trust};
 use tasklane_core::commit::SubmitOutcome;
-use tasklane_core::guard::Guards;
 use tasklane_core::id::{LaneId, Name, TaskId};
+use tasklane_core::invariant::Invariants;
 use tasklane_core::status::Status;
 use tasklane_core::task::NewTask;
 use tasklane_core::time::Timestamp;
@@ -545,7 +545,7 @@ impl Node {
                 return Ok(());
             }
         };
-        let look = Look { now, settled: clock.is_settled(), stands, guards: Guards::ALL_ON };
+        let look = Look { now, settled: clock.is_settled(), stands, invariants: Invariants::ALL_ON };
         for fire in work.schedule.decide(id.as_str(), &times, &look) {
             let task = match self.task_of(namespace, id, &work.schedule.rule, fire, None).await {
                 Ok(task) => Ok(task),

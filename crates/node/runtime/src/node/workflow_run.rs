@@ -8,8 +8,8 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use tasklane_core::guard::Guards;
 use tasklane_core::id::TaskId;
+use tasklane_core::invariant::Invariants;
 use tasklane_core::message::{Dispatch, Finish};
 use tasklane_core::status::Status;
 use tasklane_core::task::{NewTask, Progress, TaskError, TaskRow};
@@ -124,7 +124,7 @@ impl RunNow {
         Ok(Self {
             name: workflow_of(spec).unwrap_or_else(|| workflow.name.clone()),
             changed: spec.changed.clone(),
-            run: Run::new(Arc::clone(&workflow.graph), workflow.on_failure, Guards::ALL_ON),
+            run: Run::new(Arc::clone(&workflow.graph), workflow.on_failure, Invariants::ALL_ON),
             tasks: vec![None; workflow.nodes.len()],
             earlier: vec![None; workflow.nodes.len()],
             input: Operand::new(parse_exact(&spec.input()).unwrap_or_default()),
@@ -148,7 +148,7 @@ impl RunNow {
     /// Reads the tasks that there are, and answers them by node.
     pub(super) async fn read(&mut self, node: &Node, id: TaskId) -> Result<Vec<Option<TaskRow>>, StoreError> {
         let graph = Arc::clone(&self.workflow.graph);
-        self.run = Run::new(Arc::clone(&graph), self.workflow.on_failure, Guards::ALL_ON);
+        self.run = Run::new(Arc::clone(&graph), self.workflow.on_failure, Invariants::ALL_ON);
         self.open.clear();
         let mut rows: Vec<Option<TaskRow>> = vec![None; graph.len()];
         let open = &mut self.open;

@@ -1,28 +1,28 @@
-//! The suites have teeth: a store that lacks one of its guards is found out, by the model and by a case.
+//! The suites have teeth: a store that lacks one of its invariants is found out, by the model and by a case.
 
-#![cfg(feature = "unguarded")]
+#![cfg(feature = "switchable-invariants")]
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use tasklane_core::guard::{Guard, Guards};
+use tasklane_core::invariant::{Invariant, Invariants};
 use tasklane_local::{MemoryOptions, MemoryStore};
 use tasklane_ports::Store;
 use tasklane_ports::conformance::model::{Plan, find_difference};
 use tasklane_ports::conformance::store::{claim, commit, group, load, submit, unique};
 use tasklane_ports::conformance::{StoreEnv, run_long};
 
-struct Unguarded(MemoryStore);
+struct WithoutInvariant(MemoryStore);
 
-impl Unguarded {
-    fn without(guard: Guard) -> Self {
-        let guards = Guards::without(guard);
-        Self(MemoryStore::new(MemoryOptions { guards, ..MemoryOptions::default() }))
+impl WithoutInvariant {
+    fn without(invariant: Invariant) -> Self {
+        let invariants = Invariants::without(invariant);
+        Self(MemoryStore::new(MemoryOptions { invariants, ..MemoryOptions::default() }))
     }
 }
 
 #[async_trait]
-impl StoreEnv for Unguarded {
+impl StoreEnv for WithoutInvariant {
     fn store(&self) -> Arc<dyn Store> {
         Arc::new(self.0.clone())
     }
@@ -37,36 +37,36 @@ fn reference() -> Arc<dyn Store> {
 }
 
 #[test]
-fn the_model_finds_every_missing_guard() {
-    let store_guards = [
-        Guard::OwnerId,
-        Guard::CommitNumber,
-        Guard::CommitRepeat,
-        Guard::RequestIdKey,
-        Guard::UniqueKey,
-        Guard::ArrivalsOrder,
-        Guard::InboxDoneInGroup,
+fn the_model_finds_every_missing_invariant() {
+    let store_invariants = [
+        Invariant::OwnerId,
+        Invariant::CommitNumber,
+        Invariant::CommitRepeat,
+        Invariant::RequestIdKey,
+        Invariant::UniqueKey,
+        Invariant::ArrivalsOrder,
+        Invariant::InboxDoneInGroup,
     ];
-    run_long("guards", async {
-        for guard in store_guards {
-            let env = Unguarded::without(guard);
+    run_long("invariants", async {
+        for invariant in store_invariants {
+            let env = WithoutInvariant::without(invariant);
             let plan = Plan { sequences: 50, ..Plan::default() };
             let difference = find_difference(&env, reference, plan).await;
-            let difference = difference.unwrap_or_else(|| panic!("nothing shows that {guard:?} is off"));
-            println!("{guard:?}: {difference}\n");
+            let difference = difference.unwrap_or_else(|| panic!("nothing shows that {invariant:?} is off"));
+            println!("{invariant:?}: {difference}\n");
         }
         Some(())
     });
 }
 
 macro_rules! found_by {
-    ($($guard:ident => $theme:ident::$case:ident,)*) => {
+    ($($invariant:ident => $theme:ident::$case:ident,)*) => {
         $(#[test]
         #[should_panic = ""]
-        #[allow(non_snake_case, reason = "named after the guard")]
-        fn $guard() {
+        #[allow(non_snake_case, reason = "named after the invariant")]
+        fn $invariant() {
             run_long(stringify!($case), async {
-                $theme::$case(&Unguarded::without(Guard::$guard)).await;
+                $theme::$case(&WithoutInvariant::without(Invariant::$invariant)).await;
                 Some(())
             });
         })*
@@ -87,7 +87,7 @@ found_by! {
 #[test]
 fn the_epoch_alone_stops_a_commit_under_way() {
     run_long("fences", async {
-        claim::a_claim_fences_a_commit_under_way(&Unguarded::without(Guard::OwnerId)).await;
+        claim::a_claim_fences_a_commit_under_way(&WithoutInvariant::without(Invariant::OwnerId)).await;
         Some(())
     });
 }

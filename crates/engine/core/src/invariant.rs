@@ -1,13 +1,13 @@
-//! The guards that keep Tasklane right, by name, so that a test can switch one off and see that the simulator's
-//! checker notices. Without the feature `unguarded` every guard is on, at no cost.
+//! The invariants that keep Tasklane right, by name, so that a test can switch one off and see that the simulator's
+//! checker notices. Without the feature `switchable-invariants` every invariant is on, at no cost.
 
-macro_rules! guards {
+macro_rules! invariants {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// One check or rule that correctness rests on.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-        pub enum Guard { $($(#[$doc])* $name,)* }
+        pub enum Invariant { $($(#[$doc])* $name,)* }
 
-        impl Guard {
+        impl Invariant {
             /// All of them.
             pub const ALL: &[Self] = &[$(Self::$name,)*];
 
@@ -19,7 +19,7 @@ macro_rules! guards {
     };
 }
 
-guards! {
+invariants! {
     /// Store: a commit names the claim's random owner id.
     OwnerId,
     /// Store: a commit is numbered one after the last.
@@ -122,34 +122,34 @@ guards! {
     DetectorWaitsTtl,
 }
 
-/// Which guards are on. All of them, except where a test says otherwise.
+/// Which invariants are on. All of them, except where a test says otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Guards {
-    #[cfg(feature = "unguarded")]
-    off: Option<Guard>,
+pub struct Invariants {
+    #[cfg(feature = "switchable-invariants")]
+    off: Option<Invariant>,
 }
 
-impl Guards {
+impl Invariants {
     /// All on.
     pub const ALL_ON: Self = Self {
-        #[cfg(feature = "unguarded")]
+        #[cfg(feature = "switchable-invariants")]
         off: None,
     };
 
     /// All on but one.
-    #[cfg(feature = "unguarded")]
-    pub const fn without(guard: Guard) -> Self {
-        Self { off: Some(guard) }
+    #[cfg(feature = "switchable-invariants")]
+    pub const fn without(invariant: Invariant) -> Self {
+        Self { off: Some(invariant) }
     }
 
-    /// Whether a guard is on.
+    /// Whether an invariant is on.
     #[inline]
-    pub fn on(self, guard: Guard) -> bool {
-        #[cfg(feature = "unguarded")]
-        return self.off != Some(guard);
-        #[cfg(not(feature = "unguarded"))]
+    pub fn on(self, invariant: Invariant) -> bool {
+        #[cfg(feature = "switchable-invariants")]
+        return self.off != Some(invariant);
+        #[cfg(not(feature = "switchable-invariants"))]
         {
-            let _ = guard;
+            let _ = invariant;
             true
         }
     }
