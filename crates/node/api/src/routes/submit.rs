@@ -58,7 +58,7 @@ pub(crate) async fn submit(
     let wait = wait_time(&mut params)?;
     params.finish()?;
     // Before the task is taken in: refusing afterwards would leave the caller without its id.
-    let permit = wait.map(|_| api.stream_permit()).transpose()?;
+    let stream_permit = wait.map(|_| api.stream_permit()).transpose()?;
     let mut request = TaskRequest::from_json(&body.0)?;
     request.request_id = key.request_id(request.request_id)?;
     let mut answers = api.node.submit(&namespace, vec![request]).await;
@@ -72,7 +72,7 @@ pub(crate) async fn submit(
     // From here on the caller learns the id, whatever happens.
     let waited = wait_for(&api, &namespace, id, wait, &closing);
     let waited = tokio::time::timeout(wait + api.options.request_timeout, waited).await;
-    drop(permit);
+    drop(stream_permit);
     let (status, answer) = match waited {
         Ok(Some(task)) if task.is_final() => (StatusCode::OK, SubmittedTask::Read { task, duplicate }),
         Ok(Some(task)) => (StatusCode::ACCEPTED, SubmittedTask::Read { task, duplicate }),
