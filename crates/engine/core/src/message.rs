@@ -269,7 +269,7 @@ pub enum ToWorker {
         /// Of which attempt.
         attempt: AttemptId,
         /// Why not.
-        verdict: Verdict,
+        verdict: AckReason,
     },
     /// The owner asks for room: so many tasks of the lane could be sent to this worker now. The worker answers with
     /// [`ToLane::Credit`], at once or when other lanes have given credit back, and keeps the demand until it is met; 0
@@ -286,7 +286,7 @@ pub enum ToWorker {
 
 /// Why a report needs no repetition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Verdict {
+pub enum AckReason {
     /// What it led to is durable.
     Committed,
     /// It is of an attempt that no longer counts.
@@ -433,7 +433,7 @@ pub struct Heartbeat {
     /// said again.
     pub used: DispatchNo,
     /// Every attempt of this lane that the worker holds or whose last report is unacknowledged.
-    pub held: Vec<Held>,
+    pub held: Vec<HeldAttempt>,
     /// Attempts held for other lanes, for the least-load strategy.
     pub load: u32,
     /// Credit that other lanes ask for: please skip what you do not need.
@@ -442,7 +442,7 @@ pub struct Heartbeat {
 
 /// An attempt that a worker knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Held {
+pub struct HeldAttempt {
     /// Which one.
     pub attempt: AttemptId,
     /// Where it stands.

@@ -23,7 +23,7 @@ use super::limits::{LimitKey, Rules};
 use super::machine::{Lane, Timer};
 use super::turn_length::TurnLength;
 use super::window::Window;
-use super::workers::Standing;
+use super::workers::Readiness;
 
 /// Order of a queue's lines: priority, then whose turn it is, then due time and arrival.
 pub(super) type ReadyKey = (u8, Turn, Timestamp, Seq, Handle);
@@ -161,12 +161,12 @@ pub(super) struct Class {
 
 impl Class {
     /// The list of workers that stand so.
-    pub(super) fn list(&mut self, standing: Standing) -> Option<&mut Vec<Handle>> {
-        match standing {
-            Standing::Free => Some(&mut self.free),
-            Standing::Asked => Some(&mut self.asked),
-            Standing::Unasked => Some(&mut self.unasked),
-            Standing::Unable | Standing::Full => None,
+    pub(super) fn list(&mut self, readiness: Readiness) -> Option<&mut Vec<Handle>> {
+        match readiness {
+            Readiness::Free => Some(&mut self.free),
+            Readiness::Asked => Some(&mut self.asked),
+            Readiness::Unasked => Some(&mut self.unasked),
+            Readiness::Unable | Readiness::Full => None,
         }
     }
 }

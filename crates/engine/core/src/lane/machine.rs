@@ -23,9 +23,9 @@ use super::entry::{Entry, Handle};
 use super::input::{Effect, Input, SubmitToken};
 use super::limits::Limits;
 use super::lines::{Class, ClassKey, Line, PROVISIONAL_SEQ, Queue};
-use super::on_page::Loading;
+use super::on_page::LoadStage;
 use super::on_submit::Submission;
-use super::workers::{Load, Worker};
+use super::workers::{LoadRank, Worker};
 use super::write::Batch;
 
 /// Bodies up to this size are kept in memory with their task; larger ones are read when the task is sent.
@@ -124,7 +124,7 @@ pub struct Lane {
     pub(super) rewrite: Option<Rewrite>,
     pub(super) counters: Counters,
 
-    pub(super) loading: Loading,
+    pub(super) loading: LoadStage,
     pub(super) releasing: bool,
 
     pub(super) entries: Slab<Entry>,
@@ -172,8 +172,8 @@ pub struct Lane {
     pub(super) worker_by_session: BTreeMap<SessionId, Handle>,
     pub(super) members_revision: Option<u64>,
     pub(super) uses: u64,
-    /// Load and last use of each worker, by handle: close together, because every assignment looks at many.
-    pub(super) loads: Vec<Load>,
+    /// LoadRank and last use of each worker, by handle: close together, because every assignment looks at many.
+    pub(super) loads: Vec<LoadRank>,
     /// Workers with messages of this step.
     pub(super) talkative: Vec<Handle>,
 
@@ -264,7 +264,7 @@ impl Lane {
             clock: ClockRecord::default(),
             rewrite: None,
             counters: Counters::default(),
-            loading: Loading::New,
+            loading: LoadStage::New,
             releasing: false,
             entries: Slab::new(),
             by_id: IndexMap::default(),

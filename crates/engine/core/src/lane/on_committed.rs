@@ -3,11 +3,11 @@
 use crate::commit::{GroupOutcome, SubmitOutcome};
 use crate::id::{AttemptNo, Seq, SessionId, TaskId};
 use crate::invariant::Invariant;
-use crate::message::{AttemptId, TaskEvent, ToWorker, Verdict};
+use crate::message::{AckReason, AttemptId, TaskEvent, ToWorker};
 
 use crate::status::Status;
 
-use super::entry::{Handle, Listed, Spot};
+use super::entry::{Handle, Spot, WriteUrgency};
 use super::input::{Effect, SubmitToken};
 use super::machine::{BODY_BYTES_MAX, Lane};
 use super::write::BatchItem;
@@ -33,7 +33,7 @@ impl Lane {
                             self.inbox_known.remove(&seq);
                         }
                         for (session, attempt) in acks {
-                            self.ack(session, attempt, Verdict::Committed);
+                            self.ack(session, attempt, AckReason::Committed);
                         }
                     } else {
                         self.judge_again(id, &inbox_done);
@@ -236,7 +236,7 @@ impl Lane {
         let entry = &mut self.entries[handle];
         let inbox = entry.pending.take().map(|pending| pending.inbox_done).unwrap_or_default();
         let id = entry.id;
-        entry.listed = Listed::No;
+        entry.write_urgency = WriteUrgency::No;
         self.forget_entry(handle);
         self.judge_again(id, &inbox);
     }
@@ -267,7 +267,7 @@ impl Lane {
         self.drop_line_if_empty(entry.line);
     }
 
-    pub(super) fn ack(&mut self, session: SessionId, attempt: AttemptId, verdict: Verdict) {
+    pub(super) fn ack(&mut self, session: SessionId, attempt: AttemptId, verdict: AckReason) {
         if let Some(&worker) = self.worker_by_session.get(&session) {
             self.tell(worker, ToWorker::Ack { attempt, verdict });
         }

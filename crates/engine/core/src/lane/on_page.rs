@@ -25,7 +25,7 @@ use super::machine::Lane;
 
 /// How far loading has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Loading {
+pub(super) enum LoadStage {
     /// Not begun.
     New,
     /// Reading what must be known before anything is decided.
@@ -44,7 +44,7 @@ fn before_delayed((due, seq): (Timestamp, Seq)) -> (Timestamp, Seq) {
     if seq.0 == 0 { (due - Duration::from_micros(1), Seq(u64::MAX)) } else { (due, Seq(seq.0 - 1)) }
 }
 
-impl Loading {
+impl LoadStage {
     pub(super) fn is_complete(self) -> bool {
         self == Self::Complete
     }
@@ -52,8 +52,8 @@ impl Loading {
 
 impl Lane {
     pub(super) fn on_start(&mut self, effects: &mut Vec<Effect>) {
-        assert_eq!(self.loading, Loading::New, "a lane is started once");
-        self.loading = Loading::Must;
+        assert_eq!(self.loading, LoadStage::New, "a lane is started once");
+        self.loading = LoadStage::Must;
         self.read(LaneRead::Cursor, effects);
     }
 
@@ -199,7 +199,7 @@ impl Lane {
 
     /// The lane may act. Attempts of sessions that had ended before the lane was claimed are lost.
     fn complete_loading(&mut self) {
-        self.loading = Loading::Complete;
+        self.loading = LoadStage::Complete;
         self.arrivals_wanted = true;
         let gone: Vec<Handle> =
             self.workers.iter().filter(|(_, w)| w.descriptor.is_none()).map(|(handle, _)| handle).collect();

@@ -7,8 +7,8 @@ use crate::commit::RecordChange;
 use crate::id::{Epoch, SessionId, TaskId};
 use crate::invariant::Invariant;
 use crate::message::{
-    AttemptId, Dispatch, Ending, Finish, Heartbeat, HeldState, Report, RetryAdvice, ToLane, ToWorker,
-    Verdict, WorkerBatch,
+    AckReason, AttemptId, Dispatch, Ending, Finish, Heartbeat, HeldState, Report, RetryAdvice, ToLane,
+    ToWorker, WorkerBatch,
 };
 use crate::policy::Rate;
 use crate::read::LaneRead;
@@ -30,7 +30,7 @@ impl Lane {
                     if let ToLane::Report { attempt, report } = message
                         && report.is_final()
                     {
-                        self.ack(batch.session, *attempt, Verdict::Stale);
+                        self.ack(batch.session, *attempt, AckReason::Stale);
                     }
                 }
             }
@@ -38,7 +38,7 @@ impl Lane {
         }
         let Some(worker) = known else { return };
         for message in batch.messages {
-            // A report may end the session's standing (a revoke), never its handle.
+            // A report may end the session's readiness (a revoke), never its handle.
             match message {
                 ToLane::Report { attempt, report } => self.on_report(batch.session, attempt, report),
                 ToLane::Credit { epoch, credit, load, answered } => {
@@ -98,7 +98,7 @@ impl Lane {
 
     fn call_stale(&mut self, session: SessionId, attempt: AttemptId, report: &Report) {
         if report.is_final() {
-            self.ack(session, attempt, Verdict::Stale);
+            self.ack(session, attempt, AckReason::Stale);
         }
     }
 
@@ -115,7 +115,7 @@ impl Lane {
             if self.options.invariants.on(Invariant::AckAfterCommit) {
                 self.entries[handle].change().ack.push((session, attempt));
             } else {
-                self.ack(session, attempt, Verdict::Committed);
+                self.ack(session, attempt, AckReason::Committed);
             }
         }
     }

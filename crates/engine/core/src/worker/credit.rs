@@ -26,7 +26,7 @@ pub(super) struct LaneCredit {
     /// The highest epoch that has spoken.
     pub(super) epoch: Epoch,
     /// Dispatch numbers of that epoch that are used up.
-    pub(super) used: Used,
+    pub(super) used: UsedNumbers,
     /// The highest number that may be used.
     pub(super) credit: DispatchNo,
     /// The credit that the owner was sent last.
@@ -110,12 +110,12 @@ impl LaneCredit {
 
 /// A set of numbers that fills up from below.
 #[derive(Debug, Default)]
-pub(super) struct Used {
+pub(super) struct UsedNumbers {
     floor: u64,
     above: BTreeSet<u64>,
 }
 
-impl Used {
+impl UsedNumbers {
     /// Takes a number; false if it was taken before.
     pub(super) fn take(&mut self, k: DispatchNo) -> bool {
         if k.0 <= self.floor || !self.above.insert(k.0) {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::id::{LaneId, SessionId};
 use crate::invariant::{Invariant, Invariants};
 use crate::message::{
-    AttemptId, Dispatch, Ending, Finish, Heartbeat, Held, HeldState, Report, ToLane, WorkerBatch,
+    AttemptId, Dispatch, Ending, Finish, Heartbeat, HeldAttempt, HeldState, Report, ToLane, WorkerBatch,
 };
 use crate::task::{Progress, TaskError};
 use crate::time::Timestamp;
@@ -413,15 +413,16 @@ impl WorkerSession {
     /// Tells a lane everything.
     pub(super) fn heartbeat(&mut self, lane: LaneId, wanted_back: bool) {
         self.beat += 1;
-        let held =
-            self.attempts.iter().filter(|(_, attempt)| attempt.lane == lane).map(|(&id, attempt)| Held {
+        let held = self.attempts.iter().filter(|(_, attempt)| attempt.lane == lane).map(|(&id, attempt)| {
+            HeldAttempt {
                 attempt: id,
                 state: match &attempt.state {
                     AttemptState::Queued(_) => HeldState::Queued,
                     AttemptState::Running { since, .. } => HeldState::Running(self.now.since(*since)),
                     AttemptState::Ended(_) => HeldState::Ended,
                 },
-            });
+            }
+        });
         let held = held.collect();
         let (beat, load) = (self.beat, self.load());
         let Some(lane_credit) = self.lane_credits.get_mut(&lane) else { return };

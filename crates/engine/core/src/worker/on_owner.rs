@@ -4,7 +4,7 @@ use crate::id::{DispatchNo, LaneId};
 use crate::invariant::Invariant;
 use crate::message::{AttemptId, Dispatch, OwnerBatch, Report, ToWorker};
 
-use super::credit::Used;
+use super::credit::UsedNumbers;
 use super::input::{Effect, StopReason};
 use super::machine::{Attempt, AttemptState, WorkerSession};
 
@@ -56,7 +56,7 @@ impl WorkerSession {
         }
     }
 
-    fn used(&mut self, lane: LaneId) -> &mut Used {
+    fn used(&mut self, lane: LaneId) -> &mut UsedNumbers {
         &mut self.lane_credits.entry(lane).or_default().used
     }
 

@@ -99,8 +99,8 @@ pub mod deliver {
 
     use tasklane_core::id::{AttemptNo, DispatchNo, Epoch, LaneId, Name, QueueKey, SessionId};
     use tasklane_core::message::{
-        Control, Ending, EventBatch, EventPlace, Finish, Heartbeat, Held, HeldState, Message, OwnerBatch,
-        Report, RetryAdvice, TaskEvent, ToLane, ToWorker, Verdict, WorkerBatch, WorkerStats,
+        AckReason, Control, Ending, EventBatch, EventPlace, Finish, Heartbeat, HeldAttempt, HeldState,
+        Message, OwnerBatch, Report, RetryAdvice, TaskEvent, ToLane, ToWorker, WorkerBatch, WorkerStats,
     };
     use tasklane_core::status::Status;
     use tasklane_core::task::TaskError;
@@ -130,8 +130,8 @@ pub mod deliver {
                 ToWorker::Skip { first: DispatchNo(1), last: DispatchNo(u64::MAX) },
                 ToWorker::Recall { k: DispatchNo(2), attempt: attempt(1) },
                 ToWorker::Stop { attempt: attempt(2) },
-                ToWorker::Ack { attempt: attempt(3), verdict: Verdict::Committed },
-                ToWorker::Ack { attempt: attempt(3), verdict: Verdict::Stale },
+                ToWorker::Ack { attempt: attempt(3), verdict: AckReason::Committed },
+                ToWorker::Ack { attempt: attempt(3), verdict: AckReason::Stale },
                 ToWorker::Demand { wanted: 17, up_to: DispatchNo(20) },
             ],
         });
@@ -160,7 +160,7 @@ pub mod deliver {
                     epoch: Epoch(2),
                     credit: DispatchNo(3),
                     used: DispatchNo(2),
-                    held: held.map(|state| Held { attempt: attempt(4), state }).to_vec(),
+                    held: held.map(|state| HeldAttempt { attempt: attempt(4), state }).to_vec(),
                     load: 5,
                     wanted_back: true,
                 }),

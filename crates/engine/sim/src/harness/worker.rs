@@ -9,8 +9,8 @@ use tasklane_core::id::{DispatchNo, Epoch, SessionId, TaskId};
 use tasklane_core::lane::Input;
 use tasklane_core::member::{Member, Role, WorkerDescriptor};
 use tasklane_core::message::{
-    AttemptId, Dispatch, Ending, Finish, Heartbeat, Held, HeldState, OwnerBatch, Report, RetryAdvice, ToLane,
-    ToWorker, WorkerBatch,
+    AttemptId, Dispatch, Ending, Finish, Heartbeat, HeldAttempt, HeldState, OwnerBatch, Report, RetryAdvice,
+    ToLane, ToWorker, WorkerBatch,
 };
 use tasklane_core::task::{TaskError, TaskResult};
 
@@ -138,7 +138,7 @@ impl WorkerState {
             epoch: self.epoch,
             credit: DispatchNo(self.credit),
             used: self.numbers.last().copied().unwrap_or_default(),
-            held: self.held.iter().map(|(&attempt, &state)| Held { attempt, state }).collect(),
+            held: self.held.iter().map(|(&attempt, &state)| HeldAttempt { attempt, state }).collect(),
             load: self.load_of_others,
             wanted_back: false,
         })

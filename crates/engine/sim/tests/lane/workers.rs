@@ -2,12 +2,12 @@
 
 use tasklane_core::id::AttemptNo;
 use tasklane_core::lane::Reason;
-use tasklane_core::message::{AttemptId, Ending, Report, RetryAdvice, ToWorker, Verdict};
+use tasklane_core::message::{AckReason, AttemptId, Ending, Report, RetryAdvice, ToWorker};
 use tasklane_core::status::Status;
 use tasklane_core::task::{AttemptOutcome, TaskError};
 use tasklane_sim::harness::{Story, Worker, task};
 
-fn verdicts(worker: &Worker) -> Vec<Verdict> {
+fn verdicts(worker: &Worker) -> Vec<AckReason> {
     let verdict = |message| match message {
         ToWorker::Ack { verdict, .. } => Some(verdict),
         _ => None,
@@ -193,7 +193,7 @@ fn a_late_report_of_an_old_attempt_is_dropped() {
     assert_eq!(lane.counters().report_of_old_attempt, 1);
     lane.settle();
     w1.claims_success(old);
-    assert!(verdicts(&w1).contains(&Verdict::Stale));
+    assert!(verdicts(&w1).contains(&AckReason::Stale));
     w1.finishes(id);
     assert_eq!(lane.stored(id).attempt.0, 2);
     assert_eq!(lane.status(id), Status::Success);
@@ -210,7 +210,7 @@ fn a_report_of_another_session_is_dropped() {
     w2.claims_success(w1.attempt(id));
     assert_eq!(lane.status(id), Status::Running);
     assert_eq!(lane.counters().report_of_other_session, 1);
-    assert_eq!(verdicts(&w2), [Verdict::Stale]);
+    assert_eq!(verdicts(&w2), [AckReason::Stale]);
 }
 
 #[test]
@@ -233,10 +233,10 @@ fn a_repeated_report_counts_once() {
     w1.runs();
     let attempt = w1.attempt(id);
     w1.finishes(id);
-    assert_eq!(verdicts(&w1), [Verdict::Committed]);
+    assert_eq!(verdicts(&w1), [AckReason::Committed]);
     w1.claims_success(attempt);
     w1.claims(attempt, Report::Accepted);
-    assert_eq!(verdicts(&w1), [Verdict::Stale], "only last reports are answered");
+    assert_eq!(verdicts(&w1), [AckReason::Stale], "only last reports are answered");
     assert_eq!(lane.counters().report_of_idle_task, 2);
     assert_eq!(lane.finished(), [id]);
 }
@@ -265,7 +265,7 @@ fn nothing_is_acknowledged_before_it_is_written() {
     w1.claims_success(attempt);
     assert!(verdicts(&w1).is_empty() && lane.finished().is_empty());
     lane.release_commits();
-    assert_eq!(verdicts(&w1), [Verdict::Committed]);
+    assert_eq!(verdicts(&w1), [AckReason::Committed]);
 }
 
 #[test]
