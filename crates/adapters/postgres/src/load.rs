@@ -7,7 +7,7 @@ use tasklane_core::id::{LaneId, LineKey, Seq, TaskId};
 use tasklane_core::policy::VersionedPolicy;
 use tasklane_core::read::{Arrival, LanePage, LaneRead};
 use tasklane_core::time::Timestamp;
-use tasklane_ports::{Load, StoreError, codec};
+use tasklane_ports::{LoadQuery, StoreError, codec};
 use tokio_postgres::Row;
 
 use crate::columns::Column;
@@ -18,7 +18,7 @@ use crate::store::PostgresStore;
 
 impl PostgresStore {
     /// Answers one page.
-    pub(crate) async fn load_page(&self, load: Load) -> Result<LanePage, StoreError> {
+    pub(crate) async fn load_page(&self, load: LoadQuery) -> Result<LanePage, StoreError> {
         let lane = load.lane;
         let limit = load.limit.max(1);
         let bodies = i32::try_from(load.body_bytes_max).unwrap_or(i32::MAX);

@@ -14,8 +14,8 @@ use tasklane_core::task::{AttemptRecord, NewTask, TaskRow};
 use tasklane_core::time::Timestamp;
 use tasklane_ports::codec::{decode, encode};
 use tasklane_ports::{
-    AttemptList, ClaimLane, CountList, Expired, LaneHead, Load, PutPolicy, QueueCounts, Retire, Store,
-    StoreCapabilities, StoreError, Submit, TaskList, TaskPage, TaskView,
+    AttemptList, ClaimLane, CountList, ExpiredQuery, ExpiredTasks, LaneHead, LoadQuery, PutPolicy,
+    QueueCounts, Store, StoreCapabilities, StoreError, Submit, TaskList, TaskPage, TaskView,
 };
 use tokio::task::JoinHandle;
 use tokio_postgres::types::{ToSql, Type};
@@ -478,7 +478,7 @@ impl Store for PostgresStore {
         Ok(())
     }
 
-    async fn load(&self, load: Load) -> Result<LanePage, StoreError> {
+    async fn load(&self, load: LoadQuery) -> Result<LanePage, StoreError> {
         self.load_page(load).await
     }
 
@@ -528,7 +528,7 @@ impl Store for PostgresStore {
         self.queue_counts(&list).await
     }
 
-    async fn expired(&self, retire: Retire) -> Result<Expired, StoreError> {
+    async fn expired(&self, retire: ExpiredQuery) -> Result<ExpiredTasks, StoreError> {
         self.expired_page(&retire).await
     }
 

@@ -3,7 +3,7 @@
 use redis::Cmd;
 use tasklane_core::id::Seq;
 use tasklane_core::read::{Arrival, LanePage, LaneRead};
-use tasklane_ports::{Load, StoreError};
+use tasklane_ports::{LoadQuery, StoreError};
 
 use crate::connect::Traffic;
 use crate::error::unexpected;
@@ -16,7 +16,7 @@ use crate::store::{RedisStore, id_arg};
 const IDS_MAX: usize = 1000;
 
 impl RedisStore {
-    pub(crate) async fn load_page(&self, load: Load) -> Result<LanePage, StoreError> {
+    pub(crate) async fn load_page(&self, load: LoadQuery) -> Result<LanePage, StoreError> {
         let lane = self.lane(load.lane);
         let page = Page { limit: load.limit.max(1), body_bytes_max: load.body_bytes_max };
         match load.read {

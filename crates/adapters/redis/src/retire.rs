@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use tasklane_core::id::{LaneId, TaskId};
 use tasklane_core::task::TaskState;
-use tasklane_ports::{Expired, Retire, StoreError, TaskCursor};
+use tasklane_ports::{ExpiredQuery, ExpiredTasks, StoreError, TaskCursor};
 
 use crate::connect::Traffic;
 use crate::keys::LaneKey;
@@ -21,7 +21,7 @@ const SHARE_MIN: usize = 100;
 const RETIRED_MAX: usize = 500;
 
 impl RedisStore {
-    pub(crate) async fn expired_page(&self, retire: Retire) -> Result<Expired, StoreError> {
+    pub(crate) async fn expired_page(&self, retire: ExpiredQuery) -> Result<ExpiredTasks, StoreError> {
         let limit = retire.limit.max(1);
         let lanes = self.all_lanes().await?;
         let share = limit.div_ceil(lanes.len().max(1)).max(SHARE_MIN).min(limit).min(SCAN_MAX);
@@ -33,7 +33,7 @@ impl RedisStore {
     async fn finished_of(
         &self,
         lane: LaneId,
-        retire: &Retire,
+        retire: &ExpiredQuery,
         share: usize,
     ) -> Result<LaneFinished, StoreError> {
         let lane = self.lane(lane);
@@ -107,7 +107,7 @@ struct LaneFinished {
 }
 
 /// One page out of those of the lanes. It goes only as far as every lane was looked at.
-fn merge(pages: Vec<LaneFinished>, retire: &Retire, limit: usize) -> Expired {
+fn merge(pages: Vec<LaneFinished>, retire: &ExpiredQuery, limit: usize) -> ExpiredTasks {
     let horizon = pages.iter().filter_map(|page| page.stopped_at).min();
     let cursor = |task: &Finished| TaskCursor { created_at: task.state.created_at, id: task.id };
     let mut tasks: Vec<Finished> = pages.into_iter().flat_map(|page| page.tasks).collect();
@@ -116,7 +116,7 @@ fn merge(pages: Vec<LaneFinished>, retire: &Retire, limit: usize) -> Expired {
     let cut = tasks.get(limit).is_some();
     tasks.truncate(limit);
     let next = if cut { tasks.last().map(cursor) } else { horizon };
-    let mut expired = Expired { next, ..Expired::default() };
+    let mut expired = ExpiredTasks { next, ..ExpiredTasks::default() };
     for task in &tasks {
         expired.judge(retire, task.id, &task.state, task.has_data);
     }

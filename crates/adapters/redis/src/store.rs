@@ -15,8 +15,8 @@ use tasklane_core::read::LanePage;
 use tasklane_core::status::Version;
 use tasklane_core::task::{AttemptRecord, NewTask, TaskState};
 use tasklane_ports::{
-    AttemptList, ClaimLane, CountList, Expired, LaneHead, Load, Outcome, PutPolicy, QueueCounts, Retire,
-    Store, StoreCapabilities, StoreError, Submit, TaskList, TaskPage, TaskView, codec,
+    AttemptList, ClaimLane, CountList, ExpiredQuery, ExpiredTasks, LaneHead, LoadQuery, Outcome, PutPolicy,
+    QueueCounts, Store, StoreCapabilities, StoreError, Submit, TaskList, TaskPage, TaskView, codec,
 };
 use uuid::Uuid;
 
@@ -235,7 +235,7 @@ impl Store for RedisStore {
         Ok(())
     }
 
-    async fn load(&self, load: Load) -> Result<LanePage, StoreError> {
+    async fn load(&self, load: LoadQuery) -> Result<LanePage, StoreError> {
         self.load_page(load).await
     }
 
@@ -292,7 +292,7 @@ impl Store for RedisStore {
         self.queue_counts(&list).await
     }
 
-    async fn expired(&self, retire: Retire) -> Result<Expired, StoreError> {
+    async fn expired(&self, retire: ExpiredQuery) -> Result<ExpiredTasks, StoreError> {
         self.expired_page(retire).await
     }
 

@@ -12,7 +12,7 @@ use tasklane_core::policy::VersionedPolicy;
 use tasklane_core::read::{Arrival, LanePage, LaneRead};
 use tasklane_core::task::{TaskHead, TaskRow};
 use tasklane_core::time::Timestamp;
-use tasklane_ports::{Load, StoreError, codec};
+use tasklane_ports::{LoadQuery, StoreError, codec};
 
 use crate::error::Failure;
 use crate::keys::{self, IndexKey, seq_of};
@@ -29,7 +29,7 @@ macro_rules! task_columns {
 pub(crate) use task_columns;
 
 /// Answers one page.
-pub(crate) fn load(conn: &Connection, load: &Load) -> Result<LanePage, Failure> {
+pub(crate) fn load(conn: &Connection, load: &LoadQuery) -> Result<LanePage, Failure> {
     let lane = load.lane;
     let limit = load.limit.max(1);
     let page = Page { conn, lane, limit, bodies: i64::try_from(load.body_bytes_max).unwrap_or(i64::MAX) };

@@ -5,7 +5,7 @@ use rusqlite::{Connection, params};
 use tasklane_core::id::TaskId;
 use tasklane_core::task::TaskState;
 use tasklane_core::time::Timestamp;
-use tasklane_ports::{Expired, Retire, StoreError, TaskCursor, codec};
+use tasklane_ports::{ExpiredQuery, ExpiredTasks, StoreError, TaskCursor, codec};
 
 use crate::error::Failure;
 use crate::load::task_id;
@@ -20,7 +20,7 @@ const REMOVED_MAX: usize = 512;
 pub(crate) const RELEASED_MAX: usize = 256;
 
 /// Looks at tasks, the oldest first. The index of creation times is the one that lists use, read the other way round.
-pub(crate) fn expired(conn: &Connection, retire: &Retire) -> Result<Expired, Failure> {
+pub(crate) fn expired(conn: &Connection, retire: &ExpiredQuery) -> Result<ExpiredTasks, Failure> {
     let mut statement = conn.prepare_cached(
         "SELECT t.created_at, t.id, t.place IS NULL, t.state, s.body_bytes > 0
          FROM task t INDEXED BY task_created CROSS JOIN spec s ON s.key = t.key
@@ -30,7 +30,7 @@ pub(crate) fn expired(conn: &Connection, retire: &Retire) -> Result<Expired, Fai
     let after =
         retire.after.map_or((i64::MIN, [0; 16]), |at| (at.created_at.as_micros(), *at.id.0.as_bytes()));
     let mut found = statement.query(params![after.0, after.1, retire.end().as_micros()])?;
-    let (mut expired, mut last) = (Expired::default(), None);
+    let (mut expired, mut last) = (ExpiredTasks::default(), None);
     let mut looks_left = retire.limit.max(1);
     while let Some(row) = found.next()? {
         if looks_left == 0 {

@@ -14,8 +14,8 @@ use tasklane_core::read::LanePage;
 use tasklane_core::task::{AttemptRecord, NewTask};
 use tasklane_ports::codec::encode;
 use tasklane_ports::{
-    AttemptList, ClaimLane, CountList, Expired, LaneHead, Load, PutPolicy, QueueCounts, Retire, Store,
-    StoreCapabilities, StoreError, Submit, TaskList, TaskPage, TaskView,
+    AttemptList, ClaimLane, CountList, ExpiredQuery, ExpiredTasks, LaneHead, LoadQuery, PutPolicy,
+    QueueCounts, Store, StoreCapabilities, StoreError, Submit, TaskList, TaskPage, TaskView,
 };
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -275,7 +275,7 @@ impl Store for Sqlite {
         self.write(PostRows { lane, commands: commands.iter().map(encode).collect() }).await
     }
 
-    async fn load(&self, load: Load) -> Result<LanePage, StoreError> {
+    async fn load(&self, load: LoadQuery) -> Result<LanePage, StoreError> {
         self.read(move |conn| load::load(conn, &load)).await
     }
 
@@ -309,7 +309,7 @@ impl Store for Sqlite {
         self.read(move |conn| query::counts(conn, &list)).await
     }
 
-    async fn expired(&self, retire: Retire) -> Result<Expired, StoreError> {
+    async fn expired(&self, retire: ExpiredQuery) -> Result<ExpiredTasks, StoreError> {
         self.read(move |conn| retire::expired(conn, &retire)).await
     }
 

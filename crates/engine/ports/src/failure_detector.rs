@@ -49,13 +49,13 @@ pub struct Renewal {
 /// What a failure detector has seen. `now` is a steady time and never goes backwards.
 #[derive(Clone, Debug, Default)]
 pub struct FailureDetector {
-    seen: BTreeMap<SessionId, Observed>,
+    seen: BTreeMap<SessionId, ObservedRenewal>,
     /// When the last look was answered, unless the view is broken.
     looked_at: Option<Timestamp>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Observed {
+struct ObservedRenewal {
     number: u64,
     ttl: Duration,
     /// When the number was seen first, without a break in the view since.
@@ -77,7 +77,7 @@ impl FailureDetector {
             if now.since(since) >= ttl {
                 overdue.push(renewal);
             }
-            self.seen.insert(session, Observed { number, ttl, since });
+            self.seen.insert(session, ObservedRenewal { number, ttl, since });
         }
         self.looked_at = Some(now);
         overdue

@@ -18,14 +18,14 @@ const TOGETHER: Duration = Duration::from_millis(50);
 /// Those that are to be asked for next.
 #[derive(Debug, Default)]
 pub(crate) struct Renewals {
-    waiting: Mutex<Vec<Waiting>>,
+    waiting: Mutex<Vec<PendingRenewal>>,
     /// What the system's clock said at the last renewal.
     clock: Mutex<Option<Reference>>,
 }
 
 /// Somebody who waits to hear whether a session was renewed.
 #[derive(Debug)]
-struct Waiting {
+struct PendingRenewal {
     token: SessionToken,
     answer: oneshot::Sender<Result<bool, String>>,
 }
@@ -40,7 +40,7 @@ impl Renewals {
         let (answer, answered) = oneshot::channel();
         let is_first = {
             let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-            waiting.push(Waiting { token: token.clone(), answer });
+            waiting.push(PendingRenewal { token: token.clone(), answer });
             waiting.len() == 1
         };
         if is_first {
@@ -72,7 +72,7 @@ impl Renewals {
             let clock = Reference { asked, answered: steady(), wall };
             *self.clock.lock().unwrap_or_else(PoisonError::into_inner) = Some(clock);
         }
-        for (at, Waiting { answer, .. }) in waiting.into_iter().enumerate() {
+        for (at, PendingRenewal { answer, .. }) in waiting.into_iter().enumerate() {
             // Who does not wait any more need not be told.
             let _ = answer.send(renewed.as_ref().map(|renewed| renewed.alive[at]).map_err(Clone::clone));
         }

@@ -11,7 +11,7 @@ use tasklane_core::status::Status;
 use tasklane_core::task::{FlowKey, OwnLimit, TaskHead, Unique};
 use tasklane_core::time::Timestamp;
 use tasklane_local::memory::HistoryEvent;
-use tasklane_ports::{Load, Outcome, PutPolicy, StoreError, Submit};
+use tasklane_ports::{LoadQuery, Outcome, PutPolicy, StoreError, Submit};
 
 use crate::checker::{Change, Observation};
 use crate::client::{ClientEvent, FAIR, queue_key};
@@ -193,7 +193,7 @@ impl World {
             Request::Claim(claim) => self.store.claim_lane(claim).map(Reply::Claimed),
             Request::Commit(commit) => self.store.commit(&commit).map(Reply::Committed),
             Request::Load { read, limit } => {
-                Ok(Reply::Page(self.store.load(&Load { lane, read, limit, body_bytes_max: 4096 })))
+                Ok(Reply::Page(self.store.load(&LoadQuery { lane, read, limit, body_bytes_max: 4096 })))
             }
         };
         reply.map_err(|error| match (&error, error.outcome()) {

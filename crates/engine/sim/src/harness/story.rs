@@ -20,7 +20,7 @@ use tasklane_core::status::Status;
 use tasklane_core::task::{AttemptOutcome, NewTask, TaskResult, TaskRow, TaskState};
 use tasklane_core::time::{Shift, Timestamp};
 use tasklane_local::memory::{HistoryEvent, MemoryOptions, MemoryState};
-use tasklane_ports::{Load, PutPolicy, Submit};
+use tasklane_ports::{LoadQuery, PutPolicy, Submit};
 
 use super::task::{Make, name, queue};
 use super::worker::{Worker, WorkerState};
@@ -208,7 +208,7 @@ impl Inner {
     }
 
     fn load(&mut self, read: LaneRead, limit: usize) -> LanePage {
-        self.store.load(&Load { lane: LANE, read, limit, body_bytes_max: 1 << 16 })
+        self.store.load(&LoadQuery { lane: LANE, read, limit, body_bytes_max: 1 << 16 })
     }
 
     fn row(&mut self, task: TaskId) -> TaskRow {

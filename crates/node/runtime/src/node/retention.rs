@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tasklane_core::id::{LaneId, TaskId};
 use tasklane_core::retention::{Bounds, Retention};
-use tasklane_ports::{Retire, StoreError, TaskCursor, TaskFilter, TaskList};
+use tasklane_ports::{ExpiredQuery, StoreError, TaskCursor, TaskFilter, TaskList};
 
 use crate::clock;
 
@@ -73,7 +73,7 @@ impl Node {
             };
             let expired = parts
                 .store
-                .expired(Retire { finished_before, forget_before, after, limit: options.batch })
+                .expired(ExpiredQuery { finished_before, forget_before, after, limit: options.batch })
                 .await?;
             let tasks: Vec<TaskId> = expired.strip.iter().chain(&expired.forget).copied().collect();
             self.archive_before_removal(&tasks).await?;

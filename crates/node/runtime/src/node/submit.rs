@@ -12,7 +12,7 @@ use tasklane_core::lane::recorded_clock;
 use tasklane_core::policy::{QueueBinding, QueuePolicy};
 use tasklane_core::read::{LanePage, LaneRead};
 use tasklane_core::task::NewTask;
-use tasklane_ports::{Load, StoreError, Submit};
+use tasklane_ports::{LoadQuery, StoreError, Submit};
 use tokio::time::Instant;
 
 use crate::clock;
@@ -239,7 +239,7 @@ impl Node {
             return Ok(Cow::Borrowed(tasks));
         }
         let read = LaneRead::Records { after: None };
-        let page = self.0.parts.store.load(Load { lane, read, limit: 1, body_bytes_max: 0 }).await?;
+        let page = self.0.parts.store.load(LoadQuery { lane, read, limit: 1, body_bytes_max: 0 }).await?;
         let LanePage::Records { rows, .. } = page else { return Ok(Cow::Borrowed(tasks)) };
         let (shift, _) = recorded_clock(&rows).unwrap_or_default();
         let mut tasks = tasks.to_vec();

@@ -23,7 +23,8 @@ use tasklane_core::policy::VersionedPolicy;
 use tasklane_core::task::{NewTask, TaskRow};
 use tasklane_core::time::{Shift, Timestamp};
 use tasklane_ports::{
-    Address, CoordinatorError, Load, Outcome, SessionToken, Store, StoreError, Subscription, TaskView, View,
+    Address, CoordinatorError, LoadQuery, Outcome, SessionToken, Store, StoreError, Subscription, TaskView,
+    View,
 };
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -583,7 +584,7 @@ async fn call_store(
         Request::Claim(claim) => store.claim_lane(claim).await.map(Reply::Claimed),
         Request::Commit(commit) => store.commit(&commit).await.map(Reply::Committed),
         Request::Load { read, limit } => {
-            let load = Load { lane, read, limit, body_bytes_max: BODY_BYTES_MAX };
+            let load = LoadQuery { lane, read, limit, body_bytes_max: BODY_BYTES_MAX };
             store.load(load).await.map(Reply::Page)
         }
     };

@@ -19,7 +19,7 @@ use crate::conformance::fixture::{
     result, submit, task, tasks, view,
 };
 use crate::conformance::{StoreEnv, pages};
-use crate::{Expired, QueueCounts, Retire, Store, TaskFilter};
+use crate::{ExpiredQuery, ExpiredTasks, QueueCounts, Store, TaskFilter};
 
 /// A task with everything that it can have.
 fn rich(number: u64) -> TaskBuilder {
@@ -50,9 +50,9 @@ async fn end(owner: &mut Owner, new: &[NewTask], finished: i64) {
 }
 
 /// Everything that finished before one time is to be stripped, before the other to be forgotten.
-fn bounds(finished_before: i64, forget_before: i64, limit: usize) -> Retire {
+fn bounds(finished_before: i64, forget_before: i64, limit: usize) -> ExpiredQuery {
     let (finished_before, forget_before) = (at(finished_before), at(forget_before));
-    Retire { finished_before, forget_before, after: None, limit }
+    ExpiredQuery { finished_before, forget_before, after: None, limit }
 }
 
 fn ids(tasks: &[NewTask]) -> Vec<TaskId> {
@@ -84,7 +84,7 @@ fn body_filters() -> [TaskFilter; 4] {
 /// 16: by the time at which they finished, to the microsecond; one that is to be forgotten is not to be stripped.
 pub async fn expired_tasks_are_told_by_when_they_finished(env: &dyn StoreEnv) {
     let store = env.store();
-    assert_eq!(store.expired(bounds(1_000, 1_000, 10)).await.unwrap(), Expired::default());
+    assert_eq!(store.expired(bounds(1_000, 1_000, 10)).await.unwrap(), ExpiredTasks::default());
     let new: Vec<_> = (0..6).map(|n| task(n).created(i64::try_from(n).unwrap()).build()).collect();
     create(&*store, new.clone()).await;
     let mut owner = Owner::claim(&store, LANE).await;
@@ -104,7 +104,7 @@ pub async fn expired_tasks_are_told_by_when_they_finished(env: &dyn StoreEnv) {
         let found = store.expired(bounds(finished_before, forget_before, 100)).await.unwrap();
         assert_eq!(
             found,
-            Expired { strip, forget, ..Expired::default() },
+            ExpiredTasks { strip, forget, ..ExpiredTasks::default() },
             "{finished_before} {forget_before}"
         );
     }
@@ -227,7 +227,7 @@ pub async fn expired_tasks_are_found_page_by_page(env: &dyn StoreEnv) {
     // On after a position that need not be that of a task.
     let after = Some(crate::TaskCursor { created_at: at(2), id: TaskId::from_random(0) });
     let later: Vec<_> = all.iter().map(|(_, task)| task.clone()).filter(|t| t.created_at >= at(2)).collect();
-    let found = pages::all_expired(&*store, Retire { after, ..bounds(30, 0, 3) }).await;
+    let found = pages::all_expired(&*store, ExpiredQuery { after, ..bounds(30, 0, 3) }).await;
     assert_eq!(found, (oldest_first(&later), vec![]));
 }
 

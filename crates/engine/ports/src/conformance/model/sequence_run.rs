@@ -12,29 +12,29 @@ use tasklane_core::status::{Status, Version};
 use tasklane_core::task::{AttemptOutcome, NewTask, TaskState};
 use tasklane_core::time::Timestamp;
 
+use super::compared_store::{ComparedStore, StoreAnswer};
 use super::op::{
     ACTORS, ChangeOp, ClaimHow, CommitOp, CursorHow, ExpectedHow, FenceHow, FilterOp, GroupOp, LANES, NewOp,
     NumberHow, Op, Pick, QUEUES, REQUESTS, ReadOp, TaskRef, UNIQUES, UniqueOp, VersionHow, Way,
 };
-use super::side::{Answer, Side};
 use crate::conformance::fixture::{
     TaskBuilder, advance, at, cancel, ended, name, owner_id, record_key, result,
 };
 use crate::conformance::pages;
-use crate::{ClaimLane, PutPolicy, Retire, Store, TaskCursor, TaskFilter};
+use crate::{ClaimLane, ExpiredQuery, PutPolicy, Store, TaskCursor, TaskFilter};
 
 /// The time that each sequence has for itself.
 const SPAN_MILLIS: i64 = 1_000_000;
 
 /// What one sequence touches.
-pub(super) struct World {
+pub(super) struct SequenceRun {
     number: u16,
     base: Timestamp,
     lanes: [LaneId; LANES],
     /// One that is spread over both lanes, and one of each lane alone.
     queues: Vec<QueueKey>,
-    reference: Side,
-    subject: Side,
+    reference: ComparedStore,
+    subject: ComparedStore,
     /// To look at the state without moving the reference's turn.
     truth: Arc<dyn Store>,
     actors: Vec<[Actor; ACTORS]>,
@@ -53,47 +53,47 @@ struct Actor {
     seen: Epoch,
     number: u64,
     /// Its last commit, for its repetition.
-    last: Sent,
+    last: SentCommit,
 }
 
 /// What a commit carries besides its number.
 #[derive(Clone, Debug, Default)]
-struct Sent {
-    groups: Vec<Drawn>,
+struct SentCommit {
+    groups: Vec<DrawnGroup>,
     /// How many arrivals its cursor covers.
     cursor: usize,
 }
 
 /// A group as it goes to both sides, but for the numbers of commands, which each side has of its own.
 #[derive(Clone, Debug)]
-struct Drawn {
+struct DrawnGroup {
     group: Group,
     done: Vec<usize>,
 }
 
 /// Makes the same call on both sides and compares the answers.
 macro_rules! both {
-    ($world:ident, |$side:ident| $call:expr) => {{
+    ($run:ident, |$side:ident| $call:expr) => {{
         let expected = {
-            let $side = &mut $world.reference;
+            let $side = &mut $run.reference;
             $call.await
         };
         let found = {
-            let $side = &mut $world.subject;
+            let $side = &mut $run.subject;
             $call.await
         };
         compare(expected, &found)
     }};
 }
 
-fn compare(expected: Answer, found: &Answer) -> Result<Answer, String> {
+fn compare(expected: StoreAnswer, found: &StoreAnswer) -> Result<StoreAnswer, String> {
     if expected == *found {
         return Ok(expected);
     }
     Err(format!("answered\n  {found:?}\nwhere the reference answers\n  {expected:?}"))
 }
 
-impl World {
+impl SequenceRun {
     /// More would share lanes.
     pub(super) const NUMBER_MAX: u16 = u16::MAX / 2 - 1;
 
@@ -106,16 +106,20 @@ impl World {
         let first = number * 2;
         let namespace = name(&format!("model-{number}"));
         let queues = ["q", "q-0", "q-1"].map(|text| QueueKey::new(namespace.clone(), name(text))).into();
-        let nobody =
-            Actor { owner: owner_id(u128::MAX >> 64), seen: Epoch(0), number: 0, last: Sent::default() };
+        let nobody = Actor {
+            owner: owner_id(u128::MAX >> 64),
+            seen: Epoch(0),
+            number: 0,
+            last: SentCommit::default(),
+        };
         let nobodies: [Actor; ACTORS] = std::array::from_fn(|_| nobody.clone());
         Self {
             number,
             base: at(i64::from(number) * SPAN_MILLIS),
             lanes: [LaneId(first), LaneId(first + 1)],
             queues,
-            reference: Side::new(vec![Arc::clone(&reference)]),
-            subject: Side::new(subject),
+            reference: ComparedStore::new(vec![Arc::clone(&reference)]),
+            subject: ComparedStore::new(subject),
             truth: reference,
             actors: vec![nobodies.clone(), nobodies],
             holders: [0; LANES],
@@ -263,8 +267,8 @@ impl World {
         };
         let failures = u32::try_from(seen.0 % 3).unwrap();
         let answer = both!(self, |side| side.claim(ClaimLane { lane, owner, seen, failures }))?;
-        if let Answer::Claimed(Ok(_)) = answer {
-            self.actors[lane_index][actor] = Actor { owner, seen, number: 0, last: Sent::default() };
+        if let StoreAnswer::Claimed(Ok(_)) = answer {
+            self.actors[lane_index][actor] = Actor { owner, seen, number: 0, last: SentCommit::default() };
             self.holders[lane_index] = actor;
         }
         Ok(())
@@ -284,7 +288,7 @@ impl World {
                 CursorHow::Start => 0,
                 CursorHow::Behind(behind) => self.reference.arrivals_len(lane).saturating_sub(behind),
             };
-            Sent { groups, cursor }
+            SentCommit { groups, cursor }
         };
         let number = match op.number {
             NumberHow::Next => actor.number + 1,
@@ -297,7 +301,7 @@ impl World {
             FenceHow::OtherEpoch => (actor.seen.next().next(), actor.owner),
             FenceHow::OtherOwner => (actor.seen.next(), owner_id(u128::from(u64::MAX) << 32)),
         };
-        let for_side = |side: &Side| {
+        let for_side = |side: &ComparedStore| {
             let groups = sent.groups.iter().map(|drawn| drawn.for_side(lane, side)).collect();
             let cursor = side.cursor(lane, sent.cursor);
             Commit { lane, epoch, owner, number: CommitNo(number), groups, cursor }
@@ -305,7 +309,7 @@ impl World {
         let (to_reference, to_subject) = (for_side(&self.reference), for_side(&self.subject));
         let expected = self.reference.commit(&to_reference, repeated).await;
         let found = self.subject.commit(&to_subject, repeated).await;
-        if let Answer::Committed(Ok(_)) = compare(expected, &found)? {
+        if let StoreAnswer::Committed(Ok(_)) = compare(expected, &found)? {
             let trimmed = self.trimmed.entry(lane).or_default();
             *trimmed = sent.cursor.max(*trimmed);
             let actor = &mut self.actors[op.lane][actor_index];
@@ -315,12 +319,12 @@ impl World {
     }
 
     /// Compares what came after so many arrivals, unless one of the stores need not know it any more and does not.
-    async fn arrivals(&mut self, lane: LaneId, after: usize, limit: usize) -> Result<Answer, String> {
+    async fn arrivals(&mut self, lane: LaneId, after: usize, limit: usize) -> Result<StoreAnswer, String> {
         let trimmed = self.trimmed.get(&lane).copied().unwrap_or_default();
         let expected = self.reference.arrivals(lane, after, trimmed, limit).await;
         let found = self.subject.arrivals(lane, after, trimmed, limit).await;
         match (&expected, &found) {
-            (Answer::Arrivals(None), _) | (_, Answer::Arrivals(None)) => Ok(found),
+            (StoreAnswer::Arrivals(None), _) | (_, StoreAnswer::Arrivals(None)) => Ok(found),
             _ => compare(expected, &found),
         }
     }
@@ -415,7 +419,7 @@ impl World {
         op: &GroupOp,
         states: &mut BTreeMap<TaskId, TaskState>,
         now: Timestamp,
-    ) -> Drawn {
+    ) -> DrawnGroup {
         let insert = op.insert.as_ref().map(|new| Box::new(self.new_task(lane, new, now)));
         let change = op.change.as_ref().map(|change| {
             let id = self.id(lane, change.task);
@@ -449,7 +453,7 @@ impl World {
         // Only commands that are there: a repeated commit must not mean ones that came since.
         let posted = |place: &usize| self.reference.command(lane, *place).is_some();
         let done = op.done.iter().copied().filter(posted).collect();
-        Drawn { group: Group { insert, change, inbox_done: Vec::new(), records }, done }
+        DrawnGroup { group: Group { insert, change, inbox_done: Vec::new(), records }, done }
     }
 
     fn draw_change(&self, task: TaskId, op: &ChangeOp, stored: &TaskState, now: Timestamp) -> TaskChange {
@@ -494,10 +498,10 @@ impl World {
     }
 
     /// Within the time of this world: other sequences have tasks of theirs in the same store.
-    fn retirement(&self, finished: u64, forget: u64, limit: usize) -> Retire {
+    fn retirement(&self, finished: u64, forget: u64, limit: usize) -> ExpiredQuery {
         let later = |millis: u64| self.base + Duration::from_millis(millis);
         let after = Some(TaskCursor { created_at: self.base, id: TaskId::from_random(0) });
-        Retire { finished_before: later(finished), forget_before: later(forget), after, limit }
+        ExpiredQuery { finished_before: later(finished), forget_before: later(forget), after, limit }
     }
 
     fn filter(&self, op: FilterOp) -> TaskFilter {
@@ -552,8 +556,8 @@ fn unknown_state(now: Timestamp) -> TaskState {
     TaskState { attempt: AttemptNo(0), ..TaskBuilder::new(LaneId(0), 0).created_at(now).build().state() }
 }
 
-impl Drawn {
-    fn for_side(&self, lane: LaneId, side: &Side) -> Group {
+impl DrawnGroup {
+    fn for_side(&self, lane: LaneId, side: &ComparedStore) -> Group {
         let inbox_done = self.done.iter().filter_map(|place| side.command(lane, *place)).collect();
         Group { inbox_done, ..self.group.clone() }
     }

@@ -15,12 +15,13 @@ use tasklane_core::task::{AttemptRecord, NewTask, TaskRow};
 
 use crate::conformance::pages;
 use crate::{
-    ClaimLane, LaneHead, PutPolicy, QueueCounts, Retire, Store, StoreError, Submit, TaskFilter, TaskView,
+    ClaimLane, ExpiredQuery, LaneHead, PutPolicy, QueueCounts, Store, StoreError, Submit, TaskFilter,
+    TaskView,
 };
 
 /// What a store answered, without what may differ.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Answer {
+pub(super) enum StoreAnswer {
     Submitted(Vec<SubmitOutcome>),
     Claimed(Result<Epoch, Refusal>),
     Committed(Result<Vec<GroupOutcome>, Refusal>),
@@ -30,7 +31,7 @@ pub(super) enum Answer {
     Inbox(Vec<(usize, Command)>),
     Records(Vec<(RecordKey, Vec<u8>)>),
     /// Nothing where the store answers that it does not reach back so far.
-    Arrivals(Option<Vec<Arrived>>),
+    Arrivals(Option<Vec<ArrivalSummary>>),
     Views(Vec<Option<TaskView>>),
     Attempts(Vec<AttemptRecord>),
     Counts(Vec<QueueCounts>),
@@ -52,13 +53,13 @@ pub(super) enum Refusal {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Arrived {
+pub(super) enum ArrivalSummary {
     Task(Box<TaskRow>),
     Command(usize, Command),
 }
 
 /// A store under comparison.
-pub(super) struct Side {
+pub(super) struct ComparedStore {
     handles: Vec<Arc<dyn Store>>,
     turn: usize,
     tasks: BTreeMap<TaskId, Seq>,
@@ -68,7 +69,7 @@ pub(super) struct Side {
     arrived: BTreeMap<LaneId, Vec<Seq>>,
 }
 
-impl Side {
+impl ComparedStore {
     pub(super) fn new(handles: Vec<Arc<dyn Store>>) -> Self {
         Self { handles, turn: 0, tasks: [].into(), commands: [].into(), arrived: [].into() }
     }
@@ -104,7 +105,7 @@ impl Side {
         self.cursor(lane, self.arrivals_len(lane))
     }
 
-    pub(super) async fn submit(&mut self, lane: LaneId, tasks: &[NewTask]) -> Answer {
+    pub(super) async fn submit(&mut self, lane: LaneId, tasks: &[NewTask]) -> StoreAnswer {
         let submit = Submit { lane, tasks: tasks.into() };
         let mut outcomes = self.store().submit(submit).await.unwrap();
         for (outcome, task) in outcomes.iter_mut().zip(tasks) {
@@ -113,14 +114,14 @@ impl Side {
                 *seq = Seq(0);
             }
         }
-        Answer::Submitted(outcomes)
+        StoreAnswer::Submitted(outcomes)
     }
 
-    pub(super) async fn claim(&mut self, claim: ClaimLane) -> Answer {
-        Answer::Claimed(self.store().claim_lane(claim).await.map_err(|error| refusal(&error)))
+    pub(super) async fn claim(&mut self, claim: ClaimLane) -> StoreAnswer {
+        StoreAnswer::Claimed(self.store().claim_lane(claim).await.map_err(|error| refusal(&error)))
     }
 
-    pub(super) async fn commit(&mut self, commit: &Commit, repeated: bool) -> Answer {
+    pub(super) async fn commit(&mut self, commit: &Commit, repeated: bool) -> StoreAnswer {
         let mut answer = self.store().commit(commit).await.map_err(|error| refusal(&error));
         if let Ok(outcomes) = &mut answer {
             for (outcome, group) in outcomes.iter_mut().zip(commit.groups.iter()) {
@@ -135,10 +136,10 @@ impl Side {
                 }
             }
         }
-        Answer::Committed(answer)
+        StoreAnswer::Committed(answer)
     }
 
-    pub(super) async fn post(&mut self, lane: LaneId, commands: &[Command]) -> Answer {
+    pub(super) async fn post(&mut self, lane: LaneId, commands: &[Command]) -> StoreAnswer {
         let store = self.store();
         store.post(lane, commands).await.unwrap();
         let highest = self.highest(lane);
@@ -148,25 +149,25 @@ impl Side {
         assert!(new.iter().all(|seq| *seq > highest), "commands {new:?} appear below {highest}");
         known.extend(&new);
         self.arrived.entry(lane).or_default().extend(&new);
-        Answer::Posted(new.len())
+        StoreAnswer::Posted(new.len())
     }
 
-    pub(super) async fn head(&mut self, lane: LaneId) -> Answer {
-        Answer::Head(self.store().lane_head(lane).await.unwrap())
+    pub(super) async fn head(&mut self, lane: LaneId) -> StoreAnswer {
+        StoreAnswer::Head(self.store().lane_head(lane).await.unwrap())
     }
 
-    pub(super) async fn rows(&mut self, lane: LaneId, read: LaneRead, limit: usize) -> Answer {
+    pub(super) async fn rows(&mut self, lane: LaneId, read: LaneRead, limit: usize) -> StoreAnswer {
         let rows = pages::all_tasks(&*self.store(), lane, read, limit).await;
-        Answer::Rows(rows.into_iter().map(|row| self.unnumbered(row)).collect())
+        StoreAnswer::Rows(rows.into_iter().map(|row| self.unnumbered(row)).collect())
     }
 
-    pub(super) async fn inbox(&mut self, lane: LaneId, limit: usize) -> Answer {
+    pub(super) async fn inbox(&mut self, lane: LaneId, limit: usize) -> StoreAnswer {
         let rows = pages::all_inbox(&*self.store(), lane, limit).await;
-        Answer::Inbox(rows.into_iter().map(|row| (self.place(lane, row.seq), row.command)).collect())
+        StoreAnswer::Inbox(rows.into_iter().map(|row| (self.place(lane, row.seq), row.command)).collect())
     }
 
-    pub(super) async fn records(&mut self, lane: LaneId, limit: usize) -> Answer {
-        Answer::Records(pages::all_records(&*self.store(), lane, limit).await)
+    pub(super) async fn records(&mut self, lane: LaneId, limit: usize) -> StoreAnswer {
+        StoreAnswer::Records(pages::all_records(&*self.store(), lane, limit).await)
     }
 
     /// What came after so many arrivals, of which `trimmed` need not be kept.
@@ -176,57 +177,57 @@ impl Side {
         after: usize,
         trimmed: usize,
         limit: usize,
-    ) -> Answer {
+    ) -> StoreAnswer {
         let store = self.store();
         let (highest, after_seq) = (self.highest(lane), self.cursor(lane, after));
         assert!(pages::cursor(&*store, lane).await >= highest);
         let Some((rows, next)) = pages::all_arrivals(&*store, lane, after_seq, limit).await else {
             assert!(after < trimmed, "a gap after {after_seq}, where nothing was trimmed");
-            return Answer::Arrivals(None);
+            return StoreAnswer::Arrivals(None);
         };
         assert!(next >= highest, "arrivals end at {next}, before {highest}");
         let arrived = |row| match row {
-            Arrival::Task(row) => Arrived::Task(Box::new(self.unnumbered(row))),
-            Arrival::Command(row) => Arrived::Command(self.place(lane, row.seq), row.command),
+            Arrival::Task(row) => ArrivalSummary::Task(Box::new(self.unnumbered(row))),
+            Arrival::Command(row) => ArrivalSummary::Command(self.place(lane, row.seq), row.command),
         };
         let rows: Vec<_> = rows.into_iter().map(arrived).collect();
         let came = self.tasks.iter().filter(|(id, seq)| id.lane() == lane && **seq > after_seq).count();
-        let shown = rows.iter().filter(|row| matches!(row, Arrived::Task(_))).count();
+        let shown = rows.iter().filter(|row| matches!(row, ArrivalSummary::Task(_))).count();
         assert_eq!(shown, came, "tasks after {after_seq}");
-        Answer::Arrivals(Some(rows))
+        StoreAnswer::Arrivals(Some(rows))
     }
 
-    pub(super) async fn views(&mut self, ids: &[TaskId]) -> Answer {
+    pub(super) async fn views(&mut self, ids: &[TaskId]) -> StoreAnswer {
         let mut views = self.store().tasks(ids).await.unwrap();
         for view in views.iter_mut().flatten() {
             view.row = self.unnumbered(view.row.clone());
         }
-        Answer::Views(views)
+        StoreAnswer::Views(views)
     }
 
-    pub(super) async fn attempts(&mut self, task: TaskId, limit: usize) -> Answer {
-        Answer::Attempts(pages::all_attempts(&*self.store(), task, limit).await)
+    pub(super) async fn attempts(&mut self, task: TaskId, limit: usize) -> StoreAnswer {
+        StoreAnswer::Attempts(pages::all_attempts(&*self.store(), task, limit).await)
     }
 
-    pub(super) async fn list(&mut self, filter: TaskFilter, limit: usize) -> Answer {
+    pub(super) async fn list(&mut self, filter: TaskFilter, limit: usize) -> StoreAnswer {
         let rows = pages::all_listed(&*self.store(), filter, limit).await;
-        Answer::Rows(rows.into_iter().map(|row| self.unnumbered(row)).collect())
+        StoreAnswer::Rows(rows.into_iter().map(|row| self.unnumbered(row)).collect())
     }
 
     /// Counts of the queues of a namespace; other sequences have theirs in the same store.
-    pub(super) async fn counts(&mut self, before_first: &QueueKey, limit: usize) -> Answer {
+    pub(super) async fn counts(&mut self, before_first: &QueueKey, limit: usize) -> StoreAnswer {
         let of_namespace = |queue: &QueueKey| queue.namespace == before_first.namespace;
         let after = Some(before_first.clone());
-        Answer::Counts(pages::counts_while(&*self.store(), after, limit, of_namespace).await)
+        StoreAnswer::Counts(pages::counts_while(&*self.store(), after, limit, of_namespace).await)
     }
 
-    pub(super) async fn expired(&mut self, retire: Retire) -> Answer {
+    pub(super) async fn expired(&mut self, retire: ExpiredQuery) -> StoreAnswer {
         let (strip, forget) = pages::all_expired(&*self.store(), retire).await;
-        Answer::Expired(strip, forget)
+        StoreAnswer::Expired(strip, forget)
     }
 
     /// Answers what is left of the tasks.
-    pub(super) async fn retire(&mut self, strip: &[TaskId], forget: &[TaskId]) -> Answer {
+    pub(super) async fn retire(&mut self, strip: &[TaskId], forget: &[TaskId]) -> StoreAnswer {
         self.store().retire(strip, forget).await.unwrap();
         let left = self.store().tasks(forget).await.unwrap();
         for (id, left) in forget.iter().zip(left) {
@@ -237,23 +238,28 @@ impl Side {
         self.views(&[strip, forget].concat()).await
     }
 
-    pub(super) async fn put_policy(&mut self, put: PutPolicy) -> Answer {
-        Answer::Version(self.store().put_policy(put).await.map_err(|error| refusal(&error)))
+    pub(super) async fn put_policy(&mut self, put: PutPolicy) -> StoreAnswer {
+        StoreAnswer::Version(self.store().put_policy(put).await.map_err(|error| refusal(&error)))
     }
 
-    pub(super) async fn policy(&mut self, queue: &QueueKey) -> Answer {
-        Answer::Policy(self.store().policy(queue).await.unwrap())
+    pub(super) async fn policy(&mut self, queue: &QueueKey) -> StoreAnswer {
+        StoreAnswer::Policy(self.store().policy(queue).await.unwrap())
     }
 
-    pub(super) async fn bind(&mut self, queue: &QueueKey, binding: &QueueBinding) -> Answer {
-        Answer::Binding(self.store().bind_queue(queue, binding).await.unwrap())
+    pub(super) async fn bind(&mut self, queue: &QueueKey, binding: &QueueBinding) -> StoreAnswer {
+        StoreAnswer::Binding(self.store().bind_queue(queue, binding).await.unwrap())
     }
 
     /// Policies of some queues, and the revision up to which all were read.
-    pub(super) async fn policies(&mut self, lane: LaneId, since: u64, queues: &[QueueKey]) -> (Answer, u64) {
+    pub(super) async fn policies(
+        &mut self,
+        lane: LaneId,
+        since: u64,
+        queues: &[QueueKey],
+    ) -> (StoreAnswer, u64) {
         let (mut rows, revision) = pages::all_policies(&*self.store(), lane, since, 1_000).await;
         rows.retain(|(queue, _)| queues.contains(queue));
-        (Answer::Policies(rows), revision)
+        (StoreAnswer::Policies(rows), revision)
     }
 
     fn learn(&mut self, task: TaskId, seq: Seq) {
