@@ -42,14 +42,14 @@ struct Subscriptions {
 /// What one subscription has not yet received.
 #[derive(Default)]
 struct SubscriptionQueue {
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<PendingMessages>,
     /// Set once; together with `woken` it ends a `receive`.
     closed: std::sync::atomic::AtomicBool,
     woken: Notify,
 }
 
 #[derive(Default)]
-struct Waiting {
+struct PendingMessages {
     messages: VecDeque<Message>,
     /// In all of them.
     parts: usize,
@@ -151,7 +151,7 @@ impl SubscriptionQueue {
     }
 }
 
-impl Waiting {
+impl PendingMessages {
     /// A slow subscriber hears all that came from one sender at once, so that it catches up.
     fn put(&mut self, message: Message) {
         self.parts += message.parts();

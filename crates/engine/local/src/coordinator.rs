@@ -23,11 +23,11 @@ use crate::sessions::{Sessions, SessionsOptions};
 #[derive(Clone)]
 pub struct LocalCoordinator {
     options: SessionsOptions,
-    shared: Arc<Shared>,
+    shared: Arc<CoordinatorState>,
     _detector: Arc<DetectorTask>,
 }
 
-struct Shared {
+struct CoordinatorState {
     sessions: Mutex<Sessions>,
     /// The change that watchers should look at; `None` once the coordinator has ended.
     changed: watch::Sender<Option<u64>>,
@@ -44,7 +44,7 @@ impl LocalCoordinator {
 
     /// Like [`new`](Self::new), with a clock of its own.
     pub fn with_clock(options: SessionsOptions, clock: Arc<dyn Clock>) -> Self {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(CoordinatorState {
             sessions: Mutex::new(Sessions::new(options)),
             changed: watch::Sender::new(Some(0)),
             sooner: Notify::new(),
@@ -65,7 +65,7 @@ impl fmt::Debug for LocalCoordinator {
 /// Ends with the last handle.
 struct DetectorTask {
     timer: JoinHandle<()>,
-    shared: Arc<Shared>,
+    shared: Arc<CoordinatorState>,
 }
 
 impl Drop for DetectorTask {
@@ -77,7 +77,7 @@ impl Drop for DetectorTask {
 
 /// Sleeps until the first deadline. A renewal only moves a deadline away, so the timer is armed anew just for sessions
 /// that end sooner than the one it waits for.
-async fn detect_failures(shared: Arc<Shared>) {
+async fn detect_failures(shared: Arc<CoordinatorState>) {
     loop {
         let deadline = shared.change(|sessions, now| {
             sessions.tick(now);
@@ -96,7 +96,7 @@ async fn detect_failures(shared: Arc<Shared>) {
     }
 }
 
-impl Shared {
+impl CoordinatorState {
     /// Does something to the sessions and tells watchers if they can see it.
     fn change<T>(&self, change: impl FnOnce(&mut Sessions, Timestamp) -> T) -> T {
         let mut sessions = self.lock();
@@ -172,7 +172,7 @@ impl Coordinator for LocalCoordinator {
 }
 
 struct LocalWatch {
-    shared: Arc<Shared>,
+    shared: Arc<CoordinatorState>,
     changed: watch::Receiver<Option<u64>>,
     /// What was given last: a change that was taken back meanwhile is not worth telling.
     given: Option<View>,

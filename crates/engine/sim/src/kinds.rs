@@ -35,7 +35,7 @@ pub(crate) struct Decision {
 
 /// A task that drives others.
 #[derive(Debug)]
-pub(crate) enum Kind {
+pub(crate) enum CompositeKind {
     /// A run of a workflow.
     Graph {
         graph: Arc<Graph>,
@@ -56,7 +56,7 @@ const DEPTH_MAX: usize = 3;
 const REDUCE: &str = "reduce";
 
 /// What an analysis says.
-struct Said {
+struct AnalysisResult {
     subtasks: usize,
     again: bool,
 }
@@ -75,11 +75,11 @@ fn index(rng: &mut Rng, below: u64) -> usize {
 }
 
 /// What the analysis of a task says: always the same.
-fn said(seed: u64, of: &str) -> Said {
+fn said(seed: u64, of: &str) -> AnalysisResult {
     let mixed = of.bytes().fold(seed, |mixed, byte| mixed.wrapping_mul(31).wrapping_add(u64::from(byte)));
     let mut rng = Rng::new(mixed);
     let subtasks = if depth(of) < DEPTH_MAX { index(&mut rng, 3) } else { 0 };
-    Said { subtasks, again: rng.chance(15) && !of.contains('+') }
+    AnalysisResult { subtasks, again: rng.chance(15) && !of.contains('+') }
 }
 
 /// Whether the type of a task has an analyzer.
@@ -98,7 +98,7 @@ fn part_of(name: &str) -> Option<Part> {
     if name == REDUCE { Some(Part::Reduce) } else { name.parse().ok().map(Part::Item) }
 }
 
-impl Kind {
+impl CompositeKind {
     pub(crate) fn graph(rng: &mut Rng, nodes: u64) -> Self {
         let mut specs: Vec<NodeSpec> = Vec::new();
         for at in 0..nodes {
@@ -244,7 +244,7 @@ impl Kind {
                     }
                     if is_analysis(name) && *status_of == Status::Success {
                         let of = analyzed_by(name);
-                        let Said { subtasks, again } = said(*seed, of);
+                        let AnalysisResult { subtasks, again } = said(*seed, of);
                         let lacks = (0..subtasks).any(|at| status(&format!("{of}.{at}")).is_none());
                         if lacks || again && status(&format!("{of}+1")).is_none() {
                             return Some(format!("what {name} has said was not done"));
@@ -331,7 +331,7 @@ fn decide_job(seed: u64, mut job: Job<Status, ()>, parts: &[PartNow], cancelled:
                 job.fail();
             } else if is_analysis(&name) {
                 let of = analyzed_by(&name);
-                let Said { subtasks, again } = said(seed, of);
+                let AnalysisResult { subtasks, again } = said(seed, of);
                 if again && job.run_again(of, ()).is_err() || job.add(of, vec![(); subtasks], limits).is_err()
                 {
                     job.fail();
@@ -352,7 +352,7 @@ fn decide_job(seed: u64, mut job: Job<Status, ()>, parts: &[PartNow], cancelled:
     Decision { begin, stops: cancelled, over, at_risk: job.take_at_risk().into_iter().map(name).collect() }
 }
 
-impl Kind {
+impl CompositeKind {
     /// What has become of a node for good, said once more and from the tasks alone; and whether it is what it was in an
     /// earlier run.
     fn settled(

@@ -21,7 +21,7 @@ mod timing;
 mod worker;
 mod world;
 
-pub use keyed::Keyed;
+pub use keyed::TaskKeys;
 pub use report::{FULL, Report, Totals};
 pub use scenario::Scenario;
 pub use world::run;

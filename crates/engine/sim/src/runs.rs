@@ -15,7 +15,7 @@ use tasklane_ports::Submit;
 use tasklane_workflow::ROOT;
 
 use crate::client::{plain_head, queue_key};
-use crate::kinds::{Kind, PartNow};
+use crate::kinds::{CompositeKind, PartNow};
 use crate::server::ServerInput;
 use crate::store::{ReplyTo, StoreRequest};
 use crate::world::{Event, World};
@@ -52,12 +52,12 @@ pub(crate) enum DriverReply {
 
 /// The runs of a seed, and what was said of them.
 #[derive(Debug, Default)]
-pub(crate) struct Runs(Vec<Planned>);
+pub(crate) struct Runs(Vec<PlannedRun>);
 
 #[derive(Debug)]
-struct Planned {
+struct PlannedRun {
     id: TaskId,
-    kind: Kind,
+    kind: CompositeKind,
     /// When somebody cancels it.
     cancel_at: Option<Timestamp>,
     /// Or somebody does just after so many times that something was to begin, when that is still on its way.
@@ -75,7 +75,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// What a name begins with that only takes an id.
 const TAKEN: &str = "~";
 
-impl Planned {
+impl PlannedRun {
     /// Why a part should not exist yet.
     fn too_early(&self, name: &str, parts: &BTreeMap<String, Status>) -> Option<String> {
         self.kind.too_early(name, parts, self.cancelled)
@@ -91,14 +91,14 @@ impl World {
     pub(crate) fn plan_runs(&mut self) {
         for number in 0..RUNS {
             let kind = match number {
-                0 | 1 => Kind::graph(&mut self.rng, NODES),
-                2 => Kind::fan(&mut self.rng),
-                _ => Kind::job(&mut self.rng),
+                0 | 1 => CompositeKind::graph(&mut self.rng, NODES),
+                2 => CompositeKind::fan(&mut self.rng),
+                _ => CompositeKind::job(&mut self.rng),
             };
             let cancel_after = self.between(500_000, 40_000_000);
             let cancel_at = self.rng.chance(40).then(|| self.now + cancel_after);
             let cancel_after_begins = self.rng.chance(30).then(|| self.rng.below(4));
-            self.runs.0.push(Planned {
+            self.runs.0.push(PlannedRun {
                 id: TaskId::from_random(0x4e00_0000 + number as u128),
                 kind,
                 cancel_at,

@@ -15,7 +15,7 @@ use tasklane_ports::{LoadQuery, Outcome, PutPolicy, StoreError, Submit};
 
 use crate::checker::{Change, Observation};
 use crate::client::{ClientEvent, FAIR, queue_key};
-use crate::keyed::Keyed;
+use crate::keyed::TaskKeys;
 use crate::runs::{DriverReply, DriverRequest};
 use crate::schedules::{ClerkReply, ClerkRequest};
 use crate::server::ServerInput;
@@ -288,7 +288,7 @@ impl World {
         // Where nobody can be held to a time, the key is free when this task comes, and when another one does.
         let (until, created_at) = self.held(task).unwrap_or((Some(Timestamp::ZERO), Timestamp::MAX));
         let of_key = |unique: Unique| (format!("{}/{}", head.queue, unique.key), unique.until.and(until));
-        Keyed {
+        TaskKeys {
             unique: unique.map(of_key),
             created_at,
             turn: head

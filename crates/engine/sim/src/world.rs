@@ -23,7 +23,7 @@ use crate::nemesis::Weather;
 use crate::report::Report;
 use crate::runs::Runs;
 use crate::scenario::Scenario;
-use crate::schedules::Fired;
+use crate::schedules::FiredTimes;
 use crate::server::{PATHS, Server, ServerInput};
 use crate::store::StoreCall;
 use crate::timing::Timing;
@@ -157,7 +157,7 @@ pub(crate) struct World {
     pub(crate) executions: BTreeMap<u64, Execution>,
     pub(crate) next_execution: u64,
     pub(crate) client: Client,
-    pub(crate) fired: Fired,
+    pub(crate) fired: FiredTimes,
     pub(crate) runs: Runs,
     pub(crate) looked: Looked,
     pub(crate) burst: Burst,
@@ -199,7 +199,7 @@ impl World {
             executions: BTreeMap::new(),
             next_execution: 0,
             client: Client::default(),
-            fired: Fired::default(),
+            fired: FiredTimes::default(),
             runs: Runs::default(),
             looked: Looked::default(),
             burst: Burst::default(),
