@@ -19,13 +19,13 @@ use crate::write_state::WriteState;
 struct PutDocuments(Vec<PutDocument>);
 
 impl Request for PutDocuments {
-    type Answer = Vec<PutOutcome>;
+    type Response = Vec<PutOutcome>;
 
     fn size(&self) -> Size {
         Size { ops: self.0.len(), bytes: self.0.iter().map(PutDocument::bytes).sum() }
     }
 
-    fn apply(&self, write_state: &mut WriteState<'_>) -> Result<Result<Self::Answer, StoreError>, Failure> {
+    fn apply(&self, write_state: &mut WriteState<'_>) -> Result<Result<Self::Response, StoreError>, Failure> {
         let mut outcomes = Vec::with_capacity(self.0.len());
         for put in &self.0 {
             let current = write_state.document_version(&put.key)?;

@@ -27,5 +27,5 @@ mod writer;
 pub use connect::{Durability, Options};
 pub use lock_file::LockedFile;
 #[doc(hidden)]
-pub use signals::{Held, OnStatement, Signals};
+pub use signals::{OnStatement, SignalFuture, Signals};
 pub use store::Sqlite;

@@ -31,11 +31,11 @@ pub(crate) struct Presence {
     log_id: OnceLock<FileId>,
     /// Something of `state` speaks against writing: looked at before the state is.
     is_troubled: AtomicBool,
-    state: Mutex<State>,
+    state: Mutex<PresenceState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct PresenceState {
     /// Why the files are not the store's any more.
     lost: Option<String>,
     /// Why they will never be again in this process.
@@ -46,7 +46,7 @@ struct State {
     is_low: bool,
 }
 
-impl State {
+impl PresenceState {
     fn lost(&self) -> Option<&String> {
         self.taken.as_ref().or(self.lost.as_ref())
     }
@@ -174,7 +174,7 @@ impl Presence {
             .then(|| StoreError::Full { source: "the disk of the database is full: free some of it".into() })
     }
 
-    fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+    fn change<T>(&self, change: impl FnOnce(&mut PresenceState) -> T) -> T {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let changed = change(&mut state);
         let is_troubled = state.lost().is_some() || state.refused || state.is_low;

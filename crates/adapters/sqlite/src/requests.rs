@@ -18,14 +18,14 @@ use crate::write_state::{LaneRow, StoredTask, WriteState};
 
 /// A write.
 pub(crate) trait Request: Send + 'static {
-    type Answer: Send + 'static;
+    type Response: Send + 'static;
 
     /// About how many rows and bytes it writes.
     fn size(&self) -> Size;
 
     /// Does it. The inner error is the answer of a request that was refused and wrote nothing; the outer one undoes
     /// the transaction.
-    fn apply(&self, write_state: &mut WriteState<'_>) -> Result<Result<Self::Answer, StoreError>, Failure>;
+    fn apply(&self, write_state: &mut WriteState<'_>) -> Result<Result<Self::Response, StoreError>, Failure>;
 }
 
 /// How much a request writes.
@@ -43,13 +43,13 @@ pub(crate) struct SubmitRows {
 }
 
 impl Request for SubmitRows {
-    type Answer = Vec<SubmitOutcome>;
+    type Response = Vec<SubmitOutcome>;
 
     fn size(&self) -> Size {
         self.size
     }
 
-    fn apply(&self, write_state: &mut WriteState<'_>) -> Result<Result<Self::Answer, StoreError>, Failure> {
+    fn apply(&self, write_state: &mut WriteState<'_>) -> Result<Result<Self::Response, StoreError>, Failure> {
         let mut outcomes = Vec::with_capacity(self.tasks.len());
         for (task, state) in &self.tasks {
             outcomes.push(match create(write_state, self.lane, task, state)? {
@@ -114,7 +114,7 @@ fn existing(write_state: &mut WriteState<'_>, task: &NewRow) -> Result<Option<Su
 }
 
 impl Request for CommitRows {
-    type Answer = Vec<GroupOutcome>;
+    type Response = Vec<GroupOutcome>;
 
     fn size(&self) -> Size {
         Size {
@@ -123,7 +123,7 @@ impl Request for CommitRows {
         }
     }
 
-    fn apply(&self, write_state: &mut WriteState<'_>) -> Result<Result<Self::Answer, StoreError>, Failure> {
+    fn apply(&self, write_state: &mut WriteState<'_>) -> Result<Result<Self::Response, StoreError>, Failure> {
         let commit = &self.commit;
         let lane = commit.lane;
         let LaneRow { epoch, owner, commit: last, outcomes: stored, .. } = write_state.lane(lane)?;
@@ -131,7 +131,7 @@ impl Request for CommitRows {
             return Ok(Err(StoreError::Fenced { lane, held: commit.epoch, current: *epoch }));
         }
         if commit.number == *last && last.0 > 0 {
-            return Ok(Ok(outcomes::unpack(&decode::<outcomes::Packed>(stored)?)));
+            return Ok(Ok(outcomes::unpack(&decode::<outcomes::OutcomeRuns>(stored)?)));
         }
         if commit.number != last.next() {
             return Ok(Err(StoreError::OutOfOrder { lane, number: commit.number, last: *last }));
@@ -245,13 +245,13 @@ fn write_rest(write_state: &mut WriteState<'_>, key: i64, change: &ChangeRow) ->
 }
 
 impl Request for ClaimLane {
-    type Answer = Epoch;
+    type Response = Epoch;
 
     fn size(&self) -> Size {
         Size { ops: 1, bytes: 0 }
     }
 
-    fn apply(&self, write_state: &mut WriteState<'_>) -> Result<Result<Self::Answer, StoreError>, Failure> {
+    fn apply(&self, write_state: &mut WriteState<'_>) -> Result<Result<Self::Response, StoreError>, Failure> {
         let row = write_state.lane(self.lane)?;
         let next = self.seen.next();
         if row.epoch == next && row.owner == Some(self.owner) && row.commit.0 == 0 {
@@ -280,13 +280,13 @@ pub(crate) struct PostRows {
 }
 
 impl Request for PostRows {
-    type Answer = ();
+    type Response = ();
 
     fn size(&self) -> Size {
         Size { ops: self.commands.len(), bytes: self.commands.iter().map(Vec::len).sum() }
     }
 
-    fn apply(&self, write_state: &mut WriteState<'_>) -> Result<Result<Self::Answer, StoreError>, Failure> {
+    fn apply(&self, write_state: &mut WriteState<'_>) -> Result<Result<Self::Response, StoreError>, Failure> {
         for command in &self.commands {
             write_state.add_command(self.lane, command)?;
         }
@@ -301,13 +301,13 @@ pub(crate) struct BindQueue {
 }
 
 impl Request for BindQueue {
-    type Answer = QueueBinding;
+    type Response = QueueBinding;
 
     fn size(&self) -> Size {
         Size { ops: 1, bytes: 0 }
     }
 
-    fn apply(&self, write_state: &mut WriteState<'_>) -> Result<Result<Self::Answer, StoreError>, Failure> {
+    fn apply(&self, write_state: &mut WriteState<'_>) -> Result<Result<Self::Response, StoreError>, Failure> {
         let queue = write_state.queue(&self.queue)?;
         if let Some(binding) = write_state.binding(queue)? {
             return Ok(Ok(decode(&binding)?));
@@ -318,13 +318,13 @@ impl Request for BindQueue {
 }
 
 impl Request for PutPolicy {
-    type Answer = u64;
+    type Response = u64;
 
     fn size(&self) -> Size {
         Size { ops: 1, bytes: 0 }
     }
 
-    fn apply(&self, write_state: &mut WriteState<'_>) -> Result<Result<Self::Answer, StoreError>, Failure> {
+    fn apply(&self, write_state: &mut WriteState<'_>) -> Result<Result<Self::Response, StoreError>, Failure> {
         let queue = write_state.queue(&self.queue)?;
         let current = write_state.policy_version(queue)?;
         if current != self.expected {
@@ -344,13 +344,13 @@ impl Request for PutPolicy {
 pub(crate) struct AppendLogs(pub(crate) Vec<LogChunk>);
 
 impl Request for AppendLogs {
-    type Answer = ();
+    type Response = ();
 
     fn size(&self) -> Size {
         Size { ops: self.0.len(), bytes: self.0.iter().map(|chunk| chunk.bytes.len()).sum() }
     }
 
-    fn apply(&self, write_state: &mut WriteState<'_>) -> Result<Result<Self::Answer, StoreError>, Failure> {
+    fn apply(&self, write_state: &mut WriteState<'_>) -> Result<Result<Self::Response, StoreError>, Failure> {
         for chunk in &self.0 {
             write_state.add_log(chunk)?;
         }

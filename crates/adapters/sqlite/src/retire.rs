@@ -57,7 +57,7 @@ pub(crate) struct RetireRows {
 }
 
 impl Request for RetireRows {
-    type Answer = ();
+    type Response = ();
 
     fn size(&self) -> Size {
         // Rows of `task`, `spec`, `result`, an attempt and an index or two; pages that change, not what is in them.
@@ -82,7 +82,7 @@ impl Request for RetireRows {
 pub(crate) struct ReleasePages;
 
 impl Request for ReleasePages {
-    type Answer = bool;
+    type Response = bool;
 
     fn size(&self) -> Size {
         Size { ops: RELEASED_MAX, bytes: RELEASED_MAX << 12 }
@@ -98,7 +98,7 @@ impl Request for ReleasePages {
 pub(crate) struct RemoveLogs(pub(crate) Vec<TaskId>);
 
 impl Request for RemoveLogs {
-    type Answer = usize;
+    type Response = usize;
 
     fn size(&self) -> Size {
         Size { ops: REMOVED_MAX, bytes: REMOVED_MAX << 12 }

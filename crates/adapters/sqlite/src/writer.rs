@@ -30,15 +30,18 @@ pub(crate) const WAITING_MAX: usize = 1024;
 const TRANSACTION_MAX: Size = Size { ops: 32 << 10, bytes: 16 << 20 };
 
 /// What the writer is sent.
-pub(crate) enum Message {
+pub(crate) enum WriterMessage {
     Write(Box<dyn Job>),
     Close,
 }
 
-impl Message {
+impl WriterMessage {
     /// A request, and where its answer goes.
-    pub(crate) fn of<R: Request>(request: R, reply: oneshot::Sender<Result<R::Answer, StoreError>>) -> Self {
-        Self::Write(Box::new(Call { request, reply, answer: None }))
+    pub(crate) fn of<R: Request>(
+        request: R,
+        reply: oneshot::Sender<Result<R::Response, StoreError>>,
+    ) -> Self {
+        Self::Write(Box::new(PendingRequest { request, reply, answer: None }))
     }
 }
 
@@ -51,13 +54,13 @@ pub(crate) trait Job: Send {
     fn settle(self: Box<Self>, end: Result<(), StoreError>);
 }
 
-struct Call<R: Request> {
+struct PendingRequest<R: Request> {
     request: R,
-    reply: oneshot::Sender<Result<R::Answer, StoreError>>,
-    answer: Option<Result<R::Answer, StoreError>>,
+    reply: oneshot::Sender<Result<R::Response, StoreError>>,
+    answer: Option<Result<R::Response, StoreError>>,
 }
 
-impl<R: Request> Job for Call<R> {
+impl<R: Request> Job for PendingRequest<R> {
     fn size(&self) -> Size {
         self.request.size()
     }
@@ -79,7 +82,7 @@ impl<R: Request> Job for Call<R> {
 pub(crate) fn run(
     first: Connection,
     options: &Options,
-    mut messages: mpsc::Receiver<Message>,
+    mut messages: mpsc::Receiver<WriterMessage>,
     checkpoints: &Checkpoints,
     presence: &Presence,
 ) {
@@ -93,8 +96,8 @@ pub(crate) fn run(
             Ok(Exit::Broken) => {}
             // The file cannot be opened now: say so to the next who asks, then try again.
             Err(error) => match messages.blocking_recv() {
-                Some(Message::Write(job)) => job.settle(Err(error)),
-                Some(Message::Close) | None => return refuse_rest(&mut messages),
+                Some(WriterMessage::Write(job)) => job.settle(Err(error)),
+                Some(WriterMessage::Close) | None => return refuse_rest(&mut messages),
             },
         }
     }
@@ -108,7 +111,7 @@ enum Exit {
 }
 
 /// How a transaction failed.
-struct Failed {
+struct FailedTransaction {
     failure: Failure,
     outcome: Outcome,
 }
@@ -125,7 +128,7 @@ impl Writer<'_> {
     fn run(
         mut conn: Connection,
         options: &Options,
-        messages: &mut mpsc::Receiver<Message>,
+        messages: &mut mpsc::Receiver<WriterMessage>,
         checkpoints: &Checkpoints,
         presence: &Presence,
     ) -> Result<Exit, StoreError> {
@@ -168,7 +171,7 @@ impl Writer<'_> {
     }
 
     /// A transaction in files that are still there when it is done.
-    fn transaction(&mut self, jobs: &mut [Box<dyn Job>]) -> Result<(), Failed> {
+    fn transaction(&mut self, jobs: &mut [Box<dyn Job>]) -> Result<(), FailedTransaction> {
         let done = self.try_transaction(jobs);
         let Some(presence) = self.presence else { return done };
         match done.as_ref().map_err(|failed| failed.failure.trouble()) {
@@ -179,17 +182,17 @@ impl Writer<'_> {
         if let Some(reason) = self.write_state.taken() {
             presence.taken(reason);
         }
-        presence.check().map_err(|failure| Failed { failure, outcome: Outcome::Unknown })?;
+        presence.check().map_err(|failure| FailedTransaction { failure, outcome: Outcome::Unknown })?;
         done
     }
 
-    fn try_transaction(&mut self, jobs: &mut [Box<dyn Job>]) -> Result<(), Failed> {
+    fn try_transaction(&mut self, jobs: &mut [Box<dyn Job>]) -> Result<(), FailedTransaction> {
         // Nothing is half-done after a panic: the transaction is undone, and what was remembered is forgotten.
         let applied = catch_unwind(AssertUnwindSafe(|| self.apply(jobs)))
             .unwrap_or_else(|panic| Err(Failure::from_panic(&*panic)));
         if let Err(failure) = applied {
             self.undo();
-            return Err(Failed { failure, outcome: Outcome::NotApplied });
+            return Err(FailedTransaction { failure, outcome: Outcome::NotApplied });
         }
         self.signals.before_commit();
         self.conn.execute_batch("COMMIT").map_err(|error| {
@@ -199,7 +202,7 @@ impl Writer<'_> {
             let undone = self.conn.is_autocommit()
                 && (failure.trouble() == Trouble::Full || self.settle_log().is_ok());
             let outcome = if undone { Outcome::NotApplied } else { Outcome::Unknown };
-            Failed { failure, outcome }
+            FailedTransaction { failure, outcome }
         })
     }
 
@@ -227,7 +230,7 @@ impl Writer<'_> {
     }
 }
 
-impl Failed {
+impl FailedTransaction {
     /// Another request of the same transaction might go through.
     fn may_concern_one(&self) -> bool {
         match self.failure.trouble() {
@@ -242,18 +245,18 @@ impl Failed {
 }
 
 /// Waits for a request and takes those that wait behind it. Answers whether to close afterwards.
-fn take_waiting(messages: &mut mpsc::Receiver<Message>, batch: &mut Vec<Box<dyn Job>>) -> bool {
+fn take_waiting(messages: &mut mpsc::Receiver<WriterMessage>, batch: &mut Vec<Box<dyn Job>>) -> bool {
     let mut total = Size::default();
     let mut next = messages.blocking_recv();
     loop {
         match next {
-            Some(Message::Write(job)) => {
+            Some(WriterMessage::Write(job)) => {
                 let size = job.size();
                 total.ops += size.ops;
                 total.bytes += size.bytes;
                 batch.push(job);
             }
-            Some(Message::Close) | None => return true,
+            Some(WriterMessage::Close) | None => return true,
         }
         if total.ops >= TRANSACTION_MAX.ops || total.bytes >= TRANSACTION_MAX.bytes {
             return false;
@@ -267,10 +270,10 @@ fn take_waiting(messages: &mut mpsc::Receiver<Message>, batch: &mut Vec<Box<dyn 
 }
 
 /// Tells whoever came too late.
-fn refuse_rest(messages: &mut mpsc::Receiver<Message>) {
+fn refuse_rest(messages: &mut mpsc::Receiver<WriterMessage>) {
     messages.close();
     while let Some(message) = messages.blocking_recv() {
-        if let Message::Write(job) = message {
+        if let WriterMessage::Write(job) = message {
             job.settle(Err(closed()));
         }
     }
@@ -291,7 +294,7 @@ mod tests {
     }
 
     impl Request for Faulty {
-        type Answer = ();
+        type Response = ();
 
         fn size(&self) -> Size {
             Size::default()
@@ -311,11 +314,11 @@ mod tests {
         }
     }
 
-    type Answer<R> = oneshot::Receiver<Result<<R as Request>::Answer, StoreError>>;
+    type Response<R> = oneshot::Receiver<Result<<R as Request>::Response, StoreError>>;
 
-    fn job<R: Request>(request: R) -> (Box<dyn Job>, Answer<R>) {
+    fn job<R: Request>(request: R) -> (Box<dyn Job>, Response<R>) {
         let (reply, answer) = oneshot::channel();
-        let Message::Write(job) = Message::of(request, reply) else { unreachable!() };
+        let WriterMessage::Write(job) = WriterMessage::of(request, reply) else { unreachable!() };
         (job, answer)
     }
 
@@ -348,7 +351,7 @@ mod tests {
         let send_bytes = |bytes: usize| {
             let (reply, _) = oneshot::channel();
             let post = PostRows { lane: LaneId(1), commands: vec![vec![0; bytes]] };
-            assert!(send.try_send(Message::of(post, reply)).is_ok());
+            assert!(send.try_send(WriterMessage::of(post, reply)).is_ok());
         };
         for bytes in [10, 10, TRANSACTION_MAX.bytes, 10] {
             send_bytes(bytes);

@@ -275,7 +275,7 @@ impl World {
         }
     }
 
-    fn keyed(&self, task: TaskId, head: &TaskHead, unique: Option<Unique>) -> Keyed {
+    fn keyed(&self, task: TaskId, head: &TaskHead, unique: Option<Unique>) -> TaskKeys {
         // Times in paths are those of wall clocks, and short windows may not have room for a line.
         let checked = !self.scenario.tiny_windows && self.is_clock_even();
         let turns = head.queue == queue_key(FAIR) && checked;
