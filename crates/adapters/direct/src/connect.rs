@@ -13,7 +13,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::connection::Connection;
 use crate::endpoint::{Endpoint, Secret};
-use crate::routes::{Routes, Useless};
+use crate::routes::{Routes, UselessPeer};
 use crate::wire;
 use crate::wire::bus_client::BusClient;
 use crate::wire::bus_server::{Bus, BusServer};
@@ -93,7 +93,7 @@ pub(crate) async fn serve(
     options: Arc<DirectOptions>,
 ) {
     let leaving = routes.leaving().clone();
-    let host = Host { routes, secret, hello_timeout: options.connect_timeout };
+    let host = ConnectionHost { routes, secret, hello_timeout: options.connect_timeout };
     let service = BusServer::new(host).max_decoding_message_size(FRAME_BYTES_MAX);
     let server = Server::builder()
         .initial_stream_window_size(WINDOW_BYTES)
@@ -128,14 +128,14 @@ fn connections(listener: TcpListener) -> impl Stream<Item = std::io::Result<TcpS
 
 /// The server's side of a connection.
 #[derive(Debug)]
-struct Host {
+struct ConnectionHost {
     routes: Arc<Routes>,
     secret: Secret,
     hello_timeout: Duration,
 }
 
 #[tonic::async_trait]
-impl Bus for Host {
+impl Bus for ConnectionHost {
     type ConnectStream = std::pin::Pin<Box<dyn Stream<Item = Result<wire::Frame, Status>> + Send>>;
 
     async fn connect(
@@ -162,7 +162,7 @@ impl Bus for Host {
 
 /// Why a connection has ended.
 #[derive(Debug, thiserror::Error)]
-enum Ended {
+enum DisconnectReason {
     #[error("the peer has ended it")]
     ByPeer,
     #[error("it was ended here")]
@@ -173,7 +173,7 @@ enum Ended {
     #[error("the peer says nothing")]
     Silent,
     #[error(transparent)]
-    Useless(Useless),
+    Useless(UselessPeer),
 }
 
 /// Takes in what a peer says until the connection ends.
@@ -182,27 +182,27 @@ async fn read(
     connection: &Arc<Connection>,
     mut frames: Streaming<wire::Frame>,
     hello_timeout: Duration,
-) -> Ended {
+) -> DisconnectReason {
     let said = async {
         let Ok(mut next) = tokio::time::timeout(hello_timeout, frames.message()).await else {
-            return Ended::Silent;
+            return DisconnectReason::Silent;
         };
         loop {
             match next {
                 Ok(Some(frame)) => {
                     if let Err(useless) = routes.on_frame(connection, frame) {
-                        return Ended::Useless(useless);
+                        return DisconnectReason::Useless(useless);
                     }
                 }
-                Ok(None) => return Ended::ByPeer,
-                Err(status) => return Ended::Broken(status.into()),
+                Ok(None) => return DisconnectReason::ByPeer,
+                Err(status) => return DisconnectReason::Broken(status.into()),
             }
             next = frames.message().await;
         }
     };
     tokio::select! {
         ended = said => ended,
-        () = connection.closed() => Ended::Here,
+        () = connection.closed() => DisconnectReason::Here,
     }
 }
 
@@ -220,7 +220,7 @@ pub(crate) async fn dial(
             () = stop.cancelled() => return,
         };
         tracing::debug!(peer = endpoint.place(), was_up, reason = %ended, "not connected");
-        if matches!(ended, Ended::Useless(Useless::Own)) {
+        if matches!(ended, DisconnectReason::Useless(UselessPeer::Own)) {
             // As long as it is in the list it will be us.
             return;
         }
@@ -239,18 +239,18 @@ fn pause(options: &DirectOptions, tries: u32) -> Duration {
 }
 
 /// One connection to a server, from dialling to its end. Answers also whether messages could pass.
-async fn converse(routes: &Routes, endpoint: &Endpoint, options: &DirectOptions) -> (bool, Ended) {
+async fn converse(routes: &Routes, endpoint: &Endpoint, options: &DirectOptions) -> (bool, DisconnectReason) {
     let channel = tokio::select! {
         result = connect(endpoint, options) => result,
-        () = routes.leaving().cancelled() => return (false, Ended::Here),
+        () = routes.leaving().cancelled() => return (false, DisconnectReason::Here),
     };
     let channel = match channel {
         Ok(channel) => channel,
-        Err(error) => return (false, Ended::Broken(error.into())),
+        Err(error) => return (false, DisconnectReason::Broken(error.into())),
     };
-    let Some(connection) = routes.open_connection() else { return (false, Ended::Here) };
+    let Some(connection) = routes.open_connection() else { return (false, DisconnectReason::Here) };
     // Also when this is given up in the middle.
-    let connection = Dialled { routes, connection };
+    let connection = DialledConnection { routes, connection };
     let mut request = Request::new(connection.connection.frames());
     let mut bearer: MetadataValue<_> =
         endpoint.secret().bearer().parse().expect("secrets consist of letters and digits");
@@ -260,8 +260,8 @@ async fn converse(routes: &Routes, endpoint: &Endpoint, options: &DirectOptions)
     let answered = tokio::time::timeout(options.connect_timeout, client.connect(request)).await;
     let frames = match answered {
         Ok(Ok(response)) => response.into_inner(),
-        Ok(Err(status)) => return (false, Ended::Broken(status.into())),
-        Err(_) => return (false, Ended::Silent),
+        Ok(Err(status)) => return (false, DisconnectReason::Broken(status.into())),
+        Err(_) => return (false, DisconnectReason::Silent),
     };
     let ended = read(routes, &connection.connection, frames, options.connect_timeout).await;
     (connection.connection.is_up(), ended)
@@ -281,12 +281,12 @@ async fn connect(endpoint: &Endpoint, options: &DirectOptions) -> Result<Channel
 }
 
 /// A connection that is closed when it is dropped.
-struct Dialled<'a> {
+struct DialledConnection<'a> {
     routes: &'a Routes,
     connection: Arc<Connection>,
 }
 
-impl Drop for Dialled<'_> {
+impl Drop for DialledConnection<'_> {
     fn drop(&mut self) {
         self.routes.close_connection(&self.connection);
     }

@@ -37,9 +37,9 @@ pub(crate) struct Connection {
     pub(crate) number: u64,
     /// Known when the peer has said hello.
     pub(crate) peer: OnceLock<MemberId>,
-    outgoing: Mutex<Outgoing>,
+    outgoing: Mutex<OutgoingQueue>,
     bytes_max: usize,
-    /// Version of `Outgoing::changes` up to which the peer has heard all.
+    /// Version of `OutgoingQueue::changes` up to which the peer has heard all.
     heard: watch::Sender<u64>,
     /// The peer did not tell in time that it had heard. Nobody waits for it until it does.
     overdue: AtomicBool,
@@ -49,7 +49,7 @@ pub(crate) struct Connection {
 }
 
 #[derive(Debug)]
-struct Outgoing {
+struct OutgoingQueue {
     hello: Option<MemberId>,
     parcels: VecDeque<Parcel>,
     bytes: usize,
@@ -89,7 +89,7 @@ pub(crate) struct NewConnection {
 impl Connection {
     /// One over which it is still to be said who we are and what we listen to.
     pub(crate) fn new(new: NewConnection, listening: impl Iterator<Item = Address>) -> Self {
-        let outgoing = Outgoing {
+        let outgoing = OutgoingQueue {
             hello: Some(new.own),
             parcels: VecDeque::new(),
             bytes: 0,
@@ -213,7 +213,7 @@ impl Connection {
     }
 
     /// Changes what is to be said, and wakes whoever says it.
-    fn say<T>(&self, change: impl FnOnce(&mut Outgoing) -> T) -> T {
+    fn say<T>(&self, change: impl FnOnce(&mut OutgoingQueue) -> T) -> T {
         let (result, waker) = {
             let mut outgoing = lock(&self.outgoing);
             (change(&mut outgoing), outgoing.waker.take())
@@ -261,7 +261,7 @@ impl Drop for Frames {
     }
 }
 
-impl Outgoing {
+impl OutgoingQueue {
     fn next_frame(&mut self) -> Option<wire::Frame> {
         let mut frame = wire::Frame {
             hello: self.hello.take().map(MemberId::hello),

@@ -71,7 +71,7 @@ pub(crate) struct Routes {
 struct RoutingTable {
     subscriptions: BTreeMap<Address, Vec<Arc<SubscriptionQueue>>>,
     /// By their number.
-    connections: BTreeMap<u64, Member>,
+    connections: BTreeMap<u64, ConnectedMember>,
     next_number: u64,
     /// Over which connections an address can be reached, the newest first.
     by_address: BTreeMap<Address, Vec<Arc<Connection>>>,
@@ -79,7 +79,7 @@ struct RoutingTable {
 }
 
 #[derive(Debug)]
-struct Member {
+struct ConnectedMember {
     connection: Arc<Connection>,
     /// What the peer listens to.
     listens: BTreeSet<Address>,
@@ -87,7 +87,7 @@ struct Member {
 
 /// Why a connection is of no use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Useless {
+pub(crate) enum UselessPeer {
     #[error("the peer does not keep to the protocol: {0}")]
     Protocol(&'static str),
     #[error("the peer is this very member")]
@@ -167,7 +167,7 @@ impl Routes {
             let subscriptions = state.subscriptions.entry(address).or_default();
             subscriptions.push(Arc::clone(&subscription));
             let is_first = subscriptions.len() == 1;
-            let tell = |member: &Member| {
+            let tell = |member: &ConnectedMember| {
                 let connection = Arc::clone(&member.connection);
                 let version = if is_first { connection.change(address, true) } else { connection.version() };
                 (connection, version)
@@ -211,7 +211,7 @@ impl Routes {
         let connection = Arc::new(Connection::new(new, state.subscriptions.keys().copied()));
         state.connections.insert(
             connection.number,
-            Member { connection: Arc::clone(&connection), listens: BTreeSet::new() },
+            ConnectedMember { connection: Arc::clone(&connection), listens: BTreeSet::new() },
         );
         Some(connection)
     }
@@ -228,10 +228,14 @@ impl Routes {
     }
 
     /// Takes in what a peer has said.
-    pub(crate) fn on_frame(&self, connection: &Arc<Connection>, frame: wire::Frame) -> Result<(), Useless> {
+    pub(crate) fn on_frame(
+        &self,
+        connection: &Arc<Connection>,
+        frame: wire::Frame,
+    ) -> Result<(), UselessPeer> {
         match frame.hello {
             Some(hello) => self.on_hello(connection, &hello)?,
-            None if connection.peer.get().is_none() => return Err(Useless::Protocol("no hello")),
+            None if connection.peer.get().is_none() => return Err(UselessPeer::Protocol("no hello")),
             None => {}
         }
         if let Some(listening) = frame.listening {
@@ -246,12 +250,12 @@ impl Routes {
         Ok(())
     }
 
-    fn on_hello(&self, connection: &Arc<Connection>, hello: &wire::Hello) -> Result<(), Useless> {
-        let peer = MemberId::from_hello(hello).ok_or(Useless::Protocol("a member's id is 16 bytes"))?;
+    fn on_hello(&self, connection: &Arc<Connection>, hello: &wire::Hello) -> Result<(), UselessPeer> {
+        let peer = MemberId::from_hello(hello).ok_or(UselessPeer::Protocol("a member's id is 16 bytes"))?;
         if peer == self.own {
-            return Err(Useless::Own);
+            return Err(UselessPeer::Own);
         }
-        connection.peer.set(peer).map_err(|_| Useless::Protocol("hello was said before"))?;
+        connection.peer.set(peer).map_err(|_| UselessPeer::Protocol("hello was said before"))?;
         Ok(())
     }
 

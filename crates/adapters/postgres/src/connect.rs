@@ -60,7 +60,7 @@ const COMMIT_CONNECTIONS: usize = 2;
 
 /// The adapter that uses a database, which decides how its connections are shared out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Use {
+pub(crate) enum Purpose {
     /// Two connections for commits, and a pool.
     Store,
     /// A connection that listens, and others that are opened one by one. There is no pool.
@@ -69,7 +69,7 @@ pub(crate) enum Use {
     Archive,
 }
 
-impl Use {
+impl Purpose {
     /// The fewest connections that it works with.
     pub(crate) const fn connections_min(self) -> usize {
         match self {
@@ -108,7 +108,7 @@ pub(crate) struct Database {
 
 impl Database {
     /// Reads a URL. Nothing is connected yet.
-    pub(crate) fn from_url(url: &str, options: &PostgresOptions, role: Use) -> Result<Self, StoreError> {
+    pub(crate) fn from_url(url: &str, options: &PostgresOptions, role: Purpose) -> Result<Self, StoreError> {
         let refused = |reason: String| StoreError::Refused { reason };
         let pooled = role.pooled(options.connections).map_err(refused)?;
         let Target { url, schema, tls } = Target::parse(url).map_err(refused)?;
@@ -338,7 +338,7 @@ mod tests {
     use super::*;
 
     fn refused(url: &str) -> String {
-        match Database::from_url(url, &PostgresOptions::default(), Use::Store) {
+        match Database::from_url(url, &PostgresOptions::default(), Purpose::Store) {
             Err(StoreError::Refused { reason }) => reason,
             other => panic!("not refused: {other:?}"),
         }
@@ -369,7 +369,7 @@ mod tests {
         for url in
             ["postgres:///d?host=/run/postgresql", "postgresql://u@a:1,b:2/d?schema=x", "postgres://h/d"]
         {
-            Database::from_url(url, &PostgresOptions::default(), Use::Store).unwrap();
+            Database::from_url(url, &PostgresOptions::default(), Purpose::Store).unwrap();
         }
     }
 }

@@ -30,9 +30,9 @@ use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
 use uuid::Uuid;
 
-use crate::connect::{Connection, Database, PostgresOptions, Use};
+use crate::connect::{Connection, Database, PostgresOptions, Purpose};
 use crate::error::{CallError, unexpected};
-use crate::listen::{Listening, Told};
+use crate::listen::{ListenState, NotificationListener};
 use crate::migrate::{self, migrate};
 use crate::rows::{column, number};
 
@@ -54,14 +54,14 @@ pub struct PostgresCoordinator {
 
 impl PostgresCoordinator {
     /// The fewest connections that a coordinator works with.
-    pub const CONNECTIONS_MIN: usize = Use::Coordinator.connections_min();
+    pub const CONNECTIONS_MIN: usize = Purpose::Coordinator.connections_min();
 
     /// Opens the coordinator that a URL names, as [`PostgresStore::connect`](crate::PostgresStore::connect) does. Where
     /// the store is reached through a pooler, the coordinator should go past it, to hear of changes at once.
     pub async fn connect(url: &str, options: &PostgresOptions) -> Result<Self, StoreError> {
         let response_timeout = options.response_timeout.min(RESPONSE_TIMEOUT_MAX);
         let options = PostgresOptions { response_timeout, ..options.clone() };
-        let database = Database::from_url(url, &options, Use::Coordinator)?;
+        let database = Database::from_url(url, &options, Purpose::Coordinator)?;
         migrate(&database, &migrate::STORE).await?;
         let statements = Statements::new(&database.schema.quoted);
         let turns = Semaphore::new(options.connections - LISTENING);
@@ -251,7 +251,7 @@ struct Members {
     statements: Statements,
     /// Where changes are told.
     channel: String,
-    told: Arc<Told>,
+    told: Arc<ListenState>,
 }
 
 impl Members {
@@ -310,7 +310,11 @@ impl MembershipTable for Members {
     }
 
     fn listen(&self) -> Box<dyn ChangeNotices> {
-        Box::new(Listening::start(Arc::clone(&self.calls), self.channel.clone(), Arc::clone(&self.told)))
+        Box::new(NotificationListener::start(
+            Arc::clone(&self.calls),
+            self.channel.clone(),
+            Arc::clone(&self.told),
+        ))
     }
 }
 

@@ -22,7 +22,7 @@ impl PostgresStore {
         let lane = load.lane;
         let limit = load.limit.max(1);
         let bodies = i32::try_from(load.body_bytes_max).unwrap_or(i32::MAX);
-        let page = Page { store: self, lane, limit, bodies };
+        let page = PageQuery { store: self, lane, limit, bodies };
         match load.read {
             LaneRead::Cursor => page.cursor().await,
             LaneRead::Records { after } => page.records(after).await,
@@ -51,14 +51,14 @@ impl PostgresStore {
     }
 }
 
-struct Page<'a> {
+struct PageQuery<'a> {
     store: &'a PostgresStore,
     lane: LaneId,
     limit: usize,
     bodies: i32,
 }
 
-impl Page<'_> {
+impl PageQuery<'_> {
     async fn read(
         &self,
         statement: &str,

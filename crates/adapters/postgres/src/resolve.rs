@@ -210,14 +210,14 @@ struct Overlay<'a> {
     /// Where in `touched` a task is.
     tasks: FxHashMap<TaskId, usize>,
     /// In the order in which they were touched first.
-    touched: Vec<Touched<'a>>,
+    touched: Vec<TouchedTask<'a>>,
     keys: FxHashMap<(QueueNo, &'a str), (TaskId, Option<Timestamp>)>,
     /// How many more tasks wait in a queue than are stored.
     added: FxHashMap<QueueNo, i64>,
 }
 
 /// A task that is created or changed.
-struct Touched<'a> {
+struct TouchedTask<'a> {
     id: TaskId,
     /// If it is created here.
     new: Option<&'a NewTask>,
@@ -235,7 +235,7 @@ impl<'a> Overlay<'a> {
     fn stored(&self, id: TaskId) -> Option<StoredTask> {
         match self.tasks.get(&id) {
             Some(&at) => {
-                let Touched { version, queue, fingerprint, .. } = self.touched[at];
+                let TouchedTask { version, queue, fingerprint, .. } = self.touched[at];
                 Some(StoredTask { version, queue, fingerprint })
             }
             None => self.facts.tasks.get(&id).copied(),
@@ -302,7 +302,7 @@ impl<'a> Overlay<'a> {
             self.keys.insert((queue, &unique.key), (new.id, unique.until));
         }
         *self.added.entry(queue).or_default() += 1;
-        self.touch(Touched {
+        self.touch(TouchedTask {
             id: new.id,
             new: Some(new),
             before: Version::NEW,
@@ -320,7 +320,7 @@ impl<'a> Overlay<'a> {
         } else {
             let StoredTask { version, queue, fingerprint } = self.facts.tasks[&change.task];
             let (id, new, state, result) = (change.task, None, None, None);
-            self.touch(Touched { id, new, before: version, queue, fingerprint, version, state, result })
+            self.touch(TouchedTask { id, new, before: version, queue, fingerprint, version, state, result })
         };
         let task = &mut self.touched[at];
         let (from, to) = (task.version, change.state.version());
@@ -331,7 +331,7 @@ impl<'a> Overlay<'a> {
         task.result = change.result.as_deref().or(task.result);
     }
 
-    fn touch(&mut self, task: Touched<'a>) -> usize {
+    fn touch(&mut self, task: TouchedTask<'a>) -> usize {
         let at = self.touched.len();
         self.tasks.insert(task.id, at);
         self.touched.push(task);

@@ -23,7 +23,7 @@ use tokio_postgres::{Client, Row};
 use uuid::Uuid;
 
 use crate::columns::Column;
-use crate::connect::{Database, PostgresOptions, Use};
+use crate::connect::{Database, PostgresOptions, Purpose};
 use crate::error::{CallError, NOT_AS_EXPECTED, unexpected};
 use crate::migrate::{self, migrate};
 use crate::outcomes;
@@ -55,13 +55,13 @@ pub struct PostgresStore {
 
 impl PostgresStore {
     /// The fewest connections that a store works with.
-    pub const CONNECTIONS_MIN: usize = Use::Store.connections_min();
+    pub const CONNECTIONS_MIN: usize = Purpose::Store.connections_min();
 
     /// Opens the store that a URL names, `postgres://user:password@host:port/database` or
     /// `postgres:///database?host=/run/postgresql`, with `?schema=…` if it shall lie elsewhere than `options` says.
     /// Brings the schema to the newest version.
     pub async fn connect(url: &str, options: &PostgresOptions) -> Result<Self, StoreError> {
-        let database = Database::from_url(url, options, Use::Store)?;
+        let database = Database::from_url(url, options, Purpose::Store)?;
         database.probe().await?;
         migrate(&database, &migrate::STORE).await?;
         let warnings = warnings(&database).await?;
@@ -107,28 +107,28 @@ impl PostgresStore {
                 }
             };
             let answer = match answer {
-                Ok(row) => Answer::of(&row)?,
+                Ok(row) => WriteReply::of(&row)?,
                 Err(error) if error.code().is_some_and(|code| code.code() == NOT_AS_EXPECTED) => {
-                    Answer::Otherwise
+                    WriteReply::Otherwise
                 }
                 Err(error) => return Err(error.into()),
             };
             match (answer, fence) {
-                (Answer::Written { base }, _) => {
+                (WriteReply::Written { base }, _) => {
                     self.queue_cache.forget_finished(parts, &write.outcomes);
                     return Ok(write.outcomes(base));
                 }
-                (Answer::Repeated { packed, base }, _) => {
+                (WriteReply::Repeated { packed, base }, _) => {
                     return Ok(outcomes::counted_from(outcomes::unpack(&decode(&packed)?), base));
                 }
-                (Answer::Otherwise, _) => {}
-                (Answer::Fenced { current }, Some(commit)) => {
+                (WriteReply::Otherwise, _) => {}
+                (WriteReply::Fenced { current }, Some(commit)) => {
                     return Err(StoreError::Fenced { lane, held: commit.epoch, current });
                 }
-                (Answer::OutOfOrder { last }, Some(commit)) => {
+                (WriteReply::OutOfOrder { last }, Some(commit)) => {
                     return Err(StoreError::OutOfOrder { lane, number: commit.number, last });
                 }
-                (Answer::Fenced { .. } | Answer::OutOfOrder { .. }, None) => {
+                (WriteReply::Fenced { .. } | WriteReply::OutOfOrder { .. }, None) => {
                     return Err(unexpected("a submit that is resolved as a commit"));
                 }
             }
@@ -286,7 +286,9 @@ impl PostgresStore {
         let failed = |error| StoreError::from(CallError::Failed(error));
         client.batch_execute("BEGIN").await.map_err(failed)?;
         let row = client.query_one(&self.database.statements.write, &write.params()).await.map_err(failed)?;
-        let Answer::Written { base } = Answer::of(&row)? else { return Err(unexpected("not written")) };
+        let WriteReply::Written { base } = WriteReply::of(&row)? else {
+            return Err(unexpected("not written"));
+        };
         Ok(HeldCommit { client, driver, outcomes: write.outcomes(base) })
     }
 }
@@ -314,7 +316,7 @@ impl HeldCommit {
 }
 
 /// What `write_lane` answers.
-enum Answer {
+enum WriteReply {
     Written {
         base: u64,
     },
@@ -332,7 +334,7 @@ enum Answer {
     Otherwise,
 }
 
-impl Answer {
+impl WriteReply {
     fn of(row: &Row) -> Result<Self, StoreError> {
         let base = || Ok::<_, StoreError>(column::<Option<i64>>(row, 3)?.unwrap_or(0).cast_unsigned());
         Ok(match column::<i32>(row, 0)? {

@@ -16,10 +16,10 @@ use tasklane_ports::{Address, Bus, BusCapabilities, BusError, StoreError, Subscr
 use tokio::sync::Notify;
 
 use crate::cluster::slot_of;
-use crate::connect::{RedisOptions, Server, Use};
+use crate::connect::{Purpose, RedisOptions, Server};
 use crate::payload::{self, Batch};
 use crate::publisher::Publisher;
-use crate::subscriber::{Listener, Listening, Subscriber};
+use crate::subscriber::{ChannelSubscription, Listener, Subscriber};
 
 /// Largest message. A server cuts off who lets 32 MiB wait, so four of them must fit.
 const MESSAGE_BYTES_MAX: usize = 8 << 20;
@@ -50,7 +50,7 @@ impl RedisBus {
     /// Opens the bus that a URL names, as [`RedisStore::connect`](crate::RedisStore::connect) does. Must be called within
     /// a tokio runtime.
     pub async fn connect(url: &str, options: &RedisOptions) -> Result<Self, StoreError> {
-        let (server, prefix) = Server::connect(url, options, Use::Messages).await?;
+        let (server, prefix) = Server::connect(url, options, Purpose::Messages).await?;
         let server = Arc::new(server);
         Ok(Self(Arc::new(Inner {
             prefix,
@@ -147,7 +147,7 @@ impl Bus for RedisBus {
                 address,
                 subscription,
                 decoded: VecDeque::new(),
-                _listening: listening,
+                _subscription: listening,
             })),
             Ok(Err(error)) => Err(BusError::Unavailable { source: error.into() }),
             Err(_) => Err(BusError::Unavailable { source: "the subscription was given up".into() }),
@@ -158,21 +158,21 @@ impl Bus for RedisBus {
 /// What one subscription has not yet received.
 #[derive(Debug, Default)]
 struct SubscriptionQueue {
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<PendingPayloads>,
     /// Set once; together with `woken` it ends a `receive`.
     closed: AtomicBool,
     woken: Notify,
 }
 
 #[derive(Debug, Default)]
-struct Waiting {
+struct PendingPayloads {
     payloads: VecDeque<Arc<Vec<u8>>>,
     /// In all of them.
     messages: usize,
     bytes: usize,
 }
 
-impl Waiting {
+impl PendingPayloads {
     fn put(&mut self, payload: Arc<Vec<u8>>) {
         self.messages += payload::len(&payload);
         self.bytes += payload.len();
@@ -204,7 +204,7 @@ struct RedisSubscription {
     subscription: Arc<SubscriptionQueue>,
     /// Of a payload with more messages than one `receive` gives.
     decoded: VecDeque<Message>,
-    _listening: Listening,
+    _subscription: ChannelSubscription,
 }
 
 impl fmt::Debug for RedisSubscription {
@@ -265,7 +265,7 @@ mod tests {
 
     #[test]
     fn too_many_messages_push_the_oldest_out() {
-        let mut waiting = Waiting::default();
+        let mut waiting = PendingPayloads::default();
         let many = u16::try_from(WAITING_MAX / 8).unwrap();
         for _ in 0..20 {
             waiting.put(payload(0..many));
@@ -282,7 +282,7 @@ mod tests {
 
     #[test]
     fn too_many_bytes_push_the_oldest_out() {
-        let mut waiting = Waiting::default();
+        let mut waiting = PendingPayloads::default();
         for _ in 0..20 {
             waiting.put(Arc::new(vec![0; 8 << 20]));
         }

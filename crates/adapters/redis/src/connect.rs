@@ -89,7 +89,7 @@ pub(crate) type Place = Option<Address>;
 
 /// What a server is to be used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Use {
+pub(crate) enum Purpose {
     /// It keeps something that must not be lost.
     Data,
     /// It carries messages.
@@ -101,7 +101,7 @@ impl Server {
     pub(crate) async fn connect(
         url: &str,
         options: &RedisOptions,
-        used_for: Use,
+        used_for: Purpose,
     ) -> Result<(Self, String), StoreError> {
         let (mut server, prefix) = Self::from_url(url, options)?;
         let prefix = prefix.unwrap_or_else(|| options.prefix.clone());
@@ -209,7 +209,7 @@ impl Server {
     }
 
     /// Asks every server whether it is fit for this, and answers what people should know of it all the same.
-    async fn check(&self, used_for: Use) -> Result<Vec<String>, StoreError> {
+    async fn check(&self, used_for: Purpose) -> Result<Vec<String>, StoreError> {
         let (command, mut warnings) = (redis::cmd("INFO"), Vec::new());
         match &self.nodes {
             Nodes::Single(node) => {
@@ -241,7 +241,7 @@ impl Server {
                 warnings.dedup();
             }
         }
-        Ok(if used_for == Use::Data { warnings } else { Vec::new() })
+        Ok(if used_for == Purpose::Data { warnings } else { Vec::new() })
     }
 
     pub(crate) async fn close(&self) {
@@ -277,7 +277,7 @@ impl Info {
         self.0.lines().find_map(|line| line.trim_end().strip_prefix(name)?.strip_prefix(':'))
     }
 
-    fn check(&self, used_for: Use) -> Result<(), StoreError> {
+    fn check(&self, used_for: Purpose) -> Result<(), StoreError> {
         let version = self.get("redis_version").unwrap_or("0");
         let major = version.split('.').next().and_then(|major| major.parse::<u32>().ok()).unwrap_or(0);
         if major < 7 {
@@ -286,7 +286,7 @@ impl Info {
         }
         let policy = self.get("maxmemory_policy").unwrap_or("noeviction");
         let limited = self.get("maxmemory").is_some_and(|bytes| bytes != "0");
-        if used_for == Use::Data && limited && policy != "noeviction" {
+        if used_for == Purpose::Data && limited && policy != "noeviction" {
             let reason = format!(
                 "this server drops keys when its memory is full (maxmemory-policy {policy}): what was acknowledged \
                  would be lost; set maxmemory-policy noeviction, by CONFIG SET and in redis.conf, or use another server"
@@ -361,14 +361,15 @@ mod tests {
 
     #[test]
     fn a_server_that_evicts_or_is_too_old_is_refused() {
-        let check = |text: &str| Info(text.to_owned()).check(Use::Data).map_err(|error| error.to_string());
+        let check =
+            |text: &str| Info(text.to_owned()).check(Purpose::Data).map_err(|error| error.to_string());
         let good = "redis_version:7.0.15\r\nmaxmemory:100\r\nmaxmemory_policy:noeviction\r\n";
         assert_eq!(check(good), Ok(()));
         for policy in ["allkeys-lru", "volatile-ttl"] {
             let evicting = good.replace("noeviction", policy);
             assert!(check(&evicting).unwrap_err().contains("noeviction"));
             assert_eq!(check(&evicting.replace("maxmemory:100", "maxmemory:0")), Ok(()));
-            Info(evicting).check(Use::Messages).unwrap();
+            Info(evicting).check(Purpose::Messages).unwrap();
         }
         assert!(check(&good.replace("7.0.15", "6.2.1")).unwrap_err().contains("6.2.1"));
     }

@@ -52,14 +52,14 @@ impl fmt::Display for Endpoint {
 pub(crate) struct Connection {
     endpoint: Endpoint,
     timeouts: Timeouts,
-    state: Mutex<State>,
+    state: Mutex<ConnectionState>,
 }
 
 /// What a server says without being asked, and who hears it.
 pub(crate) type Pushes = Arc<dyn AsyncPushSender>;
 
 #[derive(Default)]
-struct State {
+struct ConnectionState {
     live: Option<Arc<LiveConnection>>,
     /// The last failure to connect. Those who waited for that attempt share it instead of trying one after the other.
     failed: Option<(Instant, RedisError)>,
@@ -218,7 +218,7 @@ impl Connection {
         match LiveConnection::connect(&self.endpoint, self.timeouts, None).await {
             Ok(live) => {
                 let live = Arc::new(live);
-                *state = State { live: Some(Arc::clone(&live)), failed: None };
+                *state = ConnectionState { live: Some(Arc::clone(&live)), failed: None };
                 Ok(live)
             }
             Err(error) => {

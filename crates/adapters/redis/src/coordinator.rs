@@ -26,12 +26,12 @@ use tasklane_ports::{
 use tokio::sync::Notify;
 use uuid::Uuid;
 
-use crate::connect::{RedisOptions, Server, Traffic, Use};
+use crate::connect::{Purpose, RedisOptions, Server, Traffic};
 use crate::error::{coordinator_error, unexpected};
 use crate::keys::MemberKeys;
-use crate::layout::{self, Answer};
+use crate::layout::{self, ReplyValues};
 use crate::script::{SCRIPTS, Script};
-use crate::subscriber::{Listener, Listening, Subscriber};
+use crate::subscriber::{ChannelSubscription, Listener, Subscriber};
 
 /// Failure detectors look at least every 200 milliseconds, and allow for a gap of a third of a TTL.
 const TTL_MIN: Duration = Duration::from_secs(1);
@@ -54,7 +54,7 @@ impl RedisCoordinator {
     pub async fn connect(url: &str, options: &RedisOptions) -> Result<Self, StoreError> {
         let response_timeout = options.response_timeout.min(RESPONSE_TIMEOUT_MAX);
         let options = RedisOptions { response_timeout, ..options.clone() };
-        let (server, prefix) = Server::connect(url, &options, Use::Data).await?;
+        let (server, prefix) = Server::connect(url, &options, Purpose::Data).await?;
         let server = Arc::new(server);
         let subscriber = Subscriber::new(Arc::clone(&server));
         let members = Arc::new(Members { server, keys: MemberKeys::new(&prefix), subscriber });
@@ -74,7 +74,7 @@ impl RedisCoordinator {
     }
 
     /// Does something as a session. Answers `None` if there is no such session.
-    async fn act(&self, script: &Script, token: &SessionToken, with: Option<&[u8]>) -> Acted {
+    async fn act(&self, script: &Script, token: &SessionToken, with: Option<&[u8]>) -> ActionResult {
         let mut call = self.members.call(script);
         call.arg(name_of(token.session)).arg(&token.secret);
         if let Some(with) = with {
@@ -84,7 +84,7 @@ impl RedisCoordinator {
     }
 }
 
-type Acted = Result<Value, CoordinatorError>;
+type ActionResult = Result<Value, CoordinatorError>;
 
 #[async_trait]
 impl Coordinator for RedisCoordinator {
@@ -233,10 +233,10 @@ impl MembershipTable for Members {
     }
 
     fn listen(&self) -> Box<dyn ChangeNotices> {
-        let told = Arc::new(Told::default());
+        let told = Arc::new(ChangeSignal::default());
         let listener: Arc<dyn Listener> = Arc::clone(&told) as _;
         let (listening, _) = self.subscriber.listen(&self.keys.channel, self.keys.slot, listener);
-        Box::new(Changes { told, _listening: listening })
+        Box::new(Changes { told, _subscription: listening })
     }
 }
 
@@ -252,9 +252,9 @@ fn wall_of(clock: &[Value]) -> Option<Timestamp> {
 
 /// Told of a change.
 #[derive(Debug, Default)]
-struct Told(Notify);
+struct ChangeSignal(Notify);
 
-impl Listener for Told {
+impl Listener for ChangeSignal {
     fn hear(&self, _revision: &Arc<Vec<u8>>) {
         self.0.notify_one();
     }
@@ -265,8 +265,8 @@ impl Listener for Told {
 }
 
 struct Changes {
-    told: Arc<Told>,
-    _listening: Listening,
+    told: Arc<ChangeSignal>,
+    _subscription: ChannelSubscription,
 }
 
 #[async_trait]
@@ -277,7 +277,7 @@ impl ChangeNotices for Changes {
 }
 
 fn renewal_numbers(answer: Value) -> Result<RenewalNumbers, StoreError> {
-    let mut answer = Answer::new(answer)?;
+    let mut answer = ReplyValues::new(answer)?;
     let mut numbers = Vec::with_capacity(answer.len() / 2);
     while answer.len() > 1 {
         numbers.push((session_of(&answer.bytes()?)?, answer.number()?));
@@ -286,7 +286,7 @@ fn renewal_numbers(answer: Value) -> Result<RenewalNumbers, StoreError> {
 }
 
 fn snapshot(answer: Value) -> Result<MembershipSnapshot, StoreError> {
-    let mut answer = Answer::new(answer)?;
+    let mut answer = ReplyValues::new(answer)?;
     let revision = answer.number()?;
     let (mut sessions, mut numbers, mut held) = (answer.list()?, answer.list()?, answer.list()?);
     let mut by_session = BTreeMap::new();

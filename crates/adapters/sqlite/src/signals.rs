@@ -24,7 +24,7 @@ pub struct Signals {
 /// Hears of a statement.
 pub type OnStatement = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// SignalFuture until it is done.
+/// The store waits here until it is done.
 pub type SignalFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 impl Signals {

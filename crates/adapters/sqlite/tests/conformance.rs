@@ -19,7 +19,7 @@ use tokio::sync::{Notify, oneshot};
 
 /// A file in a folder of its own.
 struct File {
-    // SignalFuture for as long as the folder is needed.
+    // Held for as long as the folder is needed.
     folder: TempDir,
     durability: Durability,
     /// The last one is in use; those before it have crashed.
