@@ -10,7 +10,7 @@ use tasklane_core::id::TaskId;
 use tasklane_core::task::Occasion;
 use tasklane_core::time::Timestamp;
 
-use crate::decide::{DecisionInput, TaskStanding};
+use crate::decide::{Look, Stand};
 use crate::rule::{Rule, Schedule};
 
 /// News that is kept until it is handed on; beyond that the oldest is given up.
@@ -27,7 +27,7 @@ pub struct Alert {
     pub at: Timestamp,
     /// What it is.
     #[serde(rename = "w")]
-    pub what: AlertKind,
+    pub what: News,
     /// Failed tasks in a row, then.
     #[serde(rename = "f", default)]
     pub failures: u32,
@@ -41,7 +41,7 @@ pub struct Alert {
 
 /// What can be told of a schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum AlertKind {
+pub enum News {
     /// Its tasks fail.
     #[serde(rename = "f")]
     Failing,
@@ -59,7 +59,7 @@ pub enum AlertKind {
     OnTime,
 }
 
-impl AlertKind {
+impl News {
     /// What those who are told of it asked for.
     pub fn occasion(self) -> Occasion {
         match self {
@@ -71,7 +71,7 @@ impl AlertKind {
 
 /// A time for which no task is known to run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct UnstartedFire {
+pub struct Unbegun {
     /// The time.
     #[serde(rename = "n")]
     pub nominal: Timestamp,
@@ -94,13 +94,13 @@ impl Rule {
 }
 
 impl Schedule {
-    pub(crate) fn alert(&mut self, what: AlertKind, now: Timestamp, reason: &str) {
+    pub(crate) fn alert(&mut self, what: News, now: Timestamp, reason: &str) {
         if !self.rule.tells(what.occasion()) {
             return;
         }
         let state = &mut self.state;
         state.alerted += 1;
-        let nominal = state.late.filter(|_| what == AlertKind::Late);
+        let nominal = state.late.filter(|_| what == News::Late);
         let (number, failures, reason) = (state.alerted, state.failures, reason.to_owned());
         state.alerts.push(Alert { number, at: now, what, nominal, failures, reason });
         let surplus = state.alerts.len().saturating_sub(ALERTS_MAX);
@@ -116,42 +116,42 @@ impl Schedule {
     /// A task has failed, or could not be submitted.
     pub(crate) fn note_failure(&mut self, now: Timestamp, reason: &str) {
         if self.rule.tells(Occasion::Failing) && !std::mem::replace(&mut self.state.failing, true) {
-            self.alert(AlertKind::Failing, now, reason);
+            self.alert(News::Failing, now, reason);
         }
     }
 
     /// A task has succeeded.
     pub(crate) fn note_success(&mut self, now: Timestamp) {
         if std::mem::take(&mut self.state.failing) {
-            self.alert(AlertKind::Recovered, now, "a task has succeeded again");
+            self.alert(News::Recovered, now, "a task has succeeded again");
         }
     }
 
     /// A time leads to no task. That makes it late after a while, unless a later one runs before. The first of several
     /// tells.
     pub(crate) fn note_passed(&mut self, nominal: Timestamp, reason: &str) {
-        let known = |waiting: &UnstartedFire| waiting.task.is_none() && waiting.nominal <= nominal;
+        let known = |waiting: &Unbegun| waiting.task.is_none() && waiting.nominal <= nominal;
         if self.rule.late_after.is_some() && !self.state.unbegun.iter().any(known) {
-            self.state.unbegun.push(UnstartedFire { nominal, task: None, reason: reason.to_owned() });
+            self.state.unbegun.push(Unbegun { nominal, task: None, reason: reason.to_owned() });
         }
     }
 
     /// Takes in which tasks have begun. Answers the last of their times.
-    pub(crate) fn take_begun(&mut self, look: &DecisionInput<'_>) -> Option<Timestamp> {
+    pub(crate) fn take_begun(&mut self, look: &Look<'_>) -> Option<Timestamp> {
         let (mut begun, mut passed) = (None, Vec::new());
-        let stand = |waiting: &UnstartedFire| waiting.task.and_then(|task| look.stands.get(&task));
+        let stand = |waiting: &Unbegun| waiting.task.and_then(|task| look.stands.get(&task));
         self.state.unbegun.retain(|waiting| match stand(waiting) {
             None => true,
-            Some(TaskStanding::Begun | TaskStanding::Success | TaskStanding::Failure) => {
+            Some(Stand::Begun | Stand::Success | Stand::Failure) => {
                 begun = begun.max(Some(waiting.nominal));
                 false
             }
-            Some(TaskStanding::NeverBegan) => {
+            Some(Stand::NeverBegan) => {
                 passed.push(waiting.nominal);
                 false
             }
             // Whoever cancelled it knows.
-            Some(TaskStanding::Neither) => false,
+            Some(Stand::Neither) => false,
         });
         for nominal in passed {
             self.note_passed(nominal, "its task failed before it began");
@@ -176,21 +176,21 @@ impl Schedule {
         let first = first.min_by_key(|waiting| waiting.nominal).cloned();
         let buffered = self.state.buffered.filter(|nominal| overdue(*nominal));
         let (nominal, reason) = match (first, buffered) {
-            (Some(UnstartedFire { nominal, task: Some(task), .. }), _) => {
+            (Some(Unbegun { nominal, task: Some(task), .. }), _) => {
                 (nominal, format!("task {task} has not begun"))
             }
-            (Some(UnstartedFire { nominal, reason, .. }), _) => (nominal, reason),
+            (Some(Unbegun { nominal, reason, .. }), _) => (nominal, reason),
             (None, Some(nominal)) => (nominal, "it waits for the task before".to_owned()),
             (None, None) => {
                 if begun.is_some() && self.state.late.take().is_some() {
-                    self.alert(AlertKind::OnTime, now, "a task has begun again");
+                    self.alert(News::OnTime, now, "a task has begun again");
                 }
                 return;
             }
         };
         if self.state.late.is_none() {
             self.state.late = Some(nominal);
-            self.alert(AlertKind::Late, now, &reason);
+            self.alert(News::Late, now, &reason);
         }
     }
 

@@ -8,7 +8,7 @@ use tasklane_core::task::{NewTask, Webhook};
 use tasklane_core::time::{Timestamp, duration_micros};
 
 use crate::When;
-use crate::alerts::{Alert, UnstartedFire};
+use crate::alerts::{Alert, Unbegun};
 
 /// A schedule.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -18,7 +18,7 @@ pub struct Schedule {
     pub rule: Rule,
     /// Where it stands.
     #[serde(rename = "s")]
-    pub state: ScheduleState,
+    pub state: State,
 }
 
 /// What a schedule should do.
@@ -44,7 +44,7 @@ pub struct Rule {
     pub overlap: Overlap,
     /// What is done about times that passed while nobody was there to fire.
     #[serde(rename = "m")]
-    pub missed: MissedPolicy,
+    pub missed: Missed,
     /// A time is missed when it is this late; `None` for a time between a few seconds and a minute, by how often it fires.
     #[serde(rename = "ma", default, skip_serializing_if = "Option::is_none")]
     pub missed_after: Option<Duration>,
@@ -88,7 +88,7 @@ pub enum Overlap {
 
 /// What a schedule does about times that passed while nobody was there to fire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum MissedPolicy {
+pub enum Missed {
     /// Nothing.
     #[serde(rename = "s")]
     Skip,
@@ -103,7 +103,7 @@ pub enum MissedPolicy {
 
 /// Where a schedule stands.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ScheduleState {
+pub struct State {
     /// When it was put first.
     #[serde(rename = "ca")]
     pub created_at: Timestamp,
@@ -124,7 +124,7 @@ pub struct ScheduleState {
     pub dealt_with: Option<Timestamp>,
     /// Fires that are decided, with their tasks, which may or may not have been submitted.
     #[serde(rename = "pl", default, skip_serializing_if = "Vec::is_empty")]
-    pub planned: Vec<PlannedFire>,
+    pub planned: Vec<Planned>,
     /// Tasks to cancel, likewise.
     #[serde(rename = "cn", default, skip_serializing_if = "Vec::is_empty")]
     pub cancels: Vec<TaskId>,
@@ -154,7 +154,7 @@ pub struct ScheduleState {
     pub late: Option<Timestamp>,
     /// Tasks that are not known to have begun; only where that matters.
     #[serde(rename = "ub", default, skip_serializing_if = "Vec::is_empty")]
-    pub unbegun: Vec<UnstartedFire>,
+    pub unbegun: Vec<Unbegun>,
     /// News that may or may not have been handed on.
     #[serde(rename = "al", default, skip_serializing_if = "Vec::is_empty")]
     pub alerts: Vec<Alert>,
@@ -163,7 +163,7 @@ pub struct ScheduleState {
     pub alerted: u32,
     /// What became of the last times, the oldest first.
     #[serde(rename = "h", default)]
-    pub history: Vec<PastFire>,
+    pub history: Vec<Past>,
 }
 
 /// Times from one to before another.
@@ -193,7 +193,7 @@ pub struct Fire {
 
 /// A fire that is decided.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PlannedFire {
+pub struct Planned {
     /// Which one.
     #[serde(rename = "f")]
     pub fire: Fire,
@@ -218,7 +218,7 @@ pub struct Backfill {
 
 /// What became of a time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PastFire {
+pub struct Past {
     /// Which one; the first, where there are several.
     #[serde(rename = "f")]
     pub fire: Fire,
@@ -227,12 +227,12 @@ pub struct PastFire {
     pub at: Timestamp,
     /// What became of it.
     #[serde(rename = "w")]
-    pub what: FireOutcome,
+    pub what: Fate,
 }
 
 /// What became of a time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum FireOutcome {
+pub enum Fate {
     /// There is a task.
     #[serde(rename = "f")]
     Fired {
@@ -259,14 +259,14 @@ pub enum FireOutcome {
     },
 }
 
-impl ScheduleState {
+impl State {
     /// The most times whose fate is kept.
     pub const HISTORY_MAX: usize = 100;
 
     /// Whether a task is planned, or was fired as far as its history goes back.
     pub(crate) fn has_fired(&self, task: TaskId) -> bool {
         self.planned.iter().any(|planned| planned.task.id == task)
-            || self.history.iter().any(|past| past.what == FireOutcome::Fired { task })
+            || self.history.iter().any(|past| past.what == Fate::Fired { task })
     }
 
     /// A schedule that was never used.
@@ -307,13 +307,13 @@ impl ScheduleState {
         Some(first)
     }
 
-    pub(crate) fn tell(&mut self, fire: Fire, at: Timestamp, what: FireOutcome) {
-        self.history.push(PastFire { fire, at, what });
+    pub(crate) fn tell(&mut self, fire: Fire, at: Timestamp, what: Fate) {
+        self.history.push(Past { fire, at, what });
         let surplus = self.history.len().saturating_sub(Self::HISTORY_MAX);
         self.history.drain(..surplus);
     }
 
     pub(crate) fn skip(&mut self, fire: Fire, at: Timestamp, reason: impl Into<String>) {
-        self.tell(fire, at, FireOutcome::Skipped { reason: reason.into() });
+        self.tell(fire, at, Fate::Skipped { reason: reason.into() });
     }
 }

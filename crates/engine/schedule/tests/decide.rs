@@ -12,8 +12,8 @@ use tasklane_core::retry::RetryPolicy;
 use tasklane_core::task::{Fingerprint, NewTask, Occasion, Priority, TaskBody, TaskHead, TaskSpec, Webhook};
 use tasklane_core::time::Timestamp;
 use tasklane_schedule::{
-    AlertKind, BUFFER_MAX, DecisionInput, FIRES_MAX, Fire, FireOutcome, MissedPolicy, Overlap, Rule,
-    Schedule, SubmitResult, TaskStanding, Times, When,
+    BUFFER_MAX, FIRES_MAX, Fate, Fire, Look, Missed, News, Overlap, Rule, Schedule, Stand, Submitted, Times,
+    When,
 };
 
 const HOUR: i64 = 3600;
@@ -30,7 +30,7 @@ fn hourly() -> Rule {
         until: None,
         jitter: Duration::ZERO,
         overlap: Overlap::Skip,
-        missed: MissedPolicy::RunOnce,
+        missed: Missed::RunOnce,
         missed_after: None,
         catch_up: Duration::from_hours(24),
         pause_after: None,
@@ -44,7 +44,7 @@ fn hourly() -> Rule {
 struct Story {
     schedule: Schedule,
     times: Times,
-    ended: BTreeMap<TaskId, TaskStanding>,
+    ended: BTreeMap<TaskId, Stand>,
     made: u64,
     /// The clock is trusted.
     settled: bool,
@@ -86,12 +86,8 @@ impl Story {
 
     /// Decides and plans.
     fn plan(&mut self, now: i64) -> Vec<(TaskId, i64)> {
-        let look = DecisionInput {
-            now: at(now),
-            settled: self.settled,
-            stands: &self.ended,
-            invariants: Invariants::ALL_ON,
-        };
+        let look =
+            Look { now: at(now), settled: self.settled, stands: &self.ended, invariants: Invariants::ALL_ON };
         let fires = self.schedule.decide("s", &self.times, &look);
         for fire in fires {
             let task = self.task();
@@ -105,13 +101,13 @@ impl Story {
     fn fire(&mut self, now: i64) -> Vec<i64> {
         let planned = self.plan(now);
         for (task, _) in &planned {
-            self.schedule.settle(*task, SubmitResult::Yes, at(now));
+            self.schedule.settle(*task, Submitted::Yes, at(now));
         }
         planned.into_iter().map(|(_, nominal)| nominal).collect()
     }
 
     /// The last task ends.
-    fn end(&mut self, how: TaskStanding) {
+    fn end(&mut self, how: Stand) {
         let task = *self.schedule.state.open.last().expect("one is open");
         self.ended.insert(task, how);
     }
@@ -121,9 +117,9 @@ impl Story {
         history
             .map(|past| {
                 let what = match past.what {
-                    FireOutcome::Fired { .. } => "fired",
-                    FireOutcome::Skipped { .. } => "skipped",
-                    FireOutcome::Missed { .. } => "missed",
+                    Fate::Fired { .. } => "fired",
+                    Fate::Skipped { .. } => "skipped",
+                    Fate::Missed { .. } => "missed",
                 };
                 (past.fire.nominal.as_micros() / 1_000_000, what)
             })
@@ -154,8 +150,8 @@ fn what_is_planned_is_submitted_before_anything_else_is_decided() {
     let planned = story.plan(HOUR);
     assert_eq!(story.due(HOUR), Some(HOUR), "until it is settled");
     assert_eq!(story.plan(2 * HOUR), planned, "the same task, however often it is looked at");
-    story.schedule.settle(planned[0].0, SubmitResult::Yes, at(2 * HOUR));
-    story.schedule.settle(planned[0].0, SubmitResult::Yes, at(2 * HOUR));
+    story.schedule.settle(planned[0].0, Submitted::Yes, at(2 * HOUR));
+    story.schedule.settle(planned[0].0, Submitted::Yes, at(2 * HOUR));
     assert_eq!(story.fates(), [(HOUR, "fired")]);
     assert_eq!(story.fire(2 * HOUR), [2 * HOUR]);
 }
@@ -165,7 +161,7 @@ fn overlap_skip() {
     let mut story = Story::new(hourly());
     assert_eq!(story.fire(HOUR), [HOUR]);
     assert_eq!(story.fire(2 * HOUR), [0; 0]);
-    story.end(TaskStanding::Success);
+    story.end(Stand::Success);
     assert_eq!(story.fire(3 * HOUR), [3 * HOUR]);
     assert_eq!(story.fates(), [(HOUR, "fired"), (2 * HOUR, "skipped"), (3 * HOUR, "fired")]);
 }
@@ -177,7 +173,7 @@ fn overlap_buffer_one() {
     assert_eq!(story.fire(2 * HOUR), [0; 0]);
     assert_eq!(story.fire(3 * HOUR), [0; 0]);
     assert_eq!(story.due(3 * HOUR), Some(3 * HOUR + 60), "the end is looked for");
-    story.end(TaskStanding::Failure);
+    story.end(Stand::Failure);
     assert_eq!(story.fire(3 * HOUR + 60), [2 * HOUR]);
     assert_eq!(story.fates(), [(HOUR, "fired"), (3 * HOUR, "skipped"), (2 * HOUR, "fired")]);
 }
@@ -188,7 +184,7 @@ fn a_time_that_waits_is_told_of_when_the_schedule_is_paused() {
     story.fire(HOUR);
     story.fire(2 * HOUR);
     story.schedule.pause("disabled", at(2 * HOUR + 1));
-    story.end(TaskStanding::Success);
+    story.end(Stand::Success);
     assert_eq!(story.fire(2 * HOUR + 2), [0; 0]);
     assert_eq!(story.fates(), [(HOUR, "fired"), (2 * HOUR, "skipped")]);
 }
@@ -203,7 +199,7 @@ fn overlap_buffer_all() {
     assert_eq!(story.schedule.state.buffered_count(), 3);
     assert_eq!(story.due(4 * HOUR), Some(4 * HOUR + 60), "the end is looked for");
     for hour in 2..=4 {
-        story.end(TaskStanding::Success);
+        story.end(Stand::Success);
         assert_eq!(story.fire(4 * HOUR + hour * 60), [hour * HOUR], "one after the other");
         assert_eq!(story.fire(4 * HOUR + hour * 60 + 1), [0; 0]);
     }
@@ -213,12 +209,11 @@ fn overlap_buffer_all() {
 /// With the overlap `skip`, which was the default beside it, one of four missed times was fired.
 #[test]
 fn all_that_was_missed_is_run_one_after_the_other() {
-    let mut story =
-        Story::new(Rule { missed: MissedPolicy::RunAll, overlap: Overlap::BufferAll, ..hourly() });
+    let mut story = Story::new(Rule { missed: Missed::RunAll, overlap: Overlap::BufferAll, ..hourly() });
     assert_eq!(story.fire(4 * HOUR + 600), [HOUR]);
     for hour in 2..=4 {
         assert_eq!(story.fire(4 * HOUR + 601), [0; 0], "the task before is unfinished");
-        story.end(TaskStanding::Success);
+        story.end(Stand::Success);
         assert_eq!(story.fire(4 * HOUR + 602), [hour * HOUR]);
     }
     assert_eq!(story.fates(), [1, 2, 3, 4].map(|hour| (hour * HOUR, "fired")));
@@ -228,16 +223,14 @@ fn all_that_was_missed_is_run_one_after_the_other() {
 fn more_than_the_buffer_holds_is_skipped() {
     let when = When::Cron("* * * * *".to_owned());
     let catch_up = Duration::from_hours(1000);
-    let rule = Rule { when, catch_up, missed: MissedPolicy::RunAll, overlap: Overlap::BufferAll, ..hourly() };
+    let rule = Rule { when, catch_up, missed: Missed::RunAll, overlap: Overlap::BufferAll, ..hourly() };
     let mut story = Story::new(rule);
     let passed = i64::try_from(BUFFER_MAX).unwrap() + 3;
     assert_eq!(story.fire(passed * 60), [60]);
     assert_eq!(story.schedule.state.buffered_count(), BUFFER_MAX);
     let skipped = [passed - 1, passed].map(|minute| (minute * 60, "skipped"));
     assert_eq!(story.fates(), [skipped[0], skipped[1], (60, "fired")]);
-    let FireOutcome::Skipped { reason } = &story.schedule.state.history[0].what else {
-        panic!("not skipped")
-    };
+    let Fate::Skipped { reason } = &story.schedule.state.history[0].what else { panic!("not skipped") };
     assert_eq!(reason, "1000 others wait for the task before, the most that may");
 }
 
@@ -275,7 +268,7 @@ fn overlap_cancel_other() {
     assert_eq!(story.fire(2 * HOUR), [0; 0]);
     assert_eq!(story.schedule.state.cancels, first);
     assert_eq!(story.fire(3 * HOUR), [0; 0], "it has not ended");
-    story.end(TaskStanding::Neither);
+    story.end(Stand::Neither);
     assert_eq!(story.fire(3 * HOUR + 1), [3 * HOUR]);
     assert_eq!(story.fates(), [(HOUR, "fired"), (2 * HOUR, "skipped"), (3 * HOUR, "fired")]);
 }
@@ -283,20 +276,18 @@ fn overlap_cancel_other() {
 #[test]
 fn what_was_missed_is_skipped_run_once_or_run() {
     for (missed, expected) in [
-        (MissedPolicy::Skip, vec![]),
-        (MissedPolicy::RunOnce, vec![5 * HOUR]),
-        (MissedPolicy::RunAll, (1..=5).map(|n| n * HOUR).collect()),
+        (Missed::Skip, vec![]),
+        (Missed::RunOnce, vec![5 * HOUR]),
+        (Missed::RunAll, (1..=5).map(|n| n * HOUR).collect()),
     ] {
         let mut story = Story::new(Rule { missed, overlap: Overlap::AllowAll, ..hourly() });
         assert_eq!(story.fire(5 * HOUR + 600), expected, "{missed:?}");
         assert_eq!(story.due(5 * HOUR + 600), Some(6 * HOUR), "{missed:?}");
         assert_eq!(story.fire(6 * HOUR + 59), [6 * HOUR], "a little late is not missed");
     }
-    let mut story = Story::new(Rule { missed: MissedPolicy::Skip, overlap: Overlap::AllowAll, ..hourly() });
+    let mut story = Story::new(Rule { missed: Missed::Skip, overlap: Overlap::AllowAll, ..hourly() });
     assert_eq!(story.fire(5 * HOUR + 10), [5 * HOUR], "what has just come is fired");
-    let FireOutcome::Missed { count, .. } = story.schedule.state.history[0].what else {
-        panic!("not missed")
-    };
+    let Fate::Missed { count, .. } = story.schedule.state.history[0].what else { panic!("not missed") };
     assert_eq!((story.fates()[0], count), ((HOUR, "missed"), 4));
 }
 
@@ -305,7 +296,7 @@ fn what_was_missed_is_skipped_run_once_or_run() {
 fn how_late_is_missed_follows_how_often_it_fires_and_can_be_set() {
     let every = |seconds: u64| Rule {
         when: When::Every { interval: Duration::from_secs(seconds), anchor: at(0) },
-        missed: MissedPolicy::Skip,
+        missed: Missed::Skip,
         overlap: Overlap::AllowAll,
         ..hourly()
     };
@@ -329,7 +320,7 @@ fn how_late_is_missed_follows_how_often_it_fires_and_can_be_set() {
 #[test]
 fn nothing_older_than_the_window_is_caught_up_with() {
     let rule = Rule {
-        missed: MissedPolicy::RunAll,
+        missed: Missed::RunAll,
         overlap: Overlap::AllowAll,
         catch_up: Duration::from_hours(2),
         ..hourly()
@@ -341,13 +332,13 @@ fn nothing_older_than_the_window_is_caught_up_with() {
 
 #[test]
 fn years_without_a_server_are_passed_over_at_once() {
-    for missed in [MissedPolicy::Skip, MissedPolicy::RunOnce] {
+    for missed in [Missed::Skip, Missed::RunOnce] {
         let when = When::Cron("* * * * * *".to_owned());
         let catch_up = Duration::from_hours(24 * 3650);
         let mut story = Story::new(Rule { when, missed, catch_up, overlap: Overlap::AllowAll, ..hourly() });
         let now = 2 * 365 * 24 * HOUR;
         let fired = story.fire(now);
-        let late = usize::from(missed == MissedPolicy::RunOnce);
+        let late = usize::from(missed == Missed::RunOnce);
         assert_eq!(fired.len(), 6 + late, "the last five seconds, and {late} before them");
         assert_eq!(story.due(now), Some(now + 1));
     }
@@ -356,12 +347,7 @@ fn years_without_a_server_are_passed_over_at_once() {
 #[test]
 fn failures_in_a_row_pause_it() {
     let mut story = Story::new(Rule { pause_after: Some(2), ..hourly() });
-    for (hour, how) in [
-        (1, TaskStanding::Failure),
-        (2, TaskStanding::Success),
-        (3, TaskStanding::Failure),
-        (4, TaskStanding::Failure),
-    ] {
+    for (hour, how) in [(1, Stand::Failure), (2, Stand::Success), (3, Stand::Failure), (4, Stand::Failure)] {
         assert_eq!(story.fire(hour * HOUR), [hour * HOUR]);
         story.end(how);
     }
@@ -379,7 +365,7 @@ fn a_fire_without_a_task_counts_as_a_failure() {
     let fire = Fire { nominal: at(HOUR), backfill: 0 };
     story.schedule.plan(fire, Err("the queue wants metadata.tenant".to_owned()), at(HOUR));
     let planned = story.plan(HOUR);
-    story.schedule.settle(planned[0].0, SubmitResult::No("its queue is full".to_owned()), at(HOUR));
+    story.schedule.settle(planned[0].0, Submitted::No("its queue is full".to_owned()), at(HOUR));
     assert_eq!(story.schedule.state.paused.as_deref(), Some("2 failures in a row"));
     assert_eq!(story.fates(), [(HOUR, "skipped"), (HOUR, "skipped")]);
 }
@@ -398,7 +384,7 @@ fn bounds_hold_and_an_end_is_an_end() {
 #[test]
 fn jitter_moves_a_fire_always_by_the_same() {
     let jitter = Duration::from_mins(30);
-    let rule = Rule { jitter, missed: MissedPolicy::Skip, overlap: Overlap::AllowAll, ..hourly() };
+    let rule = Rule { jitter, missed: Missed::Skip, overlap: Overlap::AllowAll, ..hourly() };
     let mut story = Story::new(rule);
     let mut moved = Vec::new();
     for hour in 1..20 {
@@ -439,7 +425,7 @@ fn told() -> Rule {
 
 impl Story {
     /// What is news since the last call.
-    fn news(&mut self) -> Vec<AlertKind> {
+    fn news(&mut self) -> Vec<News> {
         std::mem::take(&mut self.schedule.state.alerts).into_iter().map(|alert| alert.what).collect()
     }
 }
@@ -449,60 +435,60 @@ fn failing_is_told_once_and_its_end_too() {
     let mut story = Story::new(Rule { pause_after: Some(3), ..told() });
     for hour in 1..=2 {
         story.fire(hour * HOUR);
-        story.end(TaskStanding::Failure);
+        story.end(Stand::Failure);
         story.fire(hour * HOUR + 60);
     }
-    assert_eq!(story.news(), [AlertKind::Failing]);
+    assert_eq!(story.news(), [News::Failing]);
     story.fire(3 * HOUR);
-    story.end(TaskStanding::Success);
+    story.end(Stand::Success);
     story.fire(3 * HOUR + 60);
-    assert_eq!(story.news(), [AlertKind::Recovered]);
+    assert_eq!(story.news(), [News::Recovered]);
     for hour in 4..=6 {
         story.fire(hour * HOUR);
-        story.end(TaskStanding::Failure);
+        story.end(Stand::Failure);
         story.fire(hour * HOUR + 60);
     }
-    assert_eq!(story.news(), [AlertKind::Failing, AlertKind::Paused]);
+    assert_eq!(story.news(), [News::Failing, News::Paused]);
 }
 
 #[test]
 fn a_fire_that_is_refused_is_a_failure_and_late_after_a_while() {
     let mut story = Story::new(told());
     for (task, _) in story.plan(HOUR) {
-        story.schedule.settle(task, SubmitResult::No("its queue is full".to_owned()), at(HOUR));
+        story.schedule.settle(task, Submitted::No("its queue is full".to_owned()), at(HOUR));
     }
-    assert_eq!(story.news(), [AlertKind::Failing]);
+    assert_eq!(story.news(), [News::Failing]);
     assert_eq!(story.due(HOUR), Some(HOUR + 600));
     story.fire(HOUR + 600);
-    assert_eq!(story.news(), [AlertKind::Late]);
+    assert_eq!(story.news(), [News::Late]);
 }
 
 #[test]
 fn recovery_is_told_with_a_success_and_not_before() {
     let mut story = Story::new(Rule { pause_after: Some(1), ..told() });
     story.fire(HOUR);
-    story.end(TaskStanding::Failure);
+    story.end(Stand::Failure);
     story.fire(HOUR + 60);
-    assert_eq!(story.news(), [AlertKind::Failing, AlertKind::Paused]);
+    assert_eq!(story.news(), [News::Failing, News::Paused]);
     story.schedule.resume(&story.times, at(HOUR + 120));
     story.fire(2 * HOUR);
     assert_eq!(story.news(), []);
-    story.end(TaskStanding::Success);
+    story.end(Stand::Success);
     story.fire(2 * HOUR + 60);
-    assert_eq!(story.news(), [AlertKind::Recovered]);
+    assert_eq!(story.news(), [News::Recovered]);
 }
 
 #[test]
 fn who_is_added_while_it_fails_is_told_of_the_next_failure() {
     let mut story = Story::new(Rule { webhooks: Vec::new(), pause_after: Some(9), ..told() });
     story.fire(HOUR);
-    story.end(TaskStanding::Failure);
+    story.end(Stand::Failure);
     story.fire(HOUR + 60);
     story.schedule.change(told(), &story.times, at(HOUR + 120));
     story.fire(2 * HOUR);
-    story.end(TaskStanding::Failure);
+    story.end(Stand::Failure);
     story.fire(2 * HOUR + 60);
-    assert_eq!(story.news(), [AlertKind::Failing]);
+    assert_eq!(story.news(), [News::Failing]);
 }
 
 #[test]
@@ -511,10 +497,10 @@ fn a_task_that_fails_before_it_begins_does_not_make_it_on_time() {
     for hour in 1..=2 {
         story.fire(hour * HOUR);
         story.fire(hour * HOUR + 600);
-        story.end(TaskStanding::NeverBegan);
+        story.end(Stand::NeverBegan);
         story.fire(hour * HOUR + 700);
     }
-    assert_eq!(story.news(), [AlertKind::Late, AlertKind::Failing]);
+    assert_eq!(story.news(), [News::Late, News::Failing]);
 }
 
 #[test]
@@ -525,11 +511,11 @@ fn times_that_are_replaced_again_and_again_are_late() {
     for minute in 1..=13 {
         story.fire(minute * 60);
         if minute == 1 {
-            story.end(TaskStanding::Begun);
+            story.end(Stand::Begun);
         }
         news.extend(story.news());
     }
-    assert_eq!(news, [AlertKind::Late]);
+    assert_eq!(news, [News::Late]);
 }
 
 #[test]
@@ -538,12 +524,12 @@ fn a_task_that_has_not_begun_in_time_is_late() {
     story.fire(HOUR);
     assert_eq!(story.due(HOUR), Some(HOUR + 600));
     assert!(story.fire(HOUR + 600).is_empty());
-    assert_eq!(story.news(), [AlertKind::Late]);
+    assert_eq!(story.news(), [News::Late]);
     // Somebody looks now and then whether it has begun.
     assert_eq!(story.due(HOUR + 600), Some(HOUR + 630));
-    story.end(TaskStanding::Begun);
+    story.end(Stand::Begun);
     story.fire(HOUR + 630);
-    assert_eq!(story.news(), [AlertKind::OnTime]);
+    assert_eq!(story.news(), [News::OnTime]);
     assert_eq!(story.due(HOUR + 630), Some(2 * HOUR));
 }
 
@@ -551,7 +537,7 @@ fn a_task_that_has_not_begun_in_time_is_late() {
 fn a_task_that_began_in_time_is_not_late() {
     let mut story = Story::new(told());
     story.fire(HOUR);
-    story.end(TaskStanding::Begun);
+    story.end(Stand::Begun);
     story.fire(HOUR + 600);
     assert_eq!(story.news(), []);
     assert_eq!(story.due(HOUR + 600), Some(2 * HOUR));
@@ -561,37 +547,37 @@ fn a_task_that_began_in_time_is_not_late() {
 fn times_without_a_task_are_late_unless_another_runs_in_time() {
     let mut skipping = Story::new(Rule { overlap: Overlap::Skip, ..told() });
     skipping.fire(HOUR);
-    skipping.end(TaskStanding::Begun);
+    skipping.end(Stand::Begun);
     skipping.fire(2 * HOUR);
     assert_eq!(skipping.news(), [], "not yet");
     skipping.fire(2 * HOUR + 600);
-    assert_eq!(skipping.news(), [AlertKind::Late]);
-    skipping.end(TaskStanding::Success);
+    assert_eq!(skipping.news(), [News::Late]);
+    skipping.end(Stand::Success);
     skipping.fire(3 * HOUR);
-    skipping.end(TaskStanding::Begun);
+    skipping.end(Stand::Begun);
     skipping.fire(3 * HOUR + 600);
-    assert_eq!(skipping.news(), [AlertKind::OnTime]);
+    assert_eq!(skipping.news(), [News::OnTime]);
 
     let patient = Rule { overlap: Overlap::Skip, late_after: Some(Duration::from_hours(3)), ..told() };
     let mut patient = Story::new(patient);
     patient.fire(HOUR);
-    patient.end(TaskStanding::Begun);
+    patient.end(Stand::Begun);
     patient.fire(2 * HOUR);
-    patient.end(TaskStanding::Success);
+    patient.end(Stand::Success);
     patient.fire(3 * HOUR);
-    patient.end(TaskStanding::Begun);
+    patient.end(Stand::Begun);
     patient.fire(5 * HOUR);
     assert_eq!(patient.news(), [], "the next one ran in time");
 
     let mut away = Story::new(told());
     away.fire(5 * HOUR + 1200);
-    assert_eq!(away.news(), [AlertKind::Late]);
+    assert_eq!(away.news(), [News::Late]);
     let mut once = Story::new(told());
     assert_eq!(once.fire(HOUR + 1200), [HOUR]);
-    assert_eq!(once.news(), [AlertKind::Late], "however soon its task begins now");
-    once.end(TaskStanding::Begun);
+    assert_eq!(once.news(), [News::Late], "however soon its task begins now");
+    once.end(Stand::Begun);
     once.fire(HOUR + 1230);
-    assert_eq!(once.news(), [AlertKind::OnTime]);
+    assert_eq!(once.news(), [News::OnTime]);
 }
 
 #[test]
@@ -612,13 +598,13 @@ fn a_begin_that_is_seen_while_something_is_planned_counts() {
     assert!(story.schedule.state.late.is_some(), "late");
     story.schedule.state.alerts.clear();
     let first = *story.schedule.state.open.last().unwrap();
-    story.ended.insert(first, TaskStanding::Begun);
+    story.ended.insert(first, Stand::Begun);
     // What a trigger does: it plans, and somebody decides before that is settled.
     let task = story.task();
     let id = task.id;
     story.schedule.plan(Fire { nominal: at(HOUR + 620), backfill: 0 }, Ok(task), at(HOUR + 620));
     story.plan(HOUR + 620);
-    story.schedule.settle(id, SubmitResult::Yes, at(HOUR + 620));
+    story.schedule.settle(id, Submitted::Yes, at(HOUR + 620));
     story.fire(HOUR + 650);
     assert!(story.schedule.state.late.is_none(), "the first task runs: {:?}", story.schedule.state);
 }
@@ -641,7 +627,7 @@ fn daily() -> Rule {
     Rule { when: When::Cron("0 0 * * *".to_owned()), ..hourly() }
 }
 
-fn secondly(missed: MissedPolicy) -> Rule {
+fn secondly(missed: Missed) -> Rule {
     let when = When::Every { interval: Duration::from_secs(1), anchor: at(0) };
     Rule { when, missed, overlap: Overlap::AllowAll, ..hourly() }
 }
@@ -675,7 +661,7 @@ fn one_time_that_passed_by_a_wrong_clock_is_fired_when_it_comes() {
 
 #[test]
 fn a_jump_of_the_clock_makes_no_flood_of_tasks() {
-    let mut story = Story::new(secondly(MissedPolicy::RunAll));
+    let mut story = Story::new(secondly(Missed::RunAll));
     assert_eq!(story.fire(2).len(), 1);
     story.settled = false;
     // Ahead: what comes now is fired, what passed is put off.
@@ -691,9 +677,7 @@ fn a_jump_of_the_clock_makes_no_flood_of_tasks() {
 
 #[test]
 fn what_passed_in_a_jump_that_lasts_is_made_up_for_when_the_clock_has_settled() {
-    for (missed, expected) in
-        [(MissedPolicy::RunAll, 3594), (MissedPolicy::RunOnce, 1), (MissedPolicy::Skip, 0)]
-    {
+    for (missed, expected) in [(Missed::RunAll, 3594), (Missed::RunOnce, 1), (Missed::Skip, 0)] {
         let mut story = Story::new(secondly(missed));
         story.fire(2);
         story.settled = false;
@@ -711,7 +695,7 @@ fn what_passed_in_a_jump_that_lasts_is_made_up_for_when_the_clock_has_settled() 
 
 #[test]
 fn times_fired_by_a_clock_that_went_back_and_forth_are_not_made_up_for() {
-    let mut story = Story::new(secondly(MissedPolicy::RunAll));
+    let mut story = Story::new(secondly(Missed::RunAll));
     while story.schedule.state.next <= Some(at(10 * DAY)) {
         story.fire(10 * DAY);
     }

@@ -8,8 +8,8 @@ use tasklane_core::invariant::Invariants;
 use tasklane_core::rng::Rng;
 use tasklane_core::status::Status;
 use tasklane_workflow::{
-    Fan, Graph, Job, JobLimits, NodeEnd, NodeSpec, OnFailure, Part, ROOT, Run, SkipReason, TriggerRule,
-    analysis_of, analyzed_by, depth, is_analysis,
+    End, Fan, Graph, Job, JobLimits, NodeSpec, OnFailure, Part, ROOT, Run, Skip, TriggerRule, analysis_of,
+    analyzed_by, depth, is_analysis,
 };
 
 /// A part, as the store has it.
@@ -61,11 +61,11 @@ struct AnalysisResult {
     again: bool,
 }
 
-fn end_of(status: Status) -> Option<NodeEnd> {
+fn end_of(status: Status) -> Option<End> {
     match status {
-        Status::Success => Some(NodeEnd::Succeeded),
-        Status::Failed => Some(NodeEnd::Failed),
-        Status::Cancelled => Some(NodeEnd::Cancelled),
+        Status::Success => Some(End::Succeeded),
+        Status::Failed => Some(End::Failed),
+        Status::Cancelled => Some(End::Cancelled),
         _ => None,
     }
 }
@@ -155,13 +155,12 @@ impl CompositeKind {
             Self::Graph { graph, .. } => {
                 let node = graph.find(name)?;
                 let ends = graph.waits_for(node).iter().map(|&on| self.settled(cancelled, on, parts));
-                let ends: Vec<Option<NodeEnd>> = ends.map(|end| end.map(|(end, _)| end)).collect();
+                let ends: Vec<Option<End>> = ends.map(|end| end.map(|(end, _)| end)).collect();
                 let fits = match graph.rule(node) {
-                    TriggerRule::AllSucceeded => ends.iter().all(|end| *end == Some(NodeEnd::Succeeded)),
+                    TriggerRule::AllSucceeded => ends.iter().all(|end| *end == Some(End::Succeeded)),
                     TriggerRule::AllDone => ends.iter().all(Option::is_some),
                     TriggerRule::AnyFailed => {
-                        let failed =
-                            |end: &Option<NodeEnd>| matches!(end, Some(NodeEnd::Failed | NodeEnd::Cancelled));
+                        let failed = |end: &Option<End>| matches!(end, Some(End::Failed | End::Cancelled));
                         ends.iter().all(Option::is_some) && ends.iter().any(failed)
                     }
                 };
@@ -355,35 +354,28 @@ fn decide_job(seed: u64, mut job: Job<Status, ()>, parts: &[PartNow], cancelled:
 impl CompositeKind {
     /// What has become of a node for good, said once more and from the tasks alone; and whether it is what it was in an
     /// earlier run.
-    fn settled(
-        &self,
-        cancelled: bool,
-        node: usize,
-        parts: &BTreeMap<String, Status>,
-    ) -> Option<(NodeEnd, bool)> {
+    fn settled(&self, cancelled: bool, node: usize, parts: &BTreeMap<String, Status>) -> Option<(End, bool)> {
         let Self::Graph { graph, on_failure, before } = self else { return None };
         if let Some(status) = parts.get(graph.name(node)) {
             return end_of(*status).map(|end| (end, false));
         }
-        let ends: Vec<Option<(NodeEnd, bool)>> =
+        let ends: Vec<Option<(End, bool)>> =
             graph.waits_for(node).iter().map(|&on| self.settled(cancelled, on, parts)).collect();
         let all_ended = ends.iter().all(Option::is_some);
         let unchanged = ends.iter().all(|end| end.is_some_and(|(_, unchanged)| unchanged));
-        let failed = ends.iter().any(|end| matches!(end, Some((NodeEnd::Failed | NodeEnd::Cancelled, _))));
+        let failed = ends.iter().any(|end| matches!(end, Some((End::Failed | End::Cancelled, _))));
         let begins = all_ended
             && match graph.rule(node) {
-                TriggerRule::AllSucceeded => {
-                    ends.iter().all(|end| matches!(end, Some((NodeEnd::Succeeded, _))))
-                }
+                TriggerRule::AllSucceeded => ends.iter().all(|end| matches!(end, Some((End::Succeeded, _)))),
                 TriggerRule::AllDone => true,
                 TriggerRule::AnyFailed => failed,
             };
-        let skipped = NodeEnd::Skipped(SkipReason::Condition);
+        let skipped = End::Skipped(Skip::Condition);
         if all_ended && !begins {
             return Some((skipped, unchanged));
         }
         if begins && unchanged && before[node] {
-            return Some((NodeEnd::Succeeded, true));
+            return Some((End::Succeeded, true));
         }
         let has_failed = parts.values().any(|status| matches!(status, Status::Failed | Status::Cancelled));
         let for_failures = graph.rule(node) != TriggerRule::AllSucceeded;

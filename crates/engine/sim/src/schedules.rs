@@ -13,10 +13,7 @@ use tasklane_core::time::Timestamp;
 use tasklane_ports::{
     Content, Document, DocumentKey, DocumentKind, DueList, PutDocument, PutOutcome, Submit, codec,
 };
-use tasklane_schedule::{
-    DecisionInput, Fire, FireOutcome, MissedPolicy, Overlap, Rule, Schedule, SubmitResult, TaskStanding,
-    Times, When,
-};
+use tasklane_schedule::{Fate, Fire, Look, Missed, Overlap, Rule, Schedule, Stand, Submitted, Times, When};
 
 use crate::client::{plain_head, queue_key};
 use crate::server::ServerInput;
@@ -67,7 +64,7 @@ pub(crate) enum ClerkRequest {
 /// What it is told; `None` where the call failed or nobody knows.
 #[derive(Clone, Debug)]
 pub(crate) enum ClerkReply {
-    Due(Vec<Document>, BTreeMap<TaskId, TaskStanding>),
+    Due(Vec<Document>, BTreeMap<TaskId, Stand>),
     Put(Vec<PutOutcome>),
     Acted(Vec<SubmitOutcome>),
     Failed,
@@ -116,7 +113,7 @@ impl World {
                 until: Some(from + INTERVAL * 12),
                 jitter: self.between(0, 3_000_000),
                 overlap,
-                missed: MissedPolicy::RunAll,
+                missed: Missed::RunAll,
                 missed_after: None,
                 catch_up: Duration::from_hours(1_000_000),
                 pause_after: None,
@@ -202,8 +199,8 @@ impl World {
                 let tasks: Vec<TaskId> = planned.map(|planned| planned.task.id).collect();
                 for (task, outcome) in tasks.into_iter().zip(outcomes) {
                     let submitted = match outcome {
-                        SubmitOutcome::Created { .. } | SubmitOutcome::Duplicate => SubmitResult::Yes,
-                        other => SubmitResult::No(format!("{other:?}")),
+                        SubmitOutcome::Created { .. } | SubmitOutcome::Duplicate => Submitted::Yes,
+                        other => Submitted::No(format!("{other:?}")),
                     };
                     for work in &mut works {
                         work.schedule.settle(task, submitted.clone(), wall);
@@ -222,12 +219,11 @@ impl World {
         &mut self,
         document: Document,
         wall: Timestamp,
-        ended: &BTreeMap<TaskId, TaskStanding>,
+        ended: &BTreeMap<TaskId, Stand>,
     ) -> ReadSchedule {
         let mut schedule: Schedule = codec::decode(&document.value).expect("it was written here");
         let (id, times) = (document.key.id.to_string(), times_of(&schedule.rule));
-        let look =
-            DecisionInput { now: wall, settled: true, stands: ended, invariants: self.scenario.invariants };
+        let look = Look { now: wall, settled: true, stands: ended, invariants: self.scenario.invariants };
         for fire in schedule.decide(&id, &times, &look) {
             let task = self.scheduled_task(&id, fire, wall);
             schedule.plan(fire, Ok(task), wall);
@@ -287,11 +283,11 @@ impl World {
         }
     }
 
-    fn end_of(&self, task: TaskId) -> Option<TaskStanding> {
+    fn end_of(&self, task: TaskId) -> Option<Stand> {
         match self.store.task(task).map(|task| task.state.status) {
-            Some(Status::Success) => Some(TaskStanding::Success),
-            Some(Status::Failed) => Some(TaskStanding::Failure),
-            Some(Status::Cancelled) | None => Some(TaskStanding::Neither),
+            Some(Status::Success) => Some(Stand::Success),
+            Some(Status::Failed) => Some(Stand::Failure),
+            Some(Status::Cancelled) | None => Some(Stand::Neither),
             Some(_) => None,
         }
     }
@@ -332,8 +328,8 @@ impl World {
                 }
                 let task = self.fired.0.get(&(id.to_owned(), nominal)).copied();
                 let said = match past.what {
-                    FireOutcome::Fired { task } => Some(task),
-                    FireOutcome::Skipped { .. } | FireOutcome::Missed { .. } => None,
+                    Fate::Fired { task } => Some(task),
+                    Fate::Skipped { .. } | Fate::Missed { .. } => None,
                 };
                 if task != said {
                     let wrong =

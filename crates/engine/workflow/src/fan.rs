@@ -13,7 +13,7 @@ pub enum Part {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ItemState {
+enum State {
     Waits,
     Open,
     Succeeded,
@@ -23,9 +23,9 @@ enum ItemState {
 /// Where such a task stands.
 #[derive(Clone, Debug)]
 pub struct Fan {
-    items: Vec<ItemState>,
+    items: Vec<State>,
     /// `None` if there is none.
-    reduce: Option<ItemState>,
+    reduce: Option<State>,
     at_once: usize,
     failures_max: usize,
     /// All items before this one have begun.
@@ -47,8 +47,8 @@ impl Fan {
         invariants: Invariants,
     ) -> Self {
         Self {
-            items: vec![ItemState::Waits; items],
-            reduce: reduces.then_some(ItemState::Waits),
+            items: vec![State::Waits; items],
+            reduce: reduces.then_some(State::Waits),
             at_once,
             failures_max,
             next: 0,
@@ -80,7 +80,7 @@ impl Fan {
         self.failed
     }
 
-    fn state(&mut self, part: Part) -> Option<&mut ItemState> {
+    fn state(&mut self, part: Part) -> Option<&mut State> {
         match part {
             Part::Item(index) => self.items.get_mut(index),
             Part::Reduce => self.reduce.as_mut(),
@@ -90,8 +90,8 @@ impl Fan {
     /// The task of a part exists.
     pub fn begun(&mut self, part: Part) {
         let Some(state) = self.state(part) else { return };
-        if *state == ItemState::Waits {
-            *state = ItemState::Open;
+        if *state == State::Waits {
+            *state = State::Open;
             self.open += 1;
         }
     }
@@ -99,10 +99,9 @@ impl Fan {
     /// The task of a part has ended.
     pub fn ended(&mut self, part: Part, succeeded: bool) {
         let Some(state) = self.state(part) else { return };
-        let before =
-            std::mem::replace(state, if succeeded { ItemState::Succeeded } else { ItemState::Failed });
-        self.open -= usize::from(before == ItemState::Open);
-        if matches!(part, Part::Item(_)) && matches!(before, ItemState::Waits | ItemState::Open) {
+        let before = std::mem::replace(state, if succeeded { State::Succeeded } else { State::Failed });
+        self.open -= usize::from(before == State::Open);
+        if matches!(part, Part::Item(_)) && matches!(before, State::Waits | State::Open) {
             self.succeeded += usize::from(succeeded);
             self.failed += usize::from(!succeeded);
         }
@@ -129,10 +128,10 @@ impl Fan {
 
     /// Items that wait, in their order.
     fn waiting(&mut self, limit: usize) -> Vec<Part> {
-        while self.items.get(self.next).is_some_and(|state| *state != ItemState::Waits) {
+        while self.items.get(self.next).is_some_and(|state| *state != State::Waits) {
             self.next += 1;
         }
-        let waiting = (self.next..self.items.len()).filter(|&index| self.items[index] == ItemState::Waits);
+        let waiting = (self.next..self.items.len()).filter(|&index| self.items[index] == State::Waits);
         waiting.take(limit).map(Part::Item).collect()
     }
 
@@ -143,7 +142,7 @@ impl Fan {
         }
         let items = self.waiting(limit.min(self.at_once.saturating_sub(self.open)));
         let waits_for = self.all_ended() || !self.invariants.on(Invariant::NodeWaitsForAll);
-        if items.is_empty() && waits_for && self.reduce == Some(ItemState::Waits) {
+        if items.is_empty() && waits_for && self.reduce == Some(State::Waits) {
             return vec![Part::Reduce];
         }
         items
@@ -152,13 +151,13 @@ impl Fan {
     /// Nothing is open, and nothing begins any more.
     pub fn is_over(&self) -> bool {
         let open = if self.invariants.on(Invariant::WholeWaitsForParts) { self.open } else { 0 };
-        let reduced = matches!(self.reduce, None | Some(ItemState::Succeeded | ItemState::Failed));
+        let reduced = matches!(self.reduce, None | Some(State::Succeeded | State::Failed));
         open == 0 && (self.halted || self.is_exceeded() || self.all_ended() && reduced)
     }
 
     /// It is over, and has not come to what it should.
     pub fn has_failed(&self) -> bool {
-        self.halted || self.is_exceeded() || self.reduce == Some(ItemState::Failed)
+        self.halted || self.is_exceeded() || self.reduce == Some(State::Failed)
     }
 
     /// Parts that were stopped before they began, and that whoever drove it before may have begun all the same: so many at
@@ -168,7 +167,7 @@ impl Fan {
             return Vec::new();
         }
         let mut parts = self.waiting(self.at_once);
-        if self.all_ended() && self.reduce == Some(ItemState::Waits) {
+        if self.all_ended() && self.reduce == Some(State::Waits) {
             parts.push(Part::Reduce);
         }
         parts

@@ -12,4 +12,4 @@ mod run;
 pub use fan::{Fan, Part};
 pub use graph::{Graph, GraphError, NodeSpec, TriggerRule};
 pub use job::{AGAIN_MAX, Job, JobLimit, JobLimits, ROOT, analysis_of, analyzed_by, depth, is_analysis};
-pub use run::{Counts, NodeEnd, NodeState, OnFailure, Run, SkipReason};
+pub use run::{Counts, End, NodeState, OnFailure, Run, Skip};

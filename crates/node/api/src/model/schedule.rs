@@ -8,7 +8,7 @@ use tasklane_core::id::TaskId;
 use tasklane_core::time::Timestamp;
 use tasklane_runtime::node::{BackfillPlan, FireEnd, NamedSchedule};
 use tasklane_runtime::request::{DialectName, MissedName, Moment, OverlapName, Preview, Target};
-use tasklane_schedule::{Fire, FireOutcome, PastFire, Rule, ScheduleState, Times, When};
+use tasklane_schedule::{Fate, Fire, Past, Rule, State, Times, When};
 use utoipa::ToSchema;
 
 use super::{AnyJson, Seconds, StatusName, Time, WebhookOut};
@@ -135,11 +135,11 @@ struct LastRun {
 }
 
 /// The task of the last time that has led to one, backfills aside.
-pub(crate) fn last_task(state: &ScheduleState) -> Option<(Timestamp, TaskId)> {
+pub(crate) fn last_task(state: &State) -> Option<(Timestamp, TaskId)> {
     let fired = state.history.iter().filter(|past| past.fire.backfill == 0);
     let fired = fired.filter_map(|past| match past.what {
-        FireOutcome::Fired { task } => Some((past.fire.nominal, task)),
-        FireOutcome::Skipped { .. } | FireOutcome::Missed { .. } => None,
+        Fate::Fired { task } => Some((past.fire.nominal, task)),
+        Fate::Skipped { .. } | Fate::Missed { .. } => None,
     });
     fired.max_by_key(|(nominal, _)| *nominal)
 }
@@ -294,28 +294,28 @@ struct FireOut {
 
 impl FireHistory {
     /// Sorted by time: times that waited for a task before are settled in another order than they came in.
-    pub(crate) fn of(id: &str, history: &[PastFire], ends: &BTreeMap<TaskId, FireEnd>) -> Self {
-        let mut sorted: Vec<&PastFire> = history.iter().collect();
+    pub(crate) fn of(id: &str, history: &[Past], ends: &BTreeMap<TaskId, FireEnd>) -> Self {
+        let mut sorted: Vec<&Past> = history.iter().collect();
         sorted.sort_by_key(|past| std::cmp::Reverse((past.fire, past.at)));
         Self { fires: sorted.into_iter().map(|past| FireOut::of(id, past, ends)).collect() }
     }
 }
 
 impl FireOut {
-    fn of(id: &str, past: &PastFire, ends: &BTreeMap<TaskId, FireEnd>) -> Self {
+    fn of(id: &str, past: &Past, ends: &BTreeMap<TaskId, FireEnd>) -> Self {
         let Fire { nominal, backfill } = past.fire;
         let mut fire = format!("{id}@{}", shown(nominal));
         if backfill > 0 {
             let _ = write!(fire, "#{backfill}");
         }
         let (outcome, task_id, reason, count) = match &past.what {
-            FireOutcome::Fired { task } => ("fired", Some(task.to_string()), None, None),
-            FireOutcome::Skipped { reason } => ("skipped", None, Some(reason.clone()), None),
-            FireOutcome::Missed { reason, count } => ("missed", None, Some(reason.clone()), Some(*count)),
+            Fate::Fired { task } => ("fired", Some(task.to_string()), None, None),
+            Fate::Skipped { reason } => ("skipped", None, Some(reason.clone()), None),
+            Fate::Missed { reason, count } => ("missed", None, Some(reason.clone()), Some(*count)),
         };
         let end = match &past.what {
-            FireOutcome::Fired { task } => ends.get(task),
-            FireOutcome::Skipped { .. } | FireOutcome::Missed { .. } => None,
+            Fate::Fired { task } => ends.get(task),
+            Fate::Skipped { .. } | Fate::Missed { .. } => None,
         };
         let task_status = end.map(|end| StatusName(end.status));
         let ended_at = end.and_then(|end| end.ended_at).map(Time);

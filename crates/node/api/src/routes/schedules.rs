@@ -11,7 +11,7 @@ use tasklane_runtime::node::NamedSchedule;
 use tasklane_runtime::request::{
     FieldError, PreviewRequest, ScheduleRequest, TIMES_COUNT, TIMES_MAX, check_internal, times_of,
 };
-use tasklane_schedule::FireOutcome;
+use tasklane_schedule::Fate;
 
 use crate::extract::{IdempotencyKey, JsonBody, NameInPath, Namespace, NoBody, NoParams};
 use crate::model::{
@@ -257,8 +257,8 @@ pub(crate) async fn history(
     let schedule = found(&api, &namespace, &id).await?.schedule;
     let history = schedule.state.history;
     let tasks = history.iter().filter_map(|past| match past.what {
-        FireOutcome::Fired { task } => Some(task),
-        FireOutcome::Skipped { .. } | FireOutcome::Missed { .. } => None,
+        Fate::Fired { task } => Some(task),
+        Fate::Skipped { .. } | Fate::Missed { .. } => None,
     });
     let ends = api.node.fire_ends(&tasks.collect::<Vec<_>>()).await?;
     Ok(Json(FireHistory::of(id.as_str(), &history, &ends)))

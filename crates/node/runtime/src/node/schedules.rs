@@ -19,7 +19,7 @@ use tasklane_ports::{
     Content, Document, DocumentKey, DocumentKind, DocumentList, DueList, PutDocument, PutOutcome, StoreError,
     codec,
 };
-use tasklane_schedule::{DecisionInput, Fire, Rule, Schedule, SubmitResult, TaskStanding, Times, When};
+use tasklane_schedule::{Fire, Look, Rule, Schedule, Stand, Submitted, Times, When};
 use tokio::sync::Notify;
 
 use crate::clock;
@@ -534,7 +534,7 @@ impl Node {
         &self,
         work: &mut Work,
         clock: &Clock,
-        stands: &BTreeMap<TaskId, TaskStanding>,
+        stands: &BTreeMap<TaskId, Stand>,
     ) -> Result<(), StoreError> {
         let DocumentKey { namespace, id, .. } = &work.key;
         let now = clock.wall;
@@ -545,7 +545,7 @@ impl Node {
                 return Ok(());
             }
         };
-        let look = DecisionInput { now, settled: clock.is_settled(), stands, invariants: Invariants::ALL_ON };
+        let look = Look { now, settled: clock.is_settled(), stands, invariants: Invariants::ALL_ON };
         for fire in work.schedule.decide(id.as_str(), &times, &look) {
             let task = match self.task_of(namespace, id, &work.schedule.rule, fire, None).await {
                 Ok(task) => Ok(task),
@@ -576,7 +576,7 @@ impl Node {
     }
 
     /// How the open tasks of schedules have ended, of those that have.
-    async fn stands_of(&self, works: &[Work]) -> Result<BTreeMap<TaskId, TaskStanding>, StoreError> {
+    async fn stands_of(&self, works: &[Work]) -> Result<BTreeMap<TaskId, Stand>, StoreError> {
         let open: Vec<TaskId> =
             works.iter().flat_map(|work| work.schedule.state.open.iter().copied()).collect();
         let mut stands = BTreeMap::new();
@@ -585,16 +585,16 @@ impl Node {
             for (id, view) in ids.iter().zip(views) {
                 let stand = match view.map(|view| view.row.state) {
                     Some(state) => match state.status {
-                        Status::Success => TaskStanding::Success,
+                        Status::Success => Stand::Success,
                         Status::Failed if state.started_at.is_none() && state.retries == 0 => {
-                            TaskStanding::NeverBegan
+                            Stand::NeverBegan
                         }
-                        Status::Failed => TaskStanding::Failure,
-                        Status::Cancelled => TaskStanding::Neither,
-                        _ if state.started_at.is_some() || state.retries > 0 => TaskStanding::Begun,
+                        Status::Failed => Stand::Failure,
+                        Status::Cancelled => Stand::Neither,
+                        _ if state.started_at.is_some() || state.retries > 0 => Stand::Begun,
                         _ => continue,
                     },
-                    None => TaskStanding::Neither,
+                    None => Stand::Neither,
                 };
                 stands.insert(*id, stand);
             }
@@ -603,7 +603,7 @@ impl Node {
     }
 
     /// Submits all planned tasks; again, where that was done before.
-    async fn submit_planned(&self, works: &[Work]) -> Result<BTreeMap<TaskId, SubmitResult>, StoreError> {
+    async fn submit_planned(&self, works: &[Work]) -> Result<BTreeMap<TaskId, Submitted>, StoreError> {
         let mut lanes: BTreeMap<LaneId, Vec<NewTask>> = BTreeMap::new();
         for planned in works.iter().flat_map(|work| &work.schedule.state.planned) {
             lanes.entry(planned.task.id.lane()).or_default().push(NewTask::clone(&planned.task));
@@ -613,12 +613,12 @@ impl Node {
             let outcomes = self.outcomes(lane, &tasks).await?;
             for (task, outcome) in tasks.iter().zip(outcomes) {
                 let outcome = match outcome {
-                    SubmitOutcome::Created { .. } | SubmitOutcome::Duplicate => SubmitResult::Yes,
+                    SubmitOutcome::Created { .. } | SubmitOutcome::Duplicate => Submitted::Yes,
                     SubmitOutcome::Exists { task } => {
-                        SubmitResult::No(format!("task {task} holds its unique key"))
+                        Submitted::No(format!("task {task} holds its unique key"))
                     }
-                    SubmitOutcome::QueueFull => SubmitResult::No("its queue is full".to_owned()),
-                    SubmitOutcome::RequestIdReused => SubmitResult::No("its id is taken".to_owned()),
+                    SubmitOutcome::QueueFull => Submitted::No("its queue is full".to_owned()),
+                    SubmitOutcome::RequestIdReused => Submitted::No("its id is taken".to_owned()),
                 };
                 submitted.insert(task.id, outcome);
             }

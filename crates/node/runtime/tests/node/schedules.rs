@@ -18,7 +18,7 @@ use tasklane_runtime::node::{Node, NodeOptions, NodeParts, RetentionOptions};
 use tasklane_runtime::request::{RequestLimits, ScheduleRequest};
 use tasklane_runtime::scheduler::{Scheduler, SchedulerOptions, SchedulerParts};
 use tasklane_runtime::tokens::Tokens;
-use tasklane_schedule::{FireOutcome, MissedPolicy, Overlap, Rule, Schedule, Times, When};
+use tasklane_schedule::{Fate, Missed, Overlap, Rule, Schedule, Times, When};
 
 use crate::support::{Fault, Faulty, default_namespace, name};
 
@@ -114,7 +114,7 @@ fn hourly() -> Rule {
         until: None,
         jitter: Duration::ZERO,
         overlap: Overlap::AllowAll,
-        missed: MissedPolicy::RunAll,
+        missed: Missed::RunAll,
         missed_after: None,
         catch_up: Duration::from_hours(24),
         pause_after: None,
@@ -175,7 +175,7 @@ async fn a_crash_between_any_two_steps_loses_and_doubles_nothing() {
         for id in ["a", "b"] {
             let state = stored(&memory, id).await.state;
             assert!(state.planned.is_empty());
-            let told = state.history.iter().filter(|past| matches!(past.what, FireOutcome::Fired { .. }));
+            let told = state.history.iter().filter(|past| matches!(past.what, Fate::Fired { .. }));
             assert_eq!(told.count(), 5, "after {calls} calls");
         }
         if !died {
@@ -239,8 +239,7 @@ async fn a_change_and_a_fire_at_once_both_hold() {
     server(&memory, &Life::of(usize::MAX)).fire_due().await.unwrap();
     let schedule = stored(&memory, "s").await;
     assert_eq!(schedule.rule.when, When::Cron("19 1 1 1 *".to_owned()));
-    let told =
-        schedule.state.history.iter().filter(|past| matches!(past.what, FireOutcome::Fired { .. })).count();
+    let told = schedule.state.history.iter().filter(|past| matches!(past.what, Fate::Fired { .. })).count();
     let fired = fired(&memory).await;
     assert_eq!((fired.len(), fired.values().all(|count| *count == 1)), (told, true), "{fired:?}");
 }

@@ -18,7 +18,7 @@ use tasklane_core::status::Status;
 use tasklane_core::task::{NewTask, Occasion, Payload, TaskBody, TaskRow, Webhook};
 use tasklane_core::time::Timestamp;
 use tasklane_ports::{DocumentKey, StoreError, TaskFilter, TaskList, TaskPage};
-use tasklane_schedule::{Alert, AlertKind, Schedule};
+use tasklane_schedule::{Alert, News, Schedule};
 use xxhash_rust::xxh3::xxh3_128;
 
 pub use self::secrets::{Endpoint, Secrets};
@@ -100,13 +100,13 @@ fn event_of(webhook: &Webhook, status: Status) -> Option<&'static str> {
     }
 }
 
-fn event_of_news(news: AlertKind) -> &'static str {
+fn event_of_news(news: News) -> &'static str {
     match news {
-        AlertKind::Failing => "schedule.failing",
-        AlertKind::Paused => "schedule.paused",
-        AlertKind::Recovered => "schedule.recovered",
-        AlertKind::Late => "schedule.late",
-        AlertKind::OnTime => "schedule.onTime",
+        News::Failing => "schedule.failing",
+        News::Paused => "schedule.paused",
+        News::Recovered => "schedule.recovered",
+        News::Late => "schedule.late",
+        News::OnTime => "schedule.onTime",
     }
 }
 
