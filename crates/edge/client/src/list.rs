@@ -23,7 +23,7 @@ pub struct TaskQuery {
     pub name: Option<String>,
     /// At this worker.
     pub worker: Option<String>,
-    /// Parts or retries of this task.
+    /// Children or retries of this task.
     pub parent: Option<String>,
     /// Created at this time or later.
     pub created_after: Option<Timestamp>,

@@ -107,7 +107,7 @@ guards! {
     /// Workflow: a node is decided when all that it waits for has ended.
     NodeWaitsForAll,
     /// Workflow: a run is over when all its tasks have ended.
-    WholeWaitsForParts,
+    CompositeWaitsForChildren,
     /// Workflow: what is stopped before it begins cannot begin any more when the run is over.
     StoppedIdsTaken,
     /// Workflow: the same, of a task that becomes many.

@@ -100,7 +100,7 @@ pub(crate) const PATHS: [&str; 8] = [
     "lane_unparked",
     "schedule_fired",
     "run_ended",
-    "part_id_taken",
+    "child_id_taken",
     "end_told_again",
     "burst_spread",
 ];

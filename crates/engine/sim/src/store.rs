@@ -233,7 +233,7 @@ impl World {
                     self.tell(task, || "created".to_owned());
                     self.checker.observe(self.now, Observation::Created { task });
                     self.watch_fire(task);
-                    self.watch_part(task);
+                    self.watch_child(task);
                     Observation::Keyed { task, keyed: self.keyed(task, &head, unique) }
                 }
                 HistoryEvent::InboxDone { task, .. } => Observation::CommandRemoved { task },

@@ -1,11 +1,11 @@
-//! What a task that becomes many does next: its parts begin in their order, so many at a time; when all have ended, the one
-//! that puts their results together.
+//! What a task that becomes many does next: its children begin in their order, so many at a time; when all have ended,
+//! the one that puts their results together.
 
 use tasklane_core::guard::{Guard, Guards};
 
-/// A part of such a task.
+/// A child of such a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Part {
+pub enum MapChild {
     /// One of many.
     Item(usize),
     /// The one that puts their results together.
@@ -74,28 +74,28 @@ impl Fan {
         self.failed
     }
 
-    fn state(&mut self, part: Part) -> Option<&mut State> {
-        match part {
-            Part::Item(index) => self.items.get_mut(index),
-            Part::Reduce => self.reduce.as_mut(),
+    fn state(&mut self, child: MapChild) -> Option<&mut State> {
+        match child {
+            MapChild::Item(index) => self.items.get_mut(index),
+            MapChild::Reduce => self.reduce.as_mut(),
         }
     }
 
-    /// The task of a part exists.
-    pub fn begun(&mut self, part: Part) {
-        let Some(state) = self.state(part) else { return };
+    /// The task of a child exists.
+    pub fn begun(&mut self, child: MapChild) {
+        let Some(state) = self.state(child) else { return };
         if *state == State::Waits {
             *state = State::Open;
             self.open += 1;
         }
     }
 
-    /// The task of a part has ended.
-    pub fn ended(&mut self, part: Part, succeeded: bool) {
-        let Some(state) = self.state(part) else { return };
+    /// The task of a child has ended.
+    pub fn ended(&mut self, child: MapChild, succeeded: bool) {
+        let Some(state) = self.state(child) else { return };
         let before = std::mem::replace(state, if succeeded { State::Succeeded } else { State::Failed });
         self.open -= usize::from(before == State::Open);
-        if matches!(part, Part::Item(_)) && matches!(before, State::Waits | State::Open) {
+        if matches!(child, MapChild::Item(_)) && matches!(before, State::Waits | State::Open) {
             self.succeeded += usize::from(succeeded);
             self.failed += usize::from(!succeeded);
         }
@@ -121,30 +121,30 @@ impl Fan {
     }
 
     /// Items that wait, in their order.
-    fn waiting(&mut self, limit: usize) -> Vec<Part> {
+    fn waiting(&mut self, limit: usize) -> Vec<MapChild> {
         while self.items.get(self.next).is_some_and(|state| *state != State::Waits) {
             self.next += 1;
         }
         let waiting = (self.next..self.items.len()).filter(|&index| self.items[index] == State::Waits);
-        waiting.take(limit).map(Part::Item).collect()
+        waiting.take(limit).map(MapChild::Item).collect()
     }
 
     /// Some of what may begin now. Each is to be called [begun](Self::begun) when it has.
-    pub fn ready(&mut self, limit: usize) -> Vec<Part> {
+    pub fn ready(&mut self, limit: usize) -> Vec<MapChild> {
         if self.halted || self.is_exceeded() {
             return Vec::new();
         }
         let items = self.waiting(limit.min(self.at_once.saturating_sub(self.open)));
         let waits_for = self.all_ended() || !self.guards.on(Guard::NodeWaitsForAll);
         if items.is_empty() && waits_for && self.reduce == Some(State::Waits) {
-            return vec![Part::Reduce];
+            return vec![MapChild::Reduce];
         }
         items
     }
 
     /// Nothing is open, and nothing begins any more.
     pub fn is_over(&self) -> bool {
-        let open = if self.guards.on(Guard::WholeWaitsForParts) { self.open } else { 0 };
+        let open = if self.guards.on(Guard::CompositeWaitsForChildren) { self.open } else { 0 };
         let reduced = matches!(self.reduce, None | Some(State::Succeeded | State::Failed));
         open == 0 && (self.halted || self.is_exceeded() || self.all_ended() && reduced)
     }
@@ -154,16 +154,16 @@ impl Fan {
         self.halted || self.is_exceeded() || self.reduce == Some(State::Failed)
     }
 
-    /// Parts that were stopped before they began, and that whoever drove it before may have begun all the same: so many at
-    /// most were open then, and they begin in their order.
-    pub fn at_risk(&mut self) -> Vec<Part> {
+    /// Children that were stopped before they began, and that whoever drove it before may have begun all the same: so
+    /// many at most were open then, and they begin in their order.
+    pub fn at_risk(&mut self) -> Vec<MapChild> {
         if !(self.halted || self.is_exceeded()) || !self.guards.on(Guard::StoppedPartsTaken) {
             return Vec::new();
         }
-        let mut parts = self.waiting(self.at_once);
+        let mut children = self.waiting(self.at_once);
         if self.all_ended() && self.reduce == Some(State::Waits) {
-            parts.push(Part::Reduce);
+            children.push(MapChild::Reduce);
         }
-        parts
+        children
     }
 }

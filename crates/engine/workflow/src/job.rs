@@ -230,7 +230,7 @@ impl<M, R> Job<M, R> {
 
     /// Nothing is open, nobody has to look at anything, and nothing begins any more.
     pub fn is_over(&self) -> bool {
-        let open = if self.guards.on(Guard::WholeWaitsForParts) { self.open } else { 0 };
+        let open = if self.guards.on(Guard::CompositeWaitsForChildren) { self.open } else { 0 };
         let has_begun = self.members.contains_key(ROOT) || self.failed;
         open == 0 && self.ended.is_empty() && (self.halted || has_begun && self.ready.is_empty())
     }

@@ -9,7 +9,7 @@ mod graph;
 mod job;
 mod run;
 
-pub use fan::{Fan, Part};
+pub use fan::{Fan, MapChild};
 pub use graph::{Graph, GraphError, NodeSpec, TriggerRule};
 pub use job::{AGAIN_MAX, Job, JobLimit, JobLimits, ROOT, analysis_of, analyzed_by, depth, is_analysis};
 pub use run::{Counts, End, NodeState, OnFailure, Run, Skip};

@@ -235,7 +235,7 @@ impl Run {
 
     /// Whether every node has ended.
     pub fn is_over(&self) -> bool {
-        let open = if self.guards.on(Guard::WholeWaitsForParts) { self.counts.open } else { 0 };
+        let open = if self.guards.on(Guard::CompositeWaitsForChildren) { self.counts.open } else { 0 };
         self.counts.waiting + open == 0
     }
 

@@ -63,7 +63,7 @@ pub(crate) fn paths() -> OpenApiRouter<Api> {
         .routes(routes!(tasks::get, tasks::cancel))
         .routes(routes!(tasks::attempts))
         .routes(routes!(logs::logs))
-        .routes(routes!(tasks::parts))
+        .routes(routes!(tasks::children))
         .routes(routes!(tasks::explain))
         .routes(routes!(tasks::retry))
         .routes(routes!(bulk::operation))

@@ -58,9 +58,9 @@ struct News {
     finished: AtomicBool,
     /// Something may have been missed: look now.
     missed: AtomicBool,
-    /// Wakes the one who drives its parts.
+    /// Wakes the one who drives its children.
     driver: Notify,
-    /// Parts that have ended, for the same.
+    /// Children that have ended, for the same.
     ended: Mutex<Option<Vec<TaskId>>>,
 }
 
@@ -121,8 +121,8 @@ impl Hub {
         if !state.followed.is_empty() {
             for event in events {
                 state.wake(event.task, event.status.is_final());
-                if let Some(whole) = event.part_of.filter(|_| event.status.is_final()) {
-                    state.wake_whole(whole, event.task);
+                if let Some(composite) = event.composite.filter(|_| event.status.is_final()) {
+                    state.wake_composite(composite, event.task);
                 }
             }
         }
@@ -275,10 +275,10 @@ impl State {
         }
     }
 
-    fn wake_whole(&self, whole: TaskId, part: TaskId) {
-        let Some(Followed { news, .. }) = self.followed.get(&whole) else { return };
+    fn wake_composite(&self, composite: TaskId, child: TaskId) {
+        let Some(Followed { news, .. }) = self.followed.get(&composite) else { return };
         if let Some(ended) = news.ended().as_mut() {
-            ended.push(part);
+            ended.push(child);
             news.driver.notify_one();
         }
     }
@@ -305,17 +305,17 @@ impl Follow {
         let _ = tokio::time::timeout(LOOK_AGAIN, self.news.changed.notified()).await;
     }
 
-    /// From now on, what parts of the task end is kept for [`take_ended`](Self::take_ended).
-    pub(crate) fn follow_parts(&self) {
+    /// From now on, what children of the task end is kept for [`take_ended`](Self::take_ended).
+    pub(crate) fn follow_children(&self) {
         self.news.ended().get_or_insert_default();
     }
 
-    /// Parts that have ended since the last call.
+    /// Children that have ended since the last call.
     pub(crate) fn take_ended(&self) -> Vec<TaskId> {
         self.news.ended().as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Returns when there may be something new since the last call, for the one who drives the parts.
+    /// Returns when there may be something new since the last call, for the one who drives the children.
     pub(crate) async fn told(&self) {
         self.news.driver.notified().await;
     }

@@ -25,7 +25,7 @@ pub(crate) use schedule::{
     Backfill, BackfillRequest, FireHistory, NextTimes, Schedule, SchedulePage, Triggered, last_task,
 };
 pub(crate) use stats::{CountsByStatus, Ready, Stats};
-pub(crate) use task::{Attempt, AttemptPage, Created, PartPage, RetryJson, Task, TaskPageJson};
+pub(crate) use task::{Attempt, AttemptPage, ChildPage, Created, RetryJson, Task, TaskPageJson};
 pub(crate) use webhook::{
     Delivery, DeliveryPage, EndpointPage, EndpointRequest, TestRequest, TestStarted, WebhookEndpoint,
     WebhookOut, WebhookSecret,

@@ -5,16 +5,14 @@
 
 mod archive;
 mod bulk;
+mod composite;
 mod ends;
 mod intake;
-mod job;
 mod known_time;
 mod locks;
-mod map;
 mod own;
 mod queues;
 mod registered;
-mod reports;
 mod retention;
 mod retry;
 mod schedules;
@@ -22,9 +20,7 @@ mod sent;
 mod submit;
 mod tasks;
 mod webhooks;
-mod wholes;
 mod workers;
-mod workflow_run;
 mod workflows;
 
 use std::collections::BTreeMap;
@@ -43,22 +39,22 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::archive::ArchiveStats;
 pub use self::bulk::{BULK_TYPE, BulkAction, BulkExecutor, BulkStatus};
-pub use self::job::{JOB_TYPE, JobCounts, JobView, TornDown};
+pub use self::composite::job::{JOB_TYPE, JobCounts, JobView, TornDown};
+pub use self::composite::map::MAP_TYPE;
 pub use self::known_time::compare_with_store;
 pub use self::locks::{Lock, Taken};
-pub use self::map::MAP_TYPE;
 pub use self::own::OwnWorker;
 pub use self::queues::{PolicyError, QueueInfo};
 
+pub use self::composite::workflow_run::WORKFLOW_TYPE;
 pub use self::registered::{Named, NamedError};
 pub use self::retention::RetentionOptions;
 pub use self::retry::{Definition, Retried, Retry};
 pub use self::schedules::{BACKFILL_MAX, BackfillPlan, FireEnd, NamedSchedule, ScheduleError};
 pub use self::submit::{SubmitError, Submitted};
-pub use self::tasks::{Cancel, PartPlace};
+pub use self::tasks::{Cancel, ChildCursor};
 pub use self::webhooks::{DeliveryView, Endpoint, Secrets, WEBHOOK_TYPE};
 pub use self::workers::{WorkerChange, WorkerError, WorkerInfo};
-pub use self::workflow_run::WORKFLOW_TYPE;
 pub use self::workflows::{NodeView, RunView, WorkflowError};
 pub use crate::hub::{EventId, EventStream, Follow, StreamItem};
 pub use crate::process::ProcessUsage;

@@ -16,9 +16,10 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::clock;
 use crate::request::{FieldError, Registered, RunAs, TaskRequest, Workflow, canonical, changed_nodes, code};
 
-use super::workflow_run::{RunSpec, WORKFLOW_TYPE};
+use super::composite::job;
+use super::composite::workflow_run::{RunSpec, WORKFLOW_TYPE};
 use super::workflows::workflow_of;
-use super::{JOB_TYPE, Named, Node, SubmitError, Submitted, WEBHOOK_TYPE, job};
+use super::{JOB_TYPE, Named, Node, SubmitError, Submitted, WEBHOOK_TYPE};
 
 /// What became of a request to run a finished task again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,10 +99,10 @@ impl Node {
         let Some(body) = &view.row.body else { return Ok(Retry::Removed) };
         // What is delivered again is still about the same task.
         let parent = if view.row.head.task_type.as_str() == WEBHOOK_TYPE { body.parent } else { Some(id) };
-        let archived = self.is_archived(body.whole, &view.row.head.task_type);
-        let mut body = TaskBody { request_id, parent, part: None, archived, ..(**body).clone() };
+        let archived = self.is_archived(body.composite, &view.row.head.task_type);
+        let mut body = TaskBody { request_id, parent, child_name: None, archived, ..(**body).clone() };
         let mut head = TaskHead::clone(&view.row.head);
-        if body.whole {
+        if body.composite {
             take_over(&mut body.payload, id);
         }
         let (lane, now) = (id.lane(), clock::wall());
@@ -113,7 +114,7 @@ impl Node {
         let newer_definition = match head.task_type.as_str() {
             WORKFLOW_TYPE => self.redefine_run(namespace, &mut body.payload, definition).await?,
             JOB_TYPE => self.redefine_job(namespace, &mut body.payload, new, definition).await?,
-            _ if body.whole => false,
+            _ if body.composite => false,
             _ => self.redefine_task(namespace, &mut head, &mut body, definition).await?,
         };
         let policy = self.known(&head.queue).await?.policy;
@@ -299,7 +300,7 @@ impl Node {
     }
 }
 
-/// Lets a whole that runs again take over what succeeded before.
+/// Lets a composite that runs again take over what succeeded before.
 fn take_over(payload: &mut Payload, earlier: TaskId) {
     let Ok(mut fields) = serde_json::from_str::<BTreeMap<String, Box<RawValue>>>(payload.as_str()) else {
         return;

@@ -75,7 +75,7 @@ impl Node {
     ) -> Result<(), SubmitError> {
         self.check_type(namespace, &task.task_type).await?;
         let Some(fan) = &task.fan else { return Ok(check_payload(task, is_rendered)?) };
-        // A part without a payload is given its item, and the last one the results of the others.
+        // A child without a payload is given its item, and the last one the results of the others.
         let has_payload = |task: &TaskRequest| task.payload != Payload::default();
         if has_payload(task) {
             check_payload(task, true)?;

@@ -19,7 +19,7 @@ use crate::clock;
 use crate::request::{FieldError, Placement, TaskRequest, check_internal, check_request_id};
 
 use super::Node;
-use super::wholes::unique_in;
+use super::composite::driver::unique_in;
 
 /// A task that was taken in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,7 +140,7 @@ impl Node {
 
     /// Turns a request into a task of its queue's lane: it may become many, or a job.
     pub(super) async fn place(&self, namespace: &Name, request: TaskRequest) -> Result<NewTask, SubmitError> {
-        // Of a task that becomes many, the whole holds its unique key, and no part of it.
+        // Of a task that becomes many, the composite holds its unique key, and no child of it.
         let held = match &request.fan {
             Some(_) if request.unique.is_some() => {
                 let one = TaskRequest { fan: None, ..request.clone() };
@@ -148,7 +148,7 @@ impl Node {
             }
             _ => None,
         };
-        let request = self.map_whole(namespace, request).await?;
+        let request = self.map_composite(namespace, request).await?;
         let mut task = self.job_of(namespace, request).await?;
         if held.is_some() {
             task.unique = held;
@@ -164,7 +164,8 @@ impl Node {
     ) -> Result<NewTask, SubmitError> {
         self.run_as(namespace, &mut request).await?;
         // What the server asks of itself may be larger.
-        let limits = if request.whole || request.roomy { self.own_limits() } else { self.0.options.limits };
+        let limits =
+            if request.composite || request.roomy { self.own_limits() } else { self.0.options.limits };
         let queue = QueueKey::new(namespace.clone(), request.queue.clone());
         let known = self.known(&queue).await?;
         let placement = Placement {
@@ -174,7 +175,7 @@ impl Node {
             now: clock::wall(),
             random: rand::random(),
             limits: &limits,
-            archived: self.is_archived(request.whole, &request.task_type),
+            archived: self.is_archived(request.composite, &request.task_type),
         };
         Ok(request.into_task(placement)?)
     }

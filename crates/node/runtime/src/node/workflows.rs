@@ -8,9 +8,9 @@ use tasklane_workflow::{Counts, End, NodeState, Skip};
 
 use crate::request::{FieldError, RunRequest, Workflow, canonical};
 
+use super::composite::driver::composite_request;
+use super::composite::workflow_run::{RunNow, RunSpec, WORKFLOW_TYPE, state_name};
 use super::registered::{Named, NamedError};
-use super::wholes::whole_request;
-use super::workflow_run::{RunNow, RunSpec, WORKFLOW_TYPE, state_name};
 use super::{Node, SubmitError, Submitted};
 
 /// Why nothing was done to a workflow, or a run.
@@ -173,7 +173,7 @@ impl Node {
         };
         let payload = serde_json::to_string(&spec).expect("a spec can be written");
         let name = request.workflow.as_ref().map_or(workflow.name, ToString::to_string);
-        let mut task = whole_request(WORKFLOW_TYPE, &name, payload);
+        let mut task = composite_request(WORKFLOW_TYPE, &name, payload);
         task.identity = Some(canonical(&request.json));
         task.request_id = request.request_id;
         task.metadata = request.metadata;
@@ -263,7 +263,7 @@ impl Node {
             .map(|(at, task)| (at, task.id))
             .collect();
         let mut bytes = 0;
-        for some in ended.chunks(super::wholes::LOOK) {
+        for some in ended.chunks(super::composite::driver::LOOK) {
             if bytes > RESULTS_BYTES_MAX {
                 for (at, _) in some {
                     nodes[*at].result_left_out = true;
@@ -298,7 +298,7 @@ fn node_views(now: &RunNow, id: TaskId, rows: Vec<Option<TaskRow>>) -> Vec<NodeV
     let graph = &now.workflow.graph;
     let views = rows.into_iter().enumerate().map(|(node, task)| {
         let state = now.run.state(node);
-        let is_own = |task: &TaskRow| task.state.part.as_ref().is_some_and(|part| part.of == id);
+        let is_own = |task: &TaskRow| task.state.child_of.as_ref().is_some_and(|child| child.composite == id);
         NodeView {
             name: graph.name(node).to_owned(),
             depends_on: graph.waits_for(node).iter().map(|&on| graph.name(on).to_owned()).collect(),

@@ -140,7 +140,7 @@ impl Analysis {
         let subtasks = json.subtasks.iter().enumerate().map(|(at, raw)| {
             let below = |error: FieldError| error.below(&format!("subtasks[{at}]"));
             let mut request = TaskRequest::from_json(raw.get().as_bytes()).map_err(below)?;
-            request.check_part().map_err(below)?;
+            request.check_child().map_err(below)?;
             request.in_job = true;
             Ok(request)
         });

@@ -20,7 +20,7 @@ use tasklane_workflow::TriggerRule;
 use super::duration::{Positive, Span};
 use super::error::{FieldError, code};
 use super::exact::{self, check_readable};
-use super::fan::{FanOut, MapJson, PARTS_MAX};
+use super::fan::{CHILDREN_MAX, FanOut, MapJson};
 use super::flow::{ConcurrencyJson, RateJson, UniqueJson, objects};
 use super::task::{RetryRequest, TaskRequest};
 use super::webhook::{OF_TASKS, WebhookJson, webhooks};
@@ -178,7 +178,7 @@ struct TaskJson {
     unique: Option<Object<UniqueJson>>,
     webhooks: Option<Vec<Object<WebhookJson>>>,
     map: Option<Object<MapJson>>,
-    shards: Option<Ranged<1, { PARTS_MAX }>>,
+    shards: Option<Ranged<1, { CHILDREN_MAX }>>,
     broadcast: Option<bool>,
     // Only a node of a workflow has these.
     name: Option<String>,

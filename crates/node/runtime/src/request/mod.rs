@@ -32,10 +32,10 @@ pub use error::{FieldError, code};
 pub use exact::check_readable;
 pub(crate) use exact::{parse as parse_exact, write as write_exact};
 pub(crate) use expressions::{
-    check_run_unrendered, check_unrendered, render_payload, render_texts, render_whole_texts,
+    check_run_unrendered, check_unrendered, render_composite_texts, render_payload, render_texts,
 };
 pub(crate) use fan::check_count;
-pub use fan::{FanOut, MapRequest, Over, PARTS_MAX, Tolerance};
+pub use fan::{CHILDREN_MAX, FanOut, MapRequest, Over, Tolerance};
 pub use flow::{ConcurrencyJson, LIMIT_MAX, LIMITS_MAX, RateJson, UniqueJson, objects};
 pub use json::{Moment, Object, RETRIES_MAX, Ranged, canonical, parse_time, read_json};
 pub use limits::{INTERNAL_PREFIX, RequestLimits, check_internal, check_key, check_labels, check_request_id};

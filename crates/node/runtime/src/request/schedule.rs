@@ -406,6 +406,6 @@ fn scheduled_run(json: &str) -> Result<Target, FieldError> {
 fn scheduled_task(json: &str) -> Result<Target, FieldError> {
     let below = |error: FieldError| error.below("task");
     let task = TaskRequest::from_json(json.as_bytes()).map_err(below)?;
-    task.check_part().map_err(below)?;
+    task.check_child().map_err(below)?;
     Ok(Target::Task(Box::new(task)))
 }

@@ -76,12 +76,12 @@ pub struct TaskRequest {
     pub identity: Option<String>,
     /// Request ids are told apart by this as well as by the queue. Not a client's to say.
     pub scope: Option<Name>,
-    /// The task that this one is a part or a retry of. Not a client's to say.
+    /// The task that this one is a child or a retry of. Not a client's to say.
     pub parent: Option<TaskId>,
-    /// Which part of it. Not a client's to say.
-    pub part: Option<String>,
-    /// It may have parts. Not a client's to say.
-    pub whole: bool,
+    /// The name of the child. Not a client's to say.
+    pub child_name: Option<String>,
+    /// It may have children. Not a client's to say.
+    pub composite: bool,
 }
 
 /// A retry policy of which any part may be left to the queue.
@@ -165,8 +165,8 @@ impl TaskRequest {
             identity: None,
             scope: None,
             parent: None,
-            part: None,
-            whole: false,
+            child_name: None,
+            composite: false,
         }
     }
 
@@ -176,7 +176,7 @@ impl TaskRequest {
     }
 
     /// Checks a request that becomes a task when something else says so: each time another one, of nobody's own names.
-    pub(crate) fn check_part(&self) -> Result<(), FieldError> {
+    pub(crate) fn check_child(&self) -> Result<(), FieldError> {
         // What servers keep for themselves is not to be had this way either.
         check_internal("taskType", &self.task_type)?;
         check_internal("queue", &self.queue)?;
@@ -274,8 +274,8 @@ impl TaskRequest {
         };
         let mut webhooks = self.webhooks;
         merge(&mut webhooks, &self.also_told);
-        // A part is its whole's business.
-        if self.part.is_none() {
+        // A child is its composite's business.
+        if self.child_name.is_none() {
             merge(&mut webhooks, &place.policy.webhooks);
         }
         let taken = unique.as_ref().map(|unique| Unique::taken(unique, place.now));
@@ -288,8 +288,8 @@ impl TaskRequest {
             hash_key: self.hash_key,
             unique: unique.map(Box::new),
             parent: self.parent,
-            part: self.part,
-            whole: self.whole,
+            child_name: self.child_name,
+            composite: self.composite,
             webhooks,
             watched: false,
             archived: place.archived,

@@ -166,7 +166,7 @@ impl Workflow {
             let below = |error: FieldError| error.below(&format!("nodes[{at}]"));
             let (node, task) = read_node(raw.get().as_bytes()).map_err(below)?;
             check_name(&node.name).map_err(below)?;
-            task.check_part().map_err(below)?;
+            task.check_child().map_err(below)?;
             let rule = node.rule.unwrap_or_default();
             if rule != TriggerRule::AllSucceeded && node.depends_on.is_empty() {
                 let rule = "must not be given without dependsOn: there is nothing to wait for";

@@ -201,7 +201,7 @@ fn told(view: &TaskView) -> Value {
         "metadata": body.metadata,
         "requestId": body.request_id,
         "parent": body.parent,
-        "part": body.part,
+        "childName": body.child_name,
         "schedule": body.schedule,
         "nominalTime": time(body.nominal_time),
         "attempt": state.attempt.0,
