@@ -109,11 +109,11 @@ guards! {
     /// Workflow: a run is over when all its tasks have ended.
     CompositeWaitsForChildren,
     /// Workflow: what is stopped before it begins cannot begin any more when the run is over.
-    StoppedIdsTaken,
+    StoppedNodesTombstoned,
     /// Workflow: the same, of a task that becomes many.
-    StoppedPartsTaken,
+    StoppedItemsTombstoned,
     /// Workflow: the same, of a job.
-    StoppedSubtasksTaken,
+    StoppedSubtasksTombstoned,
     /// Workflow: what succeeded in an earlier run is not taken over below what begins anew.
     TakenOverUnchanged,
     /// Coordinator: a revoked session ends one TTL after its last renewal, not at once.

@@ -30,7 +30,7 @@ pub(crate) struct Decision {
     /// It is over, and whether it failed.
     pub(crate) over: Option<bool>,
     /// Children that were stopped before they began, and may have begun all the same.
-    pub(crate) at_risk: Vec<String>,
+    pub(crate) maybe_submitted: Vec<String>,
 }
 
 /// A task that drives others.
@@ -287,8 +287,8 @@ fn decide_graph(
     let name = |node: usize| graph.name(node).to_owned();
     let begin = run.take_ready(AT_A_TIME).into_iter().map(name).collect();
     let over = run.is_over().then(|| run.has_failed());
-    let at_risk = run.stopped_at_the_start().into_iter().map(name).collect();
-    Decision { begin, stops: cancelled, over, at_risk }
+    let maybe_submitted = run.stopped_at_the_start().into_iter().map(name).collect();
+    Decision { begin, stops: cancelled, over, maybe_submitted }
 }
 
 fn decide_fan(mut fan: Fan, children: &[StoredChild], cancelled: bool) -> Decision {
@@ -305,7 +305,7 @@ fn decide_fan(mut fan: Fan, children: &[StoredChild], cancelled: bool) -> Decisi
     let stops = cancelled || fan.is_exceeded();
     let begin = fan.ready(AT_A_TIME).into_iter().map(name_of).collect();
     let over = fan.is_over().then(|| fan.has_failed());
-    Decision { begin, stops, over, at_risk: fan.at_risk().into_iter().map(name_of).collect() }
+    Decision { begin, stops, over, maybe_submitted: fan.maybe_submitted().into_iter().map(name_of).collect() }
 }
 
 fn decide_job(seed: u64, mut job: Job<Status, ()>, children: &[StoredChild], cancelled: bool) -> Decision {
@@ -343,12 +343,22 @@ fn decide_job(seed: u64, mut job: Job<Status, ()>, children: &[StoredChild], can
     }
     // It exists, whoever submits it: so a cancel finds it.
     if job.member(ROOT).is_none() {
-        return Decision { begin: vec![ROOT.to_owned()], stops: false, over: None, at_risk: Vec::new() };
+        return Decision {
+            begin: vec![ROOT.to_owned()],
+            stops: false,
+            over: None,
+            maybe_submitted: Vec::new(),
+        };
     }
     let name = |(name, ()): (String, ())| name;
     let begin = job.take_ready(AT_A_TIME).into_iter().map(name).collect();
     let over = job.is_over().then(|| job.has_failed());
-    Decision { begin, stops: cancelled, over, at_risk: job.take_at_risk().into_iter().map(name).collect() }
+    Decision {
+        begin,
+        stops: cancelled,
+        over,
+        maybe_submitted: job.take_maybe_submitted().into_iter().map(name).collect(),
+    }
 }
 
 impl Kind {

@@ -72,8 +72,8 @@ const RUNS: usize = 4;
 const NODES: u64 = 8;
 /// What takes longer is given up.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// What a name begins with that only takes an id.
-const TAKEN: &str = "~";
+/// The name of a tombstone begins with this.
+const TOMBSTONE_PREFIX: &str = "~";
 
 impl Planned {
     /// Why a child should not exist yet.
@@ -158,7 +158,7 @@ impl World {
     /// What is to be done about a run of which this is known.
     fn decided(&mut self, number: usize, children: &[StoredChild], cancelled: bool) -> Option<DriverRequest> {
         let own: Vec<StoredChild> =
-            children.iter().filter(|child| !child.name.starts_with(TAKEN)).cloned().collect();
+            children.iter().filter(|child| !child.name.starts_with(TOMBSTONE_PREFIX)).cloned().collect();
         let decision = self.runs.0[number].kind.decide(&own, cancelled, self.scenario.guards);
         if cancelled && decision.begin.iter().any(|name| name != ROOT) {
             let wrong = format!("{:?} of run {number} were to begin, and it is cancelled", decision.begin);
@@ -174,27 +174,30 @@ impl World {
             cancels.extend(own.iter().filter(|child| !child.status.is_final()).map(|child| child.id));
         }
         // What takes ids is cancelled again, should that have been lost.
-        let taking =
-            children.iter().filter(|child| child.name.starts_with(TAKEN) && !child.status.is_final());
-        cancels.extend(taking.clone().map(|child| child.id));
+        let tombstones = children
+            .iter()
+            .filter(|child| child.name.starts_with(TOMBSTONE_PREFIX) && !child.status.is_final());
+        cancels.extend(tombstones.clone().map(|child| child.id));
         let mut tasks: Vec<NewTask> =
             decision.begin.iter().map(|name| self.child(number, name, false)).collect();
-        if let Some(failed) = decision.over.filter(|_| tasks.is_empty() && taking.count() == 0) {
-            let is_taken =
-                |name: &String| children.iter().any(|child| child.name[..] == format!("{TAKEN}{name}"));
-            let at_risk: Vec<&String> = decision.at_risk.iter().filter(|name| !is_taken(name)).collect();
-            if at_risk.is_empty() {
+        if let Some(failed) = decision.over.filter(|_| tasks.is_empty() && tombstones.count() == 0) {
+            let has_tombstone = |name: &String| {
+                children.iter().any(|child| child.name[..] == format!("{TOMBSTONE_PREFIX}{name}"))
+            };
+            let maybe_submitted: Vec<&String> =
+                decision.maybe_submitted.iter().filter(|name| !has_tombstone(name)).collect();
+            if maybe_submitted.is_empty() {
                 return Some(DriverRequest::Finish { run: number, failed });
             }
-            self.report.path("child_id_taken");
-            tasks = at_risk.into_iter().map(|name| self.child(number, name, true)).collect();
+            self.report.path("child_tombstoned");
+            tasks = maybe_submitted.into_iter().map(|name| self.child(number, name, true)).collect();
             cancels.extend(tasks.iter().map(|task| task.id));
         }
         (!tasks.is_empty() || !cancels.is_empty()).then_some(DriverRequest::Act { tasks, cancels })
     }
 
     /// The task of a node, or one that takes its id.
-    fn child(&mut self, run: usize, node: &str, taking: bool) -> NewTask {
+    fn child(&mut self, run: usize, node: &str, is_tombstone: bool) -> NewTask {
         let composite = self.runs.0[run].id;
         let queue = queue_key(1);
         let lane = queue.default_lane(self.scenario.lanes);
@@ -206,14 +209,18 @@ impl World {
             payload: Payload::Text("x".to_owned()),
             request_id: Some(request_id),
             parent: Some(composite),
-            child_name: Some(if taking { format!("{TAKEN}{node}") } else { node.to_owned() }),
+            child_name: Some(if is_tombstone {
+                format!("{TOMBSTONE_PREFIX}{node}")
+            } else {
+                node.to_owned()
+            }),
             ..TaskBody::default()
         };
         NewTask {
             id,
             spec: TaskSpec { head: Arc::new(head), body: Arc::new(body) },
             created_at: self.now,
-            due: if taking { self.now + Duration::from_hours(1_000_000) } else { self.now },
+            due: if is_tombstone { self.now + Duration::from_hours(1_000_000) } else { self.now },
             fingerprint: Fingerprint { version: 1, hash: 0 },
             queue_len_max: None,
             unique: None,
@@ -282,7 +289,7 @@ impl World {
         }
         let children: BTreeMap<String, Status> =
             self.children_of(run).into_iter().map(|child| (child.name, child.status)).collect();
-        if child.name.starts_with(TAKEN) {
+        if child.name.starts_with(TOMBSTONE_PREFIX) {
             return;
         }
         if let Some(wrong) = self.runs.0[run].too_early(&child.name, &children) {

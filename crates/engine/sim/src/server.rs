@@ -100,7 +100,7 @@ pub(crate) const PATHS: [&str; 8] = [
     "lane_unparked",
     "schedule_fired",
     "run_ended",
-    "child_id_taken",
+    "child_tombstoned",
     "end_told_again",
     "burst_spread",
 ];

@@ -156,8 +156,8 @@ impl Fan {
 
     /// Children that were stopped before they began, and that whoever drove it before may have begun all the same: so
     /// many at most were open then, and they begin in their order.
-    pub fn at_risk(&mut self) -> Vec<MapChild> {
-        if !(self.halted || self.is_exceeded()) || !self.guards.on(Guard::StoppedPartsTaken) {
+    pub fn maybe_submitted(&mut self) -> Vec<MapChild> {
+        if !(self.halted || self.is_exceeded()) || !self.guards.on(Guard::StoppedItemsTombstoned) {
             return Vec::new();
         }
         let mut children = self.waiting(self.at_once);

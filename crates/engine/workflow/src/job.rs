@@ -236,8 +236,8 @@ impl<M, R> Job<M, R> {
     }
 
     /// What was stopped before it began, and that whoever drove it before may have begun all the same.
-    pub fn take_at_risk(&mut self) -> Vec<(String, R)> {
-        if !self.guards.on(Guard::StoppedSubtasksTaken) {
+    pub fn take_maybe_submitted(&mut self) -> Vec<(String, R)> {
+        if !self.guards.on(Guard::StoppedSubtasksTombstoned) {
             self.ready.clear();
         }
         self.ready.drain(..).collect()
@@ -296,6 +296,6 @@ mod tests {
         assert!(!job.is_over(), "its analysis is ready");
         job.halt();
         assert!(job.is_over());
-        assert_eq!(job.take_at_risk().len(), 1);
+        assert_eq!(job.take_maybe_submitted().len(), 1);
     }
 }

@@ -259,7 +259,7 @@ impl Run {
                 && self.graph.waits_for(*node).iter().all(is_ended)
                 && self.fits(*node).is_ok()
         };
-        let is_on = self.guards.on(Guard::StoppedIdsTaken);
+        let is_on = self.guards.on(Guard::StoppedNodesTombstoned);
         (0..self.states.len()).filter(|_| is_on).filter(could_begin).collect()
     }
 

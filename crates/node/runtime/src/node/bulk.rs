@@ -40,7 +40,7 @@ use tokio::time::Instant;
 use crate::clock;
 use crate::request::{RetryRequest, TaskRequest};
 
-use super::composite::driver::TAKEN;
+use super::composite::driver::TOMBSTONE_PREFIX;
 use super::{Definition, JOB_TYPE, Node, Retry, SubmitError, WEBHOOK_TYPE};
 
 /// Task type and queue of such operations.
@@ -285,9 +285,10 @@ fn progress_of(progress: Option<&Progress>) -> Option<Tally> {
 }
 
 fn wanted(action: BulkAction, task_type: Option<&Name>, row: &TaskRow) -> bool {
-    // Operations do not act on operations, least of all on themselves. What only takes an id never was to run.
-    let takes_id = row.state.child_of.as_ref().is_some_and(|child| child.name.starts_with(TAKEN));
-    let alone = action == BulkAction::Cancel || !takes_id;
+    // Operations do not act on operations, least of all on themselves. A tombstone never was to run.
+    let is_tombstone =
+        row.state.child_of.as_ref().is_some_and(|child| child.name.starts_with(TOMBSTONE_PREFIX));
+    let alone = action == BulkAction::Cancel || !is_tombstone;
     // What is delivered is meant only where that is said.
     let meant = row.head.task_type.as_str() != WEBHOOK_TYPE || task_type == Some(&row.head.task_type);
     action.applies(row.state.status) && row.head.task_type.as_str() != BULK_TYPE && alone && meant

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use crate::hub::Follow;
 
-use super::composite::driver::TAKEN;
+use super::composite::driver::TOMBSTONE_PREFIX;
 use super::{BULK_TYPE, Node};
 
 /// What became of a request to cancel.
@@ -132,7 +132,7 @@ impl Node {
             row.state
                 .child_of
                 .as_ref()
-                .is_some_and(|child| !child.name.starts_with(TAKEN) && counts(row, &child.name))
+                .is_some_and(|child| !child.name.starts_with(TOMBSTONE_PREFIX) && counts(row, &child.name))
         };
         let children = page.tasks.iter().filter(is_child).map(|row| row.id);
         let views = self.views(&children.collect::<Vec<_>>()).await?;

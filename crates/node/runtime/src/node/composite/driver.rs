@@ -275,8 +275,8 @@ pub(in crate::node) enum Begun {
 /// A child to be: its name, and its request, or why it cannot be.
 pub(in crate::node) type NewChild = (String, Result<TaskRequest, TaskError>);
 
-/// What the names of tasks begin with that only take the id of a child, so that it cannot begin any more.
-pub(in crate::node) const TAKEN: char = '~';
+/// The first character of the names of tombstones: tasks that hold the id of a child, so that it cannot begin any more.
+pub(in crate::node) const TOMBSTONE_PREFIX: char = '~';
 
 /// How a composite is driven: what differs between their kinds.
 #[async_trait]
@@ -293,18 +293,18 @@ pub(in crate::node) trait Drive: Send + Sync {
     /// A child is not there any more: somebody removed it.
     fn gone(&mut self, child: TaskId);
 
-    /// Children that have not ended, and those that only take an id.
+    /// Children that have not ended, and tombstones.
     fn open(&self) -> Vec<TaskId>;
 
-    /// Those that only take an id and have not ended.
-    fn taking(&self) -> Vec<TaskId>;
+    /// Tombstones that have not ended.
+    fn tombstones(&self) -> Vec<TaskId>;
 
     /// Nothing begins any more.
     fn halt(&mut self);
 
     /// Children that were stopped before they began, and that an earlier attempt may have submitted all the same: the
     /// tasks that they would be.
-    async fn at_risk(&mut self, driver: &Driver) -> Result<Vec<(String, NewTask)>, Trouble>;
+    async fn maybe_submitted(&mut self, driver: &Driver) -> Result<Vec<(String, NewTask)>, Trouble>;
 
     /// How it ended, if it has: when nothing is open and nothing begins any more.
     async fn end(&mut self, driver: &Driver) -> Result<Option<CompositeOutcome>, Trouble>;
@@ -409,7 +409,7 @@ impl Driver {
         follow.follow_children();
         drive.resume(self).await?;
         // Whoever has submitted them may not have come to cancel them.
-        self.node.cancel_all(&drive.taking()).await?;
+        self.node.cancel_all(&drive.tombstones()).await?;
         let (mut cancelled, mut late) = (false, false);
         let (mut look_again, mut reports) = (LOOK_AGAIN.0, Reports::new(Instant::now()));
         let (mut maybe_cancelled, mut looked_at) = (true, Instant::now());
@@ -429,7 +429,7 @@ impl Driver {
             let again = drive.begin(self).await?;
             if let Some(end) = drive.end(self).await? {
                 // Looks once more, should something have become visible at the last moment.
-                if self.late.swap(false, Ordering::Relaxed) && self.take_ids(drive).await? {
+                if self.late.swap(false, Ordering::Relaxed) && self.tombstone_children(drive).await? {
                     drive.resume(self).await?;
                     if cancelled || late {
                         drive.halt();
@@ -464,7 +464,7 @@ impl Driver {
             let ended = self.news(&follow, heard, drive).await?;
             look_again = if ended.is_empty() { (look_again * 2).min(LOOK_AGAIN.1) } else { LOOK_AGAIN.0 };
             if !heard {
-                let again = if cancelled || late { drive.open() } else { drive.taking() };
+                let again = if cancelled || late { drive.open() } else { drive.tombstones() };
                 self.node.cancel_all(&again).await?;
             }
             let was_cancelled = |view: &TaskView| view.row.state.status == Status::Cancelled;
@@ -519,17 +519,17 @@ impl Driver {
         }
     }
 
-    /// Takes the ids of children that were stopped before they began: what an earlier attempt has submitted, and what
-    /// is still on its way, finds them taken, and nothing begins behind the back of a composite that has ended. What
-    /// takes them never runs: it is put off, and cancelled. Answers whether there were any.
-    async fn take_ids(&self, drive: &mut dyn Drive) -> Result<bool, Trouble> {
-        let at_risk = drive.at_risk(self).await?;
+    /// Writes tombstones in the place of children that were stopped before they began: what an earlier attempt has
+    /// submitted, and what is still on its way, finds them, and nothing begins behind the back of a composite that has
+    /// ended. A tombstone never runs: it is put off, and cancelled. Answers whether there were any.
+    async fn tombstone_children(&self, drive: &mut dyn Drive) -> Result<bool, Trouble> {
+        let maybe_submitted = drive.maybe_submitted(self).await?;
         let mut placed = Vec::new();
-        for (at, (name, mut task)) in at_risk.into_iter().enumerate() {
+        for (at, (name, mut task)) in maybe_submitted.into_iter().enumerate() {
             task.due = task.created_at + UNLIMITED;
             (task.unique, task.queue_len_max) = (None, None);
             let body = Arc::make_mut(&mut task.spec.body);
-            (body.child_name, body.composite) = (Some(format!("{TAKEN}{name}")), false);
+            (body.child_name, body.composite) = (Some(format!("{TOMBSTONE_PREFIX}{name}")), false);
             // Nobody is told of the end of what never began, nor is it history.
             body.webhooks.clear();
             body.archived = false;

@@ -32,8 +32,8 @@ use crate::request::{
 };
 
 use super::driver::{
-    AGAIN_AFTER, Begun, CompositeOutcome, Drive, Driver, HELD, LOOK, PAGE, REFUSED_TYPE, TAKEN, Trouble,
-    child_failed, child_request_id, composite_of, unique_in,
+    AGAIN_AFTER, Begun, CompositeOutcome, Drive, Driver, HELD, LOOK, PAGE, REFUSED_TYPE, TOMBSTONE_PREFIX,
+    Trouble, child_failed, child_request_id, composite_of, unique_in,
 };
 use crate::node::registered::{Named, NamedError};
 use crate::node::{Node, SubmitError};
@@ -169,7 +169,7 @@ impl Node {
         while let Some(composite) = composites.pop() {
             self.each_child(composite, |name, child| match child.state.composite {
                 true => composites.push(child.id),
-                false if is_analysis(name) || name.starts_with(TAKEN) => {}
+                false if is_analysis(name) || name.starts_with(TOMBSTONE_PREFIX) => {}
                 false => counts.add(child.state.status),
             })
             .await?;
@@ -347,8 +347,8 @@ struct JobNow {
     job: Job<Member, Next>,
     /// By id, those that have not ended.
     open: HashMap<TaskId, String>,
-    /// Those that only take an id, and have not ended.
-    taking: HashSet<TaskId>,
+    /// Tombstones that have not ended.
+    tombstones: HashSet<TaskId>,
     failure: Option<TaskError>,
     /// Children that are none, because another task holds their unique key.
     held: HashSet<String>,
@@ -367,7 +367,7 @@ impl JobNow {
             analyzers,
             job: Job::new(Guards::ALL_ON),
             open: HashMap::new(),
-            taking: HashSet::new(),
+            tombstones: HashSet::new(),
             failure: None,
             held: HashSet::new(),
         })
@@ -377,12 +377,12 @@ impl JobNow {
         let halted = self.job.is_halted();
         self.job = Job::new(Guards::ALL_ON);
         self.open.clear();
-        self.taking.clear();
+        self.tombstones.clear();
         let mut found: BTreeMap<String, Member> = BTreeMap::new();
         node.each_child(id, |name, row| {
             let status = row.state.status;
-            if name.starts_with(TAKEN) {
-                self.taking.extend(Some(row.id).filter(|_| !status.is_final()));
+            if name.starts_with(TOMBSTONE_PREFIX) {
+                self.tombstones.extend(Some(row.id).filter(|_| !status.is_final()));
                 return;
             }
             let task_type = row.head.task_type.clone();
@@ -688,7 +688,7 @@ impl Drive for JobNow {
 
     fn ended(&mut self, children: Vec<TaskView>) {
         for view in children {
-            self.taking.remove(&view.row.id);
+            self.tombstones.remove(&view.row.id);
             let Some(name) = self.open.remove(&view.row.id) else { continue };
             if let Some(member) = self.job.member_mut(&name) {
                 member.status = view.row.state.status;
@@ -699,7 +699,7 @@ impl Drive for JobNow {
     }
 
     fn gone(&mut self, child: TaskId) {
-        self.taking.remove(&child);
+        self.tombstones.remove(&child);
         if let Some(name) = self.open.remove(&child) {
             self.job.gone(&name);
             self.note_failure(TaskError::new("child_failed", format!("task {child} is gone")));
@@ -707,21 +707,21 @@ impl Drive for JobNow {
     }
 
     fn open(&self) -> Vec<TaskId> {
-        self.open.keys().chain(&self.taking).copied().collect()
+        self.open.keys().chain(&self.tombstones).copied().collect()
     }
 
-    fn taking(&self) -> Vec<TaskId> {
-        self.taking.iter().copied().collect()
+    fn tombstones(&self) -> Vec<TaskId> {
+        self.tombstones.iter().copied().collect()
     }
 
     fn halt(&mut self) {
         self.job.halt();
     }
 
-    async fn at_risk(&mut self, driver: &Driver) -> Result<Vec<(String, NewTask)>, Trouble> {
+    async fn maybe_submitted(&mut self, driver: &Driver) -> Result<Vec<(String, NewTask)>, Trouble> {
         // Only where it was halted is something left that could have begun.
         let (mut fresh, mut placed) = (Vec::new(), Vec::new());
-        for (name, next) in self.job.take_at_risk() {
+        for (name, next) in self.job.take_maybe_submitted() {
             match next {
                 Next::New(request) => fresh.push((name, *request)),
                 Next::Again(of) => {
@@ -736,7 +736,7 @@ impl Drive for JobNow {
     }
 
     async fn end(&mut self, _: &Driver) -> Result<Option<CompositeOutcome>, Trouble> {
-        if !self.taking.is_empty() || !self.job.is_over() {
+        if !self.tombstones.is_empty() || !self.job.is_over() {
             return Ok(None);
         }
         let data = serde_json::to_string(&self.counts()).expect("counts can be written");

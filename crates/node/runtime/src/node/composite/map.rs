@@ -292,15 +292,15 @@ struct Children {
     /// Those that succeeded.
     succeeded: Vec<bool>,
     open: HashMap<TaskId, usize>,
-    /// Tasks that only take an id.
-    taking: HashSet<TaskId>,
+    /// Tombstones that have not ended.
+    tombstones: HashSet<TaskId>,
 }
 
 impl Children {
     fn new(fan: Fan) -> Self {
         let total = fan.len();
         let (ids, succeeded) = (vec![None; total], vec![false; total]);
-        Self { fan, ids, succeeded, open: HashMap::new(), taking: HashSet::new() }
+        Self { fan, ids, succeeded, open: HashMap::new(), tombstones: HashSet::new() }
     }
 
     fn begun(&mut self, index: usize, id: TaskId) {
@@ -498,7 +498,7 @@ impl Drive for Mapped {
                     }
                 }
                 _ if name == REDUCE => reduce = Some(row.id),
-                _ if !row.state.status.is_final() => _ = children.taking.insert(row.id),
+                _ if !row.state.status.is_final() => _ = children.tombstones.insert(row.id),
                 _ => {}
             })
             .await?;
@@ -570,7 +570,7 @@ impl Drive for Mapped {
             } else if matches!(self.reduce, Reduce::Open(open) if open == id) {
                 self.note_reduced(&view);
             } else {
-                self.children.taking.remove(&id);
+                self.children.tombstones.remove(&id);
             }
         }
     }
@@ -584,7 +584,7 @@ impl Drive for Mapped {
             self.children.fan.ended(MapChild::Reduce, false);
             self.reduce = Reduce::Failed(error());
         } else {
-            self.children.taking.remove(&child);
+            self.children.tombstones.remove(&child);
         }
     }
 
@@ -593,20 +593,20 @@ impl Drive for Mapped {
             Reduce::Open(id) => Some(id),
             Reduce::None | Reduce::Done(_) | Reduce::Failed(_) => None,
         };
-        self.children.open.keys().chain(&self.children.taking).copied().chain(reduce).collect()
+        self.children.open.keys().chain(&self.children.tombstones).copied().chain(reduce).collect()
     }
 
-    fn taking(&self) -> Vec<TaskId> {
-        self.children.taking.iter().copied().collect()
+    fn tombstones(&self) -> Vec<TaskId> {
+        self.children.tombstones.iter().copied().collect()
     }
 
     fn halt(&mut self) {
         self.children.fan.halt();
     }
 
-    async fn at_risk(&mut self, driver: &Driver) -> Result<Vec<(String, NewTask)>, Trouble> {
+    async fn maybe_submitted(&mut self, driver: &Driver) -> Result<Vec<(String, NewTask)>, Trouble> {
         let mut children: Vec<NewChild> = Vec::new();
-        for child in self.children.fan.at_risk() {
+        for child in self.children.fan.maybe_submitted() {
             match (child, self.request().reduce.clone()) {
                 (MapChild::Item(index), _) => children.push((index.to_string(), self.child(index))),
                 (MapChild::Reduce, Some(reduce)) => {
@@ -619,7 +619,7 @@ impl Drive for Mapped {
     }
 
     async fn end(&mut self, driver: &Driver) -> Result<Option<CompositeOutcome>, Trouble> {
-        if !self.children.taking.is_empty() || !self.children.fan.is_over() {
+        if !self.children.tombstones.is_empty() || !self.children.fan.is_over() {
             return Ok(None);
         }
         let mut data = self.counts();

@@ -103,7 +103,7 @@ pub(in crate::node) struct RunNow {
     takes_over: Option<TaskId>,
     /// Nodes that are not what they were in the run before.
     changed: Vec<String>,
-    /// Tasks that have not ended, by id: of a node, or of none if all they do is to take an id.
+    /// Tasks that have not ended, by id: of a node, or of none if they are tombstones.
     open: HashMap<TaskId, Option<usize>>,
     /// What the first failure said.
     failure: Option<(usize, Status, String)>,
@@ -441,7 +441,7 @@ impl Drive for Driven {
         self.now().open.keys().copied().collect()
     }
 
-    fn taking(&self) -> Vec<TaskId> {
+    fn tombstones(&self) -> Vec<TaskId> {
         self.now().open.iter().filter(|(_, node)| node.is_none()).map(|(id, _)| *id).collect()
     }
 
@@ -449,7 +449,7 @@ impl Drive for Driven {
         self.now_mut().run.halt();
     }
 
-    async fn at_risk(&mut self, driver: &Driver) -> Result<Vec<(String, NewTask)>, Trouble> {
+    async fn maybe_submitted(&mut self, driver: &Driver) -> Result<Vec<(String, NewTask)>, Trouble> {
         let now = self.now();
         let stopped = now.run.stopped_at_the_start();
         let mut children = Vec::with_capacity(stopped.len());
