@@ -28,7 +28,9 @@ use tasklane_runtime::executors::{ExecutorOptions, Registry};
 use tasklane_runtime::guard::{Guard, GuardOptions, HeldFile, remove_tree};
 use tasklane_runtime::hub::Hub;
 use tasklane_runtime::keeper;
-use tasklane_runtime::node::{Node, NodeOptions, NodeParts, OwnWorker, RetentionOptions, compare_with_store};
+use tasklane_runtime::node::{
+    Node, NodeOptions, NodeParts, RetentionOptions, SystemWorker, compare_with_store,
+};
 use tasklane_runtime::request::RequestLimits;
 use tasklane_runtime::scheduler::{Scheduler, SchedulerOptions, SchedulerParts};
 use tasklane_runtime::tokens::Tokens;
@@ -195,8 +197,8 @@ pub async fn start(config: &Config, roles: Roles, functions: Registrations) -> R
         compare_with_store(&*running.systems.documents).await?;
         let started = start_server(config, &running, lanes, &hub, &tokens)?;
         // Workers end before the scheduler does, which has to hear what became of their attempts.
-        for OwnWorker { name, capacity, executors } in OwnWorker::all(&started) {
-            let options = own_worker(config, lanes, name, capacity);
+        for SystemWorker { name, capacity, executors } in SystemWorker::all(&started) {
+            let options = system_worker(config, lanes, name, capacity);
             let worker = Worker::new(options, WorkerParts { on_lease: Arc::new(|_| {}), ..parts(executors) });
             running.worker.tasks.spawn(worker.run(running.worker.stop.clone()));
         }
@@ -616,7 +618,7 @@ fn fence_margin(config: &Config) -> Duration {
 }
 
 /// A worker that the server keeps for itself.
-fn own_worker(config: &Config, lanes: u16, name: Name, capacity: u32) -> WorkerOptions {
+fn system_worker(config: &Config, lanes: u16, name: Name, capacity: u32) -> WorkerOptions {
     let options = worker(config, lanes);
     let machine = session::WorkerOptions {
         capacity,
@@ -624,9 +626,9 @@ fn own_worker(config: &Config, lanes: u16, name: Name, capacity: u32) -> WorkerO
         prefetch_max: capacity,
         unacked_max: 2 * capacity,
         // There are several in each server, and its guard ends their sessions should it be killed.
-        ttl: own_ttl(config),
+        ttl: system_ttl(config),
         fence_margin: fence_margin(config),
-        renew_every: own_ttl(config) / 3,
+        renew_every: system_ttl(config) / 3,
         heartbeat_every: if config.is_cluster() { OWN_BEAT_EVERY } else { options.machine.heartbeat_every },
         ..options.machine
     };
@@ -634,7 +636,7 @@ fn own_worker(config: &Config, lanes: u16, name: Name, capacity: u32) -> WorkerO
 }
 
 /// How long the session of such a worker lasts without renewal: the longest of a server's.
-pub(crate) fn own_ttl(config: &Config) -> Duration {
+pub(crate) fn system_ttl(config: &Config) -> Duration {
     config.session.worker_ttl * if config.is_cluster() { 2 } else { 1 }
 }
 

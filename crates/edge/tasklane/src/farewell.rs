@@ -10,7 +10,7 @@ use tasklane_ports::SessionToken;
 use tasklane_runtime::guard::Guard;
 use tasklane_runtime::tokens::Tokens;
 
-use crate::assemble::own_ttl;
+use crate::assemble::system_ttl;
 use crate::config::{Config, SystemUrl};
 use crate::systems;
 
@@ -38,7 +38,7 @@ pub(crate) async fn keep(config: Config, tokens: Tokens, guard: Guard) {
             let farewell = Farewell {
                 coordinator: config.coordinator_url().reveal().to_owned(),
                 prefix: config.prefix.clone(),
-                within: own_ttl(&config).max(config.session.server_ttl),
+                within: system_ttl(&config).max(config.session.server_ttl),
                 sessions,
             };
             serde_json::to_vec(&farewell).expect("it can be written")

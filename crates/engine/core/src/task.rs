@@ -251,7 +251,7 @@ pub struct TaskBody {
     /// Its name among the children of its composite; `None` if it is no child.
     #[serde(rename = "pn", default, skip_serializing_if = "Option::is_none")]
     pub child_name: Option<String>,
-    /// It may have children: a task of the server's own that drives others.
+    /// It may have children: a system task that drives others.
     #[serde(rename = "ow", default, skip_serializing_if = "is_false")]
     pub composite: bool,
     /// Whoever is to be told when it ends.

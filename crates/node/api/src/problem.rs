@@ -60,7 +60,7 @@ codes! {
     USER_NOT_ALLOWED "user_not_allowed" 401 "The user is not allowed";
     CROSS_SITE "cross_site" 403 "Requests from other sites are refused";
     HOST_NOT_ALLOWED "host_not_allowed" 403 "The host name is not allowed";
-    NAME_RESERVED "name_reserved" 403 "The name is the server's own";
+    NAME_RESERVED "name_reserved" 403 "The name is reserved for the system";
     ROUTE_NOT_FOUND "route_not_found" 404 "There is nothing at this path";
     TASK_NOT_FOUND "task_not_found" 404 "There is no such task";
     QUEUE_NOT_FOUND "queue_not_found" 404 "The queue has no tasks and no policy";

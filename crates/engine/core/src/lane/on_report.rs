@@ -325,7 +325,7 @@ impl Lane {
     fn lost_too_often(&self, handle: Handle) -> Option<TaskError> {
         let entry = &self.entries[handle];
         // What servers run for themselves kills nobody, and must be done however often they die.
-        if entry.head.task_type.is_own() || !self.options.guards.on(Guard::LostLimit) {
+        if entry.head.task_type.is_system() || !self.options.guards.on(Guard::LostLimit) {
             return None;
         }
         let (lost, lost_max) = (entry.state.lost, self.options.lost_max);

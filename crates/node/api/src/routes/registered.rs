@@ -5,7 +5,7 @@ use axum::http::StatusCode;
 use axum::{Extension, Json};
 use tasklane_core::id::Name;
 use tasklane_runtime::node::JobView;
-use tasklane_runtime::request::check_internal;
+use tasklane_runtime::request::check_not_system;
 
 use crate::extract::{Closing, IdInPath, JsonBody, NameInPath, Namespace, NoBody, NoParams};
 use crate::model::{AnalyzerPage, ExecutorPage, Job, JobRemoved, Registered};
@@ -82,7 +82,7 @@ pub(crate) async fn put_executor(
     body: JsonBody,
 ) -> Result<Answered<Registered>, Problem> {
     let replace = replaces(params)?;
-    check_internal("taskType", &task_type)?;
+    check_not_system("taskType", &task_type)?;
     let (named, is_new) = api.node.put_executor(&namespace, &task_type, &body.0, replace).await?;
     Ok(Answered::new(is_new, named_path("executors", &task_type), named.into()))
 }

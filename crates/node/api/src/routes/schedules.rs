@@ -9,7 +9,7 @@ use tasklane_core::id::{Name, TaskId};
 use tasklane_runtime::clock;
 use tasklane_runtime::node::NamedSchedule;
 use tasklane_runtime::request::{
-    FieldError, PreviewRequest, ScheduleRequest, TIMES_COUNT, TIMES_MAX, check_internal, times_of,
+    FieldError, PreviewRequest, ScheduleRequest, TIMES_COUNT, TIMES_MAX, check_not_system, times_of,
 };
 use tasklane_schedule::Fate;
 
@@ -80,7 +80,7 @@ pub(crate) async fn put(
     _: NoParams,
     body: JsonBody,
 ) -> Result<Answered<Schedule>, Problem> {
-    check_internal("id", &id)?;
+    check_not_system("id", &id)?;
     let request = ScheduleRequest::from_json(&body.0)?;
     let (schedule, is_new) = api.node.put_schedule(&namespace, &id, &request).await?;
     let shown = shown_one(&api, schedule).await?.0;

@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use tasklane_core::id::{Name, TaskId};
 use tasklane_ports::TaskFilter;
 use tasklane_runtime::node::{Cancel, Definition, Retry, RunView, WORKFLOW_TYPE};
-use tasklane_runtime::request::{FieldError, check_internal, check_key, code};
+use tasklane_runtime::request::{FieldError, check_key, check_not_system, code};
 
 use crate::extract::{
     Closing, IdInPath, IdempotencyKey, JsonBody, NameInPath, Namespace, NoBody, NoParams, OptionalJsonBody,
@@ -81,7 +81,7 @@ pub(crate) async fn put(
     _: NoParams,
     body: JsonBody,
 ) -> Result<Answered<Workflow>, Problem> {
-    check_internal("id", &id)?;
+    check_not_system("id", &id)?;
     let (workflow, is_new) = api.node.put_workflow(&namespace, &id, &body.0).await?;
     Ok(Answered::new(is_new, named_path("workflows", &id), workflow.into()))
 }

@@ -111,7 +111,7 @@ impl Node {
     /// Whether a task that is submitted now is to be archived.
     pub(super) fn is_archived(&self, is_composite: bool, task_type: &Name) -> bool {
         // What servers do for themselves is nobody's history; what becomes many was asked for by somebody.
-        self.0.parts.archive.is_some() && (is_composite || !task_type.is_own())
+        self.0.parts.archive.is_some() && (is_composite || !task_type.is_system())
     }
 
     /// Archives what is to be archived, for ever.

@@ -187,7 +187,7 @@ impl Node {
         namespace: &Name,
         task_type: &Name,
     ) -> Result<Option<Arc<Registered>>, SubmitError> {
-        if task_type.is_own() || Registered::check_name(task_type).is_err() {
+        if task_type.is_system() || Registered::check_name(task_type).is_err() {
             return Ok(None);
         }
         let named = self.executor(namespace, task_type).await?;
@@ -263,7 +263,7 @@ impl Node {
         spec.changed = changed_nodes(&earlier, &json)?;
         spec.redefine(&json)?;
         let text = serde_json::to_string(&spec).expect("a spec can be written");
-        let max = self.own_limits().payload_bytes_max;
+        let max = self.system_limits().payload_bytes_max;
         if text.len() > max {
             let message =
                 format!("must be smaller: the run takes {} bytes with it, and {max} at most", text.len());

@@ -16,7 +16,7 @@ use tasklane_ports::{Load, StoreError, Submit};
 use tokio::time::Instant;
 
 use crate::clock;
-use crate::request::{FieldError, Placement, TaskRequest, check_internal, check_request_id};
+use crate::request::{FieldError, Placement, TaskRequest, check_not_system, check_request_id};
 
 use super::Node;
 use super::composite::driver::unique_in;
@@ -63,8 +63,8 @@ impl From<StoreError> for SubmitError {
 
 /// Refuses names that servers keep for themselves.
 fn not_internal(request: &TaskRequest) -> Result<(), FieldError> {
-    check_internal("taskType", &request.task_type)?;
-    check_internal("queue", &request.queue)?;
+    check_not_system("taskType", &request.task_type)?;
+    check_not_system("queue", &request.queue)?;
     request.request_id.as_deref().map_or(Ok(()), check_request_id)
 }
 
@@ -165,7 +165,7 @@ impl Node {
         self.run_as(namespace, &mut request).await?;
         // What the server asks of itself may be larger.
         let limits =
-            if request.composite || request.roomy { self.own_limits() } else { self.0.options.limits };
+            if request.composite || request.roomy { self.system_limits() } else { self.0.options.limits };
         let queue = QueueKey::new(namespace.clone(), request.queue.clone());
         let known = self.known(&queue).await?;
         let placement = Placement {

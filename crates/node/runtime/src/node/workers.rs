@@ -77,7 +77,7 @@ impl Node {
         let deaf = self.0.deaf.lock().unwrap_or_else(PoisonError::into_inner);
         let is_deaf = |session| deaf.get(&session).is_some_and(|told: &Instant| told.elapsed() < DEAF_FOR);
         let mut workers: Vec<WorkerInfo> = descriptors(&view)
-            .filter(|(_, descriptor)| !descriptor.name.is_own())
+            .filter(|(_, descriptor)| !descriptor.name.is_system())
             .map(|(session, descriptor)| WorkerInfo {
                 session,
                 descriptor: descriptor.clone(),

@@ -298,7 +298,8 @@ fn node_views(now: &RunNow, id: TaskId, rows: Vec<Option<TaskRow>>) -> Vec<NodeV
     let graph = &now.workflow.graph;
     let views = rows.into_iter().enumerate().map(|(node, task)| {
         let state = now.run.state(node);
-        let is_own = |task: &TaskRow| task.state.child_of.as_ref().is_some_and(|child| child.composite == id);
+        let is_child =
+            |task: &TaskRow| task.state.child_of.as_ref().is_some_and(|child| child.composite == id);
         NodeView {
             name: graph.name(node).to_owned(),
             depends_on: graph.waits_for(node).iter().map(|&on| graph.name(on).to_owned()).collect(),
@@ -312,7 +313,7 @@ fn node_views(now: &RunNow, id: TaskId, rows: Vec<Option<TaskRow>>) -> Vec<NodeV
                 }),
                 _ => None,
             },
-            taken_over: task.as_ref().is_some_and(|task| !is_own(task)),
+            taken_over: task.as_ref().is_some_and(|task| !is_child(task)),
             task,
             result: None,
             result_left_out: false,

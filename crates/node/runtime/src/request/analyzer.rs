@@ -11,7 +11,7 @@ use tasklane_core::task::{Payload, TaskRow};
 use super::error::{FieldError, code};
 use super::exact;
 use super::json::{Ranged, read_json};
-use super::limits::{RequestLimits, check_internal};
+use super::limits::{RequestLimits, check_not_system};
 use super::registered::Registered;
 use super::schema::CHECK_STEPS_MAX;
 use super::task::TaskRequest;
@@ -61,7 +61,7 @@ impl Analyzer {
         let how = match own.task_type {
             None => How::Registered(Registered::from_json(Value::Object(rest).to_string().as_bytes())?),
             Some(task_type) => {
-                check_internal("taskType", &task_type)?;
+                check_not_system("taskType", &task_type)?;
                 if let Some(field) = rest.keys().find(|field| *field != "description") {
                     let message = "must not be given together with taskType".to_owned();
                     return Err(FieldError { field: field.clone(), code: code::CONFLICTING_FIELDS, message });

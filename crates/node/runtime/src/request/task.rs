@@ -15,7 +15,7 @@ use tasklane_core::time::Timestamp;
 use super::error::FieldError;
 use super::fan::FanOut;
 use super::flow::Keys;
-use super::limits::{RequestLimits, check_internal};
+use super::limits::{RequestLimits, check_not_system};
 use super::registered::RunAs;
 use super::template::KeySource;
 use super::webhook::merge;
@@ -178,8 +178,8 @@ impl TaskRequest {
     /// Checks a request that becomes a task when something else says so: each time another one, of nobody's own names.
     pub(crate) fn check_child(&self) -> Result<(), FieldError> {
         // What servers keep for themselves is not to be had this way either.
-        check_internal("taskType", &self.task_type)?;
-        check_internal("queue", &self.queue)?;
+        check_not_system("taskType", &self.task_type)?;
+        check_not_system("queue", &self.queue)?;
         let given = [("requestId", self.request_id.is_some()), ("runAt", self.run_at.is_some())];
         match given.into_iter().find(|(_, given)| *given) {
             Some((field, _)) => {

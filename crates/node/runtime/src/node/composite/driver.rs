@@ -1,4 +1,4 @@
-//! Tasks of the server's own that drive others: runs of workflows, tasks that become many.
+//! System tasks that drive others: runs of workflows, tasks that become many.
 //!
 //! Such a task is a *composite*, and those that it drives are its *children*. Its executor runs in a server and decides
 //! by what the store has of its children, and by nothing else: a child is found by its name within the composite, and
@@ -35,7 +35,7 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use crate::clock;
 use crate::hub::Follow;
-use crate::request::{FieldError, INTERNAL_PREFIX, RequestLimits, RetryRequest, TaskRequest};
+use crate::request::{FieldError, RequestLimits, RetryRequest, SYSTEM_PREFIX, TaskRequest};
 
 use super::reports::Reports;
 use crate::node::{Node, SubmitError};
@@ -67,19 +67,19 @@ const RETRY: RetryRequest = RetryRequest {
     jitter_percent: Some(10),
 };
 
-fn own_name(text: &str) -> Name {
+fn system_name(text: &str) -> Name {
     Name::new(text).expect("a valid name")
 }
 
 fn cancel_key(id: TaskId) -> DocumentKey {
     let id = Name::new(&id.to_string()).expect("an id is a valid name");
-    DocumentKey { kind: DocumentKind::Cancel, namespace: own_name("tasklane"), id }
+    DocumentKey { kind: DocumentKind::Cancel, namespace: system_name("tasklane"), id }
 }
 
 /// The request for a composite of this type; the fields are open.
 pub(in crate::node) fn composite_request(task_type: &str, name: &str, payload: String) -> TaskRequest {
-    let mut request = TaskRequest::new(name, own_name(task_type), Payload::Json(payload));
-    request.queue = own_name(task_type);
+    let mut request = TaskRequest::new(name, system_name(task_type), Payload::Json(payload));
+    request.queue = system_name(task_type);
     request.retry = RETRY;
     request.execution_timeout = Some(UNLIMITED);
     request.composite = true;
@@ -89,7 +89,7 @@ pub(in crate::node) fn composite_request(task_type: &str, name: &str, payload: S
 /// The request for the composite that a task becomes: what is said of the task as a whole is said of it.
 pub(in crate::node) fn composite_of(task_type: &str, request: &TaskRequest, payload: String) -> TaskRequest {
     let mut composite = composite_request(task_type, &request.task_name, payload);
-    // Queues have their own request ids; composites share one queue. Ids of children are the server's own already.
+    // Queues have their own request ids; composites share one queue. Ids of children are system ids already.
     composite.request_id.clone_from(&request.request_id);
     composite.scope = request.parent.is_none().then(|| request.queue.clone());
     composite.metadata.clone_from(&request.metadata);
@@ -109,7 +109,7 @@ pub(in crate::node) fn unique_in(queue: &Name, unique: &Unique) -> Unique {
 
 impl Node {
     /// The limits of what the server asks of itself: what every store takes.
-    pub(in crate::node) fn own_limits(&self) -> RequestLimits {
+    pub(in crate::node) fn system_limits(&self) -> RequestLimits {
         RequestLimits { payload_bytes_max: RequestLimits::PAYLOAD_BYTES_CAP, ..self.0.options.limits }
     }
 
@@ -625,8 +625,8 @@ impl Driver {
 
     async fn place_refused(&self, name: &str, error: &TaskError) -> Result<NewTask, Refused> {
         let payload = serde_json::to_string(&Refusal::of(error)).expect("a refusal can be written");
-        let mut request = TaskRequest::new(name, own_name(REFUSED_TYPE), Payload::Json(payload));
-        request.queue = own_name(REFUSED_TYPE);
+        let mut request = TaskRequest::new(name, system_name(REFUSED_TYPE), Payload::Json(payload));
+        request.queue = system_name(REFUSED_TYPE);
         self.place_child(name, request).await
     }
 
@@ -848,7 +848,7 @@ const CHILD_NAME_LEN_MAX: usize = 150;
 
 /// The request id of a child.
 pub(in crate::node) fn child_request_id(composite: TaskId, name: &str) -> String {
-    format!("{INTERNAL_PREFIX}part:{composite}:{name}")
+    format!("{SYSTEM_PREFIX}part:{composite}:{name}")
 }
 
 /// What is wrong with a stored request that was right when it was taken in.

@@ -28,7 +28,7 @@ use tokio::time::Instant;
 
 use crate::clock;
 use crate::request::{
-    Analysis, Analyzer, FieldError, RequestLimits, TaskRequest, Verdict, check_internal, parse_exact,
+    Analysis, Analyzer, FieldError, RequestLimits, TaskRequest, Verdict, check_not_system, parse_exact,
 };
 
 use super::driver::{
@@ -111,7 +111,7 @@ impl Node {
         body: &[u8],
         replace: bool,
     ) -> Result<(Named, bool), NamedError> {
-        check_internal("taskType", task_type)?;
+        check_not_system("taskType", task_type)?;
         self.read_sent(body, Analyzer::from_json).await?;
         let put = self.put_named(analyzer_key(namespace, task_type), body, replace).await?;
         self.0.types.forget(namespace);

@@ -134,7 +134,7 @@ impl Node {
             takes_over: None,
         };
         let payload = serde_json::to_string(&spec).expect("a spec can be written");
-        let max = self.own_limits().payload_bytes_max;
+        let max = self.system_limits().payload_bytes_max;
         if payload.len() > max {
             return Err(FieldError {
                 field: if matches!(spec.each, Each::Items(_)) { "map.items" } else { "payload" }.to_owned(),

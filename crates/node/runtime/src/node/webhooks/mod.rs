@@ -1,6 +1,6 @@
 //! Webhooks: those who asked for it are told over HTTP, as [Standard Webhooks](https://www.standardwebhooks.com) says.
 //!
-//! A delivery is a task of the server's own. So it is durable, is tried again with growing waits, and can be listed,
+//! A delivery is a system task. So it is durable, is tried again with growing waits, and can be listed,
 //! cancelled and repeated as any other. What is told of a task is read when it is sent: the task is final by then.
 
 mod secrets;
@@ -83,7 +83,7 @@ pub struct DeliveryView {
     pub row: TaskRow,
 }
 
-fn own_name() -> Name {
+fn system_name() -> Name {
     Name::new(WEBHOOK_TYPE).expect("a valid name")
 }
 
@@ -194,7 +194,7 @@ impl Node {
             lanes.entry(task.id.lane()).or_default().push(task);
         }
         for (lane, tasks) in lanes {
-            // Each is there now, or was before: nothing limits this queue, and its request ids are the server's own.
+            // Each is there now, or was before: nothing limits this queue, and its request ids are system ids.
             self.outcomes(lane, &tasks).await?;
         }
         Ok(())
@@ -218,7 +218,7 @@ impl Node {
 
     /// Deliveries of a namespace, the newest first.
     pub async fn deliveries(&self, list: TaskList) -> Result<(Vec<DeliveryView>, TaskPage), StoreError> {
-        let filter = TaskFilter { task_type: Some(own_name()), ..list.filter };
+        let filter = TaskFilter { task_type: Some(system_name()), ..list.filter };
         let page = self.list(TaskList { filter, ..list }).await?;
         let views = page.tasks.iter().filter_map(|row| {
             let delivery = delivery_of(row.body.as_deref()?).ok()?;
@@ -251,8 +251,8 @@ fn delivery_request(delivery: &Delivery, request_id: Option<String>) -> TaskRequ
     let parent = delivery.task;
     let payload = serde_json::to_string(delivery).expect("a delivery can be written");
     let mut request =
-        TaskRequest::new(format!("{} to {host}", delivery.event), own_name(), Payload::Json(payload));
-    request.queue = own_name();
+        TaskRequest::new(format!("{} to {host}", delivery.event), system_name(), Payload::Json(payload));
+    request.queue = system_name();
     request.request_id = request_id;
     request.parent = parent;
     request.retry = RETRY;

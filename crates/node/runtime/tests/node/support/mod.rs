@@ -21,7 +21,7 @@ use tasklane_ports::{Archive, Attempt, Execution, Executor, ExecutorError, TaskV
 use tasklane_runtime::executors::Registry;
 use tasklane_runtime::hub::Hub;
 use tasklane_runtime::node::{
-    BULK_TYPE, BulkExecutor, Node, NodeOptions, NodeParts, OwnWorker, RetentionOptions,
+    BULK_TYPE, BulkExecutor, Node, NodeOptions, NodeParts, RetentionOptions, SystemWorker,
 };
 use tasklane_runtime::request::{RequestLimits, TaskRequest};
 use tasklane_runtime::scheduler::{Scheduler, SchedulerOptions, SchedulerParts};
@@ -50,7 +50,7 @@ pub(crate) struct System {
     stop_worker: CancellationToken,
     stop_rest: CancellationToken,
     worker: JoinHandle<()>,
-    own: Vec<JoinHandle<()>>,
+    system_workers: Vec<JoinHandle<()>>,
     rest: Vec<JoinHandle<()>>,
 }
 
@@ -135,8 +135,10 @@ impl System {
         };
         let capacity = worker::WorkerOptions::default().capacity;
         // Actions on many tasks are run by the other worker, which can be told to fail.
-        let own = OwnWorker::all(&node).into_iter().filter(|own| own.name.as_str() != "tasklane.system");
-        let own: Vec<Worker> = own.map(|own| worker(own.name, own.executors, own.capacity)).collect();
+        let system_workers =
+            SystemWorker::all(&node).into_iter().filter(|worker| worker.name.as_str() != "tasklane.system");
+        let system_workers: Vec<Worker> =
+            system_workers.map(|w| worker(w.name, w.executors, w.capacity)).collect();
         let worker = worker(name("w1"), registry, capacity);
         let (stop_worker, stop_rest) = (CancellationToken::new(), CancellationToken::new());
         let background = node.clone();
@@ -146,7 +148,10 @@ impl System {
             store,
             before_bulk,
             worker: tokio::spawn(worker.run(stop_worker.clone())),
-            own: own.into_iter().map(|own| tokio::spawn(own.run(stop_worker.clone()))).collect(),
+            system_workers: system_workers
+                .into_iter()
+                .map(|worker| tokio::spawn(worker.run(stop_worker.clone())))
+                .collect(),
             rest: vec![
                 tokio::spawn(scheduler.run(stop_rest.clone())),
                 tokio::spawn(async move { background.run(stop_node).await }),
@@ -171,8 +176,8 @@ impl System {
     pub(crate) async fn close(self) {
         self.stop_worker.cancel();
         self.worker.await.unwrap();
-        for own in self.own {
-            own.await.unwrap();
+        for worker in self.system_workers {
+            worker.await.unwrap();
         }
         self.stop_rest.cancel();
         for part in self.rest {

@@ -1,4 +1,4 @@
-//! What a server runs for itself.
+//! System workers: the workers that run in every server for its system tasks.
 
 use std::sync::Arc;
 
@@ -14,9 +14,9 @@ use super::composite::map::{MAP_TYPE, MapExecutor};
 use super::composite::workflow_run::{WORKFLOW_TYPE, WorkflowExecutor};
 use super::webhooks::{WEBHOOK_TYPE, WebhookExecutor};
 
-/// A worker that a server keeps for itself.
+/// A worker of the server for system tasks.
 #[derive(Debug)]
-pub struct OwnWorker {
+pub struct SystemWorker {
     /// Its name.
     pub name: Name,
     /// Attempts that it runs at once.
@@ -32,7 +32,7 @@ const WEBHOOKS_CAPACITY: u32 = 2_000;
 /// Tasks that drive others, of one kind. They mostly wait, so there may be many.
 const COMPOSITES_CAPACITY: u32 = 10_000;
 
-impl OwnWorker {
+impl SystemWorker {
     /// All that a server keeps. Each kind of task that drives others has a worker of its own, so that none takes the room
     /// of those that it waits for.
     pub fn all(node: &Node) -> Vec<Self> {
