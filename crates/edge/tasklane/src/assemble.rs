@@ -26,11 +26,11 @@ use tasklane_runtime::clock;
 use tasklane_runtime::descriptors;
 use tasklane_runtime::executors::{ExecutorOptions, Registry};
 use tasklane_runtime::guard::{Guard, GuardOptions, HeldFile, remove_tree};
-use tasklane_runtime::hub::Hub;
 use tasklane_runtime::keeper;
 use tasklane_runtime::node::{
     Node, NodeOptions, NodeParts, RetentionOptions, SystemWorker, compare_with_store,
 };
+use tasklane_runtime::notifier::Notifier;
 use tasklane_runtime::request::RequestLimits;
 use tasklane_runtime::scheduler::{Scheduler, SchedulerOptions, SchedulerParts};
 use tasklane_runtime::tokens::Tokens;
@@ -164,7 +164,7 @@ pub async fn start(config: &Config, roles: Roles, functions: Registrations) -> R
         tracing::warn!("{warning}");
     }
 
-    let (hub, tokens) = (Arc::new(Hub::default()), Tokens::default());
+    let (notifier, tokens) = (Arc::new(Notifier::default()), Tokens::default());
     let mut running = Running {
         address,
         health_address,
@@ -186,7 +186,7 @@ pub async fn start(config: &Config, roles: Roles, functions: Registrations) -> R
         coordinator: Arc::clone(&running.systems.coordinator),
         logs: Arc::clone(&running.systems.logs),
         executors,
-        hub: Arc::clone(&hub),
+        notifier: Arc::clone(&notifier),
         tokens: tokens.clone(),
         on_lease: on_lease(config, guard.as_ref()),
     };
@@ -195,7 +195,7 @@ pub async fn start(config: &Config, roles: Roles, functions: Registrations) -> R
     if roles.server {
         clock::settle_within(config.clock.settle_time);
         compare_with_store(&*running.systems.documents).await?;
-        let started = start_server(config, &running, lanes, &hub, &tokens)?;
+        let started = start_server(config, &running, lanes, &notifier, &tokens)?;
         // Workers end before the scheduler does, which has to hear what became of their attempts.
         for SystemWorker { name, capacity, executors } in SystemWorker::all(&started) {
             let options = system_worker(config, lanes, name, capacity);
@@ -247,7 +247,7 @@ fn start_server(
     config: &Config,
     running: &Running,
     lanes: u16,
-    hub: &Arc<Hub>,
+    notifier: &Arc<Notifier>,
     tokens: &Tokens,
 ) -> Result<Node> {
     let Systems { store, logs, documents, coordinator, bus, direct, archive, .. } = &running.systems;
@@ -269,7 +269,7 @@ fn start_server(
             store: Arc::clone(store),
             bus: Arc::clone(bus),
             coordinator: Arc::clone(coordinator),
-            hub: Arc::clone(hub),
+            notifier: Arc::clone(notifier),
             tokens: tokens.clone(),
         },
     );
@@ -292,7 +292,7 @@ fn start_server(
             documents: Arc::clone(documents),
             bus: Arc::clone(bus),
             scheduler: scheduler.handle(),
-            hub: Arc::clone(hub),
+            notifier: Arc::clone(notifier),
             archive: archive.clone(),
         },
     );

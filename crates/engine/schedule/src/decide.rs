@@ -17,7 +17,7 @@ use tasklane_core::time::Timestamp;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::Times;
-use crate::alerts::{News, Unbegun};
+use crate::alerts::{AlertKind, Unbegun};
 use crate::rule::{Backfill, Fate, Fire, Missed, Overlap, Planned, Rule, Schedule, State};
 
 /// How late a time is missed where a rule names no time: the distance to the following time, but not less than this. A
@@ -305,7 +305,7 @@ impl Schedule {
             let s = if failures == 1 { "" } else { "s" };
             let reason = format!("{failures} failure{s} in a row");
             self.pause(&reason, now);
-            self.alert(News::Paused, now, &reason);
+            self.alert(AlertKind::Paused, now, &reason);
         }
     }
 

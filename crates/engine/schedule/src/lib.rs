@@ -17,7 +17,7 @@ mod rule;
 mod times;
 mod zone;
 
-pub use alerts::{Alert, News, Unbegun};
+pub use alerts::{Alert, AlertKind, Unbegun};
 pub use clock_steps::BACK_MIN;
 pub use decide::{
     BUFFER_MAX, FIRES_MAX, LOOK_AGAIN, Look, MISSED_AFTER_MAX, MISSED_AFTER_MIN, Stand, Submitted,

@@ -155,7 +155,7 @@ pub struct State {
     /// Tasks that are not known to have begun; only where that matters.
     #[serde(rename = "ub", default, skip_serializing_if = "Vec::is_empty")]
     pub unbegun: Vec<Unbegun>,
-    /// News that may or may not have been handed on.
+    /// Alerts that may or may not have been handed on.
     #[serde(rename = "al", default, skip_serializing_if = "Vec::is_empty")]
     pub alerts: Vec<Alert>,
     /// How much news there was.

@@ -12,8 +12,8 @@ use tasklane_core::retry::RetryPolicy;
 use tasklane_core::task::{Fingerprint, NewTask, Occasion, Priority, TaskBody, TaskHead, TaskSpec, Webhook};
 use tasklane_core::time::Timestamp;
 use tasklane_schedule::{
-    BUFFER_MAX, FIRES_MAX, Fate, Fire, Look, Missed, News, Overlap, Rule, Schedule, Stand, Submitted, Times,
-    When,
+    AlertKind, BUFFER_MAX, FIRES_MAX, Fate, Fire, Look, Missed, Overlap, Rule, Schedule, Stand, Submitted,
+    Times, When,
 };
 
 const HOUR: i64 = 3600;
@@ -416,7 +416,7 @@ fn a_backfill_fires_all_times_in_parts() {
 }
 
 /// A schedule whose news somebody is told.
-fn told() -> Rule {
+fn with_alerts() -> Rule {
     let on = vec![Occasion::Failing, Occasion::Late];
     let webhooks = vec![Webhook { url: "http://a".to_owned(), on }];
     Rule { webhooks, late_after: Some(Duration::from_mins(10)), overlap: Overlap::AllowAll, ..hourly() }
@@ -424,140 +424,141 @@ fn told() -> Rule {
 
 impl Story {
     /// What is news since the last call.
-    fn news(&mut self) -> Vec<News> {
+    fn alerts(&mut self) -> Vec<AlertKind> {
         std::mem::take(&mut self.schedule.state.alerts).into_iter().map(|alert| alert.what).collect()
     }
 }
 
 #[test]
 fn failing_is_told_once_and_its_end_too() {
-    let mut story = Story::new(Rule { pause_after: Some(3), ..told() });
+    let mut story = Story::new(Rule { pause_after: Some(3), ..with_alerts() });
     for hour in 1..=2 {
         story.fire(hour * HOUR);
         story.end(Stand::Failure);
         story.fire(hour * HOUR + 60);
     }
-    assert_eq!(story.news(), [News::Failing]);
+    assert_eq!(story.alerts(), [AlertKind::Failing]);
     story.fire(3 * HOUR);
     story.end(Stand::Success);
     story.fire(3 * HOUR + 60);
-    assert_eq!(story.news(), [News::Recovered]);
+    assert_eq!(story.alerts(), [AlertKind::Recovered]);
     for hour in 4..=6 {
         story.fire(hour * HOUR);
         story.end(Stand::Failure);
         story.fire(hour * HOUR + 60);
     }
-    assert_eq!(story.news(), [News::Failing, News::Paused]);
+    assert_eq!(story.alerts(), [AlertKind::Failing, AlertKind::Paused]);
 }
 
 #[test]
 fn a_fire_that_is_refused_is_a_failure_and_late_after_a_while() {
-    let mut story = Story::new(told());
+    let mut story = Story::new(with_alerts());
     for (task, _) in story.plan(HOUR) {
         story.schedule.settle(task, Submitted::No("its queue is full".to_owned()), at(HOUR));
     }
-    assert_eq!(story.news(), [News::Failing]);
+    assert_eq!(story.alerts(), [AlertKind::Failing]);
     assert_eq!(story.due(HOUR), Some(HOUR + 600));
     story.fire(HOUR + 600);
-    assert_eq!(story.news(), [News::Late]);
+    assert_eq!(story.alerts(), [AlertKind::Late]);
 }
 
 #[test]
 fn recovery_is_told_with_a_success_and_not_before() {
-    let mut story = Story::new(Rule { pause_after: Some(1), ..told() });
+    let mut story = Story::new(Rule { pause_after: Some(1), ..with_alerts() });
     story.fire(HOUR);
     story.end(Stand::Failure);
     story.fire(HOUR + 60);
-    assert_eq!(story.news(), [News::Failing, News::Paused]);
+    assert_eq!(story.alerts(), [AlertKind::Failing, AlertKind::Paused]);
     story.schedule.resume(&story.times, at(HOUR + 120));
     story.fire(2 * HOUR);
-    assert_eq!(story.news(), []);
+    assert_eq!(story.alerts(), []);
     story.end(Stand::Success);
     story.fire(2 * HOUR + 60);
-    assert_eq!(story.news(), [News::Recovered]);
+    assert_eq!(story.alerts(), [AlertKind::Recovered]);
 }
 
 #[test]
 fn who_is_added_while_it_fails_is_told_of_the_next_failure() {
-    let mut story = Story::new(Rule { webhooks: Vec::new(), pause_after: Some(9), ..told() });
+    let mut story = Story::new(Rule { webhooks: Vec::new(), pause_after: Some(9), ..with_alerts() });
     story.fire(HOUR);
     story.end(Stand::Failure);
     story.fire(HOUR + 60);
-    story.schedule.change(told(), &story.times, at(HOUR + 120));
+    story.schedule.change(with_alerts(), &story.times, at(HOUR + 120));
     story.fire(2 * HOUR);
     story.end(Stand::Failure);
     story.fire(2 * HOUR + 60);
-    assert_eq!(story.news(), [News::Failing]);
+    assert_eq!(story.alerts(), [AlertKind::Failing]);
 }
 
 #[test]
 fn a_task_that_fails_before_it_begins_does_not_make_it_on_time() {
-    let mut story = Story::new(told());
+    let mut story = Story::new(with_alerts());
     for hour in 1..=2 {
         story.fire(hour * HOUR);
         story.fire(hour * HOUR + 600);
         story.end(Stand::NeverBegan);
         story.fire(hour * HOUR + 700);
     }
-    assert_eq!(story.news(), [News::Late, News::Failing]);
+    assert_eq!(story.alerts(), [AlertKind::Late, AlertKind::Failing]);
 }
 
 #[test]
 fn times_that_are_replaced_again_and_again_are_late() {
-    let rule = Rule { when: When::Cron("* * * * *".to_owned()), overlap: Overlap::CancelOther, ..told() };
+    let rule =
+        Rule { when: When::Cron("* * * * *".to_owned()), overlap: Overlap::CancelOther, ..with_alerts() };
     let mut story = Story::new(rule);
-    let mut news = Vec::new();
+    let mut alerts = Vec::new();
     for minute in 1..=13 {
         story.fire(minute * 60);
         if minute == 1 {
             story.end(Stand::Begun);
         }
-        news.extend(story.news());
+        alerts.extend(story.alerts());
     }
-    assert_eq!(news, [News::Late]);
+    assert_eq!(alerts, [AlertKind::Late]);
 }
 
 #[test]
 fn a_task_that_has_not_begun_in_time_is_late() {
-    let mut story = Story::new(told());
+    let mut story = Story::new(with_alerts());
     story.fire(HOUR);
     assert_eq!(story.due(HOUR), Some(HOUR + 600));
     assert!(story.fire(HOUR + 600).is_empty());
-    assert_eq!(story.news(), [News::Late]);
+    assert_eq!(story.alerts(), [AlertKind::Late]);
     // Somebody looks now and then whether it has begun.
     assert_eq!(story.due(HOUR + 600), Some(HOUR + 630));
     story.end(Stand::Begun);
     story.fire(HOUR + 630);
-    assert_eq!(story.news(), [News::OnTime]);
+    assert_eq!(story.alerts(), [AlertKind::OnTime]);
     assert_eq!(story.due(HOUR + 630), Some(2 * HOUR));
 }
 
 #[test]
 fn a_task_that_began_in_time_is_not_late() {
-    let mut story = Story::new(told());
+    let mut story = Story::new(with_alerts());
     story.fire(HOUR);
     story.end(Stand::Begun);
     story.fire(HOUR + 600);
-    assert_eq!(story.news(), []);
+    assert_eq!(story.alerts(), []);
     assert_eq!(story.due(HOUR + 600), Some(2 * HOUR));
 }
 
 #[test]
 fn times_without_a_task_are_late_unless_another_runs_in_time() {
-    let mut skipping = Story::new(Rule { overlap: Overlap::Skip, ..told() });
+    let mut skipping = Story::new(Rule { overlap: Overlap::Skip, ..with_alerts() });
     skipping.fire(HOUR);
     skipping.end(Stand::Begun);
     skipping.fire(2 * HOUR);
-    assert_eq!(skipping.news(), [], "not yet");
+    assert_eq!(skipping.alerts(), [], "not yet");
     skipping.fire(2 * HOUR + 600);
-    assert_eq!(skipping.news(), [News::Late]);
+    assert_eq!(skipping.alerts(), [AlertKind::Late]);
     skipping.end(Stand::Success);
     skipping.fire(3 * HOUR);
     skipping.end(Stand::Begun);
     skipping.fire(3 * HOUR + 600);
-    assert_eq!(skipping.news(), [News::OnTime]);
+    assert_eq!(skipping.alerts(), [AlertKind::OnTime]);
 
-    let patient = Rule { overlap: Overlap::Skip, late_after: Some(Duration::from_hours(3)), ..told() };
+    let patient = Rule { overlap: Overlap::Skip, late_after: Some(Duration::from_hours(3)), ..with_alerts() };
     let mut patient = Story::new(patient);
     patient.fire(HOUR);
     patient.end(Stand::Begun);
@@ -566,32 +567,32 @@ fn times_without_a_task_are_late_unless_another_runs_in_time() {
     patient.fire(3 * HOUR);
     patient.end(Stand::Begun);
     patient.fire(5 * HOUR);
-    assert_eq!(patient.news(), [], "the next one ran in time");
+    assert_eq!(patient.alerts(), [], "the next one ran in time");
 
-    let mut away = Story::new(told());
+    let mut away = Story::new(with_alerts());
     away.fire(5 * HOUR + 1200);
-    assert_eq!(away.news(), [News::Late]);
-    let mut once = Story::new(told());
+    assert_eq!(away.alerts(), [AlertKind::Late]);
+    let mut once = Story::new(with_alerts());
     assert_eq!(once.fire(HOUR + 1200), [HOUR]);
-    assert_eq!(once.news(), [News::Late], "however soon its task begins now");
+    assert_eq!(once.alerts(), [AlertKind::Late], "however soon its task begins now");
     once.end(Stand::Begun);
     once.fire(HOUR + 1230);
-    assert_eq!(once.news(), [News::OnTime]);
+    assert_eq!(once.alerts(), [AlertKind::OnTime]);
 }
 
 #[test]
 fn nobody_is_told_what_they_did_not_ask_for() {
-    let mut story = Story::new(Rule { webhooks: Vec::new(), ..told() });
+    let mut story = Story::new(Rule { webhooks: Vec::new(), ..with_alerts() });
     story.fire(HOUR);
     story.fire(HOUR + 600);
-    assert_eq!(story.news(), []);
+    assert_eq!(story.alerts(), []);
     assert!(story.schedule.state.late.is_some(), "it is known all the same");
 }
 
 /// A task that began while a triggered fire was planned and not settled was seen and forgotten: the schedule stayed late.
 #[test]
 fn a_begin_that_is_seen_while_something_is_planned_counts() {
-    let mut story = Story::new(told());
+    let mut story = Story::new(with_alerts());
     assert_eq!(story.fire(HOUR), [HOUR]);
     story.fire(HOUR + 601);
     assert!(story.schedule.state.late.is_some(), "late");

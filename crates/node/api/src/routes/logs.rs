@@ -11,7 +11,7 @@ use serde::Serialize;
 use tasklane_core::id::{AttemptNo, Name, TaskId};
 use tasklane_core::status::Status;
 use tasklane_ports::LogPosition;
-use tasklane_runtime::node::{Follow, Node};
+use tasklane_runtime::node::{Node, TaskFollower};
 use utoipa::ToSchema;
 
 use crate::extract::{Closing, IdInPath, Namespace};
@@ -96,7 +96,7 @@ struct Output {
     namespace: Name,
     id: TaskId,
     after: Option<LogPosition>,
-    changes: Follow,
+    changes: TaskFollower,
     ready: VecDeque<Event>,
     ended: bool,
 }

@@ -25,7 +25,7 @@ impl Node {
     /// Looks at what has ended, for ever.
     pub(super) async fn look_at_ends(&self) {
         loop {
-            let tasks = self.0.parts.hub.ended(PAGE).await;
+            let tasks = self.0.parts.notifier.next_ended(PAGE).await;
             let Left { again, archived } = self.look_at_some(&tasks).await;
             let is_done = |task: &TaskId| !again.contains(task) && !archived.contains(task);
             self.seen(tasks.into_iter().filter(is_done).collect()).await;
@@ -34,7 +34,7 @@ impl Node {
             }
             if !again.is_empty() {
                 tokio::time::sleep(AGAIN_AFTER).await;
-                self.0.parts.hub.has_ended(again.into_iter().collect());
+                self.0.parts.notifier.add_ended(again.into_iter().collect());
             }
         }
     }

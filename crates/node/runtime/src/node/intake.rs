@@ -63,7 +63,7 @@ impl Node {
     /// Takes tasks of a namespace in, for ever.
     pub async fn take_in(&self, intake: Arc<dyn Intake>, namespace: Name) {
         let mut waiting = Waiting::default();
-        let (mut again_at, mut told) = (Instant::now(), (false, true));
+        let (mut again_at, mut reported) = (Instant::now(), (false, true));
         // Kept while waiting messages are tried again: one that is given up may cost a connection.
         let mut take = intake.take(BATCH);
         loop {
@@ -90,12 +90,12 @@ impl Node {
                 again_at = Instant::now() + AGAIN_AFTER;
             }
             let state = (!waiting.open.is_empty(), waiting.has_room());
-            if state.0 && told != state {
+            if state.0 && reported != state {
                 let Waiting { open, held, store_error, .. } = &waiting;
                 let store = store_error.as_ref().map(tracing::field::display);
                 tracing::warn!(messages = open.len(), ?held, store, "messages wait until they can be stored");
             }
-            told = state;
+            reported = state;
         }
     }
 

@@ -56,12 +56,12 @@ pub use self::tasks::{Cancel, ChildCursor};
 pub use self::webhooks::{DeliveryView, Endpoint, Secrets, WEBHOOK_TYPE};
 pub use self::workers::{WorkerChange, WorkerError, WorkerInfo};
 pub use self::workflows::{NodeView, RunView, WorkflowError};
-pub use crate::hub::{EventId, EventStream, Follow, StreamItem};
+pub use crate::notifier::{EventId, EventStream, StreamItem, TaskFollower};
 pub use crate::process::ProcessUsage;
 pub use crate::scheduler::LaneInfo;
 
 use crate::clock::{self, ClockState};
-use crate::hub::Hub;
+use crate::notifier::Notifier;
 use crate::request::RequestLimits;
 use crate::scheduler::{HeldUp, SchedulerHandle};
 
@@ -94,7 +94,7 @@ pub struct NodeParts {
     /// The scheduler of this process.
     pub scheduler: SchedulerHandle,
     /// Tells who waits here.
-    pub hub: Arc<Hub>,
+    pub notifier: Arc<Notifier>,
     /// Where finished tasks are kept for good.
     pub archive: Option<Arc<dyn Archive>>,
 }
@@ -213,19 +213,19 @@ impl Node {
 
     /// Hears what other servers do with tasks, for ever, but only while somebody here wants to know.
     async fn follow_others(&self) {
-        let hub = &self.0.parts.hub;
+        let notifier = &self.0.parts.notifier;
         loop {
-            hub.wants(true).await;
+            notifier.until_wanted(true).await;
             if let Ok(mut ear) = self.0.parts.bus.subscribe(Address::Events).await {
                 // Alone, a server hears its own lanes anyway.
                 if self.has_company() {
-                    hub.heard_again();
+                    notifier.resume();
                 }
                 let unwanted = async {
                     loop {
-                        hub.wants(false).await;
+                        notifier.until_wanted(false).await;
                         // Whoever has asked once may soon ask again.
-                        if tokio::time::timeout(LISTEN_ON, hub.wants(true)).await.is_err() {
+                        if tokio::time::timeout(LISTEN_ON, notifier.until_wanted(true)).await.is_err() {
                             break;
                         }
                     }
@@ -234,7 +234,7 @@ impl Node {
                     while let Some(messages) = ear.receive().await {
                         for message in messages {
                             if let Message::Changed(batch) = message {
-                                hub.heard(&batch);
+                                notifier.receive(&batch);
                             }
                         }
                     }
@@ -281,7 +281,7 @@ impl Node {
 
     /// Follows all events after one, or from now on.
     pub fn events(&self, after: Option<EventId>) -> EventStream {
-        self.0.parts.hub.events(after)
+        self.0.parts.notifier.events(after)
     }
 
     /// What is going on.

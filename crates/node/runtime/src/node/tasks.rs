@@ -12,7 +12,7 @@ use tasklane_ports::{
 };
 use tokio::time::Instant;
 
-use crate::hub::Follow;
+use crate::notifier::TaskFollower;
 
 use super::composite::driver::TOMBSTONE_PREFIX;
 use super::{BULK_TYPE, Node};
@@ -87,8 +87,8 @@ impl Node {
     }
 
     /// Follows one task: its state and its output.
-    pub fn follow(&self, id: TaskId) -> Follow {
-        self.0.parts.hub.follow(id)
+    pub fn follow(&self, id: TaskId) -> TaskFollower {
+        self.0.parts.notifier.follow(id)
     }
 
     /// Asks for a task to be stopped. Durable when it answers [`Cancel::Accepted`].

@@ -75,7 +75,7 @@ impl Node {
         let view = self.0.parts.scheduler.view();
         let stats = self.0.stats.lock().unwrap_or_else(PoisonError::into_inner);
         let deaf = self.0.deaf.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_deaf = |session| deaf.get(&session).is_some_and(|told: &Instant| told.elapsed() < DEAF_FOR);
+        let is_deaf = |session| deaf.get(&session).is_some_and(|since: &Instant| since.elapsed() < DEAF_FOR);
         let mut workers: Vec<WorkerInfo> = descriptors(&view)
             .filter(|(_, descriptor)| !descriptor.name.is_system())
             .map(|(session, descriptor)| WorkerInfo {
@@ -137,7 +137,7 @@ impl Node {
     /// The owner of a lane says that a worker does not hear.
     pub(super) fn keep_deaf(&self, session: SessionId) {
         let mut deaf = self.0.deaf.lock().unwrap_or_else(PoisonError::into_inner);
-        deaf.retain(|_, told| told.elapsed() < DEAF_FOR);
+        deaf.retain(|_, since| since.elapsed() < DEAF_FOR);
         if deaf.insert(session, Instant::now()).is_none() {
             tracing::warn!(%session, "a worker sends heartbeats and does not hear what it is sent: it is given no work");
         }

@@ -69,7 +69,7 @@ pub struct TaskRequest {
     /// It belongs to a job, and becomes none itself. Not a client's to say.
     pub in_job: bool,
     /// Who else is told when it ends. Not a client's to say.
-    pub also_told: Vec<Webhook>,
+    pub extra_webhooks: Vec<Webhook>,
     /// The server makes it of what others answered, so it may be larger than what clients send. Not a client's to say.
     pub roomy: bool,
     /// What tells it from others with the same request id, instead of its payload. Not a client's to say.
@@ -160,7 +160,7 @@ impl TaskRequest {
             fan: None,
             run_as: None,
             in_job: false,
-            also_told: Vec::new(),
+            extra_webhooks: Vec::new(),
             roomy: false,
             identity: None,
             scope: None,
@@ -273,7 +273,7 @@ impl TaskRequest {
             retry: self.retry.over(&place.policy.retry),
         };
         let mut webhooks = self.webhooks;
-        merge(&mut webhooks, &self.also_told);
+        merge(&mut webhooks, &self.extra_webhooks);
         // A child is its composite's business.
         if self.child_name.is_none() {
             merge(&mut webhooks, &place.policy.webhooks);

@@ -389,7 +389,7 @@ impl LaneDriver {
             // What the owner before has written last, nobody here was told.
             if let Some(epoch) = epoch {
                 self.told = Some(EventPlace { lane: self.lane, epoch, number: 0 });
-                self.parts.hub.gap();
+                self.parts.notifier.gap();
             }
         }
         for effect in effects.drain(..) {
@@ -451,12 +451,12 @@ impl LaneDriver {
             Effect::Changed(events) => {
                 let place = self.told.map(|told| EventPlace { number: told.number + 1, ..told });
                 self.told = place;
-                let batch = self.parts.hub.tell(place, events);
+                let batch = self.parts.notifier.publish(place, events);
                 if self.has_company && self.parts.bus.is_heard(Address::Events) {
                     self.outbox.send(Address::Events, Message::Changed(batch));
                 }
             }
-            Effect::Ended(tasks) => self.parts.hub.has_ended(tasks),
+            Effect::Ended(tasks) => self.parts.notifier.add_ended(tasks),
             Effect::Parked { failures } => {
                 tracing::error!(%lane, failures, "the lane has failed under several owners and is left alone for a while");
             }

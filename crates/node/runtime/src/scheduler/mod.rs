@@ -30,8 +30,8 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::clock;
-use crate::hub::Hub;
 use crate::keeper;
+use crate::notifier::Notifier;
 use crate::tokens::Tokens;
 
 use self::lane::{LaneDriver, ToDriver};
@@ -78,7 +78,7 @@ pub struct SchedulerParts {
     /// Knows who is alive.
     pub coordinator: Arc<dyn Coordinator>,
     /// Is told what became final.
-    pub hub: Arc<Hub>,
+    pub notifier: Arc<Notifier>,
     /// Is told which session is held.
     pub tokens: Tokens,
 }

@@ -22,7 +22,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::executors::Registry;
-use crate::hub::Hub;
+use crate::notifier::Notifier;
 use crate::tokens::Tokens;
 
 pub(crate) use self::attempt::not_started;
@@ -63,7 +63,7 @@ pub struct WorkerParts {
     /// How task types are run.
     pub executors: Registry,
     /// Is told when there is more output.
-    pub hub: Arc<Hub>,
+    pub notifier: Arc<Notifier>,
     /// Is told which session is held.
     pub tokens: Tokens,
     /// Is told, by the steady clock, when everything that the worker started must be gone unless told anew.
@@ -119,7 +119,7 @@ impl Worker {
         let shipper = Shipper::start(
             self.options.output.clone(),
             Arc::clone(&self.parts.logs),
-            Arc::clone(&self.parts.hub),
+            Arc::clone(&self.parts.notifier),
         );
         let mut over = None;
         while !shutdown.is_cancelled() {

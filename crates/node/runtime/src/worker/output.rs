@@ -15,7 +15,7 @@ use tasklane_ports::{LogChunk, LogPosition, LogStream, Logs};
 use tokio::sync::Notify;
 
 use crate::clock;
-use crate::hub::Hub;
+use crate::notifier::Notifier;
 
 /// Bounds of what is kept.
 #[derive(Clone, Debug)]
@@ -94,7 +94,7 @@ struct Piece {
 }
 
 impl Shipper {
-    pub(super) fn start(options: OutputOptions, logs: Arc<dyn Logs>, hub: Arc<Hub>) -> Self {
+    pub(super) fn start(options: OutputOptions, logs: Arc<dyn Logs>, notifier: Arc<Notifier>) -> Self {
         let shared = Arc::new(Shared {
             options,
             waiting_bytes: AtomicUsize::new(0),
@@ -102,7 +102,7 @@ impl Shipper {
             wake: Notify::new(),
             urgent: Notify::new(),
         });
-        let task = tokio::spawn(ship(Arc::clone(&shared), logs, hub));
+        let task = tokio::spawn(ship(Arc::clone(&shared), logs, notifier));
         Self { shared, task }
     }
 
@@ -219,7 +219,7 @@ impl State {
 }
 
 /// Ships what waits, again and again.
-async fn ship(shared: Arc<Shared>, logs: Arc<dyn Logs>, hub: Arc<Hub>) {
+async fn ship(shared: Arc<Shared>, logs: Arc<dyn Logs>, notifier: Arc<Notifier>) {
     loop {
         let (chunks, from) = collect(&shared);
         if from.is_empty() {
@@ -229,7 +229,7 @@ async fn ship(shared: Arc<Shared>, logs: Arc<dyn Logs>, hub: Arc<Hub>) {
         append(&*logs, &chunks).await;
         let bytes: usize = chunks.iter().map(|chunk| chunk.bytes.len()).sum();
         shared.waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
-        hub.output(from.iter().map(|output| output.attempt.task));
+        notifier.output(from.iter().map(|output| output.attempt.task));
         for output in from {
             let mut state = lock(&output.state);
             if state.pieces.is_empty() {

@@ -40,7 +40,7 @@ pub(super) enum Ended {
 
 /// What attempts and calls tell the session.
 #[derive(Debug)]
-pub(super) enum News {
+pub(super) enum SessionEvent {
     /// Its processes are gone, its output is not kept yet.
     Exited {
         attempt: AttemptId,
@@ -74,8 +74,8 @@ pub(super) struct Session<'a> {
     ear: Box<dyn Subscription>,
     outbox: Outbox,
     running: HashMap<AttemptId, Running>,
-    news: mpsc::UnboundedSender<News>,
-    heard: mpsc::UnboundedReceiver<News>,
+    events: mpsc::UnboundedSender<SessionEvent>,
+    received: mpsc::UnboundedReceiver<SessionEvent>,
     effects: Vec<Effect>,
     /// The deadline that was told last.
     lease: Timestamp,
@@ -136,7 +136,7 @@ impl<'a> Session<'a> {
         let token = parts.coordinator.open(open).await?;
         parts.tokens.add(token.clone());
         let machine = WorkerSession::new(options.machine.clone(), session, asked_at);
-        let (news, heard) = mpsc::unbounded_channel();
+        let (events, received) = mpsc::unbounded_channel();
         let (offered, changes) = watch::channel(descriptor.clone());
         tokio::spawn(tell_offers(Arc::clone(&parts.coordinator), token.clone(), changes));
         tracing::info!(worker = %options.name, %session, capacity = options.machine.capacity, "worker is ready");
@@ -152,8 +152,8 @@ impl<'a> Session<'a> {
             ear,
             outbox: Outbox::start(Arc::clone(&parts.bus)),
             running: HashMap::new(),
-            news,
-            heard,
+            events,
+            received,
             effects: Vec::new(),
             lease: Timestamp::ZERO,
             meter: Meter::new(session),
@@ -183,11 +183,11 @@ impl<'a> Session<'a> {
                     }
                     None => break End::Fenced,
                 },
-                Some(news) = self.heard.recv() => {
-                    self.on_news(news);
+                Some(event) = self.received.recv() => {
+                    self.on_event(event);
                     for _ in 0..BATCH {
-                        let Ok(news) = self.heard.try_recv() else { break };
-                        self.on_news(news);
+                        let Ok(event) = self.received.try_recv() else { break };
+                        self.on_event(event);
                     }
                     self.settle();
                 }
@@ -221,9 +221,9 @@ impl<'a> Session<'a> {
         }
     }
 
-    fn on_news(&mut self, news: News) {
-        match news {
-            News::Ended { attempt, finish } => {
+    fn on_event(&mut self, event: SessionEvent) {
+        match event {
+            SessionEvent::Ended { attempt, finish } => {
                 if let Some(progress) = self.progress.remove(&attempt) {
                     self.take(Input::Progress { attempt, progress });
                 }
@@ -233,13 +233,13 @@ impl<'a> Session<'a> {
                     running.log_end(attempt, report, &self.options.name);
                 }
             }
-            News::Exited { attempt } => self.take(Input::Exited { attempt }),
-            News::Progress { attempt, progress } => {
+            SessionEvent::Exited { attempt } => self.take(Input::Exited { attempt }),
+            SessionEvent::Progress { attempt, progress } => {
                 self.progress.insert(attempt, progress);
                 self.tell_progress_at.get_or_insert_with(|| Instant::now() + PROGRESS_EVERY);
             }
-            News::Renewed { asked_at, renewed: Ok(()) } => self.take(Input::Renewed { asked_at }),
-            News::Renewed { renewed: Err(error), .. } => {
+            SessionEvent::Renewed { asked_at, renewed: Ok(()) } => self.take(Input::Renewed { asked_at }),
+            SessionEvent::Renewed { renewed: Err(error), .. } => {
                 tracing::warn!(%error, "the worker's session was not renewed");
                 if !error.is_retryable() {
                     self.take(Input::Refused);
@@ -336,11 +336,11 @@ impl<'a> Session<'a> {
             Effect::Send(batch) => self.outbox.send(Address::Lane(batch.lane), Message::ToLane(batch)),
             Effect::Renew => {
                 let (coordinator, token) = (Arc::clone(&self.parts.coordinator), self.token.clone());
-                let news = self.news.clone();
+                let events = self.events.clone();
                 let asked_at = clock::steady();
                 tokio::spawn(async move {
                     let renewed = coordinator.renew(&token).await;
-                    let _ = news.send(News::Renewed { asked_at, renewed });
+                    let _ = events.send(SessionEvent::Renewed { asked_at, renewed });
                 });
             }
             Effect::Drained => self.over = Some(End::Drained),
@@ -370,7 +370,7 @@ impl<'a> Session<'a> {
         let (task, number, queue) = (attempt.task, attempt.number, &dispatch.head.queue.queue);
         tracing::debug!(%task, attempt = %number, %queue, worker = %self.options.name, "attempt starts");
         let output = self.shipper.attempt(attempt);
-        let running = Running::start(dispatch, executor, output, self.news.clone());
+        let running = Running::start(dispatch, executor, output, self.events.clone());
         self.running.insert(attempt, running);
     }
 
@@ -389,9 +389,13 @@ impl<'a> Session<'a> {
         }
         let gone = async {
             while !self.running.is_empty() {
-                match self.heard.recv().await {
-                    Some(News::Ended { attempt, .. }) => _ = self.running.remove(&attempt),
-                    Some(News::Exited { .. } | News::Progress { .. } | News::Renewed { .. }) => {}
+                match self.received.recv().await {
+                    Some(SessionEvent::Ended { attempt, .. }) => _ = self.running.remove(&attempt),
+                    Some(
+                        SessionEvent::Exited { .. }
+                        | SessionEvent::Progress { .. }
+                        | SessionEvent::Renewed { .. },
+                    ) => {}
                     None => break,
                 }
             }

@@ -21,8 +21,8 @@ use tasklane_core::worker;
 use tasklane_local::{LocalBus, LocalCoordinator, MemoryOptions, MemoryStore, SessionsOptions};
 use tasklane_ports::Store;
 use tasklane_runtime::executors::Registry;
-use tasklane_runtime::hub::Hub;
 use tasklane_runtime::node::{Node, NodeOptions, NodeParts, RetentionOptions, SystemWorker};
+use tasklane_runtime::notifier::Notifier;
 use tasklane_runtime::request::RequestLimits;
 use tasklane_runtime::scheduler::{Scheduler, SchedulerOptions, SchedulerParts};
 use tasklane_runtime::tokens::Tokens;
@@ -67,7 +67,7 @@ impl Server {
         let faults = Arc::new(Faulty::new(store.clone()));
         let bus = Arc::new(LocalBus::default());
         let coordinator = Arc::new(LocalCoordinator::new(SessionsOptions::default()));
-        let hub = Arc::new(Hub::default());
+        let notifier = Arc::new(Notifier::default());
         let scheduler = Scheduler::new(
             SchedulerOptions {
                 lanes: LANES,
@@ -79,7 +79,7 @@ impl Server {
                 store: faults.clone(),
                 bus: bus.clone(),
                 coordinator: coordinator.clone(),
-                hub: Arc::clone(&hub),
+                notifier: Arc::clone(&notifier),
                 tokens: Tokens::default(),
             },
         );
@@ -97,7 +97,7 @@ impl Server {
                 documents: store.clone(),
                 bus: bus.clone(),
                 scheduler: scheduler.handle(),
-                hub: Arc::clone(&hub),
+                notifier: Arc::clone(&notifier),
                 archive: None,
             },
         );
@@ -117,7 +117,7 @@ impl Server {
                 coordinator: coordinator.clone(),
                 logs: store.clone(),
                 executors,
-                hub: Arc::clone(&hub),
+                notifier: Arc::clone(&notifier),
                 tokens: Tokens::default(),
                 on_lease: Arc::new(|_| {}),
             };

@@ -34,7 +34,7 @@ use tokio::time::Instant;
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::clock;
-use crate::hub::Follow;
+use crate::notifier::TaskFollower;
 use crate::request::{FieldError, RequestLimits, RetryRequest, SYSTEM_PREFIX, TaskRequest};
 
 use super::reports::Reports;
@@ -94,7 +94,7 @@ pub(in crate::node) fn composite_of(task_type: &str, request: &TaskRequest, payl
     composite.scope = request.parent.is_none().then(|| request.queue.clone());
     composite.metadata.clone_from(&request.metadata);
     composite.webhooks.clone_from(&request.webhooks);
-    composite.also_told.clone_from(&request.also_told);
+    composite.extra_webhooks.clone_from(&request.extra_webhooks);
     composite.priority = request.priority;
     (composite.run_at, composite.delay) = (request.run_at, request.delay);
     (composite.parent, composite.child_name) = (request.parent, request.child_name.clone());
@@ -114,7 +114,7 @@ impl Node {
     }
 
     /// Whom the queue of a task that becomes a composite tells of its end: the composite waits in another one.
-    pub(in crate::node) async fn told_by_queue(
+    pub(in crate::node) async fn queue_webhooks(
         &self,
         namespace: &Name,
         request: &TaskRequest,
@@ -140,8 +140,8 @@ impl Node {
             composite: None,
         };
         // Whoever drives it looks now; should this be lost, it looks a little later.
-        let hub = &self.0.parts.hub;
-        let batch = hub.tell(None, vec![event]);
+        let notifier = &self.0.parts.notifier;
+        let batch = notifier.publish(None, vec![event]);
         let _ = self.0.parts.bus.publish(Address::Events, vec![Message::Changed(batch)]).await;
         // Nobody drives one that is put off, and it has no children yet.
         let state = &row.state;
@@ -457,11 +457,11 @@ impl Driver {
             let wait = self.until_deadline(again.unwrap_or(look_again), late);
             let report_in = reports.due_in(Instant::now()).filter(|&report_in| report_in < wait);
             let (wait, reports_first) = (report_in.unwrap_or(wait), report_in.is_some());
-            let heard = tokio::time::timeout(wait, follow.told()).await.is_ok();
+            let heard = tokio::time::timeout(wait, follow.children_changed()).await.is_ok();
             if !heard && (again == Some(Duration::ZERO) || reports_first) {
                 continue;
             }
-            let ended = self.news(&follow, heard, drive).await?;
+            let ended = self.ended_children(&follow, heard, drive).await?;
             look_again = if ended.is_empty() { (look_again * 2).min(LOOK_AGAIN.1) } else { LOOK_AGAIN.0 };
             if !heard {
                 let again = if cancelled || late { drive.open() } else { drive.tombstones() };
@@ -490,9 +490,9 @@ impl Driver {
     }
 
     /// Children that have ended: those that were told of, or any if nothing was told.
-    async fn news(
+    async fn ended_children(
         &self,
-        follow: &Follow,
+        follow: &TaskFollower,
         heard: bool,
         drive: &mut dyn Drive,
     ) -> Result<Vec<TaskView>, StoreError> {

@@ -257,7 +257,7 @@ impl Node {
         {
             return self.place_one(namespace, request).await;
         }
-        request.also_told = self.told_by_queue(namespace, &request).await?;
+        request.extra_webhooks = self.queue_webhooks(namespace, &request).await?;
         let composite = composite_of(JOB_TYPE, &request, "{}".to_owned());
         let mut job = self.place_one(namespace, composite).await?;
         job.fingerprint = request.fingerprint();
@@ -269,7 +269,7 @@ impl Node {
             run_at: None,
             delay: None,
             webhooks: Vec::new(),
-            also_told: Vec::new(),
+            extra_webhooks: Vec::new(),
             ..request
         };
         let root = self.place_one(namespace, root).await?;

@@ -148,7 +148,7 @@ impl Node {
         }
         let identity = Some(canonical(&fan.json));
         render_composite_texts(&mut request, &context).map_err(unfit)?;
-        request.also_told = self.told_by_queue(namespace, &request).await?;
+        request.extra_webhooks = self.queue_webhooks(namespace, &request).await?;
         Ok(TaskRequest { identity, ..composite_of(MAP_TYPE, &request, payload) })
     }
 

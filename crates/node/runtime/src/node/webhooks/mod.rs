@@ -18,7 +18,7 @@ use tasklane_core::status::Status;
 use tasklane_core::task::{NewTask, Occasion, Payload, TaskBody, TaskRow, Webhook};
 use tasklane_core::time::Timestamp;
 use tasklane_ports::{DocumentKey, StoreError, TaskFilter, TaskList, TaskPage};
-use tasklane_schedule::{Alert, News, Schedule};
+use tasklane_schedule::{Alert, AlertKind, Schedule};
 use xxhash_rust::xxh3::xxh3_128;
 
 pub use self::secrets::{Endpoint, Secrets};
@@ -100,13 +100,13 @@ fn event_of(webhook: &Webhook, status: Status) -> Option<&'static str> {
     }
 }
 
-fn event_of_news(news: News) -> &'static str {
-    match news {
-        News::Failing => "schedule.failing",
-        News::Paused => "schedule.paused",
-        News::Recovered => "schedule.recovered",
-        News::Late => "schedule.late",
-        News::OnTime => "schedule.onTime",
+fn event_of_alert(kind: AlertKind) -> &'static str {
+    match kind {
+        AlertKind::Failing => "schedule.failing",
+        AlertKind::Paused => "schedule.paused",
+        AlertKind::Recovered => "schedule.recovered",
+        AlertKind::Late => "schedule.late",
+        AlertKind::OnTime => "schedule.onTime",
     }
 }
 
@@ -143,8 +143,8 @@ impl Node {
     ) -> Result<Vec<NewTask>, StoreError> {
         let mut deliveries = Vec::new();
         for Alert { number, at, what, nominal, failures, reason } in &schedule.state.alerts {
-            let told = schedule.rule.webhooks.iter().enumerate();
-            for (n, webhook) in told.filter(|(_, webhook)| webhook.on.contains(&what.occasion())) {
+            let webhooks = schedule.rule.webhooks.iter().enumerate();
+            for (n, webhook) in webhooks.filter(|(_, webhook)| webhook.on.contains(&what.occasion())) {
                 // A schedule that is put again after it was deleted counts from the start.
                 let since = schedule.state.created_at.as_micros();
                 let id = format!("{}:{since}:{number}:{n}", key.id);
@@ -158,7 +158,7 @@ impl Node {
                 let delivery = Delivery {
                     id: message_id(&id),
                     url: webhook.url.clone(),
-                    event: event_of_news(*what).to_owned(),
+                    event: event_of_alert(*what).to_owned(),
                     at: *at,
                     task: None,
                     data: Some(data),

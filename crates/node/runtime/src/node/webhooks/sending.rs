@@ -100,7 +100,7 @@ impl Sending {
         let data = match (data, task) {
             (Some(data), _) => data.clone(),
             (None, Some(task)) => match self.node.task(&self.namespace, *task).await {
-                Ok(Some(view)) => told(&view),
+                Ok(Some(view)) => event_data(&view),
                 Ok(None) => {
                     return failed("task_removed", "the task is not kept any more", RetryAdvice::Never);
                 }
@@ -186,7 +186,7 @@ fn asked_for(row: &TaskRow, body: &TaskBody) -> (Name, Name) {
 }
 
 /// What is told of a task, in the words of the API.
-fn told(view: &TaskView) -> Value {
+fn event_data(view: &TaskView) -> Value {
     let TaskRow { id, head, state, body, .. } = &view.row;
     let body = body.as_deref().cloned().unwrap_or_default();
     let (queue, task_type) = asked_for(&view.row, &body);

@@ -19,10 +19,10 @@ use tasklane_core::worker;
 use tasklane_local::{LocalBus, LocalCoordinator, MemoryOptions, MemoryStore, SessionsOptions};
 use tasklane_ports::{Archive, Attempt, Execution, Executor, ExecutorError, TaskView};
 use tasklane_runtime::executors::Registry;
-use tasklane_runtime::hub::Hub;
 use tasklane_runtime::node::{
     BULK_TYPE, BulkExecutor, Node, NodeOptions, NodeParts, RetentionOptions, SystemWorker,
 };
+use tasklane_runtime::notifier::Notifier;
 use tasklane_runtime::request::{RequestLimits, TaskRequest};
 use tasklane_runtime::scheduler::{Scheduler, SchedulerOptions, SchedulerParts};
 use tasklane_runtime::tokens::Tokens;
@@ -75,14 +75,14 @@ impl System {
         let store = Arc::new(Faulty::new(logs.clone()));
         let bus = Arc::new(LocalBus::default());
         let coordinator = Arc::new(LocalCoordinator::new(SessionsOptions::default()));
-        let hub = Arc::new(Hub::default());
+        let notifier = Arc::new(Notifier::default());
         let scheduler = Scheduler::new(
             SchedulerOptions { lanes: 2, ..SchedulerOptions::default() },
             SchedulerParts {
                 store: store.clone(),
                 bus: bus.clone(),
                 coordinator: coordinator.clone(),
-                hub: Arc::clone(&hub),
+                notifier: Arc::clone(&notifier),
                 tokens: Tokens::default(),
             },
         );
@@ -100,7 +100,7 @@ impl System {
                 documents: logs.clone(),
                 bus: bus.clone(),
                 scheduler: scheduler.handle(),
-                hub: Arc::clone(&hub),
+                notifier: Arc::clone(&notifier),
                 archive,
             },
         );
@@ -127,7 +127,7 @@ impl System {
                 coordinator: coordinator.clone(),
                 logs: logs.clone(),
                 executors,
-                hub: Arc::clone(&hub),
+                notifier: Arc::clone(&notifier),
                 tokens: Tokens::default(),
                 on_lease: Arc::new(|_| {}),
             };
