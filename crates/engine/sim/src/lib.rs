@@ -3,8 +3,8 @@
 mod burst;
 pub mod checker;
 mod client;
+mod completions;
 mod coordinator;
-mod ends;
 pub mod guards;
 pub mod harness;
 mod keyed;

@@ -24,8 +24,8 @@ pub struct Notifier {
     /// Whether anybody here wants to hear what other servers tell.
     wanted: watch::Sender<bool>,
     /// Watched tasks that have ended, for the one who looks at them.
-    ended: Mutex<Vec<TaskId>>,
-    has_ended: Notify,
+    completions: Mutex<Vec<TaskId>>,
+    has_completions: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -108,8 +108,8 @@ impl Default for Notifier {
             state: Mutex::default(),
             last: watch::Sender::new(0),
             wanted: watch::Sender::new(false),
-            ended: Mutex::default(),
-            has_ended: Notify::new(),
+            completions: Mutex::default(),
+            has_completions: Notify::new(),
         }
     }
 }
@@ -159,17 +159,17 @@ impl Notifier {
     }
 
     /// Watched tasks have ended. The lane tells of them again, should this process die before somebody has looked.
-    pub(crate) fn add_ended(&self, tasks: Vec<TaskId>) {
-        self.ended.lock().unwrap_or_else(PoisonError::into_inner).extend(tasks);
-        self.has_ended.notify_one();
+    pub(crate) fn add_completions(&self, tasks: Vec<TaskId>) {
+        self.completions.lock().unwrap_or_else(PoisonError::into_inner).extend(tasks);
+        self.has_completions.notify_one();
     }
 
     /// Waits for watched tasks that have ended and takes some of them, each for the first and only time.
-    pub(crate) async fn next_ended(&self, limit: usize) -> Vec<TaskId> {
+    pub(crate) async fn next_completions(&self, limit: usize) -> Vec<TaskId> {
         loop {
-            let notified = self.has_ended.notified();
+            let notified = self.has_completions.notified();
             {
-                let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut ended = self.completions.lock().unwrap_or_else(PoisonError::into_inner);
                 let count = limit.min(ended.len());
                 let rest = ended.split_off(count);
                 let taken = std::mem::replace(&mut *ended, rest);

@@ -16,7 +16,7 @@ use crate::status::Status;
 use crate::task::{AttemptOutcome, AttemptRecord, Progress, TaskError, TaskResult};
 use crate::time::Timestamp;
 
-use super::ends::end_record;
+use super::completions::completion_record;
 use super::entry::{Entry, Flight, Handle, Spot};
 use super::machine::Lane;
 
@@ -364,7 +364,7 @@ impl Lane {
         entry.state.error = error;
         entry.enter(status, now);
         if entry.state.watched && self.options.guards.on(Guard::EndNoted) {
-            let note = RecordChange { key: end_record(entry.id), value: Some(Vec::new()) };
+            let note = RecordChange { key: completion_record(entry.id), value: Some(Vec::new()) };
             entry.change().records.push(note);
         }
         self.mark(handle, true);

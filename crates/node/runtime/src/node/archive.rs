@@ -126,7 +126,7 @@ impl Node {
             // Only this takes from the line.
             self.0.archiving.lock().remove_first(tasks.len());
             self.0.archiving.done.fetch_add(tasks.len() as u64, Ordering::Relaxed);
-            self.seen(tasks).await;
+            self.completion_handled(tasks).await;
         }
     }
 

@@ -5,8 +5,8 @@
 
 mod archive;
 mod bulk;
+mod completions;
 mod composite;
-mod ends;
 mod intake;
 mod known_time;
 mod locks;
@@ -180,7 +180,7 @@ impl Node {
         let following = Box::pin(self.follow_others());
         let sweeping = Box::pin(self.retain());
         let firing = Box::pin(self.fire_schedules());
-        let looking = Box::pin(self.look_at_ends());
+        let looking = Box::pin(self.handle_completions());
         let archiving = Box::pin(self.keep_archiving());
         tokio::select! {
             () = listening => {}

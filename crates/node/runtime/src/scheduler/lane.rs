@@ -43,7 +43,7 @@ pub(super) enum ToDriver {
     /// Tasks from the API of this process.
     Submit { tasks: Vec<NewTask>, reply: oneshot::Sender<Option<Vec<SubmitOutcome>>> },
     /// Somebody has looked at tasks that had ended.
-    Seen { tasks: Vec<TaskId> },
+    CompletionHandled { tasks: Vec<TaskId> },
     /// There may be something new in the store.
     Hint,
     /// A policy was changed.
@@ -228,7 +228,7 @@ impl LaneDriver {
                 self.submits.insert(token, reply);
                 self.drive(Input::Submit { token, tasks });
             }
-            ToDriver::Seen { tasks } => self.drive(Input::Seen(tasks)),
+            ToDriver::CompletionHandled { tasks } => self.drive(Input::CompletionHandled(tasks)),
             ToDriver::Hint => self.drive(Input::Hint),
             ToDriver::Policy { queue, policy } => self.drive(Input::Policy { queue, policy }),
             ToDriver::Explain { row, reply } => {
@@ -456,7 +456,7 @@ impl LaneDriver {
                     self.outbox.send(Address::Events, Message::Changed(batch));
                 }
             }
-            Effect::Ended(tasks) => self.parts.notifier.add_ended(tasks),
+            Effect::Completed(tasks) => self.parts.notifier.add_completions(tasks),
             Effect::Parked { failures } => {
                 tracing::error!(%lane, failures, "the lane has failed under several owners and is left alone for a while");
             }

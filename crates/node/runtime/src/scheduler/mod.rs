@@ -235,9 +235,9 @@ impl SchedulerHandle {
 
     /// Somebody has looked at tasks of a lane that had ended. If it is not owned here any more, its next owner tells of
     /// them once more.
-    pub async fn seen(&self, lane: LaneId, tasks: Vec<TaskId>) {
+    pub async fn completion_handled(&self, lane: LaneId, tasks: Vec<TaskId>) {
         if let Some(driver) = self.lane(lane) {
-            let _ = driver.send(ToDriver::Seen { tasks }).await;
+            let _ = driver.send(ToDriver::CompletionHandled { tasks }).await;
         }
     }
 
