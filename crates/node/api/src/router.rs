@@ -20,7 +20,7 @@ use crate::routes::{
     workflows,
 };
 use crate::state::Api;
-use crate::{gate, openapi, page};
+use crate::{admission, openapi, page};
 
 /// The API of a node.
 pub fn router(node: Node, options: ApiOptions) -> Router {
@@ -33,7 +33,7 @@ pub fn router(node: Node, options: ApiOptions) -> Router {
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
         .layer(CatchPanicLayer::custom(panicked))
-        .layer(middleware::from_fn_with_state(api.clone(), gate::gate))
+        .layer(middleware::from_fn_with_state(api.clone(), admission::admit))
         .with_state(api)
 }
 
