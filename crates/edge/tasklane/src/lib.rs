@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 #![warn(missing_docs)]
 
+mod adapters;
 pub mod assemble;
 pub mod config;
 mod data_dir;
@@ -9,11 +10,10 @@ pub mod embed;
 mod exposure;
 mod farewell;
 mod intake;
-mod lanes;
+mod lane_count;
 mod lost_store;
 mod no_room;
 mod peers;
-mod systems;
 
 pub use embed::{Builder, StartError, Tasklane};
 pub use tasklane_core::id::{Name, TaskId};

@@ -4,6 +4,7 @@ pub mod clock;
 pub mod descriptors;
 pub mod executors;
 pub mod guard;
+pub mod held_sessions;
 pub mod keeper;
 pub mod node;
 pub mod notifier;
@@ -13,5 +14,4 @@ pub mod scheduler;
 pub mod suggest;
 #[cfg(feature = "test-clock")]
 mod test_clock;
-pub mod tokens;
 pub mod worker;

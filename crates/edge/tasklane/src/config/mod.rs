@@ -22,7 +22,7 @@ pub use tree::{
     Config, Durability, LimitsConfig, LogConfig, LogFormat, RetentionConfig, Secret, SessionConfig,
     WorkerConfig,
 };
-pub use url::SystemUrl;
+pub use url::AdapterUrl;
 
 pub(crate) use shares::Shares;
 

@@ -30,9 +30,9 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::clock;
+use crate::held_sessions::HeldSessions;
 use crate::keeper;
 use crate::notifier::Notifier;
-use crate::tokens::Tokens;
 
 use self::lane::{LaneDriver, ToDriver};
 pub(crate) use self::outbox::Outbox;
@@ -80,7 +80,7 @@ pub struct SchedulerParts {
     /// Is told what became final.
     pub notifier: Arc<Notifier>,
     /// Is told which session is held.
-    pub tokens: Tokens,
+    pub held_sessions: HeldSessions,
 }
 
 /// Owns lanes. See the [module](self).

@@ -44,7 +44,7 @@ pub(super) async fn run(
     told: Told<'_>,
     shutdown: CancellationToken,
 ) {
-    let SchedulerParts { coordinator, tokens, .. } = parts;
+    let SchedulerParts { coordinator, held_sessions, .. } = parts;
     while !shutdown.is_cancelled() {
         // While a lane is held up, others are to have it.
         let mut held_up = told.held_up.clone();
@@ -58,7 +58,7 @@ pub(super) async fn run(
         let opened = coordinator.open(OpenSession { session, ttl: options.ttl, role }).await;
         let followed = match opened {
             Ok(token) => {
-                tokens.add(token.clone());
+                held_sessions.add(token.clone());
                 compare_clocks(&**coordinator, &token).await;
                 told.session.send_replace(Some(session));
                 let followed = match coordinator.watch().await {
@@ -69,7 +69,7 @@ pub(super) async fn run(
                     Err(error) => Err(error),
                 };
                 told.session.send_replace(None);
-                tokens.remove(session);
+                held_sessions.remove(session);
                 followed
             }
             Err(error) => Err(error),

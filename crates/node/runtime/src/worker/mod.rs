@@ -22,8 +22,8 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::executors::Registry;
+use crate::held_sessions::HeldSessions;
 use crate::notifier::Notifier;
-use crate::tokens::Tokens;
 
 pub(crate) use self::attempt::not_started;
 pub use self::output::OutputOptions;
@@ -65,7 +65,7 @@ pub struct WorkerParts {
     /// Is told when there is more output.
     pub notifier: Arc<Notifier>,
     /// Is told which session is held.
-    pub tokens: Tokens,
+    pub held_sessions: HeldSessions,
     /// Is told, by the steady clock, when everything that the worker started must be gone unless told anew.
     pub on_lease: Arc<dyn Fn(Timestamp) + Send + Sync>,
 }

@@ -134,7 +134,7 @@ impl<'a> Session<'a> {
         let role = Role::Worker(descriptor.clone());
         let open = OpenSession { session, ttl: options.machine.ttl, role };
         let token = parts.coordinator.open(open).await?;
-        parts.tokens.add(token.clone());
+        parts.held_sessions.add(token.clone());
         let machine = WorkerSession::new(options.machine.clone(), session, asked_at);
         let (events, received) = mpsc::unbounded_channel();
         let (offered, changes) = watch::channel(descriptor.clone());
@@ -402,7 +402,7 @@ impl<'a> Session<'a> {
         };
         let all_gone = tokio::time::timeout(GONE_WITHIN, gone).await.is_ok();
         if all_gone || matches!(end, End::Drained) {
-            self.parts.tokens.remove(self.token.session);
+            self.parts.held_sessions.remove(self.token.session);
         }
         match end {
             End::Fenced => Ended::Lost { offered: self.descriptor, over: all_gone.then_some(self.token) },

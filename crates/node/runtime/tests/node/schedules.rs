@@ -13,11 +13,11 @@ use tasklane_ports::{
     StoreError, TaskFilter, TaskList, codec,
 };
 use tasklane_runtime::clock;
+use tasklane_runtime::held_sessions::HeldSessions;
 use tasklane_runtime::node::{Node, NodeOptions, NodeParts, RetentionOptions};
 use tasklane_runtime::notifier::Notifier;
 use tasklane_runtime::request::{RequestLimits, ScheduleRequest};
 use tasklane_runtime::scheduler::{Scheduler, SchedulerOptions, SchedulerParts};
-use tasklane_runtime::tokens::Tokens;
 use tasklane_schedule::{Fate, Missed, Overlap, Rule, Schedule, Times, When};
 
 use crate::support::{Fault, Faulty, default_namespace, name};
@@ -81,7 +81,7 @@ fn server(memory: &MemoryStore, life: &Life) -> Node {
             bus: bus.clone(),
             coordinator: Arc::new(LocalCoordinator::new(SessionsOptions::default())),
             notifier: Arc::clone(&notifier),
-            tokens: Tokens::default(),
+            held_sessions: HeldSessions::default(),
         },
     );
     let documents = Arc::new(Mortal { documents: memory.clone(), life: life.clone() });

@@ -21,11 +21,11 @@ use tasklane_core::worker;
 use tasklane_local::{LocalBus, LocalCoordinator, MemoryOptions, MemoryStore, SessionsOptions};
 use tasklane_ports::Store;
 use tasklane_runtime::executors::Registry;
+use tasklane_runtime::held_sessions::HeldSessions;
 use tasklane_runtime::node::{Node, NodeOptions, NodeParts, RetentionOptions, SystemWorker};
 use tasklane_runtime::notifier::Notifier;
 use tasklane_runtime::request::RequestLimits;
 use tasklane_runtime::scheduler::{Scheduler, SchedulerOptions, SchedulerParts};
-use tasklane_runtime::tokens::Tokens;
 use tasklane_runtime::worker::{OutputOptions, Worker, WorkerOptions, WorkerParts};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
@@ -80,7 +80,7 @@ impl Server {
                 bus: bus.clone(),
                 coordinator: coordinator.clone(),
                 notifier: Arc::clone(&notifier),
-                tokens: Tokens::default(),
+                held_sessions: HeldSessions::default(),
             },
         );
         let node = Node::new(
@@ -118,7 +118,7 @@ impl Server {
                 logs: store.clone(),
                 executors,
                 notifier: Arc::clone(&notifier),
-                tokens: Tokens::default(),
+                held_sessions: HeldSessions::default(),
                 on_lease: Arc::new(|_| {}),
             };
             Worker::new(options, parts)

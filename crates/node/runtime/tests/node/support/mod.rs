@@ -19,13 +19,13 @@ use tasklane_core::worker;
 use tasklane_local::{LocalBus, LocalCoordinator, MemoryOptions, MemoryStore, SessionsOptions};
 use tasklane_ports::{Archive, Attempt, Execution, Executor, ExecutorError, TaskView};
 use tasklane_runtime::executors::Registry;
+use tasklane_runtime::held_sessions::HeldSessions;
 use tasklane_runtime::node::{
     BULK_TYPE, BulkExecutor, Node, NodeOptions, NodeParts, RetentionOptions, SystemWorker,
 };
 use tasklane_runtime::notifier::Notifier;
 use tasklane_runtime::request::{RequestLimits, TaskRequest};
 use tasklane_runtime::scheduler::{Scheduler, SchedulerOptions, SchedulerParts};
-use tasklane_runtime::tokens::Tokens;
 use tasklane_runtime::worker::{OutputOptions, Worker, WorkerOptions, WorkerParts};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -83,7 +83,7 @@ impl System {
                 bus: bus.clone(),
                 coordinator: coordinator.clone(),
                 notifier: Arc::clone(&notifier),
-                tokens: Tokens::default(),
+                held_sessions: HeldSessions::default(),
             },
         );
         let node = Node::new(
@@ -128,7 +128,7 @@ impl System {
                 logs: logs.clone(),
                 executors,
                 notifier: Arc::clone(&notifier),
-                tokens: Tokens::default(),
+                held_sessions: HeldSessions::default(),
                 on_lease: Arc::new(|_| {}),
             };
             Worker::new(options, parts)

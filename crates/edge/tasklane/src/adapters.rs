@@ -14,11 +14,11 @@ use tasklane_runtime::guard::HeldFile;
 use tasklane_runtime::keeper::{self, KeptCoordinator};
 use tasklane_sqlite::Sqlite;
 
-use crate::config::{Config, Durability, Shares, SystemUrl};
+use crate::config::{AdapterUrl, Config, Durability, Shares};
 
 /// What a Tasklane works with.
 #[derive(Clone, Debug)]
-pub(crate) struct Systems {
+pub(crate) struct Adapters {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) logs: Arc<dyn Logs>,
     pub(crate) documents: Arc<dyn Documents>,
@@ -34,7 +34,7 @@ pub(crate) struct Systems {
     pub(crate) warnings: Vec<String>,
 }
 
-impl Systems {
+impl Adapters {
     /// Opens all of them. `listen` is where this process may be reached; `None` if it only calls others.
     pub(crate) async fn open(config: &Config, listen: Option<IpAddr>) -> Result<Self> {
         let Stored { store, logs, documents, lock, mut warnings } =
@@ -173,7 +173,7 @@ pub(crate) async fn open_intake(config: &Config, session: SessionId) -> Result<O
 }
 
 /// A server listens for others where its API does, at a port of its own; a worker only calls servers.
-async fn open_direct(config: &Config, url: &SystemUrl, listen: Option<IpAddr>) -> Result<DirectBus> {
+async fn open_direct(config: &Config, url: &AdapterUrl, listen: Option<IpAddr>) -> Result<DirectBus> {
     let given: Option<SocketAddr> = match url.rest() {
         "" => None,
         address => Some(address.parse().with_context(|| format!("bus: {address} is not an address"))?),
@@ -209,7 +209,7 @@ pub(crate) fn reachable_host(config: &Config) -> Result<String> {
 }
 
 /// The address of this machine on the way to its store, which may be at several. Nothing is sent.
-pub(crate) fn own_address(store: &SystemUrl) -> Option<IpAddr> {
+pub(crate) fn own_address(store: &AdapterUrl) -> Option<IpAddr> {
     let authority = store.rest().split(['/', '?']).next()?;
     let hosts = authority.rsplit_once('@').map_or(authority, |(_, hosts)| hosts);
     let towards = |address: SocketAddr| {
@@ -240,6 +240,6 @@ fn redis_options(config: &Config) -> RedisOptions {
     RedisOptions { prefix: config.prefix.to_string(), ..RedisOptions::default() }
 }
 
-fn cannot_reach(role: &str, url: &SystemUrl) -> String {
+fn cannot_reach(role: &str, url: &AdapterUrl) -> String {
     format!("cannot use {url} as the {role}")
 }
