@@ -7,11 +7,11 @@ mod archive;
 mod bulk;
 mod completions;
 mod composite;
+mod custom_types;
 mod intake;
 mod known_time;
 mod locks;
 mod queues;
-mod registered;
 mod retention;
 mod retry;
 mod schedules;
@@ -47,7 +47,7 @@ pub use self::queues::{PolicyError, QueueInfo};
 pub use self::system_workers::SystemWorker;
 
 pub use self::composite::workflow_run::WORKFLOW_TYPE;
-pub use self::registered::{Named, NamedError};
+pub use self::custom_types::{Named, NamedError};
 pub use self::retention::RetentionOptions;
 pub use self::retry::{Definition, Retried, Retry};
 pub use self::schedules::{BACKFILL_MAX, BackfillPlan, FireEnd, NamedSchedule, ScheduleError};
@@ -110,7 +110,7 @@ struct Inner {
     started_at: Timestamp,
     queues: submit::QueueCache,
     alarm: schedules::Alarm,
-    types: registered::TypeCache,
+    types: custom_types::TypeCache,
     /// Costly checks take turns.
     heavy: Arc<Semaphore>,
     stats: Mutex<BTreeMap<SessionId, WorkerStats>>,
@@ -164,7 +164,7 @@ impl Node {
             started_at: clock::wall(),
             queues: submit::QueueCache::default(),
             alarm: schedules::Alarm::default(),
-            types: registered::TypeCache::default(),
+            types: custom_types::TypeCache::default(),
             heavy: Arc::new(Semaphore::new(1)),
             stats: Mutex::default(),
             deaf: Mutex::default(),

@@ -14,7 +14,7 @@ use tasklane_ports::StoreError;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::clock;
-use crate::request::{FieldError, Registered, RunAs, TaskRequest, Workflow, canonical, changed_nodes, code};
+use crate::request::{CustomType, FieldError, RunAs, TaskRequest, Workflow, canonical, changed_nodes, code};
 
 use super::composite::job;
 use super::composite::workflow_run::{RunSpec, WORKFLOW_TYPE};
@@ -154,9 +154,9 @@ impl Node {
         body: &mut TaskBody,
         definition: &Definition,
     ) -> Result<bool, SubmitError> {
-        let registered = self.registered_now(namespace, &head.task_type).await?;
-        let latest = match registered {
-            Some(registered) => Some(self.run_by(&registered, &TaskRequest::of_task(head, body)).await),
+        let current = self.current_custom_type(namespace, &head.task_type).await?;
+        let latest = match current {
+            Some(custom_type) => Some(self.run_by(&custom_type, &TaskRequest::of_task(head, body)).await),
             None => None,
         };
         if *definition == Definition::Stored {
@@ -182,16 +182,16 @@ impl Node {
     }
 
     /// How a type is run now, past everything that is remembered of it.
-    async fn registered_now(
+    async fn current_custom_type(
         &self,
         namespace: &Name,
         task_type: &Name,
-    ) -> Result<Option<Arc<Registered>>, SubmitError> {
-        if task_type.is_system() || Registered::check_name(task_type).is_err() {
+    ) -> Result<Option<Arc<CustomType>>, SubmitError> {
+        if task_type.is_system() || CustomType::check_name(task_type).is_err() {
             return Ok(None);
         }
         let named = self.executor(namespace, task_type).await?;
-        let read = |named: Named| self.heavy(move || Registered::from_json(named.json.as_bytes()));
+        let read = |named: Named| self.heavy(move || CustomType::from_json(named.json.as_bytes()));
         Ok(match named {
             Some(named) => Some(Arc::new(read(named).await?)),
             None => None,

@@ -97,7 +97,7 @@ impl Node {
         if types.is_registered(task_type) {
             return Ok(());
         }
-        let Some(error) = slip(task_type.as_str(), types.registered()) else { return Ok(()) };
+        let Some(error) = slip(task_type.as_str(), types.registered_names()) else { return Ok(()) };
         let is_offered = self.workers().iter().any(|worker| worker.descriptor.task_types.contains(task_type));
         if is_offered { Ok(()) } else { Err(error.into()) }
     }

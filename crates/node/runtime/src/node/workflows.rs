@@ -10,7 +10,7 @@ use crate::request::{FieldError, RunRequest, Workflow, canonical};
 
 use super::composite::driver::composite_request;
 use super::composite::workflow_run::{RunNow, RunSpec, WORKFLOW_TYPE, state_name};
-use super::registered::{Named, NamedError};
+use super::custom_types::{Named, NamedError};
 use super::{Node, SubmitError, Submitted};
 
 /// Why nothing was done to a workflow, or a run.

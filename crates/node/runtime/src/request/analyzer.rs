@@ -8,11 +8,11 @@ use serde_json::{Map, Value};
 use tasklane_core::id::Name;
 use tasklane_core::task::{Payload, TaskRow};
 
+use super::custom_types::CustomType;
 use super::error::{FieldError, code};
 use super::exact;
 use super::json::{Ranged, read_json};
 use super::limits::{RequestLimits, check_not_system};
-use super::registered::Registered;
 use super::schema::CHECK_STEPS_MAX;
 use super::task::TaskRequest;
 
@@ -31,7 +31,7 @@ pub struct Analyzer {
 #[derive(Clone, Debug)]
 enum How {
     /// As a type that was not registered.
-    Registered(Registered),
+    CustomType(CustomType),
     /// By tasks of another type.
     Type(Name),
 }
@@ -59,7 +59,7 @@ impl Analyzer {
             return Err(FieldError { field: "payloadSchema".to_owned(), code: code::UNKNOWN_FIELD, message });
         }
         let how = match own.task_type {
-            None => How::Registered(Registered::from_json(Value::Object(rest).to_string().as_bytes())?),
+            None => How::CustomType(CustomType::from_json(Value::Object(rest).to_string().as_bytes())?),
             Some(task_type) => {
                 check_not_system("taskType", &task_type)?;
                 if let Some(field) = rest.keys().find(|field| *field != "description") {
@@ -90,8 +90,8 @@ impl Analyzer {
         (request.in_job, request.roomy) = (true, true);
         match &self.how {
             How::Type(task_type) => request.task_type = task_type.clone(),
-            How::Registered(registered) => {
-                request.run_as = Some(registered.run_as(&request, CHECK_STEPS_MAX)?);
+            How::CustomType(custom_type) => {
+                request.run_as = Some(custom_type.run_as(&request, CHECK_STEPS_MAX)?);
             }
         }
         Ok(request)

@@ -5,6 +5,7 @@
 //! checks what the types cannot.
 
 mod analyzer;
+mod custom_types;
 mod depth;
 mod duration;
 mod error;
@@ -15,7 +16,6 @@ mod fingerprint;
 mod flow;
 mod json;
 mod limits;
-mod registered;
 mod render;
 mod schedule;
 mod schema;
@@ -26,6 +26,7 @@ mod webhook;
 mod workflow;
 
 pub use analyzer::{Analysis, Analyzer, Verdict};
+pub use custom_types::{CustomType, RunAs};
 pub use depth::{JSON_DEPTH_MAX, too_deep};
 pub use duration::{Positive, Span, parse_span};
 pub use error::{FieldError, code};
@@ -39,7 +40,6 @@ pub use fan::{CHILDREN_MAX, FanOut, MapRequest, Over, Tolerance};
 pub use flow::{ConcurrencyJson, LIMIT_MAX, LIMITS_MAX, RateJson, UniqueJson, objects};
 pub use json::{Moment, Object, RETRIES_MAX, Ranged, canonical, parse_time, read_json};
 pub use limits::{RequestLimits, SYSTEM_PREFIX, check_key, check_labels, check_not_system, check_request_id};
-pub use registered::{Registered, RunAs};
 pub(crate) use render::{Context, Operand, Scope, holds, payload_of, render_value};
 pub use schedule::{
     DialectName, FAILURES_MAX, MissedName, OverlapName, Preview, PreviewRequest, ScheduleRequest,

@@ -12,11 +12,11 @@ use tasklane_core::task::{
 };
 use tasklane_core::time::Timestamp;
 
+use super::custom_types::RunAs;
 use super::error::FieldError;
 use super::fan::FanOut;
 use super::flow::Keys;
 use super::limits::{RequestLimits, check_not_system};
-use super::registered::RunAs;
 use super::template::KeySource;
 use super::webhook::merge;
 use super::{fingerprint, json};

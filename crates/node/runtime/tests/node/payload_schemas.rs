@@ -6,13 +6,13 @@ use serde_json::{Map, Value, json};
 use tasklane_core::status::Status;
 use tasklane_core::task::Payload;
 use tasklane_runtime::node::{NamedError, SubmitError};
-use tasklane_runtime::request::{CHECK_STEPS_MAX, FieldError, Registered, TaskRequest};
+use tasklane_runtime::request::{CHECK_STEPS_MAX, CustomType, FieldError, TaskRequest};
 
 use crate::support::{Run, System, default_namespace, name, request, success};
 
-fn registered(schema: &Value) -> Result<Registered, FieldError> {
+fn registered(schema: &Value) -> Result<CustomType, FieldError> {
     let body = json!({ "command": ["true"], "payloadSchema": schema });
-    Registered::from_json(body.to_string().as_bytes())
+    CustomType::from_json(body.to_string().as_bytes())
 }
 
 fn check(schema: &Value, payload: &Value) -> Result<(), FieldError> {

@@ -35,7 +35,7 @@ use super::driver::{
     AGAIN_AFTER, Begun, CompositeOutcome, Drive, Driver, HELD, LOOK, PAGE, REFUSED_TYPE, TOMBSTONE_PREFIX,
     Trouble, child_failed, child_request_id, composite_of, unique_in,
 };
-use crate::node::registered::{Named, NamedError};
+use crate::node::custom_types::{Named, NamedError};
 use crate::node::{Node, SubmitError};
 
 /// Task type and queue of jobs.

@@ -21,7 +21,7 @@ use super::types::BUILT_IN;
 
 /// A task type that was registered.
 #[derive(Clone, Debug)]
-pub struct Registered {
+pub struct CustomType {
     /// What it is for.
     pub description: String,
     how: How,
@@ -51,7 +51,7 @@ const DESCRIPTION_LEN_MAX: usize = 1024;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-struct RegisteredJson {
+struct CustomTypeJson {
     description: Option<String>,
     command: Option<Vec<String>>,
     script: Option<String>,
@@ -62,10 +62,10 @@ struct RegisteredJson {
     payload_schema: Option<Value>,
 }
 
-impl Registered {
+impl CustomType {
     /// Reads and checks how a type is run.
     pub fn from_json(body: &[u8]) -> Result<Self, FieldError> {
-        let json: RegisteredJson = read_json(body)?;
+        let json: CustomTypeJson = read_json(body)?;
         let description = json.description.clone().unwrap_or_default();
         if description.chars().count() > DESCRIPTION_LEN_MAX {
             let rule = format!("must be at most {DESCRIPTION_LEN_MAX} characters long");
@@ -150,16 +150,16 @@ impl Refused {
     }
 }
 
-fn field_of(json: &RegisteredJson) -> &'static str {
+fn field_of(json: &CustomTypeJson) -> &'static str {
     match json {
-        RegisteredJson { command: Some(_), .. } => "command",
-        RegisteredJson { http: Some(_), .. } => "http",
+        CustomTypeJson { command: Some(_), .. } => "command",
+        CustomTypeJson { http: Some(_), .. } => "http",
         _ => "env",
     }
 }
 
 /// Exactly one of the ways to run it.
-fn how(json: &RegisteredJson) -> Result<How, FieldError> {
+fn how(json: &CustomTypeJson) -> Result<How, FieldError> {
     let name = |text: &str| Name::new(text).expect("a constant that is a name");
     let ways = [
         ("command", json.command.is_some()),

@@ -10,7 +10,7 @@ use tasklane_ports::{
 };
 use tokio::time::Instant;
 
-use crate::request::{CHECK_STEPS_MAX, FieldError, Registered, RunAs, TaskRequest, canonical, code};
+use crate::request::{CHECK_STEPS_MAX, CustomType, FieldError, RunAs, TaskRequest, canonical, code};
 
 use super::{Node, SubmitError};
 
@@ -72,19 +72,19 @@ pub(super) struct Types {
 struct TypeExecutor {
     put: Named,
     /// An earlier version may have put what is refused now: its tasks are refused until it is put right.
-    read: Result<Arc<Registered>, FieldError>,
+    read: Result<Arc<CustomType>, FieldError>,
 }
 
 impl TypeExecutor {
     fn read(put: Named) -> Self {
-        let read = Registered::from_json(put.json.as_bytes()).map(Arc::new);
+        let read = CustomType::from_json(put.json.as_bytes()).map(Arc::new);
         if let Err(error) = &read {
             tracing::error!(task_type = %put.id, %error, "an executor cannot be used: its tasks are refused");
         }
         Self { put, read }
     }
 
-    fn registered(&self) -> Result<&Arc<Registered>, FieldError> {
+    fn custom_type(&self) -> Result<&Arc<CustomType>, FieldError> {
         self.read.as_ref().map_err(|error| {
             let message = format!("its executor must be registered again: {error}");
             FieldError { field: "taskType".to_owned(), code: error.code, message }
@@ -99,7 +99,7 @@ impl Types {
     }
 
     /// All types for which an executor is registered.
-    pub(super) fn registered(&self) -> impl Iterator<Item = &str> {
+    pub(super) fn registered_names(&self) -> impl Iterator<Item = &str> {
         self.executors.keys().map(Name::as_str)
     }
 }
@@ -207,9 +207,9 @@ impl Node {
         body: &[u8],
         replace: bool,
     ) -> Result<(Named, bool), NamedError> {
-        Registered::check_name(task_type)?;
+        CustomType::check_name(task_type)?;
         let read = body.to_vec();
-        self.heavy(move || Registered::from_json(&read)).await?;
+        self.heavy(move || CustomType::from_json(&read)).await?;
         let put = self.put_named(executor_key(namespace, task_type), body, replace).await?;
         self.0.types.forget(namespace);
         Ok(put)
@@ -251,7 +251,7 @@ impl Node {
         if request.run_as.is_none()
             && let Some(executor) = types.executors.get(&request.task_type)
         {
-            request.run_as = Some(self.run_by(executor.registered()?, request).await?);
+            request.run_as = Some(self.run_by(executor.custom_type()?, request).await?);
         }
         Ok(())
     }
@@ -259,16 +259,16 @@ impl Node {
     /// What a request is run as by the executor of its type. A costly check does not keep others waiting.
     pub(super) async fn run_by(
         &self,
-        registered: &Arc<Registered>,
+        custom_type: &Arc<CustomType>,
         request: &TaskRequest,
     ) -> Result<RunAs, FieldError> {
-        let run_as = registered.run_as(request, LIGHT_STEPS);
+        let run_as = custom_type.run_as(request, LIGHT_STEPS);
         // One of many requests that came together: others have their turn.
         tokio::task::yield_now().await;
         match run_as {
             Err(error) if error.code == code::TOO_COSTLY => {
-                let (registered, request) = (Arc::clone(registered), request.clone());
-                self.heavy(move || registered.run_as(&request, CHECK_STEPS_MAX)).await
+                let (custom_type, request) = (Arc::clone(custom_type), request.clone());
+                self.heavy(move || custom_type.run_as(&request, CHECK_STEPS_MAX)).await
             }
             run_as => run_as,
         }
@@ -300,7 +300,7 @@ impl Node {
     pub(super) async fn executor_type(&self, namespace: &Name, task_type: &Name) -> Result<Name, StoreError> {
         let types = self.types(namespace).await?;
         let executor = types.executors.get(task_type).and_then(|executor| executor.read.as_ref().ok());
-        Ok(executor.map_or(task_type, |registered| registered.runs_as()).clone())
+        Ok(executor.map_or(task_type, |custom_type| custom_type.runs_as()).clone())
     }
 
     pub(super) async fn types(&self, namespace: &Name) -> Result<Arc<Types>, StoreError> {
