@@ -8,7 +8,7 @@ use tasklane_core::id::TaskId;
 use tasklane_core::rng::Rng;
 use tasklane_core::status::Status;
 use tasklane_workflow::{
-    End, Fan, Graph, Job, JobLimits, MapChild, NodeSpec, OnFailure, ROOT, Run, Skip, TriggerRule,
+    End, Graph, Job, JobLimits, MapChild, MapTask, NodeSpec, OnFailure, ROOT, Run, Skip, TriggerRule,
     analysis_of, analyzed_by, depth, is_analysis,
 };
 
@@ -44,7 +44,7 @@ pub(crate) enum Kind {
         before: Vec<bool>,
     },
     /// A task that becomes many.
-    Fan { items: usize, at_once: usize, failures_max: usize, reduces: bool },
+    Map { items: usize, at_once: usize, failures_max: usize, reduces: bool },
     /// A job: what its analyses say follows from this.
     Job { seed: u64 },
 }
@@ -120,10 +120,10 @@ impl Kind {
         Self::Graph { graph, on_failure, before }
     }
 
-    pub(crate) fn fan(rng: &mut Rng) -> Self {
+    pub(crate) fn map(rng: &mut Rng) -> Self {
         let items = 1 + index(rng, 12);
         let failures_max = if rng.chance(50) { items } else { index(rng, 3) };
-        Self::Fan { items, at_once: 1 + index(rng, 5), failures_max, reduces: rng.chance(70) }
+        Self::Map { items, at_once: 1 + index(rng, 5), failures_max, reduces: rng.chance(70) }
     }
 
     pub(crate) fn job(rng: &mut Rng) -> Self {
@@ -137,9 +137,11 @@ impl Kind {
                 let run = Run::new(Arc::clone(graph), *on_failure, guards);
                 decide_graph(run, graph, before, children, cancelled)
             }
-            Self::Fan { items, at_once, failures_max, reduces } => {
-                decide_fan(Fan::new(*items, *at_once, *failures_max, *reduces, guards), children, cancelled)
-            }
+            Self::Map { items, at_once, failures_max, reduces } => decide_map(
+                MapTask::new(*items, *at_once, *failures_max, *reduces, guards),
+                children,
+                cancelled,
+            ),
             Self::Job { seed } => decide_job(*seed, Job::new(guards), children, cancelled),
         }
     }
@@ -166,7 +168,7 @@ impl Kind {
                 };
                 (!fits).then(|| format!("what it waits for was {ends:?}"))
             }
-            Self::Fan { items, at_once, failures_max, .. } => {
+            Self::Map { items, at_once, failures_max, .. } => {
                 let item = |at: usize| children.get(&at.to_string()).copied();
                 let open = (0..*items).filter(|&at| item(at).is_some_and(|status| !status.is_final()));
                 let failed = (0..*items).filter(|&at| {
@@ -220,8 +222,8 @@ impl Kind {
                 (should != failed).then(|| format!("it is said to have failed: {failed}"))
             }
             // Whether a cancel was seen before everything had ended is a matter of time.
-            Self::Fan { .. } | Self::Job { .. } if cancelled => None,
-            Self::Fan { items, failures_max, reduces, .. } => {
+            Self::Map { .. } | Self::Job { .. } if cancelled => None,
+            Self::Map { items, failures_max, reduces, .. } => {
                 let status = |name: &str| children.get(name).copied();
                 let items: Vec<Option<Status>> = (0..*items).map(|at| status(&at.to_string())).collect();
                 let bad = |status: &Option<Status>| status.is_some_and(|status| status != Status::Success);
@@ -291,21 +293,21 @@ fn decide_graph(
     Decision { begin, stops: cancelled, over, maybe_submitted }
 }
 
-fn decide_fan(mut fan: Fan, children: &[StoredChild], cancelled: bool) -> Decision {
+fn decide_map(mut map: MapTask, children: &[StoredChild], cancelled: bool) -> Decision {
     for child in children {
         let Some(of) = child_of(&child.name) else { continue };
-        fan.begun(of);
+        map.begun(of);
         if child.status.is_final() {
-            fan.ended(of, child.status == Status::Success);
+            map.ended(of, child.status == Status::Success);
         }
     }
     if cancelled {
-        fan.halt();
+        map.halt();
     }
-    let stops = cancelled || fan.is_exceeded();
-    let begin = fan.ready(AT_A_TIME).into_iter().map(name_of).collect();
-    let over = fan.is_over().then(|| fan.has_failed());
-    Decision { begin, stops, over, maybe_submitted: fan.maybe_submitted().into_iter().map(name_of).collect() }
+    let stops = cancelled || map.is_exceeded();
+    let begin = map.ready(AT_A_TIME).into_iter().map(name_of).collect();
+    let over = map.is_over().then(|| map.has_failed());
+    Decision { begin, stops, over, maybe_submitted: map.maybe_submitted().into_iter().map(name_of).collect() }
 }
 
 fn decide_job(seed: u64, mut job: Job<Status, ()>, children: &[StoredChild], cancelled: bool) -> Decision {

@@ -92,7 +92,7 @@ impl World {
         for number in 0..RUNS {
             let kind = match number {
                 0 | 1 => Kind::graph(&mut self.rng, NODES),
-                2 => Kind::fan(&mut self.rng),
+                2 => Kind::map(&mut self.rng),
                 _ => Kind::job(&mut self.rng),
             };
             let cancel_after = self.between(500_000, 40_000_000);

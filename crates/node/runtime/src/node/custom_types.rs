@@ -244,7 +244,7 @@ impl Node {
         namespace: &Name,
         request: &mut TaskRequest,
     ) -> Result<(), SubmitError> {
-        if request.composite || request.fan.is_some() {
+        if request.composite || request.map.is_some() {
             return Ok(());
         }
         let types = self.types(namespace).await?;

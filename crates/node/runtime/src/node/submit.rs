@@ -141,9 +141,9 @@ impl Node {
     /// Turns a request into a task of its queue's lane: it may become many, or a job.
     pub(super) async fn place(&self, namespace: &Name, request: TaskRequest) -> Result<NewTask, SubmitError> {
         // Of a task that becomes many, the composite holds its unique key, and no child of it.
-        let held = match &request.fan {
+        let held = match &request.map {
             Some(_) if request.unique.is_some() => {
-                let one = TaskRequest { fan: None, ..request.clone() };
+                let one = TaskRequest { map: None, ..request.clone() };
                 self.place_one(namespace, one).await?.unique.map(|unique| unique_in(&request.queue, &unique))
             }
             _ => None,

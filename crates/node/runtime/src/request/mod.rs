@@ -11,11 +11,11 @@ mod duration;
 mod error;
 mod exact;
 mod expressions;
-mod fan;
 mod fingerprint;
 mod flow;
 mod json;
 mod limits;
+mod map;
 mod render;
 mod schedule;
 mod schema;
@@ -35,11 +35,11 @@ pub(crate) use exact::{parse as parse_exact, write as write_exact};
 pub(crate) use expressions::{
     check_run_unrendered, check_unrendered, render_composite_texts, render_payload, render_texts,
 };
-pub(crate) use fan::check_count;
-pub use fan::{CHILDREN_MAX, FanOut, MapRequest, Over, Tolerance};
 pub use flow::{ConcurrencyJson, LIMIT_MAX, LIMITS_MAX, RateJson, UniqueJson, objects};
 pub use json::{Moment, Object, RETRIES_MAX, Ranged, canonical, parse_time, read_json};
 pub use limits::{RequestLimits, SYSTEM_PREFIX, check_key, check_labels, check_not_system, check_request_id};
+pub(crate) use map::check_count;
+pub use map::{CHILDREN_MAX, MapRequest, MapSource, Over, Tolerance};
 pub(crate) use render::{Context, Operand, Scope, holds, payload_of, render_value};
 pub use schedule::{
     DialectName, FAILURES_MAX, MissedName, OverlapName, Preview, PreviewRequest, ScheduleRequest,

@@ -14,9 +14,9 @@ use tasklane_core::time::Timestamp;
 
 use super::custom_types::RunAs;
 use super::error::FieldError;
-use super::fan::FanOut;
 use super::flow::Keys;
 use super::limits::{RequestLimits, check_not_system};
+use super::map::MapSource;
 use super::template::KeySource;
 use super::webhook::merge;
 use super::{fingerprint, json};
@@ -63,7 +63,7 @@ pub struct TaskRequest {
     /// Who is told when it ends, besides those whom its queue tells.
     pub webhooks: Vec<Webhook>,
     /// It becomes many tasks instead of one.
-    pub fan: Option<Box<FanOut>>,
+    pub map: Option<Box<MapSource>>,
     /// What it is run as, where its type was registered. Not a client's to say.
     pub run_as: Option<RunAs>,
     /// It belongs to a job, and becomes none itself. Not a client's to say.
@@ -157,7 +157,7 @@ impl TaskRequest {
             rate: Vec::new(),
             unique: None,
             webhooks: Vec::new(),
-            fan: None,
+            map: None,
             run_as: None,
             in_job: false,
             extra_webhooks: Vec::new(),

@@ -16,7 +16,7 @@ use tasklane_core::message::{Dispatch, Finish};
 use tasklane_core::status::Status;
 use tasklane_core::task::{NewTask, Payload, Progress, TaskError};
 use tasklane_ports::{Attempt, Execution, Executor, ExecutorError, StoreError, TaskView};
-use tasklane_workflow::{Fan, MapChild};
+use tasklane_workflow::{MapChild, MapTask};
 
 use crate::request::{
     Context, FieldError, MapRequest, Over, Scope, TaskRequest, canonical, check_count, check_unrendered,
@@ -97,17 +97,17 @@ impl Node {
         namespace: &Name,
         mut request: TaskRequest,
     ) -> Result<TaskRequest, SubmitError> {
-        let Some(fan) = request.fan.take() else { return Ok(request) };
-        let map = MapRequest::from_json(&fan.json)?;
-        if fan.context.is_none() {
-            map.check(&fan.over, &Scope::default())?;
+        let Some(source) = request.map.take() else { return Ok(request) };
+        let map = MapRequest::from_json(&source.json)?;
+        if source.context.is_none() {
+            map.check(&source.over, &Scope::default())?;
             check_unrendered(&request)?;
         }
-        let context = context_of(fan.context.as_ref());
+        let context = context_of(source.context.as_ref());
         let unfit = |rule: String| FieldError::invalid("map", rule);
         // Its children are made later: what is wrong with all of them is better told now.
         self.check_children(namespace, &map).await?;
-        let each = match fan.over {
+        let each = match source.over {
             Over::Items(items) => items_of(&items)?,
             Over::Named(text) => {
                 let rule = |rule: String| FieldError::invalid("map.items", rule);
@@ -126,11 +126,11 @@ impl Node {
             }
         };
         let spec = MapSpec {
-            task: without_items(&fan.json)?,
+            task: without_items(&source.json)?,
             each,
             metadata: request.metadata.clone(),
             texts: true,
-            context: fan.context,
+            context: source.context,
             takes_over: None,
         };
         let payload = serde_json::to_string(&spec).expect("a spec can be written");
@@ -146,7 +146,7 @@ impl Node {
             }
             .into());
         }
-        let identity = Some(canonical(&fan.json));
+        let identity = Some(canonical(&source.json));
         render_composite_texts(&mut request, &context).map_err(unfit)?;
         request.extra_webhooks = self.queue_webhooks(namespace, &request).await?;
         Ok(TaskRequest { identity, ..composite_of(MAP_TYPE, &request, payload) })
@@ -175,8 +175,8 @@ impl Node {
         let binding = self.known(&queue).await?.binding;
         self.0.options.limits.check(task)?;
         self.0.options.limits.check_flow(task, &binding)?;
-        if let Some(fan) = &task.fan {
-            Box::pin(self.check_children(namespace, &MapRequest::from_json(&fan.json)?)).await?;
+        if let Some(source) = &task.map {
+            Box::pin(self.check_children(namespace, &MapRequest::from_json(&source.json)?)).await?;
         }
         Ok(())
     }
@@ -263,7 +263,7 @@ impl Execution for MapExecution {
             request: MapRequest::from_json(spec.task.get()),
             context: context_of(spec.context.as_ref()),
             // What it is made of is known when the request has been read.
-            children: Children::new(Fan::new(0, 0, 0, false, Guards::ALL_ON)),
+            children: Children::new(MapTask::new(0, 0, 0, false, Guards::ALL_ON)),
             reduce: Reduce::None,
             failure: None,
             spec,
@@ -286,7 +286,7 @@ fn context_of(stored: Option<&Value>) -> Context {
 #[derive(Debug)]
 struct Children {
     /// Which may begin, and when it is over.
-    fan: Fan,
+    machine: MapTask,
     /// By index, those that exist.
     ids: Vec<Option<TaskId>>,
     /// Those that succeeded.
@@ -297,21 +297,21 @@ struct Children {
 }
 
 impl Children {
-    fn new(fan: Fan) -> Self {
-        let total = fan.len();
+    fn new(machine: MapTask) -> Self {
+        let total = machine.len();
         let (ids, succeeded) = (vec![None; total], vec![false; total]);
-        Self { fan, ids, succeeded, open: HashMap::new(), tombstones: HashSet::new() }
+        Self { machine, ids, succeeded, open: HashMap::new(), tombstones: HashSet::new() }
     }
 
     fn begun(&mut self, index: usize, id: TaskId) {
-        self.fan.begun(MapChild::Item(index));
+        self.machine.begun(MapChild::Item(index));
         self.ids[index] = Some(id);
         self.open.insert(id, index);
     }
 
     fn ended(&mut self, index: usize, id: TaskId, status: Status) {
         let succeeded = status == Status::Success;
-        self.fan.ended(MapChild::Item(index), succeeded);
+        self.machine.ended(MapChild::Item(index), succeeded);
         self.ids[index] = Some(id);
         self.succeeded[index] = succeeded;
     }
@@ -358,10 +358,10 @@ impl Mapped {
     }
 
     /// Nothing has begun.
-    fn fan(&self) -> Fan {
+    fn machine(&self) -> MapTask {
         let (map, total) = (self.request(), self.spec.each.len());
         let failures_max = map.tolerate.failures_max(total);
-        Fan::new(total, map.at_once as usize, failures_max, map.reduce.is_some(), Guards::ALL_ON)
+        MapTask::new(total, map.at_once as usize, failures_max, map.reduce.is_some(), Guards::ALL_ON)
     }
 
     /// The request of a child.
@@ -412,8 +412,9 @@ impl Mapped {
     }
 
     fn counts(&self) -> Map<String, Value> {
-        let fan = &self.children.fan;
-        let counts = [("total", fan.len()), ("succeeded", fan.succeeded()), ("failed", fan.failed())];
+        let machine = &self.children.machine;
+        let counts =
+            [("total", machine.len()), ("succeeded", machine.succeeded()), ("failed", machine.failed())];
         counts.into_iter().map(|(name, count)| (name.to_owned(), json!(count))).collect()
     }
 
@@ -454,7 +455,7 @@ impl Mapped {
         let request = self.reduce_request(driver, &reduce).await?;
         match driver.submit(vec![(REDUCE.to_owned(), request)]).await?[..] {
             [Begun::Yes(id)] => {
-                self.children.fan.begun(MapChild::Reduce);
+                self.children.machine.begun(MapChild::Reduce);
                 self.reduce = Reduce::Open(id);
                 Ok(None)
             }
@@ -464,7 +465,7 @@ impl Mapped {
 
     fn note_reduced(&mut self, view: &TaskView) {
         let state = &view.row.state;
-        self.children.fan.ended(MapChild::Reduce, state.status == Status::Success);
+        self.children.machine.ended(MapChild::Reduce, state.status == Status::Success);
         self.reduce = if state.status == Status::Success {
             let data = view.result.as_ref().map_or("", |result| &result.data);
             Reduce::Done(parse_exact(data).unwrap_or_default())
@@ -482,9 +483,9 @@ impl Drive for Mapped {
             return Err(unreadable(error));
         }
         let total = self.spec.each.len();
-        let (mut children, mut reduce, mut failures) = (Children::new(self.fan()), None, Vec::new());
-        if self.children.fan.is_halted() {
-            children.fan.halt();
+        let (mut children, mut reduce, mut failures) = (Children::new(self.machine()), None, Vec::new());
+        if self.children.machine.is_halted() {
+            children.machine.halt();
         }
         let mut found: Vec<Option<(TaskId, Status)>> = vec![None; total];
         driver
@@ -528,7 +529,7 @@ impl Drive for Mapped {
             self.note_failure(index, status, error.as_ref());
         }
         if let Some(id) = reduce {
-            self.children.fan.begun(MapChild::Reduce);
+            self.children.machine.begun(MapChild::Reduce);
             self.reduce = Reduce::Open(id);
             let found = driver.node.views(&[id]).await?.pop().flatten();
             if let Some(view) = found.filter(|view| view.row.state.status.is_final()) {
@@ -539,10 +540,10 @@ impl Drive for Mapped {
     }
 
     async fn begin(&mut self, driver: &Driver) -> Result<Option<Duration>, Trouble> {
-        if self.children.fan.is_exceeded() && self.children.fan.halt() {
+        if self.children.machine.is_exceeded() && self.children.machine.halt() {
             driver.node.cancel_all(&self.open()).await?;
         }
-        let ready = self.children.fan.ready(PAGE);
+        let ready = self.children.machine.ready(PAGE);
         if ready == [MapChild::Reduce] {
             return self.begin_reduce(driver).await;
         }
@@ -581,7 +582,7 @@ impl Drive for Mapped {
             self.children.ended(index, child, Status::Failed);
             self.failure.get_or_insert_with(error);
         } else if matches!(self.reduce, Reduce::Open(open) if open == child) {
-            self.children.fan.ended(MapChild::Reduce, false);
+            self.children.machine.ended(MapChild::Reduce, false);
             self.reduce = Reduce::Failed(error());
         } else {
             self.children.tombstones.remove(&child);
@@ -601,12 +602,12 @@ impl Drive for Mapped {
     }
 
     fn halt(&mut self) {
-        self.children.fan.halt();
+        self.children.machine.halt();
     }
 
     async fn maybe_submitted(&mut self, driver: &Driver) -> Result<Vec<(String, NewTask)>, Trouble> {
         let mut children: Vec<NewChild> = Vec::new();
-        for child in self.children.fan.maybe_submitted() {
+        for child in self.children.machine.maybe_submitted() {
             match (child, self.request().reduce.clone()) {
                 (MapChild::Item(index), _) => children.push((index.to_string(), self.child(index))),
                 (MapChild::Reduce, Some(reduce)) => {
@@ -619,7 +620,7 @@ impl Drive for Mapped {
     }
 
     async fn end(&mut self, driver: &Driver) -> Result<Option<CompositeOutcome>, Trouble> {
-        if !self.children.tombstones.is_empty() || !self.children.fan.is_over() {
+        if !self.children.tombstones.is_empty() || !self.children.machine.is_over() {
             return Ok(None);
         }
         let mut data = self.counts();
@@ -637,7 +638,7 @@ impl Drive for Mapped {
         let data = write_exact(&Value::Object(data));
         let failure = match (&self.reduce, &self.failure) {
             (Reduce::Failed(error), _) => Some(error.clone()),
-            (_, failure) if self.children.fan.has_failed() => {
+            (_, failure) if self.children.machine.has_failed() => {
                 let stopped =
                     || TaskError::new("stopped", "it was stopped before all its children had begun");
                 Some(failure.clone().unwrap_or_else(stopped))
@@ -651,8 +652,8 @@ impl Drive for Mapped {
     }
 
     fn progress(&self) -> Progress {
-        let (failed, total) = (self.children.fan.failed(), self.children.fan.len());
-        let ended = self.children.fan.succeeded() + failed;
+        let (failed, total) = (self.children.machine.failed(), self.children.machine.len());
+        let ended = self.children.machine.succeeded() + failed;
         let percent = u8::try_from(100 * ended / total.max(1)).ok();
         let failed = if failed > 0 { format!(", {failed} failed") } else { String::new() };
         Progress { percent, message: format!("{ended} of {total} children{failed}") }

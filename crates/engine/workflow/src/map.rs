@@ -22,7 +22,7 @@ enum State {
 
 /// Where such a task stands.
 #[derive(Clone, Debug)]
-pub struct Fan {
+pub struct MapTask {
     items: Vec<State>,
     /// `None` if there is none.
     reduce: Option<State>,
@@ -37,7 +37,7 @@ pub struct Fan {
     guards: Guards,
 }
 
-impl Fan {
+impl MapTask {
     /// Nothing has begun. At most `at_once` items are open at a time, and `failures_max` of them may fail.
     pub fn new(items: usize, at_once: usize, failures_max: usize, reduces: bool, guards: Guards) -> Self {
         Self {

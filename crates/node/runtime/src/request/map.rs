@@ -21,7 +21,7 @@ const AT_ONCE: u32 = 1_000;
 
 /// What a task becomes instead of running itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FanOut {
+pub struct MapSource {
     /// What its children are for.
     pub over: Over,
     /// The request as it was sent: what the children are made of.
@@ -98,7 +98,7 @@ impl<'de> Deserialize<'de> for Tolerance {
 }
 
 /// Exactly one of the ways to become many, or none.
-impl FanOut {
+impl MapSource {
     pub(super) fn new(
         map: Option<MapJson>,
         shards: Option<Ranged<1, { CHILDREN_MAX }>>,
@@ -185,7 +185,7 @@ impl MapRequest {
         let tolerate = map.as_ref().and_then(|map| map.tolerate_failures).unwrap_or_default();
         let reduce = map.and_then(|map| map.reduce).map(|reduce| Self::reduce_of(&reduce)).transpose()?;
         let task = TaskRequest {
-            fan: None,
+            map: None,
             request_id: None,
             run_at: None,
             delay: None,
@@ -200,7 +200,7 @@ impl MapRequest {
         let below = |error: FieldError| error.below("map.reduce");
         let reduce = TaskRequest::from_json(raw.get().as_bytes()).map_err(below)?;
         reduce.check_child().map_err(below)?;
-        if reduce.fan.is_some() {
+        if reduce.map.is_some() {
             return Err(below(FieldError::invalid("map", "must not be given: it is one task")));
         }
         Ok(reduce)
