@@ -18,7 +18,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::Times;
 use crate::alerts::{AlertKind, Unbegun};
-use crate::rule::{Backfill, Fate, Fire, Missed, Overlap, Planned, Rule, Schedule, State};
+use crate::rule::{Backfill, Fate, Fire, Missed, Overlap, Planned, Rule, Schedule, ScheduleState};
 
 /// How late a time is missed where a rule names no time: the distance to the following time, but not less than this. A
 /// server or its store may stall for a moment.
@@ -145,7 +145,7 @@ impl Rule {
 impl Schedule {
     /// A new one.
     pub fn new(rule: Rule, times: &Times, now: Timestamp) -> Self {
-        let mut schedule = Self { rule, state: State::new(now) };
+        let mut schedule = Self { rule, state: ScheduleState::new(now) };
         schedule.state.next = schedule.rule.after(times, now);
         schedule
     }
@@ -273,7 +273,7 @@ impl Schedule {
     }
 
     fn take_ends(&mut self, stands: &BTreeMap<TaskId, Stand>, now: Timestamp) {
-        let State { open, failures, .. } = &mut self.state;
+        let ScheduleState { open, failures, .. } = &mut self.state;
         let (mut failed, mut succeeded) = (None, false);
         open.retain(|task| {
             match stands.get(task) {

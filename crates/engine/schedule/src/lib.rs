@@ -23,5 +23,5 @@ pub use decide::{
     BUFFER_MAX, FIRES_MAX, LOOK_AGAIN, Look, MISSED_AFTER_MAX, MISSED_AFTER_MIN, Stand, Submitted,
     after_within,
 };
-pub use rule::{Backfill, Fate, Fire, Missed, Overlap, Past, Planned, Rule, Schedule, Span, State};
+pub use rule::{Backfill, Fate, Fire, Missed, Overlap, Past, Planned, Rule, Schedule, ScheduleState, Span};
 pub use times::{TEXT_LEN_MAX, Times, TimesError, When};

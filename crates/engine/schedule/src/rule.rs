@@ -18,7 +18,7 @@ pub struct Schedule {
     pub rule: Rule,
     /// Where it stands.
     #[serde(rename = "s")]
-    pub state: State,
+    pub state: ScheduleState,
 }
 
 /// What a schedule should do.
@@ -103,7 +103,7 @@ pub enum Missed {
 
 /// Where a schedule stands.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct State {
+pub struct ScheduleState {
     /// When it was put first.
     #[serde(rename = "ca")]
     pub created_at: Timestamp,
@@ -259,7 +259,7 @@ pub enum Fate {
     },
 }
 
-impl State {
+impl ScheduleState {
     /// The most times whose fate is kept.
     pub const HISTORY_MAX: usize = 100;
 

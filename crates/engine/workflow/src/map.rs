@@ -13,7 +13,7 @@ pub enum MapChild {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum ChildState {
     Waits,
     Open,
     Succeeded,
@@ -23,9 +23,9 @@ enum State {
 /// Where such a task stands.
 #[derive(Clone, Debug)]
 pub struct MapTask {
-    items: Vec<State>,
+    items: Vec<ChildState>,
     /// `None` if there is none.
-    reduce: Option<State>,
+    reduce: Option<ChildState>,
     at_once: usize,
     failures_max: usize,
     /// All items before this one have begun.
@@ -41,8 +41,8 @@ impl MapTask {
     /// Nothing has begun. At most `at_once` items are open at a time, and `failures_max` of them may fail.
     pub fn new(items: usize, at_once: usize, failures_max: usize, reduces: bool, guards: Guards) -> Self {
         Self {
-            items: vec![State::Waits; items],
-            reduce: reduces.then_some(State::Waits),
+            items: vec![ChildState::Waits; items],
+            reduce: reduces.then_some(ChildState::Waits),
             at_once,
             failures_max,
             next: 0,
@@ -74,7 +74,7 @@ impl MapTask {
         self.failed
     }
 
-    fn state(&mut self, child: MapChild) -> Option<&mut State> {
+    fn state(&mut self, child: MapChild) -> Option<&mut ChildState> {
         match child {
             MapChild::Item(index) => self.items.get_mut(index),
             MapChild::Reduce => self.reduce.as_mut(),
@@ -84,8 +84,8 @@ impl MapTask {
     /// The task of a child exists.
     pub fn begun(&mut self, child: MapChild) {
         let Some(state) = self.state(child) else { return };
-        if *state == State::Waits {
-            *state = State::Open;
+        if *state == ChildState::Waits {
+            *state = ChildState::Open;
             self.open += 1;
         }
     }
@@ -93,9 +93,10 @@ impl MapTask {
     /// The task of a child has ended.
     pub fn ended(&mut self, child: MapChild, succeeded: bool) {
         let Some(state) = self.state(child) else { return };
-        let before = std::mem::replace(state, if succeeded { State::Succeeded } else { State::Failed });
-        self.open -= usize::from(before == State::Open);
-        if matches!(child, MapChild::Item(_)) && matches!(before, State::Waits | State::Open) {
+        let before =
+            std::mem::replace(state, if succeeded { ChildState::Succeeded } else { ChildState::Failed });
+        self.open -= usize::from(before == ChildState::Open);
+        if matches!(child, MapChild::Item(_)) && matches!(before, ChildState::Waits | ChildState::Open) {
             self.succeeded += usize::from(succeeded);
             self.failed += usize::from(!succeeded);
         }
@@ -122,10 +123,10 @@ impl MapTask {
 
     /// Items that wait, in their order.
     fn waiting(&mut self, limit: usize) -> Vec<MapChild> {
-        while self.items.get(self.next).is_some_and(|state| *state != State::Waits) {
+        while self.items.get(self.next).is_some_and(|state| *state != ChildState::Waits) {
             self.next += 1;
         }
-        let waiting = (self.next..self.items.len()).filter(|&index| self.items[index] == State::Waits);
+        let waiting = (self.next..self.items.len()).filter(|&index| self.items[index] == ChildState::Waits);
         waiting.take(limit).map(MapChild::Item).collect()
     }
 
@@ -136,7 +137,7 @@ impl MapTask {
         }
         let items = self.waiting(limit.min(self.at_once.saturating_sub(self.open)));
         let waits_for = self.all_ended() || !self.guards.on(Guard::NodeWaitsForAll);
-        if items.is_empty() && waits_for && self.reduce == Some(State::Waits) {
+        if items.is_empty() && waits_for && self.reduce == Some(ChildState::Waits) {
             return vec![MapChild::Reduce];
         }
         items
@@ -145,13 +146,13 @@ impl MapTask {
     /// Nothing is open, and nothing begins any more.
     pub fn is_over(&self) -> bool {
         let open = if self.guards.on(Guard::CompositeWaitsForChildren) { self.open } else { 0 };
-        let reduced = matches!(self.reduce, None | Some(State::Succeeded | State::Failed));
+        let reduced = matches!(self.reduce, None | Some(ChildState::Succeeded | ChildState::Failed));
         open == 0 && (self.halted || self.is_exceeded() || self.all_ended() && reduced)
     }
 
     /// It is over, and has not come to what it should.
     pub fn has_failed(&self) -> bool {
-        self.halted || self.is_exceeded() || self.reduce == Some(State::Failed)
+        self.halted || self.is_exceeded() || self.reduce == Some(ChildState::Failed)
     }
 
     /// Children that were stopped before they began, and that whoever drove it before may have begun all the same: so
@@ -161,7 +162,7 @@ impl MapTask {
             return Vec::new();
         }
         let mut children = self.waiting(self.at_once);
-        if self.all_ended() && self.reduce == Some(State::Waits) {
+        if self.all_ended() && self.reduce == Some(ChildState::Waits) {
             children.push(MapChild::Reduce);
         }
         children

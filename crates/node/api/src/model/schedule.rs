@@ -8,7 +8,7 @@ use tasklane_core::id::TaskId;
 use tasklane_core::time::Timestamp;
 use tasklane_runtime::node::{BackfillPlan, FireEnd, NamedSchedule};
 use tasklane_runtime::request::{DialectName, MissedName, Moment, OverlapName, Preview, Target};
-use tasklane_schedule::{Fate, Fire, Past, Rule, State, Times, When};
+use tasklane_schedule::{Fate, Fire, Past, Rule, ScheduleState, Times, When};
 use utoipa::ToSchema;
 
 use super::{AnyJson, Seconds, StatusName, Time, WebhookOut};
@@ -135,7 +135,7 @@ struct LastRun {
 }
 
 /// The task of the last time that has led to one, backfills aside.
-pub(crate) fn last_task(state: &State) -> Option<(Timestamp, TaskId)> {
+pub(crate) fn last_task(state: &ScheduleState) -> Option<(Timestamp, TaskId)> {
     let fired = state.history.iter().filter(|past| past.fire.backfill == 0);
     let fired = fired.filter_map(|past| match past.what {
         Fate::Fired { task } => Some((past.fire.nominal, task)),

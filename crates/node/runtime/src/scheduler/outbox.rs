@@ -23,12 +23,12 @@ pub(crate) struct Outbox(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     bus: Arc<dyn Bus>,
-    state: Mutex<State>,
+    state: Mutex<OutboxQueue>,
     woken: Notify,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct OutboxQueue {
     waiting: VecDeque<Waiting>,
     /// Parts in all of them.
     parts: usize,
@@ -80,12 +80,12 @@ impl Drop for Outbox {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, OutboxQueue> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl OutboxQueue {
     fn put(&mut self, address: Address, message: Message) {
         let (parts, bytes) = (message.parts(), message.bytes());
         if self.parts + parts > WAITING_MAX {
@@ -185,13 +185,13 @@ mod tests {
         Message::ToLane(WorkerBatch { lane: LaneId(lane), session, messages: vec![report] })
     }
 
-    fn parts(state: &State) -> Vec<usize> {
+    fn parts(state: &OutboxQueue) -> Vec<usize> {
         state.waiting.iter().map(|waiting| waiting.message.parts()).collect()
     }
 
     #[test]
     fn what_goes_to_the_same_lane_goes_together() {
-        let mut state = State::default();
+        let mut state = OutboxQueue::default();
         for lane in [1, 1, 2, 2, 2, 1] {
             state.put(Address::Lane(LaneId(lane)), said(lane, "full".to_owned()));
         }
@@ -200,7 +200,7 @@ mod tests {
 
     #[test]
     fn what_is_large_goes_in_pieces() {
-        let mut state = State::default();
+        let mut state = OutboxQueue::default();
         let of = |bytes: usize| said(1, "x".repeat(bytes));
         let mut all = of(BATCH_BYTES);
         for bytes in [BATCH_BYTES / 2, BATCH_BYTES / 2, 1, 1, BATCH_BYTES + 1] {
@@ -214,7 +214,7 @@ mod tests {
 
     #[test]
     fn too_much_is_dropped() {
-        let mut state = State::default();
+        let mut state = OutboxQueue::default();
         for _ in 0..WAITING_MAX + 10 {
             state.put(Address::Lane(LaneId(1)), said(1, "full".to_owned()));
         }

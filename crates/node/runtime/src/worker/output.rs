@@ -68,12 +68,12 @@ struct Shared {
 pub(super) struct Output {
     attempt: AttemptId,
     shared: Arc<Shared>,
-    state: Mutex<State>,
+    state: Mutex<UnshippedOutput>,
     kept: Notify,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct UnshippedOutput {
     pieces: VecDeque<Piece>,
     next_number: u32,
     /// Bytes taken so far.
@@ -180,7 +180,7 @@ impl Output {
         }
     }
 
-    fn mark_skipped(&self, state: &mut State) {
+    fn mark_skipped(&self, state: &mut UnshippedOutput) {
         if state.skipped > 0 {
             let remark = format!("{} bytes of output were not kept: the store was too slow", state.skipped);
             state.skipped = 0;
@@ -188,13 +188,13 @@ impl Output {
         }
     }
 
-    fn remark(&self, state: &mut State, text: &str) {
+    fn remark(&self, state: &mut UnshippedOutput, text: &str) {
         let bytes = format!("{text}\n").into_bytes();
         self.shared.waiting_bytes.fetch_add(bytes.len(), Ordering::Relaxed);
         state.pieces.push_back(Piece { stream: LogStream::System, at: clock::wall(), bytes });
     }
 
-    fn list(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
+    fn list(self: &Arc<Self>, mut state: MutexGuard<'_, UnshippedOutput>) {
         if !state.listed && !state.pieces.is_empty() {
             state.listed = true;
             drop(state);
@@ -204,7 +204,7 @@ impl Output {
     }
 }
 
-impl State {
+impl UnshippedOutput {
     fn append(&mut self, stream: LogStream, mut bytes: &[u8]) {
         if let Some(last) = self.pieces.back_mut().filter(|last| last.stream == stream) {
             let (fits, rest) =
