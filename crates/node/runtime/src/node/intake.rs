@@ -34,7 +34,7 @@ struct Open {
 
 /// Messages that could not be stored yet, as they came.
 #[derive(Debug, Default)]
-struct Waiting {
+struct UnstoredMessages {
     open: Vec<Open>,
     bytes: usize,
     /// Queues that they are for, which are full or which the store failed for: what comes for one of these waits behind.
@@ -43,7 +43,7 @@ struct Waiting {
     store_error: Option<Arc<StoreError>>,
 }
 
-impl Waiting {
+impl UnstoredMessages {
     fn push(&mut self, open: Open) {
         if let Some(queue) = &open.queue
             && !self.held.contains(queue)
@@ -62,7 +62,7 @@ impl Waiting {
 impl Node {
     /// Takes tasks of a namespace in, for ever.
     pub async fn take_in(&self, intake: Arc<dyn Intake>, namespace: Name) {
-        let mut waiting = Waiting::default();
+        let mut waiting = UnstoredMessages::default();
         let (mut again_at, mut reported) = (Instant::now(), (false, true));
         // Kept while waiting messages are tried again: one that is given up may cost a connection.
         let mut take = intake.take(BATCH);
@@ -91,7 +91,7 @@ impl Node {
             }
             let state = (!waiting.open.is_empty(), waiting.has_room());
             if state.0 && reported != state {
-                let Waiting { open, held, store_error, .. } = &waiting;
+                let UnstoredMessages { open, held, store_error, .. } = &waiting;
                 let store = store_error.as_ref().map(tracing::field::display);
                 tracing::warn!(messages = open.len(), ?held, store, "messages wait until they can be stored");
             }
@@ -104,7 +104,7 @@ impl Node {
         intake: &dyn Intake,
         namespace: &Name,
         mut open: Vec<Open>,
-        waiting: &mut Waiting,
+        waiting: &mut UnstoredMessages,
     ) {
         while !open.is_empty() {
             let rest = open.split_off(open.len().min(BATCH));
@@ -122,7 +122,7 @@ impl Node {
         intake: &dyn Intake,
         namespace: &Name,
         open: Vec<Open>,
-        waiting: &mut Waiting,
+        waiting: &mut UnstoredMessages,
     ) -> Vec<Open> {
         let (mut taken, mut rejected, mut alone) = (Vec::new(), Vec::new(), Vec::new());
         let (mut ready, mut requests) = (Vec::new(), Vec::new());

@@ -29,7 +29,7 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct OutboxQueue {
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<QueuedMessage>,
     /// Parts in all of them.
     parts: usize,
     /// Some are being sent now, and nothing may overtake them.
@@ -38,7 +38,7 @@ struct OutboxQueue {
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct QueuedMessage {
     address: Address,
     message: Message,
     parts: usize,
@@ -93,7 +93,7 @@ impl OutboxQueue {
             return;
         }
         self.parts += parts;
-        let fits = |last: &&mut Waiting| {
+        let fits = |last: &&mut QueuedMessage| {
             last.address == address && last.bytes + bytes <= BATCH_BYTES && last.parts + parts <= BATCH_PARTS
         };
         let message = match self.waiting.back_mut().filter(fits) {
@@ -107,7 +107,7 @@ impl OutboxQueue {
             },
             None => message,
         };
-        self.waiting.push_back(Waiting { address, message, parts, bytes });
+        self.waiting.push_back(QueuedMessage { address, message, parts, bytes });
     }
 }
 
@@ -160,7 +160,7 @@ async fn run(shared: Arc<Shared>) {
             shared.woken.notified().await;
             continue;
         }
-        for Waiting { address, message, .. } in waiting {
+        for QueuedMessage { address, message, .. } in waiting {
             match shared.bus.publish(address, vec![message]).await {
                 Ok(()) => {}
                 Err(BusError::Closed) => return,
