@@ -18,10 +18,10 @@ const BATCH_PARTS: usize = 8 << 10;
 
 /// The way out. Ends with what it still has to send when it is dropped.
 #[derive(Debug)]
-pub(crate) struct Outbox(Arc<Shared>);
+pub(crate) struct Outbox(Arc<OutboxInner>);
 
 #[derive(Debug)]
-struct Shared {
+struct OutboxInner {
     bus: Arc<dyn Bus>,
     state: Mutex<OutboxQueue>,
     woken: Notify,
@@ -48,7 +48,7 @@ struct QueuedMessage {
 impl Outbox {
     /// Sends over `bus` until it is dropped.
     pub(crate) fn start(bus: Arc<dyn Bus>) -> Self {
-        let shared = Arc::new(Shared { bus, state: Mutex::default(), woken: Notify::new() });
+        let shared = Arc::new(OutboxInner { bus, state: Mutex::default(), woken: Notify::new() });
         tokio::spawn(run(Arc::clone(&shared)));
         Self(shared)
     }
@@ -79,7 +79,7 @@ impl Drop for Outbox {
     }
 }
 
-impl Shared {
+impl OutboxInner {
     fn lock(&self) -> MutexGuard<'_, OutboxQueue> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -145,7 +145,7 @@ fn pieces<T>(parts: Vec<T>, bytes: impl Fn(&T) -> usize) -> Vec<Vec<T>> {
     pieces
 }
 
-async fn run(shared: Arc<Shared>) {
+async fn run(shared: Arc<OutboxInner>) {
     loop {
         let (waiting, closed) = {
             let mut state = shared.lock();

@@ -48,12 +48,12 @@ const RETRY_MAX: Duration = Duration::from_secs(1);
 /// Takes the output of all attempts of a worker to Logs.
 #[derive(Debug)]
 pub(super) struct Shipper {
-    shared: Arc<Shared>,
+    shared: Arc<ShipperInner>,
     task: tokio::task::JoinHandle<()>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct ShipperInner {
     options: OutputOptions,
     waiting_bytes: AtomicUsize,
     /// Attempts with something to ship.
@@ -67,7 +67,7 @@ struct Shared {
 #[derive(Debug)]
 pub(super) struct Output {
     attempt: AttemptId,
-    shared: Arc<Shared>,
+    shared: Arc<ShipperInner>,
     state: Mutex<UnshippedOutput>,
     kept: Notify,
 }
@@ -95,7 +95,7 @@ struct Piece {
 
 impl Shipper {
     pub(super) fn start(options: OutputOptions, logs: Arc<dyn Logs>, notifier: Arc<Notifier>) -> Self {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ShipperInner {
             options,
             waiting_bytes: AtomicUsize::new(0),
             dirty: Mutex::default(),
@@ -219,7 +219,7 @@ impl UnshippedOutput {
 }
 
 /// Ships what waits, again and again.
-async fn ship(shared: Arc<Shared>, logs: Arc<dyn Logs>, notifier: Arc<Notifier>) {
+async fn ship(shared: Arc<ShipperInner>, logs: Arc<dyn Logs>, notifier: Arc<Notifier>) {
     loop {
         let (chunks, from) = collect(&shared);
         if from.is_empty() {
@@ -249,7 +249,7 @@ async fn ship(shared: Arc<Shared>, logs: Arc<dyn Logs>, notifier: Arc<Notifier>)
 }
 
 /// Takes a batch of what waits, from each attempt in its turn.
-fn collect(shared: &Shared) -> (Vec<LogChunk>, Vec<Arc<Output>>) {
+fn collect(shared: &ShipperInner) -> (Vec<LogChunk>, Vec<Arc<Output>>) {
     let (mut chunks, mut from, mut bytes) = (Vec::new(), Vec::new(), 0);
     while bytes < BATCH_BYTES_MAX {
         let Some(output) = lock(&shared.dirty).pop_front() else { break };
