@@ -66,7 +66,7 @@ pub(crate) async fn logs(
         return Ok(Json(LogPage::new(&chunks)).into_response());
     };
     let permit = api.stream_permit()?;
-    let source = Output {
+    let source = TaskOutputEvents {
         node: api.node.clone(),
         namespace,
         id,
@@ -91,7 +91,7 @@ fn parse_position(name: &str, text: &str) -> Result<LogPosition, Problem> {
 }
 
 /// The output of one task until its end.
-struct Output {
+struct TaskOutputEvents {
     node: Node,
     namespace: Name,
     id: TaskId,
@@ -109,7 +109,7 @@ struct End {
     status: StatusName,
 }
 
-impl EventSource for Output {
+impl EventSource for TaskOutputEvents {
     async fn next(&mut self) -> Option<Event> {
         loop {
             if let Some(event) = self.ready.pop_front() {
@@ -126,7 +126,7 @@ impl EventSource for Output {
     }
 }
 
-impl Output {
+impl TaskOutputEvents {
     async fn read_on(&mut self) -> Result<(), Problem> {
         // The state is read before the output: once the task was final, all of its output is there.
         let view = self.node.task(&self.namespace, self.id).await?;

@@ -13,7 +13,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 use super::CommandOptions;
 use super::environment::{PROGRESS_FILE, RESULT_FILE, environment};
-use super::output::Output;
+use super::output::CommandStream;
 use super::progress::ProgressFile;
 use super::result::{failed, judge, read_result};
 use crate::guard::{Child, Ended, FailedStep, Guard, GuardError, SpawnRequest, Stdin, remove_later};
@@ -154,8 +154,8 @@ async fn follow(
     attempt: &dyn Attempt,
 ) -> (Ended, String) {
     let Child { stdout, stderr, mut tree } = child;
-    let mut stdout = Output::new(stdout, LogStream::Stdout, options.stdout_tail_bytes);
-    let mut stderr = Output::new(stderr, LogStream::Stderr, 0);
+    let mut stdout = CommandStream::new(stdout, LogStream::Stdout, options.stdout_tail_bytes);
+    let mut stderr = CommandStream::new(stderr, LogStream::Stderr, 0);
     let mut looks = interval_at(Instant::now() + options.progress_every, options.progress_every);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut stopped = attempt.stopped();

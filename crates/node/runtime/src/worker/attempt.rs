@@ -14,7 +14,7 @@ use tokio::sync::{mpsc, watch};
 
 use crate::descriptors::Lack;
 
-use super::output::Output;
+use super::output::AttemptOutput;
 use super::session::SessionEvent;
 
 /// An attempt that executes.
@@ -32,7 +32,7 @@ impl Running {
     pub(super) fn start(
         dispatch: Dispatch,
         executor: Option<Arc<dyn Executor>>,
-        output: Arc<Output>,
+        output: Arc<AttemptOutput>,
         events: mpsc::UnboundedSender<SessionEvent>,
     ) -> Self {
         let stop = watch::Sender::new(None);
@@ -158,7 +158,7 @@ pub(crate) fn not_started(lack: Lack, error: &dyn std::fmt::Display) -> Finish {
 #[derive(Debug)]
 struct WorkerSide {
     attempt: AttemptId,
-    output: Arc<Output>,
+    output: Arc<AttemptOutput>,
     stop: watch::Receiver<Option<Stop>>,
     events: mpsc::UnboundedSender<SessionEvent>,
 }

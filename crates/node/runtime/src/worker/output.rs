@@ -57,7 +57,7 @@ struct ShipperInner {
     options: OutputOptions,
     waiting_bytes: AtomicUsize,
     /// Attempts with something to ship.
-    dirty: Mutex<VecDeque<Arc<Output>>>,
+    dirty: Mutex<VecDeque<Arc<AttemptOutput>>>,
     wake: Notify,
     /// Somebody waits for the rest of an attempt's output.
     urgent: Notify,
@@ -65,7 +65,7 @@ struct ShipperInner {
 
 /// The output of one attempt.
 #[derive(Debug)]
-pub(super) struct Output {
+pub(super) struct AttemptOutput {
     attempt: AttemptId,
     shared: Arc<ShipperInner>,
     state: Mutex<UnshippedOutput>,
@@ -106,8 +106,8 @@ impl Shipper {
         Self { shared, task }
     }
 
-    pub(super) fn attempt(&self, attempt: AttemptId) -> Arc<Output> {
-        Arc::new(Output {
+    pub(super) fn attempt(&self, attempt: AttemptId) -> Arc<AttemptOutput> {
+        Arc::new(AttemptOutput {
             attempt,
             shared: Arc::clone(&self.shared),
             state: Mutex::default(),
@@ -122,7 +122,7 @@ impl Drop for Shipper {
     }
 }
 
-impl Output {
+impl AttemptOutput {
     /// Takes what was printed.
     pub(super) fn put(self: &Arc<Self>, stream: LogStream, bytes: &[u8]) {
         let options = &self.shared.options;
@@ -249,7 +249,7 @@ async fn ship(shared: Arc<ShipperInner>, logs: Arc<dyn Logs>, notifier: Arc<Noti
 }
 
 /// Takes a batch of what waits, from each attempt in its turn.
-fn collect(shared: &ShipperInner) -> (Vec<LogChunk>, Vec<Arc<Output>>) {
+fn collect(shared: &ShipperInner) -> (Vec<LogChunk>, Vec<Arc<AttemptOutput>>) {
     let (mut chunks, mut from, mut bytes) = (Vec::new(), Vec::new(), 0);
     while bytes < BATCH_BYTES_MAX {
         let Some(output) = lock(&shared.dirty).pop_front() else { break };
