@@ -39,7 +39,7 @@ pub(crate) struct LazyClient {
 }
 
 #[derive(Debug)]
-pub(super) struct Order {
+pub(super) struct HttpPayload {
     first: Hop,
     /// Statuses that are a success; any of 200 to 299 if empty.
     expect_status: Vec<StatusCode>,
@@ -81,7 +81,7 @@ impl LazyClient {
     }
 }
 
-pub(super) fn read(payload: &Payload) -> Result<Order, Fault> {
+pub(super) fn read(payload: &Payload) -> Result<HttpPayload, Fault> {
     let Given::Fields(mut fields) = payload::read(payload)? else {
         return Err(payload::bad("must be an object with a url"));
     };
@@ -126,7 +126,7 @@ pub(super) fn read(payload: &Payload) -> Result<Order, Fault> {
     };
     let capture_body = fields.boolean("captureBody")?.unwrap_or(true);
     fields.end("method, url, headers, body, expectStatus, captureBody")?;
-    Ok(Order { first: Hop { method, url, headers, body }, expect_status, capture_body })
+    Ok(HttpPayload { first: Hop { method, url, headers, body }, expect_status, capture_body })
 }
 
 /// The body of a payload that has one, with its numbers as they were written.
@@ -167,7 +167,7 @@ impl Executor for Http {
 struct Request {
     client: Client,
     options: Arc<HttpOptions>,
-    order: Order,
+    order: HttpPayload,
 }
 
 #[async_trait]

@@ -20,7 +20,7 @@ pub struct Python {
 }
 
 #[derive(Debug)]
-pub(super) struct Order {
+pub(super) struct PythonPayload {
     program: Program,
     args: Vec<String>,
     env: Vec<(String, String)>,
@@ -40,11 +40,11 @@ impl Python {
     }
 }
 
-pub(super) fn read(payload: &Payload) -> Result<Order, Fault> {
+pub(super) fn read(payload: &Payload) -> Result<PythonPayload, Fault> {
     let mut fields = match payload::read(payload)? {
         Given::Text(script) if script.trim().is_empty() => return Err(payload::bad("the script is empty")),
         Given::Text(script) => {
-            return Ok(Order {
+            return Ok(PythonPayload {
                 program: Program::Script(script),
                 args: Vec::new(),
                 env: Vec::new(),
@@ -64,9 +64,9 @@ pub(super) fn read(payload: &Payload) -> Result<Order, Fault> {
         (None, Some(_)) => return payload::rule("file", "must not be empty"),
     };
     let args = fields.texts("args")?.unwrap_or_default();
-    let order = Order { program, args, env: fields.env()?, stdin: fields.text("stdin")? };
+    let payload = PythonPayload { program, args, env: fields.env()?, stdin: fields.text("stdin")? };
     fields.end("script, file, args, env, stdin")?;
-    Ok(order)
+    Ok(payload)
 }
 
 #[async_trait]
@@ -76,7 +76,7 @@ impl Executor for Python {
     }
 
     async fn prepare(&self, dispatch: &Dispatch) -> Result<Box<dyn Execution>, ExecutorError> {
-        let Order { program, args, env, stdin } = read(payload::given(dispatch)?)?;
+        let PythonPayload { program, args, env, stdin } = read(payload::given(dispatch)?)?;
         let dir = AttemptDir::make(&self.guard, dispatch)?;
         let file = match program {
             // A file, so that a traceback shows the lines.
