@@ -67,7 +67,7 @@ impl Roles {
 
 /// A Tasklane that runs in this process, or a part of one.
 #[derive(Debug)]
-pub struct Running {
+pub struct RunningTasklane {
     /// Where the API listens, or the health checks of a worker, if they do.
     pub address: Option<SocketAddr>,
     /// Where a server answers health checks besides, if it does.
@@ -132,7 +132,7 @@ const BIND_WITHIN: Duration = Duration::from_secs(5);
 const BIND_AGAIN: Duration = Duration::from_millis(100);
 
 /// Starts everything that a config asks for, as far as the roles of this process go.
-pub async fn start(config: &Config, roles: Roles, functions: Registrations) -> Result<Running> {
+pub async fn start(config: &Config, roles: Roles, functions: Registrations) -> Result<RunningTasklane> {
     let listen = if roles.server { config.listen } else { config.worker.listen };
     let listener = match listen {
         Some(listen) => Some(bind(listen).await?),
@@ -165,7 +165,7 @@ pub async fn start(config: &Config, roles: Roles, functions: Registrations) -> R
     }
 
     let (notifier, held_sessions) = (Arc::new(Notifier::default()), HeldSessions::default());
-    let mut running = Running {
+    let mut running = RunningTasklane {
         address,
         health_address,
         node: None,
@@ -245,7 +245,7 @@ pub async fn start(config: &Config, roles: Roles, functions: Registrations) -> R
 /// Starts API node and scheduler.
 fn start_server(
     config: &Config,
-    running: &Running,
+    running: &RunningTasklane,
     lanes: u16,
     notifier: &Arc<Notifier>,
     held_sessions: &HeldSessions,
@@ -367,7 +367,7 @@ fn health_connections(config: &Config) -> ServeOptions {
     }
 }
 
-fn serve_router(running: &Running, router: Router, listener: TcpListener, connections: ServeOptions) {
+fn serve_router(running: &RunningTasklane, router: Router, listener: TcpListener, connections: ServeOptions) {
     let stop = running.api.stop.clone();
     let failed = running.failed.clone();
     running.api.tasks.spawn(async move {
@@ -379,7 +379,7 @@ fn serve_router(running: &Running, router: Router, listener: TcpListener, connec
     });
 }
 
-impl Running {
+impl RunningTasklane {
     /// What answers for it.
     ///
     /// # Panics

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context;
-use tasklane::assemble::{self, Roles, Running};
+use tasklane::assemble::{self, Roles, RunningTasklane};
 use tasklane::config::{Config, Flag, Loaded, LogFormat, Sources, load};
 use tasklane::embed::Registrations;
 use tasklane_runtime::keeper;
@@ -209,7 +209,7 @@ async fn serve(config: &Config, roles: Roles, out: Out) -> anyhow::Result<Exit> 
     }
 }
 
-fn greet(config: &Config, roles: Roles, running: &Running, out: Out) -> anyhow::Result<()> {
+fn greet(config: &Config, roles: Roles, running: &RunningTasklane, out: Out) -> anyhow::Result<()> {
     let data_dir = std::path::absolute(&config.data_dir)?;
     if !roles.server {
         let (name, capacity) = (config.worker.name(), config.worker.capacity());

@@ -150,16 +150,16 @@ impl Executor for Http {
     }
 
     async fn prepare(&self, dispatch: &Dispatch) -> Result<Box<dyn Execution>, ExecutorError> {
-        let mut order = read(payload::given(dispatch)?)?;
+        let mut payload = read(payload::given(dispatch)?)?;
         // As commands see them in their environment, so that a server can tell attempts apart.
         let attempt = dispatch.attempt;
         for (name, value) in
             OWN_HEADERS.into_iter().zip([attempt.task.to_string(), attempt.number.to_string()])
         {
             let value = HeaderValue::from_str(&value).expect("digits, letters and dashes");
-            order.first.headers.insert(name, value);
+            payload.first.headers.insert(name, value);
         }
-        Ok(Box::new(Request { client: self.client.get()?, options: Arc::clone(&self.options), order }))
+        Ok(Box::new(Request { client: self.client.get()?, options: Arc::clone(&self.options), payload }))
     }
 }
 
@@ -167,7 +167,7 @@ impl Executor for Http {
 struct Request {
     client: Client,
     options: Arc<HttpOptions>,
-    order: HttpPayload,
+    payload: HttpPayload,
 }
 
 #[async_trait]
@@ -202,7 +202,7 @@ impl Request {
             message.push_str("; the body was cut");
         }
         let result = TaskResult { code: i32::from(status.as_u16()), message, data };
-        let expected = &self.order.expect_status;
+        let expected = &self.payload.expect_status;
         if expected.contains(&status) || (expected.is_empty() && status.is_success()) {
             return succeeded(result);
         }
@@ -212,7 +212,7 @@ impl Request {
 
     /// The answer at the end of all redirects.
     async fn answer(&self) -> Result<Response, Finish> {
-        let mut hop = self.order.first.clone();
+        let mut hop = self.payload.first.clone();
         let mut redirects_left = self.options.redirects_max;
         loop {
             let mut request =
@@ -236,7 +236,7 @@ impl Request {
 
     /// The answer as JSON: itself if it is JSON that anybody can read, else a string. True if it was too long.
     async fn captured(&self, response: &mut Response) -> reqwest::Result<(String, bool)> {
-        if !self.order.capture_body {
+        if !self.payload.capture_body {
             return Ok((String::new(), false));
         }
         let max = self.options.body_bytes_max;

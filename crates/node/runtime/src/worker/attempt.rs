@@ -19,7 +19,7 @@ use super::session::SessionEvent;
 
 /// An attempt that executes.
 #[derive(Debug)]
-pub(super) struct Running {
+pub(super) struct RunningAttempt {
     head: Arc<TaskHead>,
     stop: watch::Sender<Option<Stop>>,
 }
@@ -27,7 +27,7 @@ pub(super) struct Running {
 /// How long the report of an attempt waits for its output to be kept.
 const OUTPUT_WITHIN: Duration = Duration::from_secs(10);
 
-impl Running {
+impl RunningAttempt {
     /// Begins to execute; the end is told by [`SessionEvent::Ended`].
     pub(super) fn start(
         dispatch: Dispatch,

@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use crate::clock;
 use crate::scheduler::Outbox;
 
-use super::attempt::Running;
+use super::attempt::RunningAttempt;
 use super::output::Shipper;
 use super::stats::Meter;
 use super::{AGAIN_AFTER, WorkerOptions, WorkerParts, WorkerState};
@@ -73,7 +73,7 @@ pub(super) struct Session<'a> {
     machine: WorkerSession,
     ear: Box<dyn Subscription>,
     outbox: Outbox,
-    running: HashMap<AttemptId, Running>,
+    running: HashMap<AttemptId, RunningAttempt>,
     events: mpsc::UnboundedSender<SessionEvent>,
     received: mpsc::UnboundedReceiver<SessionEvent>,
     effects: Vec<Effect>,
@@ -370,7 +370,7 @@ impl<'a> Session<'a> {
         let (task, number, queue) = (attempt.task, attempt.number, &dispatch.head.queue.queue);
         tracing::debug!(%task, attempt = %number, %queue, worker = %self.options.name, "attempt starts");
         let output = self.shipper.attempt(attempt);
-        let running = Running::start(dispatch, executor, output, self.events.clone());
+        let running = RunningAttempt::start(dispatch, executor, output, self.events.clone());
         self.running.insert(attempt, running);
     }
 
