@@ -8,7 +8,7 @@ use tasklane_core::id::TaskId;
 use tasklane_core::rng::Rng;
 use tasklane_core::status::Status;
 use tasklane_workflow::{
-    End, Graph, Job, JobLimits, MapChild, MapTask, NodeSpec, OnFailure, ROOT, Run, Skip, TriggerRule,
+    Graph, Job, JobLimits, MapChild, MapTask, NodeEnd, NodeSpec, OnFailure, ROOT, Run, Skip, TriggerRule,
     analysis_of, analyzed_by, depth, is_analysis,
 };
 
@@ -61,11 +61,11 @@ struct Said {
     again: bool,
 }
 
-fn end_of(status: Status) -> Option<End> {
+fn end_of(status: Status) -> Option<NodeEnd> {
     match status {
-        Status::Success => Some(End::Succeeded),
-        Status::Failed => Some(End::Failed),
-        Status::Cancelled => Some(End::Cancelled),
+        Status::Success => Some(NodeEnd::Succeeded),
+        Status::Failed => Some(NodeEnd::Failed),
+        Status::Cancelled => Some(NodeEnd::Cancelled),
         _ => None,
     }
 }
@@ -157,12 +157,13 @@ impl Kind {
             Self::Graph { graph, .. } => {
                 let node = graph.find(name)?;
                 let ends = graph.waits_for(node).iter().map(|&on| self.settled(cancelled, on, children));
-                let ends: Vec<Option<End>> = ends.map(|end| end.map(|(end, _)| end)).collect();
+                let ends: Vec<Option<NodeEnd>> = ends.map(|end| end.map(|(end, _)| end)).collect();
                 let fits = match graph.rule(node) {
-                    TriggerRule::AllSucceeded => ends.iter().all(|end| *end == Some(End::Succeeded)),
+                    TriggerRule::AllSucceeded => ends.iter().all(|end| *end == Some(NodeEnd::Succeeded)),
                     TriggerRule::AllDone => ends.iter().all(Option::is_some),
                     TriggerRule::AnyFailed => {
-                        let failed = |end: &Option<End>| matches!(end, Some(End::Failed | End::Cancelled));
+                        let failed =
+                            |end: &Option<NodeEnd>| matches!(end, Some(NodeEnd::Failed | NodeEnd::Cancelled));
                         ends.iter().all(Option::is_some) && ends.iter().any(failed)
                     }
                 };
@@ -371,28 +372,30 @@ impl Kind {
         cancelled: bool,
         node: usize,
         children: &BTreeMap<String, Status>,
-    ) -> Option<(End, bool)> {
+    ) -> Option<(NodeEnd, bool)> {
         let Self::Graph { graph, on_failure, before } = self else { return None };
         if let Some(status) = children.get(graph.name(node)) {
             return end_of(*status).map(|end| (end, false));
         }
-        let ends: Vec<Option<(End, bool)>> =
+        let ends: Vec<Option<(NodeEnd, bool)>> =
             graph.waits_for(node).iter().map(|&on| self.settled(cancelled, on, children)).collect();
         let all_ended = ends.iter().all(Option::is_some);
         let unchanged = ends.iter().all(|end| end.is_some_and(|(_, unchanged)| unchanged));
-        let failed = ends.iter().any(|end| matches!(end, Some((End::Failed | End::Cancelled, _))));
+        let failed = ends.iter().any(|end| matches!(end, Some((NodeEnd::Failed | NodeEnd::Cancelled, _))));
         let begins = all_ended
             && match graph.rule(node) {
-                TriggerRule::AllSucceeded => ends.iter().all(|end| matches!(end, Some((End::Succeeded, _)))),
+                TriggerRule::AllSucceeded => {
+                    ends.iter().all(|end| matches!(end, Some((NodeEnd::Succeeded, _))))
+                }
                 TriggerRule::AllDone => true,
                 TriggerRule::AnyFailed => failed,
             };
-        let skipped = End::Skipped(Skip::Condition);
+        let skipped = NodeEnd::Skipped(Skip::Condition);
         if all_ended && !begins {
             return Some((skipped, unchanged));
         }
         if begins && unchanged && before[node] {
-            return Some((End::Succeeded, true));
+            return Some((NodeEnd::Succeeded, true));
         }
         let has_failed = children.values().any(|status| matches!(status, Status::Failed | Status::Cancelled));
         let for_failures = graph.rule(node) != TriggerRule::AllSucceeded;

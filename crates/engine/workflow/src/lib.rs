@@ -12,4 +12,4 @@ mod run;
 pub use graph::{Graph, GraphError, NodeSpec, TriggerRule};
 pub use job::{AGAIN_MAX, Job, JobLimit, JobLimits, ROOT, analysis_of, analyzed_by, depth, is_analysis};
 pub use map::{MapChild, MapTask};
-pub use run::{Counts, End, NodeState, OnFailure, Run, Skip};
+pub use run::{Counts, NodeEnd, NodeState, OnFailure, Run, Skip};

@@ -104,7 +104,7 @@ struct TaskOutputEvents {
 /// The last event of a stream of output.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-struct End {
+struct LogEnd {
     task_id: String,
     status: StatusName,
 }
@@ -148,7 +148,7 @@ impl TaskOutputEvents {
     }
 
     fn end(&mut self, status: Status) {
-        let end = End { task_id: self.id.to_string(), status: StatusName(status) };
+        let end = LogEnd { task_id: self.id.to_string(), status: StatusName(status) };
         self.ready.push_back(sse::event("end", &end));
         self.ended = true;
     }

@@ -4,7 +4,7 @@ use serde_json::value::RawValue;
 use tasklane_core::id::{Name, TaskId};
 use tasklane_core::task::{TaskResult, TaskRow};
 use tasklane_ports::{DocumentKey, DocumentKind, StoreError, TaskView};
-use tasklane_workflow::{Counts, End, NodeState, Skip};
+use tasklane_workflow::{Counts, NodeEnd, NodeState, Skip};
 
 use crate::request::{FieldError, RunRequest, Workflow, canonical};
 
@@ -248,7 +248,7 @@ impl Node {
             let known = now.known(self, id, &asked).await?;
             for node in asked {
                 if let Ok(false) = now.wants(&known, node) {
-                    now.run.ended(node, End::Skipped(Skip::Condition));
+                    now.run.ended(node, NodeEnd::Skipped(Skip::Condition));
                 }
             }
         }
@@ -305,7 +305,7 @@ fn node_views(now: &RunNow, id: TaskId, rows: Vec<Option<TaskRow>>) -> Vec<NodeV
             depends_on: graph.waits_for(node).iter().map(|&on| graph.name(on).to_owned()).collect(),
             status: state_name(state, task.as_ref()),
             reason: match state {
-                NodeState::Ended(End::Skipped(skip)) => Some(match skip {
+                NodeState::Ended(NodeEnd::Skipped(skip)) => Some(match skip {
                     Skip::Condition => "its condition does not hold".to_owned(),
                     Skip::Dependency(on) => format!("{} has not succeeded", graph.name(on)),
                     Skip::NothingFailed => "nothing that it waits for has failed".to_owned(),

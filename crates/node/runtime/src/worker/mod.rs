@@ -28,7 +28,7 @@ use crate::notifier::Notifier;
 pub(crate) use self::attempt::not_started;
 pub use self::output::OutputOptions;
 use self::output::Shipper;
-use self::session::{Ended, Session};
+use self::session::{Session, SessionEnd};
 
 /// Numbers and names of a worker.
 #[derive(Clone, Debug)]
@@ -135,8 +135,8 @@ impl Worker {
                     let ended = session.run(&shutdown).await;
                     self.state.send_replace(WorkerState::NoSession);
                     match ended {
-                        Ended::Drained => return,
-                        Ended::Lost { offered, over: token } => {
+                        SessionEnd::Drained => return,
+                        SessionEnd::Lost { offered, over: token } => {
                             self.options.machine.capacity = offered.capacity;
                             self.options.weight = offered.weight;
                             self.options.labels = offered.labels;

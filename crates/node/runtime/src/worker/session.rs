@@ -26,7 +26,7 @@ use super::stats::Meter;
 use super::{AGAIN_AFTER, WorkerOptions, WorkerParts, WorkerState};
 
 /// How a session came to its end.
-pub(super) enum Ended {
+pub(super) enum SessionEnd {
     /// The worker was asked to leave; nothing runs any more and the session is closed.
     Drained,
     /// The session was lost, and what it ran is gone, as far as it would.
@@ -86,7 +86,7 @@ pub(super) struct Session<'a> {
     idle_beats: u32,
     /// How far it is on its way out, and when the next step is taken.
     leaving: Option<(Leaving, Instant)>,
-    over: Option<End>,
+    over: Option<SessionExit>,
     /// What attempts said last of how far they are, and when it is passed on: an attempt may say it very often.
     progress: HashMap<AttemptId, Progress>,
     tell_progress_at: Option<Instant>,
@@ -102,7 +102,7 @@ enum Leaving {
 }
 
 #[derive(Clone, Copy)]
-enum End {
+enum SessionExit {
     Drained,
     Fenced,
 }
@@ -166,7 +166,7 @@ impl<'a> Session<'a> {
         })
     }
 
-    pub(super) async fn run(mut self, shutdown: &CancellationToken) -> Ended {
+    pub(super) async fn run(mut self, shutdown: &CancellationToken) -> SessionEnd {
         self.settle();
         let end = loop {
             if let Some(end) = self.over {
@@ -181,7 +181,7 @@ impl<'a> Session<'a> {
                         }
                         self.settle();
                     }
-                    None => break End::Fenced,
+                    None => break SessionExit::Fenced,
                 },
                 Some(event) = self.received.recv() => {
                     self.on_event(event);
@@ -278,7 +278,7 @@ impl<'a> Session<'a> {
             }
             Some((Leaving::Stopping, _)) => {
                 tracing::warn!(worker = %self.options.name, "worker leaves before all reports are acknowledged");
-                self.over = Some(End::Drained);
+                self.over = Some(SessionExit::Drained);
             }
             None => {}
         }
@@ -331,7 +331,7 @@ impl<'a> Session<'a> {
             Effect::Stop { attempt, reason } => self.stop(attempt, reason),
             Effect::Fence => {
                 tracing::error!(worker = %self.options.name, "the lease has run out: everything is stopped");
-                self.over = Some(End::Fenced);
+                self.over = Some(SessionExit::Fenced);
             }
             Effect::Send(batch) => self.outbox.send(Address::Lane(batch.lane), Message::ToLane(batch)),
             Effect::Renew => {
@@ -343,7 +343,7 @@ impl<'a> Session<'a> {
                     let _ = events.send(SessionEvent::Renewed { asked_at, renewed });
                 });
             }
-            Effect::Drained => self.over = Some(End::Drained),
+            Effect::Drained => self.over = Some(SessionExit::Drained),
             Effect::Pause { reason, wait } => {
                 tracing::warn!(worker = %self.options.name, %reason, ?wait, "the worker takes no new work for a while");
                 self.descriptor.pause_reason = Some(reason.clone());
@@ -382,7 +382,7 @@ impl<'a> Session<'a> {
 
     /// Ends what still runs, at once; closes the session only when nothing does, because its end is what allows others to run
     /// the same tasks.
-    async fn finish(mut self, end: End) -> Ended {
+    async fn finish(mut self, end: SessionExit) -> SessionEnd {
         let stop = Stop { reason: StopReason::Cancelled, grace: Duration::ZERO };
         for running in self.running.values() {
             running.stop(stop);
@@ -401,18 +401,20 @@ impl<'a> Session<'a> {
             }
         };
         let all_gone = tokio::time::timeout(GONE_WITHIN, gone).await.is_ok();
-        if all_gone || matches!(end, End::Drained) {
+        if all_gone || matches!(end, SessionExit::Drained) {
             self.parts.held_sessions.remove(self.token.session);
         }
         match end {
-            End::Fenced => Ended::Lost { offered: self.descriptor, over: all_gone.then_some(self.token) },
-            End::Drained => {
+            SessionExit::Fenced => {
+                SessionEnd::Lost { offered: self.descriptor, over: all_gone.then_some(self.token) }
+            }
+            SessionExit::Drained => {
                 if !all_gone {
                     tracing::error!("some attempts did not end; the session is left to run out");
                 } else if let Err(error) = self.parts.coordinator.close(&self.token).await {
                     tracing::warn!(%error, "the session was not closed and has to run out");
                 }
-                Ended::Drained
+                SessionEnd::Drained
             }
         }
     }

@@ -14,7 +14,7 @@ use tasklane_core::message::{Dispatch, Finish};
 use tasklane_core::status::Status;
 use tasklane_core::task::{NewTask, Progress, TaskError, TaskRow};
 use tasklane_ports::{Attempt, Execution, Executor, ExecutorError, StoreError, TaskView};
-use tasklane_workflow::{Counts, End, Graph, NodeState, Run, Skip};
+use tasklane_workflow::{Counts, Graph, NodeEnd, NodeState, Run, Skip};
 
 use crate::request::{Context, FieldError, Operand, TaskRequest, Workflow, holds, node_request, parse_exact};
 
@@ -109,11 +109,11 @@ pub(in crate::node) struct RunNow {
     failure: Option<(usize, Status, String)>,
 }
 
-fn end_of(status: Status) -> Option<End> {
+fn end_of(status: Status) -> Option<NodeEnd> {
     match status {
-        Status::Success => Some(End::Succeeded),
-        Status::Failed => Some(End::Failed),
-        Status::Cancelled => Some(End::Cancelled),
+        Status::Success => Some(NodeEnd::Succeeded),
+        Status::Failed => Some(NodeEnd::Failed),
+        Status::Cancelled => Some(NodeEnd::Cancelled),
         Status::Pending | Status::Scheduled | Status::Dispatched | Status::Running | Status::Retrying => None,
     }
 }
@@ -210,7 +210,7 @@ impl RunNow {
         Ok(())
     }
 
-    fn note_end(&mut self, node: usize, end: End, row: &TaskRow) {
+    fn note_end(&mut self, node: usize, end: NodeEnd, row: &TaskRow) {
         if end.is_failure() && self.failure.as_ref().is_none_or(|(first, ..)| node < *first) {
             let why = row.state.error.as_ref().map(|error| error.message.clone()).unwrap_or_default();
             self.failure = Some((node, row.state.status, why));
@@ -393,7 +393,7 @@ impl Drive for Driven {
             let request = match now.wants(&known, node) {
                 Ok(true) => now.request(&known, node),
                 Ok(false) => {
-                    now.run.ended(node, End::Skipped(Skip::Condition));
+                    now.run.ended(node, NodeEnd::Skipped(Skip::Condition));
                     continue;
                 }
                 Err(error) => Err(error),
@@ -433,7 +433,7 @@ impl Drive for Driven {
         let now = self.now_mut();
         if let Some(Some(node)) = now.open.remove(&child) {
             now.failure.get_or_insert_with(|| (node, Status::Failed, "its task is gone".to_owned()));
-            now.run.ended(node, End::Failed);
+            now.run.ended(node, NodeEnd::Failed);
         }
     }
 
@@ -500,7 +500,7 @@ impl Drive for Driven {
 pub(in crate::node) fn state_name(state: NodeState, row: Option<&TaskRow>) -> &'static str {
     match (state, row) {
         (_, Some(row)) => row.state.status.as_str(),
-        (NodeState::Ended(End::Skipped(_)), None) => "SKIPPED",
+        (NodeState::Ended(NodeEnd::Skipped(_)), None) => "SKIPPED",
         (_, None) => "WAITING",
     }
 }
