@@ -165,14 +165,14 @@ impl Scheduler {
         let (lanes, every) = (Arc::clone(&self.lanes), self.options.renew_every.min(PING_EVERY));
         let held_up = self.held_up.subscribe();
         let _watched = keeper::spawn(pulse::watch(lanes, every, self.held_up, shutdown.clone()));
-        let told = session::Told {
+        let observers = session::SessionObservers {
             lanes: &self.lanes,
             views: &self.view,
             session: &self.session,
             held_up: &held_up,
         };
         let watching = tokio::spawn(clock::keep_watching(Arc::clone(&self.parts.coordinator)));
-        session::run(&self.options, &self.parts, told, shutdown).await;
+        session::run(&self.options, &self.parts, observers, shutdown).await;
         watching.abort();
         // Those that were told already are gone; without a session nobody has told them.
         let (done, _) = mpsc::channel(1);
