@@ -72,7 +72,7 @@ pub struct Job {
 }
 
 #[derive(Deserialize)]
-struct Page {
+struct DefinitionPage {
     #[serde(alias = "executors", alias = "analyzers")]
     all: Vec<TypeDefinition>,
     #[serde(default)]
@@ -92,7 +92,7 @@ impl Client {
         loop {
             let call = self.get(&[kind.path()]);
             let call = if let Some(cursor) = &cursor { call.query(&[("cursor", cursor)]) } else { call };
-            let page: Page = self.answer(call).await?;
+            let page: DefinitionPage = self.answer(call).await?;
             all.extend(page.all);
             cursor = page.cursor;
             if cursor.is_none() {

@@ -24,7 +24,7 @@ pub use bulk::{BulkAction, Operation, TaskFilter};
 pub use client::{Client, ClientBuilder};
 pub use custom_types::{DefinitionKind, Job, TypeDefinition};
 pub use error::{Error, Problem};
-pub use list::{Page, TaskQuery};
+pub use list::{TaskPage, TaskQuery};
 pub use lock::Lock;
 pub use logs::{LogChunk, LogFollow, LogItem, LogPage, LogStream};
 pub use queue::{Counts, Key, KeyPage, KeyRate, Queue};
