@@ -188,7 +188,7 @@ async fn answer(
     unread: Unread,
     router: Router,
     request: Request<Body>,
-) -> Result<Response<Answer>, std::convert::Infallible> {
+) -> Result<Response<TrackedBody>, std::convert::Infallible> {
     if !is_served {
         return std::future::pending().await;
     }
@@ -198,17 +198,17 @@ async fn answer(
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
     connection.answers();
-    Ok(response.map(|body| Answer { body, connection }))
+    Ok(response.map(|body| TrackedBody { body, connection }))
 }
 
 /// The body of an answer. Its connection is told when all of it was given out.
 #[derive(Debug)]
-struct Answer {
+struct TrackedBody {
     body: Body,
     connection: Arc<Connection>,
 }
 
-impl hyper::body::Body for Answer {
+impl hyper::body::Body for TrackedBody {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -228,7 +228,7 @@ impl hyper::body::Body for Answer {
     }
 }
 
-impl Drop for Answer {
+impl Drop for TrackedBody {
     fn drop(&mut self) {
         self.connection.has_answered();
     }
