@@ -15,7 +15,7 @@ use tasklane_ports::Submit;
 use tasklane_workflow::ROOT;
 
 use crate::client::{plain_head, queue_key};
-use crate::kinds::{Kind, StoredChild};
+use crate::composites::{CompositeKind, StoredChild};
 use crate::server::ServerInput;
 use crate::store::{ReplyTo, StoreRequest};
 use crate::world::{Event, World};
@@ -57,7 +57,7 @@ pub(crate) struct Runs(Vec<Planned>);
 #[derive(Debug)]
 struct Planned {
     id: TaskId,
-    kind: Kind,
+    kind: CompositeKind,
     /// When somebody cancels it.
     cancel_at: Option<Timestamp>,
     /// Or somebody does just after so many times that something was to begin, when that is still on its way.
@@ -91,9 +91,9 @@ impl World {
     pub(crate) fn plan_runs(&mut self) {
         for number in 0..RUNS {
             let kind = match number {
-                0 | 1 => Kind::graph(&mut self.rng, NODES),
-                2 => Kind::map(&mut self.rng),
-                _ => Kind::job(&mut self.rng),
+                0 | 1 => CompositeKind::graph(&mut self.rng, NODES),
+                2 => CompositeKind::map(&mut self.rng),
+                _ => CompositeKind::job(&mut self.rng),
             };
             let cancel_after = self.between(500_000, 40_000_000);
             let cancel_at = self.rng.chance(40).then(|| self.now + cancel_after);

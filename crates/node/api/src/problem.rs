@@ -15,7 +15,7 @@ use crate::model::StatusName;
 
 /// A kind of problem. Codes are part of the API and never change.
 #[derive(Debug)]
-pub(crate) struct Kind {
+pub(crate) struct ProblemKind {
     pub(crate) code: &'static str,
     pub(crate) status: u16,
     pub(crate) title: &'static str,
@@ -25,7 +25,7 @@ pub(crate) struct Kind {
 
 macro_rules! codes {
     ($($name:ident $code:literal $status:literal $title:literal;)*) => {
-        $(pub(crate) static $name: Kind = Kind {
+        $(pub(crate) static $name: ProblemKind = ProblemKind {
             code: $code,
             status: $status,
             title: $title,
@@ -33,7 +33,7 @@ macro_rules! codes {
         };)*
 
         /// All kinds.
-        pub(crate) static CODES: &[&Kind] = &[$(&$name),*];
+        pub(crate) static CODES: &[&ProblemKind] = &[$(&$name),*];
     };
 }
 
@@ -99,7 +99,7 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// An answer that says what went wrong.
 #[derive(Clone, Debug)]
 pub(crate) struct Problem {
-    kind: &'static Kind,
+    kind: &'static ProblemKind,
     detail: String,
     field: Option<String>,
     task_status: Option<StatusName>,
@@ -173,7 +173,7 @@ impl ToSchema for Problem {
 }
 
 impl Problem {
-    pub(crate) fn new(kind: &'static Kind, detail: impl Into<String>) -> Self {
+    pub(crate) fn new(kind: &'static ProblemKind, detail: impl Into<String>) -> Self {
         Self {
             kind,
             detail: detail.into(),

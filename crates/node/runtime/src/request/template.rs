@@ -45,10 +45,10 @@ const FUEL: u64 = 1_000;
 
 /// A template of a key.
 #[derive(Debug)]
-pub(crate) struct KeyTemplate(Kind);
+pub(crate) struct KeyTemplate(KeyTemplateKind);
 
 #[derive(Debug)]
-enum Kind {
+enum KeyTemplateKind {
     /// No template at all.
     Text(String),
     /// `{{ metadata.name }}`: what most of them are.
@@ -93,7 +93,7 @@ impl KeyTemplate {
         }
         if !text.contains("{{") && !text.contains("{%") && !text.contains("{#") {
             check_key("", text).map_err(|error| error.message)?;
-            return Ok(Self(Kind::Text(text.to_owned())));
+            return Ok(Self(KeyTemplateKind::Text(text.to_owned())));
         }
         check_code(text)?;
         check_operators(text)?;
@@ -146,21 +146,21 @@ impl KeyTemplate {
             && text.ends_with("}}")
             && let Some(name) = inner.strip_prefix("metadata.").filter(plain)
         {
-            return Ok(Self(Kind::Metadata(name.to_owned())));
+            return Ok(Self(KeyTemplateKind::Metadata(name.to_owned())));
         }
         let fields = FIELDS.into_iter().filter(|field| named.contains(*field)).collect();
-        Ok(Self(Kind::Other(Box::new(environment), fields)))
+        Ok(Self(KeyTemplateKind::Other(Box::new(environment), fields)))
     }
 
     /// The key of a task; empty if the template gives nothing for it. The error says what is wrong with it.
     pub(crate) fn render<'a>(&'a self, source: KeySource<'a>) -> Result<Cow<'a, str>, String> {
         let key = match &self.0 {
-            Kind::Text(text) => return Ok(Cow::Borrowed(text)),
-            Kind::Metadata(name) => {
+            KeyTemplateKind::Text(text) => return Ok(Cow::Borrowed(text)),
+            KeyTemplateKind::Metadata(name) => {
                 let value = source.request.metadata.get(name);
                 Cow::Borrowed(value.ok_or_else(|| format!("metadata.{name} is not given"))?.as_str())
             }
-            Kind::Other(environment, fields) => {
+            KeyTemplateKind::Other(environment, fields) => {
                 let values = fields.iter().map(|field| Ok((*field, source.value(field)?)));
                 let values = values.collect::<Result<Vec<_>, String>>()?;
                 Cow::Owned(rendered(environment, Value::from_pairs(values)).map_err(|error| error.1)?)

@@ -30,7 +30,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::clock;
 
 use super::outbox::Outbox;
-use super::refusals::{Kind, Refusals};
+use super::refusals::{Refusals, StoreAccess};
 use super::{LaneEnd, LaneInfo, SchedulerOptions, SchedulerParts};
 
 /// What comes to the driver of a lane.
@@ -571,10 +571,10 @@ async fn call_store(
     refusals: &Refusals,
 ) -> Result<Reply, CallError> {
     let (kind, asked) = match request {
-        Request::Head => (Kind::Read, "head"),
-        Request::Load { .. } => (Kind::Read, "load"),
-        Request::Claim(_) => (Kind::Write, "claim"),
-        Request::Commit(_) => (Kind::Write, "commit"),
+        Request::Head => (StoreAccess::Read, "head"),
+        Request::Load { .. } => (StoreAccess::Read, "load"),
+        Request::Claim(_) => (StoreAccess::Write, "claim"),
+        Request::Commit(_) => (StoreAccess::Write, "commit"),
     };
     let reply = match request {
         Request::Head => store.lane_head(lane).await.map(Reply::Head),

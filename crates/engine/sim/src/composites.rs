@@ -35,7 +35,7 @@ pub(crate) struct Decision {
 
 /// A task that drives others.
 #[derive(Debug)]
-pub(crate) enum Kind {
+pub(crate) enum CompositeKind {
     /// A run of a workflow.
     Graph {
         graph: Arc<Graph>,
@@ -98,7 +98,7 @@ fn child_of(name: &str) -> Option<MapChild> {
     if name == REDUCE { Some(MapChild::Reduce) } else { name.parse().ok().map(MapChild::Item) }
 }
 
-impl Kind {
+impl CompositeKind {
     pub(crate) fn graph(rng: &mut Rng, nodes: u64) -> Self {
         let mut specs: Vec<NodeSpec> = Vec::new();
         for at in 0..nodes {
@@ -364,7 +364,7 @@ fn decide_job(seed: u64, mut job: Job<Status, ()>, children: &[StoredChild], can
     }
 }
 
-impl Kind {
+impl CompositeKind {
     /// What has become of a node for good, said once more and from the tasks alone; and whether it is what it was in an
     /// earlier run.
     fn settled(
