@@ -6,7 +6,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::{Serialize, Serializer};
 use tasklane_ports::StoreError;
-use tasklane_runtime::node::{NamedError, PolicyError, ScheduleError, SubmitError, WorkflowError};
+use tasklane_runtime::node::{NamedDocumentError, PolicyError, ScheduleError, SubmitError, WorkflowError};
 use tasklane_runtime::request::FieldError;
 use utoipa::openapi::{RefOr, Schema};
 use utoipa::{PartialSchema, ToSchema};
@@ -292,16 +292,16 @@ impl From<ScheduleError> for Problem {
     }
 }
 
-impl From<NamedError> for Problem {
-    fn from(error: NamedError) -> Self {
+impl From<NamedDocumentError> for Problem {
+    fn from(error: NamedDocumentError) -> Self {
         match error {
-            NamedError::Invalid(error) => error.into(),
-            NamedError::Exists => Self::new(
+            NamedDocumentError::Invalid(error) => error.into(),
+            NamedDocumentError::Exists => Self::new(
                 &ALREADY_REGISTERED,
                 "something else is registered for this task type; it is replaced if `replace` is given",
             ),
-            NamedError::Crowded => Self::new(&ALREADY_REGISTERED, error.to_string()),
-            NamedError::Store(error) => error.into(),
+            NamedDocumentError::Crowded => Self::new(&ALREADY_REGISTERED, error.to_string()),
+            NamedDocumentError::Store(error) => error.into(),
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use tasklane_runtime::node::{JobView, Named};
+use tasklane_runtime::node::{JobView, NamedDocument};
 use utoipa::ToSchema;
 
 use super::task::ErrorJson;
@@ -22,8 +22,8 @@ pub(crate) struct TypeDefinition {
     definition: AnyJson,
 }
 
-impl From<Named> for TypeDefinition {
-    fn from(Named { id, version, json }: Named) -> Self {
+impl From<NamedDocument> for TypeDefinition {
+    fn from(NamedDocument { id, version, json }: NamedDocument) -> Self {
         Self { task_type: id.to_string(), version, definition: AnyJson::from_json(&json) }
     }
 }

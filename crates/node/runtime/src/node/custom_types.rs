@@ -16,7 +16,7 @@ use super::{Node, SubmitError};
 
 /// Something that was put by name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Named {
+pub struct NamedDocument {
     /// Its name.
     pub id: Name,
     /// Changes with every put that changes it.
@@ -27,7 +27,7 @@ pub struct Named {
 
 /// Why nothing was put.
 #[derive(Debug, thiserror::Error)]
-pub enum NamedError {
+pub enum NamedDocumentError {
     /// It is not valid.
     #[error(transparent)]
     Invalid(#[from] FieldError),
@@ -70,13 +70,13 @@ pub(super) struct Types {
 /// The executor of a task type, as it was put and as it was read.
 #[derive(Clone, Debug)]
 struct TypeExecutor {
-    put: Named,
+    put: NamedDocument,
     /// An earlier version may have put what is refused now: its tasks are refused until it is put right.
     read: Result<Arc<CustomType>, FieldError>,
 }
 
 impl TypeExecutor {
-    fn read(put: Named) -> Self {
+    fn read(put: NamedDocument) -> Self {
         let read = CustomType::from_json(put.json.as_bytes()).map(Arc::new);
         if let Err(error) = &read {
             tracing::error!(task_type = %put.id, %error, "an executor cannot be used: its tasks are refused");
@@ -115,7 +115,7 @@ struct CachedTypes {
     types: Arc<Types>,
 }
 
-impl From<Document> for Named {
+impl From<Document> for NamedDocument {
     fn from(document: Document) -> Self {
         let json = String::from_utf8_lossy(&document.value).into_owned();
         Self { id: document.key.id, version: document.version, json }
@@ -130,7 +130,7 @@ impl Node {
         key: DocumentKey,
         body: &[u8],
         replace: bool,
-    ) -> Result<(Named, bool), NamedError> {
+    ) -> Result<(NamedDocument, bool), NamedDocumentError> {
         if body.len() > DEFINITION_BYTES_MAX {
             let message = format!("must be at most {DEFINITION_BYTES_MAX} bytes as JSON, not {}", body.len());
             return Err(FieldError { field: String::new(), code: code::PAYLOAD_TOO_LARGE, message }.into());
@@ -139,7 +139,7 @@ impl Node {
             let stored = self.document(&key).await?;
             let expected = match stored {
                 Some(stored) if same(&stored.value, body) => return Ok((stored.into(), false)),
-                Some(_) if !replace => return Err(NamedError::Exists),
+                Some(_) if !replace => return Err(NamedDocumentError::Exists),
                 Some(stored) => stored.version,
                 None => 0,
             };
@@ -147,14 +147,14 @@ impl Node {
             let put = PutDocument { key: key.clone(), expected, content };
             if let [PutOutcome::Stored { version }] = self.0.parts.documents.put(&[put]).await?[..] {
                 let json = String::from_utf8_lossy(body).into_owned();
-                return Ok((Named { id: key.id, version, json }, expected == 0));
+                return Ok((NamedDocument { id: key.id, version, json }, expected == 0));
             }
         }
-        Err(NamedError::Crowded)
+        Err(NamedDocumentError::Crowded)
     }
 
     /// Removes something by name. Answers whether it was there.
-    pub(super) async fn delete_named(&self, key: DocumentKey) -> Result<bool, NamedError> {
+    pub(super) async fn delete_named(&self, key: DocumentKey) -> Result<bool, NamedDocumentError> {
         for _ in 0..TRIES {
             let Some(stored) = self.document(&key).await? else { return Ok(false) };
             let put = PutDocument { key: key.clone(), expected: stored.version, content: None };
@@ -162,7 +162,7 @@ impl Node {
                 return Ok(true);
             }
         }
-        Err(NamedError::Crowded)
+        Err(NamedDocumentError::Crowded)
     }
 
     pub(super) async fn document(&self, key: &DocumentKey) -> Result<Option<Document>, StoreError> {
@@ -176,9 +176,9 @@ impl Node {
         namespace: &Name,
         after: Option<Name>,
         limit: usize,
-    ) -> Result<Vec<Named>, StoreError> {
+    ) -> Result<Vec<NamedDocument>, StoreError> {
         let list = DocumentList { kind, namespace: namespace.clone(), after, limit };
-        Ok(self.0.parts.documents.by_name(list).await?.into_iter().map(Named::from).collect())
+        Ok(self.0.parts.documents.by_name(list).await?.into_iter().map(NamedDocument::from).collect())
     }
 
     /// All that was put of a kind.
@@ -186,8 +186,8 @@ impl Node {
         &self,
         kind: DocumentKind,
         namespace: &Name,
-    ) -> Result<Vec<Named>, StoreError> {
-        let mut all: Vec<Named> = Vec::new();
+    ) -> Result<Vec<NamedDocument>, StoreError> {
+        let mut all: Vec<NamedDocument> = Vec::new();
         loop {
             let after = all.last().map(|last| last.id.clone());
             let page = self.list_named(kind, namespace, after, PAGE).await?;
@@ -206,7 +206,7 @@ impl Node {
         task_type: &Name,
         body: &[u8],
         replace: bool,
-    ) -> Result<(Named, bool), NamedError> {
+    ) -> Result<(NamedDocument, bool), NamedDocumentError> {
         CustomType::check_name(task_type)?;
         let read = body.to_vec();
         self.heavy(move || CustomType::from_json(&read)).await?;
@@ -216,8 +216,12 @@ impl Node {
     }
 
     /// How a task type is run.
-    pub async fn executor(&self, namespace: &Name, task_type: &Name) -> Result<Option<Named>, StoreError> {
-        Ok(self.document(&executor_key(namespace, task_type)).await?.map(Named::from))
+    pub async fn executor(
+        &self,
+        namespace: &Name,
+        task_type: &Name,
+    ) -> Result<Option<NamedDocument>, StoreError> {
+        Ok(self.document(&executor_key(namespace, task_type)).await?.map(NamedDocument::from))
     }
 
     /// Registered task types, by name.
@@ -226,12 +230,16 @@ impl Node {
         namespace: &Name,
         after: Option<Name>,
         limit: usize,
-    ) -> Result<Vec<Named>, StoreError> {
+    ) -> Result<Vec<NamedDocument>, StoreError> {
         self.list_named(DocumentKind::Executor, namespace, after, limit).await
     }
 
     /// Forgets how a task type is run; its tasks that are there run on. Answers whether it was registered.
-    pub async fn delete_executor(&self, namespace: &Name, task_type: &Name) -> Result<bool, NamedError> {
+    pub async fn delete_executor(
+        &self,
+        namespace: &Name,
+        task_type: &Name,
+    ) -> Result<bool, NamedDocumentError> {
         let deleted = self.delete_named(executor_key(namespace, task_type)).await?;
         self.0.types.forget(namespace);
         Ok(deleted)

@@ -47,7 +47,7 @@ pub use self::queues::{PolicyError, QueueInfo};
 pub use self::system_workers::SystemWorker;
 
 pub use self::composite::workflow_run::WORKFLOW_TYPE;
-pub use self::custom_types::{Named, NamedError};
+pub use self::custom_types::{NamedDocument, NamedDocumentError};
 pub use self::retention::RetentionOptions;
 pub use self::retry::{Definition, Retried, Retry};
 pub use self::schedules::{BACKFILL_MAX, BackfillPlan, FireEnd, NamedSchedule, ScheduleError};

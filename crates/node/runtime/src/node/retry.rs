@@ -19,7 +19,7 @@ use crate::request::{CustomType, FieldError, RunAs, TaskRequest, Workflow, canon
 use super::composite::job;
 use super::composite::workflow_run::{RunSpec, WORKFLOW_TYPE};
 use super::workflows::workflow_of;
-use super::{JOB_TYPE, Named, Node, SubmitError, Submitted, WEBHOOK_TYPE};
+use super::{JOB_TYPE, NamedDocument, Node, SubmitError, Submitted, WEBHOOK_TYPE};
 
 /// What became of a request to run a finished task again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -191,7 +191,7 @@ impl Node {
             return Ok(None);
         }
         let named = self.executor(namespace, task_type).await?;
-        let read = |named: Named| self.heavy(move || CustomType::from_json(named.json.as_bytes()));
+        let read = |named: NamedDocument| self.heavy(move || CustomType::from_json(named.json.as_bytes()));
         Ok(match named {
             Some(named) => Some(Arc::new(read(named).await?)),
             None => None,

@@ -10,7 +10,7 @@ use crate::request::{FieldError, RunRequest, Workflow, canonical};
 
 use super::composite::driver::composite_request;
 use super::composite::workflow_run::{RunNow, RunSpec, WORKFLOW_TYPE, state_name};
-use super::custom_types::{Named, NamedError};
+use super::custom_types::{NamedDocument, NamedDocumentError};
 use super::{Node, SubmitError, Submitted};
 
 /// Why nothing was done to a workflow, or a run.
@@ -40,12 +40,12 @@ pub(super) fn refused(error: SubmitError) -> WorkflowError {
     }
 }
 
-impl From<NamedError> for WorkflowError {
-    fn from(error: NamedError) -> Self {
+impl From<NamedDocumentError> for WorkflowError {
+    fn from(error: NamedDocumentError) -> Self {
         match error {
-            NamedError::Invalid(error) => Self::Invalid(error),
-            NamedError::Exists | NamedError::Crowded => Self::Crowded,
-            NamedError::Store(error) => Self::Store(error),
+            NamedDocumentError::Invalid(error) => Self::Invalid(error),
+            NamedDocumentError::Exists | NamedDocumentError::Crowded => Self::Crowded,
+            NamedDocumentError::Store(error) => Self::Store(error),
         }
     }
 }
@@ -109,7 +109,7 @@ impl Node {
         namespace: &Name,
         id: &Name,
         body: &[u8],
-    ) -> Result<(Named, bool), WorkflowError> {
+    ) -> Result<(NamedDocument, bool), WorkflowError> {
         let workflow = self.read_sent(body, Workflow::from_json).await?;
         self.check_nodes(namespace, &workflow).await.map_err(refused)?;
         self.check_sent_nodes(namespace, &workflow).await.map_err(refused)?;
@@ -117,8 +117,8 @@ impl Node {
     }
 
     /// A workflow.
-    pub async fn workflow(&self, namespace: &Name, id: &Name) -> Result<Option<Named>, StoreError> {
-        Ok(self.document(&key_of(namespace, id)).await?.map(Named::from))
+    pub async fn workflow(&self, namespace: &Name, id: &Name) -> Result<Option<NamedDocument>, StoreError> {
+        Ok(self.document(&key_of(namespace, id)).await?.map(NamedDocument::from))
     }
 
     /// Workflows by name.
@@ -127,7 +127,7 @@ impl Node {
         namespace: &Name,
         after: Option<Name>,
         limit: usize,
-    ) -> Result<Vec<Named>, StoreError> {
+    ) -> Result<Vec<NamedDocument>, StoreError> {
         self.list_named(DocumentKind::Workflow, namespace, after, limit).await
     }
 
@@ -288,10 +288,10 @@ impl Node {
 /// The name of the workflow, if the run was asked for by it.
 pub(super) fn workflow_of(spec: &RunSpec) -> Option<String> {
     #[derive(serde::Deserialize)]
-    struct Named {
+    struct NamedWorkflow {
         workflow: Option<String>,
     }
-    serde_json::from_str::<Named>(spec.run.get()).ok().and_then(|named| named.workflow)
+    serde_json::from_str::<NamedWorkflow>(spec.run.get()).ok().and_then(|named| named.workflow)
 }
 
 fn node_views(now: &RunNow, id: TaskId, rows: Vec<Option<TaskRow>>) -> Vec<NodeView> {

@@ -11,7 +11,7 @@ use tasklane_core::message::{Dispatch, Ending, Finish, RetryAdvice};
 use tasklane_core::status::Status;
 use tasklane_core::task::{TaskError, TaskResult};
 use tasklane_ports::{Attempt, Executor, Store as _, TaskView};
-use tasklane_runtime::node::{JobCounts, NamedError, Retry};
+use tasklane_runtime::node::{JobCounts, NamedDocumentError, Retry};
 use tasklane_runtime::request::TaskRequest;
 
 use crate::support::{Run, System, default_namespace, name, success};
@@ -67,7 +67,7 @@ async fn start(more: Value) -> Jobs {
     Jobs { system, seen }
 }
 
-async fn put(system: &System, analyzer: &Value, replace: bool) -> Result<bool, NamedError> {
+async fn put(system: &System, analyzer: &Value, replace: bool) -> Result<bool, NamedDocumentError> {
     let body = analyzer.to_string();
     let put = system.node.put_analyzer(&default_namespace(), &name("PAGE"), body.as_bytes(), replace).await;
     put.map(|(_, is_new)| is_new)
@@ -181,7 +181,7 @@ async fn an_analyzer_is_put_once_unless_it_replaces() {
     let jobs = start(json!({})).await;
     assert!(!put(&jobs.system, &json!({ "taskType": "LINKS" }), false).await.unwrap());
     let other = json!({ "taskType": "LINKS", "maxDepth": 3 });
-    assert!(matches!(put(&jobs.system, &other, false).await, Err(NamedError::Exists)));
+    assert!(matches!(put(&jobs.system, &other, false).await, Err(NamedDocumentError::Exists)));
     put(&jobs.system, &other, true).await.unwrap();
     jobs.system.close().await;
 }

@@ -35,7 +35,7 @@ use super::driver::{
     AGAIN_AFTER, Begun, CompositeOutcome, Drive, Driver, HELD, LOOK, PAGE, REFUSED_TYPE, TOMBSTONE_PREFIX,
     Trouble, child_failed, child_request_id, composite_of, unique_in,
 };
-use crate::node::custom_types::{Named, NamedError};
+use crate::node::custom_types::{NamedDocument, NamedDocumentError};
 use crate::node::{Node, SubmitError};
 
 /// Task type and queue of jobs.
@@ -110,7 +110,7 @@ impl Node {
         task_type: &Name,
         body: &[u8],
         replace: bool,
-    ) -> Result<(Named, bool), NamedError> {
+    ) -> Result<(NamedDocument, bool), NamedDocumentError> {
         check_not_system("taskType", task_type)?;
         self.read_sent(body, Analyzer::from_json).await?;
         let put = self.put_named(analyzer_key(namespace, task_type), body, replace).await?;
@@ -119,8 +119,12 @@ impl Node {
     }
 
     /// What looks at the results of a task type.
-    pub async fn analyzer(&self, namespace: &Name, task_type: &Name) -> Result<Option<Named>, StoreError> {
-        Ok(self.document(&analyzer_key(namespace, task_type)).await?.map(Named::from))
+    pub async fn analyzer(
+        &self,
+        namespace: &Name,
+        task_type: &Name,
+    ) -> Result<Option<NamedDocument>, StoreError> {
+        Ok(self.document(&analyzer_key(namespace, task_type)).await?.map(NamedDocument::from))
     }
 
     /// Analyzers, by task type.
@@ -129,12 +133,16 @@ impl Node {
         namespace: &Name,
         after: Option<Name>,
         limit: usize,
-    ) -> Result<Vec<Named>, StoreError> {
+    ) -> Result<Vec<NamedDocument>, StoreError> {
         self.list_named(DocumentKind::Analyzer, namespace, after, limit).await
     }
 
     /// Removes an analyzer; jobs that have begun keep it. Answers whether there was one.
-    pub async fn delete_analyzer(&self, namespace: &Name, task_type: &Name) -> Result<bool, NamedError> {
+    pub async fn delete_analyzer(
+        &self,
+        namespace: &Name,
+        task_type: &Name,
+    ) -> Result<bool, NamedDocumentError> {
         let deleted = self.delete_named(analyzer_key(namespace, task_type)).await?;
         self.0.types.forget(namespace);
         Ok(deleted)
@@ -288,7 +296,7 @@ impl Node {
         namespace: &Name,
     ) -> Result<BTreeMap<Name, Box<RawValue>>, StoreError> {
         let mut analyzers = BTreeMap::new();
-        for Named { id, json, .. } in self.all_named(DocumentKind::Analyzer, namespace).await? {
+        for NamedDocument { id, json, .. } in self.all_named(DocumentKind::Analyzer, namespace).await? {
             let raw = RawValue::from_string(json).map_err(|error| StoreError::corrupt(error.to_string()))?;
             analyzers.insert(id, raw);
         }
