@@ -37,7 +37,7 @@ pub(crate) struct Adapters {
 impl Adapters {
     /// Opens all of them. `listen` is where this process may be reached; `None` if it only calls others.
     pub(crate) async fn open(config: &Config, listen: Option<IpAddr>) -> Result<Self> {
-        let Stored { store, logs, documents, lock, mut warnings } =
+        let OpenedStore { store, logs, documents, lock, mut warnings } =
             open_store(config, listen.is_some()).await?;
         let (coordinator, more) = {
             let config = config.clone();
@@ -72,7 +72,7 @@ impl Adapters {
 }
 
 /// A store in its three parts.
-struct Stored {
+struct OpenedStore {
     store: Arc<dyn Store>,
     logs: Arc<dyn Logs>,
     documents: Arc<dyn Documents>,
@@ -80,14 +80,14 @@ struct Stored {
     warnings: Vec<String>,
 }
 
-impl Stored {
+impl OpenedStore {
     fn new<S: Store + Logs + Documents + 'static>(store: S, warnings: Vec<String>) -> Self {
         let store = Arc::new(store);
         Self { store: store.clone(), logs: store.clone(), documents: store, lock: None, warnings }
     }
 }
 
-async fn open_store(config: &Config, is_server: bool) -> Result<Stored> {
+async fn open_store(config: &Config, is_server: bool) -> Result<OpenedStore> {
     let url = config.store_url();
     Ok(match url.scheme() {
         "sqlite" => {
@@ -100,7 +100,7 @@ async fn open_store(config: &Config, is_server: bool) -> Result<Stored> {
             let store = Sqlite::connect(options).await.with_context(|| format!("cannot open {path}"))?;
             let lock = store.locked_file().map(|file| -> HeldFile { file });
             let warnings = store.warnings().to_vec();
-            Stored { lock, ..Stored::new(store, warnings) }
+            OpenedStore { lock, ..Stored::new(store, warnings) }
         }
         "postgres" => {
             let options =
@@ -113,13 +113,13 @@ async fn open_store(config: &Config, is_server: bool) -> Result<Stored> {
             let store = PostgresStore::connect(url.reveal(), &options).await;
             let store = store.with_context(|| cannot_reach("store", &url))?;
             let warnings = store.warnings().to_vec();
-            Stored::new(store, warnings)
+            OpenedStore::new(store, warnings)
         }
         "redis" => {
             let store = RedisStore::connect(url.reveal(), &redis_options(config)).await;
             let store = store.with_context(|| cannot_reach("store", &url))?;
             let warnings = store.warnings().to_vec();
-            Stored::new(store, warnings)
+            OpenedStore::new(store, warnings)
         }
         other => bail!("no store is known for {other}://"),
     })

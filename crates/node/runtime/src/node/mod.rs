@@ -42,7 +42,7 @@ pub use self::bulk::{BULK_TYPE, BulkAction, BulkExecutor, BulkStatus};
 pub use self::composite::job::{JOB_TYPE, JobCounts, JobView, TornDown};
 pub use self::composite::map::MAP_TYPE;
 pub use self::known_time::compare_with_store;
-pub use self::locks::{Lock, Taken};
+pub use self::locks::{Lock, LockOutcome};
 pub use self::queues::{PolicyError, QueueInfo};
 pub use self::system_workers::SystemWorker;
 
