@@ -254,7 +254,7 @@ pub(in crate::node) enum CompositeOutcome {
 
 /// Why an attempt to drive a composite ends early.
 #[derive(Debug, thiserror::Error)]
-pub(in crate::node) enum Trouble {
+pub(in crate::node) enum DriveError {
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error("{0}")]
@@ -265,11 +265,11 @@ pub(in crate::node) enum Trouble {
 
 /// What became of a child that was to begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::node) enum Begun {
+pub(in crate::node) enum ChildStart {
     /// It exists.
-    Yes(TaskId),
+    Started(TaskId),
     /// Its queue is full.
-    NotYet,
+    QueueFull,
 }
 
 /// A child to be: its name, and its request, or why it cannot be.
@@ -282,10 +282,10 @@ pub(in crate::node) const TOMBSTONE_PREFIX: char = '~';
 #[async_trait]
 pub(in crate::node) trait Drive: Send + Sync {
     /// Reads what is there already.
-    async fn resume(&mut self, driver: &Driver) -> Result<(), Trouble>;
+    async fn resume(&mut self, driver: &Driver) -> Result<(), DriveError>;
 
     /// Begins some of what can begin. Answers when to go on with that, if there is more.
-    async fn begin(&mut self, driver: &Driver) -> Result<Option<Duration>, Trouble>;
+    async fn begin(&mut self, driver: &Driver) -> Result<Option<Duration>, DriveError>;
 
     /// Children have ended, with all that is known of them.
     fn ended(&mut self, children: Vec<TaskView>);
@@ -304,10 +304,10 @@ pub(in crate::node) trait Drive: Send + Sync {
 
     /// Children that were stopped before they began, and that an earlier attempt may have submitted all the same: the
     /// tasks that they would be.
-    async fn maybe_submitted(&mut self, driver: &Driver) -> Result<Vec<(String, NewTask)>, Trouble>;
+    async fn maybe_submitted(&mut self, driver: &Driver) -> Result<Vec<(String, NewTask)>, DriveError>;
 
     /// How it ended, if it has: when nothing is open and nothing begins any more.
-    async fn end(&mut self, driver: &Driver) -> Result<Option<CompositeOutcome>, Trouble>;
+    async fn end(&mut self, driver: &Driver) -> Result<Option<CompositeOutcome>, DriveError>;
 
     /// How far it is.
     fn progress(&self) -> Progress;
@@ -360,7 +360,7 @@ impl Driver {
             stop = attempt.stopped() => match stop.reason {
                 // It was asked for when nothing was open any more.
                 StopReason::Cancelled => Ok(CompositeOutcome::Cancelled),
-                StopReason::TimedOut | StopReason::Leaving => Err(Trouble::Stopped),
+                StopReason::TimedOut | StopReason::Leaving => Err(DriveError::Stopped),
             },
         };
         let (ending, data) = match driven {
@@ -372,8 +372,8 @@ impl Driver {
             Err(trouble) => {
                 let error = TaskError::new("not_driven", trouble.to_string()).bounded();
                 let retry = match trouble {
-                    Trouble::Stopped => RetryAdvice::Policy,
-                    Trouble::Store(_) | Trouble::Broken(_) => RetryAdvice::Never,
+                    DriveError::Stopped => RetryAdvice::Policy,
+                    DriveError::Store(_) | DriveError::Broken(_) => RetryAdvice::Never,
                 };
                 (Ending::Failed { error, retry }, String::new())
             }
@@ -382,10 +382,14 @@ impl Driver {
     }
 
     /// Drives it; what the store cannot do now is tried again, from the start.
-    async fn go_on(&self, drive: &mut dyn Drive, attempt: &dyn Attempt) -> Result<CompositeOutcome, Trouble> {
+    async fn go_on(
+        &self,
+        drive: &mut dyn Drive,
+        attempt: &dyn Attempt,
+    ) -> Result<CompositeOutcome, DriveError> {
         loop {
             match self.drive(drive, attempt).await {
-                Err(Trouble::Store(error)) if error.is_retryable() => {
+                Err(DriveError::Store(error)) if error.is_retryable() => {
                     tracing::warn!(task = %self.id, %error, "a composite cannot be driven, trying again");
                     self.late.store(true, Ordering::Relaxed);
                     tokio::time::sleep(AGAIN_AFTER).await;
@@ -403,7 +407,11 @@ impl Driver {
         }
     }
 
-    async fn drive(&self, drive: &mut dyn Drive, attempt: &dyn Attempt) -> Result<CompositeOutcome, Trouble> {
+    async fn drive(
+        &self,
+        drive: &mut dyn Drive,
+        attempt: &dyn Attempt,
+    ) -> Result<CompositeOutcome, DriveError> {
         // Listens before it reads, so that what ends between the two is not missed.
         let follow = self.node.follow(self.id);
         follow.follow_children();
@@ -522,7 +530,7 @@ impl Driver {
     /// Writes tombstones in the place of children that were stopped before they began: what an earlier attempt has
     /// submitted, and what is still on its way, finds them, and nothing begins behind the back of a composite that has
     /// ended. A tombstone never runs: it is put off, and cancelled. Answers whether there were any.
-    async fn tombstone_children(&self, drive: &mut dyn Drive) -> Result<bool, Trouble> {
+    async fn tombstone_children(&self, drive: &mut dyn Drive) -> Result<bool, DriveError> {
         let maybe_submitted = drive.maybe_submitted(self).await?;
         let mut placed = Vec::new();
         for (at, (name, mut task)) in maybe_submitted.into_iter().enumerate() {
@@ -550,17 +558,17 @@ impl Driver {
         for (name, request) in children {
             let task = match request {
                 Ok(request) => self.place_child(&name, request).await,
-                Err(error) => Err(Refused::For(error)),
+                Err(error) => Err(ChildRefusal::For(error)),
             };
             let task = match task {
-                Err(Refused::For(error)) => self.place_refused(&name, &error).await,
+                Err(ChildRefusal::For(error)) => self.place_refused(&name, &error).await,
                 task => task,
             };
             match task {
                 Ok(task) => placed.push((name, task)),
-                Err(Refused::Store(error)) => return Err(error),
+                Err(ChildRefusal::Store(error)) => return Err(error),
                 // Then it never was a task either.
-                Err(Refused::For(_)) => {}
+                Err(ChildRefusal::For(_)) => {}
             }
         }
         Ok(placed)
@@ -570,13 +578,13 @@ impl Driver {
     pub(in crate::node) async fn submit_task(
         &self,
         task: NewTask,
-    ) -> Result<Result<Begun, TaskError>, StoreError> {
+    ) -> Result<Result<ChildStart, TaskError>, StoreError> {
         let id = task.id;
         let outcome = self.submit_placed(vec![(0, String::new(), task)]).await?.pop();
         Ok(match outcome {
-            Some((_, _, Err(None))) => Ok(Begun::NotYet),
+            Some((_, _, Err(None))) => Ok(ChildStart::QueueFull),
             Some((_, _, Err(Some(error)))) => Err(error),
-            Some((_, _, Ok(_))) | None => Ok(Begun::Yes(id)),
+            Some((_, _, Ok(_))) | None => Ok(ChildStart::Started(id)),
         })
     }
 
@@ -585,7 +593,7 @@ impl Driver {
         &self,
         name: &str,
         of: TaskId,
-    ) -> Result<Result<(Begun, Name), TaskError>, StoreError> {
+    ) -> Result<Result<(ChildStart, Name), TaskError>, StoreError> {
         let task = match self.again(name, of).await? {
             Ok(task) => task,
             Err(error) => return Ok(Err(error)),
@@ -623,7 +631,7 @@ impl Driver {
         }))
     }
 
-    async fn place_refused(&self, name: &str, error: &TaskError) -> Result<NewTask, Refused> {
+    async fn place_refused(&self, name: &str, error: &TaskError) -> Result<NewTask, ChildRefusal> {
         let payload = serde_json::to_string(&Refusal::of(error)).expect("a refusal can be written");
         let mut request = TaskRequest::new(name, system_name(REFUSED_TYPE), Payload::Json(payload));
         request.queue = system_name(REFUSED_TYPE);
@@ -631,24 +639,27 @@ impl Driver {
     }
 
     /// Submits children, each with its name. One that is refused fails: there is a task in its place that says why.
-    pub(in crate::node) async fn submit(&self, children: Vec<NewChild>) -> Result<Vec<Begun>, StoreError> {
-        let mut begun = vec![Begun::NotYet; children.len()];
+    pub(in crate::node) async fn submit(
+        &self,
+        children: Vec<NewChild>,
+    ) -> Result<Vec<ChildStart>, StoreError> {
+        let mut begun = vec![ChildStart::QueueFull; children.len()];
         let mut placed = Vec::with_capacity(children.len());
         let mut refused = Vec::new();
         for (at, (name, request)) in children.into_iter().enumerate() {
             let task = match request {
                 Ok(request) => self.place_child(&name, request).await,
-                Err(error) => Err(Refused::For(error)),
+                Err(error) => Err(ChildRefusal::For(error)),
             };
             match task {
                 Ok(task) => placed.push((at, name, task)),
-                Err(Refused::For(error)) => refused.push((at, name, error)),
-                Err(Refused::Store(error)) => return Err(error),
+                Err(ChildRefusal::For(error)) => refused.push((at, name, error)),
+                Err(ChildRefusal::Store(error)) => return Err(error),
             }
         }
         for (at, name, outcome) in self.submit_placed(placed).await? {
             match outcome {
-                Ok(id) => begun[at] = Begun::Yes(id),
+                Ok(id) => begun[at] = ChildStart::Started(id),
                 Err(Some(error)) => refused.push((at, name, error)),
                 Err(None) => {}
             }
@@ -657,13 +668,13 @@ impl Driver {
         for (at, name, error) in refused {
             match self.place_refused(&name, &error).await {
                 Ok(task) => placed.push((at, name, task)),
-                Err(Refused::Store(error)) => return Err(error),
-                Err(Refused::For(error)) => return Err(StoreError::corrupt(error.message)),
+                Err(ChildRefusal::Store(error)) => return Err(error),
+                Err(ChildRefusal::For(error)) => return Err(StoreError::corrupt(error.message)),
             }
         }
         for (at, _, outcome) in self.submit_placed(placed).await? {
             if let Ok(id) = outcome {
-                begun[at] = Begun::Yes(id);
+                begun[at] = ChildStart::Started(id);
             }
         }
         Ok(begun)
@@ -677,17 +688,17 @@ impl Driver {
         child_request_id(self.id, &format!("{:032x}", xxh3_128(name.as_bytes())))
     }
 
-    async fn place_child(&self, name: &str, mut request: TaskRequest) -> Result<NewTask, Refused> {
+    async fn place_child(&self, name: &str, mut request: TaskRequest) -> Result<NewTask, ChildRefusal> {
         request.request_id = Some(self.request_id(name));
         request.parent = Some(self.id);
         request.child_name = Some(name.to_owned());
         match self.node.place(&self.namespace, request).await {
             Ok(task) => Ok(task),
-            Err(SubmitError::Store(error)) => Err(Refused::Store(unavailable(&error))),
+            Err(SubmitError::Store(error)) => Err(ChildRefusal::Store(unavailable(&error))),
             Err(SubmitError::Invalid(error)) => {
-                Err(Refused::For(TaskError::new("invalid", error.to_string()).bounded()))
+                Err(ChildRefusal::For(TaskError::new("invalid", error.to_string()).bounded()))
             }
-            Err(error) => Err(Refused::For(TaskError::new("refused", error.to_string()).bounded())),
+            Err(error) => Err(ChildRefusal::For(TaskError::new("refused", error.to_string()).bounded())),
         }
     }
 
@@ -738,7 +749,7 @@ fn unavailable(error: &Arc<StoreError>) -> StoreError {
 }
 
 /// Why a child did not become a task.
-enum Refused {
+enum ChildRefusal {
     For(TaskError),
     Store(StoreError),
 }
@@ -801,7 +812,7 @@ const CHAIN_MAX: usize = 100;
 
 /// A composite that another takes over from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::node) struct Earlier {
+pub(in crate::node) struct EarlierComposite {
     pub(in crate::node) id: TaskId,
     /// Children that are not what they were here in the composite that takes over.
     pub(in crate::node) changed: Vec<String>,
@@ -822,7 +833,7 @@ impl Node {
         &self,
         earlier: Option<TaskId>,
         changed: Vec<String>,
-    ) -> Result<Vec<Earlier>, StoreError> {
+    ) -> Result<Vec<EarlierComposite>, StoreError> {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
         struct Chain {
@@ -830,14 +841,15 @@ impl Node {
             #[serde(default)]
             changed: Vec<String>,
         }
-        let mut composites: Vec<Earlier> = earlier.map(|id| Earlier { id, changed }).into_iter().collect();
+        let mut composites: Vec<EarlierComposite> =
+            earlier.map(|id| EarlierComposite { id, changed }).into_iter().collect();
         while let Some(last) = composites.last()
             && composites.len() < CHAIN_MAX
         {
             let body = self.views(&[last.id]).await?.pop().flatten().and_then(|view| view.row.body);
             let chain = body.and_then(|body| serde_json::from_str::<Chain>(body.payload.as_str()).ok());
             let Some(Chain { takes_over: Some(id), changed }) = chain else { break };
-            composites.push(Earlier { id, changed });
+            composites.push(EarlierComposite { id, changed });
         }
         Ok(composites)
     }
@@ -852,6 +864,6 @@ pub(in crate::node) fn child_request_id(composite: TaskId, name: &str) -> String
 }
 
 /// What is wrong with a stored request that was right when it was taken in.
-pub(in crate::node) fn unreadable(error: &FieldError) -> Trouble {
-    Trouble::Broken(format!("its request cannot be read: {error}"))
+pub(in crate::node) fn unreadable(error: &FieldError) -> DriveError {
+    DriveError::Broken(format!("its request cannot be read: {error}"))
 }

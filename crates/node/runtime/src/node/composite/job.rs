@@ -32,8 +32,8 @@ use crate::request::{
 };
 
 use super::driver::{
-    AGAIN_AFTER, Begun, CompositeOutcome, Drive, Driver, HELD, LOOK, PAGE, REFUSED_TYPE, TOMBSTONE_PREFIX,
-    Trouble, child_failed, child_request_id, composite_of, unique_in,
+    AGAIN_AFTER, ChildStart, CompositeOutcome, Drive, DriveError, Driver, HELD, LOOK, PAGE, REFUSED_TYPE,
+    TOMBSTONE_PREFIX, child_failed, child_request_id, composite_of, unique_in,
 };
 use crate::node::custom_types::{NamedDocument, NamedDocumentError};
 use crate::node::{Node, SubmitError};
@@ -635,17 +635,17 @@ impl Execution for JobExecution {
 
 #[async_trait]
 impl Drive for JobNow {
-    async fn resume(&mut self, driver: &Driver) -> Result<(), Trouble> {
+    async fn resume(&mut self, driver: &Driver) -> Result<(), DriveError> {
         self.read(&driver.node, driver.id).await?;
         Ok(())
     }
 
-    async fn begin(&mut self, driver: &Driver) -> Result<Option<Duration>, Trouble> {
+    async fn begin(&mut self, driver: &Driver) -> Result<Option<Duration>, DriveError> {
         if self.job.member(ROOT).is_none() {
             let id = self.root.id;
             match driver.submit_task(self.root.clone()).await? {
-                Ok(Begun::Yes(_)) => {}
-                Ok(Begun::NotYet) => return Ok(Some(AGAIN_AFTER)),
+                Ok(ChildStart::Started(_)) => {}
+                Ok(ChildStart::QueueFull) => return Ok(Some(AGAIN_AFTER)),
                 Err(error) => {
                     self.note_failure(error);
                     self.job.halt();
@@ -670,8 +670,8 @@ impl Drive for JobNow {
             match next {
                 Next::New(request) => fresh.push((name, *request)),
                 Next::Again(of) => match driver.submit_again(&name, of).await? {
-                    Ok((Begun::Yes(id), task_type)) => self.begun(name, id, task_type),
-                    Ok((Begun::NotYet, _)) => full.push((name, Next::Again(of))),
+                    Ok((ChildStart::Started(id), task_type)) => self.begun(name, id, task_type),
+                    Ok((ChildStart::QueueFull, _)) => full.push((name, Next::Again(of))),
                     Err(error) => self.note_failure(error),
                 },
             }
@@ -679,12 +679,12 @@ impl Drive for JobNow {
         let begun = driver.submit(fresh.clone()).await?;
         for ((name, request), begun) in fresh.into_iter().zip(begun) {
             match begun {
-                Begun::Yes(id) => {
+                ChildStart::Started(id) => {
                     let refused = || Name::new(REFUSED_TYPE).expect("a valid name");
                     let task_type = request.map_or_else(|_| refused(), |request| request.task_type);
                     self.begun(name, id, task_type);
                 }
-                Begun::NotYet => full.push((name, Next::New(Box::new(request)))),
+                ChildStart::QueueFull => full.push((name, Next::New(Box::new(request)))),
             }
         }
         let again = if full.is_empty() { Duration::ZERO } else { AGAIN_AFTER };
@@ -726,7 +726,7 @@ impl Drive for JobNow {
         self.job.halt();
     }
 
-    async fn maybe_submitted(&mut self, driver: &Driver) -> Result<Vec<(String, NewTask)>, Trouble> {
+    async fn maybe_submitted(&mut self, driver: &Driver) -> Result<Vec<(String, NewTask)>, DriveError> {
         // Only where it was halted is something left that could have begun.
         let (mut fresh, mut placed) = (Vec::new(), Vec::new());
         for (name, next) in self.job.take_maybe_submitted() {
@@ -743,7 +743,7 @@ impl Drive for JobNow {
         Ok(placed)
     }
 
-    async fn end(&mut self, _: &Driver) -> Result<Option<CompositeOutcome>, Trouble> {
+    async fn end(&mut self, _: &Driver) -> Result<Option<CompositeOutcome>, DriveError> {
         if !self.tombstones.is_empty() || !self.job.is_over() {
             return Ok(None);
         }

@@ -25,7 +25,7 @@ use crate::request::{
 };
 
 use super::driver::{
-    AGAIN_AFTER, Begun, CompositeOutcome, Drive, Driver, LOOK, NewChild, PAGE, Trouble, child_failed,
+    AGAIN_AFTER, ChildStart, CompositeOutcome, Drive, DriveError, Driver, LOOK, NewChild, PAGE, child_failed,
     composite_of, unreadable,
 };
 use crate::node::{Node, SubmitError};
@@ -450,11 +450,11 @@ impl Mapped {
         Ok(rendered.map(|()| request).map_err(|message| TaskError::new("expression", message).bounded()))
     }
 
-    async fn begin_reduce(&mut self, driver: &Driver) -> Result<Option<Duration>, Trouble> {
+    async fn begin_reduce(&mut self, driver: &Driver) -> Result<Option<Duration>, DriveError> {
         let Some(reduce) = self.request().reduce.clone() else { return Ok(None) };
         let request = self.reduce_request(driver, &reduce).await?;
         match driver.submit(vec![(REDUCE.to_owned(), request)]).await?[..] {
-            [Begun::Yes(id)] => {
+            [ChildStart::Started(id)] => {
                 self.children.machine.begun(MapChild::Reduce);
                 self.reduce = Reduce::Open(id);
                 Ok(None)
@@ -478,7 +478,7 @@ impl Mapped {
 
 #[async_trait]
 impl Drive for Mapped {
-    async fn resume(&mut self, driver: &Driver) -> Result<(), Trouble> {
+    async fn resume(&mut self, driver: &Driver) -> Result<(), DriveError> {
         if let Err(error) = &self.request {
             return Err(unreadable(error));
         }
@@ -539,7 +539,7 @@ impl Drive for Mapped {
         Ok(())
     }
 
-    async fn begin(&mut self, driver: &Driver) -> Result<Option<Duration>, Trouble> {
+    async fn begin(&mut self, driver: &Driver) -> Result<Option<Duration>, DriveError> {
         if self.children.machine.is_exceeded() && self.children.machine.halt() {
             driver.node.cancel_all(&self.open()).await?;
         }
@@ -553,9 +553,9 @@ impl Drive for Mapped {
         }
         let requests = items.iter().map(|&index| (index.to_string(), self.child(index))).collect();
         let begun = driver.submit(requests).await?;
-        let full = begun.contains(&Begun::NotYet);
+        let full = begun.contains(&ChildStart::QueueFull);
         for (index, begun) in items.into_iter().zip(begun) {
-            if let Begun::Yes(id) = begun {
+            if let ChildStart::Started(id) = begun {
                 self.children.begun(index, id);
             }
         }
@@ -605,7 +605,7 @@ impl Drive for Mapped {
         self.children.machine.halt();
     }
 
-    async fn maybe_submitted(&mut self, driver: &Driver) -> Result<Vec<(String, NewTask)>, Trouble> {
+    async fn maybe_submitted(&mut self, driver: &Driver) -> Result<Vec<(String, NewTask)>, DriveError> {
         let mut children: Vec<NewChild> = Vec::new();
         for child in self.children.machine.maybe_submitted() {
             match (child, self.request().reduce.clone()) {
@@ -619,7 +619,7 @@ impl Drive for Mapped {
         Ok(driver.placed(children).await?)
     }
 
-    async fn end(&mut self, driver: &Driver) -> Result<Option<CompositeOutcome>, Trouble> {
+    async fn end(&mut self, driver: &Driver) -> Result<Option<CompositeOutcome>, DriveError> {
         if !self.children.tombstones.is_empty() || !self.children.machine.is_over() {
             return Ok(None);
         }

@@ -19,7 +19,8 @@ use tasklane_workflow::{Counts, Graph, NodeEnd, NodeState, Run, Skip};
 use crate::request::{Context, FieldError, Operand, TaskRequest, Workflow, holds, node_request, parse_exact};
 
 use super::driver::{
-    AGAIN_AFTER, Begun, CompositeOutcome, Drive, Driver, Earlier, PAGE, Trouble, child_failed, unreadable,
+    AGAIN_AFTER, ChildStart, CompositeOutcome, Drive, DriveError, Driver, EarlierComposite, PAGE,
+    child_failed, unreadable,
 };
 use crate::node::Node;
 use crate::node::workflows::workflow_of;
@@ -189,7 +190,9 @@ impl RunNow {
         let graph = Arc::clone(&self.workflow.graph);
         let mut renewed = vec![false; graph.len()];
         self.earlier = vec![None; graph.len()];
-        for Earlier { id: run, changed } in node.earlier_runs(self.takes_over, self.changed.clone()).await? {
+        for EarlierComposite { id: run, changed } in
+            node.earlier_runs(self.takes_over, self.changed.clone()).await?
+        {
             renew(&graph, changed.iter().filter_map(|name| graph.find(name)).collect(), &mut renewed);
             let mut rows: Vec<Option<TaskRow>> = vec![None; graph.len()];
             node.each_child(run, |name, row| {
@@ -224,7 +227,7 @@ impl RunNow {
         node: &Node,
         id: TaskId,
         of: &[usize],
-    ) -> Result<Known, StoreError> {
+    ) -> Result<NodeResults, StoreError> {
         let mut named: Vec<usize> =
             of.iter().flat_map(|&of| self.workflow.nodes[of].names.iter().copied()).collect();
         named.sort_unstable();
@@ -238,10 +241,10 @@ impl RunNow {
         for ((node, _), view) in with_task.into_iter().zip(views) {
             results.insert(node, Operand::new(view.map_or_else(skipped, |view| outcome(&view))));
         }
-        Ok(Known { results, id })
+        Ok(NodeResults { results, id })
     }
 
-    fn context(&self, known: &Known, node: usize) -> Context {
+    fn context(&self, known: &NodeResults, node: usize) -> Context {
         let graph = &self.workflow.graph;
         let names = self.workflow.nodes[node].names.iter();
         let nodes = names
@@ -254,14 +257,14 @@ impl RunNow {
     }
 
     /// Whether a node that may begin wants to.
-    pub(in crate::node) fn wants(&self, known: &Known, node: usize) -> Result<bool, TaskError> {
+    pub(in crate::node) fn wants(&self, known: &NodeResults, node: usize) -> Result<bool, TaskError> {
         match &self.workflow.nodes[node].when {
             None => Ok(true),
             Some(when) => holds(when, &self.context(known, node)).map_err(|message| template_error(&message)),
         }
     }
 
-    fn request(&self, known: &Known, node: usize) -> Result<TaskRequest, TaskError> {
+    fn request(&self, known: &NodeResults, node: usize) -> Result<TaskRequest, TaskError> {
         let context = self.context(known, node);
         node_request(&self.workflow.nodes[node].task, &context).map_err(|message| template_error(&message))
     }
@@ -282,7 +285,7 @@ fn template_error(message: &str) -> TaskError {
 
 /// Results of nodes.
 #[derive(Debug)]
-pub(in crate::node) struct Known {
+pub(in crate::node) struct NodeResults {
     results: HashMap<usize, Operand>,
     id: TaskId,
 }
@@ -358,7 +361,7 @@ impl Execution for RunExecution {
 
 /// A run that is driven; or why it cannot be.
 struct Driven {
-    now: Result<RunNow, Trouble>,
+    now: Result<RunNow, DriveError>,
 }
 
 impl Driven {
@@ -373,15 +376,15 @@ impl Driven {
 
 #[async_trait]
 impl Drive for Driven {
-    async fn resume(&mut self, driver: &Driver) -> Result<(), Trouble> {
+    async fn resume(&mut self, driver: &Driver) -> Result<(), DriveError> {
         match &mut self.now {
             Ok(now) => _ = now.read(&driver.node, driver.id).await?,
-            Err(trouble) => return Err(Trouble::Broken(trouble.to_string())),
+            Err(trouble) => return Err(DriveError::Broken(trouble.to_string())),
         }
         Ok(())
     }
 
-    async fn begin(&mut self, driver: &Driver) -> Result<Option<Duration>, Trouble> {
+    async fn begin(&mut self, driver: &Driver) -> Result<Option<Duration>, DriveError> {
         let now = self.now_mut();
         let ready = now.run.take_ready(PAGE);
         if ready.is_empty() {
@@ -404,12 +407,12 @@ impl Drive for Driven {
         let mut again = Duration::ZERO;
         for (node, begun) in nodes.into_iter().zip(driver.submit(children).await?) {
             match begun {
-                Begun::Yes(id) => {
+                ChildStart::Started(id) => {
                     now.tasks[node] = Some(id);
                     now.open.insert(id, Some(node));
                     now.run.begun(node);
                 }
-                Begun::NotYet => {
+                ChildStart::QueueFull => {
                     now.run.give_back(node);
                     again = AGAIN_AFTER;
                 }
@@ -449,7 +452,7 @@ impl Drive for Driven {
         self.now_mut().run.halt();
     }
 
-    async fn maybe_submitted(&mut self, driver: &Driver) -> Result<Vec<(String, NewTask)>, Trouble> {
+    async fn maybe_submitted(&mut self, driver: &Driver) -> Result<Vec<(String, NewTask)>, DriveError> {
         let now = self.now();
         let stopped = now.run.stopped_at_the_start();
         let mut children = Vec::with_capacity(stopped.len());
@@ -467,7 +470,7 @@ impl Drive for Driven {
         Ok(driver.placed(children).await?)
     }
 
-    async fn end(&mut self, _: &Driver) -> Result<Option<CompositeOutcome>, Trouble> {
+    async fn end(&mut self, _: &Driver) -> Result<Option<CompositeOutcome>, DriveError> {
         let now = self.now();
         if !now.run.is_over() || !now.open.is_empty() {
             return Ok(None);
