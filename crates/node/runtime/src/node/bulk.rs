@@ -337,14 +337,14 @@ struct Operation {
 
 /// Why an attempt of an operation ended early.
 #[derive(Debug, thiserror::Error)]
-enum Trouble {
+enum BulkError {
     #[error("stopped")]
     Stopped,
     #[error(transparent)]
     Store(Arc<StoreError>),
 }
 
-impl Trouble {
+impl BulkError {
     fn advice(&self) -> RetryAdvice {
         match self {
             Self::Store(error) if !error.is_retryable() => RetryAdvice::Never,
@@ -353,7 +353,7 @@ impl Trouble {
     }
 }
 
-impl From<StoreError> for Trouble {
+impl From<StoreError> for BulkError {
     fn from(error: StoreError) -> Self {
         Self::Store(Arc::new(error))
     }
@@ -364,7 +364,7 @@ impl Execution for Operation {
     async fn run(self: Box<Self>, attempt: Arc<dyn Attempt>) -> Finish {
         let worked = tokio::select! {
             worked = self.work(&*attempt) => worked,
-            _ = attempt.stopped() => Err(Trouble::Stopped),
+            _ = attempt.stopped() => Err(BulkError::Stopped),
         };
         let (ending, data) = match worked {
             Ok(tally) => (Ending::Success, written(&tally)),
@@ -382,7 +382,7 @@ fn written(tally: &Tally) -> String {
 }
 
 impl Operation {
-    async fn work(&self, attempt: &dyn Attempt) -> Result<Tally, Trouble> {
+    async fn work(&self, attempt: &dyn Attempt) -> Result<Tally, BulkError> {
         let (mut tally, begun_at) = self.resume().await?;
         let mut retries = Retries::default();
         let mut pages = VecDeque::<OpenPage>::new();
@@ -510,7 +510,7 @@ impl Operation {
         }
     }
 
-    async fn cancel(&self, rows: &[&TaskRow]) -> Result<Outcome, Trouble> {
+    async fn cancel(&self, rows: &[&TaskRow]) -> Result<Outcome, BulkError> {
         let mut lanes = BTreeMap::<LaneId, Vec<Command>>::new();
         for row in rows {
             if row.state.composite {
@@ -537,7 +537,7 @@ impl Operation {
         Ok(outcome)
     }
 
-    async fn retry(&self, rows: &[&TaskRow], retries: &mut Retries) -> Result<Outcome, Trouble> {
+    async fn retry(&self, rows: &[&TaskRow], retries: &mut Retries) -> Result<Outcome, BulkError> {
         let mut outcome = Outcome::default();
         for row in rows {
             let (target, unfinished) = self.target(row, retries).await?;
@@ -599,7 +599,7 @@ impl Operation {
         id: TaskId,
         queue: &QueueKey,
         retries: &mut Retries,
-    ) -> Result<Result<(), String>, Trouble> {
+    ) -> Result<Result<(), String>, BulkError> {
         let request_id = format!("{BULK_TYPE}:{}:{id}", self.id);
         let definition = if self.spec.latest { Definition::Latest } else { Definition::Stored };
         loop {
@@ -619,7 +619,9 @@ impl Operation {
                     }
                     Err(full)
                 }
-                Err(SubmitError::Store(error)) if error.is_retryable() => return Err(Trouble::Store(error)),
+                Err(SubmitError::Store(error)) if error.is_retryable() => {
+                    return Err(BulkError::Store(error));
+                }
                 // It is gone, runs, or will not be taken: this one, and not the others.
                 Ok(Retry::NotFound) => Err("it is gone".to_owned()),
                 Ok(Retry::Unfinished(status)) => Err(format!("it is {status}")),

@@ -77,10 +77,10 @@ const QUEUES_MAX: usize = 10_000;
 
 /// What is known of queues: their lanes, which never change, and their policies, which seldom do.
 #[derive(Debug, Default)]
-pub(super) struct QueueCache(Mutex<HashMap<QueueKey, Known>>);
+pub(super) struct QueueCache(Mutex<HashMap<QueueKey, CachedQueue>>);
 
 #[derive(Clone, Debug)]
-pub(super) struct Known {
+pub(super) struct CachedQueue {
     pub(super) binding: QueueBinding,
     pub(super) policy: Arc<QueuePolicy>,
     read_at: Instant,
@@ -259,7 +259,7 @@ impl Node {
     }
 
     /// The lanes and policy of a queue. Its first use puts its lanes into the store.
-    pub(super) async fn known(&self, queue: &QueueKey) -> Result<Known, StoreError> {
+    pub(super) async fn known(&self, queue: &QueueKey) -> Result<CachedQueue, StoreError> {
         let cache = || self.0.queues.0.lock().unwrap_or_else(PoisonError::into_inner);
         let found = cache().get(queue).cloned();
         if let Some(known) = &found
@@ -273,7 +273,7 @@ impl Node {
             None => store.bind_queue(queue, &self.lane_of(queue)).await?,
         };
         let policy = Arc::new(store.policy(queue).await?.policy);
-        let known = Known { binding, policy, read_at };
+        let known = CachedQueue { binding, policy, read_at };
         let mut cache = cache();
         if cache.len() >= QUEUES_MAX {
             cache.clear();

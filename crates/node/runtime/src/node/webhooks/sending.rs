@@ -64,12 +64,12 @@ impl Executor for WebhookExecutor {
         let tried = dispatch.attempt.number.0.saturating_sub(1);
         let wait = dispatch.head.retry.wait(tried, &mut Rng::new(rand::random()));
         let (node, client) = (self.node.clone(), self.client.get()?);
-        Ok(Box::new(Sending { node, client, namespace, wait, delivery }))
+        Ok(Box::new(DeliveryExecution { node, client, namespace, wait, delivery }))
     }
 }
 
 #[derive(Debug)]
-struct Sending {
+struct DeliveryExecution {
     node: Node,
     client: Client,
     namespace: Name,
@@ -79,7 +79,7 @@ struct Sending {
 }
 
 #[async_trait]
-impl Execution for Sending {
+impl Execution for DeliveryExecution {
     async fn run(self: Box<Self>, attempt: Arc<dyn Attempt>) -> Finish {
         tokio::select! {
             biased;
@@ -93,7 +93,7 @@ fn failed(code: &'static str, message: impl Into<String>, retry: RetryAdvice) ->
     http::failed(TaskError::new(code, message.into()).bounded(), retry, TaskResult::default())
 }
 
-impl Sending {
+impl DeliveryExecution {
     async fn send(&self) -> Finish {
         let unavailable = |error: StoreError| failed("store", error.to_string(), RetryAdvice::Policy);
         let Delivery { id, url, event, at, task, data } = &self.delivery;
