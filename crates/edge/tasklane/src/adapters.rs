@@ -100,7 +100,7 @@ async fn open_store(config: &Config, is_server: bool) -> Result<OpenedStore> {
             let store = Sqlite::connect(options).await.with_context(|| format!("cannot open {path}"))?;
             let lock = store.locked_file().map(|file| -> HeldFile { file });
             let warnings = store.warnings().to_vec();
-            OpenedStore { lock, ..Stored::new(store, warnings) }
+            OpenedStore { lock, ..OpenedStore::new(store, warnings) }
         }
         "postgres" => {
             let options =

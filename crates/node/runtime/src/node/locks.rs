@@ -131,7 +131,7 @@ impl Node {
             let stored = StoredLock { owner: owner.to_owned(), token, since, until, steady };
             let content = Some(Content { due: Some(until), value: codec::encode(&stored) });
             let put = PutDocument { key: key.clone(), expected, content };
-            if let [PutOutcome::StoredLock { version }] = self.0.parts.documents.put(&[put]).await?[..] {
+            if let [PutOutcome::Stored { version }] = self.0.parts.documents.put(&[put]).await?[..] {
                 let (name, owner) = (name.clone(), owner.to_owned());
                 return Ok(LockOutcome::Yes(Lock {
                     name,
@@ -161,7 +161,7 @@ impl Node {
                 return Ok(lock.is_held(&clock).then(|| lock.shown(&document, &clock)));
             }
             let put = PutDocument { key: key.clone(), expected: document.version, content: None };
-            if let [PutOutcome::StoredLock { .. }] = self.0.parts.documents.put(&[put]).await?[..] {
+            if let [PutOutcome::Stored { .. }] = self.0.parts.documents.put(&[put]).await?[..] {
                 return Ok(None);
             }
         }

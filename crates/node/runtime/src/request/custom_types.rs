@@ -15,7 +15,7 @@ use super::expressions::render_payload;
 use super::json::read_json;
 use super::limits::RequestLimits;
 use super::render::{self, Context, Scope};
-use super::schema::{PayloadSchema, Refused};
+use super::schema::{PayloadSchema, SchemaViolation};
 use super::task::TaskRequest;
 use super::types::BUILT_IN;
 
@@ -24,13 +24,13 @@ use super::types::BUILT_IN;
 pub struct CustomType {
     /// What it is for.
     pub description: String,
-    how: How,
+    how: RunTemplate,
     schema: Option<Arc<PayloadSchema>>,
 }
 
 /// How it is run: by which type, and what that is given.
 #[derive(Clone, Debug)]
-struct How {
+struct RunTemplate {
     runs_as: Name,
     payload: Value,
     /// The payload is given to standard input.
@@ -138,7 +138,7 @@ impl CustomType {
     }
 }
 
-impl Refused {
+impl SchemaViolation {
     /// As the error of a field. `rule` is said before what is not valid.
     fn of(self, field: &str, rule: &str) -> FieldError {
         match self {
@@ -159,7 +159,7 @@ fn field_of(json: &CustomTypeJson) -> &'static str {
 }
 
 /// Exactly one of the ways to run it.
-fn how(json: &CustomTypeJson) -> Result<How, FieldError> {
+fn how(json: &CustomTypeJson) -> Result<RunTemplate, FieldError> {
     let name = |text: &str| Name::new(text).expect("a constant that is a name");
     let ways = [
         ("command", json.command.is_some()),
@@ -191,7 +191,7 @@ fn how(json: &CustomTypeJson) -> Result<How, FieldError> {
             let (field, message) = ("http.url".to_owned(), "is required".to_owned());
             return Err(FieldError { field, code: code::MISSING_FIELD, message });
         }
-        return Ok(How { runs_as: name("HTTP"), payload: Value::Object(http), stdin: false });
+        return Ok(RunTemplate { runs_as: name("HTTP"), payload: Value::Object(http), stdin: false });
     }
     payload.extend(json.env.as_ref().map(|env| ("env".to_owned(), json!(env))));
     let (runs_as, field, program) = match (&json.command, &json.script, &json.python) {
@@ -213,7 +213,7 @@ fn how(json: &CustomTypeJson) -> Result<How, FieldError> {
         return Err(FieldError { field: "cwd".to_owned(), code: code::CONFLICTING_FIELDS, message });
     }
     payload.insert(field.to_owned(), program);
-    Ok(How { runs_as: name(runs_as), payload: Value::Object(payload), stdin: true })
+    Ok(RunTemplate { runs_as: name(runs_as), payload: Value::Object(payload), stdin: true })
 }
 
 /// A script is what it is: what looks like an expression in it is none.

@@ -25,7 +25,7 @@ mod types;
 mod webhook;
 mod workflow;
 
-pub use analyzer::{Analysis, Analyzer, Verdict};
+pub use analyzer::{Analysis, AnalysisVerdict, Analyzer};
 pub use custom_types::{CustomType, RunAs};
 pub use depth::{JSON_DEPTH_MAX, too_deep};
 pub use duration::{Positive, Span, parse_span};

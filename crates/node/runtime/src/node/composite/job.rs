@@ -28,7 +28,8 @@ use tokio::time::Instant;
 
 use crate::clock;
 use crate::request::{
-    Analysis, Analyzer, FieldError, RequestLimits, TaskRequest, Verdict, check_not_system, parse_exact,
+    Analysis, AnalysisVerdict, Analyzer, FieldError, RequestLimits, TaskRequest, check_not_system,
+    parse_exact,
 };
 
 use super::driver::{
@@ -508,17 +509,17 @@ impl JobNow {
         };
         let Some(member) = self.job.member(&of) else { return };
         let judged = analysis.verdict.unwrap_or(match member.status {
-            Status::Success => Verdict::Success,
-            _ => Verdict::Failure,
+            Status::Success => AnalysisVerdict::Success,
+            _ => AnalysisVerdict::Failure,
         });
         let id = member.id;
         match judged {
-            Verdict::Success => {}
-            Verdict::Failure => {
+            AnalysisVerdict::Success => {}
+            AnalysisVerdict::Failure => {
                 let message = format!("task {id} is judged to have failed");
                 self.note_failure(TaskError::new("child_failed", message));
             }
-            Verdict::Retry => {
+            AnalysisVerdict::Retry => {
                 if let Err(limit) = self.job.run_again(&of, Next::Again(id)) {
                     self.note_failure(TaskError::new("child_failed", format!("task {id}: {limit}")));
                 }
