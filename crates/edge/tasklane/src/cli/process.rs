@@ -87,7 +87,7 @@ pub(crate) struct Settings {
 
 /// Settings that were given by flags.
 #[derive(Debug)]
-pub(crate) struct Given {
+pub(crate) struct GivenSettings {
     common: Common,
     /// Flag, key, value.
     named: Vec<(&'static str, &'static str, Option<String>)>,
@@ -99,20 +99,20 @@ impl OfWorker {
     }
 }
 
-impl From<ServerSettings> for Given {
+impl From<ServerSettings> for GivenSettings {
     fn from(ServerSettings { listen, common }: ServerSettings) -> Self {
         Self { common, named: vec![("--listen", "listen", listen)] }
     }
 }
 
-impl From<WorkerSettings> for Given {
+impl From<WorkerSettings> for GivenSettings {
     fn from(WorkerSettings { listen, worker, common }: WorkerSettings) -> Self {
         let named = [("--listen", "worker.listen", listen)].into_iter().chain(worker.named()).collect();
         Self { common, named }
     }
 }
 
-impl From<Settings> for Given {
+impl From<Settings> for GivenSettings {
     fn from(Settings { server, worker }: Settings) -> Self {
         let mut given = Self::from(server);
         given.named.extend(worker.named());
@@ -120,7 +120,7 @@ impl From<Settings> for Given {
     }
 }
 
-impl Given {
+impl GivenSettings {
     /// The effective config, from all of its sources. The token is that of an option that is not among these.
     pub(crate) fn load(self, token: Option<String>) -> anyhow::Result<Loaded> {
         let Common { config, store, data_dir, log_format, set } = self.common;
@@ -142,7 +142,7 @@ impl Given {
 }
 
 pub(crate) fn run(
-    settings: impl Into<Given>,
+    settings: impl Into<GivenSettings>,
     roles: Roles,
     token: Option<String>,
     out: Out,

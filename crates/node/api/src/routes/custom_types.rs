@@ -11,7 +11,7 @@ use crate::extract::{Closing, IdInPath, JsonBody, NameInPath, Namespace, NoBody,
 use crate::model::{AnalyzerPage, ExecutorPage, Job, JobRemoved, TypeDefinition};
 use crate::params::Params;
 use crate::problem::{self, Problem};
-use crate::routes::created::{Answered, named_path};
+use crate::routes::created::{CreatedResponse, named_path};
 use crate::routes::submit::wait_time;
 use crate::state::{Api, Room};
 
@@ -80,11 +80,11 @@ pub(crate) async fn put_executor(
     NameInPath(task_type): NameInPath,
     params: Params,
     body: JsonBody,
-) -> Result<Answered<TypeDefinition>, Problem> {
+) -> Result<CreatedResponse<TypeDefinition>, Problem> {
     let replace = replaces(params)?;
     check_not_system("taskType", &task_type)?;
     let (named, is_new) = api.node.put_executor(&namespace, &task_type, &body.0, replace).await?;
-    Ok(Answered::new(is_new, named_path("executors", &task_type), named.into()))
+    Ok(CreatedResponse::new(is_new, named_path("executors", &task_type), named.into()))
 }
 
 fn replaces(mut params: Params) -> Result<bool, Problem> {
@@ -174,10 +174,10 @@ pub(crate) async fn put_analyzer(
     NameInPath(task_type): NameInPath,
     params: Params,
     body: JsonBody,
-) -> Result<Answered<TypeDefinition>, Problem> {
+) -> Result<CreatedResponse<TypeDefinition>, Problem> {
     let replace = replaces(params)?;
     let (named, is_new) = api.node.put_analyzer(&namespace, &task_type, &body.0, replace).await?;
-    Ok(Answered::new(is_new, named_path("analyzers", &task_type), named.into()))
+    Ok(CreatedResponse::new(is_new, named_path("analyzers", &task_type), named.into()))
 }
 
 /// Remove an analyzer

@@ -23,7 +23,7 @@ use crate::model::{
 };
 use crate::params::Params;
 use crate::problem::{self, Problem};
-use crate::routes::created::{Answered, task_path};
+use crate::routes::created::{CreatedResponse, task_path};
 use crate::routes::submit::wait_time;
 use crate::state::{Api, Room};
 
@@ -402,7 +402,7 @@ pub(crate) async fn retry(
     _: NoParams,
     key: IdempotencyKey,
     OptionalJsonBody(body): OptionalJsonBody,
-) -> Result<Answered<Retried>, Problem> {
+) -> Result<CreatedResponse<Retried>, Problem> {
     let RetryRequest { request_id, latest } = body.map(|body| body.read()).transpose()?.unwrap_or_default();
     request_id.as_deref().map_or(Ok(()), |id| check_key("requestId", id))?;
     let request_id = key.request_id(request_id)?;
@@ -428,7 +428,7 @@ pub(crate) async fn retry(
                 kept,
                 runs_again,
             };
-            Ok(Answered::new(!new.duplicate, task_path(new.id), retried))
+            Ok(CreatedResponse::new(!new.duplicate, task_path(new.id), retried))
         }
     }
 }

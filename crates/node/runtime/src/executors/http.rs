@@ -15,7 +15,7 @@ use tasklane_core::time::Timestamp;
 use tasklane_ports::{Attempt, Execution, Executor, ExecutorError};
 
 use super::HttpOptions;
-use super::payload::{self, Fault, Given};
+use super::payload::{self, Fault, PayloadForm};
 use super::redirects::{Hop, OWN_HEADERS};
 pub(crate) use super::result::{failed, succeeded};
 use crate::clock;
@@ -82,7 +82,7 @@ impl LazyClient {
 }
 
 pub(super) fn read(payload: &Payload) -> Result<HttpPayload, Fault> {
-    let Given::Fields(mut fields) = payload::read(payload)? else {
+    let PayloadForm::Fields(mut fields) = payload::read(payload)? else {
         return Err(payload::bad("must be an object with a url"));
     };
     let Some(url) = fields.text("url")? else { return payload::rule("url", "must be given") };

@@ -9,7 +9,7 @@ use tasklane_ports::{Execution, Executor, ExecutorError};
 
 use super::CommandOptions;
 use super::command::{AttemptDir, CommandExecution, Recipe};
-use super::payload::{self, Fault, Given};
+use super::payload::{self, Fault, PayloadForm};
 use crate::guard::{Guard, Stdin};
 
 /// Runs Python scripts.
@@ -42,8 +42,10 @@ impl Python {
 
 pub(super) fn read(payload: &Payload) -> Result<PythonPayload, Fault> {
     let mut fields = match payload::read(payload)? {
-        Given::Text(script) if script.trim().is_empty() => return Err(payload::bad("the script is empty")),
-        Given::Text(script) => {
+        PayloadForm::Text(script) if script.trim().is_empty() => {
+            return Err(payload::bad("the script is empty"));
+        }
+        PayloadForm::Text(script) => {
             return Ok(PythonPayload {
                 program: Program::Script(script),
                 args: Vec::new(),
@@ -51,7 +53,7 @@ pub(super) fn read(payload: &Payload) -> Result<PythonPayload, Fault> {
                 stdin: None,
             });
         }
-        Given::Fields(fields) => fields,
+        PayloadForm::Fields(fields) => fields,
     };
     let program = match (fields.text("script")?, fields.text("file")?) {
         (Some(script), None) if !script.trim().is_empty() => Program::Script(script),

@@ -9,7 +9,7 @@ use tasklane_ports::{Execution, Executor, ExecutorError};
 
 use super::CommandOptions;
 use super::command::{AttemptDir, CommandExecution, Recipe};
-use super::payload::{self, Fault, Given};
+use super::payload::{self, Fault, PayloadForm};
 use crate::guard::{Guard, Stdin};
 
 /// The longest script that can be an argument; the kernel takes 128 KiB with the NUL at its end.
@@ -45,12 +45,16 @@ impl Shell {
 
 pub(super) fn read(payload: &Payload) -> Result<ShellPayload, Fault> {
     let mut fields = match payload::read(payload)? {
-        Given::Text(script) if script.trim().is_empty() => return Err(payload::bad("the script is empty")),
-        Given::Text(script) if script.contains('\0') => return Err(payload::bad("must not contain NUL")),
-        Given::Text(script) => {
+        PayloadForm::Text(script) if script.trim().is_empty() => {
+            return Err(payload::bad("the script is empty"));
+        }
+        PayloadForm::Text(script) if script.contains('\0') => {
+            return Err(payload::bad("must not contain NUL"));
+        }
+        PayloadForm::Text(script) => {
             return Ok(ShellPayload { work: Work::Script(script), env: Vec::new(), cwd: None, stdin: None });
         }
-        Given::Fields(fields) => fields,
+        PayloadForm::Fields(fields) => fields,
     };
     let given = (fields.texts("argv")?, fields.text("script")?);
     let (env, cwd, stdin) = (fields.env()?, fields.text("cwd")?, fields.text("stdin")?);

@@ -207,7 +207,7 @@ async fn steady(args: &Args, target: &Target) -> Result<Report> {
 }
 
 /// A request that was answered.
-struct Sent {
+struct AnsweredRequest {
     id: String,
     due: Instant,
     answered: Instant,
@@ -219,7 +219,7 @@ async fn paced(
     request: &TaskRequest,
     tasks: u64,
     progress: &ProgressBar,
-) -> Result<Vec<Sent>> {
+) -> Result<Vec<AnsweredRequest>> {
     /// Requests that may be unanswered: beyond that the server does not keep up.
     const OPEN_MAX: usize = 10_000;
     let mut ticks = ticks(args.rate, tasks);
@@ -241,7 +241,7 @@ async fn paced(
         progress.inc(1);
         open.push(async move {
             let id = target.submit(request).await?;
-            anyhow::Ok(Sent { id, due, answered: Instant::now() })
+            anyhow::Ok(AnsweredRequest { id, due, answered: Instant::now() })
         });
     }
     while let Some(answer) = open.next().await {
