@@ -11,7 +11,7 @@ use tasklane_core::id::TaskId;
 use tasklane_core::task::Occasion;
 use tasklane_core::time::Timestamp;
 
-use crate::decide::{Look, Stand};
+use crate::decide::{DecisionInput, TaskOutcome};
 use crate::rule::{Rule, Schedule};
 
 /// Alerts that are kept until they are handed on; beyond that the oldest is given up.
@@ -138,21 +138,21 @@ impl Schedule {
     }
 
     /// Takes in which tasks have begun. Answers the last of their times.
-    pub(crate) fn take_begun(&mut self, look: &Look<'_>) -> Option<Timestamp> {
+    pub(crate) fn take_begun(&mut self, look: &DecisionInput<'_>) -> Option<Timestamp> {
         let (mut begun, mut passed) = (None, Vec::new());
-        let stand = |waiting: &Unbegun| waiting.task.and_then(|task| look.stands.get(&task));
+        let stand = |waiting: &Unbegun| waiting.task.and_then(|task| look.outcomes.get(&task));
         self.state.unbegun.retain(|waiting| match stand(waiting) {
             None => true,
-            Some(Stand::Begun | Stand::Success | Stand::Failure) => {
+            Some(TaskOutcome::Begun | TaskOutcome::Success | TaskOutcome::Failure) => {
                 begun = begun.max(Some(waiting.nominal));
                 false
             }
-            Some(Stand::NeverBegan) => {
+            Some(TaskOutcome::NeverBegan) => {
                 passed.push(waiting.nominal);
                 false
             }
             // Whoever cancelled it knows.
-            Some(Stand::Neither) => false,
+            Some(TaskOutcome::Neither) => false,
         });
         for nominal in passed {
             self.note_passed(nominal, "its task failed before it began");

@@ -18,7 +18,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::Times;
 use crate::alerts::{AlertKind, Unbegun};
-use crate::rule::{Backfill, Fate, Fire, Missed, Overlap, Planned, Rule, Schedule, ScheduleState};
+use crate::rule::{Backfill, Fate, Fire, MissedPolicy, Overlap, Planned, Rule, Schedule, ScheduleState};
 
 /// How late a time is missed where a rule names no time: the distance to the following time, but not less than this. A
 /// server or its store may stall for a moment.
@@ -50,20 +50,20 @@ const COUNTED_MAX: u32 = 1000;
 
 /// What a decision is made by.
 #[derive(Clone, Copy, Debug)]
-pub struct Look<'a> {
+pub struct DecisionInput<'a> {
     /// The time.
     pub now: Timestamp,
     /// The clock is trusted: what it says to have passed has passed.
     pub settled: bool,
     /// How open tasks stand, of those that have begun.
-    pub stands: &'a BTreeMap<TaskId, Stand>,
+    pub outcomes: &'a BTreeMap<TaskId, TaskOutcome>,
     /// Which guards are on.
     pub guards: Guards,
 }
 
 /// What became of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stand {
+pub enum TaskOutcome {
     /// It has begun, and not ended.
     Begun,
     /// It succeeded.
@@ -217,10 +217,10 @@ impl Schedule {
 
     /// Takes in how tasks have ended and says which fires are due. Each is then [planned](Self::plan). Nothing is
     /// decided while something planned is not settled.
-    pub fn decide(&mut self, id: &str, times: &Times, look: &Look<'_>) -> Vec<Fire> {
+    pub fn decide(&mut self, id: &str, times: &Times, look: &DecisionInput<'_>) -> Vec<Fire> {
         let now = look.now;
         let begun = self.take_begun(look);
-        self.take_ends(look.stands, now);
+        self.take_ends(look.outcomes, now);
         let mut fires = Vec::new();
         if !self.state.planned.is_empty() {
             if look.guards.on(Guard::PlannedFirst) {
@@ -272,21 +272,21 @@ impl Schedule {
         }
     }
 
-    fn take_ends(&mut self, stands: &BTreeMap<TaskId, Stand>, now: Timestamp) {
+    fn take_ends(&mut self, outcomes: &BTreeMap<TaskId, TaskOutcome>, now: Timestamp) {
         let ScheduleState { open, failures, .. } = &mut self.state;
         let (mut failed, mut succeeded) = (None, false);
         open.retain(|task| {
-            match stands.get(task) {
-                None | Some(Stand::Begun) => return true,
-                Some(Stand::Success) => {
+            match outcomes.get(task) {
+                None | Some(TaskOutcome::Begun) => return true,
+                Some(TaskOutcome::Success) => {
                     *failures = 0;
                     (failed, succeeded) = (None, true);
                 }
-                Some(Stand::Failure | Stand::NeverBegan) => {
+                Some(TaskOutcome::Failure | TaskOutcome::NeverBegan) => {
                     *failures += 1;
                     failed = Some(*task);
                 }
-                Some(Stand::Neither) => {}
+                Some(TaskOutcome::Neither) => {}
             }
             false
         });
@@ -327,9 +327,9 @@ impl Schedule {
         }
         let Some(first) = self.state.next.filter(|next| *next < late) else { return };
         match self.rule.missed {
-            Missed::RunAll => {}
-            Missed::Skip => self.miss(times, first, late, now, "the schedule skips what it has missed"),
-            Missed::RunOnce => {
+            MissedPolicy::RunAll => {}
+            MissedPolicy::Skip => self.miss(times, first, late, now, "the schedule skips what it has missed"),
+            MissedPolicy::RunOnce => {
                 let last = self.last_before(times, first, late);
                 if last > first {
                     self.miss(times, first, last, now, "a later one is run instead");

@@ -20,8 +20,10 @@ mod zone;
 pub use alerts::{Alert, AlertKind, Unbegun};
 pub use clock_steps::BACK_MIN;
 pub use decide::{
-    BUFFER_MAX, FIRES_MAX, LOOK_AGAIN, Look, MISSED_AFTER_MAX, MISSED_AFTER_MIN, Stand, Submitted,
-    after_within,
+    BUFFER_MAX, DecisionInput, FIRES_MAX, LOOK_AGAIN, MISSED_AFTER_MAX, MISSED_AFTER_MIN, Submitted,
+    TaskOutcome, after_within,
 };
-pub use rule::{Backfill, Fate, Fire, Missed, Overlap, Past, Planned, Rule, Schedule, ScheduleState, Span};
+pub use rule::{
+    Backfill, Fate, Fire, MissedPolicy, Overlap, PastFire, Planned, Rule, Schedule, ScheduleState, Span,
+};
 pub use times::{TEXT_LEN_MAX, Times, TimesError, When};

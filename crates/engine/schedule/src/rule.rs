@@ -44,7 +44,7 @@ pub struct Rule {
     pub overlap: Overlap,
     /// What is done about times that passed while nobody was there to fire.
     #[serde(rename = "m")]
-    pub missed: Missed,
+    pub missed: MissedPolicy,
     /// A time is missed when it is this late; `None` for a time between a few seconds and a minute, by how often it fires.
     #[serde(rename = "ma", default, skip_serializing_if = "Option::is_none")]
     pub missed_after: Option<Duration>,
@@ -88,7 +88,7 @@ pub enum Overlap {
 
 /// What a schedule does about times that passed while nobody was there to fire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Missed {
+pub enum MissedPolicy {
     /// Nothing.
     #[serde(rename = "s")]
     Skip,
@@ -163,7 +163,7 @@ pub struct ScheduleState {
     pub alerted: u32,
     /// What became of the last times, the oldest first.
     #[serde(rename = "h", default)]
-    pub history: Vec<Past>,
+    pub history: Vec<PastFire>,
 }
 
 /// Times from one to before another.
@@ -218,7 +218,7 @@ pub struct Backfill {
 
 /// What became of a time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Past {
+pub struct PastFire {
     /// Which one; the first, where there are several.
     #[serde(rename = "f")]
     pub fire: Fire,
@@ -308,7 +308,7 @@ impl ScheduleState {
     }
 
     pub(crate) fn tell(&mut self, fire: Fire, at: Timestamp, what: Fate) {
-        self.history.push(Past { fire, at, what });
+        self.history.push(PastFire { fire, at, what });
         let surplus = self.history.len().saturating_sub(Self::HISTORY_MAX);
         self.history.drain(..surplus);
     }

@@ -19,7 +19,7 @@ use tasklane_ports::{
     Content, Document, DocumentKey, DocumentKind, DocumentList, DueList, PutDocument, PutOutcome, StoreError,
     codec,
 };
-use tasklane_schedule::{Fire, Look, Rule, Schedule, Stand, Submitted, Times, When};
+use tasklane_schedule::{DecisionInput, Fire, Rule, Schedule, Submitted, TaskOutcome, Times, When};
 use tokio::sync::Notify;
 
 use crate::clock;
@@ -491,11 +491,11 @@ impl Node {
                 }
             }
         }
-        let stands = self.stands_of(&works).await?;
+        let outcomes = self.outcomes_of(&works).await?;
         let clock = clock::now();
         let now = clock.wall;
         for work in &mut works {
-            self.plan(work, &clock, &stands).await?;
+            self.plan(work, &clock, &outcomes).await?;
         }
         let mut works = self.write_all(works, now).await?;
         let written = works.len();
@@ -534,7 +534,7 @@ impl Node {
         &self,
         work: &mut Work,
         clock: &Clock,
-        stands: &BTreeMap<TaskId, Stand>,
+        outcomes: &BTreeMap<TaskId, TaskOutcome>,
     ) -> Result<(), StoreError> {
         let DocumentKey { namespace, id, .. } = &work.key;
         let now = clock.wall;
@@ -545,7 +545,7 @@ impl Node {
                 return Ok(());
             }
         };
-        let look = Look { now, settled: clock.is_settled(), stands, guards: Guards::ALL_ON };
+        let look = DecisionInput { now, settled: clock.is_settled(), outcomes, guards: Guards::ALL_ON };
         for fire in work.schedule.decide(id.as_str(), &times, &look) {
             let task = match self.task_of(namespace, id, &work.schedule.rule, fire, None).await {
                 Ok(task) => Ok(task),
@@ -576,30 +576,30 @@ impl Node {
     }
 
     /// How the open tasks of schedules have ended, of those that have.
-    async fn stands_of(&self, works: &[Work]) -> Result<BTreeMap<TaskId, Stand>, StoreError> {
+    async fn outcomes_of(&self, works: &[Work]) -> Result<BTreeMap<TaskId, TaskOutcome>, StoreError> {
         let open: Vec<TaskId> =
             works.iter().flat_map(|work| work.schedule.state.open.iter().copied()).collect();
-        let mut stands = BTreeMap::new();
+        let mut outcomes = BTreeMap::new();
         for ids in open.chunks(PAGE) {
             let views = self.0.parts.store.tasks(ids).await?;
             for (id, view) in ids.iter().zip(views) {
                 let stand = match view.map(|view| view.row.state) {
                     Some(state) => match state.status {
-                        Status::Success => Stand::Success,
+                        Status::Success => TaskOutcome::Success,
                         Status::Failed if state.started_at.is_none() && state.retries == 0 => {
-                            Stand::NeverBegan
+                            TaskOutcome::NeverBegan
                         }
-                        Status::Failed => Stand::Failure,
-                        Status::Cancelled => Stand::Neither,
-                        _ if state.started_at.is_some() || state.retries > 0 => Stand::Begun,
+                        Status::Failed => TaskOutcome::Failure,
+                        Status::Cancelled => TaskOutcome::Neither,
+                        _ if state.started_at.is_some() || state.retries > 0 => TaskOutcome::Begun,
                         _ => continue,
                     },
-                    None => Stand::Neither,
+                    None => TaskOutcome::Neither,
                 };
-                stands.insert(*id, stand);
+                outcomes.insert(*id, stand);
             }
         }
-        Ok(stands)
+        Ok(outcomes)
     }
 
     /// Submits all planned tasks; again, where that was done before.

@@ -18,7 +18,7 @@ use tasklane_runtime::node::{Node, NodeOptions, NodeParts, RetentionOptions};
 use tasklane_runtime::notifier::Notifier;
 use tasklane_runtime::request::{RequestLimits, ScheduleRequest};
 use tasklane_runtime::scheduler::{Scheduler, SchedulerOptions, SchedulerParts};
-use tasklane_schedule::{Fate, Missed, Overlap, Rule, Schedule, Times, When};
+use tasklane_schedule::{Fate, MissedPolicy, Overlap, Rule, Schedule, Times, When};
 
 use crate::support::{Fault, Faulty, default_namespace, name};
 
@@ -114,7 +114,7 @@ fn hourly() -> Rule {
         until: None,
         jitter: Duration::ZERO,
         overlap: Overlap::AllowAll,
-        missed: Missed::RunAll,
+        missed: MissedPolicy::RunAll,
         missed_after: None,
         catch_up: Duration::from_hours(24),
         pause_after: None,
