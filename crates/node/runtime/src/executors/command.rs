@@ -16,7 +16,7 @@ use super::environment::{PROGRESS_FILE, RESULT_FILE, environment};
 use super::output::CommandStream;
 use super::progress::ProgressFile;
 use super::result::{failed, judge, read_result};
-use crate::guard::{Child, Ended, FailedStep, Guard, GuardError, SpawnRequest, Stdin, remove_later};
+use crate::guard::{Child, FailedStep, Guard, GuardError, ProcessTreeEnd, SpawnRequest, Stdin, remove_later};
 use crate::worker;
 
 /// What to run.
@@ -152,7 +152,7 @@ async fn follow(
     options: &CommandOptions,
     progress: &mut ProgressFile,
     attempt: &dyn Attempt,
-) -> (Ended, String) {
+) -> (ProcessTreeEnd, String) {
     let Child { stdout, stderr, mut tree } = child;
     let mut stdout = CommandStream::new(stdout, LogStream::Stdout, options.stdout_tail_bytes);
     let mut stderr = CommandStream::new(stderr, LogStream::Stderr, 0);
