@@ -23,7 +23,7 @@ const AT_ONCE: u32 = 1_000;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MapSource {
     /// What its children are for.
-    pub over: Over,
+    pub over: MapOver,
     /// The request as it was sent: what the children are made of.
     pub json: String,
     /// What its expressions are worked out of, besides the item.
@@ -32,7 +32,7 @@ pub struct MapSource {
 
 /// What there is a child for each of.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Over {
+pub enum MapOver {
     /// The items of a list.
     Items(Vec<String>),
     /// The items of a list that an expression names.
@@ -109,8 +109,8 @@ impl MapSource {
         let broadcast = broadcast.unwrap_or(false);
         let over = match (items, shards, broadcast) {
             (Some(items), None, false) => items_of(items)?,
-            (None, Some(shards), false) => Over::Shards(shards.0),
-            (None, None, true) => Over::Workers,
+            (None, Some(shards), false) => MapOver::Shards(shards.0),
+            (None, None, true) => MapOver::Workers,
             (None, None, false) if map.is_none() => return Ok(None),
             (None, None, false) => {
                 let message = "is required, or shards or broadcast".to_owned();
@@ -131,15 +131,15 @@ impl MapSource {
     }
 }
 
-fn items_of(raw: &RawValue) -> Result<Over, FieldError> {
+fn items_of(raw: &RawValue) -> Result<MapOver, FieldError> {
     if let Ok(text) = serde_json::from_str::<String>(raw.get()) {
-        return Ok(Over::Named(text));
+        return Ok(MapOver::Named(text));
     }
     check_readable(raw.get()).map_err(|rule| FieldError::invalid("map.items", rule))?;
     let items: Vec<Box<RawValue>> = serde_json::from_str(raw.get())
         .map_err(|_| FieldError::invalid("map.items", "must be a list, or an expression that gives one"))?;
     check_count(items.len())?;
-    Ok(Over::Items(items.into_iter().map(|item| item.get().to_owned()).collect()))
+    Ok(MapOver::Items(items.into_iter().map(|item| item.get().to_owned()).collect()))
 }
 
 /// An empty list is no mistake: there is nothing to do then.
@@ -207,13 +207,13 @@ impl MapRequest {
     }
 
     /// Whether everything that it names can be there. Answers the nodes that it names.
-    pub(crate) fn check(&self, over: &Over, scope: &Scope) -> Result<BTreeSet<String>, FieldError> {
+    pub(crate) fn check(&self, over: &MapOver, scope: &Scope) -> Result<BTreeSet<String>, FieldError> {
         let mut named = BTreeSet::new();
         let invalid = |field: &str| {
             let field = field.to_owned();
             move |rule| FieldError::invalid(field, rule)
         };
-        if let Over::Named(text) = over {
+        if let MapOver::Named(text) = over {
             named.extend(render::check_text(text, scope).map_err(invalid("map.items"))?);
             if !text.contains("{{") {
                 return Err(FieldError::invalid(
@@ -225,7 +225,7 @@ impl MapRequest {
         let mut of_child = scope.clone();
         of_child.names.extend(CHILD_NAMES);
         // The labels of a broadcast choose its workers, so no worker is known before them.
-        if *over == Over::Workers {
+        if *over == MapOver::Workers {
             check_labels(&self.task, scope)?;
         }
         named.extend(check_texts(&self.task, &of_child)?);

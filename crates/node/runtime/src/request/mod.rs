@@ -39,7 +39,7 @@ pub use flow::{ConcurrencyJson, LIMIT_MAX, LIMITS_MAX, RateJson, UniqueJson, obj
 pub use json::{Moment, Object, RETRIES_MAX, Ranged, canonical, parse_time, read_json};
 pub use limits::{RequestLimits, SYSTEM_PREFIX, check_key, check_labels, check_not_system, check_request_id};
 pub(crate) use map::check_count;
-pub use map::{CHILDREN_MAX, MapRequest, MapSource, Over, Tolerance};
+pub use map::{CHILDREN_MAX, MapOver, MapRequest, MapSource, Tolerance};
 pub(crate) use render::{Context, Operand, Scope, holds, payload_of, render_value};
 pub use schedule::{
     DialectName, FAILURES_MAX, MissedName, OverlapName, Preview, PreviewRequest, ScheduleRequest,

@@ -17,7 +17,7 @@ use super::exact::{self, check_readable};
 use super::expressions::{check_texts, check_unrendered, render_payload, render_texts};
 use super::json::{Object, canonical, read_json, read_node};
 use super::limits::{check_key, check_request_id};
-use super::map::{MapRequest, Over, check_count};
+use super::map::{MapOver, MapRequest, check_count};
 use super::render::{self, Context, Scope};
 use super::task::TaskRequest;
 use super::webhook::{OF_TASKS, WebhookJson, webhooks};
@@ -275,8 +275,8 @@ pub(crate) fn node_request(task: &TaskRequest, context: &Context) -> Result<Task
             render_texts(&mut request, context)?;
         }
         Some(source) => {
-            if let Over::Named(text) = &source.over {
-                source.over = Over::Items(items_of(render::render_value(text, context)?)?);
+            if let MapOver::Named(text) = &source.over {
+                source.over = MapOver::Items(items_of(render::render_value(text, context)?)?);
             }
             source.context = Some(context.json());
         }

@@ -342,7 +342,7 @@ impl JobCounts {
 
 /// A child to be.
 #[derive(Debug)]
-enum Next {
+enum NextChild {
     New(Box<Result<TaskRequest, TaskError>>),
     /// The same as this task once more.
     Again(TaskId),
@@ -353,7 +353,7 @@ enum Next {
 struct JobNow {
     root: NewTask,
     analyzers: BTreeMap<Name, Analyzer>,
-    job: Job<Member, Next>,
+    job: Job<Member, NextChild>,
     /// By id, those that have not ended.
     open: HashMap<TaskId, String>,
     /// Tombstones that have not ended.
@@ -487,7 +487,7 @@ impl JobNow {
         let analyzer = &self.analyzers[&member.task_type];
         self.job.analyze(name, || {
             let request = analyzer.request(&view.row, &given(name, view));
-            Next::of(request)
+            NextChild::of(request)
         });
     }
 
@@ -520,7 +520,7 @@ impl JobNow {
                 self.note_failure(TaskError::new("child_failed", message));
             }
             AnalysisVerdict::Retry => {
-                if let Err(limit) = self.job.run_again(&of, Next::Again(id)) {
+                if let Err(limit) = self.job.run_again(&of, NextChild::Again(id)) {
                     self.note_failure(TaskError::new("child_failed", format!("task {id}: {limit}")));
                 }
             }
@@ -542,14 +542,14 @@ impl JobNow {
             at_once: analyzer.max_subtasks as usize,
             tasks: analyzer.max_tasks as usize,
         };
-        let requests = subtasks.into_iter().map(Next::of).collect();
+        let requests = subtasks.into_iter().map(NextChild::of).collect();
         if let Err(limit) = self.job.add(of, requests, limits) {
             self.note_limit(&limit);
         }
     }
 }
 
-impl Next {
+impl NextChild {
     fn of(request: Result<TaskRequest, FieldError>) -> Self {
         let error = |error: FieldError| TaskError::new("invalid", error.to_string()).bounded();
         Self::New(Box::new(request.map_err(error)))
@@ -669,10 +669,10 @@ impl Drive for JobNow {
         let (mut fresh, mut full) = (Vec::new(), Vec::new());
         for (name, next) in ready {
             match next {
-                Next::New(request) => fresh.push((name, *request)),
-                Next::Again(of) => match driver.submit_again(&name, of).await? {
+                NextChild::New(request) => fresh.push((name, *request)),
+                NextChild::Again(of) => match driver.submit_again(&name, of).await? {
                     Ok((ChildStart::Started(id), task_type)) => self.begun(name, id, task_type),
-                    Ok((ChildStart::QueueFull, _)) => full.push((name, Next::Again(of))),
+                    Ok((ChildStart::QueueFull, _)) => full.push((name, NextChild::Again(of))),
                     Err(error) => self.note_failure(error),
                 },
             }
@@ -685,7 +685,7 @@ impl Drive for JobNow {
                     let task_type = request.map_or_else(|_| refused(), |request| request.task_type);
                     self.begun(name, id, task_type);
                 }
-                ChildStart::QueueFull => full.push((name, Next::New(Box::new(request)))),
+                ChildStart::QueueFull => full.push((name, NextChild::New(Box::new(request)))),
             }
         }
         let again = if full.is_empty() { Duration::ZERO } else { AGAIN_AFTER };
@@ -732,8 +732,8 @@ impl Drive for JobNow {
         let (mut fresh, mut placed) = (Vec::new(), Vec::new());
         for (name, next) in self.job.take_maybe_submitted() {
             match next {
-                Next::New(request) => fresh.push((name, *request)),
-                Next::Again(of) => {
+                NextChild::New(request) => fresh.push((name, *request)),
+                NextChild::Again(of) => {
                     if let Ok(task) = driver.again(&name, of).await? {
                         placed.push((name, task));
                     }

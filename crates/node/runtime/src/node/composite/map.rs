@@ -19,7 +19,7 @@ use tasklane_ports::{Attempt, Execution, Executor, ExecutorError, StoreError, Ta
 use tasklane_workflow::{MapChild, MapTask};
 
 use crate::request::{
-    Context, FieldError, MapRequest, Over, Scope, TaskRequest, canonical, check_count, check_unrendered,
+    Context, FieldError, MapOver, MapRequest, Scope, TaskRequest, canonical, check_count, check_unrendered,
     code, parse_exact, payload_of, render_composite_texts, render_payload, render_texts, render_value,
     write_exact,
 };
@@ -49,7 +49,7 @@ struct MapSpec {
     /// The request, as it was sent.
     task: Box<RawValue>,
     /// What its children are for.
-    each: Each,
+    each: MapItems,
     /// Metadata of all children.
     metadata: std::collections::BTreeMap<String, String>,
     /// Names, labels, hash keys and metadata of children hold expressions too. Not so in what earlier versions stored.
@@ -65,13 +65,13 @@ struct MapSpec {
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-enum Each {
+enum MapItems {
     Items(Vec<Box<RawValue>>),
     Shards(u32),
     Workers(Vec<Name>),
 }
 
-impl Each {
+impl MapItems {
     fn len(&self) -> usize {
         match self {
             Self::Items(items) => items.len(),
@@ -108,8 +108,8 @@ impl Node {
         // Its children are made later: what is wrong with all of them is better told now.
         self.check_children(namespace, &map).await?;
         let each = match source.over {
-            Over::Items(items) => items_of(&items)?,
-            Over::Named(text) => {
+            MapOver::Items(items) => items_of(&items)?,
+            MapOver::Named(text) => {
                 let rule = |rule: String| FieldError::invalid("map.items", rule);
                 let Value::Array(items) = render_value(&text, &Context::default()).map_err(rule)? else {
                     return Err(rule("must give a list".to_owned()).into());
@@ -117,12 +117,12 @@ impl Node {
                 check_count(items.len())?;
                 items_of(&items.iter().map(write_exact).collect::<Vec<_>>())?
             }
-            Over::Shards(count) => Each::Shards(count),
-            Over::Workers => {
+            MapOver::Shards(count) => MapItems::Shards(count),
+            MapOver::Workers => {
                 let executor = self.executor_type(namespace, &map.task.task_type).await?;
                 let mut task = map.task.clone();
                 render_composite_texts(&mut task, &context).map_err(unfit)?;
-                Each::Workers(self.able_workers(&executor, &task))
+                MapItems::Workers(self.able_workers(&executor, &task))
             }
         };
         let spec = MapSpec {
@@ -137,7 +137,8 @@ impl Node {
         let max = self.system_limits().payload_bytes_max;
         if payload.len() > max {
             return Err(FieldError {
-                field: if matches!(spec.each, Each::Items(_)) { "map.items" } else { "payload" }.to_owned(),
+                field: if matches!(spec.each, MapItems::Items(_)) { "map.items" } else { "payload" }
+                    .to_owned(),
                 code: code::PAYLOAD_TOO_LARGE,
                 message: format!(
                     "must be smaller: with the rest of the task it takes {} bytes, and {max} at most",
@@ -214,8 +215,8 @@ fn without_items(json: &str) -> Result<Box<RawValue>, FieldError> {
     serde_json::value::to_raw_value(&request).map_err(wrong)
 }
 
-fn items_of(items: &[String]) -> Result<Each, FieldError> {
-    Ok(Each::Items(items.iter().map(|item| raw(item)).collect::<Result<_, _>>()?))
+fn items_of(items: &[String]) -> Result<MapItems, FieldError> {
+    Ok(MapItems::Items(items.iter().map(|item| raw(item)).collect::<Result<_, _>>()?))
 }
 
 /// Drives tasks that become many, in a server.
@@ -259,12 +260,12 @@ struct MapExecution {
 impl Execution for MapExecution {
     async fn run(self: Box<Self>, attempt: Arc<dyn Attempt>) -> Finish {
         let Self { driver, spec } = *self;
-        let drive = Mapped {
+        let drive = MapDrive {
             request: MapRequest::from_json(spec.task.get()),
             context: context_of(spec.context.as_ref()),
             // What it is made of is known when the request has been read.
             children: Children::new(MapTask::new(0, 0, 0, false, Guards::ALL_ON)),
-            reduce: Reduce::None,
+            reduce: ReduceState::None,
             failure: None,
             spec,
         };
@@ -319,7 +320,7 @@ impl Children {
 
 /// Where the last child stands.
 #[derive(Debug)]
-enum Reduce {
+enum ReduceState {
     None,
     Open(TaskId),
     /// What it answered.
@@ -335,17 +336,17 @@ fn item(child: MapChild) -> Option<usize> {
 }
 
 #[derive(Debug)]
-struct Mapped {
+struct MapDrive {
     spec: MapSpec,
     request: Result<MapRequest, FieldError>,
     context: Context,
     children: Children,
-    reduce: Reduce,
+    reduce: ReduceState,
     /// What the first failure said.
     failure: Option<TaskError>,
 }
 
-impl Mapped {
+impl MapDrive {
     fn request(&self) -> &MapRequest {
         self.request.as_ref().expect("it was read when it was resumed")
     }
@@ -382,7 +383,7 @@ impl Mapped {
         }
         // The composite holds it.
         request.unique = None;
-        if let Each::Workers(names) = &self.spec.each {
+        if let MapItems::Workers(names) = &self.spec.each {
             request.labels.insert(WorkerDescriptor::NAME_LABEL.to_owned(), names[index].to_string());
             request.start_timeout.get_or_insert(WORKER_WAIT);
         }
@@ -456,7 +457,7 @@ impl Mapped {
         match driver.submit(vec![(REDUCE.to_owned(), request)]).await?[..] {
             [ChildStart::Started(id)] => {
                 self.children.machine.begun(MapChild::Reduce);
-                self.reduce = Reduce::Open(id);
+                self.reduce = ReduceState::Open(id);
                 Ok(None)
             }
             _ => Ok(Some(AGAIN_AFTER)),
@@ -468,16 +469,16 @@ impl Mapped {
         self.children.machine.ended(MapChild::Reduce, state.status == Status::Success);
         self.reduce = if state.status == Status::Success {
             let data = view.result.as_ref().map_or("", |result| &result.data);
-            Reduce::Done(parse_exact(data).unwrap_or_default())
+            ReduceState::Done(parse_exact(data).unwrap_or_default())
         } else {
             let why = state.error.as_ref().map_or("", |error| &error.message);
-            Reduce::Failed(child_failed("child", REDUCE, state.status, why))
+            ReduceState::Failed(child_failed("child", REDUCE, state.status, why))
         };
     }
 }
 
 #[async_trait]
-impl Drive for Mapped {
+impl Drive for MapDrive {
     async fn resume(&mut self, driver: &Driver) -> Result<(), DriveError> {
         if let Err(error) = &self.request {
             return Err(unreadable(error));
@@ -530,7 +531,7 @@ impl Drive for Mapped {
         }
         if let Some(id) = reduce {
             self.children.machine.begun(MapChild::Reduce);
-            self.reduce = Reduce::Open(id);
+            self.reduce = ReduceState::Open(id);
             let found = driver.node.views(&[id]).await?.pop().flatten();
             if let Some(view) = found.filter(|view| view.row.state.status.is_final()) {
                 self.note_reduced(&view);
@@ -568,7 +569,7 @@ impl Drive for Mapped {
             if let Some(index) = self.children.open.remove(&id) {
                 self.children.ended(index, id, status);
                 self.note_failure(index, status, view.row.state.error.as_ref());
-            } else if matches!(self.reduce, Reduce::Open(open) if open == id) {
+            } else if matches!(self.reduce, ReduceState::Open(open) if open == id) {
                 self.note_reduced(&view);
             } else {
                 self.children.tombstones.remove(&id);
@@ -581,9 +582,9 @@ impl Drive for Mapped {
         if let Some(index) = self.children.open.remove(&child) {
             self.children.ended(index, child, Status::Failed);
             self.failure.get_or_insert_with(error);
-        } else if matches!(self.reduce, Reduce::Open(open) if open == child) {
+        } else if matches!(self.reduce, ReduceState::Open(open) if open == child) {
             self.children.machine.ended(MapChild::Reduce, false);
-            self.reduce = Reduce::Failed(error());
+            self.reduce = ReduceState::Failed(error());
         } else {
             self.children.tombstones.remove(&child);
         }
@@ -591,8 +592,8 @@ impl Drive for Mapped {
 
     fn open(&self) -> Vec<TaskId> {
         let reduce = match self.reduce {
-            Reduce::Open(id) => Some(id),
-            Reduce::None | Reduce::Done(_) | Reduce::Failed(_) => None,
+            ReduceState::Open(id) => Some(id),
+            ReduceState::None | ReduceState::Done(_) | ReduceState::Failed(_) => None,
         };
         self.children.open.keys().chain(&self.children.tombstones).copied().chain(reduce).collect()
     }
@@ -625,7 +626,7 @@ impl Drive for Mapped {
         }
         let mut data = self.counts();
         let mut bytes_max = RESULT_BYTES_MAX;
-        if let Reduce::Done(answer) = &self.reduce {
+        if let ReduceState::Done(answer) = &self.reduce {
             bytes_max = bytes_max.saturating_sub(answer.to_string().len());
             data.insert("reduced".to_owned(), answer.clone());
         }
@@ -637,7 +638,7 @@ impl Drive for Mapped {
         };
         let data = write_exact(&Value::Object(data));
         let failure = match (&self.reduce, &self.failure) {
-            (Reduce::Failed(error), _) => Some(error.clone()),
+            (ReduceState::Failed(error), _) => Some(error.clone()),
             (_, failure) if self.children.machine.has_failed() => {
                 let stopped =
                     || TaskError::new("stopped", "it was stopped before all its children had begun");

@@ -354,17 +354,17 @@ impl Execution for RunExecution {
         if let Ok(now) = &now {
             self.driver.deadline = now.workflow.deadline.map(|deadline| self.driver.created_at + deadline);
         }
-        let drive = Driven { now: now.map_err(|error| unreadable(&error)) };
+        let drive = RunDrive { now: now.map_err(|error| unreadable(&error)) };
         self.driver.run(Box::new(drive), attempt).await
     }
 }
 
 /// A run that is driven; or why it cannot be.
-struct Driven {
+struct RunDrive {
     now: Result<RunNow, DriveError>,
 }
 
-impl Driven {
+impl RunDrive {
     fn now(&self) -> &RunNow {
         self.now.as_ref().expect("it was read when it was resumed")
     }
@@ -375,7 +375,7 @@ impl Driven {
 }
 
 #[async_trait]
-impl Drive for Driven {
+impl Drive for RunDrive {
     async fn resume(&mut self, driver: &Driver) -> Result<(), DriveError> {
         match &mut self.now {
             Ok(now) => _ = now.read(&driver.node, driver.id).await?,
