@@ -72,7 +72,7 @@ impl AlertKind {
 
 /// A time for which no task is known to run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Unbegun {
+pub struct UnbegunFire {
     /// The time.
     #[serde(rename = "n")]
     pub nominal: Timestamp,
@@ -131,16 +131,16 @@ impl Schedule {
     /// A time leads to no task. That makes it late after a while, unless a later one runs before. The first of several
     /// tells.
     pub(crate) fn note_passed(&mut self, nominal: Timestamp, reason: &str) {
-        let known = |waiting: &Unbegun| waiting.task.is_none() && waiting.nominal <= nominal;
+        let known = |waiting: &UnbegunFire| waiting.task.is_none() && waiting.nominal <= nominal;
         if self.rule.late_after.is_some() && !self.state.unbegun.iter().any(known) {
-            self.state.unbegun.push(Unbegun { nominal, task: None, reason: reason.to_owned() });
+            self.state.unbegun.push(UnbegunFire { nominal, task: None, reason: reason.to_owned() });
         }
     }
 
     /// Takes in which tasks have begun. Answers the last of their times.
     pub(crate) fn take_begun(&mut self, look: &DecisionInput<'_>) -> Option<Timestamp> {
         let (mut begun, mut passed) = (None, Vec::new());
-        let stand = |waiting: &Unbegun| waiting.task.and_then(|task| look.outcomes.get(&task));
+        let stand = |waiting: &UnbegunFire| waiting.task.and_then(|task| look.outcomes.get(&task));
         self.state.unbegun.retain(|waiting| match stand(waiting) {
             None => true,
             Some(TaskOutcome::Begun | TaskOutcome::Success | TaskOutcome::Failure) => {
@@ -177,10 +177,10 @@ impl Schedule {
         let first = first.min_by_key(|waiting| waiting.nominal).cloned();
         let buffered = self.state.buffered.filter(|nominal| overdue(*nominal));
         let (nominal, reason) = match (first, buffered) {
-            (Some(Unbegun { nominal, task: Some(task), .. }), _) => {
+            (Some(UnbegunFire { nominal, task: Some(task), .. }), _) => {
                 (nominal, format!("task {task} has not begun"))
             }
-            (Some(Unbegun { nominal, reason, .. }), _) => (nominal, reason),
+            (Some(UnbegunFire { nominal, reason, .. }), _) => (nominal, reason),
             (None, Some(nominal)) => (nominal, "it waits for the task before".to_owned()),
             (None, None) => {
                 if begun.is_some() && self.state.late.take().is_some() {

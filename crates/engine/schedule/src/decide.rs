@@ -17,8 +17,8 @@ use tasklane_core::time::Timestamp;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::Times;
-use crate::alerts::{AlertKind, Unbegun};
-use crate::rule::{Backfill, Fate, Fire, MissedPolicy, Overlap, Planned, Rule, Schedule, ScheduleState};
+use crate::alerts::{AlertKind, UnbegunFire};
+use crate::rule::{Backfill, Fate, Fire, MissedPolicy, Overlap, PlannedFire, Rule, Schedule, ScheduleState};
 
 /// How late a time is missed where a rule names no time: the distance to the following time, but not less than this. A
 /// server or its store may stall for a moment.
@@ -78,7 +78,7 @@ pub enum TaskOutcome {
 
 /// What became of a submitted task.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Submitted {
+pub enum FireSubmission {
     /// It is there.
     Yes,
     /// It is not, for this reason.
@@ -429,17 +429,17 @@ impl Schedule {
     pub fn plan(&mut self, fire: Fire, task: Result<NewTask, String>, now: Timestamp) {
         match task {
             Ok(task) if self.state.has_fired(task.id) => {}
-            Ok(task) => self.state.planned.push(Planned { fire, task: Box::new(task) }),
+            Ok(task) => self.state.planned.push(PlannedFire { fire, task: Box::new(task) }),
             Err(reason) => self.fail(fire, now, &reason),
         }
     }
 
     /// A planned task was submitted.
-    pub fn settle(&mut self, task: TaskId, submitted: Submitted, now: Timestamp) {
+    pub fn settle(&mut self, task: TaskId, submitted: FireSubmission, now: Timestamp) {
         let Some(at) = self.state.planned.iter().position(|planned| planned.task.id == task) else { return };
         let fire = self.state.planned.remove(at).fire;
         match submitted {
-            Submitted::Yes => {
+            FireSubmission::Yes => {
                 self.state.tell(fire, now, Fate::Fired { task });
                 if self.rule.follows() && fire.backfill == 0 {
                     self.state.open.push(task);
@@ -447,11 +447,11 @@ impl Schedule {
                     self.state.open.drain(..surplus);
                     if self.rule.late_after.is_some() {
                         let (nominal, task) = (fire.nominal, Some(task));
-                        self.state.unbegun.push(Unbegun { nominal, task, reason: String::new() });
+                        self.state.unbegun.push(UnbegunFire { nominal, task, reason: String::new() });
                     }
                 }
             }
-            Submitted::No(reason) => self.fail(fire, now, &reason),
+            FireSubmission::No(reason) => self.fail(fire, now, &reason),
         }
     }
 

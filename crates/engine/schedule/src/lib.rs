@@ -17,13 +17,13 @@ mod rule;
 mod times;
 mod zone;
 
-pub use alerts::{Alert, AlertKind, Unbegun};
+pub use alerts::{Alert, AlertKind, UnbegunFire};
 pub use clock_steps::BACK_MIN;
 pub use decide::{
-    BUFFER_MAX, DecisionInput, FIRES_MAX, LOOK_AGAIN, MISSED_AFTER_MAX, MISSED_AFTER_MIN, Submitted,
+    BUFFER_MAX, DecisionInput, FIRES_MAX, FireSubmission, LOOK_AGAIN, MISSED_AFTER_MAX, MISSED_AFTER_MIN,
     TaskOutcome, after_within,
 };
 pub use rule::{
-    Backfill, Fate, Fire, MissedPolicy, Overlap, PastFire, Planned, Rule, Schedule, ScheduleState, Span,
+    Backfill, Fate, Fire, MissedPolicy, Overlap, PastFire, PlannedFire, Rule, Schedule, ScheduleState, Span,
 };
 pub use times::{TEXT_LEN_MAX, Times, TimesError, When};

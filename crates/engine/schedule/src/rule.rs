@@ -8,7 +8,7 @@ use tasklane_core::task::{NewTask, Webhook};
 use tasklane_core::time::{Timestamp, duration_micros};
 
 use crate::When;
-use crate::alerts::{Alert, Unbegun};
+use crate::alerts::{Alert, UnbegunFire};
 
 /// A schedule.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -124,7 +124,7 @@ pub struct ScheduleState {
     pub dealt_with: Option<Timestamp>,
     /// Fires that are decided, with their tasks, which may or may not have been submitted.
     #[serde(rename = "pl", default, skip_serializing_if = "Vec::is_empty")]
-    pub planned: Vec<Planned>,
+    pub planned: Vec<PlannedFire>,
     /// Tasks to cancel, likewise.
     #[serde(rename = "cn", default, skip_serializing_if = "Vec::is_empty")]
     pub cancels: Vec<TaskId>,
@@ -154,7 +154,7 @@ pub struct ScheduleState {
     pub late: Option<Timestamp>,
     /// Tasks that are not known to have begun; only where that matters.
     #[serde(rename = "ub", default, skip_serializing_if = "Vec::is_empty")]
-    pub unbegun: Vec<Unbegun>,
+    pub unbegun: Vec<UnbegunFire>,
     /// Alerts that may or may not have been handed on.
     #[serde(rename = "al", default, skip_serializing_if = "Vec::is_empty")]
     pub alerts: Vec<Alert>,
@@ -193,7 +193,7 @@ pub struct Fire {
 
 /// A fire that is decided.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Planned {
+pub struct PlannedFire {
     /// Which one.
     #[serde(rename = "f")]
     pub fire: Fire,

@@ -12,8 +12,8 @@ use tasklane_core::retry::RetryPolicy;
 use tasklane_core::task::{Fingerprint, NewTask, Occasion, Priority, TaskBody, TaskHead, TaskSpec, Webhook};
 use tasklane_core::time::Timestamp;
 use tasklane_schedule::{
-    AlertKind, BUFFER_MAX, DecisionInput, FIRES_MAX, Fate, Fire, MissedPolicy, Overlap, Rule, Schedule,
-    Submitted, TaskOutcome, Times, When,
+    AlertKind, BUFFER_MAX, DecisionInput, FIRES_MAX, Fate, Fire, FireSubmission, MissedPolicy, Overlap, Rule,
+    Schedule, TaskOutcome, Times, When,
 };
 
 const HOUR: i64 = 3600;
@@ -105,7 +105,7 @@ impl Story {
     fn fire(&mut self, now: i64) -> Vec<i64> {
         let planned = self.plan(now);
         for (task, _) in &planned {
-            self.schedule.settle(*task, Submitted::Yes, at(now));
+            self.schedule.settle(*task, FireSubmission::Yes, at(now));
         }
         planned.into_iter().map(|(_, nominal)| nominal).collect()
     }
@@ -154,8 +154,8 @@ fn what_is_planned_is_submitted_before_anything_else_is_decided() {
     let planned = story.plan(HOUR);
     assert_eq!(story.due(HOUR), Some(HOUR), "until it is settled");
     assert_eq!(story.plan(2 * HOUR), planned, "the same task, however often it is looked at");
-    story.schedule.settle(planned[0].0, Submitted::Yes, at(2 * HOUR));
-    story.schedule.settle(planned[0].0, Submitted::Yes, at(2 * HOUR));
+    story.schedule.settle(planned[0].0, FireSubmission::Yes, at(2 * HOUR));
+    story.schedule.settle(planned[0].0, FireSubmission::Yes, at(2 * HOUR));
     assert_eq!(story.fates(), [(HOUR, "fired")]);
     assert_eq!(story.fire(2 * HOUR), [2 * HOUR]);
 }
@@ -375,7 +375,7 @@ fn a_fire_without_a_task_counts_as_a_failure() {
     let fire = Fire { nominal: at(HOUR), backfill: 0 };
     story.schedule.plan(fire, Err("the queue wants metadata.tenant".to_owned()), at(HOUR));
     let planned = story.plan(HOUR);
-    story.schedule.settle(planned[0].0, Submitted::No("its queue is full".to_owned()), at(HOUR));
+    story.schedule.settle(planned[0].0, FireSubmission::No("its queue is full".to_owned()), at(HOUR));
     assert_eq!(story.schedule.state.paused.as_deref(), Some("2 failures in a row"));
     assert_eq!(story.fates(), [(HOUR, "skipped"), (HOUR, "skipped")]);
 }
@@ -465,7 +465,7 @@ fn failing_is_told_once_and_its_end_too() {
 fn a_fire_that_is_refused_is_a_failure_and_late_after_a_while() {
     let mut story = Story::new(with_alerts());
     for (task, _) in story.plan(HOUR) {
-        story.schedule.settle(task, Submitted::No("its queue is full".to_owned()), at(HOUR));
+        story.schedule.settle(task, FireSubmission::No("its queue is full".to_owned()), at(HOUR));
     }
     assert_eq!(story.alerts(), [AlertKind::Failing]);
     assert_eq!(story.due(HOUR), Some(HOUR + 600));
@@ -615,7 +615,7 @@ fn a_begin_that_is_seen_while_something_is_planned_counts() {
     let id = task.id;
     story.schedule.plan(Fire { nominal: at(HOUR + 620), backfill: 0 }, Ok(task), at(HOUR + 620));
     story.plan(HOUR + 620);
-    story.schedule.settle(id, Submitted::Yes, at(HOUR + 620));
+    story.schedule.settle(id, FireSubmission::Yes, at(HOUR + 620));
     story.fire(HOUR + 650);
     assert!(story.schedule.state.late.is_none(), "the first task runs: {:?}", story.schedule.state);
 }

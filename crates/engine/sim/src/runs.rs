@@ -52,10 +52,10 @@ pub(crate) enum DriverReply {
 
 /// The runs of a seed, and what was said of them.
 #[derive(Debug, Default)]
-pub(crate) struct Runs(Vec<Planned>);
+pub(crate) struct Runs(Vec<PlannedComposite>);
 
 #[derive(Debug)]
-struct Planned {
+struct PlannedComposite {
     id: TaskId,
     kind: CompositeKind,
     /// When somebody cancels it.
@@ -75,7 +75,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// The name of a tombstone begins with this.
 const TOMBSTONE_PREFIX: &str = "~";
 
-impl Planned {
+impl PlannedComposite {
     /// Why a child should not exist yet.
     fn too_early(&self, name: &str, children: &BTreeMap<String, Status>) -> Option<String> {
         self.kind.too_early(name, children, self.cancelled)
@@ -98,7 +98,7 @@ impl World {
             let cancel_after = self.between(500_000, 40_000_000);
             let cancel_at = self.rng.chance(40).then(|| self.now + cancel_after);
             let cancel_after_begins = self.rng.chance(30).then(|| self.rng.below(4));
-            self.runs.0.push(Planned {
+            self.runs.0.push(PlannedComposite {
                 id: TaskId::from_random(0x4e00_0000 + number as u128),
                 kind,
                 cancel_at,

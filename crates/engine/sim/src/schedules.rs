@@ -14,7 +14,8 @@ use tasklane_ports::{
     Content, Document, DocumentKey, DocumentKind, DueList, PutDocument, PutOutcome, Submit, codec,
 };
 use tasklane_schedule::{
-    DecisionInput, Fate, Fire, MissedPolicy, Overlap, Rule, Schedule, Submitted, TaskOutcome, Times, When,
+    DecisionInput, Fate, Fire, FireSubmission, MissedPolicy, Overlap, Rule, Schedule, TaskOutcome, Times,
+    When,
 };
 
 use crate::client::{plain_head, queue_key};
@@ -201,8 +202,8 @@ impl World {
                 let tasks: Vec<TaskId> = planned.map(|planned| planned.task.id).collect();
                 for (task, outcome) in tasks.into_iter().zip(outcomes) {
                     let submitted = match outcome {
-                        SubmitOutcome::Created { .. } | SubmitOutcome::Duplicate => Submitted::Yes,
-                        other => Submitted::No(format!("{other:?}")),
+                        SubmitOutcome::Created { .. } | SubmitOutcome::Duplicate => FireSubmission::Yes,
+                        other => FireSubmission::No(format!("{other:?}")),
                     };
                     for work in &mut works {
                         work.schedule.settle(task, submitted.clone(), wall);

@@ -19,13 +19,13 @@ use tasklane_ports::{
     Content, Document, DocumentKey, DocumentKind, DocumentList, DueList, PutDocument, PutOutcome, StoreError,
     codec,
 };
-use tasklane_schedule::{DecisionInput, Fire, Rule, Schedule, Submitted, TaskOutcome, Times, When};
+use tasklane_schedule::{DecisionInput, Fire, FireSubmission, Rule, Schedule, TaskOutcome, Times, When};
 use tokio::sync::Notify;
 
 use crate::clock;
 use crate::request::{FieldError, ScheduleRequest, Target, merge, times_of};
 
-use super::submit::Submitted as Taken;
+use super::submit::Submitted;
 use super::{Node, SubmitError, WorkflowError};
 
 /// Why nothing was done to a schedule.
@@ -223,7 +223,7 @@ impl Node {
         namespace: &Name,
         id: &Name,
         request_id: Option<&str>,
-    ) -> Result<Taken, ScheduleError> {
+    ) -> Result<Submitted, ScheduleError> {
         let Some(work) = self.read_schedule(&key_of(namespace, id)).await? else {
             return Err(ScheduleError::NotFound);
         };
@@ -246,7 +246,7 @@ impl Node {
         self.0.alarm.look_at(key_of(namespace, id));
         match answers.pop() {
             Some(Ok(taken)) => Ok(taken),
-            None | Some(Err(SubmitError::Store(_))) => Ok(Taken { id: task_id, duplicate: is_there }),
+            None | Some(Err(SubmitError::Store(_))) => Ok(Submitted { id: task_id, duplicate: is_there }),
             Some(Err(error)) => Err(ScheduleError::Refused(error)),
         }
     }
@@ -603,7 +603,7 @@ impl Node {
     }
 
     /// Submits all planned tasks; again, where that was done before.
-    async fn submit_planned(&self, works: &[Work]) -> Result<BTreeMap<TaskId, Submitted>, StoreError> {
+    async fn submit_planned(&self, works: &[Work]) -> Result<BTreeMap<TaskId, FireSubmission>, StoreError> {
         let mut lanes: BTreeMap<LaneId, Vec<NewTask>> = BTreeMap::new();
         for planned in works.iter().flat_map(|work| &work.schedule.state.planned) {
             lanes.entry(planned.task.id.lane()).or_default().push(NewTask::clone(&planned.task));
@@ -613,12 +613,12 @@ impl Node {
             let outcomes = self.outcomes(lane, &tasks).await?;
             for (task, outcome) in tasks.iter().zip(outcomes) {
                 let outcome = match outcome {
-                    SubmitOutcome::Created { .. } | SubmitOutcome::Duplicate => Submitted::Yes,
+                    SubmitOutcome::Created { .. } | SubmitOutcome::Duplicate => FireSubmission::Yes,
                     SubmitOutcome::Exists { task } => {
-                        Submitted::No(format!("task {task} holds its unique key"))
+                        FireSubmission::No(format!("task {task} holds its unique key"))
                     }
-                    SubmitOutcome::QueueFull => Submitted::No("its queue is full".to_owned()),
-                    SubmitOutcome::RequestIdReused => Submitted::No("its id is taken".to_owned()),
+                    SubmitOutcome::QueueFull => FireSubmission::No("its queue is full".to_owned()),
+                    SubmitOutcome::RequestIdReused => FireSubmission::No("its id is taken".to_owned()),
                 };
                 submitted.insert(task.id, outcome);
             }
