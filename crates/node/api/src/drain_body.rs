@@ -44,10 +44,10 @@ struct UnreadBody {
 
 impl Unread {
     /// The body of a new request.
-    pub(crate) fn watch(&self, body: Incoming) -> Watched {
+    pub(crate) fn watch(&self, body: Incoming) -> WatchedBody {
         let has_ended = body.is_end_stream();
         self.0.is_cut.store(false, Ordering::Relaxed);
-        Watched { body: Some(body), has_ended, unread: self.clone() }
+        WatchedBody { body: Some(body), has_ended, unread: self.clone() }
     }
 
     /// Reads what is left of a body that nobody wanted, if it is small and about to arrive. True if nothing is left, so that
@@ -77,14 +77,14 @@ impl Unread {
 
 /// A body that says when it is dropped too early.
 #[derive(Debug)]
-pub(crate) struct Watched {
+pub(crate) struct WatchedBody {
     /// Taken when this is dropped.
     body: Option<Incoming>,
     has_ended: bool,
     unread: Unread,
 }
 
-impl Body for Watched {
+impl Body for WatchedBody {
     type Data = Bytes;
     type Error = hyper::Error;
 
@@ -108,7 +108,7 @@ impl Body for Watched {
     }
 }
 
-impl Drop for Watched {
+impl Drop for WatchedBody {
     fn drop(&mut self) {
         if !self.has_ended {
             let unread = &self.unread.0;

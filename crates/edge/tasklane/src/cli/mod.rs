@@ -38,7 +38,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use tasklane::assemble::Roles;
 use tasklane_client::DefinitionKind;
 
-use connect::{Connect, Typed};
+use connect::{Connect, TypedOptions};
 use exit::{Exit, report};
 use out::Out;
 
@@ -111,7 +111,7 @@ enum Command {
 /// Reads the command line and does what it says.
 pub(crate) fn main() -> ExitCode {
     let matches = Cli::command().get_matches();
-    let typed = Typed::of(&matches);
+    let typed = TypedOptions::of(&matches);
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let out = Out::new(cli.json);
     let done = match cli.command {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use tasklane::assemble::{self, Roles, RunningTasklane};
-use tasklane::config::{Config, Flag, Loaded, LogFormat, Sources, load};
+use tasklane::config::{Config, Flag, LoadedConfig, LogFormat, Sources, load};
 use tasklane::embed::Registrations;
 use tasklane_runtime::keeper;
 use tokio::signal::unix::{SignalKind, signal};
@@ -122,7 +122,7 @@ impl From<Settings> for GivenSettings {
 
 impl GivenSettings {
     /// The effective config, from all of its sources. The token is that of an option that is not among these.
-    pub(crate) fn load(self, token: Option<String>) -> anyhow::Result<Loaded> {
+    pub(crate) fn load(self, token: Option<String>) -> anyhow::Result<LoadedConfig> {
         let Common { config, store, data_dir, log_format, set } = self.common;
         let named = self.named.into_iter().chain([
             ("--token", "token", token),

@@ -15,7 +15,7 @@ pub mod units;
 mod url;
 
 pub use fault::{ConfigError, Fault};
-pub use load::{Flag, Loaded, Origin, Sources, load};
+pub use load::{Flag, LoadedConfig, Origin, Sources, load};
 pub use schema::env_name;
 pub use show::{show, show_json};
 pub use tree::{

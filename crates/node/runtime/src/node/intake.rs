@@ -26,7 +26,7 @@ const WAITING_BYTES_MAX: usize = 8 << 20;
 
 /// A message that was taken.
 #[derive(Debug)]
-struct Open {
+struct PendingMessage {
     message: IntakeMessage,
     /// Where it is to go, if it was read before.
     queue: Option<Name>,
@@ -35,7 +35,7 @@ struct Open {
 /// Messages that could not be stored yet, as they came.
 #[derive(Debug, Default)]
 struct UnstoredMessages {
-    open: Vec<Open>,
+    open: Vec<PendingMessage>,
     bytes: usize,
     /// Queues that they are for, which are full or which the store failed for: what comes for one of these waits behind.
     held: HashSet<Name>,
@@ -44,7 +44,7 @@ struct UnstoredMessages {
 }
 
 impl UnstoredMessages {
-    fn push(&mut self, open: Open) {
+    fn push(&mut self, open: PendingMessage) {
         if let Some(queue) = &open.queue
             && !self.held.contains(queue)
         {
@@ -73,10 +73,10 @@ impl Node {
                 }
                 taken = &mut take, if waiting.has_room() => {
                     take = intake.take(BATCH);
-                    taken.map(|taken| taken.into_iter().map(|message| Open { message, queue: None }).collect())
+                    taken.map(|taken| taken.into_iter().map(|message| PendingMessage { message, queue: None }).collect())
                 }
             };
-            let open: Vec<Open> = match taken {
+            let open: Vec<PendingMessage> = match taken {
                 Ok(open) => open,
                 Err(error) => {
                     tracing::warn!(%error, "messages cannot be taken in, trying again");
@@ -103,7 +103,7 @@ impl Node {
         &self,
         intake: &dyn Intake,
         namespace: &Name,
-        mut open: Vec<Open>,
+        mut open: Vec<PendingMessage>,
         waiting: &mut UnstoredMessages,
     ) {
         while !open.is_empty() {
@@ -121,19 +121,19 @@ impl Node {
         &self,
         intake: &dyn Intake,
         namespace: &Name,
-        open: Vec<Open>,
+        open: Vec<PendingMessage>,
         waiting: &mut UnstoredMessages,
-    ) -> Vec<Open> {
+    ) -> Vec<PendingMessage> {
         let (mut taken, mut rejected, mut alone) = (Vec::new(), Vec::new(), Vec::new());
         let (mut ready, mut requests) = (Vec::new(), Vec::new());
-        for Open { message, queue } in open {
+        for PendingMessage { message, queue } in open {
             if queue.as_ref().is_some_and(|queue| waiting.held.contains(queue)) {
-                waiting.push(Open { message, queue });
+                waiting.push(PendingMessage { message, queue });
                 continue;
             }
             match read(&message) {
                 Ok(request) => {
-                    let open = Open { message, queue: Some(request.queue.clone()) };
+                    let open = PendingMessage { message, queue: Some(request.queue.clone()) };
                     if waiting.held.contains(&request.queue) {
                         waiting.push(open);
                     } else {
