@@ -14,7 +14,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::net::unix::pipe;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::child::Ended;
+use super::child::ProcessTreeEnd;
 use super::sys;
 use super::wire::{ChildId, ControlRequest, FailedStep, Frame, FromGuard, HeldFile, Inbox, Spawn, ToGuard};
 

@@ -18,7 +18,7 @@ use rustix::net::{
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::child::Ended;
+use super::child::ProcessTreeEnd;
 
 /// The longest frame: the largest payload, and room for an environment.
 const FRAME_BYTES_MAX: usize = 8 << 20;
