@@ -222,7 +222,7 @@ impl Bench {
                     Effect::Submitted { .. }
                     | Effect::NotReceiving { .. }
                     | Effect::Revoke { .. }
-                    | Effect::Ended(_)
+                    | Effect::Completed(_)
                     | Effect::Reload => {}
                 }
             }

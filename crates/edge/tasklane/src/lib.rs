@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 #![warn(missing_docs)]
 
+mod adapters;
 pub mod assemble;
 pub mod config;
 mod data_dir;
@@ -10,10 +11,9 @@ mod disk_full;
 pub mod embed;
 mod exposure;
 mod intake;
-mod lanes;
+mod lane_count;
 mod lost_store;
 mod session_cleanup;
-mod systems;
 
 pub use embed::{Builder, StartError, Tasklane};
 pub use tasklane_core::id::{Name, TaskId};

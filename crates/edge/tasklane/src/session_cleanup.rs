@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize};
 use tasklane_core::id::{Name, SessionId};
 use tasklane_ports::SessionToken;
 use tasklane_runtime::guard::Guard;
-use tasklane_runtime::tokens::Tokens;
+use tasklane_runtime::held_sessions::HeldSessions;
 
-use crate::assemble::own_ttl;
-use crate::config::{Config, SystemUrl};
-use crate::systems;
+use crate::adapters;
+use crate::assemble::system_ttl;
+use crate::config::{AdapterUrl, Config};
 
 #[derive(Serialize, Deserialize)]
 struct SessionCleanup {
@@ -27,8 +27,8 @@ struct SessionCleanup {
 const AGAIN_AFTER: Duration = Duration::from_millis(500);
 
 /// Keeps the guard alive and informed of the sessions that this process holds, for ever.
-pub(crate) async fn keep(config: Config, tokens: Tokens, guard: Guard) {
-    let mut held = tokens.watch();
+pub(crate) async fn keep(config: Config, held_sessions: HeldSessions, guard: Guard) {
+    let mut held = held_sessions.watch();
     loop {
         let sessions: BTreeMap<SessionId, String> =
             held.borrow_and_update().values().map(|token| (token.session, token.secret.clone())).collect();
@@ -38,7 +38,7 @@ pub(crate) async fn keep(config: Config, tokens: Tokens, guard: Guard) {
             let session_cleanup = SessionCleanup {
                 coordinator: config.coordinator_url().reveal().to_owned(),
                 prefix: config.prefix.clone(),
-                within: own_ttl(&config).max(config.session.server_ttl),
+                within: system_ttl(&config).max(config.session.server_ttl),
                 sessions,
             };
             serde_json::to_vec(&session_cleanup).expect("it can be written")
@@ -68,7 +68,7 @@ pub(crate) async fn keep(config: Config, tokens: Tokens, guard: Guard) {
 /// Closes the sessions.
 pub(crate) fn run(session_cleanup: &[u8]) -> anyhow::Result<()> {
     let SessionCleanup { coordinator, prefix, within, sessions } = serde_json::from_slice(session_cleanup)?;
-    let config = Config { coordinator: Some(SystemUrl::new(coordinator)), prefix, ..Config::default() };
+    let config = Config { coordinator: Some(AdapterUrl::new(coordinator)), prefix, ..Config::default() };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let saying = async {
         loop {
@@ -83,7 +83,7 @@ pub(crate) fn run(session_cleanup: &[u8]) -> anyhow::Result<()> {
 }
 
 async fn close_all(config: &Config, sessions: &BTreeMap<SessionId, String>) -> anyhow::Result<()> {
-    let (coordinator, _) = systems::open_coordinator(config).await?;
+    let (coordinator, _) = adapters::open_coordinator(config).await?;
     for (session, secret) in sessions {
         coordinator.close(&SessionToken { session: *session, secret: secret.clone() }).await?;
     }

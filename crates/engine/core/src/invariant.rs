@@ -107,13 +107,13 @@ invariants! {
     /// Workflow: a node is decided when all that it waits for has ended.
     NodeWaitsForAll,
     /// Workflow: a run is over when all its tasks have ended.
-    WholeWaitsForParts,
+    CompositeWaitsForChildren,
     /// Workflow: what is stopped before it begins cannot begin any more when the run is over.
-    StoppedIdsTaken,
+    StoppedNodesTombstoned,
     /// Workflow: the same, of a task that becomes many.
-    StoppedPartsTaken,
+    StoppedItemsTombstoned,
     /// Workflow: the same, of a job.
-    StoppedSubtasksTaken,
+    StoppedSubtasksTombstoned,
     /// Workflow: what succeeded in an earlier run is not taken over below what begins anew.
     TakenOverUnchanged,
     /// Coordinator: a revoked session ends one TTL after its last renewal, not at once.

@@ -179,8 +179,9 @@ pub struct TaskEvent {
     pub attempt: AttemptNo,
     /// When the owner decided so.
     pub at: Timestamp,
-    /// The task that it is a part of.
-    pub part_of: Option<TaskId>,
+    /// The composite that it is a child of.
+    #[serde(rename = "part_of")]
+    pub composite: Option<TaskId>,
 }
 
 impl TaskEvent {

@@ -95,7 +95,7 @@ impl Stage {
                 | Effect::NotReceiving { .. }
                 | Effect::Revoke { .. }
                 | Effect::Changed(_)
-                | Effect::Ended(_) => {}
+                | Effect::Completed(_) => {}
             }
         }
     }

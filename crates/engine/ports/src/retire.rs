@@ -33,8 +33,8 @@ pub struct ExpiredTasks {
     pub strip: Vec<TaskId>,
     /// Those that are to be forgotten.
     pub forget: Vec<TaskId>,
-    /// Those of both that may have parts, which have no time of their own: they are forgotten first.
-    pub wholes: Vec<TaskId>,
+    /// Those of both that may have children, which have no time of their own: they are forgotten first.
+    pub composites: Vec<TaskId>,
     /// Where to go on; `None` at the end.
     pub next: Option<TaskCursor>,
 }
@@ -44,7 +44,7 @@ impl ExpiredTasks {
     /// before.
     pub fn judge(&mut self, retire: &ExpiredQuery, id: TaskId, state: &TaskState, has_data: bool) {
         let Some(finished_at) = state.finished_at.filter(|_| state.status.is_final()) else { return };
-        if state.part.is_some() {
+        if state.child_of.is_some() {
             return;
         }
         if finished_at < retire.forget_before {
@@ -54,8 +54,8 @@ impl ExpiredTasks {
         } else {
             return;
         }
-        if state.whole {
-            self.wholes.push(id);
+        if state.composite {
+            self.composites.push(id);
         }
     }
 }

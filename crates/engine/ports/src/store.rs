@@ -37,7 +37,7 @@ use crate::{ExpiredQuery, ExpiredTasks, StoreError};
 /// 14. What was acknowledged survives closing and reopening, and a crash of the process.
 /// 15. Counts by queue and status agree with the tasks.
 /// 16. `expired` changes nothing and looks at a bounded number of tasks, the oldest first. Followed to its end it names
-///     each finished task whose time is over once, and no other. Parts of another task have no time of their own.
+///     each finished task whose time is over once, and no other. Children of another task have no time of their own.
 /// 17. `retire` touches finished tasks alone, each of them whole or not at all; doing it again changes nothing.
 /// 18. A stripped task has neither body nor result nor ended attempts any more. All else stays, so the same request is
 ///     still a duplicate and another one under the same id is still refused.
@@ -182,7 +182,7 @@ pub struct TaskFilter {
     pub name: Option<String>,
     /// Only tasks whose current or last attempt is at this worker.
     pub worker: Option<Name>,
-    /// Only parts or retries of this task.
+    /// Only children or retries of this task.
     pub parent: Option<TaskId>,
     /// Only tasks of this schedule.
     pub schedule: Option<String>,

@@ -3,12 +3,12 @@
 mod burst;
 pub mod checker;
 mod client;
+mod completions;
+mod composites;
 mod coordinator;
-mod ends;
 pub mod harness;
 pub mod invariants;
 mod keyed;
-mod kinds;
 mod nemesis;
 mod network;
 mod report;

@@ -13,7 +13,10 @@ use tasklane_core::time::Timestamp;
 use tasklane_ports::{
     Content, Document, DocumentKey, DocumentKind, DueList, PutDocument, PutOutcome, Submit, codec,
 };
-use tasklane_schedule::{Fate, Fire, Look, Missed, Overlap, Rule, Schedule, Stand, Submitted, Times, When};
+use tasklane_schedule::{
+    DecisionInput, Fate, Fire, FireSubmission, MissedPolicy, Overlap, Rule, Schedule, TaskOutcome, Times,
+    When,
+};
 
 use crate::client::{plain_head, queue_key};
 use crate::server::ServerInput;
@@ -64,7 +67,7 @@ pub(crate) enum ClerkRequest {
 /// What it is told; `None` where the call failed or nobody knows.
 #[derive(Clone, Debug)]
 pub(crate) enum ClerkReply {
-    Due(Vec<Document>, BTreeMap<TaskId, Stand>),
+    Due(Vec<Document>, BTreeMap<TaskId, TaskOutcome>),
     Put(Vec<PutOutcome>),
     Acted(Vec<SubmitOutcome>),
     Failed,
@@ -113,7 +116,7 @@ impl World {
                 until: Some(from + INTERVAL * 12),
                 jitter: self.between(0, 3_000_000),
                 overlap,
-                missed: Missed::RunAll,
+                missed: MissedPolicy::RunAll,
                 missed_after: None,
                 catch_up: Duration::from_hours(1_000_000),
                 pause_after: None,
@@ -199,8 +202,8 @@ impl World {
                 let tasks: Vec<TaskId> = planned.map(|planned| planned.task.id).collect();
                 for (task, outcome) in tasks.into_iter().zip(outcomes) {
                     let submitted = match outcome {
-                        SubmitOutcome::Created { .. } | SubmitOutcome::Duplicate => Submitted::Yes,
-                        other => Submitted::No(format!("{other:?}")),
+                        SubmitOutcome::Created { .. } | SubmitOutcome::Duplicate => FireSubmission::Yes,
+                        other => FireSubmission::No(format!("{other:?}")),
                     };
                     for work in &mut works {
                         work.schedule.settle(task, submitted.clone(), wall);
@@ -219,11 +222,12 @@ impl World {
         &mut self,
         document: Document,
         wall: Timestamp,
-        ended: &BTreeMap<TaskId, Stand>,
-    ) -> ReadSchedule {
+        ended: &BTreeMap<TaskId, TaskOutcome>,
+    ) -> Work {
         let mut schedule: Schedule = codec::decode(&document.value).expect("it was written here");
         let (id, times) = (document.key.id.to_string(), times_of(&schedule.rule));
-        let look = Look { now: wall, settled: true, stands: ended, invariants: self.scenario.invariants };
+        let look =
+            DecisionInput { now: wall, settled: true, outcomes: ended, invariants: self.scenario.invariants };
         for fire in schedule.decide(&id, &times, &look) {
             let task = self.scheduled_task(&id, fire, wall);
             schedule.plan(fire, Ok(task), wall);
@@ -283,11 +287,11 @@ impl World {
         }
     }
 
-    fn end_of(&self, task: TaskId) -> Option<Stand> {
+    fn end_of(&self, task: TaskId) -> Option<TaskOutcome> {
         match self.store.task(task).map(|task| task.state.status) {
-            Some(Status::Success) => Some(Stand::Success),
-            Some(Status::Failed) => Some(Stand::Failure),
-            Some(Status::Cancelled) | None => Some(Stand::Neither),
+            Some(Status::Success) => Some(TaskOutcome::Success),
+            Some(Status::Failed) => Some(TaskOutcome::Failure),
+            Some(Status::Cancelled) | None => Some(TaskOutcome::Neither),
             Some(_) => None,
         }
     }

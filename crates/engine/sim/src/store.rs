@@ -38,7 +38,7 @@ pub(crate) enum StoreRequest {
     PutPolicy(PutPolicy),
     Clerk(ClerkRequest),
     Driver(DriverRequest),
-    LookAtEnds(Vec<TaskId>),
+    ReadCompletions(Vec<TaskId>),
 }
 
 #[derive(Clone, Debug)]
@@ -69,7 +69,7 @@ pub(crate) enum ReplyTo {
         round: u64,
     },
     /// Who looks at what has ended in a lane.
-    Ends {
+    Completions {
         index: usize,
         incarnation: u32,
         lane: LaneId,
@@ -171,10 +171,10 @@ impl World {
                     self.answer_driver(&reply_to, reply, delay);
                 }
             }
-            StoreRequest::LookAtEnds(tasks) => {
-                self.ends_shown(&tasks);
+            StoreRequest::ReadCompletions(tasks) => {
+                self.completions_shown(&tasks);
                 if !silent {
-                    self.answer_ends(reply_to, true, delay);
+                    self.answer_completions(reply_to, true, delay);
                 }
             }
             StoreRequest::Clerk(request) => {
@@ -219,7 +219,7 @@ impl World {
                 self.after(delay, Event::Server { index, incarnation, input });
             }
             ReplyTo::Driver { .. } => self.answer_driver(reply_to, DriverReply::Failed, delay),
-            ReplyTo::Ends { .. } => self.answer_ends(reply_to.clone(), false, delay),
+            ReplyTo::Completions { .. } => self.answer_completions(reply_to.clone(), false, delay),
             ReplyTo::Nobody => {}
         }
     }
@@ -233,7 +233,7 @@ impl World {
                     self.tell(task, || "created".to_owned());
                     self.checker.observe(self.now, Observation::Created { task });
                     self.watch_fire(task);
-                    self.watch_part(task);
+                    self.watch_child(task);
                     Observation::Keyed { task, keyed: self.keyed(task, &head, unique) }
                 }
                 HistoryEvent::InboxDone { task, .. } => Observation::CommandRemoved { task },

@@ -17,8 +17,8 @@ use tasklane_local::{MemoryOptions, MemoryState, Sessions, SessionsOptions};
 use crate::burst::Burst;
 use crate::checker::{Bounds, Checker};
 use crate::client::{Client, ClientEvent};
+use crate::completions::HandledCompletions;
 use crate::coordinator::CoordinatorCall;
-use crate::ends::Looked;
 use crate::nemesis::Weather;
 use crate::report::Report;
 use crate::runs::Runs;
@@ -159,7 +159,7 @@ pub(crate) struct World {
     pub(crate) client: Client,
     pub(crate) fired: FiredTimes,
     pub(crate) runs: Runs,
-    pub(crate) looked: Looked,
+    pub(crate) handled: HandledCompletions,
     pub(crate) burst: Burst,
     pub(crate) weather: Weather,
     /// A worker's session of which no renewal comes through until then.
@@ -201,7 +201,7 @@ impl World {
             client: Client::default(),
             fired: FiredTimes::default(),
             runs: Runs::default(),
-            looked: Looked::default(),
+            handled: HandledCompletions::default(),
             burst: Burst::default(),
             weather: Weather::default(),
             bad_link: None,
@@ -270,7 +270,7 @@ impl World {
                         self.check_schedules();
                     }
                     self.check_runs();
-                    self.check_ends();
+                    self.check_completions();
                     return self.deliver_the_very_late();
                 }
                 let since = self.weather.healed_at;
@@ -328,7 +328,7 @@ impl World {
         self.client.is_done()
             && (self.schedules_are_over() || self.scenario.far_steps)
             && self.runs_are_over()
-            && self.ends_are_seen()
+            && self.completions_are_handled()
             && self.store.all_tasks().all(|(_, task)| task.state.status.is_final())
             && (0..self.scenario.lanes).all(|lane| self.store.inbox(LaneId(lane)).next().is_none())
     }

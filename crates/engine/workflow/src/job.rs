@@ -230,14 +230,14 @@ impl<M, R> Job<M, R> {
 
     /// Nothing is open, nobody has to look at anything, and nothing begins any more.
     pub fn is_over(&self) -> bool {
-        let open = if self.invariants.on(Invariant::WholeWaitsForParts) { self.open } else { 0 };
+        let open = if self.invariants.on(Invariant::CompositeWaitsForChildren) { self.open } else { 0 };
         let has_begun = self.members.contains_key(ROOT) || self.failed;
         open == 0 && self.ended.is_empty() && (self.halted || has_begun && self.ready.is_empty())
     }
 
     /// What was stopped before it began, and that whoever drove it before may have begun all the same.
-    pub fn take_at_risk(&mut self) -> Vec<(String, R)> {
-        if !self.invariants.on(Invariant::StoppedSubtasksTaken) {
+    pub fn take_maybe_submitted(&mut self) -> Vec<(String, R)> {
+        if !self.invariants.on(Invariant::StoppedSubtasksTombstoned) {
             self.ready.clear();
         }
         self.ready.drain(..).collect()
@@ -296,6 +296,6 @@ mod tests {
         assert!(!job.is_over(), "its analysis is ready");
         job.halt();
         assert!(job.is_over());
-        assert_eq!(job.take_at_risk().len(), 1);
+        assert_eq!(job.take_maybe_submitted().len(), 1);
     }
 }

@@ -349,7 +349,7 @@ impl Lane {
             Input::Worker(batch) => self.on_worker(batch),
             Input::Members { revision, members } => self.on_members(revision, members),
             Input::Policy { queue, policy } => self.on_policy(&queue, policy),
-            Input::Seen(tasks) => self.on_seen(&tasks),
+            Input::CompletionHandled(tasks) => self.on_completion_handled(&tasks),
             Input::Hint => self.arrivals_wanted = true,
             Input::Release => {
                 self.releasing = true;
@@ -409,7 +409,7 @@ impl Lane {
         }
         // Not before it could hear the answer.
         if !self.ended.is_empty() && self.loading.is_complete() {
-            effects.push(Effect::Ended(std::mem::take(&mut self.ended)));
+            effects.push(Effect::Completed(std::mem::take(&mut self.ended)));
         }
     }
 

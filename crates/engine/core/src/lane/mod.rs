@@ -28,8 +28,8 @@
 mod assign;
 mod cancel_newest;
 mod clock;
+mod completions;
 mod counters;
-mod ends;
 mod entry;
 mod explain;
 mod input;

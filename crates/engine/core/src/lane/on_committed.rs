@@ -48,8 +48,8 @@ impl Lane {
                             status: Status::Pending,
                             attempt: AttemptNo(0),
                             at: self.now,
-                            // Parts are followed for their ends.
-                            part_of: None,
+                            // Children are followed for their ends.
+                            composite: None,
                         });
                         self.left_in_store(&head, due, seq, delayed);
                         // The clock stepped while it was written.
@@ -157,7 +157,7 @@ impl Lane {
             status: entry.expected.status,
             attempt: entry.expected.attempt,
             at: self.now,
-            part_of: entry.state.part.as_ref().map(|part| part.of),
+            composite: entry.state.child_of.as_ref().map(|child| child.composite),
         });
         if entry.state.watched && entry.expected.status.is_final() {
             self.ended.push(entry.id);

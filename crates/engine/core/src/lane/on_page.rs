@@ -178,7 +178,7 @@ impl Lane {
         if self.load_clock(key, value) {
             return;
         }
-        if key.kind == RecordKind::Ended {
+        if key.kind == RecordKind::Completion {
             return self.ended.extend(key.key.parse::<TaskId>());
         }
         let Some(value) = value.try_into().ok().map(i64::from_le_bytes) else { return };
@@ -189,7 +189,7 @@ impl Lane {
                 let state = self.limits.intern(LimitKey { queue, limit, key: key.into() });
                 self.limits.get_mut(state).rate = Some(Timestamp::from_micros(value) + self.clock.shift);
             }
-            RecordKind::Rate | RecordKind::Ended => {}
+            RecordKind::Rate | RecordKind::Completion => {}
             RecordKind::AppliedPolicy => {
                 let version = u64::try_from(value).unwrap_or(0);
                 self.applied.insert(super::on_policy::parse_policy_record(&key.key), version);

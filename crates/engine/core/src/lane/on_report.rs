@@ -16,7 +16,7 @@ use crate::status::Status;
 use crate::task::{AttemptOutcome, AttemptRecord, Progress, TaskError, TaskResult};
 use crate::time::Timestamp;
 
-use super::ends::end_record;
+use super::completions::completion_record;
 use super::entry::{Entry, Flight, Handle, Spot};
 use super::machine::Lane;
 
@@ -326,7 +326,7 @@ impl Lane {
     fn lost_too_often(&self, handle: Handle) -> Option<TaskError> {
         let entry = &self.entries[handle];
         // What servers run for themselves kills nobody, and must be done however often they die.
-        if entry.head.task_type.is_own() || !self.options.invariants.on(Invariant::LostLimit) {
+        if entry.head.task_type.is_system() || !self.options.invariants.on(Invariant::LostLimit) {
             return None;
         }
         let (lost, lost_max) = (entry.state.lost, self.options.lost_max);
@@ -365,7 +365,7 @@ impl Lane {
         entry.state.error = error;
         entry.enter(status, now);
         if entry.state.watched && self.options.invariants.on(Invariant::EndNoted) {
-            let note = RecordChange { key: end_record(entry.id), value: Some(Vec::new()) };
+            let note = RecordChange { key: completion_record(entry.id), value: Some(Vec::new()) };
             entry.change().records.push(note);
         }
         self.mark(handle, true);

@@ -6,7 +6,7 @@ use crate::read::LaneRead;
 use crate::status::Status;
 use crate::task::TaskRow;
 
-use super::ends::RECORDS_MAX;
+use super::completions::RECORDS_MAX;
 use super::entry::{Handle, Spot};
 use super::input::Effect;
 use super::limits::rate_record;

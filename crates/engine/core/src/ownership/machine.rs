@@ -261,7 +261,7 @@ impl Ownership {
             },
             Input::Worker(batch) => self.drive(lane::Input::Worker(batch), effects),
             Input::Policy { queue, policy } => self.drive(lane::Input::Policy { queue, policy }, effects),
-            Input::Seen(tasks) => self.drive(lane::Input::Seen(tasks), effects),
+            Input::CompletionHandled(tasks) => self.drive(lane::Input::CompletionHandled(tasks), effects),
             Input::Hint => self.drive(lane::Input::Hint, effects),
             Input::ClockStepped { by } => {
                 if let OwnershipState::Owning(owning) = &mut self.state {
@@ -632,7 +632,7 @@ impl Ownership {
             lane::Effect::NotReceiving { session } => effects.push(Effect::NotReceiving { session }),
             lane::Effect::Revoke { session } => effects.push(Effect::Revoke { session }),
             lane::Effect::Changed(events) => effects.push(Effect::Changed(events)),
-            lane::Effect::Ended(tasks) => effects.push(Effect::Ended(tasks)),
+            lane::Effect::Completed(tasks) => effects.push(Effect::Completed(tasks)),
             lane::Effect::Reload => self.drop_lane(),
         }
     }

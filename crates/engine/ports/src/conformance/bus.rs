@@ -173,7 +173,7 @@ pub mod deliver {
             status: Status::Cancelled,
             attempt: AttemptNo(1),
             at: Timestamp::from_millis(7),
-            part_of: None,
+            composite: None,
         }];
         let place = Some(EventPlace { lane: LaneId(3), epoch: Epoch(4), number: 5 });
         let changed = Message::Changed(EventBatch { origin: SessionId::from_random(8), place, events });

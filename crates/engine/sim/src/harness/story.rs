@@ -202,7 +202,7 @@ impl Inner {
                 let finished = events.into_iter().filter(|event| event.status.is_final());
                 self.finished.extend(finished.map(|event| event.task));
             }
-            Effect::Ended(tasks) => self.ended.extend(tasks),
+            Effect::Completed(tasks) => self.ended.extend(tasks),
             Effect::Reload => self.takeover(),
         }
     }
@@ -629,13 +629,13 @@ impl Story {
     }
 
     /// Watched tasks that the owner has said to have ended, since the last call.
-    pub fn ended(&self) -> Vec<TaskId> {
+    pub fn completions(&self) -> Vec<TaskId> {
         std::mem::take(&mut self.inner.borrow_mut().ended)
     }
 
     /// Somebody has looked at tasks that have ended.
-    pub fn seen(&self, tasks: &[TaskId]) {
-        self.inner.borrow_mut().step(Input::Seen(tasks.to_vec()));
+    pub fn completion_handled(&self, tasks: &[TaskId]) {
+        self.inner.borrow_mut().step(Input::CompletionHandled(tasks.to_vec()));
     }
 
     /// Sessions that were reported as not receiving, as often as they were.

@@ -3,7 +3,7 @@
 mod cancel;
 mod cancel_newest;
 mod clock;
-mod ends;
+mod completions;
 mod explain;
 mod keys;
 mod limits;

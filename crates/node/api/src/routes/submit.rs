@@ -22,7 +22,7 @@ use crate::extract::{BatchBody, Closing, IdempotencyKey, JsonBody, Namespace, No
 use crate::model::{Created, StatusName, Task};
 use crate::params::Params;
 use crate::problem::{self, Problem};
-use crate::routes::created::{Answered, task_path};
+use crate::routes::created::{CreatedResponse, task_path};
 use crate::routes::tasks::whole_task;
 use crate::state::{Api, RequestPermit};
 
@@ -66,7 +66,7 @@ pub(crate) async fn submit(
     let Submitted { id, duplicate } = submitted;
     let Some(wait) = wait else {
         let created = SubmittedTask::Created(created(submitted));
-        return Ok(Answered::new(!duplicate, task_path(id), created).into_response());
+        return Ok(CreatedResponse::new(!duplicate, task_path(id), created).into_response());
     };
     permit.give_back();
     // From here on the caller learns the id, whatever happens.

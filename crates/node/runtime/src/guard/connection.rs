@@ -14,9 +14,9 @@ use tokio::io::unix::AsyncFd;
 use tokio::net::unix::pipe;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::child::Ended;
+use super::child::ProcessTreeEnd;
 use super::sys;
-use super::wire::{ChildId, FailedStep, Frame, FromGuard, HeldFile, Inbox, Order, Spawn, ToGuard};
+use super::wire::{ChildId, ControlRequest, FailedStep, Frame, FromGuard, HeldFile, Inbox, Spawn, ToGuard};
 
 /// A connection to one guard process, while it lasts.
 #[derive(Debug)]
@@ -24,8 +24,8 @@ pub(super) struct GuardConnection {
     pid: Pid,
     /// Few words for each attempt and one for each renewal of the lease: bounded by what the worker holds.
     outgoing: mpsc::UnboundedSender<Outgoing>,
-    waiting: Arc<Mutex<Waiting>>,
-    ready: watch::Receiver<State>,
+    waiting: Arc<Mutex<PendingAttempts>>,
+    ready: watch::Receiver<GuardState>,
     /// Closed when guard and shims are gone; none where a lock tells that.
     remains: Option<pipe::Receiver>,
     /// Nothing is left of a guard before this one.
@@ -33,7 +33,7 @@ pub(super) struct GuardConnection {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum State {
+enum GuardState {
     Starting,
     Ready,
     /// The connection is closed, and the guard may be cleaning up.
@@ -50,16 +50,16 @@ enum Outgoing {
 
 /// Who waits for word of an attempt.
 #[derive(Debug, Default)]
-struct Waiting {
+struct PendingAttempts {
     next_id: ChildId,
-    attempts: BTreeMap<ChildId, Waiter>,
+    attempts: BTreeMap<ChildId, PendingAttempt>,
     closed: bool,
 }
 
 #[derive(Debug)]
-struct Waiter {
+struct PendingAttempt {
     started: Option<oneshot::Sender<StartAnswer>>,
-    ended: oneshot::Sender<Ended>,
+    ended: oneshot::Sender<ProcessTreeEnd>,
 }
 
 /// The process number, or what went wrong.
@@ -70,7 +70,7 @@ pub(super) type StartAnswer = Result<i32, (FailedStep, io::Error)>;
 pub(super) struct Registered {
     pub(super) id: ChildId,
     pub(super) started: oneshot::Receiver<StartAnswer>,
-    pub(super) ended: oneshot::Receiver<Ended>,
+    pub(super) ended: oneshot::Receiver<ProcessTreeEnd>,
 }
 
 impl GuardConnection {
@@ -83,8 +83,8 @@ impl GuardConnection {
         let pid = Pid::from_child(&guard);
         let socket = Arc::new(sys::watched(socket, Interest::READABLE | Interest::WRITABLE)?);
         let (outgoing, queue) = mpsc::unbounded_channel();
-        let waiting = Arc::new(Mutex::new(Waiting::default()));
-        let (state, ready) = watch::channel(State::Starting);
+        let waiting = Arc::new(Mutex::new(PendingAttempts::default()));
+        let (state, ready) = watch::channel(GuardState::Starting);
         tokio::spawn(write(Arc::clone(&socket), queue));
         tokio::spawn(read(socket, Arc::clone(&waiting), state, guard));
         Ok(Self { pid, outgoing, waiting, ready, remains, sole: watch::Sender::new(false) })
@@ -97,17 +97,20 @@ impl GuardConnection {
     /// Waits for the first word of the guard. False if it ended instead.
     pub(super) async fn ready(&self) -> bool {
         let mut ready = self.ready.clone();
-        ready.wait_for(|state| *state >= State::Ready).await.is_ok_and(|state| *state == State::Ready)
+        ready
+            .wait_for(|state| *state >= GuardState::Ready)
+            .await
+            .is_ok_and(|state| *state == GuardState::Ready)
     }
 
     /// The guard hears nothing any more.
     pub(super) fn is_closed(&self) -> bool {
-        *self.ready.borrow() >= State::Closed
+        *self.ready.borrow() >= GuardState::Closed
     }
 
     /// Waits until the connection is closed.
     pub(super) async fn closed(&self) {
-        let _ = self.ready.clone().wait_for(|state| *state >= State::Closed).await;
+        let _ = self.ready.clone().wait_for(|state| *state >= GuardState::Closed).await;
     }
 
     /// Whether nothing is left of a guard before this one.
@@ -127,7 +130,7 @@ impl GuardConnection {
 
     /// Waits until the guard is gone and everything that it had started.
     pub(super) async fn nothing_left(&self) {
-        let _ = self.ready.clone().wait_for(|state| *state >= State::Gone).await;
+        let _ = self.ready.clone().wait_for(|state| *state >= GuardState::Gone).await;
         if let Some(remains) = &self.remains {
             // Nothing is ever written to it.
             let _ = remains.readable().await;
@@ -137,7 +140,7 @@ impl GuardConnection {
     /// Hangs up, and waits until the guard has ended everything and itself.
     pub(super) async fn close(&self) {
         let _ = self.outgoing.send(Outgoing::HangUp);
-        let _ = self.ready.clone().wait_for(|state| *state >= State::Gone).await;
+        let _ = self.ready.clone().wait_for(|state| *state >= GuardState::Gone).await;
     }
 
     /// A number for a new attempt. `None` if the guard is gone.
@@ -150,7 +153,7 @@ impl GuardConnection {
         waiting.next_id += 1;
         let (tell_started, started) = oneshot::channel();
         let (tell_ended, ended) = oneshot::channel();
-        waiting.attempts.insert(id, Waiter { started: Some(tell_started), ended: tell_ended });
+        waiting.attempts.insert(id, PendingAttempt { started: Some(tell_started), ended: tell_ended });
         Some(Registered { id, started, ended })
     }
 
@@ -159,7 +162,7 @@ impl GuardConnection {
         self.send(&ToGuard::Spawn(spawn), fds.collect());
     }
 
-    pub(super) fn order(&self, id: ChildId, order: Order) {
+    pub(super) fn order(&self, id: ChildId, order: ControlRequest) {
         self.send(&ToGuard::Order { id, order }, Vec::new());
     }
 
@@ -192,15 +195,15 @@ async fn write(socket: Arc<AsyncFd<OwnedFd>>, mut queue: mpsc::UnboundedReceiver
 
 async fn read(
     socket: Arc<AsyncFd<OwnedFd>>,
-    waiting: Arc<Mutex<Waiting>>,
-    state: watch::Sender<State>,
+    waiting: Arc<Mutex<PendingAttempts>>,
+    state: watch::Sender<GuardState>,
     guard: process::Child,
 ) {
     let mut inbox = Inbox::default();
     while let Ok(1..) = socket.async_io(Interest::READABLE, |fd| inbox.fill(fd)).await {
         while let Ok(Some(word)) = inbox.next() {
             if matches!(word, FromGuard::Ready) {
-                state.send_replace(State::Ready);
+                state.send_replace(GuardState::Ready);
             } else {
                 on_word(&mut waiting.lock().unwrap_or_else(PoisonError::into_inner), word);
             }
@@ -212,13 +215,13 @@ async fn read(
         // Whoever waits learns by this that there will be no answer.
         waiting.attempts.clear();
     }
-    state.send_replace(State::Closed);
+    state.send_replace(GuardState::Closed);
     drop(socket);
     reap(guard).await;
-    state.send_replace(State::Gone);
+    state.send_replace(GuardState::Gone);
 }
 
-fn on_word(waiting: &mut Waiting, word: FromGuard) {
+fn on_word(waiting: &mut PendingAttempts, word: FromGuard) {
     match word {
         FromGuard::Ready => {}
         FromGuard::Started { id, pid } => {
@@ -227,7 +230,7 @@ fn on_word(waiting: &mut Waiting, word: FromGuard) {
             }
         }
         FromGuard::NotStarted { id, step, errno } => {
-            if let Some(Waiter { started: Some(started), .. }) = waiting.attempts.remove(&id) {
+            if let Some(PendingAttempt { started: Some(started), .. }) = waiting.attempts.remove(&id) {
                 let _ = started.send(Err((step, io::Error::from_raw_os_error(errno))));
             }
         }

@@ -39,7 +39,7 @@ mod sys;
 mod tree;
 mod wire;
 
-pub use child::{Child, Ended, HowEnded, Tree};
+pub use child::{Child, CommandEnd, ProcessTreeEnd, Tree};
 pub use clock::boottime;
 pub use handle::{Guard, GuardError, GuardOptions, SpawnRequest, Stdin};
 pub use process::{run_if_asked, session_cleanup_if_asked};

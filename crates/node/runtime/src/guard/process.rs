@@ -19,14 +19,14 @@ use rustix::process::{
     pidfd_open, set_child_subreaper, setrlimit, setsid, wait,
 };
 
-use super::child::{Ended, HowEnded};
+use super::child::{CommandEnd, ProcessTreeEnd};
 use super::clock::{Alarm, boottime};
 use super::shim::{self, SPAWN_BYTES_MAX, WORD_BYTES_MAX, drain};
 use super::sys::{self, Forked, SharedDeadline};
 use super::tree::{self, Process};
 use super::wire::{
-    ChildId, FailedStep, Frame, FromGuard, Inbox, Order, Settings, Spawn, SpawnFds, ToGuard, ToShim, decode,
-    encode, send_packet,
+    ChildId, ControlRequest, FailedStep, Frame, FromGuard, Inbox, Settings, Spawn, SpawnFds, ToGuard, ToShim,
+    decode, encode, send_packet,
 };
 
 /// Says that a program is started as a guard. Its socket is then its standard input.
@@ -358,9 +358,9 @@ impl GuardProcess {
             ToGuard::Order { id, order } => {
                 self.order(id, order);
                 let grace = match order {
-                    Order::Kill => Duration::ZERO,
-                    Order::Terminate { grace: Some(grace) } => grace,
-                    Order::Terminate { grace: None } | Order::Look => return,
+                    ControlRequest::Kill => Duration::ZERO,
+                    ControlRequest::Terminate { grace: Some(grace) } => grace,
+                    ControlRequest::Terminate { grace: None } | ControlRequest::Look => return,
                 };
                 if self.attempts.contains_key(&id) {
                     let at = boottime().saturating_add(grace).saturating_add(OVERDUE_AFTER);
@@ -380,7 +380,7 @@ impl GuardProcess {
                 if nearer {
                     let ids: Vec<ChildId> = self.attempts.keys().copied().collect();
                     for id in ids {
-                        self.order(id, Order::Look);
+                        self.order(id, ControlRequest::Look);
                     }
                 }
             }
@@ -462,7 +462,7 @@ impl GuardProcess {
         }
     }
 
-    fn order(&mut self, id: ChildId, order: Order) {
+    fn order(&mut self, id: ChildId, order: ControlRequest) {
         // Unknown if it has ended, which the worker is about to hear.
         if let Some(shim) = self.attempts.get(&id).and_then(|number| self.shims.get(number)) {
             // One that is stopped may have no room for more; it is overdue then.
@@ -562,7 +562,7 @@ impl GuardProcess {
         let inherited: Vec<Process> =
             tree::own_children().into_iter().filter(|p| !self.shim_pids.contains(&p.pid)).collect();
         if inherited.is_empty() {
-            let ended = Ended { how: HowEnded::Unknown, leftovers: 0, oom_killed: None };
+            let ended = ProcessTreeEnd { how: CommandEnd::Unknown, leftovers: 0, oom_killed: None };
             let (dying, over) = std::mem::take(&mut self.bereft)
                 .into_iter()
                 .partition(|(_, shim)| self.shim_pids.contains(shim));

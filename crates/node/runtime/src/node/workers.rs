@@ -76,10 +76,10 @@ impl Node {
         let stats = self.0.stats.lock().unwrap_or_else(PoisonError::into_inner);
         let not_receiving = self.0.not_receiving.lock().unwrap_or_else(PoisonError::into_inner);
         let is_not_receiving = |session| {
-            not_receiving.get(&session).is_some_and(|told: &Instant| told.elapsed() < NOT_RECEIVING_FOR)
+            not_receiving.get(&session).is_some_and(|since: &Instant| since.elapsed() < NOT_RECEIVING_FOR)
         };
         let mut workers: Vec<WorkerInfo> = descriptors(&view)
-            .filter(|(_, descriptor)| !descriptor.name.is_own())
+            .filter(|(_, descriptor)| !descriptor.name.is_system())
             .map(|(session, descriptor)| WorkerInfo {
                 session,
                 descriptor: descriptor.clone(),
@@ -139,7 +139,7 @@ impl Node {
     /// The owner of a lane says that a worker does not receive.
     pub(super) fn keep_not_receiving(&self, session: SessionId) {
         let mut not_receiving = self.0.not_receiving.lock().unwrap_or_else(PoisonError::into_inner);
-        not_receiving.retain(|_, told| told.elapsed() < NOT_RECEIVING_FOR);
+        not_receiving.retain(|_, since| since.elapsed() < NOT_RECEIVING_FOR);
         if not_receiving.insert(session, Instant::now()).is_none() {
             tracing::warn!(%session, "a worker sends heartbeats and does not receive what it is sent: it is given no work");
         }

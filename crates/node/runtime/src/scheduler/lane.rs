@@ -31,7 +31,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::clock;
 
 use super::outbox::Outbox;
-use super::refusals::{Kind, Refusals};
+use super::refusals::{Refusals, StoreAccess};
 use super::{LaneEnd, LaneInfo, SchedulerOptions, SchedulerParts};
 
 /// What comes to the driver of a lane.
@@ -44,7 +44,7 @@ pub(super) enum ToDriver {
     /// Tasks from the API of this process.
     Submit { tasks: Vec<NewTask>, reply: oneshot::Sender<Option<Vec<SubmitOutcome>>> },
     /// Somebody has looked at tasks that had ended.
-    Seen { tasks: Vec<TaskId> },
+    CompletionHandled { tasks: Vec<TaskId> },
     /// There may be something new in the store.
     Hint,
     /// A policy was changed.
@@ -229,7 +229,7 @@ impl LaneDriver {
                 self.submits.insert(token, reply);
                 self.drive(Input::Submit { token, tasks });
             }
-            ToDriver::Seen { tasks } => self.drive(Input::Seen(tasks)),
+            ToDriver::CompletionHandled { tasks } => self.drive(Input::CompletionHandled(tasks)),
             ToDriver::Hint => self.drive(Input::Hint),
             ToDriver::Policy { queue, policy } => self.drive(Input::Policy { queue, policy }),
             ToDriver::Explain { row, reply } => {
@@ -390,7 +390,7 @@ impl LaneDriver {
             // What the owner before has written last, nobody here was told.
             if let Some(epoch) = epoch {
                 self.told = Some(EventPlace { lane: self.lane, epoch, number: 0 });
-                self.parts.hub.gap();
+                self.parts.notifier.gap();
             }
         }
         for effect in effects.drain(..) {
@@ -454,12 +454,12 @@ impl LaneDriver {
             Effect::Changed(events) => {
                 let place = self.told.map(|told| EventPlace { number: told.number + 1, ..told });
                 self.told = place;
-                let batch = self.parts.hub.tell(place, events);
+                let batch = self.parts.notifier.publish(place, events);
                 if self.has_company && self.parts.bus.is_heard(Address::Events) {
                     self.outbox.send(Address::Events, Message::Changed(batch));
                 }
             }
-            Effect::Ended(tasks) => self.parts.hub.has_ended(tasks),
+            Effect::Completed(tasks) => self.parts.notifier.add_completions(tasks),
             Effect::Parked { failures } => {
                 tracing::error!(%lane, failures, "the lane has failed under several owners and is left alone for a while");
             }
@@ -574,10 +574,10 @@ async fn call_store(
     refusals: &Refusals,
 ) -> Result<Reply, CallError> {
     let (kind, asked) = match request {
-        Request::Head => (Kind::Read, "head"),
-        Request::Load { .. } => (Kind::Read, "load"),
-        Request::Claim(_) => (Kind::Write, "claim"),
-        Request::Commit(_) => (Kind::Write, "commit"),
+        Request::Head => (StoreAccess::Read, "head"),
+        Request::Load { .. } => (StoreAccess::Read, "load"),
+        Request::Claim(_) => (StoreAccess::Write, "claim"),
+        Request::Commit(_) => (StoreAccess::Write, "commit"),
     };
     let reply = match request {
         Request::Head => store.lane_head(lane).await.map(Reply::Head),

@@ -113,23 +113,24 @@ pub async fn expired_tasks_are_told_by_when_they_finished(env: &dyn StoreEnv) {
     assert_eq!(store.tasks(&ids(&new)).await.unwrap(), before, "looking changes nothing");
 }
 
-/// 16: a part is no matter of its own, and what may have parts is named.
-pub async fn parts_do_not_expire_by_themselves(env: &dyn StoreEnv) {
+/// 16: a child is no matter of its own, and what may have children is named.
+pub async fn children_do_not_expire_by_themselves(env: &dyn StoreEnv) {
     let store = env.store();
-    let whole = task(1).with(|_, body| body.whole = true).build();
-    let part = task(2).with(|_, body| {
+    let composite = task(1).with(|_, body| body.composite = true).build();
+    let child = task(2).with(|_, body| {
         body.parent = Some(task(1).id());
-        body.part = Some("extract".to_owned());
+        body.child_name = Some("extract".to_owned());
     });
-    let new = vec![whole, part.build(), task(3).with(|_, body| body.parent = Some(task(1).id())).build()];
+    let new =
+        vec![composite, child.build(), task(3).with(|_, body| body.parent = Some(task(1).id())).build()];
     create(&*store, new.clone()).await;
     let mut owner = Owner::claim(&store, LANE).await;
     end(&mut owner, &new, 100).await;
-    let part = view(&*store, new[1].id).await.row.state.part.unwrap();
-    assert_eq!((part.of, part.name.as_str()), (new[0].id, "extract"));
+    let child = view(&*store, new[1].id).await.row.state.child_of.unwrap();
+    assert_eq!((child.composite, child.name.as_str()), (new[0].id, "extract"));
     for forget_before in [0, 1_000] {
         let found = store.expired(bounds(1_000, forget_before, 10)).await.unwrap();
-        assert_eq!(found.wholes, [new[0].id]);
+        assert_eq!(found.composites, [new[0].id]);
         let mut due = [found.strip, found.forget].concat();
         due.sort_unstable();
         let mut expected = [new[0].id, new[2].id];
@@ -141,10 +142,10 @@ pub async fn parts_do_not_expire_by_themselves(env: &dyn StoreEnv) {
 }
 
 /// 12, 19: over all lanes, page by page, however they came into the store; no other's, and none that was retired.
-pub async fn parts_are_listed_by_their_parent_until_they_are_retired(env: &dyn StoreEnv) {
+pub async fn children_are_listed_by_their_parent_until_they_are_retired(env: &dyn StoreEnv) {
     let store = env.store();
     let parents = [task(1_000).id(), task(1_001).id()];
-    let part = |lane, n: u64| {
+    let child = |lane, n: u64| {
         // Of one parent, of the other, of none in turn; several have the same time.
         let parent = parents.get(usize::try_from(n % 3).unwrap()).copied();
         let created = i64::try_from(n / 4).unwrap();
@@ -152,7 +153,7 @@ pub async fn parts_are_listed_by_their_parent_until_they_are_retired(env: &dyn S
     };
     let mut all = Vec::new();
     for (lane, count) in [(LANE, 30), (OTHER_LANE, 17)] {
-        let new: Vec<_> = (0..count).map(|n| part(lane, n)).collect();
+        let new: Vec<_> = (0..count).map(|n| child(lane, n)).collect();
         let (submitted, inserted) = new.split_at(new.len() / 2);
         create(&*store, submitted.to_vec()).await;
         let mut owner = Owner::claim(&store, lane).await;

@@ -5,13 +5,13 @@ use axum::http::StatusCode;
 use axum::{Extension, Json};
 use tasklane_core::id::Name;
 use tasklane_runtime::node::JobView;
-use tasklane_runtime::request::check_internal;
+use tasklane_runtime::request::check_not_system;
 
 use crate::extract::{Closing, IdInPath, JsonBody, NameInPath, Namespace, NoBody, NoParams};
-use crate::model::{AnalyzerPage, ExecutorPage, Job, JobRemoved, Registered};
+use crate::model::{AnalyzerPage, ExecutorPage, Job, JobRemoved, TypeDefinition};
 use crate::params::Params;
 use crate::problem::{self, Problem};
-use crate::routes::created::{Answered, named_path};
+use crate::routes::created::{CreatedResponse, named_path};
 use crate::routes::submit::wait_time;
 use crate::state::{Api, RequestPermit};
 
@@ -38,21 +38,21 @@ pub(crate) async fn executors(
     params.finish()?;
     let found = api.node.executors(&namespace, after, limit).await?;
     let cursor = found.last().filter(|_| found.len() >= limit).map(|last| last.id.to_string());
-    Ok(Json(ExecutorPage { executors: found.into_iter().map(Registered::from).collect(), cursor }))
+    Ok(Json(ExecutorPage { executors: found.into_iter().map(TypeDefinition::from).collect(), cursor }))
 }
 
 /// Read how a task type is run
 #[utoipa::path(
     get, path = "/api/v1/executors/{taskType}", operation_id = "getExecutor", tag = "executors",
     params(("taskType" = String, Path, description = "The task type.", pattern = "^[A-Za-z0-9._:@-]{1,128}$")),
-    responses((status = 200, description = "How it is run.", body = Registered))
+    responses((status = 200, description = "How it is run.", body = TypeDefinition))
 )]
 pub(crate) async fn get_executor(
     State(api): State<Api>,
     Namespace(namespace): Namespace,
     NameInPath(task_type): NameInPath,
     _: NoParams,
-) -> Result<Json<Registered>, Problem> {
+) -> Result<Json<TypeDefinition>, Problem> {
     let found = api.node.executor(&namespace, &task_type).await?;
     let missing =
         || Problem::new(&problem::EXECUTOR_NOT_FOUND, "no executor was registered for this task type");
@@ -70,8 +70,8 @@ pub(crate) async fn get_executor(
         ("replace" = Option<bool>, Query, description = "Whether another one may be replaced."),
     ),
     responses(
-        (status = 200, description = "It was there, or was replaced.", body = Registered),
-        (status = 201, description = "It is new.", body = Registered),
+        (status = 200, description = "It was there, or was replaced.", body = TypeDefinition),
+        (status = 201, description = "It is new.", body = TypeDefinition),
     )
 )]
 pub(crate) async fn put_executor(
@@ -80,11 +80,11 @@ pub(crate) async fn put_executor(
     NameInPath(task_type): NameInPath,
     params: Params,
     body: JsonBody,
-) -> Result<Answered<Registered>, Problem> {
+) -> Result<CreatedResponse<TypeDefinition>, Problem> {
     let replace = replaces(params)?;
-    check_internal("taskType", &task_type)?;
+    check_not_system("taskType", &task_type)?;
     let (named, is_new) = api.node.put_executor(&namespace, &task_type, &body.0, replace).await?;
-    Ok(Answered::new(is_new, named_path("executors", &task_type), named.into()))
+    Ok(CreatedResponse::new(is_new, named_path("executors", &task_type), named.into()))
 }
 
 fn replaces(mut params: Params) -> Result<bool, Problem> {
@@ -132,21 +132,21 @@ pub(crate) async fn analyzers(
     params.finish()?;
     let found = api.node.analyzers(&namespace, after, limit).await?;
     let cursor = found.last().filter(|_| found.len() >= limit).map(|last| last.id.to_string());
-    Ok(Json(AnalyzerPage { analyzers: found.into_iter().map(Registered::from).collect(), cursor }))
+    Ok(Json(AnalyzerPage { analyzers: found.into_iter().map(TypeDefinition::from).collect(), cursor }))
 }
 
 /// Read what looks at the results of a task type
 #[utoipa::path(
     get, path = "/api/v1/analyzers/{taskType}", operation_id = "getAnalyzer", tag = "executors",
     params(("taskType" = String, Path, description = "The task type.", pattern = "^[A-Za-z0-9._:@-]{1,128}$")),
-    responses((status = 200, description = "The analyzer.", body = Registered))
+    responses((status = 200, description = "The analyzer.", body = TypeDefinition))
 )]
 pub(crate) async fn get_analyzer(
     State(api): State<Api>,
     Namespace(namespace): Namespace,
     NameInPath(task_type): NameInPath,
     _: NoParams,
-) -> Result<Json<Registered>, Problem> {
+) -> Result<Json<TypeDefinition>, Problem> {
     let found = api.node.analyzer(&namespace, &task_type).await?;
     let missing =
         || Problem::new(&problem::ANALYZER_NOT_FOUND, "no analyzer was registered for this task type");
@@ -164,8 +164,8 @@ pub(crate) async fn get_analyzer(
         ("replace" = Option<bool>, Query, description = "Whether another one may be replaced."),
     ),
     responses(
-        (status = 200, description = "It was there, or was replaced.", body = Registered),
-        (status = 201, description = "It is new.", body = Registered),
+        (status = 200, description = "It was there, or was replaced.", body = TypeDefinition),
+        (status = 201, description = "It is new.", body = TypeDefinition),
     )
 )]
 pub(crate) async fn put_analyzer(
@@ -174,10 +174,10 @@ pub(crate) async fn put_analyzer(
     NameInPath(task_type): NameInPath,
     params: Params,
     body: JsonBody,
-) -> Result<Answered<Registered>, Problem> {
+) -> Result<CreatedResponse<TypeDefinition>, Problem> {
     let replace = replaces(params)?;
     let (named, is_new) = api.node.put_analyzer(&namespace, &task_type, &body.0, replace).await?;
-    Ok(Answered::new(is_new, named_path("analyzers", &task_type), named.into()))
+    Ok(CreatedResponse::new(is_new, named_path("analyzers", &task_type), named.into()))
 }
 
 /// Remove an analyzer

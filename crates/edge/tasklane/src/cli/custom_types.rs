@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use serde_json::Value;
-use tasklane_client::{Client, Kind, Registered};
+use tasklane_client::{Client, DefinitionKind, TypeDefinition};
 
 use super::exit::Exit;
 use super::out::{Out, remark};
@@ -42,17 +42,22 @@ pub(crate) enum Command {
     },
 }
 
-pub(crate) async fn run(kind: Kind, command: Command, client: &Client, out: Out) -> anyhow::Result<Exit> {
+pub(crate) async fn run(
+    kind: DefinitionKind,
+    command: Command,
+    client: &Client,
+    out: Out,
+) -> anyhow::Result<Exit> {
     match command {
         Command::List => {
-            let all = client.registered(kind).await?;
+            let all = client.definitions(kind).await?;
             out.rows(&all, &["TYPE", "BY", "DESCRIPTION"], cells)?;
             if all.is_empty() {
                 remark("nothing is registered yet; docs/jobs.md shows how");
             }
         }
         Command::Get { task_type } => {
-            let found = client.registered_for(kind, &task_type).await?;
+            let found = client.definition(kind, &task_type).await?;
             let text = serde_saphyr::to_string(&found.definition).context("cannot write it as YAML")?;
             out.either(&found, |_| text)?;
         }
@@ -72,10 +77,10 @@ pub(crate) async fn run(kind: Kind, command: Command, client: &Client, out: Out)
     Ok(Exit::OK)
 }
 
-fn cells(registered: &Registered) -> Vec<String> {
-    let definition = &registered.definition;
+fn cells(row: &TypeDefinition) -> Vec<String> {
+    let definition = &row.definition;
     let ways = ["command", "script", "python", "http", "taskType"];
     let way = ways.into_iter().find(|way| definition.get(way).is_some_and(|value| !value.is_null()));
     let description = definition.get("description").and_then(Value::as_str).unwrap_or_default();
-    vec![registered.task_type.clone(), way.unwrap_or_default().to_owned(), description.to_owned()]
+    vec![row.task_type.clone(), way.unwrap_or_default().to_owned(), description.to_owned()]
 }

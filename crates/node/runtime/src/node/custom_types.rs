@@ -10,13 +10,13 @@ use tasklane_ports::{
 };
 use tokio::time::Instant;
 
-use crate::request::{CHECK_STEPS_MAX, FieldError, Registered, RunAs, TaskRequest, canonical, code};
+use crate::request::{CHECK_STEPS_MAX, CustomType, FieldError, RunAs, TaskRequest, canonical, code};
 
 use super::{Node, SubmitError};
 
 /// Something that was put by name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Named {
+pub struct NamedDocument {
     /// Its name.
     pub id: Name,
     /// Changes with every put that changes it.
@@ -27,7 +27,7 @@ pub struct Named {
 
 /// Why nothing was put.
 #[derive(Debug, thiserror::Error)]
-pub enum NamedError {
+pub enum NamedDocumentError {
     /// It is not valid.
     #[error(transparent)]
     Invalid(#[from] FieldError),
@@ -70,21 +70,21 @@ pub(super) struct Types {
 /// The executor of a task type, as it was put and as it was read.
 #[derive(Clone, Debug)]
 struct TypeExecutor {
-    put: Named,
+    put: NamedDocument,
     /// An earlier version may have put what is refused now: its tasks are refused until it is put right.
-    read: Result<Arc<Registered>, FieldError>,
+    read: Result<Arc<CustomType>, FieldError>,
 }
 
 impl TypeExecutor {
-    fn read(put: Named) -> Self {
-        let read = Registered::from_json(put.json.as_bytes()).map(Arc::new);
+    fn read(put: NamedDocument) -> Self {
+        let read = CustomType::from_json(put.json.as_bytes()).map(Arc::new);
         if let Err(error) = &read {
             tracing::error!(task_type = %put.id, %error, "an executor cannot be used: its tasks are refused");
         }
         Self { put, read }
     }
 
-    fn registered(&self) -> Result<&Arc<Registered>, FieldError> {
+    fn custom_type(&self) -> Result<&Arc<CustomType>, FieldError> {
         self.read.as_ref().map_err(|error| {
             let message = format!("its executor must be registered again: {error}");
             FieldError { field: "taskType".to_owned(), code: error.code, message }
@@ -99,7 +99,7 @@ impl Types {
     }
 
     /// All types for which an executor is registered.
-    pub(super) fn registered(&self) -> impl Iterator<Item = &str> {
+    pub(super) fn registered_names(&self) -> impl Iterator<Item = &str> {
         self.executors.keys().map(Name::as_str)
     }
 }
@@ -115,7 +115,7 @@ struct CachedTypes {
     types: Arc<Types>,
 }
 
-impl From<Document> for Named {
+impl From<Document> for NamedDocument {
     fn from(document: Document) -> Self {
         let json = String::from_utf8_lossy(&document.value).into_owned();
         Self { id: document.key.id, version: document.version, json }
@@ -130,7 +130,7 @@ impl Node {
         key: DocumentKey,
         body: &[u8],
         replace: bool,
-    ) -> Result<(Named, bool), NamedError> {
+    ) -> Result<(NamedDocument, bool), NamedDocumentError> {
         if body.len() > DEFINITION_BYTES_MAX {
             let message = format!("must be at most {DEFINITION_BYTES_MAX} bytes as JSON, not {}", body.len());
             return Err(FieldError { field: String::new(), code: code::PAYLOAD_TOO_LARGE, message }.into());
@@ -139,7 +139,7 @@ impl Node {
             let stored = self.document(&key).await?;
             let expected = match stored {
                 Some(stored) if same(&stored.value, body) => return Ok((stored.into(), false)),
-                Some(_) if !replace => return Err(NamedError::Exists),
+                Some(_) if !replace => return Err(NamedDocumentError::Exists),
                 Some(stored) => stored.version,
                 None => 0,
             };
@@ -147,14 +147,14 @@ impl Node {
             let put = PutDocument { key: key.clone(), expected, content };
             if let [PutOutcome::Stored { version }] = self.0.parts.documents.put(&[put]).await?[..] {
                 let json = String::from_utf8_lossy(body).into_owned();
-                return Ok((Named { id: key.id, version, json }, expected == 0));
+                return Ok((NamedDocument { id: key.id, version, json }, expected == 0));
             }
         }
-        Err(NamedError::Crowded)
+        Err(NamedDocumentError::Crowded)
     }
 
     /// Removes something by name. Answers whether it was there.
-    pub(super) async fn delete_named(&self, key: DocumentKey) -> Result<bool, NamedError> {
+    pub(super) async fn delete_named(&self, key: DocumentKey) -> Result<bool, NamedDocumentError> {
         for _ in 0..TRIES {
             let Some(stored) = self.document(&key).await? else { return Ok(false) };
             let put = PutDocument { key: key.clone(), expected: stored.version, content: None };
@@ -162,7 +162,7 @@ impl Node {
                 return Ok(true);
             }
         }
-        Err(NamedError::Crowded)
+        Err(NamedDocumentError::Crowded)
     }
 
     pub(super) async fn document(&self, key: &DocumentKey) -> Result<Option<Document>, StoreError> {
@@ -176,9 +176,9 @@ impl Node {
         namespace: &Name,
         after: Option<Name>,
         limit: usize,
-    ) -> Result<Vec<Named>, StoreError> {
+    ) -> Result<Vec<NamedDocument>, StoreError> {
         let list = DocumentList { kind, namespace: namespace.clone(), after, limit };
-        Ok(self.0.parts.documents.by_name(list).await?.into_iter().map(Named::from).collect())
+        Ok(self.0.parts.documents.by_name(list).await?.into_iter().map(NamedDocument::from).collect())
     }
 
     /// All that was put of a kind.
@@ -186,8 +186,8 @@ impl Node {
         &self,
         kind: DocumentKind,
         namespace: &Name,
-    ) -> Result<Vec<Named>, StoreError> {
-        let mut all: Vec<Named> = Vec::new();
+    ) -> Result<Vec<NamedDocument>, StoreError> {
+        let mut all: Vec<NamedDocument> = Vec::new();
         loop {
             let after = all.last().map(|last| last.id.clone());
             let page = self.list_named(kind, namespace, after, PAGE).await?;
@@ -206,18 +206,22 @@ impl Node {
         task_type: &Name,
         body: &[u8],
         replace: bool,
-    ) -> Result<(Named, bool), NamedError> {
-        Registered::check_name(task_type)?;
+    ) -> Result<(NamedDocument, bool), NamedDocumentError> {
+        CustomType::check_name(task_type)?;
         let read = body.to_vec();
-        self.heavy(move || Registered::from_json(&read)).await?;
+        self.heavy(move || CustomType::from_json(&read)).await?;
         let put = self.put_named(executor_key(namespace, task_type), body, replace).await?;
         self.0.types.forget(namespace);
         Ok(put)
     }
 
     /// How a task type is run.
-    pub async fn executor(&self, namespace: &Name, task_type: &Name) -> Result<Option<Named>, StoreError> {
-        Ok(self.document(&executor_key(namespace, task_type)).await?.map(Named::from))
+    pub async fn executor(
+        &self,
+        namespace: &Name,
+        task_type: &Name,
+    ) -> Result<Option<NamedDocument>, StoreError> {
+        Ok(self.document(&executor_key(namespace, task_type)).await?.map(NamedDocument::from))
     }
 
     /// Registered task types, by name.
@@ -226,12 +230,16 @@ impl Node {
         namespace: &Name,
         after: Option<Name>,
         limit: usize,
-    ) -> Result<Vec<Named>, StoreError> {
+    ) -> Result<Vec<NamedDocument>, StoreError> {
         self.list_named(DocumentKind::Executor, namespace, after, limit).await
     }
 
     /// Forgets how a task type is run; its tasks that are there run on. Answers whether it was registered.
-    pub async fn delete_executor(&self, namespace: &Name, task_type: &Name) -> Result<bool, NamedError> {
+    pub async fn delete_executor(
+        &self,
+        namespace: &Name,
+        task_type: &Name,
+    ) -> Result<bool, NamedDocumentError> {
         let deleted = self.delete_named(executor_key(namespace, task_type)).await?;
         self.0.types.forget(namespace);
         Ok(deleted)
@@ -244,14 +252,14 @@ impl Node {
         namespace: &Name,
         request: &mut TaskRequest,
     ) -> Result<(), SubmitError> {
-        if request.whole || request.fan.is_some() {
+        if request.composite || request.map.is_some() {
             return Ok(());
         }
         let types = self.types(namespace).await?;
         if request.run_as.is_none()
             && let Some(executor) = types.executors.get(&request.task_type)
         {
-            request.run_as = Some(self.run_by(executor.registered()?, request).await?);
+            request.run_as = Some(self.run_by(executor.custom_type()?, request).await?);
         }
         Ok(())
     }
@@ -259,16 +267,16 @@ impl Node {
     /// What a request is run as by the executor of its type. A costly check does not keep others waiting.
     pub(super) async fn run_by(
         &self,
-        registered: &Arc<Registered>,
+        custom_type: &Arc<CustomType>,
         request: &TaskRequest,
     ) -> Result<RunAs, FieldError> {
-        let run_as = registered.run_as(request, LIGHT_STEPS);
+        let run_as = custom_type.run_as(request, LIGHT_STEPS);
         // One of many requests that came together: others have their turn.
         tokio::task::yield_now().await;
         match run_as {
             Err(error) if error.code == code::TOO_COSTLY => {
-                let (registered, request) = (Arc::clone(registered), request.clone());
-                self.heavy(move || registered.run_as(&request, CHECK_STEPS_MAX)).await
+                let (custom_type, request) = (Arc::clone(custom_type), request.clone());
+                self.heavy(move || custom_type.run_as(&request, CHECK_STEPS_MAX)).await
             }
             run_as => run_as,
         }
@@ -300,7 +308,7 @@ impl Node {
     pub(super) async fn executor_type(&self, namespace: &Name, task_type: &Name) -> Result<Name, StoreError> {
         let types = self.types(namespace).await?;
         let executor = types.executors.get(task_type).and_then(|executor| executor.read.as_ref().ok());
-        Ok(executor.map_or(task_type, |registered| registered.runs_as()).clone())
+        Ok(executor.map_or(task_type, |custom_type| custom_type.runs_as()).clone())
     }
 
     pub(super) async fn types(&self, namespace: &Name) -> Result<Arc<Types>, StoreError> {

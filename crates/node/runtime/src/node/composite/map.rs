@@ -1,4 +1,4 @@
-//! Tasks that become many: a part for each item, for each shard, or on each worker; and a last one that is given their
+//! Tasks that become many: a child for each item, for each shard, or on each worker; and a last one that is given their
 //! results.
 
 use std::collections::{HashMap, HashSet};
@@ -16,30 +16,30 @@ use tasklane_core::message::{Dispatch, Finish};
 use tasklane_core::status::Status;
 use tasklane_core::task::{NewTask, Payload, Progress, TaskError};
 use tasklane_ports::{Attempt, Execution, Executor, ExecutorError, StoreError, TaskView};
-use tasklane_workflow::{Fan, Part};
+use tasklane_workflow::{MapChild, MapTask};
 
 use crate::request::{
-    Context, FieldError, MapRequest, Over, Scope, TaskRequest, canonical, check_count, check_unrendered,
-    code, parse_exact, payload_of, render_payload, render_texts, render_value, render_whole_texts,
+    Context, FieldError, MapOver, MapRequest, Scope, TaskRequest, canonical, check_count, check_unrendered,
+    code, parse_exact, payload_of, render_composite_texts, render_payload, render_texts, render_value,
     write_exact,
 };
 
-use super::wholes::{
-    AGAIN_AFTER, Begun, Drive, Driver, LOOK, NewPart, PAGE, Trouble, WholeEnd, part_failed, unreadable,
-    whole_of,
+use super::driver::{
+    AGAIN_AFTER, ChildStart, CompositeOutcome, Drive, DriveError, Driver, LOOK, NewChild, PAGE, child_failed,
+    composite_of, unreadable,
 };
-use super::{Node, SubmitError};
+use crate::node::{Node, SubmitError};
 
 /// Task type and queue of tasks that become many.
 pub const MAP_TYPE: &str = "tasklane.map";
 
-/// The name of the part that is given the results of the others.
-pub(super) const REDUCE: &str = "reduce";
+/// The name of the child that is given the results of the others.
+pub(in crate::node) const REDUCE: &str = "reduce";
 /// Results that are handed on within a payload.
 const INLINE_BYTES_MAX: usize = 256 << 10;
-/// Results that are kept with the whole itself.
+/// Results that are kept with the composite itself.
 const RESULT_BYTES_MAX: usize = 64 << 10;
-/// How long a part waits for its worker, unless something else is asked for.
+/// How long a child waits for its worker, unless something else is asked for.
 const WORKER_WAIT: Duration = Duration::from_mins(1);
 
 /// The payload of a task that becomes many.
@@ -48,30 +48,30 @@ const WORKER_WAIT: Duration = Duration::from_mins(1);
 struct MapSpec {
     /// The request, as it was sent.
     task: Box<RawValue>,
-    /// What its parts are for.
-    each: Each,
-    /// Metadata of all parts.
+    /// What its children are for.
+    each: MapItems,
+    /// Metadata of all children.
     metadata: std::collections::BTreeMap<String, String>,
-    /// Names, labels, hash keys and metadata of parts hold expressions too. Not so in what earlier versions stored.
+    /// Names, labels, hash keys and metadata of children hold expressions too. Not so in what earlier versions stored.
     #[serde(default)]
     texts: bool,
     /// What expressions are worked out of, besides the item.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     context: Option<Value>,
-    /// Parts that succeeded there are not done again.
+    /// Children that succeeded there are not done again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     takes_over: Option<TaskId>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-enum Each {
+enum MapItems {
     Items(Vec<Box<RawValue>>),
     Shards(u32),
     Workers(Vec<Name>),
 }
 
-impl Each {
+impl MapItems {
     fn len(&self) -> usize {
         match self {
             Self::Items(items) => items.len(),
@@ -80,7 +80,7 @@ impl Each {
         }
     }
 
-    /// What the part is for, as JSON.
+    /// What the child is for, as JSON.
     fn item(&self, index: usize) -> String {
         match self {
             Self::Items(items) => items[index].get().to_owned(),
@@ -91,25 +91,25 @@ impl Each {
 }
 
 impl Node {
-    /// The whole that a request becomes which is to become many.
-    pub(super) async fn map_whole(
+    /// The composite that a request becomes which is to become many.
+    pub(in crate::node) async fn map_composite(
         &self,
         namespace: &Name,
         mut request: TaskRequest,
     ) -> Result<TaskRequest, SubmitError> {
-        let Some(fan) = request.fan.take() else { return Ok(request) };
-        let map = MapRequest::from_json(&fan.json)?;
-        if fan.context.is_none() {
-            map.check(&fan.over, &Scope::default())?;
+        let Some(source) = request.map.take() else { return Ok(request) };
+        let map = MapRequest::from_json(&source.json)?;
+        if source.context.is_none() {
+            map.check(&source.over, &Scope::default())?;
             check_unrendered(&request)?;
         }
-        let context = context_of(fan.context.as_ref());
+        let context = context_of(source.context.as_ref());
         let unfit = |rule: String| FieldError::invalid("map", rule);
-        // Its parts are made later: what is wrong with all of them is better told now.
-        self.check_parts(namespace, &map).await?;
-        let each = match fan.over {
-            Over::Items(items) => items_of(&items)?,
-            Over::Named(text) => {
+        // Its children are made later: what is wrong with all of them is better told now.
+        self.check_children(namespace, &map).await?;
+        let each = match source.over {
+            MapOver::Items(items) => items_of(&items)?,
+            MapOver::Named(text) => {
                 let rule = |rule: String| FieldError::invalid("map.items", rule);
                 let Value::Array(items) = render_value(&text, &Context::default()).map_err(rule)? else {
                     return Err(rule("must give a list".to_owned()).into());
@@ -117,27 +117,28 @@ impl Node {
                 check_count(items.len())?;
                 items_of(&items.iter().map(write_exact).collect::<Vec<_>>())?
             }
-            Over::Shards(count) => Each::Shards(count),
-            Over::Workers => {
+            MapOver::Shards(count) => MapItems::Shards(count),
+            MapOver::Workers => {
                 let executor = self.executor_type(namespace, &map.task.task_type).await?;
                 let mut task = map.task.clone();
-                render_whole_texts(&mut task, &context).map_err(unfit)?;
-                Each::Workers(self.able_workers(&executor, &task))
+                render_composite_texts(&mut task, &context).map_err(unfit)?;
+                MapItems::Workers(self.able_workers(&executor, &task))
             }
         };
         let spec = MapSpec {
-            task: without_items(&fan.json)?,
+            task: without_items(&source.json)?,
             each,
             metadata: request.metadata.clone(),
             texts: true,
-            context: fan.context,
+            context: source.context,
             takes_over: None,
         };
         let payload = serde_json::to_string(&spec).expect("a spec can be written");
-        let max = self.own_limits().payload_bytes_max;
+        let max = self.system_limits().payload_bytes_max;
         if payload.len() > max {
             return Err(FieldError {
-                field: if matches!(spec.each, Each::Items(_)) { "map.items" } else { "payload" }.to_owned(),
+                field: if matches!(spec.each, MapItems::Items(_)) { "map.items" } else { "payload" }
+                    .to_owned(),
                 code: code::PAYLOAD_TOO_LARGE,
                 message: format!(
                     "must be smaller: with the rest of the task it takes {} bytes, and {max} at most",
@@ -146,14 +147,14 @@ impl Node {
             }
             .into());
         }
-        let identity = Some(canonical(&fan.json));
-        render_whole_texts(&mut request, &context).map_err(unfit)?;
-        request.also_told = self.told_by_queue(namespace, &request).await?;
-        Ok(TaskRequest { identity, ..whole_of(MAP_TYPE, &request, payload) })
+        let identity = Some(canonical(&source.json));
+        render_composite_texts(&mut request, &context).map_err(unfit)?;
+        request.extra_webhooks = self.queue_webhooks(namespace, &request).await?;
+        Ok(TaskRequest { identity, ..composite_of(MAP_TYPE, &request, payload) })
     }
 
     /// Whether what a task becomes could be taken in now.
-    async fn check_parts(&self, namespace: &Name, map: &MapRequest) -> Result<(), SubmitError> {
+    async fn check_children(&self, namespace: &Name, map: &MapRequest) -> Result<(), SubmitError> {
         self.check_task(namespace, &map.task).await?;
         if let Some(reduce) = &map.reduce {
             self.check_task(namespace, reduce).await.map_err(|error| match error {
@@ -166,13 +167,17 @@ impl Node {
 
     /// Whether such a task could be taken in now: the best guess at whether it can be later. What its expressions give is
     /// not known yet.
-    pub(super) async fn check_task(&self, namespace: &Name, task: &TaskRequest) -> Result<(), SubmitError> {
+    pub(in crate::node) async fn check_task(
+        &self,
+        namespace: &Name,
+        task: &TaskRequest,
+    ) -> Result<(), SubmitError> {
         let queue = QueueKey::new(namespace.clone(), task.queue.clone());
         let binding = self.known(&queue).await?.binding;
         self.0.options.limits.check(task)?;
         self.0.options.limits.check_flow(task, &binding)?;
-        if let Some(fan) = &task.fan {
-            Box::pin(self.check_parts(namespace, &MapRequest::from_json(&fan.json)?)).await?;
+        if let Some(source) = &task.map {
+            Box::pin(self.check_children(namespace, &MapRequest::from_json(&source.json)?)).await?;
         }
         Ok(())
     }
@@ -210,19 +215,19 @@ fn without_items(json: &str) -> Result<Box<RawValue>, FieldError> {
     serde_json::value::to_raw_value(&request).map_err(wrong)
 }
 
-fn items_of(items: &[String]) -> Result<Each, FieldError> {
-    Ok(Each::Items(items.iter().map(|item| raw(item)).collect::<Result<_, _>>()?))
+fn items_of(items: &[String]) -> Result<MapItems, FieldError> {
+    Ok(MapItems::Items(items.iter().map(|item| raw(item)).collect::<Result<_, _>>()?))
 }
 
 /// Drives tasks that become many, in a server.
 #[derive(Debug)]
-pub(super) struct MapExecutor {
+pub(in crate::node) struct MapExecutor {
     node: Node,
 }
 
 impl MapExecutor {
     /// Over the node that also takes the tasks in.
-    pub(super) fn new(node: Node) -> Self {
+    pub(in crate::node) fn new(node: Node) -> Self {
         Self { node }
     }
 }
@@ -255,12 +260,12 @@ struct MapExecution {
 impl Execution for MapExecution {
     async fn run(self: Box<Self>, attempt: Arc<dyn Attempt>) -> Finish {
         let Self { driver, spec } = *self;
-        let drive = Mapped {
+        let drive = MapDrive {
             request: MapRequest::from_json(spec.task.get()),
             context: context_of(spec.context.as_ref()),
             // What it is made of is known when the request has been read.
-            parts: Parts::new(Fan::new(0, 0, 0, false, Invariants::ALL_ON)),
-            reduce: Reduce::None,
+            children: Children::new(MapTask::new(0, 0, 0, false, Invariants::ALL_ON)),
+            reduce: ReduceState::None,
             failure: None,
             spec,
         };
@@ -278,44 +283,44 @@ fn context_of(stored: Option<&Value>) -> Context {
     context
 }
 
-/// The tasks of the parts.
+/// The tasks of the children.
 #[derive(Debug)]
-struct Parts {
+struct Children {
     /// Which may begin, and when it is over.
-    fan: Fan,
+    machine: MapTask,
     /// By index, those that exist.
     ids: Vec<Option<TaskId>>,
     /// Those that succeeded.
     succeeded: Vec<bool>,
     open: HashMap<TaskId, usize>,
-    /// Tasks that only take an id.
-    taking: HashSet<TaskId>,
+    /// Tombstones that have not ended.
+    tombstones: HashSet<TaskId>,
 }
 
-impl Parts {
-    fn new(fan: Fan) -> Self {
-        let total = fan.len();
+impl Children {
+    fn new(machine: MapTask) -> Self {
+        let total = machine.len();
         let (ids, succeeded) = (vec![None; total], vec![false; total]);
-        Self { fan, ids, succeeded, open: HashMap::new(), taking: HashSet::new() }
+        Self { machine, ids, succeeded, open: HashMap::new(), tombstones: HashSet::new() }
     }
 
     fn begun(&mut self, index: usize, id: TaskId) {
-        self.fan.begun(Part::Item(index));
+        self.machine.begun(MapChild::Item(index));
         self.ids[index] = Some(id);
         self.open.insert(id, index);
     }
 
     fn ended(&mut self, index: usize, id: TaskId, status: Status) {
         let succeeded = status == Status::Success;
-        self.fan.ended(Part::Item(index), succeeded);
+        self.machine.ended(MapChild::Item(index), succeeded);
         self.ids[index] = Some(id);
         self.succeeded[index] = succeeded;
     }
 }
 
-/// Where the last part stands.
+/// Where the last child stands.
 #[derive(Debug)]
-enum Reduce {
+enum ReduceState {
     None,
     Open(TaskId),
     /// What it answered.
@@ -323,25 +328,25 @@ enum Reduce {
     Failed(TaskError),
 }
 
-fn item(part: Part) -> Option<usize> {
-    match part {
-        Part::Item(index) => Some(index),
-        Part::Reduce => None,
+fn item(child: MapChild) -> Option<usize> {
+    match child {
+        MapChild::Item(index) => Some(index),
+        MapChild::Reduce => None,
     }
 }
 
 #[derive(Debug)]
-struct Mapped {
+struct MapDrive {
     spec: MapSpec,
     request: Result<MapRequest, FieldError>,
     context: Context,
-    parts: Parts,
-    reduce: Reduce,
+    children: Children,
+    reduce: ReduceState,
     /// What the first failure said.
     failure: Option<TaskError>,
 }
 
-impl Mapped {
+impl MapDrive {
     fn request(&self) -> &MapRequest {
         self.request.as_ref().expect("it was read when it was resumed")
     }
@@ -349,19 +354,19 @@ impl Mapped {
     fn note_failure(&mut self, index: usize, status: Status, error: Option<&TaskError>) {
         if status != Status::Success && self.failure.is_none() {
             let why = error.map_or("", |error| &error.message);
-            self.failure = Some(part_failed("part", &index.to_string(), status, why));
+            self.failure = Some(child_failed("child", &index.to_string(), status, why));
         }
     }
 
     /// Nothing has begun.
-    fn fan(&self) -> Fan {
+    fn machine(&self) -> MapTask {
         let (map, total) = (self.request(), self.spec.each.len());
         let failures_max = map.tolerate.failures_max(total);
-        Fan::new(total, map.at_once as usize, failures_max, map.reduce.is_some(), Invariants::ALL_ON)
+        MapTask::new(total, map.at_once as usize, failures_max, map.reduce.is_some(), Invariants::ALL_ON)
     }
 
-    /// The request of a part.
-    fn part(&self, index: usize) -> Result<TaskRequest, TaskError> {
+    /// The request of a child.
+    fn child(&self, index: usize) -> Result<TaskRequest, TaskError> {
         let wrong = |message: String| TaskError::new("expression", message).bounded();
         let item = self.spec.each.item(index);
         let mut context = self.context.clone();
@@ -376,18 +381,18 @@ impl Mapped {
         if self.spec.texts {
             render_texts(&mut request, &context).map_err(wrong)?;
         }
-        // The whole holds it.
+        // The composite holds it.
         request.unique = None;
-        if let Each::Workers(names) = &self.spec.each {
+        if let MapItems::Workers(names) = &self.spec.each {
             request.labels.insert(WorkerDescriptor::NAME_LABEL.to_owned(), names[index].to_string());
             request.start_timeout.get_or_insert(WORKER_WAIT);
         }
         Ok(request)
     }
 
-    /// What the parts answered, in their order and with `null` for those that did not; `None` if that is too much.
+    /// What the children answered, in their order and with `null` for those that did not; `None` if that is too much.
     async fn results(&self, node: &Node, bytes_max: usize) -> Result<Option<Value>, StoreError> {
-        let Parts { ids, succeeded, .. } = &self.parts;
+        let Children { ids, succeeded, .. } = &self.children;
         let mut results = vec![Value::Null; ids.len()];
         let mut bytes = results.len() * "null,".len();
         let succeeded = ids.iter().enumerate().filter(|(index, _)| succeeded[*index]);
@@ -408,12 +413,13 @@ impl Mapped {
     }
 
     fn counts(&self) -> Map<String, Value> {
-        let fan = &self.parts.fan;
-        let counts = [("total", fan.len()), ("succeeded", fan.succeeded()), ("failed", fan.failed())];
+        let machine = &self.children.machine;
+        let counts =
+            [("total", machine.len()), ("succeeded", machine.succeeded()), ("failed", machine.failed())];
         counts.into_iter().map(|(name, count)| (name.to_owned(), json!(count))).collect()
     }
 
-    /// The request of the last part: it is given the results, or told where to get them.
+    /// The request of the last child: it is given the results, or told where to get them.
     async fn reduce_request(
         &self,
         driver: &Driver,
@@ -423,7 +429,7 @@ impl Mapped {
         match self.results(&driver.node, INLINE_BYTES_MAX).await? {
             Some(results) => given.insert("results".to_owned(), results),
             None => {
-                given.insert("resultsFrom".to_owned(), json!(format!("/api/v1/tasks/{}/parts", driver.id)))
+                given.insert("resultsFrom".to_owned(), json!(format!("/api/v1/tasks/{}/children", driver.id)))
             }
         };
         let mut request = TaskRequest { roomy: true, ..reduce.clone() };
@@ -445,13 +451,13 @@ impl Mapped {
         Ok(rendered.map(|()| request).map_err(|message| TaskError::new("expression", message).bounded()))
     }
 
-    async fn begin_reduce(&mut self, driver: &Driver) -> Result<Option<Duration>, Trouble> {
+    async fn begin_reduce(&mut self, driver: &Driver) -> Result<Option<Duration>, DriveError> {
         let Some(reduce) = self.request().reduce.clone() else { return Ok(None) };
         let request = self.reduce_request(driver, &reduce).await?;
         match driver.submit(vec![(REDUCE.to_owned(), request)]).await?[..] {
-            [Begun::Yes(id)] => {
-                self.parts.fan.begun(Part::Reduce);
-                self.reduce = Reduce::Open(id);
+            [ChildStart::Started(id)] => {
+                self.children.machine.begun(MapChild::Reduce);
+                self.reduce = ReduceState::Open(id);
                 Ok(None)
             }
             _ => Ok(Some(AGAIN_AFTER)),
@@ -460,32 +466,32 @@ impl Mapped {
 
     fn note_reduced(&mut self, view: &TaskView) {
         let state = &view.row.state;
-        self.parts.fan.ended(Part::Reduce, state.status == Status::Success);
+        self.children.machine.ended(MapChild::Reduce, state.status == Status::Success);
         self.reduce = if state.status == Status::Success {
             let data = view.result.as_ref().map_or("", |result| &result.data);
-            Reduce::Done(parse_exact(data).unwrap_or_default())
+            ReduceState::Done(parse_exact(data).unwrap_or_default())
         } else {
             let why = state.error.as_ref().map_or("", |error| &error.message);
-            Reduce::Failed(part_failed("part", REDUCE, state.status, why))
+            ReduceState::Failed(child_failed("child", REDUCE, state.status, why))
         };
     }
 }
 
 #[async_trait]
-impl Drive for Mapped {
-    async fn resume(&mut self, driver: &Driver) -> Result<(), Trouble> {
+impl Drive for MapDrive {
+    async fn resume(&mut self, driver: &Driver) -> Result<(), DriveError> {
         if let Err(error) = &self.request {
             return Err(unreadable(error));
         }
         let total = self.spec.each.len();
-        let (mut parts, mut reduce, mut failures) = (Parts::new(self.fan()), None, Vec::new());
-        if self.parts.fan.is_halted() {
-            parts.fan.halt();
+        let (mut children, mut reduce, mut failures) = (Children::new(self.machine()), None, Vec::new());
+        if self.children.machine.is_halted() {
+            children.machine.halt();
         }
         let mut found: Vec<Option<(TaskId, Status)>> = vec![None; total];
         driver
             .node
-            .each_part(driver.id, |name, row| match name.parse::<usize>() {
+            .each_child(driver.id, |name, row| match name.parse::<usize>() {
                 // The oldest one counts, which comes last.
                 Ok(index) if index < total => {
                     found[index] = Some((row.id, row.state.status));
@@ -494,14 +500,14 @@ impl Drive for Mapped {
                     }
                 }
                 _ if name == REDUCE => reduce = Some(row.id),
-                _ if !row.state.status.is_final() => _ = parts.taking.insert(row.id),
+                _ if !row.state.status.is_final() => _ = children.tombstones.insert(row.id),
                 _ => {}
             })
             .await?;
-        for earlier in driver.node.earlier_wholes(self.spec.takes_over).await? {
+        for earlier in driver.node.earlier_composites(self.spec.takes_over).await? {
             driver
                 .node
-                .each_part(earlier, |name, row| {
+                .each_child(earlier, |name, row| {
                     if let Ok(index) = name.parse::<usize>()
                         && index < total
                         && row.state.status == Status::Success
@@ -513,19 +519,19 @@ impl Drive for Mapped {
         }
         for (index, found) in found.into_iter().enumerate() {
             match found {
-                Some((id, status)) if status.is_final() => parts.ended(index, id, status),
-                Some((id, _)) => parts.begun(index, id),
+                Some((id, status)) if status.is_final() => children.ended(index, id, status),
+                Some((id, _)) => children.begun(index, id),
                 None => {}
             }
         }
-        self.parts = parts;
+        self.children = children;
         failures.sort_unstable_by_key(|(index, ..)| *index);
         for (index, status, error) in failures {
             self.note_failure(index, status, error.as_ref());
         }
         if let Some(id) = reduce {
-            self.parts.fan.begun(Part::Reduce);
-            self.reduce = Reduce::Open(id);
+            self.children.machine.begun(MapChild::Reduce);
+            self.reduce = ReduceState::Open(id);
             let found = driver.node.views(&[id]).await?.pop().flatten();
             if let Some(view) = found.filter(|view| view.row.state.status.is_final()) {
                 self.note_reduced(&view);
@@ -534,122 +540,123 @@ impl Drive for Mapped {
         Ok(())
     }
 
-    async fn begin(&mut self, driver: &Driver) -> Result<Option<Duration>, Trouble> {
-        if self.parts.fan.is_exceeded() && self.parts.fan.halt() {
+    async fn begin(&mut self, driver: &Driver) -> Result<Option<Duration>, DriveError> {
+        if self.children.machine.is_exceeded() && self.children.machine.halt() {
             driver.node.cancel_all(&self.open()).await?;
         }
-        let ready = self.parts.fan.ready(PAGE);
-        if ready == [Part::Reduce] {
+        let ready = self.children.machine.ready(PAGE);
+        if ready == [MapChild::Reduce] {
             return self.begin_reduce(driver).await;
         }
         let items: Vec<usize> = ready.into_iter().filter_map(item).collect();
         if items.is_empty() {
             return Ok(None);
         }
-        let requests = items.iter().map(|&index| (index.to_string(), self.part(index))).collect();
+        let requests = items.iter().map(|&index| (index.to_string(), self.child(index))).collect();
         let begun = driver.submit(requests).await?;
-        let full = begun.contains(&Begun::NotYet);
+        let full = begun.contains(&ChildStart::QueueFull);
         for (index, begun) in items.into_iter().zip(begun) {
-            if let Begun::Yes(id) = begun {
-                self.parts.begun(index, id);
+            if let ChildStart::Started(id) = begun {
+                self.children.begun(index, id);
             }
         }
         Ok(Some(if full { AGAIN_AFTER } else { Duration::ZERO }))
     }
 
-    fn ended(&mut self, parts: Vec<TaskView>) {
-        for view in parts {
+    fn ended(&mut self, children: Vec<TaskView>) {
+        for view in children {
             let (id, status) = (view.row.id, view.row.state.status);
-            if let Some(index) = self.parts.open.remove(&id) {
-                self.parts.ended(index, id, status);
+            if let Some(index) = self.children.open.remove(&id) {
+                self.children.ended(index, id, status);
                 self.note_failure(index, status, view.row.state.error.as_ref());
-            } else if matches!(self.reduce, Reduce::Open(open) if open == id) {
+            } else if matches!(self.reduce, ReduceState::Open(open) if open == id) {
                 self.note_reduced(&view);
             } else {
-                self.parts.taking.remove(&id);
+                self.children.tombstones.remove(&id);
             }
         }
     }
 
-    fn gone(&mut self, part: TaskId) {
-        let error = || TaskError::new("part_failed", format!("task {part} is gone"));
-        if let Some(index) = self.parts.open.remove(&part) {
-            self.parts.ended(index, part, Status::Failed);
+    fn gone(&mut self, child: TaskId) {
+        let error = || TaskError::new("child_failed", format!("task {child} is gone"));
+        if let Some(index) = self.children.open.remove(&child) {
+            self.children.ended(index, child, Status::Failed);
             self.failure.get_or_insert_with(error);
-        } else if matches!(self.reduce, Reduce::Open(open) if open == part) {
-            self.parts.fan.ended(Part::Reduce, false);
-            self.reduce = Reduce::Failed(error());
+        } else if matches!(self.reduce, ReduceState::Open(open) if open == child) {
+            self.children.machine.ended(MapChild::Reduce, false);
+            self.reduce = ReduceState::Failed(error());
         } else {
-            self.parts.taking.remove(&part);
+            self.children.tombstones.remove(&child);
         }
     }
 
     fn open(&self) -> Vec<TaskId> {
         let reduce = match self.reduce {
-            Reduce::Open(id) => Some(id),
-            Reduce::None | Reduce::Done(_) | Reduce::Failed(_) => None,
+            ReduceState::Open(id) => Some(id),
+            ReduceState::None | ReduceState::Done(_) | ReduceState::Failed(_) => None,
         };
-        self.parts.open.keys().chain(&self.parts.taking).copied().chain(reduce).collect()
+        self.children.open.keys().chain(&self.children.tombstones).copied().chain(reduce).collect()
     }
 
-    fn taking(&self) -> Vec<TaskId> {
-        self.parts.taking.iter().copied().collect()
+    fn tombstones(&self) -> Vec<TaskId> {
+        self.children.tombstones.iter().copied().collect()
     }
 
     fn halt(&mut self) {
-        self.parts.fan.halt();
+        self.children.machine.halt();
     }
 
-    async fn at_risk(&mut self, driver: &Driver) -> Result<Vec<(String, NewTask)>, Trouble> {
-        let mut parts: Vec<NewPart> = Vec::new();
-        for part in self.parts.fan.at_risk() {
-            match (part, self.request().reduce.clone()) {
-                (Part::Item(index), _) => parts.push((index.to_string(), self.part(index))),
-                (Part::Reduce, Some(reduce)) => {
-                    parts.push((REDUCE.to_owned(), self.reduce_request(driver, &reduce).await?));
+    async fn maybe_submitted(&mut self, driver: &Driver) -> Result<Vec<(String, NewTask)>, DriveError> {
+        let mut children: Vec<NewChild> = Vec::new();
+        for child in self.children.machine.maybe_submitted() {
+            match (child, self.request().reduce.clone()) {
+                (MapChild::Item(index), _) => children.push((index.to_string(), self.child(index))),
+                (MapChild::Reduce, Some(reduce)) => {
+                    children.push((REDUCE.to_owned(), self.reduce_request(driver, &reduce).await?));
                 }
-                (Part::Reduce, None) => {}
+                (MapChild::Reduce, None) => {}
             }
         }
-        Ok(driver.placed(parts).await?)
+        Ok(driver.placed(children).await?)
     }
 
-    async fn end(&mut self, driver: &Driver) -> Result<Option<WholeEnd>, Trouble> {
-        if !self.parts.taking.is_empty() || !self.parts.fan.is_over() {
+    async fn end(&mut self, driver: &Driver) -> Result<Option<CompositeOutcome>, DriveError> {
+        if !self.children.tombstones.is_empty() || !self.children.machine.is_over() {
             return Ok(None);
         }
         let mut data = self.counts();
         let mut bytes_max = RESULT_BYTES_MAX;
-        if let Reduce::Done(answer) = &self.reduce {
+        if let ReduceState::Done(answer) = &self.reduce {
             bytes_max = bytes_max.saturating_sub(answer.to_string().len());
             data.insert("reduced".to_owned(), answer.clone());
         }
         match self.results(&driver.node, bytes_max).await? {
             Some(results) => data.insert("results".to_owned(), results),
             None => {
-                data.insert("resultsFrom".to_owned(), json!(format!("/api/v1/tasks/{}/parts", driver.id)))
+                data.insert("resultsFrom".to_owned(), json!(format!("/api/v1/tasks/{}/children", driver.id)))
             }
         };
         let data = write_exact(&Value::Object(data));
         let failure = match (&self.reduce, &self.failure) {
-            (Reduce::Failed(error), _) => Some(error.clone()),
-            (_, failure) if self.parts.fan.has_failed() => {
-                let stopped = || TaskError::new("stopped", "it was stopped before all its parts had begun");
+            (ReduceState::Failed(error), _) => Some(error.clone()),
+            (_, failure) if self.children.machine.has_failed() => {
+                let stopped =
+                    || TaskError::new("stopped", "it was stopped before all its children had begun");
                 Some(failure.clone().unwrap_or_else(stopped))
             }
             _ => None,
         };
         Ok(Some(match failure {
-            Some(error) => WholeEnd::Failed(error, data),
-            None => WholeEnd::Success(data),
+            Some(error) => CompositeOutcome::Failed(error, data),
+            None => CompositeOutcome::Success(data),
         }))
     }
 
     fn progress(&self) -> Progress {
-        let (failed, total) = (self.parts.fan.failed(), self.parts.fan.len());
-        let ended = self.parts.fan.succeeded() + failed;
+        let (failed, total) = (self.children.machine.failed(), self.children.machine.len());
+        let ended = self.children.machine.succeeded() + failed;
         let percent = u8::try_from(100 * ended / total.max(1)).ok();
         let failed = if failed > 0 { format!(", {failed} failed") } else { String::new() };
-        Progress { percent, message: format!("{ended} of {total} parts{failed}") }
+        Progress { percent, message: format!("{ended} of {total} children{failed}") }
     }
 }

@@ -15,22 +15,22 @@ use super::expressions::render_payload;
 use super::json::read_json;
 use super::limits::RequestLimits;
 use super::render::{self, Context, Scope};
-use super::schema::{PayloadSchema, Refused};
+use super::schema::{PayloadSchema, SchemaViolation};
 use super::task::TaskRequest;
 use super::types::BUILT_IN;
 
 /// A task type that was registered.
 #[derive(Clone, Debug)]
-pub struct Registered {
+pub struct CustomType {
     /// What it is for.
     pub description: String,
-    how: How,
+    how: RunTemplate,
     schema: Option<Arc<PayloadSchema>>,
 }
 
 /// How it is run: by which type, and what that is given.
 #[derive(Clone, Debug)]
-struct How {
+struct RunTemplate {
     runs_as: Name,
     payload: Value,
     /// The payload is given to standard input.
@@ -51,7 +51,7 @@ const DESCRIPTION_LEN_MAX: usize = 1024;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-struct RegisteredJson {
+struct CustomTypeJson {
     description: Option<String>,
     command: Option<Vec<String>>,
     script: Option<String>,
@@ -62,10 +62,10 @@ struct RegisteredJson {
     payload_schema: Option<Value>,
 }
 
-impl Registered {
+impl CustomType {
     /// Reads and checks how a type is run.
     pub fn from_json(body: &[u8]) -> Result<Self, FieldError> {
-        let json: RegisteredJson = read_json(body)?;
+        let json: CustomTypeJson = read_json(body)?;
         let description = json.description.clone().unwrap_or_default();
         if description.chars().count() > DESCRIPTION_LEN_MAX {
             let rule = format!("must be at most {DESCRIPTION_LEN_MAX} characters long");
@@ -138,7 +138,7 @@ impl Registered {
     }
 }
 
-impl Refused {
+impl SchemaViolation {
     /// As the error of a field. `rule` is said before what is not valid.
     fn of(self, field: &str, rule: &str) -> FieldError {
         match self {
@@ -150,16 +150,16 @@ impl Refused {
     }
 }
 
-fn field_of(json: &RegisteredJson) -> &'static str {
+fn field_of(json: &CustomTypeJson) -> &'static str {
     match json {
-        RegisteredJson { command: Some(_), .. } => "command",
-        RegisteredJson { http: Some(_), .. } => "http",
+        CustomTypeJson { command: Some(_), .. } => "command",
+        CustomTypeJson { http: Some(_), .. } => "http",
         _ => "env",
     }
 }
 
 /// Exactly one of the ways to run it.
-fn how(json: &RegisteredJson) -> Result<How, FieldError> {
+fn how(json: &CustomTypeJson) -> Result<RunTemplate, FieldError> {
     let name = |text: &str| Name::new(text).expect("a constant that is a name");
     let ways = [
         ("command", json.command.is_some()),
@@ -191,7 +191,7 @@ fn how(json: &RegisteredJson) -> Result<How, FieldError> {
             let (field, message) = ("http.url".to_owned(), "is required".to_owned());
             return Err(FieldError { field, code: code::MISSING_FIELD, message });
         }
-        return Ok(How { runs_as: name("HTTP"), payload: Value::Object(http), stdin: false });
+        return Ok(RunTemplate { runs_as: name("HTTP"), payload: Value::Object(http), stdin: false });
     }
     payload.extend(json.env.as_ref().map(|env| ("env".to_owned(), json!(env))));
     let (runs_as, field, program) = match (&json.command, &json.script, &json.python) {
@@ -213,7 +213,7 @@ fn how(json: &RegisteredJson) -> Result<How, FieldError> {
         return Err(FieldError { field: "cwd".to_owned(), code: code::CONFLICTING_FIELDS, message });
     }
     payload.insert(field.to_owned(), program);
-    Ok(How { runs_as: name(runs_as), payload: Value::Object(payload), stdin: true })
+    Ok(RunTemplate { runs_as: name(runs_as), payload: Value::Object(payload), stdin: true })
 }
 
 /// A script is what it is: what looks like an expression in it is none.

@@ -13,14 +13,14 @@ use crate::task::{Status, TaskError};
 
 /// What can be registered for a task type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum DefinitionKind {
     /// How it is run.
     Executor,
     /// What looks at its results.
     Analyzer,
 }
 
-impl Kind {
+impl DefinitionKind {
     fn path(self) -> &'static str {
         match self {
             Self::Executor => "executors",
@@ -32,7 +32,7 @@ impl Kind {
 /// What is registered for a task type.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Registered {
+pub struct TypeDefinition {
     /// The task type.
     pub task_type: String,
     /// Changes with every put that changes it.
@@ -72,9 +72,9 @@ pub struct Job {
 }
 
 #[derive(Deserialize)]
-struct Page {
+struct DefinitionPage {
     #[serde(alias = "executors", alias = "analyzers")]
-    all: Vec<Registered>,
+    all: Vec<TypeDefinition>,
     #[serde(default)]
     cursor: Option<String>,
 }
@@ -86,13 +86,13 @@ struct Removed {
 
 impl Client {
     /// All that is registered of a kind.
-    pub async fn registered(&self, kind: Kind) -> Result<Vec<Registered>, Error> {
+    pub async fn definitions(&self, kind: DefinitionKind) -> Result<Vec<TypeDefinition>, Error> {
         let mut all = Vec::new();
         let mut cursor: Option<String> = None;
         loop {
             let call = self.get(&[kind.path()]);
             let call = if let Some(cursor) = &cursor { call.query(&[("cursor", cursor)]) } else { call };
-            let page: Page = self.answer(call).await?;
+            let page: DefinitionPage = self.answer(call).await?;
             all.extend(page.all);
             cursor = page.cursor;
             if cursor.is_none() {
@@ -102,7 +102,7 @@ impl Client {
     }
 
     /// What is registered for a task type.
-    pub async fn registered_for(&self, kind: Kind, task_type: &str) -> Result<Registered, Error> {
+    pub async fn definition(&self, kind: DefinitionKind, task_type: &str) -> Result<TypeDefinition, Error> {
         self.answer(self.get(&[kind.path(), task_type])).await
     }
 
@@ -110,17 +110,17 @@ impl Client {
     /// refused unless it may replace what is there.
     pub async fn register(
         &self,
-        kind: Kind,
+        kind: DefinitionKind,
         task_type: &str,
         definition: &Value,
         replace: bool,
-    ) -> Result<Registered, Error> {
+    ) -> Result<TypeDefinition, Error> {
         let call = self.request(Method::PUT, &[kind.path(), task_type]).query(&[("replace", replace)]);
         self.answer(call.json(definition)).await
     }
 
     /// Removes what is registered for a task type.
-    pub async fn unregister(&self, kind: Kind, task_type: &str) -> Result<(), Error> {
+    pub async fn unregister(&self, kind: DefinitionKind, task_type: &str) -> Result<(), Error> {
         self.send(self.request(Method::DELETE, &[kind.path(), task_type])).await.map(drop)
     }
 

@@ -1,12 +1,13 @@
-//! Tasks of the server's own that drive others: runs of workflows, tasks that become many.
+//! System tasks that drive others: runs of workflows, tasks that become many.
 //!
-//! Such a task is a *whole*, and those that it drives are its *parts*. Its executor runs in a server and decides by what
-//! the store has of its parts, and by nothing else: a part is found by its name within the whole, and its id is made of
-//! the two, so to submit it again does nothing. When a server dies, the next attempt reads the parts and goes on.
+//! Such a task is a *composite*, and those that it drives are its *children*. Its executor runs in a server and decides
+//! by what the store has of its children, and by nothing else: a child is found by its name within the composite, and
+//! its id is made of the two, so to submit it again does nothing. When a server dies, the next attempt reads the
+//! children and goes on.
 //!
-//! A whole is cancelled by a document that its executor looks at: it cancels what is open, waits for that, and only then
-//! is it cancelled itself. So nothing of it runs on behind its back, also if servers die meanwhile. Parts are kept as
-//! long as their whole, and go with it.
+//! A composite is cancelled by a document that its executor looks at: it cancels what is open, waits for that, and only
+//! then is it cancelled itself. So nothing of it runs on behind its back, also if servers die meanwhile. Children are
+//! kept as long as their composite, and go with it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -33,31 +34,31 @@ use tokio::time::Instant;
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::clock;
-use crate::hub::Follow;
-use crate::request::{FieldError, INTERNAL_PREFIX, RequestLimits, RetryRequest, TaskRequest};
+use crate::notifier::TaskFollower;
+use crate::request::{FieldError, RequestLimits, RetryRequest, SYSTEM_PREFIX, TaskRequest};
 
 use super::reports::Reports;
-use super::{Node, SubmitError};
+use crate::node::{Node, SubmitError};
 
-/// Task type and queue of parts that could not become what they should: each fails and says why.
-pub(super) const REFUSED_TYPE: &str = "tasklane.refused";
+/// Task type and queue of children that could not become what they should: each fails and says why.
+pub(in crate::node) const REFUSED_TYPE: &str = "tasklane.refused";
 
-/// Parts read, or submitted, in one go.
-pub(super) const PAGE: usize = 500;
+/// Children read, or submitted, in one go.
+pub(in crate::node) const PAGE: usize = 500;
 /// Tasks that are read at once with their payloads and results.
-pub(super) const LOOK: usize = 100;
+pub(in crate::node) const LOOK: usize = 100;
 /// An executor that hears nothing looks at the store by itself: first after this time, later after up to that.
 const LOOK_AGAIN: (Duration, Duration) = (Duration::from_secs(2), Duration::from_mins(1));
 /// Wait after the store has failed.
-pub(super) const AGAIN_AFTER: Duration = Duration::from_secs(1);
+pub(in crate::node) const AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// However much there is to hear, a cancel is looked for this often.
 const CANCEL_EVERY: Duration = Duration::from_millis(200);
-/// A whole that is due later than this is not going to be driven while it is being cancelled.
+/// A composite that is due later than this is not going to be driven while it is being cancelled.
 const PUT_OFF: Duration = Duration::from_secs(10);
-/// A whole has no time limit of its own: a hundred years.
+/// A composite has no time limit of its own: a hundred years.
 const UNLIMITED: Duration = Duration::from_hours(24 * 365 * 100);
 
-/// When a whole whose attempt has failed is tried again: it is the server's fault, so for long.
+/// When a composite whose attempt has failed is tried again: it is the server's fault, so for long.
 const RETRY: RetryRequest = RetryRequest {
     max_retries: Some(1000),
     delay: Some(Duration::from_secs(1)),
@@ -66,66 +67,67 @@ const RETRY: RetryRequest = RetryRequest {
     jitter_percent: Some(10),
 };
 
-fn own_name(text: &str) -> Name {
+fn system_name(text: &str) -> Name {
     Name::new(text).expect("a valid name")
 }
 
 fn cancel_key(id: TaskId) -> DocumentKey {
     let id = Name::new(&id.to_string()).expect("an id is a valid name");
-    DocumentKey { kind: DocumentKind::Cancel, namespace: own_name("tasklane"), id }
+    DocumentKey { kind: DocumentKind::Cancel, namespace: system_name("tasklane"), id }
 }
 
-/// The request for a whole of this type; the fields are open.
-pub(super) fn whole_request(task_type: &str, name: &str, payload: String) -> TaskRequest {
-    let mut request = TaskRequest::new(name, own_name(task_type), Payload::Json(payload));
-    request.queue = own_name(task_type);
+/// The request for a composite of this type; the fields are open.
+pub(in crate::node) fn composite_request(task_type: &str, name: &str, payload: String) -> TaskRequest {
+    let mut request = TaskRequest::new(name, system_name(task_type), Payload::Json(payload));
+    request.queue = system_name(task_type);
     request.retry = RETRY;
     request.execution_timeout = Some(UNLIMITED);
-    request.whole = true;
+    request.composite = true;
     request
 }
 
-/// The request for the whole that a task becomes: what is said of the task as a whole is said of it.
-pub(super) fn whole_of(task_type: &str, request: &TaskRequest, payload: String) -> TaskRequest {
-    let mut whole = whole_request(task_type, &request.task_name, payload);
-    // Queues have their own request ids; wholes share one queue. Ids of parts are the server's own already.
-    whole.request_id.clone_from(&request.request_id);
-    whole.scope = request.parent.is_none().then(|| request.queue.clone());
-    whole.metadata.clone_from(&request.metadata);
-    whole.webhooks.clone_from(&request.webhooks);
-    whole.also_told.clone_from(&request.also_told);
-    whole.priority = request.priority;
-    (whole.run_at, whole.delay) = (request.run_at, request.delay);
-    (whole.parent, whole.part) = (request.parent, request.part.clone());
-    whole
+/// The request for the composite that a task becomes: what is said of the task as a whole is said of it.
+pub(in crate::node) fn composite_of(task_type: &str, request: &TaskRequest, payload: String) -> TaskRequest {
+    let mut composite = composite_request(task_type, &request.task_name, payload);
+    // Queues have their own request ids; composites share one queue. Ids of children are system ids already.
+    composite.request_id.clone_from(&request.request_id);
+    composite.scope = request.parent.is_none().then(|| request.queue.clone());
+    composite.metadata.clone_from(&request.metadata);
+    composite.webhooks.clone_from(&request.webhooks);
+    composite.extra_webhooks.clone_from(&request.extra_webhooks);
+    composite.priority = request.priority;
+    (composite.run_at, composite.delay) = (request.run_at, request.delay);
+    (composite.parent, composite.child_name) = (request.parent, request.child_name.clone());
+    composite
 }
 
-/// What a whole holds for a task of a queue: wholes of all queues share one. No name of a queue has this character.
-pub(super) fn unique_in(queue: &Name, unique: &Unique) -> Unique {
+/// What a composite holds for a task of a queue: composites of all queues share one. No name of a queue has this
+/// character.
+pub(in crate::node) fn unique_in(queue: &Name, unique: &Unique) -> Unique {
     Unique { key: format!("{queue}/{}", unique.key), until: unique.until }
 }
 
 impl Node {
     /// The limits of what the server asks of itself: what every store takes.
-    pub(super) fn own_limits(&self) -> RequestLimits {
+    pub(in crate::node) fn system_limits(&self) -> RequestLimits {
         RequestLimits { payload_bytes_max: RequestLimits::PAYLOAD_BYTES_CAP, ..self.0.options.limits }
     }
 
-    /// Whom the queue of a task that becomes a whole tells of its end: the whole waits in another one.
-    pub(super) async fn told_by_queue(
+    /// Whom the queue of a task that becomes a composite tells of its end: the composite waits in another one.
+    pub(in crate::node) async fn queue_webhooks(
         &self,
         namespace: &Name,
         request: &TaskRequest,
     ) -> Result<Vec<Webhook>, StoreError> {
-        if request.part.is_some() {
+        if request.child_name.is_some() {
             return Ok(Vec::new());
         }
         let queue = QueueKey::new(namespace.clone(), request.queue.clone());
         Ok(self.known(&queue).await?.policy.webhooks.clone())
     }
 
-    /// Asks for a whole to be cancelled. Durable when it returns.
-    pub(super) async fn cancel_whole(&self, row: &TaskRow) -> Result<(), StoreError> {
+    /// Asks for a composite to be cancelled. Durable when it returns.
+    pub(in crate::node) async fn cancel_composite(&self, row: &TaskRow) -> Result<(), StoreError> {
         let content = Some(Content { due: None, value: vec![1] });
         // Where it is there already, it was asked for before.
         self.0.parts.documents.put(&[PutDocument { key: cancel_key(row.id), expected: 0, content }]).await?;
@@ -135,13 +137,13 @@ impl Node {
             status: row.state.status,
             attempt: row.state.attempt,
             at: clock::wall(),
-            part_of: None,
+            composite: None,
         };
         // Whoever drives it looks now; should this be lost, it looks a little later.
-        let hub = &self.0.parts.hub;
-        let batch = hub.tell(None, vec![event]);
+        let notifier = &self.0.parts.notifier;
+        let batch = notifier.publish(None, vec![event]);
         let _ = self.0.parts.bus.publish(Address::Events, vec![Message::Changed(batch)]).await;
-        // Nobody drives one that is put off, and it has no parts yet.
+        // Nobody drives one that is put off, and it has no children yet.
         let state = &row.state;
         if state.status == Status::Pending
             && state.attempt == AttemptNo(0)
@@ -160,8 +162,9 @@ impl Node {
 
     /// Marks runs, maps and jobs that are being cancelled: their cancel is a document, and no part of their state.
     pub async fn mark_cancelling(&self, rows: &mut [TaskRow]) -> Result<(), StoreError> {
-        let open: Vec<usize> =
-            (0..rows.len()).filter(|&at| rows[at].state.whole && !rows[at].state.status.is_final()).collect();
+        let open: Vec<usize> = (0..rows.len())
+            .filter(|&at| rows[at].state.composite && !rows[at].state.status.is_final())
+            .collect();
         for some in open.chunks(LOOK) {
             let keys: Vec<DocumentKey> = some.iter().map(|&at| cancel_key(rows[at].id)).collect();
             for (&at, found) in some.iter().zip(self.0.parts.documents.get(&keys).await?) {
@@ -172,7 +175,7 @@ impl Node {
     }
 
     /// Removes what was left of a cancel, with the task.
-    pub(super) async fn forget_cancel(&self, id: TaskId) -> Result<(), StoreError> {
+    pub(in crate::node) async fn forget_cancel(&self, id: TaskId) -> Result<(), StoreError> {
         let key = cancel_key(id);
         let found = self.0.parts.documents.get(std::slice::from_ref(&key)).await?.pop().flatten();
         if let Some(document) = found {
@@ -182,19 +185,19 @@ impl Node {
         Ok(())
     }
 
-    /// Hands all parts of a whole to somebody: the newest first, without large payloads.
-    pub(super) async fn each_part(
+    /// Hands all children of a composite to somebody: the newest first, without large payloads.
+    pub(in crate::node) async fn each_child(
         &self,
-        whole: TaskId,
+        composite: TaskId,
         mut each: impl FnMut(&str, TaskRow),
     ) -> Result<(), StoreError> {
-        let filter = TaskFilter { parent: Some(whole), ..TaskFilter::default() };
+        let filter = TaskFilter { parent: Some(composite), ..TaskFilter::default() };
         let mut after = None;
         loop {
             let page = self.list(TaskList { filter: filter.clone(), after, limit: PAGE }).await?;
             for row in page.tasks {
-                if let Some(part) = row.state.part.clone().filter(|part| part.of == whole) {
-                    each(&part.name, row);
+                if let Some(child) = row.state.child_of.clone().filter(|child| child.composite == composite) {
+                    each(&child.name, row);
                 }
             }
             after = page.next;
@@ -205,7 +208,7 @@ impl Node {
     }
 
     /// Tasks with all that is known of them, a few at a time.
-    pub(super) async fn views(&self, ids: &[TaskId]) -> Result<Vec<Option<TaskView>>, StoreError> {
+    pub(in crate::node) async fn views(&self, ids: &[TaskId]) -> Result<Vec<Option<TaskView>>, StoreError> {
         let mut views = Vec::with_capacity(ids.len());
         for ids in ids.chunks(LOOK) {
             views.extend(self.0.parts.store.tasks(ids).await?);
@@ -213,16 +216,16 @@ impl Node {
         Ok(views)
     }
 
-    /// Cancels tasks that have not finished, parts of a whole or not.
-    pub(super) async fn cancel_all(&self, ids: &[TaskId]) -> Result<(), StoreError> {
+    /// Cancels tasks that have not finished, children of a composite or not.
+    pub(in crate::node) async fn cancel_all(&self, ids: &[TaskId]) -> Result<(), StoreError> {
         let mut lanes = BTreeMap::<LaneId, Vec<Command>>::new();
         for ids in ids.chunks(LOOK) {
             for TaskView { row, .. } in self.views(ids).await?.into_iter().flatten() {
                 if row.state.status.is_final() || row.state.cancel_requested {
                     continue;
                 }
-                if row.state.whole {
-                    self.cancel_whole(&row).await?;
+                if row.state.composite {
+                    self.cancel_composite(&row).await?;
                 } else {
                     lanes.entry(row.id.lane()).or_default().push(Command::Cancel { task: row.id });
                 }
@@ -238,9 +241,9 @@ impl Node {
     }
 }
 
-/// How a whole ended.
+/// How a composite ended.
 #[derive(Debug)]
-pub(super) enum WholeEnd {
+pub(in crate::node) enum CompositeOutcome {
     /// As it should, with this to show for itself.
     Success(String),
     /// Not, and why.
@@ -249,9 +252,9 @@ pub(super) enum WholeEnd {
     Cancelled,
 }
 
-/// Why an attempt to drive a whole ends early.
+/// Why an attempt to drive a composite ends early.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Trouble {
+pub(in crate::node) enum DriveError {
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error("{0}")]
@@ -260,51 +263,51 @@ pub(super) enum Trouble {
     Stopped,
 }
 
-/// What became of a part that was to begin.
+/// What became of a child that was to begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Begun {
+pub(in crate::node) enum ChildStart {
     /// It exists.
-    Yes(TaskId),
+    Started(TaskId),
     /// Its queue is full.
-    NotYet,
+    QueueFull,
 }
 
-/// A part to be: its name, and its request, or why it cannot be.
-pub(super) type NewPart = (String, Result<TaskRequest, TaskError>);
+/// A child to be: its name, and its request, or why it cannot be.
+pub(in crate::node) type NewChild = (String, Result<TaskRequest, TaskError>);
 
-/// What the names of tasks begin with that only take the id of a part, so that it cannot begin any more.
-pub(super) const TAKEN: char = '~';
+/// The first character of the names of tombstones: tasks that hold the id of a child, so that it cannot begin any more.
+pub(in crate::node) const TOMBSTONE_PREFIX: char = '~';
 
-/// How a whole is driven: what differs between their kinds.
+/// How a composite is driven: what differs between their kinds.
 #[async_trait]
-pub(super) trait Drive: Send + Sync {
+pub(in crate::node) trait Drive: Send + Sync {
     /// Reads what is there already.
-    async fn resume(&mut self, driver: &Driver) -> Result<(), Trouble>;
+    async fn resume(&mut self, driver: &Driver) -> Result<(), DriveError>;
 
     /// Begins some of what can begin. Answers when to go on with that, if there is more.
-    async fn begin(&mut self, driver: &Driver) -> Result<Option<Duration>, Trouble>;
+    async fn begin(&mut self, driver: &Driver) -> Result<Option<Duration>, DriveError>;
 
-    /// Parts have ended, with all that is known of them.
-    fn ended(&mut self, parts: Vec<TaskView>);
+    /// Children have ended, with all that is known of them.
+    fn ended(&mut self, children: Vec<TaskView>);
 
-    /// A part is not there any more: somebody removed it.
-    fn gone(&mut self, part: TaskId);
+    /// A child is not there any more: somebody removed it.
+    fn gone(&mut self, child: TaskId);
 
-    /// Parts that have not ended, and those that only take an id.
+    /// Children that have not ended, and tombstones.
     fn open(&self) -> Vec<TaskId>;
 
-    /// Those that only take an id and have not ended.
-    fn taking(&self) -> Vec<TaskId>;
+    /// Tombstones that have not ended.
+    fn tombstones(&self) -> Vec<TaskId>;
 
     /// Nothing begins any more.
     fn halt(&mut self);
 
-    /// Parts that were stopped before they began, and that an earlier attempt may have submitted all the same: the tasks that
-    /// they would be.
-    async fn at_risk(&mut self, driver: &Driver) -> Result<Vec<(String, NewTask)>, Trouble>;
+    /// Children that were stopped before they began, and that an earlier attempt may have submitted all the same: the
+    /// tasks that they would be.
+    async fn maybe_submitted(&mut self, driver: &Driver) -> Result<Vec<(String, NewTask)>, DriveError>;
 
     /// How it ended, if it has: when nothing is open and nothing begins any more.
-    async fn end(&mut self, driver: &Driver) -> Result<Option<WholeEnd>, Trouble>;
+    async fn end(&mut self, driver: &Driver) -> Result<Option<CompositeOutcome>, DriveError>;
 
     /// How far it is.
     fn progress(&self) -> Progress;
@@ -315,15 +318,15 @@ pub(super) trait Drive: Send + Sync {
     }
 }
 
-/// Drives one whole.
+/// Drives one composite.
 #[derive(Debug)]
-pub(super) struct Driver {
-    pub(super) node: Node,
-    pub(super) namespace: Name,
-    pub(super) id: TaskId,
-    pub(super) created_at: Timestamp,
+pub(in crate::node) struct Driver {
+    pub(in crate::node) node: Node,
+    pub(in crate::node) namespace: Name,
+    pub(in crate::node) id: TaskId,
+    pub(in crate::node) created_at: Timestamp,
     /// When its time is over.
-    pub(super) deadline: Option<Timestamp>,
+    pub(in crate::node) deadline: Option<Timestamp>,
     /// Steps of the wall clock before the attempt began.
     shift: Shift,
     /// Something may still be on its way to the store: of an earlier attempt, or of a call that was not answered.
@@ -331,8 +334,8 @@ pub(super) struct Driver {
 }
 
 impl Driver {
-    /// Reads when the whole was created.
-    pub(super) async fn of(node: Node, dispatch: &Dispatch) -> Result<Self, ExecutorError> {
+    /// Reads when the composite was created.
+    pub(in crate::node) async fn of(node: Node, dispatch: &Dispatch) -> Result<Self, ExecutorError> {
         let id = dispatch.attempt.task;
         let namespace = dispatch.head.queue.namespace.clone();
         let unavailable = |source| ExecutorError::Unavailable { source };
@@ -351,24 +354,26 @@ impl Driver {
     }
 
     /// Drives it to its end, or until the attempt is to end.
-    pub(super) async fn run(self, mut drive: Box<dyn Drive>, attempt: Arc<dyn Attempt>) -> Finish {
+    pub(in crate::node) async fn run(self, mut drive: Box<dyn Drive>, attempt: Arc<dyn Attempt>) -> Finish {
         let driven = tokio::select! {
             ended = self.go_on(&mut *drive, &*attempt) => ended,
             stop = attempt.stopped() => match stop.reason {
                 // It was asked for when nothing was open any more.
-                StopReason::Cancelled => Ok(WholeEnd::Cancelled),
-                StopReason::TimedOut | StopReason::Leaving => Err(Trouble::Stopped),
+                StopReason::Cancelled => Ok(CompositeOutcome::Cancelled),
+                StopReason::TimedOut | StopReason::Leaving => Err(DriveError::Stopped),
             },
         };
         let (ending, data) = match driven {
-            Ok(WholeEnd::Success(data)) => (Ending::Success, data),
-            Ok(WholeEnd::Failed(error, data)) => (Ending::Failed { error, retry: RetryAdvice::Never }, data),
-            Ok(WholeEnd::Cancelled) => (Ending::Cancelled, String::new()),
+            Ok(CompositeOutcome::Success(data)) => (Ending::Success, data),
+            Ok(CompositeOutcome::Failed(error, data)) => {
+                (Ending::Failed { error, retry: RetryAdvice::Never }, data)
+            }
+            Ok(CompositeOutcome::Cancelled) => (Ending::Cancelled, String::new()),
             Err(trouble) => {
                 let error = TaskError::new("not_driven", trouble.to_string()).bounded();
                 let retry = match trouble {
-                    Trouble::Stopped => RetryAdvice::Policy,
-                    Trouble::Store(_) | Trouble::Broken(_) => RetryAdvice::Never,
+                    DriveError::Stopped => RetryAdvice::Policy,
+                    DriveError::Store(_) | DriveError::Broken(_) => RetryAdvice::Never,
                 };
                 (Ending::Failed { error, retry }, String::new())
             }
@@ -377,19 +382,23 @@ impl Driver {
     }
 
     /// Drives it; what the store cannot do now is tried again, from the start.
-    async fn go_on(&self, drive: &mut dyn Drive, attempt: &dyn Attempt) -> Result<WholeEnd, Trouble> {
+    async fn go_on(
+        &self,
+        drive: &mut dyn Drive,
+        attempt: &dyn Attempt,
+    ) -> Result<CompositeOutcome, DriveError> {
         loop {
             match self.drive(drive, attempt).await {
-                Err(Trouble::Store(error)) if error.is_retryable() => {
-                    tracing::warn!(task = %self.id, %error, "a whole cannot be driven, trying again");
+                Err(DriveError::Store(error)) if error.is_retryable() => {
+                    tracing::warn!(task = %self.id, %error, "a composite cannot be driven, trying again");
                     self.late.store(true, Ordering::Relaxed);
                     tokio::time::sleep(AGAIN_AFTER).await;
                 }
-                Ok(WholeEnd::Cancelled) => self.cancel_self().await?,
+                Ok(CompositeOutcome::Cancelled) => self.cancel_self().await?,
                 Err(trouble) => {
                     // Nobody is left to drive it: what is open of it is stopped, as far as that is possible.
                     if let Err(error) = self.node.cancel_all(&drive.open()).await {
-                        tracing::error!(task = %self.id, %error, "parts of a task that failed cannot be cancelled");
+                        tracing::error!(task = %self.id, %error, "children of a task that failed cannot be cancelled");
                     }
                     return Err(trouble);
                 }
@@ -398,13 +407,17 @@ impl Driver {
         }
     }
 
-    async fn drive(&self, drive: &mut dyn Drive, attempt: &dyn Attempt) -> Result<WholeEnd, Trouble> {
+    async fn drive(
+        &self,
+        drive: &mut dyn Drive,
+        attempt: &dyn Attempt,
+    ) -> Result<CompositeOutcome, DriveError> {
         // Listens before it reads, so that what ends between the two is not missed.
         let follow = self.node.follow(self.id);
-        follow.follow_parts();
+        follow.follow_children();
         drive.resume(self).await?;
         // Whoever has submitted them may not have come to cancel them.
-        self.node.cancel_all(&drive.taking()).await?;
+        self.node.cancel_all(&drive.tombstones()).await?;
         let (mut cancelled, mut late) = (false, false);
         let (mut look_again, mut reports) = (LOOK_AGAIN.0, Reports::new(Instant::now()));
         let (mut maybe_cancelled, mut looked_at) = (true, Instant::now());
@@ -424,7 +437,7 @@ impl Driver {
             let again = drive.begin(self).await?;
             if let Some(end) = drive.end(self).await? {
                 // Looks once more, should something have become visible at the last moment.
-                if self.late.swap(false, Ordering::Relaxed) && self.take_ids(drive).await? {
+                if self.late.swap(false, Ordering::Relaxed) && self.tombstone_children(drive).await? {
                     drive.resume(self).await?;
                     if cancelled || late {
                         drive.halt();
@@ -437,10 +450,10 @@ impl Driver {
                 // A cancel that was accepted is not passed over because everything has ended meanwhile.
                 let cancelled = cancelled || self.node.is_cancelled(self.id).await?;
                 return Ok(match end {
-                    _ if cancelled => WholeEnd::Cancelled,
-                    WholeEnd::Success(data) | WholeEnd::Failed(_, data) if late => {
+                    _ if cancelled => CompositeOutcome::Cancelled,
+                    CompositeOutcome::Success(data) | CompositeOutcome::Failed(_, data) if late => {
                         let error = TaskError::new("deadline", "it did not end before its deadline");
-                        WholeEnd::Failed(error, data)
+                        CompositeOutcome::Failed(error, data)
                     }
                     end => end,
                 });
@@ -452,20 +465,20 @@ impl Driver {
             let wait = self.until_deadline(again.unwrap_or(look_again), late);
             let report_in = reports.due_in(Instant::now()).filter(|&report_in| report_in < wait);
             let (wait, reports_first) = (report_in.unwrap_or(wait), report_in.is_some());
-            let heard = tokio::time::timeout(wait, follow.told()).await.is_ok();
+            let heard = tokio::time::timeout(wait, follow.children_changed()).await.is_ok();
             if !heard && (again == Some(Duration::ZERO) || reports_first) {
                 continue;
             }
-            let ended = self.news(&follow, heard, drive).await?;
+            let ended = self.ended_children(&follow, heard, drive).await?;
             look_again = if ended.is_empty() { (look_again * 2).min(LOOK_AGAIN.1) } else { LOOK_AGAIN.0 };
             if !heard {
-                let again = if cancelled || late { drive.open() } else { drive.taking() };
+                let again = if cancelled || late { drive.open() } else { drive.tombstones() };
                 self.node.cancel_all(&again).await?;
             }
             let was_cancelled = |view: &TaskView| view.row.state.status == Status::Cancelled;
             maybe_cancelled = ended.is_empty() || ended.iter().any(was_cancelled);
             if !ended.is_empty() {
-                reports.part_ended();
+                reports.child_ended();
             }
             drive.ended(ended);
         }
@@ -484,10 +497,10 @@ impl Driver {
         }
     }
 
-    /// Parts that have ended: those that were told of, or any if nothing was told.
-    async fn news(
+    /// Children that have ended: those that were told of, or any if nothing was told.
+    async fn ended_children(
         &self,
-        follow: &Follow,
+        follow: &TaskFollower,
         heard: bool,
         drive: &mut dyn Drive,
     ) -> Result<Vec<TaskView>, StoreError> {
@@ -514,17 +527,17 @@ impl Driver {
         }
     }
 
-    /// Takes the ids of parts that were stopped before they began: what an earlier attempt has submitted, and what is
-    /// still on its way, finds them taken, and nothing begins behind the back of a whole that has ended. What takes them
-    /// never runs: it is put off, and cancelled. Answers whether there were any.
-    async fn take_ids(&self, drive: &mut dyn Drive) -> Result<bool, Trouble> {
-        let at_risk = drive.at_risk(self).await?;
+    /// Writes tombstones in the place of children that were stopped before they began: what an earlier attempt has
+    /// submitted, and what is still on its way, finds them, and nothing begins behind the back of a composite that has
+    /// ended. A tombstone never runs: it is put off, and cancelled. Answers whether there were any.
+    async fn tombstone_children(&self, drive: &mut dyn Drive) -> Result<bool, DriveError> {
+        let maybe_submitted = drive.maybe_submitted(self).await?;
         let mut placed = Vec::new();
-        for (at, (name, mut task)) in at_risk.into_iter().enumerate() {
+        for (at, (name, mut task)) in maybe_submitted.into_iter().enumerate() {
             task.due = task.created_at + UNLIMITED;
             (task.unique, task.queue_len_max) = (None, None);
             let body = Arc::make_mut(&mut task.spec.body);
-            (body.part, body.whole) = (Some(format!("{TAKEN}{name}")), false);
+            (body.child_name, body.composite) = (Some(format!("{TOMBSTONE_PREFIX}{name}")), false);
             // Nobody is told of the end of what never began, nor is it history.
             body.webhooks.clear();
             body.archived = false;
@@ -536,45 +549,51 @@ impl Driver {
         Ok(!ids.is_empty())
     }
 
-    /// The tasks that parts would be, were they submitted now.
-    pub(super) async fn placed(&self, parts: Vec<NewPart>) -> Result<Vec<(String, NewTask)>, StoreError> {
-        let mut placed = Vec::with_capacity(parts.len());
-        for (name, request) in parts {
+    /// The tasks that children would be, were they submitted now.
+    pub(in crate::node) async fn placed(
+        &self,
+        children: Vec<NewChild>,
+    ) -> Result<Vec<(String, NewTask)>, StoreError> {
+        let mut placed = Vec::with_capacity(children.len());
+        for (name, request) in children {
             let task = match request {
-                Ok(request) => self.place_part(&name, request).await,
-                Err(error) => Err(Refused::For(error)),
+                Ok(request) => self.place_child(&name, request).await,
+                Err(error) => Err(ChildRefusal::For(error)),
             };
             let task = match task {
-                Err(Refused::For(error)) => self.place_refused(&name, &error).await,
+                Err(ChildRefusal::For(error)) => self.place_refused(&name, &error).await,
                 task => task,
             };
             match task {
                 Ok(task) => placed.push((name, task)),
-                Err(Refused::Store(error)) => return Err(error),
+                Err(ChildRefusal::Store(error)) => return Err(error),
                 // Then it never was a task either.
-                Err(Refused::For(_)) => {}
+                Err(ChildRefusal::For(_)) => {}
             }
         }
         Ok(placed)
     }
 
     /// Submits a task as it is. The inner error says why it never can be.
-    pub(super) async fn submit_task(&self, task: NewTask) -> Result<Result<Begun, TaskError>, StoreError> {
+    pub(in crate::node) async fn submit_task(
+        &self,
+        task: NewTask,
+    ) -> Result<Result<ChildStart, TaskError>, StoreError> {
         let id = task.id;
         let outcome = self.submit_placed(vec![(0, String::new(), task)]).await?.pop();
         Ok(match outcome {
-            Some((_, _, Err(None))) => Ok(Begun::NotYet),
+            Some((_, _, Err(None))) => Ok(ChildStart::QueueFull),
             Some((_, _, Err(Some(error)))) => Err(error),
-            Some((_, _, Ok(_))) | None => Ok(Begun::Yes(id)),
+            Some((_, _, Ok(_))) | None => Ok(ChildStart::Started(id)),
         })
     }
 
-    /// Submits another part that does what a part has done. Answers its type too.
-    pub(super) async fn submit_again(
+    /// Submits another child that does what a child has done. Answers its type too.
+    pub(in crate::node) async fn submit_again(
         &self,
         name: &str,
         of: TaskId,
-    ) -> Result<Result<(Begun, Name), TaskError>, StoreError> {
+    ) -> Result<Result<(ChildStart, Name), TaskError>, StoreError> {
         let task = match self.again(name, of).await? {
             Ok(task) => task,
             Err(error) => return Ok(Err(error)),
@@ -583,19 +602,19 @@ impl Driver {
         Ok(self.submit_task(task).await?.map(|begun| (begun, task_type)))
     }
 
-    /// The task of another part that does what a part has done.
-    pub(super) async fn again(
+    /// The task of another child that does what a child has done.
+    pub(in crate::node) async fn again(
         &self,
         name: &str,
         of: TaskId,
     ) -> Result<Result<NewTask, TaskError>, StoreError> {
-        let gone = || TaskError::new("part_failed", format!("task {of} is gone"));
+        let gone = || TaskError::new("child_failed", format!("task {of} is gone"));
         let Some(view) = self.node.views(&[of]).await?.pop().flatten() else { return Ok(Err(gone())) };
         let Some(body) = &view.row.body else { return Ok(Err(gone())) };
         let request_id = Some(self.request_id(name));
-        let archived = self.node.is_archived(body.whole, &view.row.head.task_type);
-        let part = Some(name.to_owned());
-        let body = TaskBody { request_id, part, unique: None, archived, ..(**body).clone() };
+        let archived = self.node.is_archived(body.composite, &view.row.head.task_type);
+        let child_name = Some(name.to_owned());
+        let body = TaskBody { request_id, child_name, unique: None, archived, ..(**body).clone() };
         let (head, now) = (&view.row.head, clock::wall());
         let policy = self.node.known(&head.queue).await?.policy;
         let head = Arc::new(TaskRequest::again(head, &body, &policy));
@@ -612,32 +631,35 @@ impl Driver {
         }))
     }
 
-    async fn place_refused(&self, name: &str, error: &TaskError) -> Result<NewTask, Refused> {
+    async fn place_refused(&self, name: &str, error: &TaskError) -> Result<NewTask, ChildRefusal> {
         let payload = serde_json::to_string(&Refusal::of(error)).expect("a refusal can be written");
-        let mut request = TaskRequest::new(name, own_name(REFUSED_TYPE), Payload::Json(payload));
-        request.queue = own_name(REFUSED_TYPE);
-        self.place_part(name, request).await
+        let mut request = TaskRequest::new(name, system_name(REFUSED_TYPE), Payload::Json(payload));
+        request.queue = system_name(REFUSED_TYPE);
+        self.place_child(name, request).await
     }
 
-    /// Submits parts, each with its name. One that is refused fails: there is a task in its place that says why.
-    pub(super) async fn submit(&self, parts: Vec<NewPart>) -> Result<Vec<Begun>, StoreError> {
-        let mut begun = vec![Begun::NotYet; parts.len()];
-        let mut placed = Vec::with_capacity(parts.len());
+    /// Submits children, each with its name. One that is refused fails: there is a task in its place that says why.
+    pub(in crate::node) async fn submit(
+        &self,
+        children: Vec<NewChild>,
+    ) -> Result<Vec<ChildStart>, StoreError> {
+        let mut begun = vec![ChildStart::QueueFull; children.len()];
+        let mut placed = Vec::with_capacity(children.len());
         let mut refused = Vec::new();
-        for (at, (name, request)) in parts.into_iter().enumerate() {
+        for (at, (name, request)) in children.into_iter().enumerate() {
             let task = match request {
-                Ok(request) => self.place_part(&name, request).await,
-                Err(error) => Err(Refused::For(error)),
+                Ok(request) => self.place_child(&name, request).await,
+                Err(error) => Err(ChildRefusal::For(error)),
             };
             match task {
                 Ok(task) => placed.push((at, name, task)),
-                Err(Refused::For(error)) => refused.push((at, name, error)),
-                Err(Refused::Store(error)) => return Err(error),
+                Err(ChildRefusal::For(error)) => refused.push((at, name, error)),
+                Err(ChildRefusal::Store(error)) => return Err(error),
             }
         }
         for (at, name, outcome) in self.submit_placed(placed).await? {
             match outcome {
-                Ok(id) => begun[at] = Begun::Yes(id),
+                Ok(id) => begun[at] = ChildStart::Started(id),
                 Err(Some(error)) => refused.push((at, name, error)),
                 Err(None) => {}
             }
@@ -646,37 +668,37 @@ impl Driver {
         for (at, name, error) in refused {
             match self.place_refused(&name, &error).await {
                 Ok(task) => placed.push((at, name, task)),
-                Err(Refused::Store(error)) => return Err(error),
-                Err(Refused::For(error)) => return Err(StoreError::corrupt(error.message)),
+                Err(ChildRefusal::Store(error)) => return Err(error),
+                Err(ChildRefusal::For(error)) => return Err(StoreError::corrupt(error.message)),
             }
         }
         for (at, _, outcome) in self.submit_placed(placed).await? {
             if let Ok(id) = outcome {
-                begun[at] = Begun::Yes(id);
+                begun[at] = ChildStart::Started(id);
             }
         }
         Ok(begun)
     }
 
-    /// The request id of a part. Clients cannot use such ones; a long name is told by its hash.
+    /// The request id of a child. Clients cannot use such ones; a long name is told by its hash.
     fn request_id(&self, name: &str) -> String {
-        if name.len() <= PART_NAME_LEN_MAX {
-            return part_request_id(self.id, name);
+        if name.len() <= CHILD_NAME_LEN_MAX {
+            return child_request_id(self.id, name);
         }
-        part_request_id(self.id, &format!("{:032x}", xxh3_128(name.as_bytes())))
+        child_request_id(self.id, &format!("{:032x}", xxh3_128(name.as_bytes())))
     }
 
-    async fn place_part(&self, name: &str, mut request: TaskRequest) -> Result<NewTask, Refused> {
+    async fn place_child(&self, name: &str, mut request: TaskRequest) -> Result<NewTask, ChildRefusal> {
         request.request_id = Some(self.request_id(name));
         request.parent = Some(self.id);
-        request.part = Some(name.to_owned());
+        request.child_name = Some(name.to_owned());
         match self.node.place(&self.namespace, request).await {
             Ok(task) => Ok(task),
-            Err(SubmitError::Store(error)) => Err(Refused::Store(unavailable(&error))),
+            Err(SubmitError::Store(error)) => Err(ChildRefusal::Store(unavailable(&error))),
             Err(SubmitError::Invalid(error)) => {
-                Err(Refused::For(TaskError::new("invalid", error.to_string()).bounded()))
+                Err(ChildRefusal::For(TaskError::new("invalid", error.to_string()).bounded()))
             }
-            Err(error) => Err(Refused::For(TaskError::new("refused", error.to_string()).bounded())),
+            Err(error) => Err(ChildRefusal::For(TaskError::new("refused", error.to_string()).bounded())),
         }
     }
 
@@ -704,7 +726,7 @@ impl Driver {
                         Err(Some(TaskError::new(HELD, message)))
                     }
                     Err(SubmitError::QueueFull { .. }) => Err(None),
-                    // Only a part has this request id: it was submitted before, of what a policy made another task.
+                    // Only a child has this request id: it was submitted before, of what a policy made another task.
                     Err(SubmitError::RequestIdReused { .. }) => Ok(id),
                     Err(SubmitError::Invalid(error)) => {
                         Err(Some(TaskError::new("invalid", error.to_string()).bounded()))
@@ -726,13 +748,13 @@ fn unavailable(error: &Arc<StoreError>) -> StoreError {
     }
 }
 
-/// Why a part did not become a task.
-enum Refused {
+/// Why a child did not become a task.
+enum ChildRefusal {
     For(TaskError),
     Store(StoreError),
 }
 
-/// What a part says that could not become what it should.
+/// What a child says that could not become what it should.
 #[derive(Debug, Serialize, Deserialize)]
 struct Refusal {
     code: String,
@@ -740,7 +762,7 @@ struct Refusal {
 }
 
 /// The code of a refusal because another task holds the unique key.
-pub(super) const HELD: &str = "unique";
+pub(in crate::node) const HELD: &str = "unique";
 
 impl Refusal {
     fn of(error: &TaskError) -> Self {
@@ -750,7 +772,7 @@ impl Refusal {
 
 /// Fails, as it is told.
 #[derive(Debug)]
-pub(super) struct RefusedExecutor;
+pub(in crate::node) struct RefusedExecutor;
 
 #[async_trait]
 impl Executor for RefusedExecutor {
@@ -778,37 +800,40 @@ impl Execution for RefusedExecution {
     }
 }
 
-/// A failure of a whole because of one of its parts.
-pub(super) fn part_failed(kind: &str, name: &str, status: Status, why: &str) -> TaskError {
+/// A failure of a composite because of one of its children.
+pub(in crate::node) fn child_failed(kind: &str, name: &str, status: Status, why: &str) -> TaskError {
     let end = if status == Status::Cancelled { "was cancelled" } else { "failed" };
     let why = if why.is_empty() { String::new() } else { format!(": {why}") };
-    TaskError::new("part_failed", format!("{kind} {name} {end}{why}")).bounded()
+    TaskError::new("child_failed", format!("{kind} {name} {end}{why}")).bounded()
 }
 
-/// The longest chain of wholes that take over from each other.
+/// The longest chain of composites that take over from each other.
 const CHAIN_MAX: usize = 100;
 
-/// A whole that another takes over from.
+/// A composite that another takes over from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Earlier {
-    pub(super) id: TaskId,
-    /// Parts that are not what they were here in the whole that takes over.
-    pub(super) changed: Vec<String>,
+pub(in crate::node) struct EarlierComposite {
+    pub(in crate::node) id: TaskId,
+    /// Children that are not what they were here in the composite that takes over.
+    pub(in crate::node) changed: Vec<String>,
 }
 
 impl Node {
-    /// The whole that another takes over from, the one that this took over from, and so on.
-    pub(super) async fn earlier_wholes(&self, earlier: Option<TaskId>) -> Result<Vec<TaskId>, StoreError> {
+    /// The composite that another takes over from, the one that this took over from, and so on.
+    pub(in crate::node) async fn earlier_composites(
+        &self,
+        earlier: Option<TaskId>,
+    ) -> Result<Vec<TaskId>, StoreError> {
         let runs = self.earlier_runs(earlier, Vec::new()).await?;
         Ok(runs.into_iter().map(|run| run.id).collect())
     }
 
     /// The same, with what has changed from each to the next.
-    pub(super) async fn earlier_runs(
+    pub(in crate::node) async fn earlier_runs(
         &self,
         earlier: Option<TaskId>,
         changed: Vec<String>,
-    ) -> Result<Vec<Earlier>, StoreError> {
+    ) -> Result<Vec<EarlierComposite>, StoreError> {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
         struct Chain {
@@ -816,28 +841,29 @@ impl Node {
             #[serde(default)]
             changed: Vec<String>,
         }
-        let mut wholes: Vec<Earlier> = earlier.map(|id| Earlier { id, changed }).into_iter().collect();
-        while let Some(last) = wholes.last()
-            && wholes.len() < CHAIN_MAX
+        let mut composites: Vec<EarlierComposite> =
+            earlier.map(|id| EarlierComposite { id, changed }).into_iter().collect();
+        while let Some(last) = composites.last()
+            && composites.len() < CHAIN_MAX
         {
             let body = self.views(&[last.id]).await?.pop().flatten().and_then(|view| view.row.body);
             let chain = body.and_then(|body| serde_json::from_str::<Chain>(body.payload.as_str()).ok());
             let Some(Chain { takes_over: Some(id), changed }) = chain else { break };
-            wholes.push(Earlier { id, changed });
+            composites.push(EarlierComposite { id, changed });
         }
-        Ok(wholes)
+        Ok(composites)
     }
 }
 
 /// Longer names are not part of request ids.
-const PART_NAME_LEN_MAX: usize = 150;
+const CHILD_NAME_LEN_MAX: usize = 150;
 
-/// The request id of a part.
-pub(super) fn part_request_id(whole: TaskId, name: &str) -> String {
-    format!("{INTERNAL_PREFIX}part:{whole}:{name}")
+/// The request id of a child.
+pub(in crate::node) fn child_request_id(composite: TaskId, name: &str) -> String {
+    format!("{SYSTEM_PREFIX}part:{composite}:{name}")
 }
 
 /// What is wrong with a stored request that was right when it was taken in.
-pub(super) fn unreadable(error: &FieldError) -> Trouble {
-    Trouble::Broken(format!("its request cannot be read: {error}"))
+pub(in crate::node) fn unreadable(error: &FieldError) -> DriveError {
+    DriveError::Broken(format!("its request cannot be read: {error}"))
 }

@@ -14,15 +14,16 @@ use tasklane_core::message::{Dispatch, Finish};
 use tasklane_core::status::Status;
 use tasklane_core::task::{NewTask, Progress, TaskError, TaskRow};
 use tasklane_ports::{Attempt, Execution, Executor, ExecutorError, StoreError, TaskView};
-use tasklane_workflow::{Counts, End, Graph, NodeState, Run, Skip};
+use tasklane_workflow::{Counts, Graph, NodeEnd, NodeState, Run, Skip};
 
 use crate::request::{Context, FieldError, Operand, TaskRequest, Workflow, holds, node_request, parse_exact};
 
-use super::Node;
-use super::wholes::{
-    AGAIN_AFTER, Begun, Drive, Driver, Earlier, PAGE, Trouble, WholeEnd, part_failed, unreadable,
+use super::driver::{
+    AGAIN_AFTER, ChildStart, CompositeOutcome, Drive, DriveError, Driver, EarlierComposite, PAGE,
+    child_failed, unreadable,
 };
-use super::workflows::workflow_of;
+use crate::node::Node;
+use crate::node::workflows::workflow_of;
 
 /// Task type and queue of runs.
 pub const WORKFLOW_TYPE: &str = "tasklane.workflow";
@@ -30,36 +31,36 @@ pub const WORKFLOW_TYPE: &str = "tasklane.workflow";
 /// The payload of a run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct RunSpec {
+pub(in crate::node) struct RunSpec {
     /// The request, as it was sent.
-    pub(super) run: Box<RawValue>,
+    pub(in crate::node) run: Box<RawValue>,
     /// The workflow that it names.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) workflow: Option<Box<RawValue>>,
+    pub(in crate::node) workflow: Option<Box<RawValue>>,
     /// What succeeded in this run is not done again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) takes_over: Option<TaskId>,
+    pub(in crate::node) takes_over: Option<TaskId>,
     /// Nodes whose definition differs from that of the run before, or that wait for such a node: they run again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(super) changed: Vec<String>,
+    pub(in crate::node) changed: Vec<String>,
 }
 
 impl RunSpec {
-    pub(super) fn parse(payload: &str) -> Option<Self> {
+    pub(in crate::node) fn parse(payload: &str) -> Option<Self> {
         serde_json::from_str(payload).ok()
     }
 
-    pub(super) fn workflow(&self) -> Result<Workflow, FieldError> {
+    pub(in crate::node) fn workflow(&self) -> Result<Workflow, FieldError> {
         Workflow::from_stored(self.definition())
     }
 
     /// The definition that the run goes by.
-    pub(super) fn definition(&self) -> &str {
+    pub(in crate::node) fn definition(&self) -> &str {
         self.workflow.as_ref().unwrap_or(&self.run).get()
     }
 
     /// Lets the run go by another definition. It keeps its name if the definition has none.
-    pub(super) fn redefine(&mut self, json: &str) -> Result<(), FieldError> {
+    pub(in crate::node) fn redefine(&mut self, json: &str) -> Result<(), FieldError> {
         type Fields = std::collections::BTreeMap<String, Box<RawValue>>;
         let wrong = |error: serde_json::Error| FieldError::invalid("definition", error.to_string());
         let (mut run, mut workflow): (Fields, Fields) = (
@@ -78,7 +79,7 @@ impl RunSpec {
     }
 
     /// What the run was given, as JSON.
-    pub(super) fn input(&self) -> String {
+    pub(in crate::node) fn input(&self) -> String {
         #[derive(Deserialize)]
         struct Input {
             input: Option<Box<RawValue>>,
@@ -90,11 +91,11 @@ impl RunSpec {
 
 /// A run, as the store has it.
 #[derive(Debug)]
-pub(super) struct RunNow {
-    pub(super) workflow: Workflow,
+pub(in crate::node) struct RunNow {
+    pub(in crate::node) workflow: Workflow,
     /// What the run is called: after its workflow, where it was asked for by that name.
-    pub(super) name: String,
-    pub(super) run: Run,
+    pub(in crate::node) name: String,
+    pub(in crate::node) run: Run,
     /// The task of each node, in this run.
     tasks: Vec<Option<TaskId>>,
     /// What succeeded in an earlier run, by node.
@@ -103,23 +104,23 @@ pub(super) struct RunNow {
     takes_over: Option<TaskId>,
     /// Nodes that are not what they were in the run before.
     changed: Vec<String>,
-    /// Tasks that have not ended, by id: of a node, or of none if all they do is to take an id.
+    /// Tasks that have not ended, by id: of a node, or of none if they are tombstones.
     open: HashMap<TaskId, Option<usize>>,
     /// What the first failure said.
     failure: Option<(usize, Status, String)>,
 }
 
-fn end_of(status: Status) -> Option<End> {
+fn end_of(status: Status) -> Option<NodeEnd> {
     match status {
-        Status::Success => Some(End::Succeeded),
-        Status::Failed => Some(End::Failed),
-        Status::Cancelled => Some(End::Cancelled),
+        Status::Success => Some(NodeEnd::Succeeded),
+        Status::Failed => Some(NodeEnd::Failed),
+        Status::Cancelled => Some(NodeEnd::Cancelled),
         Status::Pending | Status::Scheduled | Status::Dispatched | Status::Running | Status::Retrying => None,
     }
 }
 
 impl RunNow {
-    pub(super) fn new(spec: &RunSpec) -> Result<Self, FieldError> {
+    pub(in crate::node) fn new(spec: &RunSpec) -> Result<Self, FieldError> {
         let workflow = spec.workflow()?;
         Ok(Self {
             name: workflow_of(spec).unwrap_or_else(|| workflow.name.clone()),
@@ -141,18 +142,22 @@ impl RunNow {
     }
 
     /// What a node was taken over from.
-    pub(super) fn taken_over(&self, node: usize) -> Option<&TaskRow> {
+    pub(in crate::node) fn taken_over(&self, node: usize) -> Option<&TaskRow> {
         self.earlier[node].as_ref().filter(|_| self.run.is_taken_over(node))
     }
 
     /// Reads the tasks that there are, and answers them by node.
-    pub(super) async fn read(&mut self, node: &Node, id: TaskId) -> Result<Vec<Option<TaskRow>>, StoreError> {
+    pub(in crate::node) async fn read(
+        &mut self,
+        node: &Node,
+        id: TaskId,
+    ) -> Result<Vec<Option<TaskRow>>, StoreError> {
         let graph = Arc::clone(&self.workflow.graph);
         self.run = Run::new(Arc::clone(&graph), self.workflow.on_failure, Invariants::ALL_ON);
         self.open.clear();
         let mut rows: Vec<Option<TaskRow>> = vec![None; graph.len()];
         let open = &mut self.open;
-        node.each_part(id, |name, row| {
+        node.each_child(id, |name, row| {
             // The oldest one counts, which comes last.
             if let Some(node) = graph.find(name) {
                 rows[node] = Some(row);
@@ -185,10 +190,12 @@ impl RunNow {
         let graph = Arc::clone(&self.workflow.graph);
         let mut renewed = vec![false; graph.len()];
         self.earlier = vec![None; graph.len()];
-        for Earlier { id: run, changed } in node.earlier_runs(self.takes_over, self.changed.clone()).await? {
+        for EarlierComposite { id: run, changed } in
+            node.earlier_runs(self.takes_over, self.changed.clone()).await?
+        {
             renew(&graph, changed.iter().filter_map(|name| graph.find(name)).collect(), &mut renewed);
             let mut rows: Vec<Option<TaskRow>> = vec![None; graph.len()];
-            node.each_part(run, |name, row| {
+            node.each_child(run, |name, row| {
                 if let Some(node) = graph.find(name) {
                     rows[node] = Some(row);
                 }
@@ -206,7 +213,7 @@ impl RunNow {
         Ok(())
     }
 
-    fn note_end(&mut self, node: usize, end: End, row: &TaskRow) {
+    fn note_end(&mut self, node: usize, end: NodeEnd, row: &TaskRow) {
         if end.is_failure() && self.failure.as_ref().is_none_or(|(first, ..)| node < *first) {
             let why = row.state.error.as_ref().map(|error| error.message.clone()).unwrap_or_default();
             self.failure = Some((node, row.state.status, why));
@@ -215,7 +222,12 @@ impl RunNow {
     }
 
     /// What expressions of some nodes are worked out of.
-    pub(super) async fn known(&self, node: &Node, id: TaskId, of: &[usize]) -> Result<Known, StoreError> {
+    pub(in crate::node) async fn known(
+        &self,
+        node: &Node,
+        id: TaskId,
+        of: &[usize],
+    ) -> Result<NodeResults, StoreError> {
         let mut named: Vec<usize> =
             of.iter().flat_map(|&of| self.workflow.nodes[of].names.iter().copied()).collect();
         named.sort_unstable();
@@ -229,10 +241,10 @@ impl RunNow {
         for ((node, _), view) in with_task.into_iter().zip(views) {
             results.insert(node, Operand::new(view.map_or_else(skipped, |view| outcome(&view))));
         }
-        Ok(Known { results, id })
+        Ok(NodeResults { results, id })
     }
 
-    fn context(&self, known: &Known, node: usize) -> Context {
+    fn context(&self, known: &NodeResults, node: usize) -> Context {
         let graph = &self.workflow.graph;
         let names = self.workflow.nodes[node].names.iter();
         let nodes = names
@@ -245,14 +257,14 @@ impl RunNow {
     }
 
     /// Whether a node that may begin wants to.
-    pub(super) fn wants(&self, known: &Known, node: usize) -> Result<bool, TaskError> {
+    pub(in crate::node) fn wants(&self, known: &NodeResults, node: usize) -> Result<bool, TaskError> {
         match &self.workflow.nodes[node].when {
             None => Ok(true),
             Some(when) => holds(when, &self.context(known, node)).map_err(|message| template_error(&message)),
         }
     }
 
-    fn request(&self, known: &Known, node: usize) -> Result<TaskRequest, TaskError> {
+    fn request(&self, known: &NodeResults, node: usize) -> Result<TaskRequest, TaskError> {
         let context = self.context(known, node);
         node_request(&self.workflow.nodes[node].task, &context).map_err(|message| template_error(&message))
     }
@@ -273,7 +285,7 @@ fn template_error(message: &str) -> TaskError {
 
 /// Results of nodes.
 #[derive(Debug)]
-pub(super) struct Known {
+pub(in crate::node) struct NodeResults {
     results: HashMap<usize, Operand>,
     id: TaskId,
 }
@@ -300,13 +312,13 @@ fn outcome(view: &TaskView) -> Value {
 
 /// Drives runs, in a server.
 #[derive(Debug)]
-pub(super) struct WorkflowExecutor {
+pub(in crate::node) struct WorkflowExecutor {
     node: Node,
 }
 
 impl WorkflowExecutor {
     /// Over the node that also takes the runs in.
-    pub(super) fn new(node: Node) -> Self {
+    pub(in crate::node) fn new(node: Node) -> Self {
         Self { node }
     }
 }
@@ -342,17 +354,17 @@ impl Execution for RunExecution {
         if let Ok(now) = &now {
             self.driver.deadline = now.workflow.deadline.map(|deadline| self.driver.created_at + deadline);
         }
-        let drive = Driven { now: now.map_err(|error| unreadable(&error)) };
+        let drive = RunDrive { now: now.map_err(|error| unreadable(&error)) };
         self.driver.run(Box::new(drive), attempt).await
     }
 }
 
 /// A run that is driven; or why it cannot be.
-struct Driven {
-    now: Result<RunNow, Trouble>,
+struct RunDrive {
+    now: Result<RunNow, DriveError>,
 }
 
-impl Driven {
+impl RunDrive {
     fn now(&self) -> &RunNow {
         self.now.as_ref().expect("it was read when it was resumed")
     }
@@ -363,44 +375,44 @@ impl Driven {
 }
 
 #[async_trait]
-impl Drive for Driven {
-    async fn resume(&mut self, driver: &Driver) -> Result<(), Trouble> {
+impl Drive for RunDrive {
+    async fn resume(&mut self, driver: &Driver) -> Result<(), DriveError> {
         match &mut self.now {
             Ok(now) => _ = now.read(&driver.node, driver.id).await?,
-            Err(trouble) => return Err(Trouble::Broken(trouble.to_string())),
+            Err(trouble) => return Err(DriveError::Broken(trouble.to_string())),
         }
         Ok(())
     }
 
-    async fn begin(&mut self, driver: &Driver) -> Result<Option<Duration>, Trouble> {
+    async fn begin(&mut self, driver: &Driver) -> Result<Option<Duration>, DriveError> {
         let now = self.now_mut();
         let ready = now.run.take_ready(PAGE);
         if ready.is_empty() {
             return Ok(None);
         }
         let known = now.known(&driver.node, driver.id, &ready).await?;
-        let (mut nodes, mut parts) = (Vec::new(), Vec::new());
+        let (mut nodes, mut children) = (Vec::new(), Vec::new());
         for node in ready {
             let request = match now.wants(&known, node) {
                 Ok(true) => now.request(&known, node),
                 Ok(false) => {
-                    now.run.ended(node, End::Skipped(Skip::Condition));
+                    now.run.ended(node, NodeEnd::Skipped(Skip::Condition));
                     continue;
                 }
                 Err(error) => Err(error),
             };
             nodes.push(node);
-            parts.push((now.workflow.graph.name(node).to_owned(), request));
+            children.push((now.workflow.graph.name(node).to_owned(), request));
         }
         let mut again = Duration::ZERO;
-        for (node, begun) in nodes.into_iter().zip(driver.submit(parts).await?) {
+        for (node, begun) in nodes.into_iter().zip(driver.submit(children).await?) {
             match begun {
-                Begun::Yes(id) => {
+                ChildStart::Started(id) => {
                     now.tasks[node] = Some(id);
                     now.open.insert(id, Some(node));
                     now.run.begun(node);
                 }
-                Begun::NotYet => {
+                ChildStart::QueueFull => {
                     now.run.give_back(node);
                     again = AGAIN_AFTER;
                 }
@@ -409,9 +421,9 @@ impl Drive for Driven {
         Ok(Some(again))
     }
 
-    fn ended(&mut self, parts: Vec<TaskView>) {
+    fn ended(&mut self, children: Vec<TaskView>) {
         let now = self.now_mut();
-        for TaskView { row, .. } in parts {
+        for TaskView { row, .. } in children {
             if let Some(end) = end_of(row.state.status)
                 && let Some(Some(node)) = now.open.remove(&row.id)
             {
@@ -420,11 +432,11 @@ impl Drive for Driven {
         }
     }
 
-    fn gone(&mut self, part: TaskId) {
+    fn gone(&mut self, child: TaskId) {
         let now = self.now_mut();
-        if let Some(Some(node)) = now.open.remove(&part) {
+        if let Some(Some(node)) = now.open.remove(&child) {
             now.failure.get_or_insert_with(|| (node, Status::Failed, "its task is gone".to_owned()));
-            now.run.ended(node, End::Failed);
+            now.run.ended(node, NodeEnd::Failed);
         }
     }
 
@@ -432,7 +444,7 @@ impl Drive for Driven {
         self.now().open.keys().copied().collect()
     }
 
-    fn taking(&self) -> Vec<TaskId> {
+    fn tombstones(&self) -> Vec<TaskId> {
         self.now().open.iter().filter(|(_, node)| node.is_none()).map(|(id, _)| *id).collect()
     }
 
@@ -440,10 +452,10 @@ impl Drive for Driven {
         self.now_mut().run.halt();
     }
 
-    async fn at_risk(&mut self, driver: &Driver) -> Result<Vec<(String, NewTask)>, Trouble> {
+    async fn maybe_submitted(&mut self, driver: &Driver) -> Result<Vec<(String, NewTask)>, DriveError> {
         let now = self.now();
         let stopped = now.run.stopped_at_the_start();
-        let mut parts = Vec::with_capacity(stopped.len());
+        let mut children = Vec::with_capacity(stopped.len());
         for some in stopped.chunks(PAGE) {
             let known = now.known(&driver.node, driver.id, some).await?;
             for &node in some {
@@ -452,23 +464,23 @@ impl Drive for Driven {
                     Ok(false) => continue,
                     Err(error) => Err(error),
                 };
-                parts.push((now.workflow.graph.name(node).to_owned(), request));
+                children.push((now.workflow.graph.name(node).to_owned(), request));
             }
         }
-        Ok(driver.placed(parts).await?)
+        Ok(driver.placed(children).await?)
     }
 
-    async fn end(&mut self, _: &Driver) -> Result<Option<WholeEnd>, Trouble> {
+    async fn end(&mut self, _: &Driver) -> Result<Option<CompositeOutcome>, DriveError> {
         let now = self.now();
         if !now.run.is_over() || !now.open.is_empty() {
             return Ok(None);
         }
         let data = serde_json::to_string(&now.run.counts()).expect("counts can be written");
         Ok(Some(match &now.failure {
-            None => WholeEnd::Success(data),
+            None => CompositeOutcome::Success(data),
             Some((node, status, why)) => {
                 let name = now.workflow.graph.name(*node);
-                WholeEnd::Failed(part_failed("node", name, *status, why), data)
+                CompositeOutcome::Failed(child_failed("node", name, *status, why), data)
             }
         }))
     }
@@ -488,10 +500,10 @@ impl Drive for Driven {
 }
 
 /// Where a node stands, in the words of the API.
-pub(super) fn state_name(state: NodeState, row: Option<&TaskRow>) -> &'static str {
+pub(in crate::node) fn state_name(state: NodeState, row: Option<&TaskRow>) -> &'static str {
     match (state, row) {
         (_, Some(row)) => row.state.status.as_str(),
-        (NodeState::Ended(End::Skipped(_)), None) => "SKIPPED",
+        (NodeState::Ended(NodeEnd::Skipped(_)), None) => "SKIPPED",
         (_, None) => "WAITING",
     }
 }

@@ -15,23 +15,23 @@ use tokio::time::Instant;
 
 /// See the [module](self).
 #[derive(Debug)]
-pub struct Hub {
+pub struct Notifier {
     /// Names the events of this process, so that those of another are not taken for its own.
     origin: SessionId,
-    state: Mutex<State>,
+    state: Mutex<NotifierState>,
     /// Number of the last event.
     last: watch::Sender<u64>,
     /// Whether anybody here wants to hear what other servers tell.
     wanted: watch::Sender<bool>,
     /// Watched tasks that have ended, for the one who looks at them.
-    ended: Mutex<Vec<TaskId>>,
-    has_ended: Notify,
+    completions: Mutex<Vec<TaskId>>,
+    has_completions: Notify,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct NotifierState {
     /// Those who wait for a task.
-    followed: HashMap<TaskId, Followed>,
+    followed: HashMap<TaskId, FollowedTask>,
     /// The last events; the first one has number `last - len + 1`.
     ring: VecDeque<RingItem>,
     /// The last that was told of each lane.
@@ -46,21 +46,21 @@ enum RingItem {
 }
 
 #[derive(Debug, Default)]
-struct Followed {
-    news: Arc<News>,
+struct FollowedTask {
+    signals: Arc<TaskSignals>,
     followers: usize,
 }
 
 /// What the followers of a task are told.
 #[derive(Debug, Default)]
-struct News {
+struct TaskSignals {
     changed: Notify,
     finished: AtomicBool,
     /// Something may have been missed: look now.
     missed: AtomicBool,
-    /// Wakes the one who drives its parts.
+    /// Wakes the one who drives its children.
     driver: Notify,
-    /// Parts that have ended, for the same.
+    /// Children that have ended, for the same.
     ended: Mutex<Option<Vec<TaskId>>>,
 }
 
@@ -101,28 +101,28 @@ pub enum StreamItem {
     Gap(EventId),
 }
 
-impl Default for Hub {
+impl Default for Notifier {
     fn default() -> Self {
         Self {
             origin: SessionId::from_random(rand::random()),
             state: Mutex::default(),
             last: watch::Sender::new(0),
             wanted: watch::Sender::new(false),
-            ended: Mutex::default(),
-            has_ended: Notify::new(),
+            completions: Mutex::default(),
+            has_completions: Notify::new(),
         }
     }
 }
 
-impl Hub {
+impl Notifier {
     /// Tasks changed, durably.
     pub fn changed(&self, events: &[TaskEvent]) {
         let mut state = self.lock();
         if !state.followed.is_empty() {
             for event in events {
                 state.wake(event.task, event.status.is_final());
-                if let Some(whole) = event.part_of.filter(|_| event.status.is_final()) {
-                    state.wake_whole(whole, event.task);
+                if let Some(composite) = event.composite.filter(|_| event.status.is_final()) {
+                    state.wake_composite(composite, event.task);
                 }
             }
         }
@@ -131,14 +131,14 @@ impl Hub {
     }
 
     /// What this process tells, others as well: so it is passed on to them as.
-    pub(crate) fn tell(&self, place: Option<EventPlace>, events: Vec<TaskEvent>) -> EventBatch {
+    pub(crate) fn publish(&self, place: Option<EventPlace>, events: Vec<TaskEvent>) -> EventBatch {
         let batch = EventBatch { origin: self.origin, place, events };
         self.take(&batch);
         batch
     }
 
     /// Another server tells what became of tasks. Its own words come back to it too.
-    pub(crate) fn heard(&self, batch: &EventBatch) {
+    pub(crate) fn receive(&self, batch: &EventBatch) {
         if batch.origin != self.origin {
             self.take(batch);
         }
@@ -159,17 +159,17 @@ impl Hub {
     }
 
     /// Watched tasks have ended. The lane tells of them again, should this process die before somebody has looked.
-    pub(crate) fn has_ended(&self, tasks: Vec<TaskId>) {
-        self.ended.lock().unwrap_or_else(PoisonError::into_inner).extend(tasks);
-        self.has_ended.notify_one();
+    pub(crate) fn add_completions(&self, tasks: Vec<TaskId>) {
+        self.completions.lock().unwrap_or_else(PoisonError::into_inner).extend(tasks);
+        self.has_completions.notify_one();
     }
 
     /// Waits for watched tasks that have ended and takes some of them, each for the first and only time.
-    pub(crate) async fn ended(&self, limit: usize) -> Vec<TaskId> {
+    pub(crate) async fn next_completions(&self, limit: usize) -> Vec<TaskId> {
         loop {
-            let told = self.has_ended.notified();
+            let notified = self.has_completions.notified();
             {
-                let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut ended = self.completions.lock().unwrap_or_else(PoisonError::into_inner);
                 let count = limit.min(ended.len());
                 let rest = ended.split_off(count);
                 let taken = std::mem::replace(&mut *ended, rest);
@@ -177,7 +177,7 @@ impl Hub {
                     return taken;
                 }
             }
-            told.await;
+            notified.await;
         }
     }
 
@@ -188,33 +188,33 @@ impl Hub {
         self.published(state, 1);
     }
 
-    fn published(&self, mut state: MutexGuard<'_, State>, count: usize) {
+    fn published(&self, mut state: MutexGuard<'_, NotifierState>, count: usize) {
         let surplus = state.ring.len().saturating_sub(RING_LEN_MAX);
         state.ring.drain(..surplus);
         self.last.send_modify(|last| *last += count as u64);
     }
 
     /// Returns when somebody here wants to hear of changes (`true`), or nobody does any more.
-    pub(crate) async fn wants(&self, wanted: bool) {
+    pub(crate) async fn until_wanted(&self, wanted: bool) {
         let mut wants = self.wanted.subscribe();
-        // The sender is this hub's own.
+        // The sender is this notifier's own.
         let _ = wants.wait_for(|now| *now == wanted).await;
     }
 
     /// From now on other servers are heard; what they said before was missed.
-    pub(crate) fn heard_again(&self) {
+    pub(crate) fn resume(&self) {
         let state = self.lock();
-        for Followed { news, .. } in state.followed.values() {
-            news.missed.store(true, Ordering::Release);
-            news.changed.notify_waiters();
-            news.changed.notify_one();
-            news.driver.notify_one();
+        for FollowedTask { signals, .. } in state.followed.values() {
+            signals.missed.store(true, Ordering::Release);
+            signals.changed.notify_waiters();
+            signals.changed.notify_one();
+            signals.driver.notify_one();
         }
         drop(state);
         self.gap();
     }
 
-    fn judge_wanted(&self, state: &State) {
+    fn update_wanted(&self, state: &NotifierState) {
         let wanted = !state.followed.is_empty() || self.last.receiver_count() > 0;
         self.wanted.send_if_modified(|was| std::mem::replace(was, wanted) != wanted);
     }
@@ -228,35 +228,35 @@ impl Hub {
     }
 
     /// Waits for changes of a task, from now on.
-    pub fn follow(self: &Arc<Self>, task: TaskId) -> Follow {
+    pub fn follow(self: &Arc<Self>, task: TaskId) -> TaskFollower {
         let mut state = self.lock();
         let followed = state.followed.entry(task).or_default();
         followed.followers += 1;
-        let news = Arc::clone(&followed.news);
-        self.judge_wanted(&state);
+        let signals = Arc::clone(&followed.signals);
+        self.update_wanted(&state);
         drop(state);
-        Follow { hub: Arc::clone(self), task, news }
+        TaskFollower { notifier: Arc::clone(self), task, signals }
     }
 
     /// Follows all events after one, or from now on.
     pub fn events(self: &Arc<Self>, after: Option<EventId>) -> EventStream {
         let last = self.last.subscribe();
-        self.judge_wanted(&self.lock());
+        self.update_wanted(&self.lock());
         let now = *last.borrow();
         let (next, gap) = match after {
             None => (now + 1, false),
             Some(after) if after.origin == self.origin && after.number <= now => (after.number + 1, false),
             Some(_) => (now + 1, true),
         };
-        EventStream { hub: Arc::clone(self), last: Some(last), next, gap, ready: VecDeque::new() }
+        EventStream { notifier: Arc::clone(self), last: Some(last), next, gap, ready: VecDeque::new() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, NotifierState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl NotifierState {
     /// Something later was told of the lane before; if not, this is the last now.
     fn is_late(&mut self, place: EventPlace) -> bool {
         let last = self.places.entry(place.lane).or_insert(place);
@@ -266,25 +266,25 @@ impl State {
     }
 
     fn wake(&self, task: TaskId, finished: bool) {
-        if let Some(Followed { news, .. }) = self.followed.get(&task) {
-            news.finished.fetch_or(finished, Ordering::Release);
+        if let Some(FollowedTask { signals, .. }) = self.followed.get(&task) {
+            signals.finished.fetch_or(finished, Ordering::Release);
             // Kept for one who is not waiting at this moment.
-            news.changed.notify_waiters();
-            news.changed.notify_one();
-            news.driver.notify_one();
+            signals.changed.notify_waiters();
+            signals.changed.notify_one();
+            signals.driver.notify_one();
         }
     }
 
-    fn wake_whole(&self, whole: TaskId, part: TaskId) {
-        let Some(Followed { news, .. }) = self.followed.get(&whole) else { return };
-        if let Some(ended) = news.ended().as_mut() {
-            ended.push(part);
-            news.driver.notify_one();
+    fn wake_composite(&self, composite: TaskId, child: TaskId) {
+        let Some(FollowedTask { signals, .. }) = self.followed.get(&composite) else { return };
+        if let Some(ended) = signals.ended().as_mut() {
+            ended.push(child);
+            signals.driver.notify_one();
         }
     }
 }
 
-impl News {
+impl TaskSignals {
     fn ended(&self) -> MutexGuard<'_, Option<Vec<TaskId>>> {
         self.ended.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -292,42 +292,42 @@ impl News {
 
 /// Waits for changes of one task.
 #[derive(Debug)]
-pub struct Follow {
-    hub: Arc<Hub>,
+pub struct TaskFollower {
+    notifier: Arc<Notifier>,
     task: TaskId,
-    news: Arc<News>,
+    signals: Arc<TaskSignals>,
 }
 
-impl Follow {
+impl TaskFollower {
     /// Returns when there may be something new since the last call; now and then for nothing.
     pub async fn changed(&mut self) {
-        // The fallback, should the news come from another process and be lost on the way.
-        let _ = tokio::time::timeout(LOOK_AGAIN, self.news.changed.notified()).await;
+        // The fallback, should the notification come from another process and be lost on the way.
+        let _ = tokio::time::timeout(LOOK_AGAIN, self.signals.changed.notified()).await;
     }
 
-    /// From now on, what parts of the task end is kept for [`take_ended`](Self::take_ended).
-    pub(crate) fn follow_parts(&self) {
-        self.news.ended().get_or_insert_default();
+    /// From now on, what children of the task end is kept for [`take_ended`](Self::take_ended).
+    pub(crate) fn follow_children(&self) {
+        self.signals.ended().get_or_insert_default();
     }
 
-    /// Parts that have ended since the last call.
+    /// Children that have ended since the last call.
     pub(crate) fn take_ended(&self) -> Vec<TaskId> {
-        self.news.ended().as_mut().map(std::mem::take).unwrap_or_default()
+        self.signals.ended().as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Returns when there may be something new since the last call, for the one who drives the parts.
-    pub(crate) async fn told(&self) {
-        self.news.driver.notified().await;
+    /// Returns when there may be something new since the last call, for the one who drives the children.
+    pub(crate) async fn children_changed(&self) {
+        self.signals.driver.notified().await;
     }
 
     /// Returns when the task is said to have finished; now and then for nothing.
     pub async fn finished(&mut self) {
         let look_again = Instant::now() + LOOK_AGAIN;
-        while !self.news.finished.load(Ordering::Acquire) {
-            if self.news.missed.swap(false, Ordering::AcqRel) {
+        while !self.signals.finished.load(Ordering::Acquire) {
+            if self.signals.missed.swap(false, Ordering::AcqRel) {
                 return;
             }
-            if tokio::time::timeout_at(look_again, self.news.changed.notified()).await.is_err() {
+            if tokio::time::timeout_at(look_again, self.signals.changed.notified()).await.is_err() {
                 return;
             }
         }
@@ -337,23 +337,23 @@ impl Follow {
 /// How often a follower looks by itself.
 const LOOK_AGAIN: std::time::Duration = std::time::Duration::from_secs(1);
 
-impl Drop for Follow {
+impl Drop for TaskFollower {
     fn drop(&mut self) {
-        let mut state = self.hub.lock();
+        let mut state = self.notifier.lock();
         if let Some(followed) = state.followed.get_mut(&self.task) {
             followed.followers -= 1;
             if followed.followers == 0 {
                 state.followed.remove(&self.task);
             }
         }
-        self.hub.judge_wanted(&state);
+        self.notifier.update_wanted(&state);
     }
 }
 
 /// Follows all events.
 #[derive(Debug)]
 pub struct EventStream {
-    hub: Arc<Hub>,
+    notifier: Arc<Notifier>,
     /// `None` when it is dropped.
     last: Option<watch::Receiver<u64>>,
     /// Number of the next event wanted.
@@ -363,7 +363,7 @@ pub struct EventStream {
 }
 
 impl EventStream {
-    /// The next event; `None` when the hub is gone. Safe to cancel.
+    /// The next event; `None` when the notifier is gone. Safe to cancel.
     pub async fn next(&mut self) -> Option<StreamItem> {
         loop {
             if let Some(item) = self.ready.pop_front() {
@@ -379,10 +379,10 @@ impl EventStream {
     }
 
     fn refill(&mut self) {
-        let state = self.hub.lock();
-        let last = *self.hub.last.borrow();
+        let state = self.notifier.lock();
+        let last = *self.notifier.last.borrow();
         let first = last + 1 - state.ring.len() as u64;
-        let id = |number| EventId { origin: self.hub.origin, number };
+        let id = |number| EventId { origin: self.notifier.origin, number };
         if std::mem::take(&mut self.gap) || self.next < first {
             self.next = self.next.max(first);
             self.ready.push_back(StreamItem::Gap(id(self.next - 1)));
@@ -401,6 +401,6 @@ impl EventStream {
 impl Drop for EventStream {
     fn drop(&mut self) {
         self.last = None;
-        self.hub.judge_wanted(&self.hub.lock());
+        self.notifier.update_wanted(&self.notifier.lock());
     }
 }

@@ -1,10 +1,11 @@
 //! Jobs: tasks whose results are analyzed, and what that adds.
 //!
-//! A task of a type that has an analyzer becomes a job: a whole whose first part is the task itself. When a part has ended
-//! whose type has an analyzer, another part looks at its result; what that names become parts too. The job is over when
-//! nothing is open and nothing is left to look at. Analyzers are those that were there when the job began.
+//! A task of a type that has an analyzer becomes a job: a composite whose first child is the task itself. When a child
+//! has ended whose type has an analyzer, another child looks at its result; what that names become children too. The
+//! job is over when nothing is open and nothing is left to look at. Analyzers are those that were there when the job
+//! began.
 //!
-//! What comes next, and how parts are named, is decided in `tasklane_workflow`.
+//! What comes next, and how children are named, is decided in `tasklane_workflow`.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -27,15 +28,16 @@ use tokio::time::Instant;
 
 use crate::clock;
 use crate::request::{
-    Analysis, Analyzer, FieldError, RequestLimits, TaskRequest, Verdict, check_internal, parse_exact,
+    Analysis, AnalysisVerdict, Analyzer, FieldError, RequestLimits, TaskRequest, check_not_system,
+    parse_exact,
 };
 
-use super::registered::{Named, NamedError};
-use super::wholes::{
-    AGAIN_AFTER, Begun, Drive, Driver, HELD, LOOK, PAGE, REFUSED_TYPE, TAKEN, Trouble, WholeEnd, part_failed,
-    part_request_id, unique_in, whole_of,
+use super::driver::{
+    AGAIN_AFTER, ChildStart, CompositeOutcome, Drive, DriveError, Driver, HELD, LOOK, PAGE, REFUSED_TYPE,
+    TOMBSTONE_PREFIX, child_failed, child_request_id, composite_of, unique_in,
 };
-use super::{Node, SubmitError};
+use crate::node::custom_types::{NamedDocument, NamedDocumentError};
+use crate::node::{Node, SubmitError};
 
 /// Task type and queue of jobs.
 pub const JOB_TYPE: &str = "tasklane.job";
@@ -65,17 +67,17 @@ pub struct TornDown {
 
 /// The payload of a job.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct JobSpec {
-    pub(super) root: NewTask,
+pub(in crate::node) struct JobSpec {
+    pub(in crate::node) root: NewTask,
     /// By task type, as they were put.
-    pub(super) analyzers: BTreeMap<Name, Box<RawValue>>,
+    pub(in crate::node) analyzers: BTreeMap<Name, Box<RawValue>>,
 }
 
 impl JobSpec {
     /// A job that does the same as another: its root is another task.
-    pub(super) fn again(payload: &str, job: TaskId) -> Option<Self> {
+    pub(in crate::node) fn again(payload: &str, job: TaskId) -> Option<Self> {
         let mut spec: Self = serde_json::from_str(payload).ok()?;
-        let request_id = part_request_id(job, ROOT);
+        let request_id = child_request_id(job, ROOT);
         let now = clock::wall();
         (spec.root.created_at, spec.root.due, spec.root.unique) = (now, now, None);
         spec.root.id =
@@ -86,7 +88,7 @@ impl JobSpec {
     }
 
     /// The payload of the job.
-    pub(super) fn payload(&self) -> Result<Payload, SubmitError> {
+    pub(in crate::node) fn payload(&self) -> Result<Payload, SubmitError> {
         let payload = serde_json::to_string(self);
         let payload = payload.map_err(|error| StoreError::corrupt(error.to_string()))?;
         if payload.len() > RequestLimits::PAYLOAD_BYTES_CAP {
@@ -109,8 +111,8 @@ impl Node {
         task_type: &Name,
         body: &[u8],
         replace: bool,
-    ) -> Result<(Named, bool), NamedError> {
-        check_internal("taskType", task_type)?;
+    ) -> Result<(NamedDocument, bool), NamedDocumentError> {
+        check_not_system("taskType", task_type)?;
         self.read_sent(body, Analyzer::from_json).await?;
         let put = self.put_named(analyzer_key(namespace, task_type), body, replace).await?;
         self.0.types.forget(namespace);
@@ -118,8 +120,12 @@ impl Node {
     }
 
     /// What looks at the results of a task type.
-    pub async fn analyzer(&self, namespace: &Name, task_type: &Name) -> Result<Option<Named>, StoreError> {
-        Ok(self.document(&analyzer_key(namespace, task_type)).await?.map(Named::from))
+    pub async fn analyzer(
+        &self,
+        namespace: &Name,
+        task_type: &Name,
+    ) -> Result<Option<NamedDocument>, StoreError> {
+        Ok(self.document(&analyzer_key(namespace, task_type)).await?.map(NamedDocument::from))
     }
 
     /// Analyzers, by task type.
@@ -128,12 +134,16 @@ impl Node {
         namespace: &Name,
         after: Option<Name>,
         limit: usize,
-    ) -> Result<Vec<Named>, StoreError> {
+    ) -> Result<Vec<NamedDocument>, StoreError> {
         self.list_named(DocumentKind::Analyzer, namespace, after, limit).await
     }
 
     /// Removes an analyzer; jobs that have begun keep it. Answers whether there was one.
-    pub async fn delete_analyzer(&self, namespace: &Name, task_type: &Name) -> Result<bool, NamedError> {
+    pub async fn delete_analyzer(
+        &self,
+        namespace: &Name,
+        task_type: &Name,
+    ) -> Result<bool, NamedDocumentError> {
         let deleted = self.delete_named(analyzer_key(namespace, task_type)).await?;
         self.0.types.forget(namespace);
         Ok(deleted)
@@ -142,10 +152,10 @@ impl Node {
     /// A job: by its own id, or that of any task that belongs to it. A task that belongs to none is one by itself.
     pub async fn job(&self, namespace: &Name, id: TaskId) -> Result<Option<JobView>, StoreError> {
         let Some(mut view) = self.task(namespace, id).await? else { return Ok(None) };
-        while let Some(part) = view.row.state.part.clone()
-            && let Some(whole) = self.task(namespace, part.of).await?
+        while let Some(child) = view.row.state.child_of.clone()
+            && let Some(composite) = self.task(namespace, child.composite).await?
         {
-            view = whole;
+            view = composite;
         }
         let payload = view.row.body.as_ref().map(|body| body.payload.as_str()).unwrap_or_default();
         let counts = if view.row.head.task_type.as_str() == JOB_TYPE && !payload.is_empty() {
@@ -153,23 +163,23 @@ impl Node {
             now.read(self, view.row.id).await?;
             now.counts()
         } else {
-            self.count_parts(&view.row).await?
+            self.count_children(&view.row).await?
         };
         Ok(Some(JobView { view, counts }))
     }
 
     /// Counts what a task became, and what that became.
-    async fn count_parts(&self, row: &TaskRow) -> Result<JobCounts, StoreError> {
+    async fn count_children(&self, row: &TaskRow) -> Result<JobCounts, StoreError> {
         let mut counts = JobCounts::default();
-        if !row.state.whole {
+        if !row.state.composite {
             counts.add(row.state.status);
         }
-        let mut wholes: Vec<TaskId> = row.state.whole.then_some(row.id).into_iter().collect();
-        while let Some(whole) = wholes.pop() {
-            self.each_part(whole, |name, part| match part.state.whole {
-                true => wholes.push(part.id),
-                false if is_analysis(name) || name.starts_with(TAKEN) => {}
-                false => counts.add(part.state.status),
+        let mut composites: Vec<TaskId> = row.state.composite.then_some(row.id).into_iter().collect();
+        while let Some(composite) = composites.pop() {
+            self.each_child(composite, |name, child| match child.state.composite {
+                true => composites.push(child.id),
+                false if is_analysis(name) || name.starts_with(TOMBSTONE_PREFIX) => {}
+                false => counts.add(child.state.status),
             })
             .await?;
         }
@@ -190,9 +200,9 @@ impl Node {
         let ended = self.wait(namespace, job, at_most).await?;
         if ended.is_some_and(|view| !view.row.state.status.is_final()) {
             let mut left = vec![job];
-            self.each_part(job, |_, part| {
-                if !part.state.status.is_final() && left.len() < LEFT_MAX {
-                    left.push(part.id);
+            self.each_child(job, |_, child| {
+                if !child.state.status.is_final() && left.len() < LEFT_MAX {
+                    left.push(child.id);
                 }
             })
             .await?;
@@ -201,7 +211,7 @@ impl Node {
         // What a job that broke has left open is stopped, too; while something is open, nothing is removed.
         let until = Instant::now() + at_most;
         loop {
-            let left = self.open_parts(job).await?;
+            let left = self.open_children(job).await?;
             if left.is_empty() {
                 break;
             }
@@ -211,32 +221,32 @@ impl Node {
             }
             tokio::time::sleep(TEARDOWN_LOOK).await;
         }
-        let mut removed = if view.row.state.whole { self.forget_parts(job).await? } else { 0 };
+        let mut removed = if view.row.state.composite { self.forget_children(job).await? } else { 0 };
         self.archive_before_removal(&[job]).await?;
         self.0.parts.logs.remove(&[job]).await?;
         self.0.parts.store.retire(&[], &[job]).await?;
         removed += 1;
         let mut left: Vec<TaskId> =
             self.task(namespace, job).await?.map(|view| view.row.id).into_iter().collect();
-        self.each_part(job, |_, part| {
+        self.each_child(job, |_, child| {
             if left.len() < LEFT_MAX {
-                left.push(part.id);
+                left.push(child.id);
             }
         })
         .await?;
         Ok(Some(TornDown { removed, left }))
     }
 
-    /// What is open of a whole, and of what that became.
-    async fn open_parts(&self, whole: TaskId) -> Result<Vec<TaskId>, StoreError> {
-        let (mut open, mut wholes) = (Vec::new(), vec![whole]);
-        while let Some(whole) = wholes.pop() {
-            self.each_part(whole, |_, part| {
-                if part.state.whole {
-                    wholes.push(part.id);
+    /// What is open of a composite, and of what that became.
+    async fn open_children(&self, composite: TaskId) -> Result<Vec<TaskId>, StoreError> {
+        let (mut open, mut composites) = (Vec::new(), vec![composite]);
+        while let Some(composite) = composites.pop() {
+            self.each_child(composite, |_, child| {
+                if child.state.composite {
+                    composites.push(child.id);
                 }
-                if !part.state.status.is_final() {
-                    open.push(part.id);
+                if !child.state.status.is_final() {
+                    open.push(child.id);
                 }
             })
             .await?;
@@ -245,30 +255,30 @@ impl Node {
     }
 
     /// The job that a task becomes whose type has an analyzer; the task itself if it has none.
-    pub(super) async fn job_of(
+    pub(in crate::node) async fn job_of(
         &self,
         namespace: &Name,
         mut request: TaskRequest,
     ) -> Result<NewTask, SubmitError> {
         if request.in_job
-            || request.whole
+            || request.composite
             || !self.types(namespace).await?.analyzed.contains(&request.task_type)
         {
             return self.place_one(namespace, request).await;
         }
-        request.also_told = self.told_by_queue(namespace, &request).await?;
-        let whole = whole_of(JOB_TYPE, &request, "{}".to_owned());
-        let mut job = self.place_one(namespace, whole).await?;
+        request.extra_webhooks = self.queue_webhooks(namespace, &request).await?;
+        let composite = composite_of(JOB_TYPE, &request, "{}".to_owned());
+        let mut job = self.place_one(namespace, composite).await?;
         job.fingerprint = request.fingerprint();
         let root = TaskRequest {
-            request_id: Some(part_request_id(job.id, ROOT)),
+            request_id: Some(child_request_id(job.id, ROOT)),
             parent: Some(job.id),
-            part: Some(ROOT.to_owned()),
+            child_name: Some(ROOT.to_owned()),
             in_job: true,
             run_at: None,
             delay: None,
             webhooks: Vec::new(),
-            also_told: Vec::new(),
+            extra_webhooks: Vec::new(),
             ..request
         };
         let root = self.place_one(namespace, root).await?;
@@ -282,12 +292,12 @@ impl Node {
     }
 
     /// All analyzers of a namespace, by task type.
-    pub(super) async fn analyzers_now(
+    pub(in crate::node) async fn analyzers_now(
         &self,
         namespace: &Name,
     ) -> Result<BTreeMap<Name, Box<RawValue>>, StoreError> {
         let mut analyzers = BTreeMap::new();
-        for Named { id, json, .. } in self.all_named(DocumentKind::Analyzer, namespace).await? {
+        for NamedDocument { id, json, .. } in self.all_named(DocumentKind::Analyzer, namespace).await? {
             let raw = RawValue::from_string(json).map_err(|error| StoreError::corrupt(error.to_string()))?;
             analyzers.insert(id, raw);
         }
@@ -295,7 +305,7 @@ impl Node {
     }
 }
 
-/// What is known of a part.
+/// What is known of a child.
 #[derive(Clone, Debug)]
 struct Member {
     id: TaskId,
@@ -330,9 +340,9 @@ impl JobCounts {
     }
 }
 
-/// A part to be.
+/// A child to be.
 #[derive(Debug)]
-enum Next {
+enum NextChild {
     New(Box<Result<TaskRequest, TaskError>>),
     /// The same as this task once more.
     Again(TaskId),
@@ -343,13 +353,13 @@ enum Next {
 struct JobNow {
     root: NewTask,
     analyzers: BTreeMap<Name, Analyzer>,
-    job: Job<Member, Next>,
+    job: Job<Member, NextChild>,
     /// By id, those that have not ended.
     open: HashMap<TaskId, String>,
-    /// Those that only take an id, and have not ended.
-    taking: HashSet<TaskId>,
+    /// Tombstones that have not ended.
+    tombstones: HashSet<TaskId>,
     failure: Option<TaskError>,
-    /// Parts that are none, because another task holds their unique key.
+    /// Children that are none, because another task holds their unique key.
     held: HashSet<String>,
 }
 
@@ -366,7 +376,7 @@ impl JobNow {
             analyzers,
             job: Job::new(Invariants::ALL_ON),
             open: HashMap::new(),
-            taking: HashSet::new(),
+            tombstones: HashSet::new(),
             failure: None,
             held: HashSet::new(),
         })
@@ -376,12 +386,12 @@ impl JobNow {
         let halted = self.job.is_halted();
         self.job = Job::new(Invariants::ALL_ON);
         self.open.clear();
-        self.taking.clear();
+        self.tombstones.clear();
         let mut found: BTreeMap<String, Member> = BTreeMap::new();
-        node.each_part(id, |name, row| {
+        node.each_child(id, |name, row| {
             let status = row.state.status;
-            if name.starts_with(TAKEN) {
-                self.taking.extend(Some(row.id).filter(|_| !status.is_final()));
+            if name.starts_with(TOMBSTONE_PREFIX) {
+                self.tombstones.extend(Some(row.id).filter(|_| !status.is_final()));
                 return;
             }
             let task_type = row.head.task_type.clone();
@@ -407,7 +417,7 @@ impl JobNow {
         Ok(())
     }
 
-    /// Whether a part has ended so that there is something to look at.
+    /// Whether a child has ended so that there is something to look at.
     fn is_analyzed(&self, name: &str, member: &Member) -> bool {
         !is_analysis(name)
             && matches!(member.status, Status::Success | Status::Failed)
@@ -442,7 +452,7 @@ impl JobNow {
         self.note_failure(TaskError::new("job_limit", limit.to_string()));
     }
 
-    /// Looks at parts that have ended: what they lead to becomes ready.
+    /// Looks at children that have ended: what they lead to becomes ready.
     async fn look(&mut self, node: &Node) -> Result<(), StoreError> {
         loop {
             let names = self.job.take_ended(LOOK);
@@ -470,14 +480,14 @@ impl JobNow {
         if !self.is_analyzed(name, &member) {
             if member.status != Status::Success {
                 let why = view.row.state.error.as_ref().map_or("", |error| &error.message);
-                self.note_failure(part_failed("task", &member.id.to_string(), member.status, why));
+                self.note_failure(child_failed("task", &member.id.to_string(), member.status, why));
             }
             return;
         }
         let analyzer = &self.analyzers[&member.task_type];
         self.job.analyze(name, || {
             let request = analyzer.request(&view.row, &given(name, view));
-            Next::of(request)
+            NextChild::of(request)
         });
     }
 
@@ -487,7 +497,7 @@ impl JobNow {
         let status = view.row.state.status;
         if status != Status::Success {
             let why = view.row.state.error.as_ref().map_or("", |error| &error.message);
-            return self.note_failure(part_failed("the analysis of task", &self.of_id(&of), status, why));
+            return self.note_failure(child_failed("the analysis of task", &self.of_id(&of), status, why));
         }
         let data = view.result.as_ref().map_or("", |result| &result.data);
         let analysis = match Analysis::from_data(data) {
@@ -499,19 +509,19 @@ impl JobNow {
         };
         let Some(member) = self.job.member(&of) else { return };
         let judged = analysis.verdict.unwrap_or(match member.status {
-            Status::Success => Verdict::Success,
-            _ => Verdict::Failure,
+            Status::Success => AnalysisVerdict::Success,
+            _ => AnalysisVerdict::Failure,
         });
         let id = member.id;
         match judged {
-            Verdict::Success => {}
-            Verdict::Failure => {
+            AnalysisVerdict::Success => {}
+            AnalysisVerdict::Failure => {
                 let message = format!("task {id} is judged to have failed");
-                self.note_failure(TaskError::new("part_failed", message));
+                self.note_failure(TaskError::new("child_failed", message));
             }
-            Verdict::Retry => {
-                if let Err(limit) = self.job.run_again(&of, Next::Again(id)) {
-                    self.note_failure(TaskError::new("part_failed", format!("task {id}: {limit}")));
+            AnalysisVerdict::Retry => {
+                if let Err(limit) = self.job.run_again(&of, NextChild::Again(id)) {
+                    self.note_failure(TaskError::new("child_failed", format!("task {id}: {limit}")));
                 }
             }
         }
@@ -532,14 +542,14 @@ impl JobNow {
             at_once: analyzer.max_subtasks as usize,
             tasks: analyzer.max_tasks as usize,
         };
-        let requests = subtasks.into_iter().map(Next::of).collect();
+        let requests = subtasks.into_iter().map(NextChild::of).collect();
         if let Err(limit) = self.job.add(of, requests, limits) {
             self.note_limit(&limit);
         }
     }
 }
 
-impl Next {
+impl NextChild {
     fn of(request: Result<TaskRequest, FieldError>) -> Self {
         let error = |error: FieldError| TaskError::new("invalid", error.to_string()).bounded();
         Self::New(Box::new(request.map_err(error)))
@@ -581,13 +591,13 @@ fn given(name: &str, view: &TaskView) -> Value {
 
 /// Drives jobs, in a server.
 #[derive(Debug)]
-pub(super) struct JobExecutor {
+pub(in crate::node) struct JobExecutor {
     node: Node,
 }
 
 impl JobExecutor {
     /// Over the node that also takes the tasks in.
-    pub(super) fn new(node: Node) -> Self {
+    pub(in crate::node) fn new(node: Node) -> Self {
         Self { node }
     }
 }
@@ -626,17 +636,17 @@ impl Execution for JobExecution {
 
 #[async_trait]
 impl Drive for JobNow {
-    async fn resume(&mut self, driver: &Driver) -> Result<(), Trouble> {
+    async fn resume(&mut self, driver: &Driver) -> Result<(), DriveError> {
         self.read(&driver.node, driver.id).await?;
         Ok(())
     }
 
-    async fn begin(&mut self, driver: &Driver) -> Result<Option<Duration>, Trouble> {
+    async fn begin(&mut self, driver: &Driver) -> Result<Option<Duration>, DriveError> {
         if self.job.member(ROOT).is_none() {
             let id = self.root.id;
             match driver.submit_task(self.root.clone()).await? {
-                Ok(Begun::Yes(_)) => {}
-                Ok(Begun::NotYet) => return Ok(Some(AGAIN_AFTER)),
+                Ok(ChildStart::Started(_)) => {}
+                Ok(ChildStart::QueueFull) => return Ok(Some(AGAIN_AFTER)),
                 Err(error) => {
                     self.note_failure(error);
                     self.job.halt();
@@ -659,10 +669,10 @@ impl Drive for JobNow {
         let (mut fresh, mut full) = (Vec::new(), Vec::new());
         for (name, next) in ready {
             match next {
-                Next::New(request) => fresh.push((name, *request)),
-                Next::Again(of) => match driver.submit_again(&name, of).await? {
-                    Ok((Begun::Yes(id), task_type)) => self.begun(name, id, task_type),
-                    Ok((Begun::NotYet, _)) => full.push((name, Next::Again(of))),
+                NextChild::New(request) => fresh.push((name, *request)),
+                NextChild::Again(of) => match driver.submit_again(&name, of).await? {
+                    Ok((ChildStart::Started(id), task_type)) => self.begun(name, id, task_type),
+                    Ok((ChildStart::QueueFull, _)) => full.push((name, NextChild::Again(of))),
                     Err(error) => self.note_failure(error),
                 },
             }
@@ -670,12 +680,12 @@ impl Drive for JobNow {
         let begun = driver.submit(fresh.clone()).await?;
         for ((name, request), begun) in fresh.into_iter().zip(begun) {
             match begun {
-                Begun::Yes(id) => {
+                ChildStart::Started(id) => {
                     let refused = || Name::new(REFUSED_TYPE).expect("a valid name");
                     let task_type = request.map_or_else(|_| refused(), |request| request.task_type);
                     self.begun(name, id, task_type);
                 }
-                Begun::NotYet => full.push((name, Next::New(Box::new(request)))),
+                ChildStart::QueueFull => full.push((name, NextChild::New(Box::new(request)))),
             }
         }
         let again = if full.is_empty() { Duration::ZERO } else { AGAIN_AFTER };
@@ -685,9 +695,9 @@ impl Drive for JobNow {
         Ok(Some(again))
     }
 
-    fn ended(&mut self, parts: Vec<TaskView>) {
-        for view in parts {
-            self.taking.remove(&view.row.id);
+    fn ended(&mut self, children: Vec<TaskView>) {
+        for view in children {
+            self.tombstones.remove(&view.row.id);
             let Some(name) = self.open.remove(&view.row.id) else { continue };
             if let Some(member) = self.job.member_mut(&name) {
                 member.status = view.row.state.status;
@@ -697,33 +707,33 @@ impl Drive for JobNow {
         }
     }
 
-    fn gone(&mut self, part: TaskId) {
-        self.taking.remove(&part);
-        if let Some(name) = self.open.remove(&part) {
+    fn gone(&mut self, child: TaskId) {
+        self.tombstones.remove(&child);
+        if let Some(name) = self.open.remove(&child) {
             self.job.gone(&name);
-            self.note_failure(TaskError::new("part_failed", format!("task {part} is gone")));
+            self.note_failure(TaskError::new("child_failed", format!("task {child} is gone")));
         }
     }
 
     fn open(&self) -> Vec<TaskId> {
-        self.open.keys().chain(&self.taking).copied().collect()
+        self.open.keys().chain(&self.tombstones).copied().collect()
     }
 
-    fn taking(&self) -> Vec<TaskId> {
-        self.taking.iter().copied().collect()
+    fn tombstones(&self) -> Vec<TaskId> {
+        self.tombstones.iter().copied().collect()
     }
 
     fn halt(&mut self) {
         self.job.halt();
     }
 
-    async fn at_risk(&mut self, driver: &Driver) -> Result<Vec<(String, NewTask)>, Trouble> {
+    async fn maybe_submitted(&mut self, driver: &Driver) -> Result<Vec<(String, NewTask)>, DriveError> {
         // Only where it was halted is something left that could have begun.
         let (mut fresh, mut placed) = (Vec::new(), Vec::new());
-        for (name, next) in self.job.take_at_risk() {
+        for (name, next) in self.job.take_maybe_submitted() {
             match next {
-                Next::New(request) => fresh.push((name, *request)),
-                Next::Again(of) => {
+                NextChild::New(request) => fresh.push((name, *request)),
+                NextChild::Again(of) => {
                     if let Ok(task) = driver.again(&name, of).await? {
                         placed.push((name, task));
                     }
@@ -734,14 +744,14 @@ impl Drive for JobNow {
         Ok(placed)
     }
 
-    async fn end(&mut self, _: &Driver) -> Result<Option<WholeEnd>, Trouble> {
-        if !self.taking.is_empty() || !self.job.is_over() {
+    async fn end(&mut self, _: &Driver) -> Result<Option<CompositeOutcome>, DriveError> {
+        if !self.tombstones.is_empty() || !self.job.is_over() {
             return Ok(None);
         }
         let data = serde_json::to_string(&self.counts()).expect("counts can be written");
         Ok(Some(match &self.failure {
-            None => WholeEnd::Success(data),
-            Some(error) => WholeEnd::Failed(error.clone(), data),
+            None => CompositeOutcome::Success(data),
+            Some(error) => CompositeOutcome::Failed(error.clone(), data),
         }))
     }
 

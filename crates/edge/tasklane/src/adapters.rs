@@ -14,11 +14,11 @@ use tasklane_runtime::guard::HeldFile;
 use tasklane_runtime::keeper::{self, KeptCoordinator};
 use tasklane_sqlite::Sqlite;
 
-use crate::config::{Config, Durability, Shares, SystemUrl};
+use crate::config::{AdapterUrl, Config, Durability, Shares};
 
 /// What a Tasklane works with.
 #[derive(Clone, Debug)]
-pub(crate) struct Systems {
+pub(crate) struct Adapters {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) logs: Arc<dyn Logs>,
     pub(crate) documents: Arc<dyn Documents>,
@@ -34,10 +34,10 @@ pub(crate) struct Systems {
     pub(crate) warnings: Vec<String>,
 }
 
-impl Systems {
+impl Adapters {
     /// Opens all of them. `listen` is where this process may be reached; `None` if it only calls others.
     pub(crate) async fn open(config: &Config, listen: Option<IpAddr>) -> Result<Self> {
-        let Stored { store, logs, documents, lock, mut warnings } =
+        let OpenedStore { store, logs, documents, lock, mut warnings } =
             open_store(config, listen.is_some()).await?;
         let (coordinator, more) = {
             let config = config.clone();
@@ -72,7 +72,7 @@ impl Systems {
 }
 
 /// A store in its three parts.
-struct Stored {
+struct OpenedStore {
     store: Arc<dyn Store>,
     logs: Arc<dyn Logs>,
     documents: Arc<dyn Documents>,
@@ -80,14 +80,14 @@ struct Stored {
     warnings: Vec<String>,
 }
 
-impl Stored {
+impl OpenedStore {
     fn new<S: Store + Logs + Documents + 'static>(store: S, warnings: Vec<String>) -> Self {
         let store = Arc::new(store);
         Self { store: store.clone(), logs: store.clone(), documents: store, lock: None, warnings }
     }
 }
 
-async fn open_store(config: &Config, is_server: bool) -> Result<Stored> {
+async fn open_store(config: &Config, is_server: bool) -> Result<OpenedStore> {
     let url = config.store_url();
     Ok(match url.scheme() {
         "sqlite" => {
@@ -100,7 +100,7 @@ async fn open_store(config: &Config, is_server: bool) -> Result<Stored> {
             let store = Sqlite::connect(options).await.with_context(|| format!("cannot open {path}"))?;
             let lock = store.locked_file().map(|file| -> HeldFile { file });
             let warnings = store.warnings().to_vec();
-            Stored { lock, ..Stored::new(store, warnings) }
+            OpenedStore { lock, ..OpenedStore::new(store, warnings) }
         }
         "postgres" => {
             let options =
@@ -113,13 +113,13 @@ async fn open_store(config: &Config, is_server: bool) -> Result<Stored> {
             let store = PostgresStore::connect(url.reveal(), &options).await;
             let store = store.with_context(|| cannot_reach("store", &url))?;
             let warnings = store.warnings().to_vec();
-            Stored::new(store, warnings)
+            OpenedStore::new(store, warnings)
         }
         "redis" => {
             let store = RedisStore::connect(url.reveal(), &redis_options(config)).await;
             let store = store.with_context(|| cannot_reach("store", &url))?;
             let warnings = store.warnings().to_vec();
-            Stored::new(store, warnings)
+            OpenedStore::new(store, warnings)
         }
         other => bail!("no store is known for {other}://"),
     })
@@ -173,7 +173,7 @@ pub(crate) async fn open_intake(config: &Config, session: SessionId) -> Result<O
 }
 
 /// A server listens for others where its API does, at a port of its own; a worker only calls servers.
-async fn open_direct(config: &Config, url: &SystemUrl, listen: Option<IpAddr>) -> Result<DirectBus> {
+async fn open_direct(config: &Config, url: &AdapterUrl, listen: Option<IpAddr>) -> Result<DirectBus> {
     let given: Option<SocketAddr> = match url.rest() {
         "" => None,
         address => Some(address.parse().with_context(|| format!("bus: {address} is not an address"))?),
@@ -209,7 +209,7 @@ pub(crate) fn reachable_host(config: &Config) -> Result<String> {
 }
 
 /// The address of this machine on the way to its store, which may be at several. Nothing is sent.
-pub(crate) fn own_address(store: &SystemUrl) -> Option<IpAddr> {
+pub(crate) fn own_address(store: &AdapterUrl) -> Option<IpAddr> {
     let authority = store.rest().split(['/', '?']).next()?;
     let hosts = authority.rsplit_once('@').map_or(authority, |(_, hosts)| hosts);
     let towards = |address: SocketAddr| {
@@ -240,6 +240,6 @@ fn redis_options(config: &Config) -> RedisOptions {
     RedisOptions { prefix: config.prefix.to_string(), ..RedisOptions::default() }
 }
 
-fn cannot_reach(role: &str, url: &SystemUrl) -> String {
+fn cannot_reach(role: &str, url: &AdapterUrl) -> String {
     format!("cannot use {url} as the {role}")
 }

@@ -16,7 +16,7 @@ use crate::problem::{self, Problem};
 use crate::state::Api;
 
 /// Refuses what may not pass, gives up what takes too long, counts what is answered.
-pub(crate) async fn gate(State(api): State<Api>, mut request: Request, next: Next) -> Response {
+pub(crate) async fn admit(State(api): State<Api>, mut request: Request, next: Next) -> Response {
     let started = Instant::now();
     let method = method_name(request.method());
     let route = request.extensions().get::<MatchedPath>().cloned();
@@ -121,12 +121,12 @@ fn check_site(request: &Request) -> Result<(), Problem> {
     let sites = request.headers().get_all(HeaderName::from_static("sec-fetch-site"));
     let from_elsewhere = sites.iter().any(|site| !own_sites.contains(&site.as_bytes()));
     let mut origins = request.headers().get_all(ORIGIN).iter();
-    let is_own = match (origins.next(), origins.next()) {
+    let is_same_origin = match (origins.next(), origins.next()) {
         (None, _) => true,
         (Some(origin), None) => is_own_origin(origin, request),
         (Some(_), Some(_)) => false,
     };
-    if from_elsewhere || !is_own {
+    if from_elsewhere || !is_same_origin {
         return Err(Problem::new(&problem::CROSS_SITE, "the request comes from a page of another site"));
     }
     Ok(())

@@ -44,10 +44,10 @@ struct UnreadBody {
 
 impl Unread {
     /// The body of a new request.
-    pub(crate) fn watch(&self, body: Incoming) -> Watched {
+    pub(crate) fn watch(&self, body: Incoming) -> WatchedBody {
         let has_ended = body.is_end_stream();
         self.0.is_cut.store(false, Ordering::Relaxed);
-        Watched { body: Some(body), has_ended, unread: self.clone() }
+        WatchedBody { body: Some(body), has_ended, unread: self.clone() }
     }
 
     /// Reads what is left of a body that nobody wanted, if it is small and about to arrive. True if nothing is left, so that
@@ -77,14 +77,14 @@ impl Unread {
 
 /// A body that says when it is dropped too early.
 #[derive(Debug)]
-pub(crate) struct Watched {
+pub(crate) struct WatchedBody {
     /// Taken when this is dropped.
     body: Option<Incoming>,
     has_ended: bool,
     unread: Unread,
 }
 
-impl Body for Watched {
+impl Body for WatchedBody {
     type Data = Bytes;
     type Error = hyper::Error;
 
@@ -108,7 +108,7 @@ impl Body for Watched {
     }
 }
 
-impl Drop for Watched {
+impl Drop for WatchedBody {
     fn drop(&mut self) {
         if !self.has_ended {
             let unread = &self.unread.0;
@@ -120,7 +120,7 @@ impl Drop for Watched {
 
 /// A stream that is closed only when the other side has sent what it had begun, or has had time for it.
 #[derive(Debug)]
-pub(crate) struct Linger<S> {
+pub(crate) struct DrainBody<S> {
     stream: S,
     unread: Unread,
     closing: Option<Closing>,
@@ -141,19 +141,19 @@ impl Closing {
     }
 }
 
-impl<S> Linger<S> {
+impl<S> DrainBody<S> {
     pub(crate) fn new(stream: S, unread: Unread) -> Self {
         Self { stream, unread, closing: None }
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Linger<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for DrainBody<S> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.get_mut().stream).poll_read(cx, buf)
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Linger<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for DrainBody<S> {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.get_mut().stream).poll_write(cx, buf)
     }
@@ -219,7 +219,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_still_comes_is_taken_until_it_ends_or_pauses() {
         let (ours, mut theirs) = tokio::io::duplex(10);
-        let closed = tokio::spawn(async move { Linger::new(ours, unread(true)).shutdown().await });
+        let closed = tokio::spawn(async move { DrainBody::new(ours, unread(true)).shutdown().await });
         theirs.write_all(&[7; 1000]).await.unwrap();
         tokio::time::sleep(SILENT_MAX / 2).await;
         theirs.write_all(&[7; 1000]).await.unwrap();
@@ -233,7 +233,7 @@ mod tests {
     async fn one_that_sends_for_ever_is_closed_all_the_same() {
         let (ours, mut theirs) = tokio::io::duplex(10);
         let begun = Instant::now();
-        let closed = tokio::spawn(async move { Linger::new(ours, unread(true)).shutdown().await });
+        let closed = tokio::spawn(async move { DrainBody::new(ours, unread(true)).shutdown().await });
         while theirs.write_all(&[7; 10]).await.is_ok() {
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
@@ -245,7 +245,7 @@ mod tests {
     async fn where_all_was_read_nothing_is_waited_for() {
         let (ours, _theirs) = tokio::io::duplex(10);
         let begun = Instant::now();
-        Linger::new(ours, unread(false)).shutdown().await.unwrap();
+        DrainBody::new(ours, unread(false)).shutdown().await.unwrap();
         assert!(begun.elapsed() < Duration::from_millis(2));
     }
 }

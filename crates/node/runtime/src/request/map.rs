@@ -9,30 +9,30 @@ use tasklane_core::task::Payload;
 
 use super::error::{FieldError, code};
 use super::exact::check_readable;
-use super::expressions::{PART_NAMES, check_labels, check_texts, render_payload};
+use super::expressions::{CHILD_NAMES, check_labels, check_texts, render_payload};
 use super::json::{Ranged, payload};
 use super::render::{self, Context, Scope};
 use super::task::TaskRequest;
 
-/// The most parts that one task can become.
-pub const PARTS_MAX: u32 = 100_000;
-/// Parts that are unfinished at a time, if nothing is said.
+/// The most children that one task can become.
+pub const CHILDREN_MAX: u32 = 100_000;
+/// Children that are unfinished at a time, if nothing is said.
 const AT_ONCE: u32 = 1_000;
 
 /// What a task becomes instead of running itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FanOut {
-    /// What its parts are for.
-    pub over: Over,
-    /// The request as it was sent: what the parts are made of.
+pub struct MapSource {
+    /// What its children are for.
+    pub over: MapOver,
+    /// The request as it was sent: what the children are made of.
     pub json: String,
     /// What its expressions are worked out of, besides the item.
     pub context: Option<serde_json::Value>,
 }
 
-/// What there is a part for each of.
+/// What there is a child for each of.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Over {
+pub enum MapOver {
     /// The items of a list.
     Items(Vec<String>),
     /// The items of a list that an expression names.
@@ -47,12 +47,12 @@ pub enum Over {
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub(super) struct MapJson {
     items: Option<Box<RawValue>>,
-    at_once: Option<Ranged<1, { PARTS_MAX }>>,
+    at_once: Option<Ranged<1, { CHILDREN_MAX }>>,
     tolerate_failures: Option<Tolerance>,
     reduce: Option<Box<RawValue>>,
 }
 
-/// How many parts may fail before the whole does.
+/// How many children may fail before the composite does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Tolerance {
     /// So many.
@@ -68,7 +68,7 @@ impl Default for Tolerance {
 }
 
 impl Tolerance {
-    /// How many of so many parts may fail.
+    /// How many of so many children may fail.
     pub fn failures_max(self, total: usize) -> usize {
         match self {
             Self::Count(count) => count as usize,
@@ -79,11 +79,11 @@ impl Tolerance {
 
 impl<'de> Deserialize<'de> for Tolerance {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let rule = || de::Error::custom("must be a number of parts, or a share such as \"5%\"");
+        let rule = || de::Error::custom("must be a number of children, or a share such as \"5%\"");
         match serde_json::Value::deserialize(deserializer)? {
             serde_json::Value::Number(number) => {
                 let count = number.as_u64().and_then(|count| u32::try_from(count).ok());
-                count.filter(|count| *count <= PARTS_MAX).map(Self::Count).ok_or_else(rule)
+                count.filter(|count| *count <= CHILDREN_MAX).map(Self::Count).ok_or_else(rule)
             }
             serde_json::Value::String(text) => {
                 let percent =
@@ -98,10 +98,10 @@ impl<'de> Deserialize<'de> for Tolerance {
 }
 
 /// Exactly one of the ways to become many, or none.
-impl FanOut {
+impl MapSource {
     pub(super) fn new(
         map: Option<MapJson>,
-        shards: Option<Ranged<1, { PARTS_MAX }>>,
+        shards: Option<Ranged<1, { CHILDREN_MAX }>>,
         broadcast: Option<bool>,
         body: &[u8],
     ) -> Result<Option<Self>, FieldError> {
@@ -109,8 +109,8 @@ impl FanOut {
         let broadcast = broadcast.unwrap_or(false);
         let over = match (items, shards, broadcast) {
             (Some(items), None, false) => items_of(items)?,
-            (None, Some(shards), false) => Over::Shards(shards.0),
-            (None, None, true) => Over::Workers,
+            (None, Some(shards), false) => MapOver::Shards(shards.0),
+            (None, None, true) => MapOver::Workers,
             (None, None, false) if map.is_none() => return Ok(None),
             (None, None, false) => {
                 let message = "is required, or shards or broadcast".to_owned();
@@ -131,38 +131,38 @@ impl FanOut {
     }
 }
 
-fn items_of(raw: &RawValue) -> Result<Over, FieldError> {
+fn items_of(raw: &RawValue) -> Result<MapOver, FieldError> {
     if let Ok(text) = serde_json::from_str::<String>(raw.get()) {
-        return Ok(Over::Named(text));
+        return Ok(MapOver::Named(text));
     }
     check_readable(raw.get()).map_err(|rule| FieldError::invalid("map.items", rule))?;
     let items: Vec<Box<RawValue>> = serde_json::from_str(raw.get())
         .map_err(|_| FieldError::invalid("map.items", "must be a list, or an expression that gives one"))?;
     check_count(items.len())?;
-    Ok(Over::Items(items.into_iter().map(|item| item.get().to_owned()).collect()))
+    Ok(MapOver::Items(items.into_iter().map(|item| item.get().to_owned()).collect()))
 }
 
 /// An empty list is no mistake: there is nothing to do then.
 pub(crate) fn check_count(items: usize) -> Result<(), FieldError> {
-    if items > PARTS_MAX as usize {
-        let rule = format!("must have at most {PARTS_MAX} entries, not {items}");
+    if items > CHILDREN_MAX as usize {
+        let rule = format!("must have at most {CHILDREN_MAX} entries, not {items}");
         return Err(FieldError::invalid("map.items", rule));
     }
     Ok(())
 }
 
-/// What the parts of a task are made of, read from what was sent.
+/// What the children of a task are made of, read from what was sent.
 #[derive(Clone, Debug)]
 pub struct MapRequest {
-    /// What every part is, but for its payload.
+    /// What every child is, but for its payload.
     pub task: TaskRequest,
-    /// Without a payload, a part is given its item.
+    /// Without a payload, a child is given its item.
     has_payload: bool,
-    /// Parts that are unfinished at a time.
+    /// Children that are unfinished at a time.
     pub at_once: u32,
-    /// Parts that may fail.
+    /// Children that may fail.
     pub tolerate: Tolerance,
-    /// What is run when all parts have ended.
+    /// What is run when all children have ended.
     pub reduce: Option<TaskRequest>,
 }
 
@@ -185,11 +185,11 @@ impl MapRequest {
         let tolerate = map.as_ref().and_then(|map| map.tolerate_failures).unwrap_or_default();
         let reduce = map.and_then(|map| map.reduce).map(|reduce| Self::reduce_of(&reduce)).transpose()?;
         let task = TaskRequest {
-            fan: None,
+            map: None,
             request_id: None,
             run_at: None,
             delay: None,
-            // The end of the whole is what is told.
+            // The end of the composite is what is told.
             webhooks: Vec::new(),
             ..request
         };
@@ -199,21 +199,21 @@ impl MapRequest {
     fn reduce_of(raw: &RawValue) -> Result<TaskRequest, FieldError> {
         let below = |error: FieldError| error.below("map.reduce");
         let reduce = TaskRequest::from_json(raw.get().as_bytes()).map_err(below)?;
-        reduce.check_part().map_err(below)?;
-        if reduce.fan.is_some() {
+        reduce.check_child().map_err(below)?;
+        if reduce.map.is_some() {
             return Err(below(FieldError::invalid("map", "must not be given: it is one task")));
         }
         Ok(reduce)
     }
 
     /// Whether everything that it names can be there. Answers the nodes that it names.
-    pub(crate) fn check(&self, over: &Over, scope: &Scope) -> Result<BTreeSet<String>, FieldError> {
+    pub(crate) fn check(&self, over: &MapOver, scope: &Scope) -> Result<BTreeSet<String>, FieldError> {
         let mut named = BTreeSet::new();
         let invalid = |field: &str| {
             let field = field.to_owned();
             move |rule| FieldError::invalid(field, rule)
         };
-        if let Over::Named(text) = over {
+        if let MapOver::Named(text) = over {
             named.extend(render::check_text(text, scope).map_err(invalid("map.items"))?);
             if !text.contains("{{") {
                 return Err(FieldError::invalid(
@@ -222,14 +222,14 @@ impl MapRequest {
                 ));
             }
         }
-        let mut of_part = scope.clone();
-        of_part.names.extend(PART_NAMES);
+        let mut of_child = scope.clone();
+        of_child.names.extend(CHILD_NAMES);
         // The labels of a broadcast choose its workers, so no worker is known before them.
-        if *over == Over::Workers {
+        if *over == MapOver::Workers {
             check_labels(&self.task, scope)?;
         }
-        named.extend(check_texts(&self.task, &of_part)?);
-        named.extend(render::check_payload(&self.task.payload, &of_part).map_err(invalid("payload"))?);
+        named.extend(check_texts(&self.task, &of_child)?);
+        named.extend(render::check_payload(&self.task.payload, &of_child).map_err(invalid("payload"))?);
         if let Some(reduce) = &self.reduce {
             let mut of_reduce = scope.clone();
             of_reduce.names.extend(["failed", "results", "resultsFrom", "succeeded", "total"]);
@@ -241,7 +241,7 @@ impl MapRequest {
         Ok(named)
     }
 
-    /// The payload of a part.
+    /// The payload of a child.
     pub(crate) fn payload_of(&self, item: &str, context: &Context) -> Result<Payload, String> {
         if self.has_payload {
             return render_payload(&self.task.task_type, &self.task.payload, context);

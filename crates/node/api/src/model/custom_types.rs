@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use tasklane_runtime::node::{JobView, Named};
+use tasklane_runtime::node::{JobView, NamedDocument};
 use utoipa::ToSchema;
 
 use super::task::ErrorJson;
@@ -12,7 +12,7 @@ use super::{AnyJson, StatusName, Time};
 /// What is registered for a task type.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Registered {
+pub(crate) struct TypeDefinition {
     #[schema(pattern = "^[A-Za-z0-9._:@-]{1,128}$")]
     task_type: String,
     /// Changes with every put that changes it.
@@ -22,8 +22,8 @@ pub(crate) struct Registered {
     definition: AnyJson,
 }
 
-impl From<Named> for Registered {
-    fn from(Named { id, version, json }: Named) -> Self {
+impl From<NamedDocument> for TypeDefinition {
+    fn from(NamedDocument { id, version, json }: NamedDocument) -> Self {
         Self { task_type: id.to_string(), version, definition: AnyJson::from_json(&json) }
     }
 }
@@ -31,7 +31,7 @@ impl From<Named> for Registered {
 /// A page of registered task types.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ExecutorPage {
-    pub(crate) executors: Vec<Registered>,
+    pub(crate) executors: Vec<TypeDefinition>,
     /// Where to go on; not there at the end.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
@@ -41,7 +41,7 @@ pub(crate) struct ExecutorPage {
 /// A page of analyzers.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct AnalyzerPage {
-    pub(crate) analyzers: Vec<Registered>,
+    pub(crate) analyzers: Vec<TypeDefinition>,
     /// Where to go on; not there at the end.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]

@@ -12,14 +12,14 @@ use tokio::time::Sleep;
 
 /// A stream whose writes fail when the other side takes nothing for a while.
 #[derive(Debug)]
-pub(crate) struct Stall<S> {
+pub(crate) struct WriteTimeout<S> {
     stream: S,
     timeout: Duration,
     /// Runs while a write waits. Made by the first one that does: most never do.
     waiting: Option<Pin<Box<Sleep>>>,
 }
 
-impl<S> Stall<S> {
+impl<S> WriteTimeout<S> {
     pub(crate) fn new(stream: S, timeout: Duration) -> Self {
         Self { stream, timeout, waiting: None }
     }
@@ -37,13 +37,13 @@ impl<S> Stall<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Stall<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for WriteTimeout<S> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.get_mut().stream).poll_read(cx, buf)
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Stall<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for WriteTimeout<S> {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let written = Pin::new(&mut this.stream).poll_write(cx, buf);
@@ -89,7 +89,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_write_that_nobody_reads_fails_and_a_slow_one_does_not() {
         let (ours, mut theirs) = tokio::io::duplex(10);
-        let mut ours = Stall::new(ours, TIMEOUT);
+        let mut ours = WriteTimeout::new(ours, TIMEOUT);
         let reader = tokio::spawn(async move {
             let mut piece = [0; 10];
             for _ in 0..10 {

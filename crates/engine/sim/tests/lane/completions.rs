@@ -12,10 +12,10 @@ fn the_end_of_a_watched_task_is_told_when_it_is_durable() {
     lane.hold_commits();
     w1.finishes(other);
     w1.finishes(watched);
-    assert!(lane.ended().is_empty(), "it is not durable yet");
+    assert!(lane.completions().is_empty(), "it is not durable yet");
     lane.release_commits();
     assert_eq!(lane.status(watched), Status::Success);
-    assert_eq!(lane.ended(), [watched]);
+    assert_eq!(lane.completions(), [watched]);
 }
 
 #[test]
@@ -25,12 +25,12 @@ fn an_end_that_nobody_has_looked_at_is_told_to_the_next_owner() {
     let id = lane.submit(task().watched());
     w1.runs();
     w1.finishes(id);
-    assert_eq!(lane.ended(), [id]);
+    assert_eq!(lane.completions(), [id]);
     lane.takeover();
-    assert_eq!(lane.ended(), [id]);
-    lane.seen(&[id]);
+    assert_eq!(lane.completions(), [id]);
+    lane.completion_handled(&[id]);
     lane.takeover();
-    assert!(lane.ended().is_empty());
+    assert!(lane.completions().is_empty());
 }
 
 #[test]
@@ -39,5 +39,5 @@ fn a_cancelled_task_has_ended_too() {
     let id = lane.submit(task().watched());
     lane.cancel(id);
     assert_eq!(lane.status(id), Status::Cancelled);
-    assert_eq!(lane.ended(), [id]);
+    assert_eq!(lane.completions(), [id]);
 }

@@ -10,15 +10,15 @@ use tokio::sync::watch;
 
 /// See the [module](self). Clones are the same.
 #[derive(Clone, Debug)]
-pub struct Tokens(Arc<watch::Sender<BTreeMap<SessionId, SessionToken>>>);
+pub struct HeldSessions(Arc<watch::Sender<BTreeMap<SessionId, SessionToken>>>);
 
-impl Default for Tokens {
+impl Default for HeldSessions {
     fn default() -> Self {
         Self(Arc::new(watch::Sender::new(BTreeMap::new())))
     }
 }
 
-impl Tokens {
+impl HeldSessions {
     /// A session was opened.
     pub(crate) fn add(&self, token: SessionToken) {
         self.0.send_modify(|tokens| _ = tokens.insert(token.session, token));

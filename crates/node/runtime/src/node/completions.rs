@@ -23,59 +23,59 @@ const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 impl Node {
     /// Looks at what has ended, for ever.
-    pub(super) async fn look_at_ends(&self) {
+    pub(super) async fn handle_completions(&self) {
         loop {
-            let tasks = self.0.parts.hub.ended(PAGE).await;
-            let Left { again, archived } = self.look_at_some(&tasks).await;
+            let tasks = self.0.parts.notifier.next_completions(PAGE).await;
+            let Unhandled { again, archived } = self.handle_some(&tasks).await;
             let is_done = |task: &TaskId| !again.contains(task) && !archived.contains(task);
-            self.seen(tasks.into_iter().filter(is_done).collect()).await;
+            self.completion_handled(tasks.into_iter().filter(is_done).collect()).await;
             if !archived.is_empty() {
                 self.archive_later(&archived.into_iter().collect::<Vec<_>>());
             }
             if !again.is_empty() {
                 tokio::time::sleep(AGAIN_AFTER).await;
-                self.0.parts.hub.has_ended(again.into_iter().collect());
+                self.0.parts.notifier.add_completions(again.into_iter().collect());
             }
         }
     }
 
     /// Lets lanes forget that tasks have ended.
-    pub(super) async fn seen(&self, tasks: Vec<TaskId>) {
+    pub(super) async fn completion_handled(&self, tasks: Vec<TaskId>) {
         let mut lanes: BTreeMap<LaneId, Vec<TaskId>> = BTreeMap::new();
         for task in tasks {
             lanes.entry(task.lane()).or_default().push(task);
         }
         for (lane, tasks) in lanes {
-            self.0.parts.scheduler.seen(lane, tasks).await;
+            self.0.parts.scheduler.completion_handled(lane, tasks).await;
         }
     }
 
     /// Looks at tasks, and answers what is left to do.
-    async fn look_at_some(&self, tasks: &[TaskId]) -> Left {
-        match self.look_at(tasks).await {
-            Ok(left) => left,
+    async fn handle_some(&self, tasks: &[TaskId]) -> Unhandled {
+        match self.handle_all(tasks).await {
+            Ok(unhandled) => unhandled,
             Err(error) if error.is_retryable() => {
                 tracing::warn!(%error, "tasks that have ended cannot be looked at, trying again");
-                Left { again: tasks.iter().copied().collect(), ..Left::default() }
+                Unhandled { again: tasks.iter().copied().collect(), ..Unhandled::default() }
             }
             // One of them cannot be read: the others can.
             Err(_) if tasks.len() > 1 => {
                 let (some, others) = tasks.split_at(tasks.len() / 2);
-                let mut left = Box::pin(self.look_at_some(some)).await;
-                let more = Box::pin(self.look_at_some(others)).await;
-                left.again.extend(more.again);
-                left.archived.extend(more.archived);
-                left
+                let mut unhandled = Box::pin(self.handle_some(some)).await;
+                let more = Box::pin(self.handle_some(others)).await;
+                unhandled.again.extend(more.again);
+                unhandled.archived.extend(more.archived);
+                unhandled
             }
             Err(error) => {
                 tracing::error!(?tasks, %error, "a task that has ended cannot be read: nobody is told of it");
-                Left::default()
+                Unhandled::default()
             }
         }
     }
 
     /// Does all that is to be done about tasks that have ended, durably, but for archiving them.
-    async fn look_at(&self, tasks: &[TaskId]) -> Result<Left, StoreError> {
+    async fn handle_all(&self, tasks: &[TaskId]) -> Result<Unhandled, StoreError> {
         let mut schedules: BTreeMap<DocumentKey, Vec<TaskId>> = BTreeMap::new();
         let mut deliveries: Vec<NewTask> = Vec::new();
         let views: Vec<TaskView> = self.views(tasks).await?.into_iter().flatten().collect();
@@ -90,13 +90,13 @@ impl Node {
             }
         }
         self.deliver(deliveries).await?;
-        let mut left = Left::default();
+        let mut unhandled = Unhandled::default();
         for (key, ended) in schedules {
             match self.look_at_schedule(&key, &ended).await {
                 Ok(()) => {}
                 Err(error) if error.is_retryable() => {
                     tracing::warn!(schedule = %key.id, %error, "a schedule cannot be looked at, trying again");
-                    left.again.extend(ended);
+                    unhandled.again.extend(ended);
                 }
                 Err(error) => {
                     tracing::error!(schedule = %key.id, %error, "a schedule cannot be read");
@@ -104,21 +104,21 @@ impl Node {
             }
         }
         let archived = views.iter().filter(|view| is_to_be_archived(view)).map(|view| view.row.id);
-        left.archived = archived.filter(|task| !left.again.contains(task)).collect();
-        if self.0.parts.archive.is_none() && !left.archived.is_empty() {
-            let tasks = std::mem::take(&mut left.archived).len();
+        unhandled.archived = archived.filter(|task| !unhandled.again.contains(task)).collect();
+        if self.0.parts.archive.is_none() && !unhandled.archived.is_empty() {
+            let tasks = std::mem::take(&mut unhandled.archived).len();
             tracing::warn!(
                 tasks,
                 "not archived, because this server has no `archive`: give all servers the same"
             );
         }
-        Ok(left)
+        Ok(unhandled)
     }
 }
 
 /// What is left to do about tasks that have ended.
 #[derive(Debug, Default)]
-struct Left {
+struct Unhandled {
     /// Those that somebody must look at again.
     again: BTreeSet<TaskId>,
     /// Those that are only to be archived.

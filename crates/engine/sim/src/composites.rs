@@ -8,13 +8,13 @@ use tasklane_core::invariant::Invariants;
 use tasklane_core::rng::Rng;
 use tasklane_core::status::Status;
 use tasklane_workflow::{
-    End, Fan, Graph, Job, JobLimits, NodeSpec, OnFailure, Part, ROOT, Run, Skip, TriggerRule, analysis_of,
-    analyzed_by, depth, is_analysis,
+    Graph, Job, JobLimits, MapChild, MapTask, NodeEnd, NodeSpec, OnFailure, ROOT, Run, Skip, TriggerRule,
+    analysis_of, analyzed_by, depth, is_analysis,
 };
 
-/// A part, as the store has it.
+/// A child, as the store has it.
 #[derive(Clone, Debug)]
-pub(crate) struct PartNow {
+pub(crate) struct StoredChild {
     pub(crate) name: String,
     pub(crate) id: TaskId,
     pub(crate) status: Status,
@@ -23,14 +23,14 @@ pub(crate) struct PartNow {
 /// What is to be done.
 #[derive(Debug)]
 pub(crate) struct Decision {
-    /// Parts that begin.
+    /// Children that begin.
     pub(crate) begin: Vec<String>,
     /// What is open is cancelled.
     pub(crate) stops: bool,
     /// It is over, and whether it failed.
     pub(crate) over: Option<bool>,
-    /// Parts that were stopped before they began, and may have begun all the same.
-    pub(crate) at_risk: Vec<String>,
+    /// Children that were stopped before they began, and may have begun all the same.
+    pub(crate) maybe_submitted: Vec<String>,
 }
 
 /// A task that drives others.
@@ -44,12 +44,12 @@ pub(crate) enum CompositeKind {
         before: Vec<bool>,
     },
     /// A task that becomes many.
-    Fan { items: usize, at_once: usize, failures_max: usize, reduces: bool },
+    Map { items: usize, at_once: usize, failures_max: usize, reduces: bool },
     /// A job: what its analyses say follows from this.
     Job { seed: u64 },
 }
 
-/// Parts that begin in one go.
+/// Children that begin in one go.
 const AT_A_TIME: usize = 3;
 /// How far tasks of a job are from its root.
 const DEPTH_MAX: usize = 3;
@@ -61,11 +61,11 @@ struct AnalysisResult {
     again: bool,
 }
 
-fn end_of(status: Status) -> Option<End> {
+fn end_of(status: Status) -> Option<NodeEnd> {
     match status {
-        Status::Success => Some(End::Succeeded),
-        Status::Failed => Some(End::Failed),
-        Status::Cancelled => Some(End::Cancelled),
+        Status::Success => Some(NodeEnd::Succeeded),
+        Status::Failed => Some(NodeEnd::Failed),
+        Status::Cancelled => Some(NodeEnd::Cancelled),
         _ => None,
     }
 }
@@ -87,15 +87,15 @@ fn is_analyzed(name: &str) -> bool {
     !is_analysis(name) && depth(name) < DEPTH_MAX
 }
 
-fn name_of(part: Part) -> String {
-    match part {
-        Part::Item(index) => index.to_string(),
-        Part::Reduce => REDUCE.to_owned(),
+fn name_of(child: MapChild) -> String {
+    match child {
+        MapChild::Item(index) => index.to_string(),
+        MapChild::Reduce => REDUCE.to_owned(),
     }
 }
 
-fn part_of(name: &str) -> Option<Part> {
-    if name == REDUCE { Some(Part::Reduce) } else { name.parse().ok().map(Part::Item) }
+fn child_of(name: &str) -> Option<MapChild> {
+    if name == REDUCE { Some(MapChild::Reduce) } else { name.parse().ok().map(MapChild::Item) }
 }
 
 impl CompositeKind {
@@ -120,10 +120,10 @@ impl CompositeKind {
         Self::Graph { graph, on_failure, before }
     }
 
-    pub(crate) fn fan(rng: &mut Rng) -> Self {
+    pub(crate) fn map(rng: &mut Rng) -> Self {
         let items = 1 + index(rng, 12);
         let failures_max = if rng.chance(50) { items } else { index(rng, 3) };
-        Self::Fan { items, at_once: 1 + index(rng, 5), failures_max, reduces: rng.chance(70) }
+        Self::Map { items, at_once: 1 + index(rng, 5), failures_max, reduces: rng.chance(70) }
     }
 
     pub(crate) fn job(rng: &mut Rng) -> Self {
@@ -131,60 +131,68 @@ impl CompositeKind {
     }
 
     /// What is to be done, by what exists and how it ended.
-    pub(crate) fn decide(&self, parts: &[PartNow], cancelled: bool, invariants: Invariants) -> Decision {
+    pub(crate) fn decide(
+        &self,
+        children: &[StoredChild],
+        cancelled: bool,
+        invariants: Invariants,
+    ) -> Decision {
         match self {
             Self::Graph { graph, on_failure, before } => {
                 let run = Run::new(Arc::clone(graph), *on_failure, invariants);
-                decide_graph(run, graph, before, parts, cancelled)
+                decide_graph(run, graph, before, children, cancelled)
             }
-            Self::Fan { items, at_once, failures_max, reduces } => {
-                decide_fan(Fan::new(*items, *at_once, *failures_max, *reduces, invariants), parts, cancelled)
-            }
-            Self::Job { seed } => decide_job(*seed, Job::new(invariants), parts, cancelled),
+            Self::Map { items, at_once, failures_max, reduces } => decide_map(
+                MapTask::new(*items, *at_once, *failures_max, *reduces, invariants),
+                children,
+                cancelled,
+            ),
+            Self::Job { seed } => decide_job(*seed, Job::new(invariants), children, cancelled),
         }
     }
 
-    /// Why a part that was just created should not exist yet.
+    /// Why a child that was just created should not exist yet.
     pub(crate) fn too_early(
         &self,
         name: &str,
-        parts: &BTreeMap<String, Status>,
+        children: &BTreeMap<String, Status>,
         cancelled: bool,
     ) -> Option<String> {
         match self {
             Self::Graph { graph, .. } => {
                 let node = graph.find(name)?;
-                let ends = graph.waits_for(node).iter().map(|&on| self.settled(cancelled, on, parts));
-                let ends: Vec<Option<End>> = ends.map(|end| end.map(|(end, _)| end)).collect();
+                let ends = graph.waits_for(node).iter().map(|&on| self.settled(cancelled, on, children));
+                let ends: Vec<Option<NodeEnd>> = ends.map(|end| end.map(|(end, _)| end)).collect();
                 let fits = match graph.rule(node) {
-                    TriggerRule::AllSucceeded => ends.iter().all(|end| *end == Some(End::Succeeded)),
+                    TriggerRule::AllSucceeded => ends.iter().all(|end| *end == Some(NodeEnd::Succeeded)),
                     TriggerRule::AllDone => ends.iter().all(Option::is_some),
                     TriggerRule::AnyFailed => {
-                        let failed = |end: &Option<End>| matches!(end, Some(End::Failed | End::Cancelled));
+                        let failed =
+                            |end: &Option<NodeEnd>| matches!(end, Some(NodeEnd::Failed | NodeEnd::Cancelled));
                         ends.iter().all(Option::is_some) && ends.iter().any(failed)
                     }
                 };
                 (!fits).then(|| format!("what it waits for was {ends:?}"))
             }
-            Self::Fan { items, at_once, failures_max, .. } => {
-                let item = |at: usize| parts.get(&at.to_string()).copied();
+            Self::Map { items, at_once, failures_max, .. } => {
+                let item = |at: usize| children.get(&at.to_string()).copied();
                 let open = (0..*items).filter(|&at| item(at).is_some_and(|status| !status.is_final()));
                 let failed = (0..*items).filter(|&at| {
                     item(at).is_some_and(|status| status.is_final() && status != Status::Success)
                 });
-                match part_of(name)? {
-                    Part::Item(_) => {
+                match child_of(name)? {
+                    MapChild::Item(_) => {
                         let open = open.count();
                         (open > *at_once).then(|| format!("{open} are open, {at_once} may be"))
                     }
-                    Part::Reduce => {
+                    MapChild::Reduce => {
                         let ended = (0..*items).all(|at| item(at).is_some_and(Status::is_final));
-                        (!ended || failed.count() > *failures_max).then(|| format!("of {parts:?}"))
+                        (!ended || failed.count() > *failures_max).then(|| format!("of {children:?}"))
                     }
                 }
             }
             Self::Job { seed } => {
-                let status = |name: &str| parts.get(name).copied();
+                let status = |name: &str| children.get(name).copied();
                 let looked_at = |of: &str| status(&analysis_of(of)) == Some(Status::Success);
                 let fits = if is_analysis(name) {
                     let of = analyzed_by(name);
@@ -197,7 +205,7 @@ impl CompositeKind {
                 } else {
                     name == ROOT
                 };
-                (!fits).then(|| format!("of {parts:?}"))
+                (!fits).then(|| format!("of {children:?}"))
             }
         }
     }
@@ -205,37 +213,37 @@ impl CompositeKind {
     /// What should exist, or have come to something else, when it is over.
     pub(crate) fn forgotten(
         &self,
-        parts: &BTreeMap<String, Status>,
+        children: &BTreeMap<String, Status>,
         cancelled: bool,
         failed: bool,
     ) -> Option<String> {
         match self {
             Self::Graph { graph, .. } => {
-                let never = |node: &usize| self.settled(cancelled, *node, parts).is_none();
+                let never = |node: &usize| self.settled(cancelled, *node, children).is_none();
                 if let Some(node) = (0..graph.len()).find(never) {
                     return Some(format!("its node {node} never began"));
                 }
-                let bad = |name: &&String| matches!(parts[*name], Status::Failed | Status::Cancelled);
-                let should = parts.keys().filter(|name| graph.find(name).is_some()).any(|name| bad(&name));
+                let bad = |name: &&String| matches!(children[*name], Status::Failed | Status::Cancelled);
+                let should = children.keys().filter(|name| graph.find(name).is_some()).any(|name| bad(&name));
                 (should != failed).then(|| format!("it is said to have failed: {failed}"))
             }
             // Whether a cancel was seen before everything had ended is a matter of time.
-            Self::Fan { .. } | Self::Job { .. } if cancelled => None,
-            Self::Fan { items, failures_max, reduces, .. } => {
-                let status = |name: &str| parts.get(name).copied();
+            Self::Map { .. } | Self::Job { .. } if cancelled => None,
+            Self::Map { items, failures_max, reduces, .. } => {
+                let status = |name: &str| children.get(name).copied();
                 let items: Vec<Option<Status>> = (0..*items).map(|at| status(&at.to_string())).collect();
                 let bad = |status: &Option<Status>| status.is_some_and(|status| status != Status::Success);
                 let exceeded = items.iter().filter(|status| bad(status)).count() > *failures_max;
                 let reduced = status(REDUCE);
                 if !exceeded && (items.contains(&None) || *reduces && reduced.is_none()) {
-                    return Some("not all of its parts have begun".to_owned());
+                    return Some("not all of its children have begun".to_owned());
                 }
                 let should = exceeded || bad(&reduced);
                 (should != failed).then(|| format!("it is said to have failed: {failed}"))
             }
             Self::Job { seed } => {
-                let status = |name: &str| parts.get(name).copied();
-                for (name, status_of) in parts {
+                let status = |name: &str| children.get(name).copied();
+                for (name, status_of) in children {
                     let ended = matches!(status_of, Status::Success | Status::Failed);
                     let analysis = analysis_of(name);
                     if is_analyzed(name) && !name.starts_with('~') && ended && status(&analysis).is_none() {
@@ -257,7 +265,7 @@ impl CompositeKind {
                 let is_bad = |(name, status): (&String, &Status)| {
                     !(is_analyzed(name) && *status == Status::Failed) && *status != Status::Success
                 };
-                let should = parts.iter().filter(|(name, _)| !name.starts_with('~')).any(is_bad);
+                let should = children.iter().filter(|(name, _)| !name.starts_with('~')).any(is_bad);
                 (should != failed).then(|| format!("it is said to have failed: {failed}"))
             }
         }
@@ -268,10 +276,10 @@ fn decide_graph(
     mut run: Run,
     graph: &Graph,
     before: &[bool],
-    parts: &[PartNow],
+    children: &[StoredChild],
     cancelled: bool,
 ) -> Decision {
-    let of_nodes = || parts.iter().filter_map(|part| Some((graph.find(&part.name)?, part.status)));
+    let of_nodes = || children.iter().filter_map(|child| Some((graph.find(&child.name)?, child.status)));
     for (node, _) in of_nodes() {
         run.begun(node);
     }
@@ -287,32 +295,32 @@ fn decide_graph(
     let name = |node: usize| graph.name(node).to_owned();
     let begin = run.take_ready(AT_A_TIME).into_iter().map(name).collect();
     let over = run.is_over().then(|| run.has_failed());
-    let at_risk = run.stopped_at_the_start().into_iter().map(name).collect();
-    Decision { begin, stops: cancelled, over, at_risk }
+    let maybe_submitted = run.stopped_at_the_start().into_iter().map(name).collect();
+    Decision { begin, stops: cancelled, over, maybe_submitted }
 }
 
-fn decide_fan(mut fan: Fan, parts: &[PartNow], cancelled: bool) -> Decision {
-    for part in parts {
-        let Some(of) = part_of(&part.name) else { continue };
-        fan.begun(of);
-        if part.status.is_final() {
-            fan.ended(of, part.status == Status::Success);
+fn decide_map(mut map: MapTask, children: &[StoredChild], cancelled: bool) -> Decision {
+    for child in children {
+        let Some(of) = child_of(&child.name) else { continue };
+        map.begun(of);
+        if child.status.is_final() {
+            map.ended(of, child.status == Status::Success);
         }
     }
     if cancelled {
-        fan.halt();
+        map.halt();
     }
-    let stops = cancelled || fan.is_exceeded();
-    let begin = fan.ready(AT_A_TIME).into_iter().map(name_of).collect();
-    let over = fan.is_over().then(|| fan.has_failed());
-    Decision { begin, stops, over, at_risk: fan.at_risk().into_iter().map(name_of).collect() }
+    let stops = cancelled || map.is_exceeded();
+    let begin = map.ready(AT_A_TIME).into_iter().map(name_of).collect();
+    let over = map.is_over().then(|| map.has_failed());
+    Decision { begin, stops, over, maybe_submitted: map.maybe_submitted().into_iter().map(name_of).collect() }
 }
 
-fn decide_job(seed: u64, mut job: Job<Status, ()>, parts: &[PartNow], cancelled: bool) -> Decision {
-    for part in parts {
-        job.found(part.name.clone(), part.status);
-        if part.status.is_final() {
-            job.ended(part.name.clone());
+fn decide_job(seed: u64, mut job: Job<Status, ()>, children: &[StoredChild], cancelled: bool) -> Decision {
+    for child in children {
+        job.found(child.name.clone(), child.status);
+        if child.status.is_final() {
+            job.ended(child.name.clone());
         }
     }
     let limits = JobLimits { depth: DEPTH_MAX, at_once: 10, tasks: 1000 };
@@ -343,41 +351,58 @@ fn decide_job(seed: u64, mut job: Job<Status, ()>, parts: &[PartNow], cancelled:
     }
     // It exists, whoever submits it: so a cancel finds it.
     if job.member(ROOT).is_none() {
-        return Decision { begin: vec![ROOT.to_owned()], stops: false, over: None, at_risk: Vec::new() };
+        return Decision {
+            begin: vec![ROOT.to_owned()],
+            stops: false,
+            over: None,
+            maybe_submitted: Vec::new(),
+        };
     }
     let name = |(name, ()): (String, ())| name;
     let begin = job.take_ready(AT_A_TIME).into_iter().map(name).collect();
     let over = job.is_over().then(|| job.has_failed());
-    Decision { begin, stops: cancelled, over, at_risk: job.take_at_risk().into_iter().map(name).collect() }
+    Decision {
+        begin,
+        stops: cancelled,
+        over,
+        maybe_submitted: job.take_maybe_submitted().into_iter().map(name).collect(),
+    }
 }
 
 impl CompositeKind {
     /// What has become of a node for good, said once more and from the tasks alone; and whether it is what it was in an
     /// earlier run.
-    fn settled(&self, cancelled: bool, node: usize, parts: &BTreeMap<String, Status>) -> Option<(End, bool)> {
+    fn settled(
+        &self,
+        cancelled: bool,
+        node: usize,
+        children: &BTreeMap<String, Status>,
+    ) -> Option<(NodeEnd, bool)> {
         let Self::Graph { graph, on_failure, before } = self else { return None };
-        if let Some(status) = parts.get(graph.name(node)) {
+        if let Some(status) = children.get(graph.name(node)) {
             return end_of(*status).map(|end| (end, false));
         }
-        let ends: Vec<Option<(End, bool)>> =
-            graph.waits_for(node).iter().map(|&on| self.settled(cancelled, on, parts)).collect();
+        let ends: Vec<Option<(NodeEnd, bool)>> =
+            graph.waits_for(node).iter().map(|&on| self.settled(cancelled, on, children)).collect();
         let all_ended = ends.iter().all(Option::is_some);
         let unchanged = ends.iter().all(|end| end.is_some_and(|(_, unchanged)| unchanged));
-        let failed = ends.iter().any(|end| matches!(end, Some((End::Failed | End::Cancelled, _))));
+        let failed = ends.iter().any(|end| matches!(end, Some((NodeEnd::Failed | NodeEnd::Cancelled, _))));
         let begins = all_ended
             && match graph.rule(node) {
-                TriggerRule::AllSucceeded => ends.iter().all(|end| matches!(end, Some((End::Succeeded, _)))),
+                TriggerRule::AllSucceeded => {
+                    ends.iter().all(|end| matches!(end, Some((NodeEnd::Succeeded, _))))
+                }
                 TriggerRule::AllDone => true,
                 TriggerRule::AnyFailed => failed,
             };
-        let skipped = End::Skipped(Skip::Condition);
+        let skipped = NodeEnd::Skipped(Skip::Condition);
         if all_ended && !begins {
             return Some((skipped, unchanged));
         }
         if begins && unchanged && before[node] {
-            return Some((End::Succeeded, true));
+            return Some((NodeEnd::Succeeded, true));
         }
-        let has_failed = parts.values().any(|status| matches!(status, Status::Failed | Status::Cancelled));
+        let has_failed = children.values().any(|status| matches!(status, Status::Failed | Status::Cancelled));
         let for_failures = graph.rule(node) != TriggerRule::AllSucceeded;
         let is_stopped = cancelled || has_failed && *on_failure == OnFailure::Stop && !for_failures;
         is_stopped.then_some((skipped, false))

@@ -1,4 +1,4 @@
-//! When a whole reports how far it is: once a second at most, and within a second of the end of a part.
+//! When a composite reports how far it is: once a second at most, and within a second of the end of a child.
 
 use std::time::Duration;
 
@@ -6,40 +6,40 @@ use tokio::time::Instant;
 
 const EVERY: Duration = Duration::from_secs(1);
 
-/// The reports of one whole.
+/// The reports of one composite.
 #[derive(Debug)]
-pub(super) struct Reports {
+pub(in crate::node) struct Reports {
     last: Instant,
     any: bool,
-    part_ended: bool,
+    child_ended: bool,
 }
 
 impl Reports {
-    pub(super) fn new(now: Instant) -> Self {
-        Self { last: now, any: false, part_ended: false }
+    pub(in crate::node) fn new(now: Instant) -> Self {
+        Self { last: now, any: false, child_ended: false }
     }
 
     /// Whether there was a report.
-    pub(super) fn any(&self) -> bool {
+    pub(in crate::node) fn any(&self) -> bool {
         self.any
     }
 
-    pub(super) fn is_due(&self, now: Instant) -> bool {
+    pub(in crate::node) fn is_due(&self, now: Instant) -> bool {
         now.duration_since(self.last) >= EVERY
     }
 
-    pub(super) fn reported(&mut self, now: Instant) {
-        *self = Self { last: now, any: true, part_ended: false };
+    pub(in crate::node) fn reported(&mut self, now: Instant) {
+        *self = Self { last: now, any: true, child_ended: false };
     }
 
     /// There is something to report.
-    pub(super) fn part_ended(&mut self) {
-        self.part_ended = true;
+    pub(in crate::node) fn child_ended(&mut self) {
+        self.child_ended = true;
     }
 
     /// How long until there has to be a report, if there is something to report.
-    pub(super) fn due_in(&self, now: Instant) -> Option<Duration> {
-        self.part_ended.then(|| EVERY.saturating_sub(now.duration_since(self.last)))
+    pub(in crate::node) fn due_in(&self, now: Instant) -> Option<Duration> {
+        self.child_ended.then(|| EVERY.saturating_sub(now.duration_since(self.last)))
     }
 }
 
@@ -49,11 +49,11 @@ mod tests {
 
     /// It waited for the next look at the store, which may be a minute away.
     #[test]
-    fn the_end_of_a_part_is_reported_within_a_second() {
+    fn the_end_of_a_child_is_reported_within_a_second() {
         let begin = Instant::now();
         let mut reports = Reports::new(begin);
         assert_eq!(reports.due_in(begin), None, "nothing has happened");
-        reports.part_ended();
+        reports.child_ended();
         let soon = begin + Duration::from_millis(300);
         assert_eq!((reports.due_in(soon), reports.is_due(soon)), (Some(Duration::from_millis(700)), false));
         let later = begin + Duration::from_secs(3);
