@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::connect::{self, DirectOptions, MESSAGE_BYTES_MAX};
 use crate::endpoint::Endpoint;
-use crate::routes::{Bounds, Connected, DirectCounters, OpenSubscription, Routes, lock};
+use crate::routes::{Bounds, ConnectionCounts, DirectCounters, OpenSubscription, Routes, lock};
 use crate::subscription::SubscriptionBounds;
 
 /// Carries messages between members. Clones are the same bus; it ends with the last of them, or when it is closed.
@@ -98,7 +98,7 @@ impl DirectBus {
     }
 
     /// Who is connected, so that each knows what the other listens to; and when that changes.
-    pub fn connected(&self) -> watch::Receiver<Connected> {
+    pub fn connected(&self) -> watch::Receiver<ConnectionCounts> {
         self.0.routes.connected()
     }
 

@@ -20,4 +20,4 @@ mod wire;
 
 pub use bus::DirectBus;
 pub use connect::DirectOptions;
-pub use routes::{Connected, DirectCounters};
+pub use routes::{ConnectionCounts, DirectCounters};

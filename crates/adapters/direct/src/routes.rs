@@ -33,7 +33,7 @@ pub struct DirectCounters {
 
 /// Who can be talked to, both ways.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Connected {
+pub struct ConnectionCounts {
     /// Members.
     pub peers: usize,
     /// Connections to them. Two servers that dial each other have two, and use one.
@@ -57,7 +57,7 @@ pub(crate) struct Routes {
     bounds: Bounds,
     state: Mutex<RoutingTable>,
     /// Follows `RoutingTable::connections`.
-    connected: watch::Sender<Connected>,
+    connected: watch::Sender<ConnectionCounts>,
     /// Cancelled when no connection is to be made any more.
     leaving: CancellationToken,
     /// Cancelled when all connections are to be broken off. The token of each connection is its child.
@@ -290,7 +290,7 @@ impl Routes {
     }
 
     /// Who can be talked to, and when that changes.
-    pub(crate) fn connected(&self) -> watch::Receiver<Connected> {
+    pub(crate) fn connected(&self) -> watch::Receiver<ConnectionCounts> {
         self.connected.subscribe()
     }
 
@@ -370,7 +370,7 @@ impl RoutingTable {
     }
 
     /// Members that have told what they listen to and have heard what we do.
-    fn connected(&self) -> Connected {
+    fn connected(&self) -> ConnectionCounts {
         let connections = self
             .connections
             .values()
@@ -381,7 +381,7 @@ impl RoutingTable {
         let connections = peers.len();
         peers.sort_unstable();
         peers.dedup();
-        Connected { peers: peers.len(), connections }
+        ConnectionCounts { peers: peers.len(), connections }
     }
 
     fn close_ears(&mut self) {

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use tasklane_core::id::LaneId;
 use tasklane_core::message::Message;
-use tasklane_direct::{Connected, DirectBus, DirectOptions};
+use tasklane_direct::{ConnectionCounts, DirectBus, DirectOptions};
 use tasklane_ports::{Address, Bus, Subscription};
 
 /// What does not happen in this time does not happen.
@@ -69,7 +69,7 @@ pub(crate) async fn meet(servers: &[&DirectBus], workers: &[&DirectBus]) {
 }
 
 /// Waits until the connections of a bus are as wanted.
-pub(crate) async fn until(bus: &DirectBus, wanted: impl FnMut(&Connected) -> bool) {
+pub(crate) async fn until(bus: &DirectBus, wanted: impl FnMut(&ConnectionCounts) -> bool) {
     let mut connected = bus.connected();
     let came = tokio::time::timeout(PATIENCE, connected.wait_for(wanted)).await.is_ok();
     assert!(came, "{:?} for too long", *bus.connected().borrow());

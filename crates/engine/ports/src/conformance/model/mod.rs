@@ -21,7 +21,7 @@ use proptest::test_runner::{Config, RngAlgorithm, TestError, TestRng, TestRunner
 use proptest_state_machine::{ReferenceStateMachine, StateMachineTest};
 use tokio::runtime::Handle;
 
-use self::op::{Op, Sequences, Told};
+use self::op::{Op, SequenceState, Sequences};
 use self::sequence_run::SequenceRun;
 use crate::Store;
 use crate::conformance::StoreEnv;
@@ -201,7 +201,7 @@ impl StateMachineTest for Comparison {
     type SystemUnderTest = Self;
     type Reference = Sequences;
 
-    fn init_test(_: &Told) -> Self {
+    fn init_test(_: &SequenceState) -> Self {
         let arena = ARENA.with_borrow(|arena| arena.clone().expect("set before sequences are tried"));
         let number = arena.next_run.fetch_add(1, Ordering::Relaxed);
         assert!(number < SequenceRun::NUMBER_MAX, "too many sequences for one store");
@@ -210,7 +210,7 @@ impl StateMachineTest for Comparison {
         Self { arena, run, done: 0 }
     }
 
-    fn apply(mut this: Self, _: &Told, op: Op) -> Self {
+    fn apply(mut this: Self, _: &SequenceState, op: Op) -> Self {
         let applied = this.arena.runtime.block_on(this.run.apply(this.done, &op));
         if let Err(what) = applied {
             panic!("at operation {}: {what}", this.done);
@@ -219,7 +219,7 @@ impl StateMachineTest for Comparison {
         this
     }
 
-    fn teardown(mut this: Self, _: Told) {
+    fn teardown(mut this: Self, _: SequenceState) {
         match this.arena.runtime.block_on(this.run.compare_all()) {
             Ok(seen) => this.arena.policies_seen.fetch_max(seen, Ordering::Relaxed),
             Err(what) => panic!("at the end: {what}"),
