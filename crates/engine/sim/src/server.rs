@@ -257,7 +257,7 @@ impl World {
                 self.drive_runs(index);
             }
             ServerInput::Completions { lane, tasks, shown } => {
-                self.completions_answered(index, lane, tasks, shown)
+                self.completions_answered(index, lane, tasks, shown);
             }
             ServerInput::Driven { round, reply } => self.driver_reply(index, round, *reply),
             ServerInput::Schedules { round, reply } => self.clerk_reply(index, round, *reply),
