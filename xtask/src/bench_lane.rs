@@ -220,9 +220,9 @@ impl Bench {
                         self.finished += events.iter().filter(|event| event.status.is_final()).count() as u64;
                     }
                     Effect::Submitted { .. }
-                    | Effect::Deaf { .. }
+                    | Effect::NotReceiving { .. }
                     | Effect::Revoke { .. }
-                    | Effect::Ended(_)
+                    | Effect::Completed(_)
                     | Effect::Reload => {}
                 }
             }

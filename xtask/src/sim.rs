@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
-use tasklane_core::guard::{Guard, Guards};
+use tasklane_core::invariant::{Invariant, Invariants};
 use tasklane_core::time::Timestamp;
-use tasklane_sim::{FULL, Report, Scenario, Totals, guards, run};
+use tasklane_sim::{FULL, Report, Scenario, Totals, invariants, run};
 
 use crate::cargo::root;
 
@@ -30,14 +30,14 @@ pub(crate) struct Options {
     /// With --seed: tells the story of this task
     #[arg(long)]
     trace: Option<String>,
-    /// Switches a guard off, to see that it is missed
+    /// Switches an invariant off, to see that it is missed
     #[arg(long)]
     without: Option<String>,
-    /// Switches off every guard in turn and prints a seed that notices: the kept one, or else a new one
+    /// Switches off every invariant in turn and prints a seed that notices: the kept one, or else a new one
     #[arg(long)]
-    guards: bool,
-    /// With --guards: keeps these seeds in the file that the tests read
-    #[arg(long, requires = "guards")]
+    invariants: bool,
+    /// With --invariants: keeps these seeds in the file that the tests read
+    #[arg(long, requires = "invariants")]
     write: bool,
 }
 
@@ -61,7 +61,13 @@ pub(crate) fn check() -> anyhow::Result<()> {
     let mut totals = Totals::default();
     while totals.failures.is_empty() && started.elapsed() < CHECK_FOR_MAX {
         let until = Instant::now() + CHECK_FOR;
-        totals.merge(run_seeds(1 + totals.runs, u64::MAX, Guards::ALL_ON, || Instant::now() < until, true));
+        totals.merge(run_seeds(
+            1 + totals.runs,
+            u64::MAX,
+            Invariants::ALL_ON,
+            || Instant::now() < until,
+            true,
+        ));
         if is_everything_reached(&totals) {
             break;
         }
@@ -89,37 +95,38 @@ fn fail_first(totals: &Totals) -> anyhow::Result<()> {
 }
 
 pub(crate) fn run_command(options: &Options) -> anyhow::Result<()> {
-    if options.guards {
-        return try_guards(options.write);
+    if options.invariants {
+        return try_invariants(options.write);
     }
-    let guards = match &options.without {
-        Some(name) => Guards::without(guard(name)?),
-        None => Guards::ALL_ON,
+    let invariants = match &options.without {
+        Some(name) => Invariants::without(invariant(name)?),
+        None => Invariants::ALL_ON,
     };
     if let Some(seed) = options.seed {
         let trace =
             options.trace.as_deref().map(str::parse).transpose().context("--trace takes a task id")?;
-        return replay(&Scenario { trace, ..Scenario::new(seed, guards) });
+        return replay(&Scenario { trace, ..Scenario::new(seed, invariants) });
     }
     let started = Instant::now();
     let until = started + Duration::from_secs(options.seconds);
     let last = options.from.saturating_add(options.seeds);
-    let totals = run_seeds(options.from, last, guards, || Instant::now() < until, options.without.is_some());
+    let totals =
+        run_seeds(options.from, last, invariants, || Instant::now() < until, options.without.is_some());
     print_totals(&totals, started.elapsed());
     fail_first(&totals)
 }
 
-fn guard(name: &str) -> anyhow::Result<Guard> {
-    let found = Guard::ALL.iter().find(|guard| guard.as_str().eq_ignore_ascii_case(name));
-    let names = || Guard::ALL.iter().map(|guard| guard.as_str()).collect::<Vec<_>>().join(", ");
-    found.copied().with_context(|| format!("there is no guard {name}; there are {}", names()))
+fn invariant(name: &str) -> anyhow::Result<Invariant> {
+    let found = Invariant::ALL.iter().find(|invariant| invariant.as_str().eq_ignore_ascii_case(name));
+    let names = || Invariant::ALL.iter().map(|invariant| invariant.as_str()).collect::<Vec<_>>().join(", ");
+    found.copied().with_context(|| format!("there is no invariant {name}; there are {}", names()))
 }
 
 /// Runs seeds on all cores until told to stop, or until the first failure.
 fn run_seeds(
     from: u64,
     last: u64,
-    guards: Guards,
+    invariants: Invariants,
     go_on: impl Fn() -> bool + Sync,
     stop_at_failure: bool,
 ) -> Totals {
@@ -133,7 +140,7 @@ fn run_seeds(
             if seed >= last {
                 break;
             }
-            let report = run_once(seed, guards);
+            let report = run_once(seed, invariants);
             if !report.violations.is_empty() {
                 failed.store(true, Ordering::Relaxed);
             }
@@ -153,8 +160,8 @@ fn run_seeds(
     totals
 }
 
-fn run_once(seed: u64, guards: Guards) -> Report {
-    let scenario = Scenario::new(seed, guards);
+fn run_once(seed: u64, invariants: Invariants) -> Report {
+    let scenario = Scenario::new(seed, invariants);
     let mut report = run(&scenario);
     if seed.is_multiple_of(COMPARE_EVERY) && report.violations.is_empty() {
         let again = run(&scenario);
@@ -189,29 +196,30 @@ fn replay(scenario: &Scenario) -> anyhow::Result<()> {
     if report.violations.is_empty() { Ok(()) } else { bail!("seed {seed} violates an invariant") }
 }
 
-/// Finds, for every guard, a seed that notices when it is off: the kept one, or else the first.
-fn try_guards(write: bool) -> anyhow::Result<()> {
-    let file = root().join(guards::FILE);
-    let kept = guards::parse(&std::fs::read_to_string(&file).unwrap_or_default());
+/// Finds, for every invariant, a seed that notices when it is off: the kept one, or else the first.
+fn try_invariants(write: bool) -> anyhow::Result<()> {
+    let file = root().join(invariants::FILE);
+    let kept = invariants::parse(&std::fs::read_to_string(&file).unwrap_or_default());
     let mut seeds = BTreeMap::new();
     let mut missed = Vec::new();
-    for &guard in Guard::ALL {
-        let name = guard.as_str();
-        let still = kept.get(&guard).copied().filter(|&seed| guards::violation(guard, seed).is_some());
-        let Some(seed) = still.or_else(|| guards::look_for(guard)) else {
-            println!("# {name} is missed by none of {} seeds", guards::SEEDS_MAX);
+    for &invariant in Invariant::ALL {
+        let name = invariant.as_str();
+        let still =
+            kept.get(&invariant).copied().filter(|&seed| invariants::violation(invariant, seed).is_some());
+        let Some(seed) = still.or_else(|| invariants::look_for(invariant)) else {
+            println!("# {name} is missed by none of {} seeds", invariants::SEEDS_MAX);
             missed.push(name);
             continue;
         };
         let note = if still.is_some() { "" } else { "  # new" };
         println!("{name} {seed}{note}");
-        seeds.insert(guard, seed);
+        seeds.insert(invariant, seed);
     }
     if write {
-        std::fs::write(&file, guards::print(&seeds))
-            .with_context(|| format!("failed to write {}", guards::FILE))?;
+        std::fs::write(&file, invariants::print(&seeds))
+            .with_context(|| format!("failed to write {}", invariants::FILE))?;
     }
-    if missed.is_empty() { Ok(()) } else { bail!("guards that nobody missed: {}", missed.join(", ")) }
+    if missed.is_empty() { Ok(()) } else { bail!("invariants that nobody missed: {}", missed.join(", ")) }
 }
 
 fn print_totals(totals: &Totals, time: Duration) {

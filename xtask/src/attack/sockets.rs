@@ -21,18 +21,18 @@ pub(super) enum Crowd {
     /// They declare 4 MiB and send a byte.
     SlowBodies,
     /// They answer nothing: each asks for a stream and reads none of it.
-    Deaf,
+    UnreadStreams,
 }
 
 impl Crowd {
-    pub(super) const ALL: [Self; 4] = [Self::Idle, Self::HalfHeads, Self::SlowBodies, Self::Deaf];
+    pub(super) const ALL: [Self; 4] = [Self::Idle, Self::HalfHeads, Self::SlowBodies, Self::UnreadStreams];
 
     pub(super) const fn as_str(self) -> &'static str {
         match self {
             Self::Idle => "idle connections",
             Self::HalfHeads => "half-sent heads",
             Self::SlowBodies => "slow bodies",
-            Self::Deaf => "streams that are not read",
+            Self::UnreadStreams => "streams that are not read",
         }
     }
 
@@ -41,7 +41,7 @@ impl Crowd {
             Self::Idle => 1_400,
             Self::HalfHeads => DESCRIPTORS_MAX + 200,
             Self::SlowBodies => 300,
-            Self::Deaf => 700,
+            Self::UnreadStreams => 700,
         }
     }
 
@@ -53,7 +53,7 @@ impl Crowd {
                 b"POST /api/v1/tasks HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n\
                   content-length: 4194304\r\n\r\n{"
             }
-            Self::Deaf => b"GET /api/v1/events HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n",
+            Self::UnreadStreams => b"GET /api/v1/events HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n",
         }
     }
 }

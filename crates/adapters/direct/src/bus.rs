@@ -12,9 +12,9 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::connect::{self, DirectOptions, MESSAGE_BYTES_MAX};
-use crate::ears::EarBounds;
 use crate::endpoint::Endpoint;
-use crate::exchange::{Bounds, Connected, DirectCounters, Exchange, OpenEar, lock};
+use crate::routes::{Bounds, ConnectionCounts, DirectCounters, OpenSubscription, Routes, lock};
+use crate::subscription::SubscriptionBounds;
 
 /// Carries messages between members. Clones are the same bus; it ends with the last of them, or when it is closed.
 #[derive(Clone, Debug)]
@@ -22,7 +22,7 @@ pub struct DirectBus(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    exchange: Arc<Exchange>,
+    routes: Arc<Routes>,
     options: Arc<DirectOptions>,
     endpoint: Option<Endpoint>,
     /// Servers that are dialled, each with what stops it.
@@ -35,10 +35,10 @@ impl DirectBus {
     /// Opens the bus: a server begins to listen. Nobody is dialled before [`set_peers`](Self::set_peers).
     pub async fn listen(mut options: DirectOptions) -> Result<Self, BusError> {
         options.message_bytes_max = options.message_bytes_max.min(MESSAGE_BYTES_MAX);
-        let exchange = Arc::new(Exchange::new(Bounds {
+        let routes = Arc::new(Routes::new(Bounds {
             message_bytes_max: options.message_bytes_max,
             peer_bytes_max: options.peer_bytes_max,
-            ear: EarBounds {
+            subscription: SubscriptionBounds {
                 parts: options.waiting_max,
                 bytes: options.waiting_bytes_max,
                 at_once: options.receive_max,
@@ -54,11 +54,11 @@ impl DirectBus {
             let own = Endpoint::new(bound, options.advertise.as_deref())
                 .map_err(|reason| BusError::Unavailable { source: reason.into() })?;
             let secret = own.secret().clone();
-            tokio::spawn(connect::serve(Arc::clone(&exchange), listener, secret, Arc::clone(&options)));
+            tokio::spawn(connect::serve(Arc::clone(&routes), listener, secret, Arc::clone(&options)));
             endpoint = Some(own);
         }
         let runtime = Handle::current();
-        Ok(Self(Arc::new(Inner { exchange, options, endpoint, dialled: Mutex::default(), runtime })))
+        Ok(Self(Arc::new(Inner { routes, options, endpoint, dialled: Mutex::default(), runtime })))
     }
 
     /// `host:port/secret` of a server: what its peers have to be told. Whoever knows it may connect.
@@ -79,7 +79,7 @@ impl DirectBus {
             }
         }
         let mut dialled = lock(&self.0.dialled);
-        if self.0.exchange.leaving().is_cancelled() {
+        if self.0.routes.leaving().is_cancelled() {
             return;
         }
         dialled.retain(|endpoint, stop| {
@@ -92,31 +92,31 @@ impl DirectBus {
         for endpoint in wanted {
             let stop = CancellationToken::new();
             dialled.insert(endpoint.clone(), stop.clone());
-            let (exchange, options) = (Arc::clone(&self.0.exchange), Arc::clone(&self.0.options));
-            self.0.runtime.spawn(connect::dial(exchange, endpoint, options, stop));
+            let (routes, options) = (Arc::clone(&self.0.routes), Arc::clone(&self.0.options));
+            self.0.runtime.spawn(connect::dial(routes, endpoint, options, stop));
         }
     }
 
     /// Who is connected, so that each knows what the other listens to; and when that changes.
-    pub fn connected(&self) -> watch::Receiver<Connected> {
-        self.0.exchange.connected()
+    pub fn connected(&self) -> watch::Receiver<ConnectionCounts> {
+        self.0.routes.connected()
     }
 
     /// What was lost on the way.
     pub fn counters(&self) -> DirectCounters {
-        self.0.exchange.counters()
+        self.0.routes.counters()
     }
 
     /// Ends all subscriptions once they have received what waits for them, and all connections once peers have taken
     /// what waits for them, or were given the time.
     pub async fn close(&self) {
-        self.0.exchange.close(self.0.options.close_timeout).await;
+        self.0.routes.close(self.0.options.close_timeout).await;
     }
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        self.exchange.abandon();
+        self.routes.abandon();
     }
 }
 
@@ -127,27 +127,27 @@ impl Bus for DirectBus {
     }
 
     async fn publish(&self, address: Address, messages: Vec<Message>) -> Result<(), BusError> {
-        self.0.exchange.publish(address, messages)
+        self.0.routes.publish(address, messages)
     }
 
     fn publish_now(&self, address: Address, message: Message) -> Option<Message> {
         // What is refused is lost, as any message may be.
-        let _ = self.0.exchange.publish(address, vec![message]);
+        let _ = self.0.routes.publish(address, vec![message]);
         None
     }
 
     fn is_heard(&self, address: Address) -> bool {
-        self.0.exchange.is_heard(address)
+        self.0.routes.is_heard(address)
     }
 
     async fn subscribe(&self, address: Address) -> Result<Box<dyn Subscription>, BusError> {
-        let ear = Arc::clone(&self.0.exchange).subscribe(address).await?;
-        Ok(Box::new(DirectSubscription(ear)))
+        let subscription = Arc::clone(&self.0.routes).subscribe(address).await?;
+        Ok(Box::new(DirectSubscription(subscription)))
     }
 }
 
 #[derive(Debug)]
-struct DirectSubscription(OpenEar);
+struct DirectSubscription(OpenSubscription);
 
 #[async_trait]
 impl Subscription for DirectSubscription {

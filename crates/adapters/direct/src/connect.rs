@@ -11,9 +11,9 @@ use tonic::metadata::MetadataValue;
 use tonic::transport::{Channel, Server};
 use tonic::{Request, Response, Status, Streaming};
 
+use crate::connection::Connection;
 use crate::endpoint::{Endpoint, Secret};
-use crate::exchange::{Exchange, Useless};
-use crate::link::Link;
+use crate::routes::{Routes, UselessPeer};
 use crate::wire;
 use crate::wire::bus_client::BusClient;
 use crate::wire::bus_server::{Bus, BusServer};
@@ -85,15 +85,15 @@ const CALLS_MAX: u32 = 8;
 /// After a connection could not be taken, mostly because there are too many open files.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
-/// Takes connections until the exchange is to make none any more.
+/// Takes connections until the routes is to make none any more.
 pub(crate) async fn serve(
-    exchange: Arc<Exchange>,
+    routes: Arc<Routes>,
     listener: TcpListener,
     secret: Secret,
     options: Arc<DirectOptions>,
 ) {
-    let leaving = exchange.leaving().clone();
-    let host = Host { exchange, secret, hello_timeout: options.connect_timeout };
+    let leaving = routes.leaving().clone();
+    let host = ConnectionHost { routes, secret, hello_timeout: options.connect_timeout };
     let service = BusServer::new(host).max_decoding_message_size(FRAME_BYTES_MAX);
     let server = Server::builder()
         .initial_stream_window_size(WINDOW_BYTES)
@@ -128,14 +128,14 @@ fn connections(listener: TcpListener) -> impl Stream<Item = std::io::Result<TcpS
 
 /// The server's side of a connection.
 #[derive(Debug)]
-struct Host {
-    exchange: Arc<Exchange>,
+struct ConnectionHost {
+    routes: Arc<Routes>,
     secret: Secret,
     hello_timeout: Duration,
 }
 
 #[tonic::async_trait]
-impl Bus for Host {
+impl Bus for ConnectionHost {
     type ConnectStream = std::pin::Pin<Box<dyn Stream<Item = Result<wire::Frame, Status>> + Send>>;
 
     async fn connect(
@@ -147,13 +147,14 @@ impl Bus for Host {
             tracing::debug!(from = ?request.remote_addr(), "a peer without the secret was refused");
             return Err(Status::unauthenticated("the secret of this server is needed"));
         }
-        let link = self.exchange.open_link().ok_or_else(|| Status::unavailable("this server is leaving"))?;
-        let frames = link.frames().map(Ok);
-        let (exchange, hello_timeout) = (Arc::clone(&self.exchange), self.hello_timeout);
+        let connection =
+            self.routes.open_connection().ok_or_else(|| Status::unavailable("this server is leaving"))?;
+        let frames = connection.frames().map(Ok);
+        let (routes, hello_timeout) = (Arc::clone(&self.routes), self.hello_timeout);
         tokio::spawn(async move {
-            let ended = read(&exchange, &link, request.into_inner(), hello_timeout).await;
-            exchange.close_link(&link);
-            tracing::debug!(link = link.number, reason = %ended, "a peer that dialled is gone");
+            let ended = read(&routes, &connection, request.into_inner(), hello_timeout).await;
+            routes.close_connection(&connection);
+            tracing::debug!(connection = connection.number, reason = %ended, "a peer that dialled is gone");
         });
         Ok(Response::new(Box::pin(frames)))
     }
@@ -161,7 +162,7 @@ impl Bus for Host {
 
 /// Why a connection has ended.
 #[derive(Debug, thiserror::Error)]
-enum Ended {
+enum DisconnectReason {
     #[error("the peer has ended it")]
     ByPeer,
     #[error("it was ended here")]
@@ -172,42 +173,42 @@ enum Ended {
     #[error("the peer says nothing")]
     Silent,
     #[error(transparent)]
-    Useless(Useless),
+    Useless(UselessPeer),
 }
 
 /// Takes in what a peer says until the connection ends.
 async fn read(
-    exchange: &Exchange,
-    link: &Arc<Link>,
+    routes: &Routes,
+    connection: &Arc<Connection>,
     mut frames: Streaming<wire::Frame>,
     hello_timeout: Duration,
-) -> Ended {
+) -> DisconnectReason {
     let said = async {
         let Ok(mut next) = tokio::time::timeout(hello_timeout, frames.message()).await else {
-            return Ended::Silent;
+            return DisconnectReason::Silent;
         };
         loop {
             match next {
                 Ok(Some(frame)) => {
-                    if let Err(useless) = exchange.on_frame(link, frame) {
-                        return Ended::Useless(useless);
+                    if let Err(useless) = routes.on_frame(connection, frame) {
+                        return DisconnectReason::Useless(useless);
                     }
                 }
-                Ok(None) => return Ended::ByPeer,
-                Err(status) => return Ended::Broken(status.into()),
+                Ok(None) => return DisconnectReason::ByPeer,
+                Err(status) => return DisconnectReason::Broken(status.into()),
             }
             next = frames.message().await;
         }
     };
     tokio::select! {
         ended = said => ended,
-        () = link.closed() => Ended::Here,
+        () = connection.closed() => DisconnectReason::Here,
     }
 }
 
 /// Keeps a connection to a server until it is told to stop.
 pub(crate) async fn dial(
-    exchange: Arc<Exchange>,
+    routes: Arc<Routes>,
     endpoint: Endpoint,
     options: Arc<DirectOptions>,
     stop: CancellationToken,
@@ -215,11 +216,11 @@ pub(crate) async fn dial(
     let mut tries = 0;
     loop {
         let (was_up, ended) = tokio::select! {
-            result = converse(&exchange, &endpoint, &options) => result,
+            result = converse(&routes, &endpoint, &options) => result,
             () = stop.cancelled() => return,
         };
         tracing::debug!(peer = endpoint.place(), was_up, reason = %ended, "not connected");
-        if matches!(ended, Ended::Useless(Useless::Own)) {
+        if matches!(ended, DisconnectReason::Useless(UselessPeer::Own)) {
             // As long as it is in the list it will be us.
             return;
         }
@@ -227,7 +228,7 @@ pub(crate) async fn dial(
         tokio::select! {
             () = tokio::time::sleep(pause(&options, tries)) => {}
             () = stop.cancelled() => return,
-            () = exchange.leaving().cancelled() => return,
+            () = routes.leaving().cancelled() => return,
         }
     }
 }
@@ -238,19 +239,19 @@ fn pause(options: &DirectOptions, tries: u32) -> Duration {
 }
 
 /// One connection to a server, from dialling to its end. Answers also whether messages could pass.
-async fn converse(exchange: &Exchange, endpoint: &Endpoint, options: &DirectOptions) -> (bool, Ended) {
+async fn converse(routes: &Routes, endpoint: &Endpoint, options: &DirectOptions) -> (bool, DisconnectReason) {
     let channel = tokio::select! {
         result = connect(endpoint, options) => result,
-        () = exchange.leaving().cancelled() => return (false, Ended::Here),
+        () = routes.leaving().cancelled() => return (false, DisconnectReason::Here),
     };
     let channel = match channel {
         Ok(channel) => channel,
-        Err(error) => return (false, Ended::Broken(error.into())),
+        Err(error) => return (false, DisconnectReason::Broken(error.into())),
     };
-    let Some(link) = exchange.open_link() else { return (false, Ended::Here) };
+    let Some(connection) = routes.open_connection() else { return (false, DisconnectReason::Here) };
     // Also when this is given up in the middle.
-    let link = Dialled { exchange, link };
-    let mut request = Request::new(link.link.frames());
+    let connection = DialledConnection { routes, connection };
+    let mut request = Request::new(connection.connection.frames());
     let mut bearer: MetadataValue<_> =
         endpoint.secret().bearer().parse().expect("secrets consist of letters and digits");
     bearer.set_sensitive(true);
@@ -259,11 +260,11 @@ async fn converse(exchange: &Exchange, endpoint: &Endpoint, options: &DirectOpti
     let answered = tokio::time::timeout(options.connect_timeout, client.connect(request)).await;
     let frames = match answered {
         Ok(Ok(response)) => response.into_inner(),
-        Ok(Err(status)) => return (false, Ended::Broken(status.into())),
-        Err(_) => return (false, Ended::Silent),
+        Ok(Err(status)) => return (false, DisconnectReason::Broken(status.into())),
+        Err(_) => return (false, DisconnectReason::Silent),
     };
-    let ended = read(exchange, &link.link, frames, options.connect_timeout).await;
-    (link.link.is_up(), ended)
+    let ended = read(routes, &connection.connection, frames, options.connect_timeout).await;
+    (connection.connection.is_up(), ended)
 }
 
 async fn connect(endpoint: &Endpoint, options: &DirectOptions) -> Result<Channel, tonic::transport::Error> {
@@ -279,15 +280,15 @@ async fn connect(endpoint: &Endpoint, options: &DirectOptions) -> Result<Channel
         .await
 }
 
-/// A link that is closed when it is dropped.
-struct Dialled<'a> {
-    exchange: &'a Exchange,
-    link: Arc<Link>,
+/// A connection that is closed when it is dropped.
+struct DialledConnection<'a> {
+    routes: &'a Routes,
+    connection: Arc<Connection>,
 }
 
-impl Drop for Dialled<'_> {
+impl Drop for DialledConnection<'_> {
     fn drop(&mut self) {
-        self.exchange.close_link(&self.link);
+        self.routes.close_connection(&self.connection);
     }
 }
 
@@ -357,7 +358,7 @@ mod tests {
         use tasklane_ports::{Bus as _, codec};
 
         let (server, endpoint) = server().await;
-        let mut ear = server.subscribe(Address::Events).await.unwrap();
+        let mut subscription = server.subscribe(Address::Events).await.unwrap();
         let hint = Message::Hint { lane: LaneId(1) };
         let events = Some(to_wire(Address::Events));
         let unknown = wire::Address { to: None };
@@ -380,7 +381,7 @@ mod tests {
         };
         let frames = futures::stream::iter([frame]).chain(futures::stream::pending());
         let mut answers = call(&endpoint, Some(&endpoint.secret().bearer()), frames).await.unwrap();
-        assert_eq!(ear.receive().await, Some(vec![hint.clone()]));
+        assert_eq!(subscription.receive().await, Some(vec![hint.clone()]));
         assert_eq!(server.counters().unreadable, 2);
         let mut heard = 0;
         while heard == 0 {

@@ -3,11 +3,11 @@
 
 mod bus;
 mod connect;
-mod ears;
+mod connection;
 mod endpoint;
-mod exchange;
 mod frame;
-mod link;
+mod routes;
+mod subscription;
 #[allow(
     clippy::all,
     clippy::pedantic,
@@ -20,4 +20,4 @@ mod wire;
 
 pub use bus::DirectBus;
 pub use connect::DirectOptions;
-pub use exchange::{Connected, DirectCounters};
+pub use routes::{ConnectionCounts, DirectCounters};

@@ -45,9 +45,9 @@ fn large(number: u128, bytes: usize) -> Message {
 async fn servers_that_dial_each_other_deliver_once() {
     let servers = [server().await, server().await, server().await];
     meet(&[&servers[0], &servers[1], &servers[2]], &[]).await;
-    let mut ears = Vec::new();
+    let mut subscriptions = Vec::new();
     for server in &servers {
-        ears.push(server.subscribe(Address::Events).await.unwrap());
+        subscriptions.push(server.subscribe(Address::Events).await.unwrap());
     }
     let numbers = 0..1_000_u16;
     for number in numbers.clone() {
@@ -57,11 +57,11 @@ async fn servers_that_dial_each_other_deliver_once() {
     for (number, server) in (2_000..).zip(&servers) {
         server.publish(Address::Events, vec![hint(number)]).await.unwrap();
     }
-    for ear in &mut ears {
+    for subscription in &mut subscriptions {
         let mut came = Vec::new();
         for last in 2_000..2_003 {
             if !came.contains(&hint(last)) {
-                came.extend(receive_until(ear, &hint(last)).await);
+                came.extend(receive_until(subscription, &hint(last)).await);
             }
         }
         for number in numbers.clone() {
@@ -76,9 +76,9 @@ async fn what_is_published_after_a_subscription_comes() {
     let (server, worker) = (server().await, worker().await);
     meet(&[&server], &[&worker]).await;
     for lane in 0..200 {
-        let mut ear = worker.subscribe(to_lane(lane)).await.unwrap();
+        let mut subscription = worker.subscribe(to_lane(lane)).await.unwrap();
         server.publish(to_lane(lane), vec![hint(lane)]).await.unwrap();
-        assert_eq!(receive_until(&mut ear, &hint(lane)).await, [hint(lane)]);
+        assert_eq!(receive_until(&mut subscription, &hint(lane)).await, [hint(lane)]);
     }
 }
 
@@ -86,9 +86,9 @@ async fn what_is_published_after_a_subscription_comes() {
 async fn one_message_at_once_comes_too() {
     let (server, worker) = (server().await, worker().await);
     meet(&[&server], &[&worker]).await;
-    let mut ear = worker.subscribe(to_lane(1)).await.unwrap();
+    let mut subscription = worker.subscribe(to_lane(1)).await.unwrap();
     assert_eq!(server.publish_now(to_lane(1), hint(1)), None);
-    assert_eq!(receive_until(&mut ear, &hint(1)).await, [hint(1)]);
+    assert_eq!(receive_until(&mut subscription, &hint(1)).await, [hint(1)]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -97,13 +97,13 @@ async fn what_was_published_comes_although_its_publisher_leaves() {
         let (server, worker) = (server().await, worker().await);
         meet(&[&server], &[&worker]).await;
         let (stays, leaves) = if dialler_leaves { (server, worker) } else { (worker, server) };
-        let mut ear = stays.subscribe(to_lane(1)).await.unwrap();
+        let mut subscription = stays.subscribe(to_lane(1)).await.unwrap();
         let mut own = leaves.subscribe(to_lane(1)).await.unwrap();
         for number in 0..1_000 {
             leaves.publish(to_lane(1), vec![hint(number), large(number.into(), 1_000)]).await.unwrap();
         }
         leaves.close().await;
-        let came = receive_until(&mut ear, &large(999, 1_000)).await;
+        let came = receive_until(&mut subscription, &large(999, 1_000)).await;
         assert_eq!(came.len(), 2_000);
         until(&stays, |now| now.connections == 0).await;
         let mut heard = 0;
@@ -136,11 +136,11 @@ async fn a_server_does_not_talk_to_itself() {
     let own = endpoint(&server);
     let other_name = own.replace("127.0.0.1", "localhost");
     server.set_peers(vec![own.clone(), other_name, "nonsense".to_owned()]);
-    let mut ear = server.subscribe(to_lane(1)).await.unwrap();
+    let mut subscription = server.subscribe(to_lane(1)).await.unwrap();
     worker.set_peers(vec![own]);
     until(&server, |now| now.peers == 1).await;
     server.publish(to_lane(1), vec![hint(1), hint(2)]).await.unwrap();
-    assert_eq!(receive_until(&mut ear, &hint(2)).await, [hint(1), hint(2)]);
+    assert_eq!(receive_until(&mut subscription, &hint(2)).await, [hint(1), hint(2)]);
     assert_eq!(server.connected().borrow().connections, 1);
 }
 
@@ -239,13 +239,13 @@ async fn of_two_connections_the_newest_is_used() {
     let worker = DirectBus::listen(watchful()).await.unwrap();
     let proxy = Proxy::start(&endpoint(&server)).await;
     worker.set_peers(vec![proxy.endpoint(&endpoint(&server))]);
-    let mut ear = worker.subscribe(to_lane(1)).await.unwrap();
-    get_through(&server, to_lane(1), &mut ear, &hint(1)).await;
+    let mut subscription = worker.subscribe(to_lane(1)).await.unwrap();
+    get_through(&server, to_lane(1), &mut subscription, &hint(1)).await;
     proxy.hold_present();
     until(&server, |now| now.connections > 1).await;
     assert_eq!(server.connected().borrow().peers, 1);
     // The worker may think that this one is lost too, if the machine is slow; but not for ever.
-    get_through(&server, to_lane(1), &mut ear, &hint(2)).await;
+    get_through(&server, to_lane(1), &mut subscription, &hint(2)).await;
 }
 
 /// A peer that takes nothing loses messages; others hear everything, and publishers are not held up.
@@ -295,7 +295,7 @@ async fn a_message_that_is_too_large_is_refused_before_anything_is_sent() {
     let (server, worker) = (server().await, worker().await);
     meet(&[&server], &[&worker]).await;
     let max = server.capabilities().message_bytes_max;
-    let mut ear = worker.subscribe(to_lane(1)).await.unwrap();
+    let mut subscription = worker.subscribe(to_lane(1)).await.unwrap();
     // By its parts it would just fit; encoded it does not.
     for bytes in [max - 10, max + 1] {
         let refused = server.publish(to_lane(1), vec![hint(1), large(1, bytes)]).await;
@@ -305,7 +305,7 @@ async fn a_message_that_is_too_large_is_refused_before_anything_is_sent() {
     // A batch may be larger than a message.
     let batch: Vec<Message> = (2..6).map(|number| large(number, max - 1_000)).collect();
     server.publish(to_lane(1), batch.clone()).await.unwrap();
-    assert_eq!(receive_until(&mut ear, &batch[3]).await, batch);
+    assert_eq!(receive_until(&mut subscription, &batch[3]).await, batch);
 }
 
 /// A process that says back what it hears.
@@ -316,9 +316,9 @@ fn other_process() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
         let server = server().await;
-        let mut ear = server.subscribe(to_lane(1)).await.unwrap();
+        let mut subscription = server.subscribe(to_lane(1)).await.unwrap();
         say(&endpoint(&server));
-        while let Some(messages) = ear.receive().await {
+        while let Some(messages) = subscription.receive().await {
             server.publish(to_lane(2), messages).await.unwrap();
         }
     });
@@ -328,13 +328,13 @@ fn other_process() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_was_killed_is_found_at_its_next_place() {
     let worker = worker().await;
-    let mut ear = worker.subscribe(to_lane(2)).await.unwrap();
+    let mut subscription = worker.subscribe(to_lane(2)).await.unwrap();
     let mut old = None;
     for number in 0..3 {
         let mut server = Other::start("server");
         let endpoint = server.hear().expect("it has started");
         worker.set_peers(old.iter().chain([&endpoint]).cloned().collect());
-        get_through(&worker, to_lane(1), &mut ear, &hint(number)).await;
+        get_through(&worker, to_lane(1), &mut subscription, &hint(number)).await;
         server.kill();
         until(&worker, |now| now.connections == 0).await;
         old = Some(endpoint);
@@ -345,12 +345,12 @@ async fn a_server_that_was_killed_is_found_at_its_next_place() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_was_stopped_is_found_again_when_it_goes_on() {
     let worker = DirectBus::listen(watchful()).await.unwrap();
-    let mut ear = worker.subscribe(to_lane(2)).await.unwrap();
+    let mut subscription = worker.subscribe(to_lane(2)).await.unwrap();
     let mut server = Other::start("server");
     worker.set_peers(vec![server.hear().expect("it has started")]);
-    get_through(&worker, to_lane(1), &mut ear, &hint(1)).await;
+    get_through(&worker, to_lane(1), &mut subscription, &hint(1)).await;
     server.signal("-STOP");
     until(&worker, |now| now.connections == 0).await;
     server.signal("-CONT");
-    get_through(&worker, to_lane(1), &mut ear, &hint(2)).await;
+    get_through(&worker, to_lane(1), &mut subscription, &hint(2)).await;
 }

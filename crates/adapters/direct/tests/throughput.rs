@@ -51,10 +51,10 @@ fn other_process() {
     let Some(role) = role() else { return };
     runtime().block_on(async {
         let server = server().await;
-        let mut ear = server.subscribe(to_lane(THERE)).await.unwrap();
+        let mut subscription = server.subscribe(to_lane(THERE)).await.unwrap();
         say(&endpoint(&server));
         let mut came = 0;
-        while let Some(messages) = ear.receive().await {
+        while let Some(messages) = subscription.receive().await {
             if role == "echo" {
                 server.publish(to_lane(BACK), messages).await.unwrap();
                 continue;
@@ -86,7 +86,7 @@ fn cpu_ticks() -> u64 {
 async fn carry(what: &str, batch: &[Message], batches: u32) {
     let mut other = Other::start("count");
     let sender = worker().await;
-    let mut ear = sender.subscribe(to_lane(BACK)).await.unwrap();
+    let mut subscription = sender.subscribe(to_lane(BACK)).await.unwrap();
     sender.set_peers(vec![other.hear().unwrap()]);
     until(&sender, |now| now.peers == 1).await;
     let bytes = codec::encode(batch).len();
@@ -94,12 +94,12 @@ async fn carry(what: &str, batch: &[Message], batches: u32) {
     let mut carried = 0;
     for sent in 0..batches {
         while sent >= carried + UNDER_WAY {
-            carried = heard(&mut ear).await;
+            carried = heard(&mut subscription).await;
         }
         sender.publish(to_lane(THERE), batch.to_vec()).await.unwrap();
     }
     while carried < batches {
-        carried = heard(&mut ear).await;
+        carried = heard(&mut subscription).await;
     }
     let parts = f64::from(batches * BATCH);
     let rate = parts / started.elapsed().as_secs_f64();
@@ -118,8 +118,8 @@ async fn carry(what: &str, batch: &[Message], batches: u32) {
     );
 }
 
-async fn heard(ear: &mut Box<dyn tasklane_ports::Subscription>) -> u32 {
-    let messages = ear.receive().await.unwrap();
+async fn heard(subscription: &mut Box<dyn tasklane_ports::Subscription>) -> u32 {
+    let messages = subscription.receive().await.unwrap();
     let Some(Message::Hint { lane: LaneId(step) }) = messages.last() else { panic!("{messages:?}") };
     u32::from(*step) * STEP
 }
@@ -127,14 +127,14 @@ async fn heard(ear: &mut Box<dyn tasklane_ports::Subscription>) -> u32 {
 async fn round_trips(count: usize) {
     let mut other = Other::start("echo");
     let sender = worker().await;
-    let mut ear = sender.subscribe(to_lane(BACK)).await.unwrap();
+    let mut subscription = sender.subscribe(to_lane(BACK)).await.unwrap();
     sender.set_peers(vec![other.hear().unwrap()]);
     until(&sender, |now| now.peers == 1).await;
     let mut times = Vec::new();
     for _ in 0..count {
         let started = Instant::now();
         assert_eq!(sender.publish_now(to_lane(THERE), hint(1)), None);
-        ear.receive().await.unwrap();
+        subscription.receive().await.unwrap();
         times.push(started.elapsed());
     }
     times.sort_unstable();
@@ -142,12 +142,12 @@ async fn round_trips(count: usize) {
 }
 
 async fn within(what: &str, bus: &dyn Bus, count: u32) {
-    let mut ear = bus.subscribe(to_lane(THERE)).await.unwrap();
+    let mut subscription = bus.subscribe(to_lane(THERE)).await.unwrap();
     let started = Instant::now();
     for number in 0..count {
         assert_eq!(bus.publish_now(to_lane(THERE), report(number)), None);
         if number % 512 == 511 {
-            ear.receive().await.unwrap();
+            subscription.receive().await.unwrap();
         }
     }
     let rate = f64::from(count) / started.elapsed().as_secs_f64();

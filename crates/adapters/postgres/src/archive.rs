@@ -10,7 +10,7 @@ use tokio::sync::OnceCell;
 use tokio_postgres::types::ToSql;
 
 use crate::columns::Column;
-use crate::connect::{Database, PostgresOptions, Use};
+use crate::connect::{Database, PostgresOptions, Purpose};
 use crate::error::CallError;
 use crate::migrate::{self, migrate};
 
@@ -29,13 +29,13 @@ pub struct PostgresArchive {
 
 impl PostgresArchive {
     /// The fewest connections that an archive works with.
-    pub const CONNECTIONS_MIN: usize = Use::Archive.connections_min();
+    pub const CONNECTIONS_MIN: usize = Purpose::Archive.connections_min();
 
     /// Opens the archive that a URL names, as [`PostgresStore::connect`](crate::PostgresStore::connect) does, and makes
     /// its tables. One that cannot be reached is opened too: what is given to it waits, and nothing else has to.
     pub async fn connect(url: &str, options: &PostgresOptions) -> Result<Self, StoreError> {
         let archive =
-            Self { database: Database::from_url(url, options, Use::Archive)?, made: OnceCell::new() };
+            Self { database: Database::from_url(url, options, Purpose::Archive)?, made: OnceCell::new() };
         match archive.make().await {
             Err(error) if !error.is_retryable() => Err(error),
             Ok(()) | Err(_) => Ok(archive),

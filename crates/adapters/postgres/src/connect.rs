@@ -1,8 +1,8 @@
 //! From a URL to connections.
 //!
-//! Owners commit over two connections of their own ([`Link`]); all else goes over a small pool. Statements name their
-//! schema and take nothing from the session but its timeouts and the way they are planned, so a pooler in between does
-//! no harm as long as it keeps prepared statements, which is probed (`pooler.rs`).
+//! Owners commit over two connections of their own ([`CommitConnection`]); all else goes over a small pool. Statements
+//! name their schema and take nothing from the session but its timeouts and the way they are planned, so a pooler in
+//! between does no harm as long as it keeps prepared statements, which is probed (`pooler.rs`).
 
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,13 +16,13 @@ use tokio::task::JoinHandle;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Config, Error, Notification, Row, Statement};
 
+use crate::connection::CommitConnection;
 use crate::error::CallError;
-use crate::link::Link;
 use crate::opener::Opener;
-use crate::plan::Write;
 use crate::statements::Statements;
 use crate::target::Target;
 use crate::tls::Tls;
+use crate::write_lane::LaneWrite;
 
 /// How to use a server.
 #[derive(Clone, Debug)]
@@ -56,11 +56,11 @@ impl Default for PostgresOptions {
 }
 
 /// Connections that only commit.
-const LINKS: usize = 2;
+const COMMIT_CONNECTIONS: usize = 2;
 
 /// The adapter that uses a database, which decides how its connections are shared out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Use {
+pub(crate) enum Purpose {
     /// Two connections for commits, and a pool.
     Store,
     /// A connection that listens, and others that are opened one by one. There is no pool.
@@ -69,11 +69,11 @@ pub(crate) enum Use {
     Archive,
 }
 
-impl Use {
+impl Purpose {
     /// The fewest connections that it works with.
     pub(crate) const fn connections_min(self) -> usize {
         match self {
-            Self::Store => LINKS + 2,
+            Self::Store => COMMIT_CONNECTIONS + 2,
             Self::Coordinator | Self::Archive => 2,
         }
     }
@@ -87,7 +87,7 @@ impl Use {
             ));
         }
         Ok(match self {
-            Self::Store => connections - LINKS,
+            Self::Store => connections - COMMIT_CONNECTIONS,
             Self::Coordinator | Self::Archive => connections,
         })
     }
@@ -98,7 +98,7 @@ impl Use {
 pub(crate) struct Database {
     opener: Opener,
     pool: Pool,
-    links: [Link; LINKS],
+    commit_connections: [CommitConnection; COMMIT_CONNECTIONS],
     claims: Semaphore,
     pub(crate) schema: Schema,
     pub(crate) statements: Statements,
@@ -108,7 +108,7 @@ pub(crate) struct Database {
 
 impl Database {
     /// Reads a URL. Nothing is connected yet.
-    pub(crate) fn from_url(url: &str, options: &PostgresOptions, role: Use) -> Result<Self, StoreError> {
+    pub(crate) fn from_url(url: &str, options: &PostgresOptions, role: Purpose) -> Result<Self, StoreError> {
         let refused = |reason: String| StoreError::Refused { reason };
         let pooled = role.pooled(options.connections).map_err(refused)?;
         let Target { url, schema, tls } = Target::parse(url).map_err(refused)?;
@@ -135,7 +135,7 @@ impl Database {
         Ok(Self {
             opener,
             pool,
-            links: Default::default(),
+            commit_connections: Default::default(),
             // A claim that waits has one connection, and the search for the transaction that it waits for another.
             claims: Semaphore::new(pooled.saturating_sub(1).max(1)),
             statements: Statements::new(&schema.quoted),
@@ -257,11 +257,11 @@ impl Database {
     }
 
     /// Sends a commit down the connection of its lane.
-    pub(crate) async fn commit(&self, lane: LaneId, write: &Write) -> Result<Row, CallError> {
+    pub(crate) async fn commit(&self, lane: LaneId, write: &LaneWrite) -> Result<Row, CallError> {
         if self.is_closed() {
             return Err(CallError::Closed);
         }
-        self.links[usize::from(lane.0) % self.links.len()].write(self, write).await
+        self.commit_connections[usize::from(lane.0) % self.commit_connections.len()].write(self, write).await
     }
 
     /// Waits for an answer, but not for ever.
@@ -279,7 +279,7 @@ impl Database {
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Release);
         self.pool.close();
-        self.links.iter().for_each(Link::close);
+        self.commit_connections.iter().for_each(CommitConnection::close);
     }
 
     fn is_closed(&self) -> bool {
@@ -338,7 +338,7 @@ mod tests {
     use super::*;
 
     fn refused(url: &str) -> String {
-        match Database::from_url(url, &PostgresOptions::default(), Use::Store) {
+        match Database::from_url(url, &PostgresOptions::default(), Purpose::Store) {
             Err(StoreError::Refused { reason }) => reason,
             other => panic!("not refused: {other:?}"),
         }
@@ -369,7 +369,7 @@ mod tests {
         for url in
             ["postgres:///d?host=/run/postgresql", "postgresql://u@a:1,b:2/d?schema=x", "postgres://h/d"]
         {
-            Database::from_url(url, &PostgresOptions::default(), Use::Store).unwrap();
+            Database::from_url(url, &PostgresOptions::default(), Purpose::Store).unwrap();
         }
     }
 }

@@ -1,9 +1,10 @@
 //! The coordinator: sessions and grants as rows, one statement for each verb.
 //!
-//! Each session has a number that rises with every renewal, and every process that watches judges by its own steady
-//! clock (`tasklane_ports::judge`): no time of the server is used. Every change that somebody can see locks the one row
-//! of `members` first and raises its revision, so changes become visible in the order of their revisions. Renewals
-//! leave that row alone. A process that only holds a session has one connection, and asks for nothing but its renewals.
+//! Each session has a number that rises with every renewal, and every process that watches detects failures by its own
+//! steady clock (`tasklane_ports::failure_detector`): no time of the server is used. Every change that somebody can see
+//! locks the one row of `members` first and raises its revision, so changes become visible in the order of their
+//! revisions. Renewals leave that row alone. A process that only holds a session has one connection, and asks for
+//! nothing but its renewals.
 //!
 //! Statements are not prepared: there are a few in a second, and so a pooler may stand in between.
 
@@ -16,8 +17,10 @@ use tasklane_core::clock_watch::Reference;
 use tasklane_core::id::{LaneId, SessionId};
 use tasklane_core::member::{Member, Role};
 use tasklane_core::time::Timestamp;
-use tasklane_ports::follow::{Follower, Look, Reading, Registry, Renewed, Tidings};
-use tasklane_ports::judge::Renewal;
+use tasklane_ports::failure_detector::Renewal;
+use tasklane_ports::membership::{
+    ChangeNotices, MembershipSnapshot, MembershipTable, MembershipWatcher, RenewalNumbers, RenewalOutcome,
+};
 use tasklane_ports::{
     Coordinator, CoordinatorCapabilities, CoordinatorError, OpenSession, SessionToken, StoreError, View,
     Watch, codec,
@@ -27,13 +30,13 @@ use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
 use uuid::Uuid;
 
-use crate::connect::{Connection, Database, PostgresOptions, Use};
+use crate::connect::{Connection, Database, PostgresOptions, Purpose};
 use crate::error::{CallError, unexpected};
-use crate::listen::{Listening, Told};
+use crate::listen::{ListenState, NotificationListener};
 use crate::migrate::{self, migrate};
 use crate::rows::{column, number};
 
-/// Judges look at least every 200 milliseconds, and allow for a gap of a third of a TTL.
+/// Failure detectors look at least every 200 milliseconds, and allow for a gap of a third of a TTL.
 const TTL_MIN: Duration = Duration::from_secs(1);
 /// A renewal that takes longer is made again over another connection, while there is time for it.
 const RESPONSE_TIMEOUT_MAX: Duration = Duration::from_secs(2);
@@ -46,19 +49,19 @@ const LISTENING: usize = 1;
 #[derive(Debug)]
 pub struct PostgresCoordinator {
     members: Arc<Members>,
-    follower: Follower,
+    watcher: MembershipWatcher,
 }
 
 impl PostgresCoordinator {
     /// The fewest connections that a coordinator works with.
-    pub const CONNECTIONS_MIN: usize = Use::Coordinator.connections_min();
+    pub const CONNECTIONS_MIN: usize = Purpose::Coordinator.connections_min();
 
     /// Opens the coordinator that a URL names, as [`PostgresStore::connect`](crate::PostgresStore::connect) does. Where
     /// the store is reached through a pooler, the coordinator should go past it, to hear of changes at once.
     pub async fn connect(url: &str, options: &PostgresOptions) -> Result<Self, StoreError> {
         let response_timeout = options.response_timeout.min(RESPONSE_TIMEOUT_MAX);
         let options = PostgresOptions { response_timeout, ..options.clone() };
-        let database = Database::from_url(url, &options, Use::Coordinator)?;
+        let database = Database::from_url(url, &options, Purpose::Coordinator)?;
         migrate(&database, &migrate::STORE).await?;
         let statements = Statements::new(&database.schema.quoted);
         let turns = Semaphore::new(options.connections - LISTENING);
@@ -72,8 +75,8 @@ impl PostgresCoordinator {
             told: Arc::default(),
         };
         let members = Arc::new(members);
-        let registry: Arc<dyn Registry> = Arc::clone(&members) as _;
-        Ok(Self { members, follower: Follower::new(registry) })
+        let table: Arc<dyn MembershipTable> = Arc::clone(&members) as _;
+        Ok(Self { members, watcher: MembershipWatcher::new(table) })
     }
 
     /// What should be known about the way changes are heard of, in plain sentences; empty where all is well, or nobody
@@ -84,7 +87,7 @@ impl PostgresCoordinator {
 
     /// Ends all watches and closes the connections. Sessions stay what they are.
     pub fn disconnect(&self) {
-        self.follower.close();
+        self.watcher.close();
         self.members.calls.database.close();
         self.members.calls.lock().clear();
     }
@@ -116,11 +119,11 @@ impl Coordinator for PostgresCoordinator {
     }
 
     async fn renew(&self, token: &SessionToken) -> Result<(), CoordinatorError> {
-        self.follower.renew(token).await
+        self.watcher.renew(token).await
     }
 
     fn clock(&self) -> Option<Reference> {
-        self.follower.clock()
+        self.watcher.clock()
     }
 
     async fn update(&self, token: &SessionToken, role: Role) -> Result<(), CoordinatorError> {
@@ -160,7 +163,7 @@ impl Coordinator for PostgresCoordinator {
     }
 
     async fn watch(&self) -> Result<Box<dyn Watch>, CoordinatorError> {
-        self.follower.watch().await
+        self.watcher.watch().await
     }
 }
 
@@ -211,7 +214,7 @@ struct Statements {
     release: String,
     end: String,
     raise: String,
-    look: String,
+    renewal_numbers: String,
     read: String,
 }
 
@@ -231,8 +234,8 @@ impl Statements {
             release: sql("SELECT @grant_release($1, $2, $3, $4)"),
             end: sql("SELECT @session_end($1, $2, $3)"),
             raise: sql("SELECT @members_raise($1, $2)"),
-            // A server that only reads must not be judged by: nobody could renew.
-            look: sql("SELECT NULL::uuid, revision, current_setting('transaction_read_only') FROM @members
+            // A server that only reads must not be the ground of a detection: nobody could renew.
+            renewal_numbers: sql("SELECT NULL::uuid, revision, current_setting('transaction_read_only') FROM @members
                 UNION ALL SELECT session, renewals, NULL FROM @session"),
             read: sql("SELECT NULL::uuid, revision, NULL::bigint, NULL::bytea, NULL::integer FROM @members
                 UNION ALL SELECT session, renewals, ttl, role, NULL FROM @session
@@ -248,7 +251,7 @@ struct Members {
     statements: Statements,
     /// Where changes are told.
     channel: String,
-    told: Arc<Told>,
+    told: Arc<ListenState>,
 }
 
 impl Members {
@@ -266,16 +269,16 @@ impl Members {
 }
 
 #[async_trait]
-impl Registry for Members {
-    async fn read(&self) -> Result<Reading, CoordinatorError> {
-        reading(&self.query(&self.statements.read, &[]).await?).map_err(coordinator_error)
+impl MembershipTable for Members {
+    async fn read(&self) -> Result<MembershipSnapshot, CoordinatorError> {
+        snapshot(&self.query(&self.statements.read, &[]).await?).map_err(coordinator_error)
     }
 
-    async fn look(&self) -> Result<Look, CoordinatorError> {
-        look(&self.query(&self.statements.look, &[]).await?).map_err(coordinator_error)
+    async fn renewal_numbers(&self) -> Result<RenewalNumbers, CoordinatorError> {
+        renewal_numbers(&self.query(&self.statements.renewal_numbers, &[]).await?).map_err(coordinator_error)
     }
 
-    async fn renew(&self, tokens: &[SessionToken]) -> Result<Renewed, CoordinatorError> {
+    async fn renew(&self, tokens: &[SessionToken]) -> Result<RenewalOutcome, CoordinatorError> {
         let held: Vec<(Uuid, Option<Uuid>)> =
             tokens.iter().map(|token| (token.session.0, secret_of(token).ok())).collect();
         let (sessions, secrets): (Vec<Uuid>, Vec<Option<Uuid>>) = held.iter().copied().unzip();
@@ -287,7 +290,7 @@ impl Registry for Members {
         // The row that was made last is the nearest to the answer.
         let wall = rows.last().map(|row| column(row, 2)).transpose().map_err(coordinator_error)?;
         let alive = held.iter().map(|token| renewed.contains(token)).collect();
-        Ok(Renewed { alive, wall: wall.map(Timestamp::from_micros) })
+        Ok(RenewalOutcome { alive, wall: wall.map(Timestamp::from_micros) })
     }
 
     async fn end(&self, overdue: &[Renewal]) -> Result<(), CoordinatorError> {
@@ -306,26 +309,30 @@ impl Registry for Members {
         Ok(())
     }
 
-    fn listen(&self) -> Box<dyn Tidings> {
-        Box::new(Listening::start(Arc::clone(&self.calls), self.channel.clone(), Arc::clone(&self.told)))
+    fn listen(&self) -> Box<dyn ChangeNotices> {
+        Box::new(NotificationListener::start(
+            Arc::clone(&self.calls),
+            self.channel.clone(),
+            Arc::clone(&self.told),
+        ))
     }
 }
 
-fn look(rows: &[Row]) -> Result<Look, StoreError> {
-    let mut look = Look::default();
+fn renewal_numbers(rows: &[Row]) -> Result<RenewalNumbers, StoreError> {
+    let mut numbers = RenewalNumbers::default();
     for row in rows {
         match column::<Option<Uuid>>(row, 0)? {
-            Some(session) => look.numbers.push((SessionId(session), number(row, 1)?)),
+            Some(session) => numbers.numbers.push((SessionId(session), number(row, 1)?)),
             None if column::<&str>(row, 2)? == "on" => {
                 return Err(StoreError::unavailable("the server only reads now"));
             }
-            None => look.revision = number(row, 1)?,
+            None => numbers.revision = number(row, 1)?,
         }
     }
-    Ok(look)
+    Ok(numbers)
 }
 
-fn reading(rows: &[Row]) -> Result<Reading, StoreError> {
+fn snapshot(rows: &[Row]) -> Result<MembershipSnapshot, StoreError> {
     let (mut view, mut renewals) = (View::default(), Vec::new());
     for row in rows {
         let session = column::<Option<Uuid>>(row, 0)?.map(SessionId);
@@ -343,7 +350,7 @@ fn reading(rows: &[Row]) -> Result<Reading, StoreError> {
             }
         }
     }
-    Ok(Reading { view, renewals })
+    Ok(MembershipSnapshot { view, renewals })
 }
 
 /// In the words of the coordinator, which knows no other failure than that it cannot be asked.

@@ -22,13 +22,13 @@ pub(crate) const NOT_AS_EXPECTED: &str = "TL001";
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CallError {
     /// Nothing was sent: there is no connection.
-    #[error("{}", Told(.0))]
+    #[error("{}", ErrorDetail(.0))]
     NoConnection(Error),
     /// Nothing was sent: all connections are busy, or none can be made.
     #[error("no connection was free or could be made in time")]
     NoneFree,
     /// It was sent, or may have been; the server refused it, or its answer did not come.
-    #[error("{}", Told(.0))]
+    #[error("{}", ErrorDetail(.0))]
     Failed(Error),
     /// It was sent, and nothing has come back.
     #[error("no answer after {0:?}")]
@@ -146,9 +146,9 @@ fn remedy(error: &DbError) -> Option<&'static str> {
 }
 
 /// The client's errors say little of themselves and keep the rest as their source.
-struct Told<'a>(&'a Error);
+struct ErrorDetail<'a>(&'a Error);
 
-impl fmt::Display for Told<'_> {
+impl fmt::Display for ErrorDetail<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(db) = self.0.as_db_error() {
             write!(f, "{} ({})", db.message(), db.code().code())?;

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tasklane_ports::follow::Tidings;
+use tasklane_ports::membership::ChangeNotices;
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinHandle;
 use tokio_postgres::Notification;
@@ -33,20 +33,20 @@ const TRIAL: &str = "trial ";
 
 /// What was heard, and whether anything can be.
 #[derive(Debug, Default)]
-pub(crate) struct Told {
+pub(crate) struct ListenState {
     changed: Notify,
     /// What a trial waits for, and who is told that it came.
     trial: Mutex<Option<(String, oneshot::Sender<()>)>>,
     /// The last trial was in vain.
-    deaf: AtomicBool,
+    not_listening: AtomicBool,
 }
 
-impl Told {
+impl ListenState {
     pub(crate) fn warning(&self) -> Option<String> {
         let sentence = "notifications of PostgreSQL are not heard, as behind a pooler in transaction mode: changes of \
                         members and grants are noticed up to a second later; give the coordinator a URL that leads to \
                         the server itself";
-        self.deaf.load(Ordering::Acquire).then(|| sentence.to_owned())
+        self.not_listening.load(Ordering::Acquire).then(|| sentence.to_owned())
     }
 
     fn hear(&self, payload: &str) {
@@ -63,44 +63,44 @@ impl Told {
 }
 
 /// Listens until it is dropped.
-pub(crate) struct Listening {
-    told: Arc<Told>,
+pub(crate) struct NotificationListener {
+    state: Arc<ListenState>,
     task: JoinHandle<()>,
 }
 
-impl Listening {
-    pub(crate) fn start(calls: Arc<Calls>, channel: String, told: Arc<Told>) -> Self {
-        let task = tokio::spawn(run(calls, channel, Arc::clone(&told)));
-        Self { told, task }
+impl NotificationListener {
+    pub(crate) fn start(calls: Arc<Calls>, channel: String, state: Arc<ListenState>) -> Self {
+        let task = tokio::spawn(run(calls, channel, Arc::clone(&state)));
+        Self { state, task }
     }
 }
 
-impl Drop for Listening {
+impl Drop for NotificationListener {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
 #[async_trait]
-impl Tidings for Listening {
+impl ChangeNotices for NotificationListener {
     async fn next(&mut self) {
-        self.told.changed.notified().await;
+        self.state.changed.notified().await;
     }
 }
 
-async fn run(calls: Arc<Calls>, channel: String, told: Arc<Told>) {
+async fn run(calls: Arc<Calls>, channel: String, state: Arc<ListenState>) {
     loop {
-        let pause = match listen(&calls, &channel, &told).await {
+        let pause = match listen(&calls, &channel, &state).await {
             Ok(Some(connection)) => {
-                told.deaf.store(false, Ordering::Release);
+                state.not_listening.store(false, Ordering::Release);
                 // Before, something may have been missed.
-                told.changed.notify_one();
+                state.changed.notify_one();
                 until_lost(&calls, connection).await;
                 AGAIN_AFTER
             }
             Ok(None) => {
-                if !told.deaf.swap(true, Ordering::AcqRel) {
-                    tracing::warn!("{}", told.warning().unwrap_or_default());
+                if !state.not_listening.swap(true, Ordering::AcqRel) {
+                    tracing::warn!("{}", state.warning().unwrap_or_default());
                 }
                 TRY_AGAIN_AFTER
             }
@@ -111,8 +111,12 @@ async fn run(calls: Arc<Calls>, channel: String, told: Arc<Told>) {
 }
 
 /// A connection that hears, or `None` if it hears nothing.
-async fn listen(calls: &Calls, channel: &str, told: &Arc<Told>) -> Result<Option<Connection>, CallError> {
-    let hearing = Arc::clone(told);
+async fn listen(
+    calls: &Calls,
+    channel: &str,
+    state: &Arc<ListenState>,
+) -> Result<Option<Connection>, CallError> {
+    let hearing = Arc::clone(state);
     let heard = move |notification: Notification| hearing.hear(notification.payload());
     let (client, driver) = calls.database.open_listening(heard).await?;
     let connection = Connection { client, driver };
@@ -120,7 +124,7 @@ async fn listen(calls: &Calls, channel: &str, told: &Arc<Told>) -> Result<Option
     calls.database.in_time(connection.client.batch_execute(&sql)).await?;
     let trial = format!("{TRIAL}{:032x}", rand::random::<u128>());
     let (heard, hears) = oneshot::channel();
-    *told.lock() = Some((trial.clone(), heard));
+    *state.lock() = Some((trial.clone(), heard));
     calls.query("SELECT pg_notify($1, $2)", &[(&channel, Type::TEXT), (&trial, Type::TEXT)]).await?;
     let heard = tokio::time::timeout(HEARD_WITHIN, hears).await;
     Ok(matches!(heard, Ok(Ok(()))).then_some(connection))

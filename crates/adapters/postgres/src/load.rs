@@ -7,7 +7,7 @@ use tasklane_core::id::{LaneId, LineKey, Seq, TaskId};
 use tasklane_core::policy::VersionedPolicy;
 use tasklane_core::read::{Arrival, LanePage, LaneRead};
 use tasklane_core::time::Timestamp;
-use tasklane_ports::{Load, StoreError, codec};
+use tasklane_ports::{LoadQuery, StoreError, codec};
 use tokio_postgres::Row;
 
 use crate::columns::Column;
@@ -18,11 +18,11 @@ use crate::store::PostgresStore;
 
 impl PostgresStore {
     /// Answers one page.
-    pub(crate) async fn load_page(&self, load: Load) -> Result<LanePage, StoreError> {
+    pub(crate) async fn load_page(&self, load: LoadQuery) -> Result<LanePage, StoreError> {
         let lane = load.lane;
         let limit = load.limit.max(1);
         let bodies = i32::try_from(load.body_bytes_max).unwrap_or(i32::MAX);
-        let page = Page { store: self, lane, limit, bodies };
+        let page = PageQuery { store: self, lane, limit, bodies };
         match load.read {
             LaneRead::Cursor => page.cursor().await,
             LaneRead::Records { after } => page.records(after).await,
@@ -51,14 +51,14 @@ impl PostgresStore {
     }
 }
 
-struct Page<'a> {
+struct PageQuery<'a> {
     store: &'a PostgresStore,
     lane: LaneId,
     limit: usize,
     bodies: i32,
 }
 
-impl Page<'_> {
+impl PageQuery<'_> {
     async fn read(
         &self,
         statement: &str,

@@ -27,11 +27,11 @@ pub(crate) struct Opener {
     tls: Tls,
     settings: Arc<str>,
     connect_timeout: Duration,
-    shared: Arc<Shared>,
+    shared: Arc<OpenerShared>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct OpenerShared {
     /// The host of the last connection: the others are tried after it.
     host: AtomicUsize,
     /// The server processes behind open connections.
@@ -109,8 +109,8 @@ impl Opener {
         let driver = tokio::spawn(async move {
             let _backend = receive;
             match connection {
-                Either::Plain(connection) => drive(*connection, heard).await,
-                Either::Tls(connection) => drive(*connection, heard).await,
+                AnyConnection::Plain(connection) => drive(*connection, heard).await,
+                AnyConnection::Tls(connection) => drive(*connection, heard).await,
             }
         });
         let answer = client.simple_query(&self.settings).await?;
@@ -125,7 +125,7 @@ impl Opener {
         Ok((client, driver, is_shared))
     }
 
-    async fn connect(&self) -> Result<(Client, Either), Error> {
+    async fn connect(&self) -> Result<(Client, AnyConnection), Error> {
         let (count, start) = (self.hosts.len(), self.shared.host.load(Ordering::Relaxed));
         let mut failed = None;
         for n in 0..count {
@@ -151,10 +151,10 @@ impl Opener {
         Err(failed.expect("the last host has answered with a connection or an error"))
     }
 
-    async fn connect_to(&self, host: &Config) -> Result<(Client, Either), Error> {
+    async fn connect_to(&self, host: &Config) -> Result<(Client, AnyConnection), Error> {
         let plain = async || {
             let (client, connection) = host.connect(NoTls).await?;
-            Ok((client, Either::Plain(Box::new(connection))))
+            Ok((client, AnyConnection::Plain(Box::new(connection))))
         };
         match &self.tls {
             Tls::Off => plain().await,
@@ -162,7 +162,7 @@ impl Opener {
             Tls::Preferred(tls) => {
                 let tls = tls.fresh();
                 match host.connect(tls.clone()).await {
-                    Ok((client, connection)) => Ok((client, Either::Tls(Box::new(connection)))),
+                    Ok((client, connection)) => Ok((client, AnyConnection::Tls(Box::new(connection)))),
                     // As libpq does. The error is that of the better way.
                     Err(error) if tls.was_offered() && may_be_plain(&error) => {
                         plain().await.map_err(|_| error)
@@ -172,7 +172,7 @@ impl Opener {
             }
             Tls::Required(tls) => {
                 let (client, connection) = host.connect(tls.clone()).await?;
-                Ok((client, Either::Tls(Box::new(connection))))
+                Ok((client, AnyConnection::Tls(Box::new(connection))))
             }
         }
     }
@@ -183,18 +183,18 @@ fn may_be_plain(error: &Error) -> bool {
     error.as_db_error().is_none_or(|db| *db.code() == SqlState::INVALID_AUTHORIZATION_SPECIFICATION)
 }
 
-type Raw<T> = tokio_postgres::Connection<tokio_postgres::Socket, T>;
+type RawConnection<T> = tokio_postgres::Connection<tokio_postgres::Socket, T>;
 
-enum Either {
-    Plain(Box<Raw<tokio_postgres::tls::NoTlsStream>>),
-    Tls(Box<Raw<crate::tls::Encrypted>>),
+enum AnyConnection {
+    Plain(Box<RawConnection<tokio_postgres::tls::NoTlsStream>>),
+    Tls(Box<RawConnection<crate::tls::Encrypted>>),
 }
 
 /// A server process that has a connection.
 #[derive(Debug)]
 struct Backend {
     pid: i32,
-    shared: Arc<Shared>,
+    shared: Arc<OpenerShared>,
 }
 
 impl Drop for Backend {
@@ -203,7 +203,7 @@ impl Drop for Backend {
     }
 }
 
-impl Shared {
+impl OpenerShared {
     fn lock(&self) -> std::sync::MutexGuard<'_, BTreeSet<i32>> {
         self.backends.lock().unwrap_or_else(PoisonError::into_inner)
     }

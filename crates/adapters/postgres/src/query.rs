@@ -12,9 +12,9 @@ use tokio_postgres::types::ToSql;
 
 use crate::columns::Column;
 use crate::error::unexpected;
-use crate::plan::QueueNo;
 use crate::rows::{Heads, column, number, queue_key, task_id};
 use crate::store::PostgresStore;
+use crate::write_lane::QueueNo;
 
 /// Most tasks looked at for one page.
 const LOOKS_MAX: usize = 20_000;

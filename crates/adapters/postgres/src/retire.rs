@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use tasklane_core::id::{LaneId, TaskId};
 use tasklane_core::time::Timestamp;
-use tasklane_ports::{Expired, Retire, StoreError, TaskCursor, codec};
+use tasklane_ports::{ExpiredQuery, ExpiredTasks, StoreError, TaskCursor, codec};
 use uuid::Uuid;
 
 use crate::columns::Column;
@@ -16,7 +16,7 @@ const RETIRED_MAX: usize = 500;
 
 impl PostgresStore {
     /// Looks at tasks, the oldest first. The index of creation times is the one that lists use, read the other way round.
-    pub(crate) async fn expired_page(&self, retire: &Retire) -> Result<Expired, StoreError> {
+    pub(crate) async fn expired_page(&self, retire: &ExpiredQuery) -> Result<ExpiredTasks, StoreError> {
         let (after, id) =
             retire.after.map_or((i64::MIN, Uuid::nil()), |at| (at.created_at.as_micros(), at.id.0));
         let limit = retire.limit.max(1);
@@ -24,7 +24,7 @@ impl PostgresStore {
         let end = retire.end().as_micros();
         let rows =
             self.database.read(&self.database.statements.expired, &[&after, &id, &end, &one_more]).await?;
-        let mut expired = Expired::default();
+        let mut expired = ExpiredTasks::default();
         for row in rows.iter().take(limit) {
             if let Some(state) = column::<Option<&[u8]>>(row, 2)? {
                 expired.judge(retire, task_id(row, 1)?, &codec::decode(state)?, column(row, 3)?);

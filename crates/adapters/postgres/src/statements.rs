@@ -1,6 +1,6 @@
 //! The statements, with the names of one schema.
 
-use crate::plan::Write;
+use crate::write_lane::LaneWrite;
 
 macro_rules! statements {
     ($($name:ident: $sql:expr;)*) => {
@@ -14,7 +14,7 @@ macro_rules! statements {
         impl Statements {
             /// For a schema whose name is quoted already.
             pub(crate) fn new(schema: &str) -> Self {
-                let params: Vec<String> = (1..=Write::PARAMS).map(|n| format!("${n}")).collect();
+                let params: Vec<String> = (1..=LaneWrite::PARAMS).map(|n| format!("${n}")).collect();
                 let write = format!("SELECT what, current, answer, base FROM {schema}.write_lane({})", params.join(", "));
                 let prefix = format!("{schema}.");
                 Self { write, $($name: $sql.replace('@', &prefix),)* }

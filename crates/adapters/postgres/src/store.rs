@@ -14,8 +14,8 @@ use tasklane_core::task::{AttemptRecord, NewTask, TaskRow};
 use tasklane_core::time::Timestamp;
 use tasklane_ports::codec::{decode, encode};
 use tasklane_ports::{
-    AttemptList, ClaimLane, CountList, Expired, LaneHead, Load, PutPolicy, QueueCounts, Retire, Store,
-    StoreCapabilities, StoreError, Submit, TaskList, TaskPage, TaskView,
+    AttemptList, ClaimLane, CountList, ExpiredQuery, ExpiredTasks, LaneHead, LoadQuery, PutPolicy,
+    QueueCounts, Store, StoreCapabilities, StoreError, Submit, TaskList, TaskPage, TaskView,
 };
 use tokio::task::JoinHandle;
 use tokio_postgres::types::{ToSql, Type};
@@ -23,14 +23,14 @@ use tokio_postgres::{Client, Row};
 use uuid::Uuid;
 
 use crate::columns::Column;
-use crate::connect::{Database, PostgresOptions, Use};
+use crate::connect::{Database, PostgresOptions, Purpose};
 use crate::error::{CallError, NOT_AS_EXPECTED, unexpected};
-use crate::judge::{self, Facts, Part, Question, Queues, Stored};
-use crate::known::KnownTasks;
 use crate::migrate::{self, migrate};
 use crate::outcomes;
-use crate::plan::{Fence, QueueNo, fingerprint_of, version_of};
+use crate::queue_cache::QueueCache;
+use crate::resolve::{self, FactsQuery, Part, Queues, StoredFacts, StoredTask};
 use crate::rows::{column, number, task_id};
+use crate::write_lane::{Fence, QueueNo, fingerprint_of, version_of};
 
 /// Most that one submit or commit may bring. A transaction of this size takes some hundred milliseconds.
 const CAPABILITIES: StoreCapabilities =
@@ -49,26 +49,26 @@ pub struct PostgresStore {
     pub(crate) database: Arc<Database>,
     /// Numbers never change, and no queue is ever removed.
     queues: Arc<RwLock<FxHashMap<QueueKey, QueueNo>>>,
-    pub(crate) known: Arc<KnownTasks>,
+    pub(crate) queue_cache: Arc<QueueCache>,
     warnings: Arc<[String]>,
 }
 
 impl PostgresStore {
     /// The fewest connections that a store works with.
-    pub const CONNECTIONS_MIN: usize = Use::Store.connections_min();
+    pub const CONNECTIONS_MIN: usize = Purpose::Store.connections_min();
 
     /// Opens the store that a URL names, `postgres://user:password@host:port/database` or
     /// `postgres:///database?host=/run/postgresql`, with `?schema=…` if it shall lie elsewhere than `options` says.
     /// Brings the schema to the newest version.
     pub async fn connect(url: &str, options: &PostgresOptions) -> Result<Self, StoreError> {
-        let database = Database::from_url(url, options, Use::Store)?;
+        let database = Database::from_url(url, options, Purpose::Store)?;
         database.probe().await?;
         migrate(&database, &migrate::STORE).await?;
         let warnings = warnings(&database).await?;
         Ok(Self {
             database: Arc::new(database),
             queues: Arc::default(),
-            known: Arc::default(),
+            queue_cache: Arc::default(),
             warnings: warnings.into(),
         })
     }
@@ -88,15 +88,15 @@ impl PostgresStore {
         let queues = self.queue_numbers(queues_of(parts)).await?;
         self.find_changed(parts, &queues).await?;
         let parts = &*parts;
-        let mut plan = judge::presume(lane, parts, &queues);
+        let mut builder = resolve::optimistic(lane, parts, &queues);
         for _ in 0..ROUNDS_MAX {
-            let plan = if let Some(plan) = plan.take() {
-                plan
+            let builder = if let Some(builder) = builder.take() {
+                builder
             } else {
-                let facts = self.facts(lane, Question::of(lane, parts, &queues)).await?;
-                judge::judge(lane, parts, &queues, &facts)
+                let facts = self.facts(lane, FactsQuery::of(lane, parts, &queues)).await?;
+                resolve::resolve(lane, parts, &queues, &facts)
             };
-            let write = plan.finish(fence.map(Fence::of));
+            let write = builder.finish(fence.map(Fence::of));
             if write.is_empty() {
                 return Ok(write.outcomes(0));
             }
@@ -107,29 +107,29 @@ impl PostgresStore {
                 }
             };
             let answer = match answer {
-                Ok(row) => Answer::of(&row)?,
+                Ok(row) => WriteReply::of(&row)?,
                 Err(error) if error.code().is_some_and(|code| code.code() == NOT_AS_EXPECTED) => {
-                    Answer::Otherwise
+                    WriteReply::Otherwise
                 }
                 Err(error) => return Err(error.into()),
             };
             match (answer, fence) {
-                (Answer::Written { base }, _) => {
-                    self.known.forget_finished(parts, &write.outcomes);
+                (WriteReply::Written { base }, _) => {
+                    self.queue_cache.forget_finished(parts, &write.outcomes);
                     return Ok(write.outcomes(base));
                 }
-                (Answer::Repeated { packed, base }, _) => {
+                (WriteReply::Repeated { packed, base }, _) => {
                     return Ok(outcomes::counted_from(outcomes::unpack(&decode(&packed)?), base));
                 }
-                (Answer::Otherwise, _) => {}
-                (Answer::Fenced { current }, Some(commit)) => {
+                (WriteReply::Otherwise, _) => {}
+                (WriteReply::Fenced { current }, Some(commit)) => {
                     return Err(StoreError::Fenced { lane, held: commit.epoch, current });
                 }
-                (Answer::OutOfOrder { last }, Some(commit)) => {
+                (WriteReply::OutOfOrder { last }, Some(commit)) => {
                     return Err(StoreError::OutOfOrder { lane, number: commit.number, last });
                 }
-                (Answer::Fenced { .. } | Answer::OutOfOrder { .. }, None) => {
-                    return Err(unexpected("a submit that is judged as a commit"));
+                (WriteReply::Fenced { .. } | WriteReply::OutOfOrder { .. }, None) => {
+                    return Err(unexpected("a submit that is resolved as a commit"));
                 }
             }
         }
@@ -188,12 +188,12 @@ impl PostgresStore {
     /// Takes note of tasks that an owner has read, and is likely to change.
     pub(crate) fn note<'a>(&self, rows: impl Iterator<Item = &'a TaskRow>) {
         let queues = self.queues.read().unwrap_or_else(PoisonError::into_inner);
-        self.known.note(rows.filter_map(|row| Some((row.id, *queues.get(&row.head.queue)?))));
+        self.queue_cache.note(rows.filter_map(|row| Some((row.id, *queues.get(&row.head.queue)?))));
     }
 
     /// Finds the queues of the tasks that are changed. A task's queue never changes, so nothing has to be locked for it.
     async fn find_changed(&self, parts: &mut [Part<'_>], queues: &Queues) -> Result<(), StoreError> {
-        let unknown = self.known.find(parts, queues);
+        let unknown = self.queue_cache.find(parts, queues);
         if unknown.is_empty() {
             return Ok(());
         }
@@ -213,15 +213,15 @@ impl PostgresStore {
     }
 
     /// Reads what a write rests on.
-    async fn facts(&self, lane: LaneId, question: Question<'_>) -> Result<Facts, StoreError> {
+    async fn facts(&self, lane: LaneId, query: FactsQuery<'_>) -> Result<StoredFacts, StoreError> {
         let statements = &self.database.statements;
-        let mut facts = Facts::default();
-        let ids = Column::of_uuids(question.ids.iter().map(|id| id.0));
+        let mut facts = StoredFacts::default();
+        let ids = Column::of_uuids(query.ids.iter().map(|id| id.0));
         for row in self.database.read(&statements.facts, &[&ids]).await? {
             facts.tasks.insert(task_id(&row, 0)?, stored(&row, 1)?);
         }
-        if !question.keys.is_empty() {
-            let keys: Vec<_> = question.keys.into_iter().collect();
+        if !query.keys.is_empty() {
+            let keys: Vec<_> = query.keys.into_iter().collect();
             let (mut queues, mut names) = (Column::integers(), Column::byteas());
             for (queue, name) in &keys {
                 queues.integer(*queue);
@@ -239,9 +239,9 @@ impl PostgresStore {
                 }
             }
         }
-        if !question.queues.is_empty() {
+        if !query.queues.is_empty() {
             let mut queues = Column::integers();
-            question.queues.iter().for_each(|queue| queues.integer(*queue));
+            query.queues.iter().for_each(|queue| queues.integer(*queue));
             for row in self.database.read(&statements.waiting_facts, &[&i32::from(lane.0), &queues]).await? {
                 facts.waiting.insert(column(&row, 0)?, column(&row, 1)?);
             }
@@ -279,14 +279,16 @@ impl PostgresStore {
         let mut parts: Vec<_> = commit.groups.iter().map(Part::of_group).collect();
         let queues = self.queue_numbers(queues_of(&parts)).await?;
         self.find_changed(&mut parts, &queues).await?;
-        let plan =
-            judge::presume(commit.lane, &parts, &queues).ok_or_else(|| unexpected("not to be presumed"))?;
-        let write = plan.finish(Some(Fence::of(commit)));
+        let builder = resolve::optimistic(commit.lane, &parts, &queues)
+            .ok_or_else(|| unexpected("not to be written optimistically"))?;
+        let write = builder.finish(Some(Fence::of(commit)));
         let (client, driver) = self.database.open().await?;
         let failed = |error| StoreError::from(CallError::Failed(error));
         client.batch_execute("BEGIN").await.map_err(failed)?;
         let row = client.query_one(&self.database.statements.write, &write.params()).await.map_err(failed)?;
-        let Answer::Written { base } = Answer::of(&row)? else { return Err(unexpected("not written")) };
+        let WriteReply::Written { base } = WriteReply::of(&row)? else {
+            return Err(unexpected("not written"));
+        };
         Ok(HeldCommit { client, driver, outcomes: write.outcomes(base) })
     }
 }
@@ -314,7 +316,7 @@ impl HeldCommit {
 }
 
 /// What `write_lane` answers.
-enum Answer {
+enum WriteReply {
     Written {
         base: u64,
     },
@@ -332,7 +334,7 @@ enum Answer {
     Otherwise,
 }
 
-impl Answer {
+impl WriteReply {
     fn of(row: &Row) -> Result<Self, StoreError> {
         let base = || Ok::<_, StoreError>(column::<Option<i64>>(row, 3)?.unwrap_or(0).cast_unsigned());
         Ok(match column::<i32>(row, 0)? {
@@ -357,9 +359,9 @@ fn first(rows: Vec<Row>) -> Row {
 }
 
 /// From columns with version, queue and what is fixed.
-fn stored(row: &Row, at: usize) -> Result<Stored, StoreError> {
+fn stored(row: &Row, at: usize) -> Result<StoredTask, StoreError> {
     let version = column(row, at)?;
-    Ok(Stored {
+    Ok(StoredTask {
         version: version_of(version).ok_or_else(|| unexpected(format!("a task has version {version}")))?,
         queue: column(row, at + 1)?,
         fingerprint: fingerprint_of(column(row, at + 2)?)
@@ -478,7 +480,7 @@ impl Store for PostgresStore {
         Ok(())
     }
 
-    async fn load(&self, load: Load) -> Result<LanePage, StoreError> {
+    async fn load(&self, load: LoadQuery) -> Result<LanePage, StoreError> {
         self.load_page(load).await
     }
 
@@ -528,7 +530,7 @@ impl Store for PostgresStore {
         self.queue_counts(&list).await
     }
 
-    async fn expired(&self, retire: Retire) -> Result<Expired, StoreError> {
+    async fn expired(&self, retire: ExpiredQuery) -> Result<ExpiredTasks, StoreError> {
         self.expired_page(&retire).await
     }
 

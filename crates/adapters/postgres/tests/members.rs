@@ -136,13 +136,13 @@ fn nobody_is_judged_while_renewals_are_refused() {
 
 #[test]
 fn without_notifications_changes_are_found_by_looking() {
-    run("deaf", async {
+    run("drops notifications", async {
         let server = PostgresServer::start()?;
         let proxy = Proxy::start(server.port()).await;
         let options = support::fresh_options();
         let here = connect(&server.url(), &options).await;
         let there = connect(&proxy.url(), &options).await;
-        proxy.set(Mode::Deafen);
+        proxy.set(Mode::DropNotifications);
         let mut watch = there.watch().await.unwrap();
         watch.next().await.unwrap();
         let token = open(&here, 1, TTL * 10).await;

@@ -13,7 +13,7 @@ use tasklane_ports::conformance::fixture::{
     LANE, Owner, cancel, changing, inserting, state, submit, task, tasks,
 };
 use tasklane_ports::conformance::{pages, run_long};
-use tasklane_ports::{Expired, Retire, Store};
+use tasklane_ports::{ExpiredQuery, ExpiredTasks, Store};
 
 const WRITERS: u64 = 6;
 const ROUNDS: u64 = 60;
@@ -57,8 +57,8 @@ fn numbers_and_counts_are_right_whoever_writes_at_once() {
         let retires = async {
             for _ in 0..ROUNDS {
                 let (bound, after) = (tasklane_core::time::Timestamp::MAX, None);
-                let retire = Retire { finished_before: bound, forget_before: bound, after, limit: 10 };
-                let Expired { forget, .. } = store.expired(retire).await.unwrap();
+                let retire = ExpiredQuery { finished_before: bound, forget_before: bound, after, limit: 10 };
+                let ExpiredTasks { forget, .. } = store.expired(retire).await.unwrap();
                 store.retire(&[], &forget).await.unwrap();
             }
         };

@@ -16,10 +16,10 @@ use tasklane_ports::{Address, Bus, BusCapabilities, BusError, StoreError, Subscr
 use tokio::sync::Notify;
 
 use crate::cluster::slot_of;
-use crate::connect::{RedisOptions, Server, Use};
+use crate::connect::{Purpose, RedisOptions, Server};
 use crate::payload::{self, Batch};
 use crate::publisher::Publisher;
-use crate::subscriber::{Listener, Listening, Subscriber};
+use crate::subscriber::{ChannelSubscription, Listener, Subscriber};
 
 /// Largest message. A server cuts off who lets 32 MiB wait, so four of them must fit.
 const MESSAGE_BYTES_MAX: usize = 8 << 20;
@@ -41,8 +41,8 @@ struct Inner {
     prefix: String,
     subscriber: Subscriber,
     publisher: Publisher,
-    /// Open ears, to be told of the end.
-    ears: Mutex<Vec<std::sync::Weak<Ear>>>,
+    /// Open subscriptions, to be told of the end.
+    subscriptions: Mutex<Vec<std::sync::Weak<SubscriptionQueue>>>,
     closed: AtomicBool,
 }
 
@@ -50,13 +50,13 @@ impl RedisBus {
     /// Opens the bus that a URL names, as [`RedisStore::connect`](crate::RedisStore::connect) does. Must be called within
     /// a tokio runtime.
     pub async fn connect(url: &str, options: &RedisOptions) -> Result<Self, StoreError> {
-        let (server, prefix) = Server::connect(url, options, Use::Messages).await?;
+        let (server, prefix) = Server::connect(url, options, Purpose::Messages).await?;
         let server = Arc::new(server);
         Ok(Self(Arc::new(Inner {
             prefix,
             subscriber: Subscriber::new(Arc::clone(&server)),
             publisher: Publisher::start(server),
-            ears: Mutex::default(),
+            subscriptions: Mutex::default(),
             closed: AtomicBool::new(false),
         })))
     }
@@ -65,9 +65,11 @@ impl RedisBus {
     pub fn close(&self) {
         self.0.closed.store(true, Ordering::Release);
         self.0.publisher.close();
-        for ear in lock(&self.0.ears).drain(..).filter_map(|ear| ear.upgrade()) {
-            ear.closed.store(true, Ordering::Release);
-            ear.woken.notify_one();
+        for subscription in
+            lock(&self.0.subscriptions).drain(..).filter_map(|subscription| subscription.upgrade())
+        {
+            subscription.closed.store(true, Ordering::Release);
+            subscription.woken.notify_one();
         }
     }
 }
@@ -131,21 +133,21 @@ impl Bus for RedisBus {
         if self.0.closed.load(Ordering::Acquire) {
             return Err(BusError::Closed);
         }
-        let ear = Arc::new(Ear::default());
+        let subscription = Arc::new(SubscriptionQueue::default());
         {
-            let mut ears = lock(&self.0.ears);
-            ears.retain(|ear| ear.strong_count() > 0);
-            ears.push(Arc::downgrade(&ear));
+            let mut subscriptions = lock(&self.0.subscriptions);
+            subscriptions.retain(|subscription| subscription.strong_count() > 0);
+            subscriptions.push(Arc::downgrade(&subscription));
         }
         let (channel, slot) = self.0.channel(address);
-        let listener: Arc<dyn Listener> = Arc::clone(&ear) as _;
+        let listener: Arc<dyn Listener> = Arc::clone(&subscription) as _;
         let (listening, confirmed) = self.0.subscriber.listen(&channel, slot, listener);
         match confirmed.await {
             Ok(Ok(())) => Ok(Box::new(RedisSubscription {
                 address,
-                ear,
+                subscription,
                 decoded: VecDeque::new(),
-                _listening: listening,
+                _subscription: listening,
             })),
             Ok(Err(error)) => Err(BusError::Unavailable { source: error.into() }),
             Err(_) => Err(BusError::Unavailable { source: "the subscription was given up".into() }),
@@ -155,22 +157,22 @@ impl Bus for RedisBus {
 
 /// What one subscription has not yet received.
 #[derive(Debug, Default)]
-struct Ear {
-    waiting: Mutex<Waiting>,
+struct SubscriptionQueue {
+    waiting: Mutex<PendingPayloads>,
     /// Set once; together with `woken` it ends a `receive`.
     closed: AtomicBool,
     woken: Notify,
 }
 
 #[derive(Debug, Default)]
-struct Waiting {
+struct PendingPayloads {
     payloads: VecDeque<Arc<Vec<u8>>>,
     /// In all of them.
     messages: usize,
     bytes: usize,
 }
 
-impl Waiting {
+impl PendingPayloads {
     fn put(&mut self, payload: Arc<Vec<u8>>) {
         self.messages += payload::len(&payload);
         self.bytes += payload.len();
@@ -188,7 +190,7 @@ impl Waiting {
     }
 }
 
-impl Listener for Ear {
+impl Listener for SubscriptionQueue {
     fn hear(&self, payload: &Arc<Vec<u8>>) {
         lock(&self.waiting).put(Arc::clone(payload));
         self.woken.notify_one();
@@ -199,10 +201,10 @@ impl Listener for Ear {
 
 struct RedisSubscription {
     address: Address,
-    ear: Arc<Ear>,
+    subscription: Arc<SubscriptionQueue>,
     /// Of a payload with more messages than one `receive` gives.
     decoded: VecDeque<Message>,
-    _listening: Listening,
+    _subscription: ChannelSubscription,
 }
 
 impl fmt::Debug for RedisSubscription {
@@ -216,7 +218,7 @@ impl Subscription for RedisSubscription {
     async fn receive(&mut self) -> Option<Vec<Message>> {
         loop {
             while self.decoded.len() < RECEIVE_MAX
-                && let Some(payload) = lock(&self.ear.waiting).take()
+                && let Some(payload) = lock(&self.subscription.waiting).take()
             {
                 for message in payload::messages(&payload) {
                     put(&mut self.decoded, message);
@@ -226,10 +228,10 @@ impl Subscription for RedisSubscription {
                 let taken = self.decoded.len().min(RECEIVE_MAX);
                 return Some(self.decoded.drain(..taken).collect());
             }
-            if self.ear.closed.load(Ordering::Acquire) {
+            if self.subscription.closed.load(Ordering::Acquire) {
                 return None;
             }
-            self.ear.woken.notified().await;
+            self.subscription.woken.notified().await;
         }
     }
 }
@@ -263,7 +265,7 @@ mod tests {
 
     #[test]
     fn too_many_messages_push_the_oldest_out() {
-        let mut waiting = Waiting::default();
+        let mut waiting = PendingPayloads::default();
         let many = u16::try_from(WAITING_MAX / 8).unwrap();
         for _ in 0..20 {
             waiting.put(payload(0..many));
@@ -280,7 +282,7 @@ mod tests {
 
     #[test]
     fn too_many_bytes_push_the_oldest_out() {
-        let mut waiting = Waiting::default();
+        let mut waiting = PendingPayloads::default();
         for _ in 0..20 {
             waiting.put(Arc::new(vec![0; 8 << 20]));
         }

@@ -12,8 +12,8 @@ use redis::{Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, RedisError, Value};
 use tokio::sync::Mutex;
 
 use crate::connect::{Node, Traffic};
+use crate::connection::{Endpoint, Timeouts};
 use crate::error::{CallError, is_passing_refusal};
-use crate::link::{Endpoint, Timeouts};
 use crate::tls::{Tls, refused};
 
 /// Hash slots of a cluster.
@@ -83,7 +83,7 @@ impl Cluster {
         let mut address = owner(&map, slot)?;
         let mut asking = false;
         for _ in 0..REDIRECTS_MAX {
-            let result = self.node(&address).link(traffic).send(command, asking).await;
+            let result = self.node(&address).connection(traffic).send(command, asking).await;
             let Err(error) = result else { return result };
             asking = false;
             match (&error, error.code()) {
@@ -203,7 +203,7 @@ impl Cluster {
             if asked.contains(&address) {
                 continue;
             }
-            match self.node(&address).link(Traffic::Query).send(&command, false).await {
+            match self.node(&address).connection(Traffic::Query).send(&command, false).await {
                 Ok(answer) => {
                     if let Some(ranges) = parse_slots(&answer, &address.0).filter(|ranges| !ranges.is_empty())
                     {

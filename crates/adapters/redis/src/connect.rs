@@ -8,8 +8,8 @@ use redis::{Cmd, ConnectionInfo, ErrorKind, RedisError, Value};
 use tasklane_ports::StoreError;
 
 use crate::cluster::{Address, Cluster};
+use crate::connection::{Connection, Endpoint, LiveConnection, Pushes, Timeouts};
 use crate::error::{CallError, unexpected};
-use crate::link::{Endpoint, Link, Live, Pushes, Timeouts};
 use crate::script::Script;
 use crate::sentinel::Sentinels;
 use crate::target::{Target, Topology, sentinel_settings};
@@ -47,16 +47,16 @@ pub(crate) enum Traffic {
 /// One server, with one connection for each kind of traffic.
 #[derive(Debug)]
 pub(crate) struct Node {
-    lane: Link,
-    query: Link,
+    lane: Connection,
+    query: Connection,
 }
 
 impl Node {
     pub(crate) fn new(endpoint: Endpoint, timeouts: Timeouts) -> Self {
-        Self { lane: Link::new(endpoint.clone(), timeouts), query: Link::new(endpoint, timeouts) }
+        Self { lane: Connection::new(endpoint.clone(), timeouts), query: Connection::new(endpoint, timeouts) }
     }
 
-    pub(crate) fn link(&self, traffic: Traffic) -> &Link {
+    pub(crate) fn connection(&self, traffic: Traffic) -> &Connection {
         match traffic {
             Traffic::Lane => &self.lane,
             Traffic::Query => &self.query,
@@ -89,7 +89,7 @@ pub(crate) type Place = Option<Address>;
 
 /// What a server is to be used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Use {
+pub(crate) enum Purpose {
     /// It keeps something that must not be lost.
     Data,
     /// It carries messages.
@@ -101,7 +101,7 @@ impl Server {
     pub(crate) async fn connect(
         url: &str,
         options: &RedisOptions,
-        used_for: Use,
+        used_for: Purpose,
     ) -> Result<(Self, String), StoreError> {
         let (mut server, prefix) = Self::from_url(url, options)?;
         let prefix = prefix.unwrap_or_else(|| options.prefix.clone());
@@ -151,7 +151,7 @@ impl Server {
 
     pub(crate) async fn call(&self, slot: u16, traffic: Traffic, command: &Cmd) -> Result<Value, CallError> {
         match &self.nodes {
-            Nodes::Single(node) => node.link(traffic).send(command, false).await,
+            Nodes::Single(node) => node.connection(traffic).send(command, false).await,
             Nodes::Cluster(cluster) => cluster.call(slot, traffic, command).await,
         }
     }
@@ -196,25 +196,25 @@ impl Server {
         place: &Place,
         patience: Duration,
         pushes: Option<Pushes>,
-    ) -> Result<Live, RedisError> {
+    ) -> Result<LiveConnection, RedisError> {
         let endpoint = match (&self.nodes, place) {
             (Nodes::Cluster(cluster), Some(address)) => cluster.endpoint_of(address),
-            (Nodes::Single(node), _) => node.link(Traffic::Lane).endpoint().clone(),
+            (Nodes::Single(node), _) => node.connection(Traffic::Lane).endpoint().clone(),
             (Nodes::Cluster(_), None) => {
                 return Err((ErrorKind::ClusterConnectionNotFound, "no node was named").into());
             }
         };
         let timeouts = Timeouts { response: self.timeouts.response + patience, ..self.timeouts };
-        Live::connect(&endpoint, timeouts, pushes).await
+        LiveConnection::connect(&endpoint, timeouts, pushes).await
     }
 
     /// Asks every server whether it is fit for this, and answers what people should know of it all the same.
-    async fn check(&self, used_for: Use) -> Result<Vec<String>, StoreError> {
+    async fn check(&self, used_for: Purpose) -> Result<Vec<String>, StoreError> {
         let (command, mut warnings) = (redis::cmd("INFO"), Vec::new());
         match &self.nodes {
             Nodes::Single(node) => {
-                let link = node.link(Traffic::Lane);
-                let info = Info::parse(link.send(&command, false).await.map_err(at_start)?)?;
+                let connection = node.connection(Traffic::Lane);
+                let info = Info::parse(connection.send(&command, false).await.map_err(at_start)?)?;
                 if info.get("redis_mode") == Some("sentinel") {
                     let reason = "this server is a sentinel: use redis+sentinel://host:26379/NAME in the URL";
                     return Err(StoreError::Refused { reason: reason.to_owned() });
@@ -224,24 +224,24 @@ impl Server {
                     return Err(StoreError::Refused { reason: reason.to_owned() });
                 }
                 info.check(used_for)?;
-                warnings.extend(info.warnings(&Settings::of(link).await?));
-                if link.endpoint().sentinels.is_some() {
+                warnings.extend(info.warnings(&Settings::of(connection).await?));
+                if connection.endpoint().sentinels.is_some() {
                     warnings.push(FAILOVER.to_owned());
                     warnings.dedup();
                 }
             }
             Nodes::Cluster(cluster) => {
                 for node in cluster.primaries().await.map_err(at_start)? {
-                    let link = node.link(Traffic::Lane);
-                    let info = Info::parse(link.send(&command, false).await?)?;
+                    let connection = node.connection(Traffic::Lane);
+                    let info = Info::parse(connection.send(&command, false).await?)?;
                     info.check(used_for)?;
-                    warnings.extend(info.warnings(&Settings::of(link).await?));
+                    warnings.extend(info.warnings(&Settings::of(connection).await?));
                 }
                 warnings.sort();
                 warnings.dedup();
             }
         }
-        Ok(if used_for == Use::Data { warnings } else { Vec::new() })
+        Ok(if used_for == Purpose::Data { warnings } else { Vec::new() })
     }
 
     pub(crate) async fn close(&self) {
@@ -277,7 +277,7 @@ impl Info {
         self.0.lines().find_map(|line| line.trim_end().strip_prefix(name)?.strip_prefix(':'))
     }
 
-    fn check(&self, used_for: Use) -> Result<(), StoreError> {
+    fn check(&self, used_for: Purpose) -> Result<(), StoreError> {
         let version = self.get("redis_version").unwrap_or("0");
         let major = version.split('.').next().and_then(|major| major.parse::<u32>().ok()).unwrap_or(0);
         if major < 7 {
@@ -286,7 +286,7 @@ impl Info {
         }
         let policy = self.get("maxmemory_policy").unwrap_or("noeviction");
         let limited = self.get("maxmemory").is_some_and(|bytes| bytes != "0");
-        if used_for == Use::Data && limited && policy != "noeviction" {
+        if used_for == Purpose::Data && limited && policy != "noeviction" {
             let reason = format!(
                 "this server drops keys when its memory is full (maxmemory-policy {policy}): what was acknowledged \
                  would be lost; set maxmemory-policy noeviction, by CONFIG SET and in redis.conf, or use another server"
@@ -340,10 +340,10 @@ impl Info {
 struct Settings(HashMap<String, String>);
 
 impl Settings {
-    async fn of(link: &Link) -> Result<Self, StoreError> {
+    async fn of(connection: &Connection) -> Result<Self, StoreError> {
         let mut command = redis::cmd("CONFIG");
         command.arg("GET").arg("appendfsync").arg("save");
-        match link.send(&command, false).await {
+        match connection.send(&command, false).await {
             Ok(answer) => Ok(Self(redis::from_redis_value(answer).unwrap_or_default())),
             Err(CallError::Sent(error)) if !error.is_io_error() => Ok(Self::default()),
             Err(error) => Err(error.into()),
@@ -361,14 +361,15 @@ mod tests {
 
     #[test]
     fn a_server_that_evicts_or_is_too_old_is_refused() {
-        let check = |text: &str| Info(text.to_owned()).check(Use::Data).map_err(|error| error.to_string());
+        let check =
+            |text: &str| Info(text.to_owned()).check(Purpose::Data).map_err(|error| error.to_string());
         let good = "redis_version:7.0.15\r\nmaxmemory:100\r\nmaxmemory_policy:noeviction\r\n";
         assert_eq!(check(good), Ok(()));
         for policy in ["allkeys-lru", "volatile-ttl"] {
             let evicting = good.replace("noeviction", policy);
             assert!(check(&evicting).unwrap_err().contains("noeviction"));
             assert_eq!(check(&evicting.replace("maxmemory:100", "maxmemory:0")), Ok(()));
-            Info(evicting).check(Use::Messages).unwrap();
+            Info(evicting).check(Purpose::Messages).unwrap();
         }
         assert!(check(&good.replace("7.0.15", "6.2.1")).unwrap_err().contains("6.2.1"));
     }

@@ -1,9 +1,9 @@
 //! The coordinator: sessions and grants as plain data in one slot, one script for each verb.
 //!
 //! Redis's own expiry is not used: it follows the wall clock, and a session's grants must end with it in one step.
-//! Instead each session has a number that rises with every renewal, and every process that watches judges by its own
-//! steady clock (`tasklane_ports::judge`). Changes are published; a process that only holds a session neither
-//! listens nor judges.
+//! Instead each session has a number that rises with every renewal, and every process that watches detects failures by
+//! its own steady clock (`tasklane_ports::failure_detector`). Changes are published; a process that only holds a
+//! session neither listens nor detects.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,8 +15,10 @@ use tasklane_core::clock_watch::Reference;
 use tasklane_core::id::{LaneId, SessionId};
 use tasklane_core::member::{Member, Role};
 use tasklane_core::time::Timestamp;
-use tasklane_ports::follow::{Follower, Look, Reading, Registry, Renewed, Tidings};
-use tasklane_ports::judge::Renewal;
+use tasklane_ports::failure_detector::Renewal;
+use tasklane_ports::membership::{
+    ChangeNotices, MembershipSnapshot, MembershipTable, MembershipWatcher, RenewalNumbers, RenewalOutcome,
+};
 use tasklane_ports::{
     Coordinator, CoordinatorCapabilities, CoordinatorError, OpenSession, SessionToken, StoreError, View,
     Watch, codec,
@@ -24,14 +26,14 @@ use tasklane_ports::{
 use tokio::sync::Notify;
 use uuid::Uuid;
 
-use crate::connect::{RedisOptions, Server, Traffic, Use};
+use crate::connect::{Purpose, RedisOptions, Server, Traffic};
 use crate::error::{coordinator_error, unexpected};
 use crate::keys::MemberKeys;
-use crate::layout::{self, Answer};
+use crate::layout::{self, ReplyValues};
 use crate::script::{SCRIPTS, Script};
-use crate::subscriber::{Listener, Listening, Subscriber};
+use crate::subscriber::{ChannelSubscription, Listener, Subscriber};
 
-/// Judges look at least every 200 milliseconds, and allow for a gap of a third of a TTL.
+/// Failure detectors look at least every 200 milliseconds, and allow for a gap of a third of a TTL.
 const TTL_MIN: Duration = Duration::from_secs(1);
 
 /// A renewal that takes longer is made again over another connection, while there is time for it.
@@ -44,7 +46,7 @@ const SECRET_LEN: usize = 32;
 #[derive(Debug)]
 pub struct RedisCoordinator {
     members: Arc<Members>,
-    follower: Follower,
+    watcher: MembershipWatcher,
 }
 
 impl RedisCoordinator {
@@ -52,12 +54,12 @@ impl RedisCoordinator {
     pub async fn connect(url: &str, options: &RedisOptions) -> Result<Self, StoreError> {
         let response_timeout = options.response_timeout.min(RESPONSE_TIMEOUT_MAX);
         let options = RedisOptions { response_timeout, ..options.clone() };
-        let (server, prefix) = Server::connect(url, &options, Use::Data).await?;
+        let (server, prefix) = Server::connect(url, &options, Purpose::Data).await?;
         let server = Arc::new(server);
         let subscriber = Subscriber::new(Arc::clone(&server));
         let members = Arc::new(Members { server, keys: MemberKeys::new(&prefix), subscriber });
-        let registry: Arc<dyn Registry> = Arc::clone(&members) as _;
-        Ok(Self { members, follower: Follower::new(registry) })
+        let table: Arc<dyn MembershipTable> = Arc::clone(&members) as _;
+        Ok(Self { members, watcher: MembershipWatcher::new(table) })
     }
 
     /// How acknowledged writes may be lost on this server, in a plain sentence each. Empty where they are safe.
@@ -67,12 +69,12 @@ impl RedisCoordinator {
 
     /// Ends all watches and closes the connection. Sessions stay what they are.
     pub async fn disconnect(&self) {
-        self.follower.close();
+        self.watcher.close();
         self.members.server.close().await;
     }
 
     /// Does something as a session. Answers `None` if there is no such session.
-    async fn act(&self, script: &Script, token: &SessionToken, with: Option<&[u8]>) -> Acted {
+    async fn act(&self, script: &Script, token: &SessionToken, with: Option<&[u8]>) -> ActionResult {
         let mut call = self.members.call(script);
         call.arg(name_of(token.session)).arg(&token.secret);
         if let Some(with) = with {
@@ -82,7 +84,7 @@ impl RedisCoordinator {
     }
 }
 
-type Acted = Result<Value, CoordinatorError>;
+type ActionResult = Result<Value, CoordinatorError>;
 
 #[async_trait]
 impl Coordinator for RedisCoordinator {
@@ -107,11 +109,11 @@ impl Coordinator for RedisCoordinator {
     }
 
     async fn renew(&self, token: &SessionToken) -> Result<(), CoordinatorError> {
-        self.follower.renew(token).await
+        self.watcher.renew(token).await
     }
 
     fn clock(&self) -> Option<Reference> {
-        self.follower.clock()
+        self.watcher.clock()
     }
 
     async fn update(&self, token: &SessionToken, role: Role) -> Result<(), CoordinatorError> {
@@ -143,7 +145,7 @@ impl Coordinator for RedisCoordinator {
     }
 
     async fn watch(&self) -> Result<Box<dyn Watch>, CoordinatorError> {
-        self.follower.watch().await
+        self.watcher.watch().await
     }
 }
 
@@ -188,18 +190,18 @@ impl Members {
 }
 
 #[async_trait]
-impl Registry for Members {
-    async fn read(&self) -> Result<Reading, CoordinatorError> {
+impl MembershipTable for Members {
+    async fn read(&self) -> Result<MembershipSnapshot, CoordinatorError> {
         let call = SCRIPTS.members.call(self.keys.all());
-        reading(self.run(&SCRIPTS.members, &call).await?).map_err(coordinator_error)
+        snapshot(self.run(&SCRIPTS.members, &call).await?).map_err(coordinator_error)
     }
 
-    async fn look(&self) -> Result<Look, CoordinatorError> {
-        let call = SCRIPTS.look.call(self.keys.looked_at());
-        look(self.run(&SCRIPTS.look, &call).await?).map_err(coordinator_error)
+    async fn renewal_numbers(&self) -> Result<RenewalNumbers, CoordinatorError> {
+        let call = SCRIPTS.renewal_numbers.call(self.keys.looked_at());
+        renewal_numbers(self.run(&SCRIPTS.renewal_numbers, &call).await?).map_err(coordinator_error)
     }
 
-    async fn renew(&self, tokens: &[SessionToken]) -> Result<Renewed, CoordinatorError> {
+    async fn renew(&self, tokens: &[SessionToken]) -> Result<RenewalOutcome, CoordinatorError> {
         let mut call = self.call(&SCRIPTS.renew);
         for token in tokens {
             call.arg(name_of(token.session)).arg(&token.secret);
@@ -208,7 +210,7 @@ impl Registry for Members {
             Value::Array(answer) if answer.len() == tokens.len() + 2 => {
                 let (renewed, clock) = answer.split_at(tokens.len());
                 let alive = renewed.iter().map(|renewed| *renewed == Value::Int(1)).collect();
-                Ok(Renewed { alive, wall: wall_of(clock) })
+                Ok(RenewalOutcome { alive, wall: wall_of(clock) })
             }
             _ => Err(coordinator_error(unexpected("renew"))),
         }
@@ -230,11 +232,11 @@ impl Registry for Members {
         Ok(())
     }
 
-    fn listen(&self) -> Box<dyn Tidings> {
-        let told = Arc::new(Told::default());
+    fn listen(&self) -> Box<dyn ChangeNotices> {
+        let told = Arc::new(ChangeSignal::default());
         let listener: Arc<dyn Listener> = Arc::clone(&told) as _;
         let (listening, _) = self.subscriber.listen(&self.keys.channel, self.keys.slot, listener);
-        Box::new(Changes { told, _listening: listening })
+        Box::new(Changes { told, _subscription: listening })
     }
 }
 
@@ -250,9 +252,9 @@ fn wall_of(clock: &[Value]) -> Option<Timestamp> {
 
 /// Told of a change.
 #[derive(Debug, Default)]
-struct Told(Notify);
+struct ChangeSignal(Notify);
 
-impl Listener for Told {
+impl Listener for ChangeSignal {
     fn hear(&self, _revision: &Arc<Vec<u8>>) {
         self.0.notify_one();
     }
@@ -263,28 +265,28 @@ impl Listener for Told {
 }
 
 struct Changes {
-    told: Arc<Told>,
-    _listening: Listening,
+    told: Arc<ChangeSignal>,
+    _subscription: ChannelSubscription,
 }
 
 #[async_trait]
-impl Tidings for Changes {
+impl ChangeNotices for Changes {
     async fn next(&mut self) {
         self.told.0.notified().await;
     }
 }
 
-fn look(answer: Value) -> Result<Look, StoreError> {
-    let mut answer = Answer::new(answer)?;
+fn renewal_numbers(answer: Value) -> Result<RenewalNumbers, StoreError> {
+    let mut answer = ReplyValues::new(answer)?;
     let mut numbers = Vec::with_capacity(answer.len() / 2);
     while answer.len() > 1 {
         numbers.push((session_of(&answer.bytes()?)?, answer.number()?));
     }
-    Ok(Look { revision: answer.number()?, numbers })
+    Ok(RenewalNumbers { revision: answer.number()?, numbers })
 }
 
-fn reading(answer: Value) -> Result<Reading, StoreError> {
-    let mut answer = Answer::new(answer)?;
+fn snapshot(answer: Value) -> Result<MembershipSnapshot, StoreError> {
+    let mut answer = ReplyValues::new(answer)?;
     let revision = answer.number()?;
     let (mut sessions, mut numbers, mut held) = (answer.list()?, answer.list()?, answer.list()?);
     let mut by_session = BTreeMap::new();
@@ -309,7 +311,7 @@ fn reading(answer: Value) -> Result<Reading, StoreError> {
         let lane = u16::try_from(held.number()?).map_err(StoreError::corrupt)?;
         grants.insert(LaneId(lane), session_of(&held.bytes()?)?);
     }
-    Ok(Reading { view: View { revision, members, grants }, renewals })
+    Ok(MembershipSnapshot { view: View { revision, members, grants }, renewals })
 }
 
 #[cfg(test)]
@@ -328,14 +330,14 @@ mod tests {
             release,
             end,
             raise,
-            look,
+            renewal_numbers,
             members,
             ..
         } = &*SCRIPTS;
         // The clock is read after all is done, and only answered.
         let (renews, answers) = renew.code().split_once("local time = ").unwrap();
         assert!(!renews.contains("TIME") && !answers.contains("HINCRBY"));
-        for script in [open, update, close, revoke, acquire, release, end, raise, look, members] {
+        for script in [open, update, close, revoke, acquire, release, end, raise, renewal_numbers, members] {
             for clock in ["TIME", "EXPIRE", "'EX'", "'PX'"] {
                 assert!(!script.code().contains(clock), "{clock}: {}", script.code());
             }

@@ -9,7 +9,7 @@ use tasklane_ports::{
 
 use crate::connect::Traffic;
 use crate::error::unexpected;
-use crate::layout::{self, Answer};
+use crate::layout::{self, ReplyValues};
 use crate::script::SCRIPTS;
 use crate::store::RedisStore;
 
@@ -37,7 +37,7 @@ impl Documents for RedisStore {
                 command.arg(name_of(&key.namespace, key.id.as_str()));
             }
             let answer = self.send(self.shared().slot, Traffic::Query, &command).await?;
-            let mut answer = Answer::new(answer)?;
+            let mut answer = ReplyValues::new(answer)?;
             for key in of_kind {
                 let stored = answer.optional()?;
                 documents.push(stored.map(|stored| document(key.clone(), &stored)).transpose()?);
@@ -85,7 +85,7 @@ impl RedisStore {
             }
         }
         let answer = self.run(&SCRIPTS.put_documents, self.shared().slot, Traffic::Lane, call).await?;
-        let mut answer = Answer::new(answer)?;
+        let mut answer = ReplyValues::new(answer)?;
         let mut outcomes = Vec::with_capacity(puts.len());
         for _ in puts {
             let (written, version) = (answer.flag()?, layout::be_number(&answer.bytes()?)?);
@@ -110,7 +110,7 @@ impl RedisStore {
         let mut call = SCRIPTS.documents.call(keys.into_iter());
         call.arg(bounds[0]).arg(bounds[1]).arg(limit).arg(name_begins);
         let answer = self.run(&SCRIPTS.documents, self.shared().slot, Traffic::Query, call).await?;
-        let mut answer = Answer::new(answer)?;
+        let mut answer = ReplyValues::new(answer)?;
         let mut documents = Vec::with_capacity(answer.len() / 2);
         while !answer.is_empty() {
             let (name, stored) = (answer.bytes()?, answer.bytes()?);

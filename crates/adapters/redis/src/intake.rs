@@ -21,9 +21,9 @@ use tokio::sync::Notify;
 use uuid::Uuid;
 
 use crate::cluster::slot_of;
-use crate::connect::{RedisOptions, Server, Traffic, Use};
+use crate::connect::{Purpose, RedisOptions, Server, Traffic};
+use crate::connection::LiveConnection;
 use crate::error::CallError;
-use crate::link::Live;
 use crate::script::SCRIPTS;
 
 /// How long the server lets a taker wait before it answers that nothing came: a connection that is dead is noticed
@@ -41,18 +41,18 @@ struct Inner {
     server: Server,
     keys: IntakeKeys,
     taker: Taker,
-    state: Mutex<State>,
+    state: Mutex<IntakeState>,
     /// Held while the server is asked for messages.
     fetching: tokio::sync::Mutex<()>,
     /// The connection for waiting, while nobody waits on it. A wait that is given up takes it along: what the server is
     /// still asked there would hold up whatever is asked next.
-    waiting: Mutex<Option<Live>>,
+    waiting: Mutex<Option<LiveConnection>>,
     /// Something is to be given again: do not wait for the inbox.
     recovered: Notify,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct IntakeState {
     /// Numbers that were used for ids.
     numbers: u64,
     /// Taken at the server, and not given out yet.
@@ -116,7 +116,7 @@ impl RedisIntake {
     /// Opens the inbox under the prefix that a URL names, as [`RedisStore::connect`](crate::RedisStore::connect) does, for
     /// a taker that is known by its session. No session may be used for two takers.
     pub async fn connect(url: &str, options: &RedisOptions, session: SessionId) -> Result<Self, StoreError> {
-        let (server, prefix) = Server::connect(url, options, Use::Data).await?;
+        let (server, prefix) = Server::connect(url, options, Purpose::Data).await?;
         let keys = IntakeKeys::new(&prefix, server.is_cluster());
         let taker = keys.taker(session);
         Ok(Self(Arc::new(Inner {
@@ -158,7 +158,7 @@ impl Inner {
             taken.sort_by_key(|message| number_of(&message.id));
             let mut state = lock(&self.state);
             state.uncertain = false;
-            let known = |state: &State, id: &String| {
+            let known = |state: &IntakeState, id: &String| {
                 state.held.contains(id) || state.fetched.iter().any(|message| message.id == *id)
             };
             taken.retain(|message| !known(&state, &message.id));

@@ -201,7 +201,7 @@ impl MemberKeys {
         self.keys.iter().map(String::as_str)
     }
 
-    /// What a judge looks at: renewals and the revision.
+    /// What a failure detector looks at: renewals and the revision.
     pub(crate) fn looked_at(&self) -> impl ExactSizeIterator<Item = &str> {
         [&self.keys[1], &self.keys[4]].map(String::as_str).into_iter()
     }

@@ -330,9 +330,9 @@ pub(crate) fn group_outcomes(mut packed: &[u8]) -> Result<Vec<GroupOutcome>, Sto
 }
 
 /// Values of an answer, one after the other.
-pub(crate) struct Answer(std::vec::IntoIter<Value>);
+pub(crate) struct ReplyValues(std::vec::IntoIter<Value>);
 
-impl Answer {
+impl ReplyValues {
     pub(crate) fn new(answer: Value) -> Result<Self, StoreError> {
         match answer {
             Value::Array(values) => Ok(Self(values.into_iter())),

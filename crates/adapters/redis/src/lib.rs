@@ -4,13 +4,13 @@
 mod bus;
 mod cluster;
 mod connect;
+mod connection;
 mod coordinator;
 mod documents;
 mod error;
 mod intake;
 mod keys;
 mod layout;
-mod link;
 mod load;
 mod logs;
 mod payload;

@@ -3,12 +3,12 @@
 use redis::Cmd;
 use tasklane_core::id::Seq;
 use tasklane_core::read::{Arrival, LanePage, LaneRead};
-use tasklane_ports::{Load, StoreError};
+use tasklane_ports::{LoadQuery, StoreError};
 
 use crate::connect::Traffic;
 use crate::error::unexpected;
 use crate::keys::{LaneKey, LaneKeys};
-use crate::layout::{self, Answer, bound};
+use crate::layout::{self, ReplyValues, bound};
 use crate::script::SCRIPTS;
 use crate::store::{RedisStore, id_arg};
 
@@ -16,9 +16,9 @@ use crate::store::{RedisStore, id_arg};
 const IDS_MAX: usize = 1000;
 
 impl RedisStore {
-    pub(crate) async fn load_page(&self, load: Load) -> Result<LanePage, StoreError> {
+    pub(crate) async fn load_page(&self, load: LoadQuery) -> Result<LanePage, StoreError> {
         let lane = self.lane(load.lane);
-        let page = Page { limit: load.limit.max(1), body_bytes_max: load.body_bytes_max };
+        let page = PageQuery { limit: load.limit.max(1), body_bytes_max: load.body_bytes_max };
         match load.read {
             LaneRead::Cursor => self.cursor(&lane).await,
             LaneRead::Records { after } => {
@@ -72,7 +72,7 @@ impl RedisStore {
     async fn cursor(&self, lane: &LaneKeys) -> Result<LanePage, StoreError> {
         let mut command = redis::cmd("HMGET");
         command.arg(lane.key(LaneKey::Lane)).arg("seq");
-        let mut answer = Answer::new(self.send(lane.slot(), Traffic::Lane, &command).await?)?;
+        let mut answer = ReplyValues::new(self.send(lane.slot(), Traffic::Lane, &command).await?)?;
         let seq = answer.optional()?.map_or(Ok(0), |text| layout::number(&text))?;
         Ok(LanePage::Cursor(Seq(seq)))
     }
@@ -83,7 +83,7 @@ impl RedisStore {
         index: LaneKey,
         first: Vec<u8>,
         last: Vec<u8>,
-        page: Page,
+        page: PageQuery,
     ) -> Result<LanePage, StoreError> {
         let mut call = page.rows_call(lane, index);
         call.arg("range").arg(first).arg(last);
@@ -91,7 +91,7 @@ impl RedisStore {
     }
 
     async fn rows(&self, lane: &LaneKeys, call: Cmd) -> Result<LanePage, StoreError> {
-        let mut answer = Answer::new(self.run(&SCRIPTS.rows, lane.slot(), Traffic::Lane, call).await?)?;
+        let mut answer = ReplyValues::new(self.run(&SCRIPTS.rows, lane.slot(), Traffic::Lane, call).await?)?;
         let more = answer.flag()?;
         let mut rows = Vec::with_capacity(answer.len() / 4);
         while !answer.is_empty() {
@@ -100,11 +100,17 @@ impl RedisStore {
         Ok(LanePage::Tasks { rows, more })
     }
 
-    async fn records(&self, lane: &LaneKeys, first: Vec<u8>, page: Page) -> Result<LanePage, StoreError> {
+    async fn records(
+        &self,
+        lane: &LaneKeys,
+        first: Vec<u8>,
+        page: PageQuery,
+    ) -> Result<LanePage, StoreError> {
         let keys = [LaneKey::RecordKeys, LaneKey::Records].map(|key| lane.key(key));
         let mut call = SCRIPTS.records.call(keys.into_iter());
         call.arg(first).arg(page.limit);
-        let mut answer = Answer::new(self.run(&SCRIPTS.records, lane.slot(), Traffic::Lane, call).await?)?;
+        let mut answer =
+            ReplyValues::new(self.run(&SCRIPTS.records, lane.slot(), Traffic::Lane, call).await?)?;
         let more = answer.flag()?;
         let mut rows = Vec::with_capacity(answer.len() / 2);
         while !answer.is_empty() {
@@ -113,11 +119,11 @@ impl RedisStore {
         Ok(LanePage::Records { rows, more })
     }
 
-    async fn inbox(&self, lane: &LaneKeys, after: Seq, page: Page) -> Result<LanePage, StoreError> {
+    async fn inbox(&self, lane: &LaneKeys, after: Seq, page: PageQuery) -> Result<LanePage, StoreError> {
         let mut command = redis::cmd("ZRANGEBYLEX");
         command.arg(lane.key(LaneKey::Inbox)).arg(bound::after_seq(after)).arg(bound::end());
         command.arg("LIMIT").arg(0).arg(page.limit + 1);
-        let mut answer = Answer::new(self.send(lane.slot(), Traffic::Lane, &command).await?)?;
+        let mut answer = ReplyValues::new(self.send(lane.slot(), Traffic::Lane, &command).await?)?;
         let more = answer.len() > page.limit;
         let mut rows = Vec::with_capacity(answer.len());
         while !answer.is_empty() && rows.len() < page.limit {
@@ -126,12 +132,13 @@ impl RedisStore {
         Ok(LanePage::Inbox { rows, more })
     }
 
-    async fn arrivals(&self, lane: &LaneKeys, after: Seq, page: Page) -> Result<LanePage, StoreError> {
+    async fn arrivals(&self, lane: &LaneKeys, after: Seq, page: PageQuery) -> Result<LanePage, StoreError> {
         use LaneKey::{Arrivals, Body, Inbox, Lane, Spec, State};
         let keys = [Lane, Arrivals, Inbox, State, Spec, Body].map(|key| lane.key(key));
         let mut call = SCRIPTS.arrivals.call(keys.into_iter());
         call.arg(page.body_bytes_max).arg(page.limit).arg(after.0);
-        let mut answer = Answer::new(self.run(&SCRIPTS.arrivals, lane.slot(), Traffic::Lane, call).await?)?;
+        let mut answer =
+            ReplyValues::new(self.run(&SCRIPTS.arrivals, lane.slot(), Traffic::Lane, call).await?)?;
         match answer.bytes()?.as_slice() {
             b"ok" => {}
             b"gap" => return Ok(LanePage::Gap),
@@ -151,7 +158,8 @@ impl RedisStore {
         let mut call = SCRIPTS.policies.call(keys.into_iter());
         // An entry goes on with the name of a queue, whose bytes are all below 255.
         call.arg([b"(".as_slice(), &after.to_be_bytes(), &[0xff]].concat()).arg(limit);
-        let mut answer = Answer::new(self.run(&SCRIPTS.policies, shared.slot, Traffic::Lane, call).await?)?;
+        let mut answer =
+            ReplyValues::new(self.run(&SCRIPTS.policies, shared.slot, Traffic::Lane, call).await?)?;
         let (current, more) = (answer.number()?, answer.flag()?);
         let mut rows = Vec::with_capacity(answer.len() / 2);
         let mut revision = current;
@@ -168,12 +176,12 @@ impl RedisStore {
 
 /// How much of an answer is wanted.
 #[derive(Clone, Copy)]
-struct Page {
+struct PageQuery {
     limit: usize,
     body_bytes_max: usize,
 }
 
-impl Page {
+impl PageQuery {
     /// A call of `rows.lua`; what is asked follows.
     fn rows_call(self, lane: &LaneKeys, index: LaneKey) -> Cmd {
         let keys = [LaneKey::State, LaneKey::Spec, LaneKey::Body, index].map(|key| lane.key(key));
@@ -183,7 +191,7 @@ impl Page {
     }
 }
 
-impl Answer {
+impl ReplyValues {
     /// A task, or an empty id and a command.
     fn arrival(&mut self) -> Result<Arrival, StoreError> {
         if self.is_command() {

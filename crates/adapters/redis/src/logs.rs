@@ -9,7 +9,7 @@ use tasklane_ports::{LogChunk, LogPosition, LogStream, Logs, StoreError};
 
 use crate::connect::Traffic;
 use crate::error::unexpected;
-use crate::layout::{self, Answer};
+use crate::layout::{self, ReplyValues};
 use crate::script::SCRIPTS;
 use crate::store::RedisStore;
 
@@ -82,7 +82,7 @@ impl Logs for RedisStore {
 
 impl RedisStore {
     async fn chunks(&self, task: TaskId, slot: u16, command: &Cmd) -> Result<Vec<LogChunk>, StoreError> {
-        let mut answer = Answer::new(self.send(slot, Traffic::Query, command).await?)?;
+        let mut answer = ReplyValues::new(self.send(slot, Traffic::Query, command).await?)?;
         let mut chunks = Vec::with_capacity(answer.len());
         while !answer.is_empty() {
             chunks.push(chunk_of(task, &answer.bytes()?)?);

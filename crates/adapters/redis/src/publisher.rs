@@ -26,15 +26,15 @@ const WAITING_BYTES_MAX: usize = 64 << 20;
 
 /// Ends with what it still has to send when it is dropped.
 #[derive(Debug)]
-pub(crate) struct Publisher(Arc<Shared>);
+pub(crate) struct Publisher(Arc<PublisherShared>);
 
-struct Shared {
-    state: Mutex<State>,
+struct PublisherShared {
+    state: Mutex<PublisherState>,
     woken: Notify,
 }
 
 #[derive(Default)]
-struct State {
+struct PublisherState {
     channels: HashMap<String, Channel>,
     /// Channels with something to send and nothing on its way.
     ready: Vec<String>,
@@ -51,16 +51,16 @@ struct Channel {
     waiting: std::collections::VecDeque<Batch>,
 }
 
-impl fmt::Debug for Shared {
+impl fmt::Debug for PublisherShared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared").field("bytes", &self.lock().bytes).finish_non_exhaustive()
+        f.debug_struct("PublisherShared").field("bytes", &self.lock().bytes).finish_non_exhaustive()
     }
 }
 
 impl Publisher {
     /// Sends over `server` until it is dropped. Must be called within a tokio runtime.
     pub(crate) fn start(server: Arc<Server>) -> Self {
-        let shared = Arc::new(Shared { state: Mutex::default(), woken: Notify::new() });
+        let shared = Arc::new(PublisherShared { state: Mutex::default(), woken: Notify::new() });
         tokio::spawn(run(server, Arc::clone(&shared)));
         Self(shared)
     }
@@ -89,13 +89,13 @@ impl Drop for Publisher {
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl PublisherShared {
+    fn lock(&self) -> MutexGuard<'_, PublisherState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl PublisherState {
     /// Answers whether the task has something to do that it did not have before.
     fn put(&mut self, name: String, slot: u16, batch: Batch) -> bool {
         let bytes = batch.bytes();
@@ -127,10 +127,10 @@ impl State {
     }
 }
 
-type Sent = BoxFuture<'static, (Vec<String>, Result<(), CallError>)>;
+type SendFuture = BoxFuture<'static, (Vec<String>, Result<(), CallError>)>;
 
-async fn run(server: Arc<Server>, shared: Arc<Shared>) {
-    let mut under_way: FuturesUnordered<Sent> = FuturesUnordered::new();
+async fn run(server: Arc<Server>, shared: Arc<PublisherShared>) {
+    let mut under_way: FuturesUnordered<SendFuture> = FuturesUnordered::new();
     loop {
         // Whoever says something often says more in the same breath.
         tokio::task::yield_now().await;
@@ -155,9 +155,9 @@ async fn run(server: Arc<Server>, shared: Arc<Shared>) {
 /// Sends what waits for some channels that have nothing on its way.
 fn start_next(
     server: &Arc<Server>,
-    shared: &Shared,
+    shared: &PublisherShared,
     names: Vec<String>,
-    under_way: &mut FuturesUnordered<Sent>,
+    under_way: &mut FuturesUnordered<SendFuture>,
 ) {
     let mut calls: Vec<Vec<Payload>> = Vec::new();
     {
@@ -219,13 +219,13 @@ mod tests {
         batch
     }
 
-    fn put(state: &mut State, name: &str, bytes: usize) -> bool {
+    fn put(state: &mut PublisherState, name: &str, bytes: usize) -> bool {
         state.put(name.to_owned(), 7, batch(bytes))
     }
 
     #[test]
     fn what_waits_for_a_channel_travels_together() {
-        let mut state = State::default();
+        let mut state = PublisherState::default();
         assert!(put(&mut state, "a", 100));
         assert!(put(&mut state, "b", 100));
         assert_eq!(std::mem::take(&mut state.ready), ["a", "b"]);
@@ -242,14 +242,14 @@ mod tests {
 
     #[test]
     fn payloads_and_what_waits_are_bounded() {
-        let mut state = State::default();
+        let mut state = PublisherState::default();
         for _ in 0..100 {
             put(&mut state, "a", PAYLOAD_BYTES);
         }
         assert_eq!(state.bytes, WAITING_BYTES_MAX);
         assert_eq!(state.channels["a"].waiting.len(), 64);
         // What is large on its own has its turn when nothing else waits.
-        let mut state = State::default();
+        let mut state = PublisherState::default();
         assert!(put(&mut state, "a", WAITING_BYTES_MAX + 1));
         assert!(!put(&mut state, "b", 100));
     }

@@ -15,7 +15,7 @@ use tasklane_ports::{
 use crate::connect::Traffic;
 use crate::error::unexpected;
 use crate::keys::LaneKey;
-use crate::layout::{self, Answer};
+use crate::layout::{self, ReplyValues};
 use crate::script::SCRIPTS;
 use crate::store::{RedisStore, id_arg};
 
@@ -58,7 +58,7 @@ impl RedisStore {
         for (_, id) in asked {
             call.arg(id_arg(id));
         }
-        let mut answer = Answer::new(self.run(&SCRIPTS.view, lane.slot(), Traffic::Query, call).await?)?;
+        let mut answer = ReplyValues::new(self.run(&SCRIPTS.view, lane.slot(), Traffic::Query, call).await?)?;
         let mut rows = Vec::with_capacity(asked.len());
         for _ in asked {
             rows.push(answer.row()?);
@@ -113,7 +113,8 @@ impl RedisStore {
         let lane = self.lane(lane);
         let mut call = SCRIPTS.counts.call([lane.key(LaneKey::Counts)].into_iter());
         call.arg(list.after.as_ref().map(layout::queue_key).unwrap_or_default()).arg(list.limit);
-        let mut answer = Answer::new(self.run(&SCRIPTS.counts, lane.slot(), Traffic::Query, call).await?)?;
+        let mut answer =
+            ReplyValues::new(self.run(&SCRIPTS.counts, lane.slot(), Traffic::Query, call).await?)?;
         let mut counts = Vec::with_capacity(answer.len() / 9);
         while !answer.is_empty() {
             let queue = layout::queue_of(&answer.bytes()?)?;
@@ -157,7 +158,7 @@ impl RedisStore {
             call.arg(name.as_ref().map_or("", |name| name.as_str()));
         }
         call.arg(filter.parent.as_ref().map_or(&[][..], id_arg));
-        let mut answer = Answer::new(self.run(&SCRIPTS.list, lane.slot(), Traffic::Query, call).await?)?;
+        let mut answer = ReplyValues::new(self.run(&SCRIPTS.list, lane.slot(), Traffic::Query, call).await?)?;
         let entry = answer.bytes()?;
         let stopped_at = if entry.is_empty() { None } else { Some(layout::cursor_of(&entry)?) };
         let mut rows = Vec::with_capacity(answer.len() / 4);

@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use tasklane_core::id::{LaneId, TaskId};
 use tasklane_core::task::TaskState;
-use tasklane_ports::{Expired, Retire, StoreError, TaskCursor};
+use tasklane_ports::{ExpiredQuery, ExpiredTasks, StoreError, TaskCursor};
 
 use crate::connect::Traffic;
 use crate::keys::LaneKey;
-use crate::layout::{self, Answer};
+use crate::layout::{self, ReplyValues};
 use crate::query::{LANES_AT_ONCE, SCAN_MAX};
 use crate::script::SCRIPTS;
 use crate::store::{RedisStore, id_arg};
@@ -21,37 +21,38 @@ const SHARE_MIN: usize = 100;
 const RETIRED_MAX: usize = 500;
 
 impl RedisStore {
-    pub(crate) async fn expired_page(&self, retire: Retire) -> Result<Expired, StoreError> {
+    pub(crate) async fn expired_page(&self, retire: ExpiredQuery) -> Result<ExpiredTasks, StoreError> {
         let limit = retire.limit.max(1);
         let lanes = self.all_lanes().await?;
         let share = limit.div_ceil(lanes.len().max(1)).max(SHARE_MIN).min(limit).min(SCAN_MAX);
         let asked = lanes.into_iter().map(|lane| self.finished_of(lane, &retire, share));
-        let pages: Vec<LaneFinished> = stream::iter(asked).buffered(LANES_AT_ONCE).try_collect().await?;
+        let pages: Vec<FinishedInLane> = stream::iter(asked).buffered(LANES_AT_ONCE).try_collect().await?;
         Ok(merge(pages, &retire, limit))
     }
 
     async fn finished_of(
         &self,
         lane: LaneId,
-        retire: &Retire,
+        retire: &ExpiredQuery,
         share: usize,
-    ) -> Result<LaneFinished, StoreError> {
+    ) -> Result<FinishedInLane, StoreError> {
         let lane = self.lane(lane);
         let keys = [LaneKey::Created, LaneKey::State].map(|key| lane.key(key));
         let mut call = SCRIPTS.expired.call(keys.into_iter());
         let first = retire.after.map(layout::cursor_key);
         call.arg(first.map_or_else(|| b"-".to_vec(), |first| [b"(".as_slice(), &first].concat()));
         call.arg([b"(".as_slice(), &layout::time_key(retire.end())].concat()).arg(share);
-        let mut answer = Answer::new(self.run(&SCRIPTS.expired, lane.slot(), Traffic::Query, call).await?)?;
+        let mut answer =
+            ReplyValues::new(self.run(&SCRIPTS.expired, lane.slot(), Traffic::Query, call).await?)?;
         let entry = answer.bytes()?;
         let stopped_at = if entry.is_empty() { None } else { Some(layout::cursor_of(&entry)?) };
         let mut tasks = Vec::with_capacity(answer.len() / 2);
         while !answer.is_empty() {
             let id = layout::task_id(&answer.bytes()?)?;
             let (state, has_data) = layout::finished(&answer.bytes()?)?;
-            tasks.push(Finished { id, state, has_data });
+            tasks.push(FinishedTask { id, state, has_data });
         }
-        Ok(LaneFinished { tasks, stopped_at })
+        Ok(FinishedInLane { tasks, stopped_at })
     }
 
     pub(crate) async fn retire_tasks(&self, strip: &[TaskId], forget: &[TaskId]) -> Result<(), StoreError> {
@@ -93,30 +94,30 @@ impl RedisStore {
     }
 }
 
-struct Finished {
+struct FinishedTask {
     id: TaskId,
     state: TaskState,
     has_data: bool,
 }
 
 /// The finished ones among the tasks of one lane that were looked at.
-struct LaneFinished {
-    tasks: Vec<Finished>,
+struct FinishedInLane {
+    tasks: Vec<FinishedTask>,
     /// The last task looked at; `None` at the end of the lane.
     stopped_at: Option<TaskCursor>,
 }
 
 /// One page out of those of the lanes. It goes only as far as every lane was looked at.
-fn merge(pages: Vec<LaneFinished>, retire: &Retire, limit: usize) -> Expired {
+fn merge(pages: Vec<FinishedInLane>, retire: &ExpiredQuery, limit: usize) -> ExpiredTasks {
     let horizon = pages.iter().filter_map(|page| page.stopped_at).min();
-    let cursor = |task: &Finished| TaskCursor { created_at: task.state.created_at, id: task.id };
-    let mut tasks: Vec<Finished> = pages.into_iter().flat_map(|page| page.tasks).collect();
+    let cursor = |task: &FinishedTask| TaskCursor { created_at: task.state.created_at, id: task.id };
+    let mut tasks: Vec<FinishedTask> = pages.into_iter().flat_map(|page| page.tasks).collect();
     tasks.retain(|task| horizon.is_none_or(|horizon| cursor(task) <= horizon));
     tasks.sort_unstable_by_key(cursor);
     let cut = tasks.get(limit).is_some();
     tasks.truncate(limit);
     let next = if cut { tasks.last().map(cursor) } else { horizon };
-    let mut expired = Expired { next, ..Expired::default() };
+    let mut expired = ExpiredTasks { next, ..ExpiredTasks::default() };
     for task in &tasks {
         expired.judge(retire, task.id, &task.state, task.has_data);
     }

@@ -97,6 +97,6 @@ scripts! {
     release: " flags=allow-oom" + "sessions.lua" + "release.lua";
     end: " flags=allow-oom" + "sessions.lua" + "end.lua";
     raise: " flags=allow-oom" + "sessions.lua" + "raise.lua";
-    look: " flags=allow-oom" + "look.lua";
+    renewal_numbers: " flags=allow-oom" + "renewal_numbers.lua";
     members: " flags=allow-oom" + "members.lua";
 }

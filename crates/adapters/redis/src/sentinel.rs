@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use redis::{Cmd, ConnectionAddr, ErrorKind, RedisError, Value};
 
-use crate::link::{Endpoint, Live, Timeouts};
+use crate::connection::{Endpoint, LiveConnection, Timeouts};
 use crate::tls::refused;
 
 /// The sentinels of one primary.
@@ -57,7 +57,7 @@ async fn ask(
     command: &Cmd,
 ) -> Result<Option<(String, u16)>, RedisError> {
     // A sentinel knows no other sentinels' primary: this recursion ends here.
-    let live = Box::pin(Live::connect(endpoint, timeouts, None)).await?;
+    let live = Box::pin(LiveConnection::connect(endpoint, timeouts, None)).await?;
     match live.send(command).await {
         Ok(Value::Nil) => Ok(None),
         Ok(answer) => {

@@ -15,15 +15,15 @@ use tasklane_core::read::LanePage;
 use tasklane_core::status::Version;
 use tasklane_core::task::{AttemptRecord, NewTask, TaskState};
 use tasklane_ports::{
-    AttemptList, ClaimLane, CountList, Expired, LaneHead, Load, Outcome, PutPolicy, QueueCounts, Retire,
-    Store, StoreCapabilities, StoreError, Submit, TaskList, TaskPage, TaskView, codec,
+    AttemptList, ClaimLane, CountList, ExpiredQuery, ExpiredTasks, LaneHead, LoadQuery, Outcome, PutPolicy,
+    QueueCounts, Store, StoreCapabilities, StoreError, Submit, TaskList, TaskPage, TaskView, codec,
 };
 use uuid::Uuid;
 
-use crate::connect::{RedisOptions, Server, Traffic, Use};
+use crate::connect::{Purpose, RedisOptions, Server, Traffic};
 use crate::error::unexpected;
 use crate::keys::{LaneKey, LaneKeys, SharedKeys};
-use crate::layout::{self, Answer};
+use crate::layout::{self, ReplyValues};
 use crate::script::{SCRIPTS, Script};
 
 /// A server runs one script at a time, so batches are kept to a few milliseconds.
@@ -47,7 +47,7 @@ impl RedisStore {
     /// Opens the store that a URL names: `redis://host:port/db` or `redis+cluster://host:port,host:port`, with
     /// `?prefix=…` if the keys shall start otherwise than `options` says.
     pub async fn connect(url: &str, options: &RedisOptions) -> Result<Self, StoreError> {
-        let (server, prefix) = Server::connect(url, options, Use::Data).await?;
+        let (server, prefix) = Server::connect(url, options, Purpose::Data).await?;
         let shared = SharedKeys::new(&prefix);
         let store = Self { server, prefix, shared, lanes: RwLock::default(), closed: AtomicBool::new(false) };
         store.check_data().await?;
@@ -173,7 +173,7 @@ impl Store for RedisStore {
         let keys = self.lane(lane);
         let mut command = redis::cmd("HMGET");
         command.arg(keys.key(LaneKey::Lane)).arg(&["epoch", "owner", "commit", "failures"]);
-        let mut answer = Answer::new(self.send(keys.slot(), Traffic::Lane, &command).await?)?;
+        let mut answer = ReplyValues::new(self.send(keys.slot(), Traffic::Lane, &command).await?)?;
         let number = |text: Option<Vec<u8>>| text.map_or(Ok(0), |text| layout::number(&text));
         let epoch = Epoch(number(answer.optional()?)?);
         let owner = answer.optional()?.map(|owner| Uuid::from_slice(&owner)).transpose();
@@ -189,7 +189,7 @@ impl Store for RedisStore {
         let claimed = claim.seen.next();
         call.arg(claim.seen.0).arg(claimed.0).arg(owner_arg(&claim.owner)).arg(claim.failures);
         let answer = self.run(&SCRIPTS.claim, lane.slot(), Traffic::Lane, call).await?;
-        let mut answer = Answer::new(answer)?;
+        let mut answer = ReplyValues::new(answer)?;
         match answer.bytes()?.as_slice() {
             b"ok" => Ok(claimed),
             b"lost" => Err(StoreError::ClaimLost { lane: claim.lane, current: Epoch(answer.number()?) }),
@@ -202,7 +202,7 @@ impl Store for RedisStore {
         let lane = self.lane(commit.lane);
         let call = commit_call(&lane, commit);
         let answer = self.run(&SCRIPTS.commit, lane.slot(), Traffic::Lane, call).await?;
-        let mut answer = Answer::new(answer)?;
+        let mut answer = ReplyValues::new(answer)?;
         match answer.bytes()?.as_slice() {
             b"ok" => {
                 let outcomes = layout::group_outcomes(&answer.bytes()?)?;
@@ -235,7 +235,7 @@ impl Store for RedisStore {
         Ok(())
     }
 
-    async fn load(&self, load: Load) -> Result<LanePage, StoreError> {
+    async fn load(&self, load: LoadQuery) -> Result<LanePage, StoreError> {
         self.load_page(load).await
     }
 
@@ -255,7 +255,7 @@ impl Store for RedisStore {
             .arg(&version.to_be_bytes())
             .arg(codec::encode(&put.policy));
         let answer = self.run(&SCRIPTS.put_policy, shared.slot, Traffic::Lane, call).await?;
-        let mut answer = Answer::new(answer)?;
+        let mut answer = ReplyValues::new(answer)?;
         match answer.bytes()?.as_slice() {
             b"ok" => Ok(version),
             b"conflict" => {
@@ -292,7 +292,7 @@ impl Store for RedisStore {
         self.queue_counts(&list).await
     }
 
-    async fn expired(&self, retire: Retire) -> Result<Expired, StoreError> {
+    async fn expired(&self, retire: ExpiredQuery) -> Result<ExpiredTasks, StoreError> {
         self.expired_page(retire).await
     }
 

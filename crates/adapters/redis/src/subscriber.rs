@@ -19,8 +19,8 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::connect::{Place, Server};
+use crate::connection::{LiveConnection, Pushes};
 use crate::error::{CallError, is_passing_refusal};
-use crate::link::{Live, Pushes};
 
 /// Pause before what could not be done is tried again, …
 const AGAIN_AFTER: Duration = Duration::from_millis(200);
@@ -43,12 +43,12 @@ pub(crate) trait Listener: Send + Sync {
 /// Where subscriptions are made.
 #[derive(Debug)]
 pub(crate) struct Subscriber {
-    shared: Arc<Shared>,
+    shared: Arc<SubscriberShared>,
     /// The task, while somebody listens.
-    running: Mutex<Weak<Running>>,
+    running: Mutex<Weak<SubscriberTask>>,
 }
 
-struct Shared {
+struct SubscriberShared {
     server: Arc<Server>,
     channels: Mutex<HashMap<String, Channel>>,
     woken: Notify,
@@ -64,37 +64,37 @@ struct Channel {
 }
 
 #[derive(Debug)]
-struct Running(JoinHandle<()>);
+struct SubscriberTask(JoinHandle<()>);
 
-impl Drop for Running {
+impl Drop for SubscriberTask {
     fn drop(&mut self) {
         self.0.abort();
     }
 }
 
-impl fmt::Debug for Shared {
+impl fmt::Debug for SubscriberShared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared").field("server", &self.server).finish_non_exhaustive()
+        f.debug_struct("SubscriberShared").field("server", &self.server).finish_non_exhaustive()
     }
 }
 
 /// Somebody listens to a channel until this is dropped.
-pub(crate) struct Listening {
-    shared: Arc<Shared>,
+pub(crate) struct ChannelSubscription {
+    shared: Arc<SubscriberShared>,
     name: String,
     listener: Arc<dyn Listener>,
-    _running: Arc<Running>,
+    _running: Arc<SubscriberTask>,
 }
 
-impl fmt::Debug for Listening {
+impl fmt::Debug for ChannelSubscription {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Listening").field("name", &self.name).finish_non_exhaustive()
+        f.debug_struct("ChannelSubscription").field("name", &self.name).finish_non_exhaustive()
     }
 }
 
 impl Subscriber {
     pub(crate) fn new(server: Arc<Server>) -> Self {
-        let shared = Shared { server, channels: Mutex::default(), woken: Notify::new() };
+        let shared = SubscriberShared { server, channels: Mutex::default(), woken: Notify::new() };
         Self { shared: Arc::new(shared), running: Mutex::default() }
     }
 
@@ -105,13 +105,13 @@ impl Subscriber {
         name: &str,
         slot: u16,
         listener: Arc<dyn Listener>,
-    ) -> (Listening, oneshot::Receiver<Result<(), RedisError>>) {
+    ) -> (ChannelSubscription, oneshot::Receiver<Result<(), RedisError>>) {
         let running = {
             let mut place = self.running.lock().unwrap_or_else(PoisonError::into_inner);
             place.upgrade().unwrap_or_else(|| {
                 // What the last task had subscribed went with its connections.
                 self.shared.lock().values_mut().for_each(|channel| channel.at = None);
-                let running = Arc::new(Running(tokio::spawn(run(Arc::clone(&self.shared)))));
+                let running = Arc::new(SubscriberTask(tokio::spawn(run(Arc::clone(&self.shared)))));
                 *place = Arc::downgrade(&running);
                 running
             })
@@ -130,11 +130,11 @@ impl Subscriber {
         }
         self.shared.woken.notify_one();
         let shared = Arc::clone(&self.shared);
-        (Listening { shared, name: name.to_owned(), listener, _running: running }, confirmed)
+        (ChannelSubscription { shared, name: name.to_owned(), listener, _running: running }, confirmed)
     }
 }
 
-impl Drop for Listening {
+impl Drop for ChannelSubscription {
     fn drop(&mut self) {
         let mut channels = self.shared.lock();
         if let Some(channel) = channels.get_mut(&self.name) {
@@ -147,7 +147,7 @@ impl Drop for Listening {
     }
 }
 
-impl Shared {
+impl SubscriberShared {
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Channel>> {
         self.channels.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -194,39 +194,39 @@ impl Shared {
 }
 
 /// A connection to one node.
-struct Wire {
-    live: Live,
-    signs: Arc<Signs>,
+struct NodeConnection {
+    live: LiveConnection,
+    health: Arc<ConnectionHealth>,
     /// What is subscribed on it.
     names: HashSet<String>,
 }
 
 /// What a connection shows of itself.
 #[derive(Debug, Default)]
-struct Signs {
+struct ConnectionHealth {
     /// It is lost, or says what does not fit.
     broken: AtomicBool,
     /// Looks since something came.
     silent: AtomicU32,
 }
 
-impl Wire {
-    async fn connect(shared: &Arc<Shared>, place: &Place) -> Result<Self, RedisError> {
-        let signs = Arc::new(Signs::default());
-        let pushes = pushes(Arc::downgrade(shared), Arc::clone(&signs));
+impl NodeConnection {
+    async fn connect(shared: &Arc<SubscriberShared>, place: &Place) -> Result<Self, RedisError> {
+        let health = Arc::new(ConnectionHealth::default());
+        let pushes = pushes(Arc::downgrade(shared), Arc::clone(&health));
         let live = shared.server.dial(place, Duration::ZERO, Some(pushes)).await?;
-        Ok(Self { live, signs, names: HashSet::new() })
+        Ok(Self { live, health, names: HashSet::new() })
     }
 
     fn is_broken(&self) -> bool {
-        self.live.is_lost() || self.signs.broken.load(Ordering::Acquire)
+        self.live.is_lost() || self.health.broken.load(Ordering::Acquire)
     }
 }
 
-fn pushes(shared: Weak<Shared>, signs: Arc<Signs>) -> Pushes {
+fn pushes(shared: Weak<SubscriberShared>, health: Arc<ConnectionHealth>) -> Pushes {
     let hear = move |push: PushInfo| {
         let Some(shared) = shared.upgrade() else { return Err(()) };
-        signs.silent.store(0, Ordering::Relaxed);
+        health.silent.store(0, Ordering::Relaxed);
         let mut data = push.data.into_iter();
         match (push.kind, data.next(), data.next()) {
             (
@@ -239,12 +239,12 @@ fn pushes(shared: Weak<Shared>, signs: Arc<Signs>) -> Pushes {
             (PushKind::SUnsubscribe, Some(Value::BulkString(name)), _)
                 if std::str::from_utf8(&name).is_ok_and(|name| shared.is_wanted(name)) =>
             {
-                signs.broken.store(true, Ordering::Release);
+                health.broken.store(true, Ordering::Release);
                 shared.server.distrust_places();
                 shared.woken.notify_one();
             }
             (PushKind::Disconnection, ..) => {
-                signs.broken.store(true, Ordering::Release);
+                health.broken.store(true, Ordering::Release);
                 shared.woken.notify_one();
             }
             _ => {}
@@ -254,33 +254,36 @@ fn pushes(shared: Weak<Shared>, signs: Arc<Signs>) -> Pushes {
     Arc::new(hear)
 }
 
-async fn run(shared: Arc<Shared>) {
-    let mut wires: HashMap<Place, Wire> = HashMap::new();
+async fn run(shared: Arc<SubscriberShared>) {
+    let mut connections: HashMap<Place, NodeConnection> = HashMap::new();
     let mut look_at = Instant::now() + LOOK_EVERY;
     loop {
-        wires.retain(|place, wire| {
-            let broken = wire.is_broken();
+        connections.retain(|place, connection| {
+            let broken = connection.is_broken();
             if broken {
                 shared.lost(place);
             }
             !broken
         });
-        let again_after = subscribe_missing(&shared, &mut wires).await;
-        unsubscribe_unwanted(&shared, &mut wires).await;
+        let again_after = subscribe_missing(&shared, &mut connections).await;
+        unsubscribe_unwanted(&shared, &mut connections).await;
         let until = again_after.map_or(look_at, |pause| look_at.min(Instant::now() + pause));
         tokio::select! {
             () = shared.woken.notified() => {}
             () = tokio::time::sleep_until(until) => {}
         }
         if Instant::now() >= look_at {
-            ask_the_silent(&wires).await;
+            ask_the_silent(&connections).await;
             look_at = Instant::now() + LOOK_EVERY;
         }
     }
 }
 
 /// Subscribes what is not. Answers when to try again, if something still is not.
-async fn subscribe_missing(shared: &Arc<Shared>, wires: &mut HashMap<Place, Wire>) -> Option<Duration> {
+async fn subscribe_missing(
+    shared: &Arc<SubscriberShared>,
+    connections: &mut HashMap<Place, NodeConnection>,
+) -> Option<Duration> {
     let mut by_place: HashMap<Place, Vec<String>> = HashMap::new();
     let mut again_after = None;
     for (name, slot) in shared.missing() {
@@ -293,16 +296,16 @@ async fn subscribe_missing(shared: &Arc<Shared>, wires: &mut HashMap<Place, Wire
         }
     }
     let subscribed = by_place.into_iter().map(|(place, names)| {
-        let wire = wires.remove(&place);
+        let connection = connections.remove(&place);
         async move {
-            let wire = match wire {
-                Some(wire) => Ok(wire),
-                None => Wire::connect(shared, &place).await,
+            let connection = match connection {
+                Some(connection) => Ok(connection),
+                None => NodeConnection::connect(shared, &place).await,
             };
-            match wire {
-                Ok(mut wire) => {
-                    let again_after = subscribe(shared, &place, &mut wire, names).await;
-                    (place, Some(wire), again_after)
+            match connection {
+                Ok(mut connection) => {
+                    let again_after = subscribe(shared, &place, &mut connection, names).await;
+                    (place, Some(connection), again_after)
                 }
                 Err(error) => {
                     shared.server.distrust_places();
@@ -314,10 +317,10 @@ async fn subscribe_missing(shared: &Arc<Shared>, wires: &mut HashMap<Place, Wire
             }
         }
     });
-    for (place, wire, pause) in join_all(subscribed).await {
+    for (place, connection, pause) in join_all(subscribed).await {
         again_after = sooner(again_after, pause);
-        if let Some(wire) = wire {
-            wires.insert(place, wire);
+        if let Some(connection) = connection {
+            connections.insert(place, connection);
         }
     }
     again_after
@@ -327,10 +330,15 @@ fn sooner(one: Option<Duration>, other: Option<Duration>) -> Option<Duration> {
     one.into_iter().chain(other).min()
 }
 
-async fn subscribe(shared: &Shared, place: &Place, wire: &mut Wire, names: Vec<String>) -> Option<Duration> {
+async fn subscribe(
+    shared: &SubscriberShared,
+    place: &Place,
+    connection: &mut NodeConnection,
+    names: Vec<String>,
+) -> Option<Duration> {
     let command = if shared.server.is_cluster() { "SSUBSCRIBE" } else { "SUBSCRIBE" };
     // One channel each, so that each has one answer. They travel together all the same.
-    let live = &wire.live;
+    let live = &connection.live;
     let asked = names.iter().map(|name| async move { live.send(redis::cmd(command).arg(name)).await });
     let answers = join_all(asked).await;
     let mut again_after = None;
@@ -338,7 +346,7 @@ async fn subscribe(shared: &Shared, place: &Place, wire: &mut Wire, names: Vec<S
         match answer {
             Ok(_) => {
                 shared.subscribed(&name, place);
-                wire.names.insert(name);
+                connection.names.insert(name);
             }
             Err(error) => {
                 let refused = error.code().is_some_and(|code| !is_passing_refusal(code));
@@ -347,7 +355,7 @@ async fn subscribe(shared: &Shared, place: &Place, wire: &mut Wire, names: Vec<S
                 shared.failed(&name, &error);
                 shared.server.distrust_places();
                 if error.is_io_error() || error.is_unrecoverable_error() {
-                    wire.signs.broken.store(true, Ordering::Release);
+                    connection.health.broken.store(true, Ordering::Release);
                 }
             }
         }
@@ -355,32 +363,32 @@ async fn subscribe(shared: &Shared, place: &Place, wire: &mut Wire, names: Vec<S
     again_after
 }
 
-async fn unsubscribe_unwanted(shared: &Shared, wires: &mut HashMap<Place, Wire>) {
+async fn unsubscribe_unwanted(shared: &SubscriberShared, connections: &mut HashMap<Place, NodeConnection>) {
     let command = if shared.server.is_cluster() { "SUNSUBSCRIBE" } else { "UNSUBSCRIBE" };
-    for wire in wires.values_mut() {
+    for connection in connections.values_mut() {
         let unwanted: Vec<String> =
-            wire.names.iter().filter(|name| !shared.is_wanted(name)).cloned().collect();
-        let live = &wire.live;
+            connection.names.iter().filter(|name| !shared.is_wanted(name)).cloned().collect();
+        let live = &connection.live;
         let asked = unwanted.iter().map(|name| async move { live.send(redis::cmd(command).arg(name)).await });
         if join_all(asked).await.iter().any(Result::is_err) {
-            wire.signs.broken.store(true, Ordering::Release);
+            connection.health.broken.store(true, Ordering::Release);
             shared.woken.notify_one();
         }
         for name in &unwanted {
-            wire.names.remove(name);
+            connection.names.remove(name);
         }
     }
-    wires.retain(|_, wire| !wire.names.is_empty());
+    connections.retain(|_, connection| !connection.names.is_empty());
 }
 
-async fn ask_the_silent(wires: &HashMap<Place, Wire>) {
-    let silent = wires.values().filter(|wire| {
-        let looks = wire.signs.silent.fetch_add(1, Ordering::Relaxed) + 1;
+async fn ask_the_silent(connections: &HashMap<Place, NodeConnection>) {
+    let silent = connections.values().filter(|connection| {
+        let looks = connection.health.silent.fetch_add(1, Ordering::Relaxed) + 1;
         looks.is_multiple_of(SILENT_LOOKS)
     });
-    let asked = silent.map(|wire| async move {
-        if wire.live.send(&redis::cmd("PING")).await.is_err() {
-            wire.signs.broken.store(true, Ordering::Release);
+    let asked = silent.map(|connection| async move {
+        if connection.live.send(&redis::cmd("PING")).await.is_err() {
+            connection.health.broken.store(true, Ordering::Release);
         }
     });
     join_all(asked).await;

@@ -120,14 +120,14 @@ fn a_watch_survives_lost_connections() {
 
 #[test]
 fn a_judge_that_was_cut_off_counts_anew() {
-    run("a judge cut off", async {
+    run("a failure detector cut off", async {
         let server = RedisServer::start()?;
         let proxy = Proxy::start(server.port()).await;
         let options = short_timeouts();
         let here = connect(&server.url(), &options).await;
-        let judge = connect(&proxy.url(), &options).await;
+        let detector = connect(&proxy.url(), &options).await;
         let token = open(&here, 1, TTL).await;
-        let mut watch = judge.watch().await.unwrap();
+        let mut watch = detector.watch().await.unwrap();
         watch.next().await.unwrap();
         tokio::time::sleep(TTL * 2 / 3).await;
         proxy.set(Mode::HoldAnswers);
@@ -252,8 +252,8 @@ fn without_the_right_to_listen_changes_are_found_by_looking() {
         let server = RedisServer::start()?;
         let options = short_timeouts();
         let here = connect(&server.url(), &options).await;
-        server.command(&["ACL", "SETUSER", "deaf", "on", ">p", "~*", "+@all", "resetchannels"]);
-        let url = format!("redis://deaf:p@127.0.0.1:{}", server.port());
+        server.command(&["ACL", "SETUSER", "unnotified", "on", ">p", "~*", "+@all", "resetchannels"]);
+        let url = format!("redis://unnotified:p@127.0.0.1:{}", server.port());
         let there = connect(&url, &options).await;
         let mut watch = there.watch().await.unwrap();
         watch.next().await.unwrap();

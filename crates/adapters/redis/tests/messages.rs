@@ -22,10 +22,10 @@ fn hint(lane: u16) -> Message {
 }
 
 /// Publishes until it is heard.
-async fn deliver(bus: &RedisBus, to: Address, message: Message, ear: &mut Box<dyn Subscription>) {
+async fn deliver(bus: &RedisBus, to: Address, message: Message, subscription: &mut Box<dyn Subscription>) {
     for _ in 0..200 {
         let _ = bus.publish(to, vec![message.clone()]).await;
-        while let Ok(came) = tokio::time::timeout(Duration::from_millis(200), ear.receive()).await {
+        while let Ok(came) = tokio::time::timeout(Duration::from_millis(200), subscription.receive()).await {
             if came.expect("the bus is open").contains(&message) {
                 return;
             }
@@ -41,13 +41,13 @@ fn subscriptions_outlive_the_server() {
         let options = support::fresh_options();
         let (here, there) = (connect(&server.url(), &options).await, connect(&server.url(), &options).await);
         let addresses = [TO_LANE, Address::Session(SessionId::from_random(1)), Address::Events];
-        let mut ears = Vec::new();
+        let mut subscriptions = Vec::new();
         for address in addresses {
-            ears.push(there.subscribe(address).await.unwrap());
+            subscriptions.push(there.subscribe(address).await.unwrap());
         }
         for round in 0..3 {
-            for (address, ear) in addresses.into_iter().zip(&mut ears) {
-                deliver(&here, address, hint(round), ear).await;
+            for (address, subscription) in addresses.into_iter().zip(&mut subscriptions) {
+                deliver(&here, address, hint(round), subscription).await;
             }
             server.kill();
             // Publishing goes on without waiting, and says sooner or later that it leads nowhere.
@@ -61,7 +61,7 @@ fn subscriptions_outlive_the_server() {
             }
             server.start_again();
         }
-        deliver(&here, TO_LANE, hint(10), &mut ears[0]).await;
+        deliver(&here, TO_LANE, hint(10), &mut subscriptions[0]).await;
         here.publish(TO_LANE, vec![hint(11)]).await.unwrap();
         Some(())
     });
@@ -76,8 +76,8 @@ fn a_subscriber_that_was_cut_off_comes_back() {
         let options = support::fresh_options();
         let here = connect(&server.url(), &options).await;
         let slow = connect(&proxy.url(), &options).await;
-        let mut ear = slow.subscribe(TO_LANE).await.unwrap();
-        deliver(&here, TO_LANE, hint(1), &mut ear).await;
+        let mut subscription = slow.subscribe(TO_LANE).await.unwrap();
+        deliver(&here, TO_LANE, hint(1), &mut subscription).await;
         proxy.set(Mode::HoldAnswers);
         let batch: Vec<_> = (0..10_000).map(hint).collect();
         while server.command(&["CLIENT", "LIST", "TYPE", "pubsub"]).contains("cmd=") {
@@ -85,7 +85,7 @@ fn a_subscriber_that_was_cut_off_comes_back() {
             tokio::task::yield_now().await;
         }
         proxy.set(Mode::Pass);
-        deliver(&here, TO_LANE, hint(20_000), &mut ear).await;
+        deliver(&here, TO_LANE, hint(20_000), &mut subscription).await;
         Some(())
     });
 }
@@ -98,11 +98,11 @@ fn a_connection_that_is_silent_is_asked() {
         let options = RedisOptions { response_timeout: Duration::from_secs(1), ..support::fresh_options() };
         let here = connect(&server.url(), &options).await;
         let there = connect(&proxy.url(), &options).await;
-        let mut ear = there.subscribe(TO_LANE).await.unwrap();
-        deliver(&here, TO_LANE, hint(1), &mut ear).await;
+        let mut subscription = there.subscribe(TO_LANE).await.unwrap();
+        deliver(&here, TO_LANE, hint(1), &mut subscription).await;
         // Nothing comes through that connection any more, and nobody closes it. New ones are well.
         proxy.silence();
-        deliver(&here, TO_LANE, hint(2), &mut ear).await;
+        deliver(&here, TO_LANE, hint(2), &mut subscription).await;
         Some(())
     });
 }
@@ -113,22 +113,22 @@ fn all_subscriptions_share_a_connection_that_goes_with_the_last() {
         let server = RedisServer::start()?;
         let options = support::fresh_options();
         let bus = connect(&server.url(), &options).await;
-        let mut ears = Vec::new();
+        let mut subscriptions = Vec::new();
         for lane in 0..50 {
-            ears.push(bus.subscribe(Address::Lane(LaneId(lane))).await.unwrap());
+            subscriptions.push(bus.subscribe(Address::Lane(LaneId(lane))).await.unwrap());
         }
         let subscribers = || server.command(&["CLIENT", "LIST", "TYPE", "pubsub"]).matches("cmd=").count();
         assert_eq!(subscribers(), 1);
         let numsub = || server.command(&["PUBSUB", "CHANNELS"]);
-        ears.truncate(1);
+        subscriptions.truncate(1);
         while !numsub().starts_with("*1\r\n") {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         // The bus itself may go before its subscriptions.
         let other = connect(&server.url(), &options).await;
         drop(bus);
-        deliver(&other, Address::Lane(LaneId(0)), hint(1), &mut ears[0]).await;
-        drop(ears);
+        deliver(&other, Address::Lane(LaneId(0)), hint(1), &mut subscriptions[0]).await;
+        drop(subscriptions);
         while subscribers() > 0 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -143,16 +143,16 @@ fn closing_ends_subscriptions_after_what_waits() {
         let options = support::fresh_options();
         let bus = connect(&server.url(), &options).await;
         let other = connect(&server.url(), &options).await;
-        let mut ear = bus.subscribe(TO_LANE).await.unwrap();
+        let mut subscription = bus.subscribe(TO_LANE).await.unwrap();
         let mut elsewhere = other.subscribe(TO_LANE).await.unwrap();
-        deliver(&bus, TO_LANE, hint(1), &mut ear).await;
+        deliver(&bus, TO_LANE, hint(1), &mut subscription).await;
         bus.publish(TO_LANE, vec![hint(2)]).await.unwrap();
         bus.close();
         assert!(matches!(bus.publish(TO_LANE, vec![hint(3)]).await, Err(BusError::Closed)));
         assert!(matches!(bus.subscribe(TO_LANE).await, Err(BusError::Closed)));
         // What waited to be sent was sent.
         while !elsewhere.receive().await.unwrap().contains(&hint(2)) {}
-        while ear.receive().await.is_some() {}
+        while subscription.receive().await.is_some() {}
         Some(())
     });
 }
@@ -164,20 +164,20 @@ fn subscriptions_in_a_cluster_follow_their_slots() {
         let options = support::fresh_options();
         let (here, there) =
             (connect(&cluster.url(), &options).await, connect(&cluster.url(), &options).await);
-        let mut ear = there.subscribe(TO_LANE).await.unwrap();
+        let mut subscription = there.subscribe(TO_LANE).await.unwrap();
         let mut events = there.subscribe(Address::Events).await.unwrap();
-        deliver(&here, TO_LANE, hint(1), &mut ear).await;
+        deliver(&here, TO_LANE, hint(1), &mut subscription).await;
         let slot = cluster.nodes[0].slot_of(&format!("{{{}:7}}", options.prefix));
         let from = Cluster::first_owner_of(slot);
         let to = (from + 1) % 3;
         cluster.begin_move(slot, from, to);
         cluster.end_move(slot, to);
-        deliver(&here, TO_LANE, hint(2), &mut ear).await;
+        deliver(&here, TO_LANE, hint(2), &mut subscription).await;
         deliver(&here, Address::Events, hint(3), &mut events).await;
         // A node that others need dies and comes back.
         cluster.nodes[to].kill();
         cluster.nodes[to].start_again();
-        deliver(&here, TO_LANE, hint(4), &mut ear).await;
+        deliver(&here, TO_LANE, hint(4), &mut subscription).await;
         deliver(&here, Address::Events, hint(5), &mut events).await;
         Some(())
     });
@@ -199,12 +199,14 @@ fn how_much_it_carries() {
             let messages = vec![ToLane::Report { attempt, report }];
             Message::ToLane(WorkerBatch { lane: LaneId(lane), session: SessionId::from_random(1), messages })
         };
-        let mut ears = Vec::new();
+        let mut subscriptions = Vec::new();
         for lane in 0..4 {
-            let mut ear = there.subscribe(Address::Lane(LaneId(lane))).await.unwrap();
-            ears.push(tokio::spawn(async move {
+            let mut subscription = there.subscribe(Address::Lane(LaneId(lane))).await.unwrap();
+            subscriptions.push(tokio::spawn(async move {
                 let (mut parts, mut last) = (0, Instant::now());
-                while let Ok(Some(came)) = tokio::time::timeout(Duration::from_secs(2), ear.receive()).await {
+                while let Ok(Some(came)) =
+                    tokio::time::timeout(Duration::from_secs(2), subscription.receive()).await
+                {
                     parts += came.iter().map(Message::parts).sum::<usize>();
                     last = Instant::now();
                 }
@@ -221,18 +223,18 @@ fn how_much_it_carries() {
             }
         }
         let (mut parts, mut ended) = (0, started);
-        for ear in ears {
-            let (came, at) = ear.await.unwrap();
+        for subscription in subscriptions {
+            let (came, at) = subscription.await.unwrap();
             (parts, ended) = (parts + came, ended.max(at));
         }
         println!("{parts} of {MESSAGES} messages came in {:?}", ended - started);
 
-        let mut ear = there.subscribe(Address::Events).await.unwrap();
+        let mut subscription = there.subscribe(Address::Events).await.unwrap();
         let mut times = Vec::new();
         for number in 0..ALONE {
             let sent = Instant::now();
             here.publish(Address::Events, vec![said(0, number)]).await.unwrap();
-            ear.receive().await.unwrap();
+            subscription.receive().await.unwrap();
             times.push(sent.elapsed());
         }
         times.sort();

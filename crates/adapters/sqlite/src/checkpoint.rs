@@ -143,7 +143,7 @@ impl Copier {
             self.erase(conn);
             // It has told what it found; those who write are told by their own look.
             let _ = presence.check();
-            presence.look_for_room();
+            presence.look_for_disk_space();
         }
         if let Some(mark) = &self.shared.mark {
             mark.close();

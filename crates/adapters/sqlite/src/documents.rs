@@ -13,24 +13,24 @@ use crate::error::Failure;
 use crate::load::queue_key;
 use crate::requests::{Request, Size};
 use crate::store::Sqlite;
-use crate::tables::Tables;
+use crate::write_state::WriteState;
 
 /// `Documents::put`.
 struct PutDocuments(Vec<PutDocument>);
 
 impl Request for PutDocuments {
-    type Answer = Vec<PutOutcome>;
+    type Response = Vec<PutOutcome>;
 
     fn size(&self) -> Size {
         Size { ops: self.0.len(), bytes: self.0.iter().map(PutDocument::bytes).sum() }
     }
 
-    fn apply(&self, tables: &mut Tables<'_>) -> Result<Result<Self::Answer, StoreError>, Failure> {
+    fn apply(&self, write_state: &mut WriteState<'_>) -> Result<Result<Self::Response, StoreError>, Failure> {
         let mut outcomes = Vec::with_capacity(self.0.len());
         for put in &self.0 {
-            let current = tables.document_version(&put.key)?;
+            let current = write_state.document_version(&put.key)?;
             outcomes.push(if current == put.expected {
-                PutOutcome::Stored { version: tables.put_document(&put.key, put.content.as_ref())? }
+                PutOutcome::Stored { version: write_state.put_document(&put.key, put.content.as_ref())? }
             } else {
                 PutOutcome::Conflict { current }
             });

@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn no_room_is_told_apart_from_a_bad_disk_and_from_damage() {
+    fn a_full_disk_is_told_apart_from_a_bad_disk_and_from_damage() {
         assert_eq!(sqlite(ffi::SQLITE_FULL).trouble(), Trouble::Full);
         assert_eq!(sqlite(ffi::SQLITE_IOERR_SHMSIZE).trouble(), Trouble::Full);
         assert_eq!(sqlite(ffi::SQLITE_IOERR_FSYNC).trouble(), Trouble::Unavailable);

@@ -21,11 +21,11 @@ mod retire;
 mod rows;
 mod signals;
 mod store;
-mod tables;
+mod write_state;
 mod writer;
 
 pub use connect::{Durability, Options};
 pub use lock_file::LockedFile;
 #[doc(hidden)]
-pub use signals::{Held, OnStatement, Signals};
+pub use signals::{OnStatement, SignalFuture, Signals};
 pub use store::Sqlite;

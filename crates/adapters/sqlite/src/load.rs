@@ -12,7 +12,7 @@ use tasklane_core::policy::VersionedPolicy;
 use tasklane_core::read::{Arrival, LanePage, LaneRead};
 use tasklane_core::task::{TaskHead, TaskRow};
 use tasklane_core::time::Timestamp;
-use tasklane_ports::{Load, StoreError, codec};
+use tasklane_ports::{LoadQuery, StoreError, codec};
 
 use crate::error::Failure;
 use crate::keys::{self, IndexKey, seq_of};
@@ -29,10 +29,11 @@ macro_rules! task_columns {
 pub(crate) use task_columns;
 
 /// Answers one page.
-pub(crate) fn load(conn: &Connection, load: &Load) -> Result<LanePage, Failure> {
+pub(crate) fn load(conn: &Connection, load: &LoadQuery) -> Result<LanePage, Failure> {
     let lane = load.lane;
     let limit = load.limit.max(1);
-    let page = Page { conn, lane, limit, bodies: i64::try_from(load.body_bytes_max).unwrap_or(i64::MAX) };
+    let page =
+        PageQuery { conn, lane, limit, bodies: i64::try_from(load.body_bytes_max).unwrap_or(i64::MAX) };
     match &load.read {
         LaneRead::Cursor => Ok(LanePage::Cursor(last_seq(conn, lane)?)),
         LaneRead::Records { after } => page.records(after.as_ref()),
@@ -66,14 +67,14 @@ fn last_seq(conn: &Connection, lane: LaneId) -> Result<Seq, Failure> {
     Ok(Seq(seq.map_or(0, i64::cast_unsigned)))
 }
 
-struct Page<'c> {
+struct PageQuery<'c> {
     conn: &'c Connection,
     lane: LaneId,
     limit: usize,
     bodies: i64,
 }
 
-impl Page<'_> {
+impl PageQuery<'_> {
     /// One row more than the page holds: whether there is more.
     fn one_more(&self) -> i64 {
         i64::try_from(self.limit).unwrap_or(i64::MAX).saturating_add(1)

@@ -50,14 +50,14 @@ impl Note {
 
 /// What was noted before the store was opened, beside what its log says of itself.
 #[derive(Debug)]
-pub(crate) struct Before {
+pub(crate) struct PriorNote {
     note: Note,
     /// `None` if there is no log.
     found: Option<Salts>,
     log: PathBuf,
 }
 
-impl Before {
+impl PriorNote {
     /// To be read before SQLite opens the database. `None` if the store was closed in order, or is new.
     pub(crate) fn read(database: &Path) -> Option<Self> {
         let mut bytes = [0; 12];
@@ -99,11 +99,11 @@ impl Before {
 #[derive(Debug)]
 pub(crate) struct LogMark {
     path: PathBuf,
-    open: Mutex<Option<Open>>,
+    open: Mutex<Option<OpenFiles>>,
 }
 
 #[derive(Debug)]
-struct Open {
+struct OpenFiles {
     mark: File,
     log: File,
 }
@@ -114,7 +114,7 @@ impl LogMark {
         let path = with_suffix(database, "-mark");
         let mark = File::options().write(true).create(true).truncate(false).mode(0o600).open(&path)?;
         let log = File::open(with_suffix(database, "-wal"))?;
-        let opened = Self { path, open: Mutex::new(Some(Open { mark, log })) };
+        let opened = Self { path, open: Mutex::new(Some(OpenFiles { mark, log })) };
         opened.forget();
         opened.note(frames);
         Ok(opened)
@@ -151,7 +151,7 @@ impl LogMark {
         let _ = std::fs::remove_file(&self.path);
     }
 
-    fn with(&self, write: impl FnOnce(&Open)) {
+    fn with(&self, write: impl FnOnce(&OpenFiles)) {
         if let Some(open) = &*self.open.lock().unwrap_or_else(PoisonError::into_inner) {
             write(open);
         }
@@ -177,7 +177,7 @@ mod tests {
         };
         let note = Note { salts: salts(7, 1), frames: 10 };
         assert_eq!(Note::of(note.bytes()), note);
-        let missing = |found, frames| Before { note, found, log: PathBuf::from("db-wal") }.missing(frames);
+        let missing = |found, frames| PriorNote { note, found, log: PathBuf::from("db-wal") }.missing(frames);
         assert_eq!(missing(Some(salts(7, 1)), 10), None);
         assert_eq!(missing(Some(salts(7, 1)), 12), None, "it was killed before it noted the last ones");
         assert_eq!(missing(Some(salts(8, 2)), 3), None, "or that the log has begun anew");

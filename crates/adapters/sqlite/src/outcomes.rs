@@ -6,10 +6,10 @@ use tasklane_core::id::Seq;
 
 /// Runs of outcomes: how many, and the first one. The numbers of inserted tasks rise by one within a run; other
 /// outcomes are the same throughout.
-pub(crate) type Packed = Vec<(u32, GroupOutcome)>;
+pub(crate) type OutcomeRuns = Vec<(u32, GroupOutcome)>;
 
-pub(crate) fn pack(outcomes: &[GroupOutcome]) -> Packed {
-    let mut runs: Packed = Vec::new();
+pub(crate) fn pack(outcomes: &[GroupOutcome]) -> OutcomeRuns {
+    let mut runs: OutcomeRuns = Vec::new();
     for outcome in outcomes {
         match runs.last_mut() {
             Some((count, first)) if *outcome == nth(first, *count) => *count += 1,
@@ -19,7 +19,7 @@ pub(crate) fn pack(outcomes: &[GroupOutcome]) -> Packed {
     runs
 }
 
-pub(crate) fn unpack(runs: &Packed) -> Vec<GroupOutcome> {
+pub(crate) fn unpack(runs: &OutcomeRuns) -> Vec<GroupOutcome> {
     runs.iter().flat_map(|(count, first)| (0..*count).map(|n| nth(first, n))).collect()
 }
 

@@ -17,7 +17,7 @@ use crate::lock_file::{FileId, FileLock, LockedFile, with_suffix};
 /// How often to look while nothing is written.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// With less than this left on the disk, the store counts as full: something that is written will soon fail.
-const ROOM_MIN: u64 = 1 << 20;
+const DISK_SPACE_MIN: u64 = 1 << 20;
 const FULL: &str = "the disk of the database is full: free some of it";
 
 /// Watches over the files of a store.
@@ -31,11 +31,11 @@ pub(crate) struct Presence {
     log_id: OnceLock<FileId>,
     /// Something of `state` speaks against writing: looked at before the state is.
     is_troubled: AtomicBool,
-    state: Mutex<State>,
+    state: Mutex<PresenceState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct PresenceState {
     /// Why the files are not the store's any more.
     lost: Option<String>,
     /// Why they will never be again in this process.
@@ -46,7 +46,7 @@ struct State {
     is_low: bool,
 }
 
-impl State {
+impl PresenceState {
     fn lost(&self) -> Option<&String> {
         self.taken.as_ref().or(self.lost.as_ref())
     }
@@ -132,19 +132,19 @@ impl Presence {
         });
     }
 
-    /// Notes whether the last write found room.
-    pub(crate) fn on_write(&self, found_room: bool) {
-        if !found_room || self.is_troubled.load(Ordering::Relaxed) {
-            self.change(|state| state.refused = !found_room);
+    /// Notes whether the last write found space.
+    pub(crate) fn on_write(&self, found_space: bool) {
+        if !found_space || self.is_troubled.load(Ordering::Relaxed) {
+            self.change(|state| state.refused = !found_space);
         }
     }
 
-    /// Looks how much room there is.
-    pub(crate) fn look_for_room(&self) {
+    /// Looks how much space there is.
+    pub(crate) fn look_for_disk_space(&self) {
         let Some(Ok(disk)) = self.file().map(rustix::fs::fstatvfs) else { return };
         // The last blocks are root's.
         let blocks = if rustix::process::geteuid().is_root() { disk.f_bfree } else { disk.f_bavail };
-        let is_low = blocks.saturating_mul(disk.f_frsize) < ROOM_MIN;
+        let is_low = blocks.saturating_mul(disk.f_frsize) < DISK_SPACE_MIN;
         if is_low || self.is_troubled.load(Ordering::Relaxed) {
             self.change(|state| {
                 match (state.is_low, is_low) {
@@ -174,7 +174,7 @@ impl Presence {
             .then(|| StoreError::Full { source: "the disk of the database is full: free some of it".into() })
     }
 
-    fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+    fn change<T>(&self, change: impl FnOnce(&mut PresenceState) -> T) -> T {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let changed = change(&mut state);
         let is_troubled = state.lost().is_some() || state.refused || state.is_low;

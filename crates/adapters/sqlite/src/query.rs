@@ -14,7 +14,7 @@ use tasklane_ports::{
 
 use crate::error::Failure;
 use crate::load::{Heads, queue_key, task_columns, task_id};
-use crate::tables::counts_of;
+use crate::write_state::counts_of;
 
 /// How much is done for one page, at most; some tens of milliseconds. An index entry costs 1, …
 const LIST_WORK_MAX: usize = 50_000;

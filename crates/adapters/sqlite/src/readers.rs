@@ -14,12 +14,12 @@ use crate::error::{Failure, read_failed};
 pub(crate) const WAITING_MAX: usize = 256;
 
 /// What a reader is sent.
-pub(crate) enum Question {
+pub(crate) enum ReaderMessage {
     Read(Box<dyn FnOnce(&Connection) + Send>),
     Close,
 }
 
-impl Question {
+impl ReaderMessage {
     /// A question, and where its answer goes.
     pub(crate) fn of<T: Send + 'static>(
         read: impl FnOnce(&Connection) -> Result<T, Failure> + Send + 'static,
@@ -38,20 +38,20 @@ impl Question {
 }
 
 /// Runs until it is told to close or nobody can ask any more. All readers share one line of questions.
-pub(crate) fn run(conn: &Connection, questions: &Arc<Mutex<mpsc::Receiver<Question>>>) {
+pub(crate) fn run(conn: &Connection, questions: &Arc<Mutex<mpsc::Receiver<ReaderMessage>>>) {
     loop {
         let next = {
             let mut questions = questions.lock().unwrap_or_else(PoisonError::into_inner);
             let next = questions.blocking_recv();
-            if matches!(next, Some(Question::Close)) {
+            if matches!(next, Some(ReaderMessage::Close)) {
                 // The other readers answer what is left, and then hear of it.
                 questions.close();
             }
             next
         };
         match next {
-            Some(Question::Read(read)) => read(conn),
-            Some(Question::Close) | None => return,
+            Some(ReaderMessage::Read(read)) => read(conn),
+            Some(ReaderMessage::Close) | None => return,
         }
     }
 }

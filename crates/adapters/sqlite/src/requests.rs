@@ -14,18 +14,18 @@ use crate::error::Failure;
 use crate::keys::seq_of;
 use crate::outcomes;
 use crate::rows::{ChangeRow, CommitRows, InsertRow, NewRow, StateRow};
-use crate::tables::{Found, LaneRow, Tables};
+use crate::write_state::{LaneRow, StoredTask, WriteState};
 
 /// A write.
 pub(crate) trait Request: Send + 'static {
-    type Answer: Send + 'static;
+    type Response: Send + 'static;
 
     /// About how many rows and bytes it writes.
     fn size(&self) -> Size;
 
     /// Does it. The inner error is the answer of a request that was refused and wrote nothing; the outer one undoes
     /// the transaction.
-    fn apply(&self, tables: &mut Tables<'_>) -> Result<Result<Self::Answer, StoreError>, Failure>;
+    fn apply(&self, write_state: &mut WriteState<'_>) -> Result<Result<Self::Response, StoreError>, Failure>;
 }
 
 /// How much a request writes.
@@ -43,16 +43,16 @@ pub(crate) struct SubmitRows {
 }
 
 impl Request for SubmitRows {
-    type Answer = Vec<SubmitOutcome>;
+    type Response = Vec<SubmitOutcome>;
 
     fn size(&self) -> Size {
         self.size
     }
 
-    fn apply(&self, tables: &mut Tables<'_>) -> Result<Result<Self::Answer, StoreError>, Failure> {
+    fn apply(&self, write_state: &mut WriteState<'_>) -> Result<Result<Self::Response, StoreError>, Failure> {
         let mut outcomes = Vec::with_capacity(self.tasks.len());
         for (task, state) in &self.tasks {
-            outcomes.push(match create(tables, self.lane, task, state)? {
+            outcomes.push(match create(write_state, self.lane, task, state)? {
                 Ok(created) => SubmitOutcome::Created { seq: seq_of(created.key) },
                 Err(outcome) => outcome,
             });
@@ -63,58 +63,58 @@ impl Request for SubmitRows {
 
 /// Creates a task, or says why not.
 fn create(
-    tables: &mut Tables<'_>,
+    write_state: &mut WriteState<'_>,
     lane: LaneId,
     task: &NewRow,
     state: &StateRow,
-) -> Result<Result<Found, SubmitOutcome>, Failure> {
-    if let Some(refused) = refusal(tables, task)? {
+) -> Result<Result<StoredTask, SubmitOutcome>, Failure> {
+    if let Some(refused) = refusal(write_state, task)? {
         return Ok(Err(refused));
     }
-    match tables.add_task(lane, task, state)? {
+    match write_state.add_task(lane, task, state)? {
         Some(created) => Ok(Ok(created)),
-        None => Ok(Err(existing(tables, task)?.expect("only an id that is taken is not added"))),
+        None => Ok(Err(existing(write_state, task)?.expect("only an id that is taken is not added"))),
     }
 }
 
 /// Why a task cannot be created, as far as that can be said without trying: trying is cheaper than looking for an id
 /// that is hardly ever there.
-fn refusal(tables: &mut Tables<'_>, task: &NewRow) -> Result<Option<SubmitOutcome>, Failure> {
-    let refused = if let Some(task) = tables.holder(task)? {
+fn refusal(write_state: &mut WriteState<'_>, task: &NewRow) -> Result<Option<SubmitOutcome>, Failure> {
+    let refused = if let Some(task) = write_state.holder(task)? {
         SubmitOutcome::Exists { task }
-    } else if is_full(tables, task)? {
+    } else if is_full(write_state, task)? {
         SubmitOutcome::QueueFull
     } else {
         return Ok(None);
     };
     // A repeated request is told so, whatever else speaks against it.
-    Ok(Some(existing(tables, task)?.unwrap_or(refused)))
+    Ok(Some(existing(write_state, task)?.unwrap_or(refused)))
 }
 
 /// Whether as many tasks wait in the queue as may.
-fn is_full(tables: &mut Tables<'_>, task: &NewRow) -> Result<bool, Failure> {
+fn is_full(write_state: &mut WriteState<'_>, task: &NewRow) -> Result<bool, Failure> {
     let Some(max) = task.queue_len_max else { return Ok(false) };
-    let queue = tables.queue(&task.queue)?;
-    Ok(tables.waiting(queue)? >= u64::from(max))
+    let queue = write_state.queue(&task.queue)?;
+    Ok(write_state.waiting(queue)? >= u64::from(max))
 }
 
 /// The same, with a look for the id.
-fn could_create(tables: &mut Tables<'_>, task: &NewRow) -> Result<Option<SubmitOutcome>, Failure> {
-    match refusal(tables, task)? {
+fn could_create(write_state: &mut WriteState<'_>, task: &NewRow) -> Result<Option<SubmitOutcome>, Failure> {
+    match refusal(write_state, task)? {
         Some(refused) => Ok(Some(refused)),
-        None => existing(tables, task),
+        None => existing(write_state, task),
     }
 }
 
 /// What to say of a task whose id is taken.
-fn existing(tables: &mut Tables<'_>, task: &NewRow) -> Result<Option<SubmitOutcome>, Failure> {
-    let Some(found) = tables.task(task.id)? else { return Ok(None) };
-    let same = tables.fingerprint(found.key)?.agrees(task.fingerprint);
+fn existing(write_state: &mut WriteState<'_>, task: &NewRow) -> Result<Option<SubmitOutcome>, Failure> {
+    let Some(found) = write_state.task(task.id)? else { return Ok(None) };
+    let same = write_state.fingerprint(found.key)?.agrees(task.fingerprint);
     Ok(Some(if same { SubmitOutcome::Duplicate } else { SubmitOutcome::RequestIdReused }))
 }
 
 impl Request for CommitRows {
-    type Answer = Vec<GroupOutcome>;
+    type Response = Vec<GroupOutcome>;
 
     fn size(&self) -> Size {
         Size {
@@ -123,37 +123,37 @@ impl Request for CommitRows {
         }
     }
 
-    fn apply(&self, tables: &mut Tables<'_>) -> Result<Result<Self::Answer, StoreError>, Failure> {
+    fn apply(&self, write_state: &mut WriteState<'_>) -> Result<Result<Self::Response, StoreError>, Failure> {
         let commit = &self.commit;
         let lane = commit.lane;
-        let LaneRow { epoch, owner, commit: last, outcomes: stored, .. } = tables.lane(lane)?;
+        let LaneRow { epoch, owner, commit: last, outcomes: stored, .. } = write_state.lane(lane)?;
         if *epoch != commit.epoch || *owner != Some(commit.owner) {
             return Ok(Err(StoreError::Fenced { lane, held: commit.epoch, current: *epoch }));
         }
         if commit.number == *last && last.0 > 0 {
-            return Ok(Ok(outcomes::unpack(&decode::<outcomes::Packed>(stored)?)));
+            return Ok(Ok(outcomes::unpack(&decode::<outcomes::OutcomeRuns>(stored)?)));
         }
         if commit.number != last.next() {
             return Ok(Err(StoreError::OutOfOrder { lane, number: commit.number, last: *last }));
         }
         let mut outcomes = Vec::with_capacity(self.groups.len());
         for (rows, group) in self.groups.iter().zip(commit.groups.iter()) {
-            let outcome = write_group(tables, lane, rows.insert.as_ref(), rows.change.as_ref())?;
+            let outcome = write_group(write_state, lane, rows.insert.as_ref(), rows.change.as_ref())?;
             if matches!(outcome, GroupOutcome::Applied { .. }) {
                 for seq in &group.inbox_done {
-                    tables.drop_command(lane, *seq)?;
+                    write_state.drop_command(lane, *seq)?;
                 }
                 for record in &group.records {
                     let (kind, key) = (record.key.kind.code(), &record.key.key);
                     match &record.value {
-                        Some(value) => tables.put_record(lane, kind, key, value)?,
-                        None => tables.drop_record(lane, kind, key)?,
+                        Some(value) => write_state.put_record(lane, kind, key, value)?,
+                        None => write_state.drop_record(lane, kind, key)?,
                     }
                 }
             }
             outcomes.push(outcome);
         }
-        let row = tables.lane_mut(lane)?;
+        let row = write_state.lane_mut(lane)?;
         row.commit = commit.number;
         row.outcomes = encode(&outcomes::pack(&outcomes));
         Ok(Ok(outcomes))
@@ -162,45 +162,45 @@ impl Request for CommitRows {
 
 /// Writes the tasks of a group, or nothing.
 fn write_group(
-    tables: &mut Tables<'_>,
+    write_state: &mut WriteState<'_>,
     lane: LaneId,
     insert: Option<&InsertRow>,
     change: Option<&ChangeRow>,
 ) -> Result<GroupOutcome, Failure> {
     let Some(InsertRow { task, state }) = insert else {
         let Some(change) = change else { return Ok(GroupOutcome::Applied { seq: None }) };
-        return match changeable(tables, lane, change)? {
+        return match changeable(write_state, lane, change)? {
             Ok(found) => {
-                write_change(tables, lane, change, found)?;
+                write_change(write_state, lane, change, found)?;
                 Ok(GroupOutcome::Applied { seq: None })
             }
             Err(found) => Ok(GroupOutcome::Mismatch { found }),
         };
     };
     let created = match (state, change) {
-        (Some(state), None) => create(tables, lane, task, state)?,
+        (Some(state), None) => create(write_state, lane, task, state)?,
         // Created in the state that the change leads to, so that no trace of the one before it is written.
         (None, Some(change)) if change.fits(Version::NEW) => {
-            let created = create(tables, lane, task, &change.state)?;
+            let created = create(write_state, lane, task, &change.state)?;
             if let Ok(created) = &created {
-                write_rest(tables, created.key, change)?;
+                write_rest(write_state, created.key, change)?;
             }
             created
         }
         (None, _) => {
-            let refused = could_create(tables, task)?;
+            let refused = could_create(write_state, task)?;
             return Ok(refused.map_or(GroupOutcome::Mismatch { found: None }, GroupOutcome::NotCreated));
         }
         // Not what groups are for, but they can say it: another task is changed beside the new one.
         (Some(state), Some(change)) => {
-            if let Some(refused) = could_create(tables, task)? {
+            if let Some(refused) = could_create(write_state, task)? {
                 return Ok(GroupOutcome::NotCreated(refused));
             }
-            match changeable(tables, lane, change)? {
-                Ok(found) => write_change(tables, lane, change, found)?,
+            match changeable(write_state, lane, change)? {
+                Ok(found) => write_change(write_state, lane, change, found)?,
                 Err(found) => return Ok(GroupOutcome::Mismatch { found }),
             }
-            create(tables, lane, task, state)?
+            create(write_state, lane, task, state)?
         }
     };
     Ok(match created {
@@ -212,11 +212,11 @@ fn write_group(
 /// The task that a change may be written to, or what is stored instead. A task of another lane is not this owner's to
 /// touch.
 fn changeable(
-    tables: &mut Tables<'_>,
+    write_state: &mut WriteState<'_>,
     lane: LaneId,
     change: &ChangeRow,
-) -> Result<Result<Found, Option<Version>>, Failure> {
-    let found = if change.task.lane() == lane { tables.task(change.task)? } else { None };
+) -> Result<Result<StoredTask, Option<Version>>, Failure> {
+    let found = if change.task.lane() == lane { write_state.task(change.task)? } else { None };
     Ok(match found {
         Some(found) if change.fits(found.version) => Ok(found),
         other => Err(other.map(|found| found.version)),
@@ -224,35 +224,35 @@ fn changeable(
 }
 
 fn write_change(
-    tables: &mut Tables<'_>,
+    write_state: &mut WriteState<'_>,
     lane: LaneId,
     change: &ChangeRow,
-    found: Found,
+    found: StoredTask,
 ) -> Result<(), Failure> {
-    tables.change(lane, change.task, found, &change.state)?;
-    write_rest(tables, found.key, change)
+    write_state.change(lane, change.task, found, &change.state)?;
+    write_rest(write_state, found.key, change)
 }
 
 /// What a change brings besides the state.
-fn write_rest(tables: &mut Tables<'_>, key: i64, change: &ChangeRow) -> Result<(), Failure> {
+fn write_rest(write_state: &mut WriteState<'_>, key: i64, change: &ChangeRow) -> Result<(), Failure> {
     for (number, record) in &change.ended {
-        tables.put_attempt(key, *number, record)?;
+        write_state.put_attempt(key, *number, record)?;
     }
     if let Some(result) = &change.result {
-        tables.put_result(key, result)?;
+        write_state.put_result(key, result)?;
     }
     Ok(())
 }
 
 impl Request for ClaimLane {
-    type Answer = Epoch;
+    type Response = Epoch;
 
     fn size(&self) -> Size {
         Size { ops: 1, bytes: 0 }
     }
 
-    fn apply(&self, tables: &mut Tables<'_>) -> Result<Result<Self::Answer, StoreError>, Failure> {
-        let row = tables.lane(self.lane)?;
+    fn apply(&self, write_state: &mut WriteState<'_>) -> Result<Result<Self::Response, StoreError>, Failure> {
+        let row = write_state.lane(self.lane)?;
         let next = self.seen.next();
         if row.epoch == next && row.owner == Some(self.owner) && row.commit.0 == 0 {
             return Ok(Ok(next));
@@ -261,14 +261,14 @@ impl Request for ClaimLane {
             return Ok(Err(StoreError::ClaimLost { lane: self.lane, current: row.epoch }));
         }
         let seq = row.seq;
-        *tables.lane_mut(self.lane)? = LaneRow {
+        *write_state.lane_mut(self.lane)? = LaneRow {
             epoch: next,
             owner: Some(self.owner),
             failures: self.failures,
             seq,
             ..LaneRow::default()
         };
-        tables.claimed(self.lane, next);
+        write_state.claimed(self.lane, next);
         Ok(Ok(next))
     }
 }
@@ -280,15 +280,15 @@ pub(crate) struct PostRows {
 }
 
 impl Request for PostRows {
-    type Answer = ();
+    type Response = ();
 
     fn size(&self) -> Size {
         Size { ops: self.commands.len(), bytes: self.commands.iter().map(Vec::len).sum() }
     }
 
-    fn apply(&self, tables: &mut Tables<'_>) -> Result<Result<Self::Answer, StoreError>, Failure> {
+    fn apply(&self, write_state: &mut WriteState<'_>) -> Result<Result<Self::Response, StoreError>, Failure> {
         for command in &self.commands {
-            tables.add_command(self.lane, command)?;
+            write_state.add_command(self.lane, command)?;
         }
         Ok(Ok(()))
     }
@@ -301,32 +301,32 @@ pub(crate) struct BindQueue {
 }
 
 impl Request for BindQueue {
-    type Answer = QueueBinding;
+    type Response = QueueBinding;
 
     fn size(&self) -> Size {
         Size { ops: 1, bytes: 0 }
     }
 
-    fn apply(&self, tables: &mut Tables<'_>) -> Result<Result<Self::Answer, StoreError>, Failure> {
-        let queue = tables.queue(&self.queue)?;
-        if let Some(binding) = tables.binding(queue)? {
+    fn apply(&self, write_state: &mut WriteState<'_>) -> Result<Result<Self::Response, StoreError>, Failure> {
+        let queue = write_state.queue(&self.queue)?;
+        if let Some(binding) = write_state.binding(queue)? {
             return Ok(Ok(decode(&binding)?));
         }
-        tables.bind(queue, &encode(&self.binding))?;
+        write_state.bind(queue, &encode(&self.binding))?;
         Ok(Ok(self.binding.clone()))
     }
 }
 
 impl Request for PutPolicy {
-    type Answer = u64;
+    type Response = u64;
 
     fn size(&self) -> Size {
         Size { ops: 1, bytes: 0 }
     }
 
-    fn apply(&self, tables: &mut Tables<'_>) -> Result<Result<Self::Answer, StoreError>, Failure> {
-        let queue = tables.queue(&self.queue)?;
-        let current = tables.policy_version(queue)?;
+    fn apply(&self, write_state: &mut WriteState<'_>) -> Result<Result<Self::Response, StoreError>, Failure> {
+        let queue = write_state.queue(&self.queue)?;
+        let current = write_state.policy_version(queue)?;
         if current != self.expected {
             return Ok(Err(StoreError::PolicyConflict {
                 queue: self.queue.clone(),
@@ -335,7 +335,7 @@ impl Request for PutPolicy {
             }));
         }
         let version = current + 1;
-        tables.put_policy(queue, version, &encode(&self.policy))?;
+        write_state.put_policy(queue, version, &encode(&self.policy))?;
         Ok(Ok(version))
     }
 }
@@ -344,15 +344,15 @@ impl Request for PutPolicy {
 pub(crate) struct AppendLogs(pub(crate) Vec<LogChunk>);
 
 impl Request for AppendLogs {
-    type Answer = ();
+    type Response = ();
 
     fn size(&self) -> Size {
         Size { ops: self.0.len(), bytes: self.0.iter().map(|chunk| chunk.bytes.len()).sum() }
     }
 
-    fn apply(&self, tables: &mut Tables<'_>) -> Result<Result<Self::Answer, StoreError>, Failure> {
+    fn apply(&self, write_state: &mut WriteState<'_>) -> Result<Result<Self::Response, StoreError>, Failure> {
         for chunk in &self.0 {
-            tables.add_log(chunk)?;
+            write_state.add_log(chunk)?;
         }
         Ok(Ok(()))
     }

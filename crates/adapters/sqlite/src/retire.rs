@@ -5,12 +5,12 @@ use rusqlite::{Connection, params};
 use tasklane_core::id::TaskId;
 use tasklane_core::task::TaskState;
 use tasklane_core::time::Timestamp;
-use tasklane_ports::{Expired, Retire, StoreError, TaskCursor, codec};
+use tasklane_ports::{ExpiredQuery, ExpiredTasks, StoreError, TaskCursor, codec};
 
 use crate::error::Failure;
 use crate::load::task_id;
 use crate::requests::{Request, Size};
-use crate::tables::Tables;
+use crate::write_state::WriteState;
 
 /// Most tasks that one write retires. Each may have a body of 1 MiB, whose pages have to be passed through.
 pub(crate) const RETIRED_MAX: usize = 128;
@@ -20,7 +20,7 @@ const REMOVED_MAX: usize = 512;
 pub(crate) const RELEASED_MAX: usize = 256;
 
 /// Looks at tasks, the oldest first. The index of creation times is the one that lists use, read the other way round.
-pub(crate) fn expired(conn: &Connection, retire: &Retire) -> Result<Expired, Failure> {
+pub(crate) fn expired(conn: &Connection, retire: &ExpiredQuery) -> Result<ExpiredTasks, Failure> {
     let mut statement = conn.prepare_cached(
         "SELECT t.created_at, t.id, t.place IS NULL, t.state, s.body_bytes > 0
          FROM task t INDEXED BY task_created CROSS JOIN spec s ON s.key = t.key
@@ -30,7 +30,7 @@ pub(crate) fn expired(conn: &Connection, retire: &Retire) -> Result<Expired, Fai
     let after =
         retire.after.map_or((i64::MIN, [0; 16]), |at| (at.created_at.as_micros(), *at.id.0.as_bytes()));
     let mut found = statement.query(params![after.0, after.1, retire.end().as_micros()])?;
-    let (mut expired, mut last) = (Expired::default(), None);
+    let (mut expired, mut last) = (ExpiredTasks::default(), None);
     let mut looks_left = retire.limit.max(1);
     while let Some(row) = found.next()? {
         if looks_left == 0 {
@@ -57,21 +57,21 @@ pub(crate) struct RetireRows {
 }
 
 impl Request for RetireRows {
-    type Answer = ();
+    type Response = ();
 
     fn size(&self) -> Size {
         // Rows of `task`, `spec`, `result`, an attempt and an index or two; pages that change, not what is in them.
         Size { ops: 6 * self.tasks.len(), bytes: self.tasks.len() << 12 }
     }
 
-    fn apply(&self, tables: &mut Tables<'_>) -> Result<Result<(), StoreError>, Failure> {
+    fn apply(&self, write_state: &mut WriteState<'_>) -> Result<Result<(), StoreError>, Failure> {
         for id in &self.tasks {
-            let Some(found) = tables.task(*id)?.filter(|found| found.version.status.is_final()) else {
+            let Some(found) = write_state.task(*id)?.filter(|found| found.version.status.is_final()) else {
                 continue;
             };
-            tables.strip_task(*id, found)?;
+            write_state.strip_task(*id, found)?;
             if self.forget {
-                tables.forget_task(found)?;
+                write_state.forget_task(found)?;
             }
         }
         Ok(Ok(()))
@@ -82,14 +82,14 @@ impl Request for RetireRows {
 pub(crate) struct ReleasePages;
 
 impl Request for ReleasePages {
-    type Answer = bool;
+    type Response = bool;
 
     fn size(&self) -> Size {
         Size { ops: RELEASED_MAX, bytes: RELEASED_MAX << 12 }
     }
 
-    fn apply(&self, tables: &mut Tables<'_>) -> Result<Result<bool, StoreError>, Failure> {
-        Ok(Ok(tables.release_pages()?))
+    fn apply(&self, write_state: &mut WriteState<'_>) -> Result<Result<bool, StoreError>, Failure> {
+        Ok(Ok(write_state.release_pages()?))
     }
 }
 
@@ -98,19 +98,19 @@ impl Request for ReleasePages {
 pub(crate) struct RemoveLogs(pub(crate) Vec<TaskId>);
 
 impl Request for RemoveLogs {
-    type Answer = usize;
+    type Response = usize;
 
     fn size(&self) -> Size {
         Size { ops: REMOVED_MAX, bytes: REMOVED_MAX << 12 }
     }
 
-    fn apply(&self, tables: &mut Tables<'_>) -> Result<Result<usize, StoreError>, Failure> {
+    fn apply(&self, write_state: &mut WriteState<'_>) -> Result<Result<usize, StoreError>, Failure> {
         let mut left = REMOVED_MAX;
         for (done, task) in self.0.iter().enumerate() {
             if left == 0 {
                 return Ok(Ok(done));
             }
-            let removed = tables.drop_logs(*task, left)?;
+            let removed = write_state.drop_logs(*task, left)?;
             if removed == left {
                 // There may be more of it.
                 return Ok(Ok(done));

@@ -23,7 +23,7 @@ pub(crate) struct NewRow {
     pub(crate) parent: Option<TaskId>,
     pub(crate) schedule: Option<String>,
     pub(crate) body: Vec<u8>,
-    /// As `Load::body_bytes_max` counts them.
+    /// As `LoadQuery::body_bytes_max` counts them.
     pub(crate) body_bytes: i64,
 }
 

@@ -11,7 +11,7 @@ use rusqlite::trace::{TraceEvent, TraceEventCodes};
 #[derive(Clone, Default)]
 pub struct Signals {
     /// A write is ready, and about to be sent to the writer. Heard only of the handle that has it.
-    pub before_send: Option<Arc<dyn Fn() -> Held + Send + Sync>>,
+    pub before_send: Option<Arc<dyn Fn() -> SignalFuture + Send + Sync>>,
     /// The writer has taken this many waiting requests and is about to begin their transaction. Heard only if it is
     /// among the options.
     pub before_transaction: Option<Arc<dyn Fn(usize) + Send + Sync>>,
@@ -24,8 +24,8 @@ pub struct Signals {
 /// Hears of a statement.
 pub type OnStatement = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// Held until it is done.
-pub type Held = Pin<Box<dyn Future<Output = ()> + Send>>;
+/// The store waits here until it is done.
+pub type SignalFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 impl Signals {
     pub(crate) async fn before_send(&self) {

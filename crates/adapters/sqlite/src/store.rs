@@ -14,8 +14,8 @@ use tasklane_core::read::LanePage;
 use tasklane_core::task::{AttemptRecord, NewTask};
 use tasklane_ports::codec::encode;
 use tasklane_ports::{
-    AttemptList, ClaimLane, CountList, Expired, LaneHead, Load, PutPolicy, QueueCounts, Retire, Store,
-    StoreCapabilities, StoreError, Submit, TaskList, TaskPage, TaskView,
+    AttemptList, ClaimLane, CountList, ExpiredQuery, ExpiredTasks, LaneHead, LoadQuery, PutPolicy,
+    QueueCounts, Store, StoreCapabilities, StoreError, Submit, TaskList, TaskPage, TaskView,
 };
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -23,14 +23,14 @@ use crate::checkpoint::checkpoints;
 use crate::connect::{self, Options};
 use crate::error::{Failure, closed};
 use crate::lock_file::{self, LockedFile};
-use crate::log_mark::{Before, LogMark};
+use crate::log_mark::{LogMark, PriorNote};
 use crate::presence::Presence;
-use crate::readers::{self, Question};
+use crate::readers::{self, ReaderMessage};
 use crate::requests::{BindQueue, PostRows, Request, Size, SubmitRows};
 use crate::retire::{self, RETIRED_MAX, ReleasePages, RetireRows};
 use crate::rows::{CommitRows, Heads, NewRow, StateRow};
 use crate::signals::Signals;
-use crate::writer::{self, Message};
+use crate::writer::{self, WriterMessage};
 use crate::{load, query};
 
 /// Most that one submit or commit may bring. A transaction of this size takes tens of milliseconds.
@@ -48,8 +48,8 @@ pub struct Sqlite {
 #[derive(Debug)]
 struct Inner {
     // `None` only while it is dropped: the threads end when nobody can ask any more.
-    writes: Option<mpsc::Sender<Message>>,
-    questions: Option<mpsc::Sender<Question>>,
+    writes: Option<mpsc::Sender<WriterMessage>>,
+    questions: Option<mpsc::Sender<ReaderMessage>>,
     readers: Threads,
     writer: Threads,
     presence: Arc<Presence>,
@@ -78,7 +78,7 @@ impl Sqlite {
         let lock = Arc::new(lock_file::lock(&options.path)?);
         let presence = Arc::new(Presence::new(&lock));
         let options = Arc::new(options);
-        let before = Before::read(&lock.path);
+        let before = PriorNote::read(&lock.path);
         let first = connect::open_first(&options)?;
         let readers = (0..options.readers.max(1))
             .map(|_| connect::open_reader(&options))
@@ -93,7 +93,7 @@ impl Sqlite {
         }
         warnings.extend(connect::does_not_shrink(&first, &lock.path)?);
         let mark = LogMark::open(&lock.path, frames.unwrap_or(0)).ok();
-        presence.look_for_room();
+        presence.look_for_disk_space();
 
         let (writes, messages) = mpsc::channel(writer::WAITING_MAX);
         let (questions, asked) = mpsc::channel(readers::WAITING_MAX);
@@ -161,10 +161,10 @@ impl Sqlite {
         Self { inner: Arc::clone(&self.inner), signals }
     }
 
-    pub(crate) async fn write<R: Request>(&self, request: R) -> Result<R::Answer, StoreError> {
+    pub(crate) async fn write<R: Request>(&self, request: R) -> Result<R::Response, StoreError> {
         self.signals.before_send().await;
         let (reply, answer) = oneshot::channel();
-        self.inner.writes().send(Message::of(request, reply)).await.map_err(|_| closed())?;
+        self.inner.writes().send(WriterMessage::of(request, reply)).await.map_err(|_| closed())?;
         answer.await.map_err(|_| StoreError::unknown("the store's writer has failed"))?
     }
 
@@ -173,7 +173,7 @@ impl Sqlite {
         read: impl FnOnce(&Connection) -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, StoreError> {
         let (reply, answer) = oneshot::channel();
-        self.inner.questions().send(Question::of(read, reply)).await.map_err(|_| closed())?;
+        self.inner.questions().send(ReaderMessage::of(read, reply)).await.map_err(|_| closed())?;
         answer.await.map_err(|_| closed())?
     }
 }
@@ -183,11 +183,11 @@ fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<
 }
 
 impl Inner {
-    fn writes(&self) -> &mpsc::Sender<Message> {
+    fn writes(&self) -> &mpsc::Sender<WriterMessage> {
         self.writes.as_ref().expect("taken only when dropped")
     }
 
-    fn questions(&self) -> &mpsc::Sender<Question> {
+    fn questions(&self) -> &mpsc::Sender<ReaderMessage> {
         self.questions.as_ref().expect("taken only when dropped")
     }
 }
@@ -275,7 +275,7 @@ impl Store for Sqlite {
         self.write(PostRows { lane, commands: commands.iter().map(encode).collect() }).await
     }
 
-    async fn load(&self, load: Load) -> Result<LanePage, StoreError> {
+    async fn load(&self, load: LoadQuery) -> Result<LanePage, StoreError> {
         self.read(move |conn| load::load(conn, &load)).await
     }
 
@@ -309,7 +309,7 @@ impl Store for Sqlite {
         self.read(move |conn| query::counts(conn, &list)).await
     }
 
-    async fn expired(&self, retire: Retire) -> Result<Expired, StoreError> {
+    async fn expired(&self, retire: ExpiredQuery) -> Result<ExpiredTasks, StoreError> {
         self.read(move |conn| retire::expired(conn, &retire)).await
     }
 
@@ -325,9 +325,9 @@ impl Store for Sqlite {
 
     async fn close(&self) -> Result<(), StoreError> {
         // Whoever closes second finds the door shut, and waits with the first.
-        let _ = self.inner.questions().send(Question::Close).await;
+        let _ = self.inner.questions().send(ReaderMessage::Close).await;
         self.inner.readers.ended().await;
-        let _ = self.inner.writes().send(Message::Close).await;
+        let _ = self.inner.writes().send(WriterMessage::Close).await;
         self.inner.writer.ended().await;
         Ok(())
     }

@@ -22,7 +22,7 @@ use crate::error::{Failure, Trouble, closed};
 use crate::presence::Presence;
 use crate::requests::{Request, Size};
 use crate::signals::Signals;
-use crate::tables::Tables;
+use crate::write_state::WriteState;
 
 /// Most requests that wait; further callers wait for room.
 pub(crate) const WAITING_MAX: usize = 1024;
@@ -30,15 +30,18 @@ pub(crate) const WAITING_MAX: usize = 1024;
 const TRANSACTION_MAX: Size = Size { ops: 32 << 10, bytes: 16 << 20 };
 
 /// What the writer is sent.
-pub(crate) enum Message {
+pub(crate) enum WriterMessage {
     Write(Box<dyn Job>),
     Close,
 }
 
-impl Message {
+impl WriterMessage {
     /// A request, and where its answer goes.
-    pub(crate) fn of<R: Request>(request: R, reply: oneshot::Sender<Result<R::Answer, StoreError>>) -> Self {
-        Self::Write(Box::new(Call { request, reply, answer: None }))
+    pub(crate) fn of<R: Request>(
+        request: R,
+        reply: oneshot::Sender<Result<R::Response, StoreError>>,
+    ) -> Self {
+        Self::Write(Box::new(PendingRequest { request, reply, answer: None }))
     }
 }
 
@@ -46,24 +49,24 @@ impl Message {
 pub(crate) trait Job: Send {
     fn size(&self) -> Size;
     /// Does it and keeps the answer.
-    fn apply(&mut self, tables: &mut Tables<'_>) -> Result<(), Failure>;
+    fn apply(&mut self, write_state: &mut WriteState<'_>) -> Result<(), Failure>;
     /// Gives the answer that was kept, or the reason why there is none.
     fn settle(self: Box<Self>, end: Result<(), StoreError>);
 }
 
-struct Call<R: Request> {
+struct PendingRequest<R: Request> {
     request: R,
-    reply: oneshot::Sender<Result<R::Answer, StoreError>>,
-    answer: Option<Result<R::Answer, StoreError>>,
+    reply: oneshot::Sender<Result<R::Response, StoreError>>,
+    answer: Option<Result<R::Response, StoreError>>,
 }
 
-impl<R: Request> Job for Call<R> {
+impl<R: Request> Job for PendingRequest<R> {
     fn size(&self) -> Size {
         self.request.size()
     }
 
-    fn apply(&mut self, tables: &mut Tables<'_>) -> Result<(), Failure> {
-        self.answer = Some(self.request.apply(tables)?);
+    fn apply(&mut self, write_state: &mut WriteState<'_>) -> Result<(), Failure> {
+        self.answer = Some(self.request.apply(write_state)?);
         Ok(())
     }
 
@@ -79,7 +82,7 @@ impl<R: Request> Job for Call<R> {
 pub(crate) fn run(
     first: Connection,
     options: &Options,
-    mut messages: mpsc::Receiver<Message>,
+    mut messages: mpsc::Receiver<WriterMessage>,
     checkpoints: &Checkpoints,
     presence: &Presence,
 ) {
@@ -93,8 +96,8 @@ pub(crate) fn run(
             Ok(Exit::Broken) => {}
             // The file cannot be opened now: say so to the next who asks, then try again.
             Err(error) => match messages.blocking_recv() {
-                Some(Message::Write(job)) => job.settle(Err(error)),
-                Some(Message::Close) | None => return refuse_rest(&mut messages),
+                Some(WriterMessage::Write(job)) => job.settle(Err(error)),
+                Some(WriterMessage::Close) | None => return refuse_rest(&mut messages),
             },
         }
     }
@@ -108,14 +111,14 @@ enum Exit {
 }
 
 /// How a transaction failed.
-struct Failed {
+struct FailedTransaction {
     failure: Failure,
     outcome: Outcome,
 }
 
 struct Writer<'c> {
     conn: &'c Connection,
-    tables: Tables<'c>,
+    write_state: WriteState<'c>,
     signals: &'c Signals,
     /// None in tests without a file.
     presence: Option<&'c Presence>,
@@ -125,7 +128,7 @@ impl Writer<'_> {
     fn run(
         mut conn: Connection,
         options: &Options,
-        messages: &mut mpsc::Receiver<Message>,
+        messages: &mut mpsc::Receiver<WriterMessage>,
         checkpoints: &Checkpoints,
         presence: &Presence,
     ) -> Result<Exit, StoreError> {
@@ -133,15 +136,15 @@ impl Writer<'_> {
         checkpoints.watch(&mut conn).map_err(failed)?;
         options.signals.watch(&mut conn).map_err(failed)?;
         let conn = &conn;
-        let tables = Tables::new(conn).map_err(failed)?;
-        let mut writer = Writer { conn, tables, signals: &options.signals, presence: Some(presence) };
+        let write_state = WriteState::new(conn).map_err(failed)?;
+        let mut writer = Writer { conn, write_state, signals: &options.signals, presence: Some(presence) };
         let mut batch = Vec::new();
         loop {
             let closing = take_waiting(messages, &mut batch);
             if !batch.is_empty() {
                 options.signals.before_transaction(batch.len());
                 writer.write(&mut batch);
-                checkpoints.on_commit(conn, writer.tables.erased());
+                checkpoints.on_commit(conn, writer.write_state.erased());
             }
             if closing {
                 refuse_rest(messages);
@@ -168,7 +171,7 @@ impl Writer<'_> {
     }
 
     /// A transaction in files that are still there when it is done.
-    fn transaction(&mut self, jobs: &mut [Box<dyn Job>]) -> Result<(), Failed> {
+    fn transaction(&mut self, jobs: &mut [Box<dyn Job>]) -> Result<(), FailedTransaction> {
         let done = self.try_transaction(jobs);
         let Some(presence) = self.presence else { return done };
         match done.as_ref().map_err(|failed| failed.failure.trouble()) {
@@ -176,20 +179,20 @@ impl Writer<'_> {
             Err(Trouble::Full) => presence.on_write(false),
             Err(Trouble::Lost | Trouble::Unavailable | Trouble::NotUnderstood) => {}
         }
-        if let Some(reason) = self.tables.taken() {
+        if let Some(reason) = self.write_state.taken() {
             presence.taken(reason);
         }
-        presence.check().map_err(|failure| Failed { failure, outcome: Outcome::Unknown })?;
+        presence.check().map_err(|failure| FailedTransaction { failure, outcome: Outcome::Unknown })?;
         done
     }
 
-    fn try_transaction(&mut self, jobs: &mut [Box<dyn Job>]) -> Result<(), Failed> {
+    fn try_transaction(&mut self, jobs: &mut [Box<dyn Job>]) -> Result<(), FailedTransaction> {
         // Nothing is half-done after a panic: the transaction is undone, and what was remembered is forgotten.
         let applied = catch_unwind(AssertUnwindSafe(|| self.apply(jobs)))
             .unwrap_or_else(|panic| Err(Failure::from_panic(&*panic)));
         if let Err(failure) = applied {
             self.undo();
-            return Err(Failed { failure, outcome: Outcome::NotApplied });
+            return Err(FailedTransaction { failure, outcome: Outcome::NotApplied });
         }
         self.signals.before_commit();
         self.conn.execute_batch("COMMIT").map_err(|error| {
@@ -199,21 +202,21 @@ impl Writer<'_> {
             let undone = self.conn.is_autocommit()
                 && (failure.trouble() == Trouble::Full || self.settle_log().is_ok());
             let outcome = if undone { Outcome::NotApplied } else { Outcome::Unknown };
-            Failed { failure, outcome }
+            FailedTransaction { failure, outcome }
         })
     }
 
     fn apply(&mut self, jobs: &mut [Box<dyn Job>]) -> Result<(), Failure> {
         self.conn.execute_batch("BEGIN IMMEDIATE")?;
-        self.tables.on_begin()?;
+        self.write_state.on_begin()?;
         for job in jobs {
-            job.apply(&mut self.tables)?;
+            job.apply(&mut self.write_state)?;
         }
-        self.tables.on_commit()
+        self.write_state.on_commit()
     }
 
     fn undo(&mut self) {
-        self.tables.forget();
+        self.write_state.forget();
         if !self.conn.is_autocommit() {
             // If this fails too, the connection is given up: see `run`.
             let _ = self.conn.execute_batch("ROLLBACK");
@@ -227,7 +230,7 @@ impl Writer<'_> {
     }
 }
 
-impl Failed {
+impl FailedTransaction {
     /// Another request of the same transaction might go through.
     fn may_concern_one(&self) -> bool {
         match self.failure.trouble() {
@@ -242,18 +245,18 @@ impl Failed {
 }
 
 /// Waits for a request and takes those that wait behind it. Answers whether to close afterwards.
-fn take_waiting(messages: &mut mpsc::Receiver<Message>, batch: &mut Vec<Box<dyn Job>>) -> bool {
+fn take_waiting(messages: &mut mpsc::Receiver<WriterMessage>, batch: &mut Vec<Box<dyn Job>>) -> bool {
     let mut total = Size::default();
     let mut next = messages.blocking_recv();
     loop {
         match next {
-            Some(Message::Write(job)) => {
+            Some(WriterMessage::Write(job)) => {
                 let size = job.size();
                 total.ops += size.ops;
                 total.bytes += size.bytes;
                 batch.push(job);
             }
-            Some(Message::Close) | None => return true,
+            Some(WriterMessage::Close) | None => return true,
         }
         if total.ops >= TRANSACTION_MAX.ops || total.bytes >= TRANSACTION_MAX.bytes {
             return false;
@@ -267,10 +270,10 @@ fn take_waiting(messages: &mut mpsc::Receiver<Message>, batch: &mut Vec<Box<dyn 
 }
 
 /// Tells whoever came too late.
-fn refuse_rest(messages: &mut mpsc::Receiver<Message>) {
+fn refuse_rest(messages: &mut mpsc::Receiver<WriterMessage>) {
     messages.close();
     while let Some(message) = messages.blocking_recv() {
-        if let Message::Write(job) = message {
+        if let WriterMessage::Write(job) = message {
             job.settle(Err(closed()));
         }
     }
@@ -291,31 +294,31 @@ mod tests {
     }
 
     impl Request for Faulty {
-        type Answer = ();
+        type Response = ();
 
         fn size(&self) -> Size {
             Size::default()
         }
 
-        fn apply(&self, tables: &mut Tables<'_>) -> Result<Result<(), StoreError>, Failure> {
-            tables.add_command(LaneId(1), b"half of what it wanted")?;
+        fn apply(&self, write_state: &mut WriteState<'_>) -> Result<Result<(), StoreError>, Failure> {
+            write_state.add_command(LaneId(1), b"half of what it wanted")?;
             match self {
                 Self::Panics => panic!("a request that panics"),
                 Self::Unreadable => Err(StoreError::corrupt("a row that cannot be read").into()),
                 Self::Constraint => {
-                    tables.put_policy(1, 1, b"")?;
-                    tables.lane_mut(LaneId(1))?.seq.0 = 0;
-                    tables.add_command(LaneId(1), b"under a number that is taken").map(Ok)
+                    write_state.put_policy(1, 1, b"")?;
+                    write_state.lane_mut(LaneId(1))?.seq.0 = 0;
+                    write_state.add_command(LaneId(1), b"under a number that is taken").map(Ok)
                 }
             }
         }
     }
 
-    type Answer<R> = oneshot::Receiver<Result<<R as Request>::Answer, StoreError>>;
+    type Response<R> = oneshot::Receiver<Result<<R as Request>::Response, StoreError>>;
 
-    fn job<R: Request>(request: R) -> (Box<dyn Job>, Answer<R>) {
+    fn job<R: Request>(request: R) -> (Box<dyn Job>, Response<R>) {
         let (reply, answer) = oneshot::channel();
-        let Message::Write(job) = Message::of(request, reply) else { unreachable!() };
+        let WriterMessage::Write(job) = WriterMessage::of(request, reply) else { unreachable!() };
         (job, answer)
     }
 
@@ -324,8 +327,8 @@ mod tests {
         let conn = Connection::open_in_memory().unwrap();
         migrate(&conn).unwrap();
         let signals = Signals::default();
-        let tables = Tables::new(&conn).unwrap();
-        let mut writer = Writer { conn: &conn, tables, signals: &signals, presence: None };
+        let write_state = WriteState::new(&conn).unwrap();
+        let mut writer = Writer { conn: &conn, write_state, signals: &signals, presence: None };
         let post = || job(PostRows { lane: LaneId(1), commands: vec![b"command".to_vec()] });
         for fault in [Faulty::Panics, Faulty::Unreadable, Faulty::Constraint] {
             let (before, mut before_answer) = post();
@@ -348,7 +351,7 @@ mod tests {
         let send_bytes = |bytes: usize| {
             let (reply, _) = oneshot::channel();
             let post = PostRows { lane: LaneId(1), commands: vec![vec![0; bytes]] };
-            assert!(send.try_send(Message::of(post, reply)).is_ok());
+            assert!(send.try_send(WriterMessage::of(post, reply)).is_ok());
         };
         for bytes in [10, 10, TRANSACTION_MAX.bytes, 10] {
             send_bytes(bytes);

@@ -102,7 +102,7 @@ impl StoreEnv for File {
         let (ready, go_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
         let signal = {
             let (ready, go_on) = (Arc::clone(&ready), Arc::clone(&go_on));
-            move || -> tasklane_sqlite::Held {
+            move || -> tasklane_sqlite::SignalFuture {
                 let (ready, go_on) = (Arc::clone(&ready), Arc::clone(&go_on));
                 Box::pin(async move {
                     ready.notify_one();

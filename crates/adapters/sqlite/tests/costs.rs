@@ -18,7 +18,7 @@ use tasklane_sqlite::{Options, Signals, Sqlite};
 const TASKS: usize = 1000;
 
 /// A store that counts the statements and transactions of its writer.
-struct Counted {
+struct CountingStore {
     store: Arc<dyn Store>,
     owner: Owner,
     statements: Arc<AtomicUsize>,
@@ -27,7 +27,7 @@ struct Counted {
     _folder: tempfile::TempDir,
 }
 
-impl Counted {
+impl CountingStore {
     async fn new() -> Self {
         let folder = support::folder();
         let (statements, transactions) = (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
@@ -75,7 +75,7 @@ fn tasks(from: u64) -> Vec<NewTask> {
 /// A short task whose owner is local: inserted and assigned at once, then finished.
 #[tokio::test]
 async fn statements_of_a_task_that_is_assigned_at_once() {
-    let mut counted = Counted::new().await;
+    let mut counted = CountingStore::new().await;
     let tasks = tasks(1);
     let inserted = tasks.iter().cloned().map(inserting_assigned).collect();
     assert_eq!(counted.cost(inserted).await, 2, "a row for the task and one for its spec");
@@ -89,7 +89,7 @@ async fn statements_of_a_task_that_is_assigned_at_once() {
 /// One that had to wait: inserted, assigned, finished.
 #[tokio::test]
 async fn statements_of_a_task_that_waited() {
-    let mut counted = Counted::new().await;
+    let mut counted = CountingStore::new().await;
     let tasks = tasks(1);
     assert_eq!(counted.cost(tasks.iter().cloned().map(inserting).collect()).await, 2);
     let assigned = tasks.iter().map(|task| changing(task.id, &task.state(), &[Status::Scheduled]));
@@ -99,7 +99,7 @@ async fn statements_of_a_task_that_waited() {
 /// One with a unique key.
 #[tokio::test]
 async fn statements_of_a_task_with_a_unique_key() {
-    let mut counted = Counted::new().await;
+    let mut counted = CountingStore::new().await;
     let unique =
         (1..=TASKS as u64).map(|number| task(number).unique(&number.to_string()).build()).map(inserting);
     assert_eq!(counted.cost(unique.collect()).await, 4, "its holder is looked for, and it is written down");

@@ -5,7 +5,7 @@ mod support;
 use tasklane_core::read::{LanePage, LaneRead};
 use tasklane_ports::conformance::fixture::{LANE, create, name, task};
 use tasklane_ports::conformance::pages::all_listed;
-use tasklane_ports::{Load, Store, TaskFilter, TaskList};
+use tasklane_ports::{LoadQuery, Store, TaskFilter, TaskList};
 use tasklane_sqlite::{Durability, Options, Sqlite};
 
 #[tokio::test]
@@ -30,7 +30,7 @@ async fn pages_stay_bounded_with_many_tasks() {
     assert_eq!(listed.iter().map(|task| task.id).collect::<Vec<_>>(), [rare.id]);
 
     // Two lines, of which one is very long.
-    let load = Load { lane: LANE, read: LaneRead::Lines { after: None }, limit: 10, body_bytes_max: 0 };
+    let load = LoadQuery { lane: LANE, read: LaneRead::Lines { after: None }, limit: 10, body_bytes_max: 0 };
     let LanePage::Tasks { rows, more } = store.load(load).await.unwrap() else { panic!("not tasks") };
     assert_eq!((rows.len(), more), (2, false));
 }

@@ -31,12 +31,12 @@ const BATCH: u64 = 4;
 const BUSY_LANE: LaneId = LaneId(9);
 
 /// This binary in a role, and what it says.
-struct Other {
+struct OtherProcess {
     process: Child,
     lines: Lines<BufReader<ChildStdout>>,
 }
 
-impl Other {
+impl OtherProcess {
     fn start(role: &str, path: &Path) -> Self {
         // So that a limit of a file's size is an error and no signal.
         let script = "trap '' XFSZ; exec \"$@\"";
@@ -66,7 +66,7 @@ impl Other {
     }
 }
 
-impl Drop for Other {
+impl Drop for OtherProcess {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
@@ -143,7 +143,7 @@ async fn run_for_ever(store: &Arc<dyn Store>) {
 
 /// What another process said that it had done.
 #[derive(Default)]
-struct Said {
+struct ReportedWork {
     submitted: BTreeSet<u64>,
     refused: BTreeSet<u64>,
     unknown: BTreeSet<u64>,
@@ -151,7 +151,7 @@ struct Said {
     finished: BTreeSet<u64>,
 }
 
-impl Said {
+impl ReportedWork {
     fn note(&mut self, line: &str) {
         let Some((what, number)) = line.split_once(' ') else { return };
         let set = match what {
@@ -209,7 +209,7 @@ impl Said {
 async fn second_process_is_refused_until_the_first_is_gone() {
     let folder = support::folder();
     let path = folder.path().join("tasklane.db");
-    let mut other = Other::start("hold", &path);
+    let mut other = OtherProcess::start("hold", &path);
     assert_eq!(other.hear().as_deref(), Some("ready"));
     let reason = match Sqlite::connect(Options::new(&path)).await {
         Err(StoreError::Refused { reason }) => reason,
@@ -226,9 +226,9 @@ async fn what_was_acknowledged_survives_kill_9_in_the_middle_of_writes() {
     for (role, heard) in [("full", 3), ("full", 200), ("full", 700), ("relaxed", 1000), ("relaxed", 5000)] {
         let folder = support::folder();
         let path = folder.path().join("tasklane.db");
-        let mut other = Other::start(role, &path);
+        let mut other = OtherProcess::start(role, &path);
         assert_eq!(other.hear().as_deref(), Some("ready"));
-        let mut said = Said::default();
+        let mut said = ReportedWork::default();
         for _ in 0..heard {
             said.note(&other.hear().unwrap());
         }
@@ -249,13 +249,13 @@ async fn io_errors_leave_nothing_half_written_and_pass() {
     let folder = support::folder();
     let path = folder.path().join("tasklane.db");
     let log = folder.path().join("tasklane.db-wal");
-    let mut other = Other::start("submit", &path);
+    let mut other = OtherProcess::start("submit", &path);
     assert_eq!(other.hear().as_deref(), Some("ready"));
     let pid = Pid::from_child(&other.process);
     let limit = |bytes: Option<u64>| {
         prlimit(Some(pid), Resource::Fsize, Rlimit { current: bytes, maximum: None }).unwrap();
     };
-    let mut said = Said::default();
+    let mut said = ReportedWork::default();
     for round in 0..10 {
         for _ in 0..20 {
             said.note(&other.hear().unwrap());
@@ -282,7 +282,7 @@ async fn io_errors_leave_nothing_half_written_and_pass() {
 fn killed() -> (tempfile::TempDir, PathBuf, PathBuf) {
     let folder = support::folder();
     let (path, log) = (folder.path().join("tasklane.db"), folder.path().join("tasklane.db-wal"));
-    let mut other = Other::start("submit", &path);
+    let mut other = OtherProcess::start("submit", &path);
     for _ in 0..50 {
         other.hear().unwrap();
     }

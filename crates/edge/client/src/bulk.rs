@@ -39,7 +39,7 @@ pub struct TaskFilter {
     /// At this worker.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub worker: Option<String>,
-    /// Parts or retries of this task.
+    /// Children or retries of this task.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parent: Option<String>,
     /// Created at this time or later.

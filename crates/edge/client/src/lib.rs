@@ -3,12 +3,12 @@
 
 mod bulk;
 mod client;
+mod custom_types;
 mod error;
 mod list;
 mod lock;
 mod logs;
 mod queue;
-mod registered;
 mod schedule;
 mod sse;
 mod stats;
@@ -22,12 +22,12 @@ mod workflow;
 
 pub use bulk::{BulkAction, Operation, TaskFilter};
 pub use client::{Client, ClientBuilder};
+pub use custom_types::{DefinitionKind, Job, TypeDefinition};
 pub use error::{Error, Problem};
-pub use list::{Page, TaskQuery};
+pub use list::{TaskPage, TaskQuery};
 pub use lock::Lock;
 pub use logs::{LogChunk, LogFollow, LogItem, LogPage, LogStream};
 pub use queue::{Counts, Key, KeyPage, KeyRate, Queue};
-pub use registered::{Job, Kind, Registered};
 pub use schedule::{Backfill, Fire, LastRun, NextTime, Schedule};
 pub use stats::{Lane, Process, Stats};
 pub use stream::{Event, EventFollow, EventItem};

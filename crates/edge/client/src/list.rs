@@ -23,7 +23,7 @@ pub struct TaskQuery {
     pub name: Option<String>,
     /// At this worker.
     pub worker: Option<String>,
-    /// Parts or retries of this task.
+    /// Children or retries of this task.
     pub parent: Option<String>,
     /// Created at this time or later.
     pub created_after: Option<Timestamp>,
@@ -59,7 +59,7 @@ impl TaskQuery {
 /// A page of tasks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Page {
+pub struct TaskPage {
     /// The tasks. May be few or none although there are more.
     pub tasks: Vec<Task>,
     /// Leads to the next page, if there is one.
@@ -69,7 +69,7 @@ pub struct Page {
 
 impl Client {
     /// One page of the tasks that are wanted, after a cursor.
-    pub async fn list(&self, query: &TaskQuery, cursor: Option<&str>) -> Result<Page, Error> {
+    pub async fn list(&self, query: &TaskQuery, cursor: Option<&str>) -> Result<TaskPage, Error> {
         let call = self.get(&["tasks"]).query(&query.pairs());
         let call = if let Some(cursor) = cursor { call.query(&[("cursor", cursor)]) } else { call };
         self.answer(call).await

@@ -87,7 +87,7 @@ pub struct LogFollow {
 }
 
 #[derive(Deserialize)]
-struct End {
+struct LogEnd {
     status: Status,
 }
 
@@ -101,7 +101,7 @@ impl LogFollow {
             let item = match self.source.next().await {
                 Ok(Some(event)) => match event.name.as_str() {
                     "log" | "message" => serde_json::from_str(&event.data).map(LogItem::Chunk),
-                    "end" => serde_json::from_str(&event.data).map(|end: End| LogItem::End(end.status)),
+                    "end" => serde_json::from_str(&event.data).map(|end: LogEnd| LogItem::End(end.status)),
                     // For later versions.
                     _ => continue,
                 },

@@ -34,7 +34,7 @@ pub struct Worker {
     /// Where it is reached; workers of earlier versions have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
-    /// `IDLE`, `ACTIVE`, `BUSY`, `PAUSING`, `DRAINING` or `DEAF`.
+    /// `IDLE`, `ACTIVE`, `BUSY`, `PAUSING`, `DRAINING` or `NOT_RECEIVING`.
     #[serde(default)]
     pub status: String,
     /// What its last heartbeat said.

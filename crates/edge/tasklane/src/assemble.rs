@@ -26,24 +26,26 @@ use tasklane_runtime::clock;
 use tasklane_runtime::descriptors;
 use tasklane_runtime::executors::{ExecutorOptions, Registry};
 use tasklane_runtime::guard::{Guard, GuardOptions, HeldFile, remove_tree};
-use tasklane_runtime::hub::Hub;
+use tasklane_runtime::held_sessions::HeldSessions;
 use tasklane_runtime::keeper;
-use tasklane_runtime::node::{Node, NodeOptions, NodeParts, OwnWorker, RetentionOptions, compare_with_store};
+use tasklane_runtime::node::{
+    Node, NodeOptions, NodeParts, RetentionOptions, SystemWorker, compare_with_store,
+};
+use tasklane_runtime::notifier::Notifier;
 use tasklane_runtime::request::RequestLimits;
 use tasklane_runtime::scheduler::{Scheduler, SchedulerOptions, SchedulerParts};
-use tasklane_runtime::tokens::Tokens;
 use tasklane_runtime::worker::{OutputOptions, Worker, WorkerOptions, WorkerParts, WorkerState};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::adapters::{self, Adapters};
 use crate::config::Config;
 use crate::data_dir::{self, GUARD_LOCK, WORK};
 use crate::descriptor_shares::connections_max;
 use crate::embed::Registrations;
-use crate::systems::{self, Systems};
-use crate::{exposure, farewell, intake, lanes, lost_store, no_room, peers};
+use crate::{discovery, disk_full, exposure, intake, lane_count, lost_store, session_cleanup};
 
 /// What this process is of a deployment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,13 +67,13 @@ impl Roles {
 
 /// A Tasklane that runs in this process, or a part of one.
 #[derive(Debug)]
-pub struct Running {
+pub struct RunningTasklane {
     /// Where the API listens, or the health checks of a worker, if they do.
     pub address: Option<SocketAddr>,
     /// Where a server answers health checks besides, if it does.
     pub health_address: Option<SocketAddr>,
     node: Option<Node>,
-    systems: Systems,
+    adapters: Adapters,
     guard: Option<Guard>,
     api: Part,
     worker: Part,
@@ -130,7 +132,7 @@ const BIND_WITHIN: Duration = Duration::from_secs(5);
 const BIND_AGAIN: Duration = Duration::from_millis(100);
 
 /// Starts everything that a config asks for, as far as the roles of this process go.
-pub async fn start(config: &Config, roles: Roles, functions: Registrations) -> Result<Running> {
+pub async fn start(config: &Config, roles: Roles, functions: Registrations) -> Result<RunningTasklane> {
     let listen = if roles.server { config.listen } else { config.worker.listen };
     let listener = match listen {
         Some(listen) => Some(bind(listen).await?),
@@ -146,28 +148,28 @@ pub async fn start(config: &Config, roles: Roles, functions: Registrations) -> R
         roles.server.then(|| address.map_or_else(|| Ipv4Addr::LOCALHOST.into(), |address| address.ip()));
     let opening = || async {
         data_dir::prepare(&config.data_dir)?;
-        let (systems, lanes) = open_systems(config, reached_at).await?;
-        let mut locks: Vec<HeldFile> = systems.lock.iter().cloned().collect();
+        let (adapters, lanes) = open_adapters(config, reached_at).await?;
+        let mut locks: Vec<HeldFile> = adapters.lock.iter().cloned().collect();
         if !config.is_cluster() {
             locks.push(Arc::new(await_guard(&config.data_dir).await?));
         }
         let guard = start_guard(config, roles, locks).await?;
-        anyhow::Ok((systems, lanes, guard))
+        anyhow::Ok((adapters, lanes, guard))
     };
-    let (systems, lanes, guard) = no_room::await_room(opening, listener.as_ref()).await?;
-    for warning in &systems.warnings {
+    let (adapters, lanes, guard) = disk_full::await_disk_space(opening, listener.as_ref()).await?;
+    for warning in &adapters.warnings {
         tracing::warn!("{warning}");
     }
     for warning in exposure::warnings(config, roles, rustix::process::geteuid().is_root()) {
         tracing::warn!("{warning}");
     }
 
-    let (hub, tokens) = (Arc::new(Hub::default()), Tokens::default());
-    let mut running = Running {
+    let (notifier, held_sessions) = (Arc::new(Notifier::default()), HeldSessions::default());
+    let mut running = RunningTasklane {
         address,
         health_address,
         node: None,
-        systems,
+        adapters,
         guard: guard.clone(),
         api: Part::default(),
         worker: Part::default(),
@@ -177,33 +179,33 @@ pub async fn start(config: &Config, roles: Roles, functions: Registrations) -> R
         failed: CancellationToken::new(),
     };
     if let Some(guard) = guard.clone().filter(|_| config.is_cluster()) {
-        running.background.keep(farewell::keep(config.clone(), tokens.clone(), guard));
+        running.background.keep(session_cleanup::keep(config.clone(), held_sessions.clone(), guard));
     }
     let parts = |executors| WorkerParts {
-        bus: Arc::clone(&running.systems.bus),
-        coordinator: Arc::clone(&running.systems.coordinator),
-        logs: Arc::clone(&running.systems.logs),
+        bus: Arc::clone(&running.adapters.bus),
+        coordinator: Arc::clone(&running.adapters.coordinator),
+        logs: Arc::clone(&running.adapters.logs),
         executors,
-        hub: Arc::clone(&hub),
-        tokens: tokens.clone(),
+        notifier: Arc::clone(&notifier),
+        held_sessions: held_sessions.clone(),
         on_lease: on_lease(config, guard.as_ref()),
     };
 
     let (mut node, mut health) = (None, None);
     if roles.server {
         clock::settle_within(config.clock.settle_time);
-        compare_with_store(&*running.systems.documents).await?;
-        let started = start_server(config, &running, lanes, &hub, &tokens)?;
+        compare_with_store(&*running.adapters.documents).await?;
+        let started = start_server(config, &running, lanes, &notifier, &held_sessions)?;
         // Workers end before the scheduler does, which has to hear what became of their attempts.
-        for OwnWorker { name, capacity, executors } in OwnWorker::all(&started) {
-            let options = own_worker(config, lanes, name, capacity);
+        for SystemWorker { name, capacity, executors } in SystemWorker::all(&started) {
+            let options = system_worker(config, lanes, name, capacity);
             let worker = Worker::new(options, WorkerParts { on_lease: Arc::new(|_| {}), ..parts(executors) });
             running.worker.tasks.spawn(worker.run(running.worker.stop.clone()));
         }
         node = Some(started);
-    } else if let Some(direct) = running.systems.direct.clone() {
-        let coordinator = Arc::clone(&running.systems.coordinator);
-        running.background.keep(peers::keep_worker(direct, coordinator));
+    } else if let Some(direct) = running.adapters.direct.clone() {
+        let coordinator = Arc::clone(&running.adapters.coordinator);
+        running.background.keep(discovery::keep_worker(direct, coordinator));
     }
     if roles.worker {
         let executors = executors(config, guard.clone(), functions);
@@ -218,9 +220,9 @@ pub async fn start(config: &Config, roles: Roles, functions: Registrations) -> R
         });
     }
     if let Some(node) = &node {
-        no_room::loaded_or_refused(node, &*running.systems.store).await;
+        disk_full::loaded_or_refused(node, &*running.adapters.store).await;
         if !config.is_cluster() {
-            let Systems { store, coordinator, .. } = &running.systems;
+            let Adapters { store, coordinator, .. } = &running.adapters;
             running.background.keep(lost_store::end_attempts(Arc::clone(store), Arc::clone(coordinator)));
         }
         let options = api_options(config, health);
@@ -243,12 +245,12 @@ pub async fn start(config: &Config, roles: Roles, functions: Registrations) -> R
 /// Starts API node and scheduler.
 fn start_server(
     config: &Config,
-    running: &Running,
+    running: &RunningTasklane,
     lanes: u16,
-    hub: &Arc<Hub>,
-    tokens: &Tokens,
+    notifier: &Arc<Notifier>,
+    held_sessions: &HeldSessions,
 ) -> Result<Node> {
-    let Systems { store, logs, documents, coordinator, bus, direct, archive, .. } = &running.systems;
+    let Adapters { store, logs, documents, coordinator, bus, direct, archive, .. } = &running.adapters;
     let api = api_address(config, running.address)?;
     let mut ownership = OwnershipOptions::default();
     if config.is_cluster() {
@@ -267,8 +269,8 @@ fn start_server(
             store: Arc::clone(store),
             bus: Arc::clone(bus),
             coordinator: Arc::clone(coordinator),
-            hub: Arc::clone(hub),
-            tokens: tokens.clone(),
+            notifier: Arc::clone(notifier),
+            held_sessions: held_sessions.clone(),
         },
     );
     let limits = RequestLimits {
@@ -282,7 +284,7 @@ fn start_server(
             is_cluster: config.is_cluster(),
             limits,
             retention: retention(config),
-            warnings: running.systems.warnings.clone(),
+            warnings: running.adapters.warnings.clone(),
         },
         NodeParts {
             store: Arc::clone(store),
@@ -290,12 +292,12 @@ fn start_server(
             documents: Arc::clone(documents),
             bus: Arc::clone(bus),
             scheduler: scheduler.handle(),
-            hub: Arc::clone(hub),
+            notifier: Arc::clone(notifier),
             archive: archive.clone(),
         },
     );
     if let Some(direct) = direct.clone() {
-        running.background.keep(peers::keep_server(direct, scheduler.handle()));
+        running.background.keep(discovery::keep_server(direct, scheduler.handle()));
     }
     running.background.keep(intake::keep(config.clone(), node.clone(), scheduler.handle()));
     let server = &running.server;
@@ -307,7 +309,7 @@ fn start_server(
 
 /// Where other processes reach the API of this one; empty if it has none.
 fn api_address(config: &Config, listens: Option<SocketAddr>) -> Result<String> {
-    let host = systems::reachable_host(config)?;
+    let host = adapters::reachable_host(config)?;
     Ok(match (&config.advertise, listens) {
         (Some(advertise), Some(_)) => advertise.clone(),
         (None, Some(address)) => format!("{host}:{}", address.port()),
@@ -321,7 +323,7 @@ fn worker_address(config: &Config, roles: Roles, listens: Option<SocketAddr>) ->
         return api_address(config, listens).unwrap_or_default();
     }
     let bound = listens.map(|address| address.ip()).filter(|ip| !ip.is_unspecified());
-    let ip = bound.or_else(|| systems::own_address(&config.store_url()));
+    let ip = bound.or_else(|| adapters::own_address(&config.store_url()));
     match (ip, listens) {
         (Some(ip), Some(address)) => SocketAddr::new(ip, address.port()).to_string(),
         (Some(ip), None) => ip.to_string(),
@@ -365,7 +367,7 @@ fn health_connections(config: &Config) -> ServeOptions {
     }
 }
 
-fn serve_router(running: &Running, router: Router, listener: TcpListener, connections: ServeOptions) {
+fn serve_router(running: &RunningTasklane, router: Router, listener: TcpListener, connections: ServeOptions) {
     let stop = running.api.stop.clone();
     let failed = running.failed.clone();
     running.api.tasks.spawn(async move {
@@ -377,7 +379,7 @@ fn serve_router(running: &Running, router: Router, listener: TcpListener, connec
     });
 }
 
-impl Running {
+impl RunningTasklane {
     /// What answers for it.
     ///
     /// # Panics
@@ -424,23 +426,23 @@ impl Running {
         if let Some(guard) = &self.guard {
             guard.close().await;
         }
-        if let Some(direct) = &self.systems.direct {
+        if let Some(direct) = &self.adapters.direct {
             direct.close().await;
         }
-        self.systems.store.close().await
+        self.adapters.store.close().await
     }
 }
 
 /// Opens what the config names, and learns how many lanes there are. What cannot be reached may be about to start, or to
 /// come back: in a cluster it is waited for.
-async fn open_systems(config: &Config, reached_at: Option<IpAddr>) -> Result<(Systems, u16)> {
+async fn open_adapters(config: &Config, reached_at: Option<IpAddr>) -> Result<(Adapters, u16)> {
     let deadline = Instant::now() + OPEN_WITHIN;
     let mut told = false;
     loop {
         let opened = async {
-            let systems = Systems::open(config, reached_at).await?;
-            let lanes = lanes::agree(config, &*systems.documents).await?;
-            anyhow::Ok((systems, lanes))
+            let adapters = Adapters::open(config, reached_at).await?;
+            let lanes = lane_count::agree(config, &*adapters.documents).await?;
+            anyhow::Ok((adapters, lanes))
         };
         match opened.await {
             Err(error) if config.is_cluster() && is_passing(&error) && Instant::now() < deadline => {
@@ -546,8 +548,8 @@ fn is_guard_dir(path: &Path) -> bool {
     name.is_some_and(|number| number.len() == 16 && number.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }
 
-/// Tells the guard when the lease ends, unless told anew. The worker stops by itself before; what it cannot stop, because
-/// it is stopped itself, the guard ends in time.
+/// Tells the guard when the lease ends, unless told anew. The worker stops by itself before; what it cannot stop,
+/// because it is stopped itself, the guard ends in time.
 fn on_lease(config: &Config, guard: Option<&Guard>) -> Arc<dyn Fn(Timestamp) + Send + Sync> {
     let Some(guard) = guard.cloned() else { return Arc::new(|_| {}) };
     let left = fence_margin(config);
@@ -616,7 +618,7 @@ fn fence_margin(config: &Config) -> Duration {
 }
 
 /// A worker that the server keeps for itself.
-fn own_worker(config: &Config, lanes: u16, name: Name, capacity: u32) -> WorkerOptions {
+fn system_worker(config: &Config, lanes: u16, name: Name, capacity: u32) -> WorkerOptions {
     let options = worker(config, lanes);
     let machine = session::WorkerOptions {
         capacity,
@@ -624,9 +626,9 @@ fn own_worker(config: &Config, lanes: u16, name: Name, capacity: u32) -> WorkerO
         prefetch_max: capacity,
         unacked_max: 2 * capacity,
         // There are several in each server, and its guard ends their sessions should it be killed.
-        ttl: own_ttl(config),
+        ttl: system_ttl(config),
         fence_margin: fence_margin(config),
-        renew_every: own_ttl(config) / 3,
+        renew_every: system_ttl(config) / 3,
         heartbeat_every: if config.is_cluster() { OWN_BEAT_EVERY } else { options.machine.heartbeat_every },
         ..options.machine
     };
@@ -634,7 +636,7 @@ fn own_worker(config: &Config, lanes: u16, name: Name, capacity: u32) -> WorkerO
 }
 
 /// How long the session of such a worker lasts without renewal: the longest of a server's.
-pub(crate) fn own_ttl(config: &Config) -> Duration {
+pub(crate) fn system_ttl(config: &Config) -> Duration {
     config.session.worker_ttl * if config.is_cluster() { 2 } else { 1 }
 }
 

@@ -13,7 +13,7 @@ use tasklane_runtime::executors::{Function, FunctionError, TaskContext};
 use tasklane_runtime::node::{Cancel, Node, SubmitError, Submitted};
 use tasklane_runtime::request::TaskRequest;
 
-use crate::assemble::{self, Roles, Running};
+use crate::assemble::{self, Roles, RunningTasklane};
 use crate::config::{Config, ConfigError};
 
 /// Functions of an embedding program, by the task type that they execute.
@@ -129,7 +129,7 @@ impl Builder {
 /// run again.
 #[derive(Debug)]
 pub struct Tasklane {
-    running: Running,
+    running: RunningTasklane,
     namespace: Name,
 }
 

@@ -9,8 +9,8 @@ use tasklane_ports::Intake;
 use tasklane_runtime::node::Node;
 use tasklane_runtime::scheduler::SchedulerHandle;
 
+use crate::adapters;
 use crate::config::Config;
-use crate::systems;
 
 /// Wait before it is tried again.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
@@ -21,7 +21,7 @@ pub(crate) async fn keep(config: Config, node: Node, scheduler: SchedulerHandle)
     loop {
         let Ok(session) = sessions.wait_for(Option::is_some).await.map(|session| *session) else { return };
         let Some(session) = session else { continue };
-        let intake = match systems::open_intake(&config, session).await {
+        let intake = match adapters::open_intake(&config, session).await {
             Ok(Some(intake)) => intake,
             Ok(None) => return,
             Err(error) => {

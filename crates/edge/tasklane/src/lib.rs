@@ -1,19 +1,19 @@
 #![doc = include_str!("../README.md")]
 #![warn(missing_docs)]
 
+mod adapters;
 pub mod assemble;
 pub mod config;
 mod data_dir;
 mod descriptor_shares;
+mod discovery;
+mod disk_full;
 pub mod embed;
 mod exposure;
-mod farewell;
 mod intake;
-mod lanes;
+mod lane_count;
 mod lost_store;
-mod no_room;
-mod peers;
-mod systems;
+mod session_cleanup;
 
 pub use embed::{Builder, StartError, Tasklane};
 pub use tasklane_core::id::{Name, TaskId};
@@ -28,9 +28,9 @@ pub use tasklane_runtime::request::TaskRequest;
 /// tasks, is the same program started again, and this is where it learns so. Returns at once in every other case.
 pub fn init() {
     tasklane_runtime::guard::run_if_asked();
-    if let Some(farewell) = tasklane_runtime::guard::farewell_if_asked() {
+    if let Some(session_cleanup) = tasklane_runtime::guard::session_cleanup_if_asked() {
         // Nobody is left to be told of an error; what is not said now, time will tell.
-        let code = i32::from(farewell::say(&farewell).is_err());
+        let code = i32::from(session_cleanup::run(&session_cleanup).is_err());
         #[expect(clippy::exit, reason = "this process was started for nothing else")]
         std::process::exit(code);
     }

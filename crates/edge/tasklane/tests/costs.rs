@@ -48,13 +48,13 @@ static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 /// What has been used since the start of the process.
 #[derive(Clone, Copy, Debug)]
-struct Used {
+struct ResourceUse {
     commits: u64,
     allocations: u64,
     bytes: u64,
 }
 
-impl Used {
+impl ResourceUse {
     async fn now(tasklane: &Tasklane) -> Self {
         let stats = tasklane.node().stats().await.unwrap();
         let io = std::fs::read_to_string("/proc/self/io").unwrap();
@@ -107,9 +107,9 @@ async fn a_task_costs_no_more_than_it_did() {
     let payload = "x".repeat(200);
     // The first tasks find out how many may wait at the worker.
     run(&tasklane, BATCH, &payload).await;
-    let before = Used::now(&tasklane).await;
+    let before = ResourceUse::now(&tasklane).await;
     run(&tasklane, TASKS, &payload).await;
-    let after = Used::now(&tasklane).await;
+    let after = ResourceUse::now(&tasklane).await;
     tasklane.close().await.unwrap();
 
     let (commits, allocations, bytes) = (

@@ -210,7 +210,7 @@ async fn every_node_comes_to_what_it_should_when_the_server_is_killed() {
     server.terminate();
     println!("{runs} runs, {kills} kills, {hit} runs hit, {succeeded} succeeded");
     assert!(hit * 100 >= runs * 30, "only {hit} of {runs} runs were hit");
-    let documents = one_task_for_each_part(&data.join("tasklane.db"), runs);
+    let documents = one_task_for_each_child(&data.join("tasklane.db"), runs);
     assert_eq!(documents, 0, "nothing was written but tasks");
 }
 
@@ -236,15 +236,15 @@ async fn maps_and_jobs_come_to_what_they_should_when_the_server_is_killed() {
         let executor = json!({ "script": "sleep 0.02" });
         assert_eq!(api.put(&format!("/executors/{task_type}"), executor).await.0, 201);
     }
-    let mut wholes = Vec::new();
+    let mut composites = Vec::new();
     for number in 0..3 {
         let job = json!({ "taskName": "job", "taskType": "page", "requestId": format!("job {number}") });
-        wholes.push((31, api.submit(job).await));
+        composites.push((31, api.submit(job).await));
         let map = json!({
             "taskName": "map", "taskType": "SHELL", "payload": "sleep 0.02; echo {{ index }}",
             "requestId": format!("map {number}"), "shards": 100, "map": { "atOnce": 10 },
         });
-        wholes.push((100, api.submit(map).await));
+        composites.push((100, api.submit(map).await));
     }
     for _ in 0..number("WORKFLOW_KILLS", 8) {
         tokio::time::sleep(Duration::from_millis(100 + rng.below(900))).await;
@@ -252,7 +252,7 @@ async fn maps_and_jobs_come_to_what_they_should_when_the_server_is_killed() {
         server = start();
     }
     let api = server.api();
-    for (total, id) in &wholes {
+    for (total, id) in &composites {
         let task = api.finished(id).await;
         assert_eq!(task["status"], "SUCCESS", "{task:#}");
         let (_, job) = api.get(&format!("/jobs/{id}")).await;
@@ -260,30 +260,30 @@ async fn maps_and_jobs_come_to_what_they_should_when_the_server_is_killed() {
         assert_eq!((&job["open"], &job["unanalyzed"]), (&json!(0), &json!(0)), "{job:#}");
     }
     server.terminate();
-    one_task_for_each_part(&data.join("tasklane.db"), wholes.len());
+    one_task_for_each_child(&data.join("tasklane.db"), composites.len());
 }
 
-/// Reads the database itself: no part of a whole is there twice. Answers how many documents there are
+/// Reads the database itself: no child of a composite is there twice. Answers how many documents there are
 /// besides that of the deployment.
-fn one_task_for_each_part(database: &std::path::Path, expected: usize) -> i64 {
+fn one_task_for_each_child(database: &std::path::Path, expected: usize) -> i64 {
     let connection = rusqlite::Connection::open(database).unwrap();
     let mut rows =
         connection.prepare("SELECT t.state, s.body FROM task t JOIN spec s ON s.key = t.key").unwrap();
     let rows = rows.query_map([], |row| Ok((row.get::<_, Vec<u8>>(0)?, row.get::<_, Vec<u8>>(1)?))).unwrap();
-    let (mut parts, mut wholes) = (BTreeMap::new(), 0);
+    let (mut children, mut composites) = (BTreeMap::new(), 0);
     for row in rows {
         let (state, body) = row.unwrap();
         let (state, body): (TaskState, TaskBody) =
             (codec::decode(&state).unwrap(), codec::decode(&body).unwrap());
         assert!(state.status.is_final(), "{state:?}");
-        wholes += usize::from(state.whole);
-        if let Some(part) = state.part {
-            assert_eq!((body.parent, body.part.as_ref()), (Some(part.of), Some(&part.name)));
-            let other = parts.insert((part.of, part.name.clone()), body.name);
-            assert!(other.is_none(), "{part:?} is there twice");
+        composites += usize::from(state.composite);
+        if let Some(child) = state.child_of {
+            assert_eq!((body.parent, body.child_name.as_ref()), (Some(child.composite), Some(&child.name)));
+            let other = children.insert((child.composite, child.name.clone()), body.name);
+            assert!(other.is_none(), "{child:?} is there twice");
         }
     }
-    assert_eq!(wholes, expected);
+    assert_eq!(composites, expected);
     let deployment = DocumentKind::Deployment as i64;
     let counted = "SELECT count(*) FROM document WHERE kind <> ?";
     connection.query_row(counted, [deployment], |row| row.get(0)).unwrap()

@@ -121,7 +121,7 @@ pub struct ClockWatch {
     settle: Duration,
     last: Option<Reading>,
     correction: Shift,
-    reference: Option<Compared>,
+    reference: Option<ReferenceOffset>,
     /// When the reference itself stepped last. It may share the clock of this machine, so until it has settled as well its
     /// word does not end a doubt.
     reference_stepped_at: Option<Timestamp>,
@@ -132,7 +132,7 @@ pub struct ClockWatch {
 
 /// The last answer of the reference.
 #[derive(Clone, Copy, Debug)]
-struct Compared {
+struct ReferenceOffset {
     at: Timestamp,
     /// By how much the reference is ahead of the machine's clock.
     offset: Shift,
@@ -180,7 +180,7 @@ impl ClockWatch {
         }
         let theirs = reference.wall + now.steady.since(reference.asked + round_trip / 2);
         let offset = theirs.shift_from(now.wall);
-        let known = self.reference.replace(Compared { at: reference.answered, offset });
+        let known = self.reference.replace(ReferenceOffset { at: reference.answered, offset });
         let moved = offset - self.correction;
         if moved.abs() > STEP_MIN {
             self.correction = offset;

@@ -94,12 +94,13 @@ pub enum RecordKind {
     /// The policy version that the lane applies to a queue.
     AppliedPolicy = 2,
     /// A watched task that has ended, and that nobody has looked at since.
-    Ended = 3,
+    #[serde(rename = "Ended")]
+    Completion = 3,
 }
 
 impl RecordKind {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Rate, Self::AppliedPolicy, Self::Ended];
+    pub const ALL: [Self; 3] = [Self::Rate, Self::AppliedPolicy, Self::Completion];
 
     /// The number under which it is stored.
     pub const fn code(self) -> u8 {

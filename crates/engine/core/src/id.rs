@@ -194,17 +194,17 @@ impl Name {
         }
     }
 
-    /// What names begin with that servers keep for themselves.
-    pub const OWN_PREFIX: &str = "tasklane.";
+    /// System names begin with this.
+    pub const SYSTEM_PREFIX: &str = "tasklane.";
 
     /// The text of the name.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Whether servers keep it for themselves.
-    pub fn is_own(&self) -> bool {
-        self.0.starts_with(Self::OWN_PREFIX)
+    /// Whether it is a system name: of a task type, queue or worker of the server itself.
+    pub fn is_system(&self) -> bool {
+        self.0.starts_with(Self::SYSTEM_PREFIX)
     }
 }
 

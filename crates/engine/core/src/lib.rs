@@ -3,8 +3,8 @@
 pub mod clock_watch;
 pub mod command;
 pub mod commit;
-pub mod guard;
 pub mod id;
+pub mod invariant;
 pub mod lane;
 pub mod lock;
 pub mod mask;

@@ -33,8 +33,9 @@ pub enum Message {
     Control(Control),
     /// To workers: where the buses of all servers are.
     Servers(Vec<String>),
-    /// To whoever follows statistics: this worker session speaks and does not hear.
-    Deaf {
+    /// To whoever follows statistics: this worker session sends and does not receive.
+    #[serde(rename = "Deaf")]
+    NotReceiving {
         /// Which one.
         session: SessionId,
     },
@@ -59,7 +60,7 @@ impl Message {
             Self::Hint { .. }
             | Self::Policy { .. }
             | Self::Stats(_)
-            | Self::Deaf { .. }
+            | Self::NotReceiving { .. }
             | Self::Control(_)
             | Self::Servers(_) => 1,
         }
@@ -103,7 +104,7 @@ impl Message {
             Self::Hint { .. }
             | Self::Policy { .. }
             | Self::Stats(_)
-            | Self::Deaf { .. }
+            | Self::NotReceiving { .. }
             | Self::Control(_) => 0,
         }
     }
@@ -178,8 +179,9 @@ pub struct TaskEvent {
     pub attempt: AttemptNo,
     /// When the owner decided so.
     pub at: Timestamp,
-    /// The task that it is a part of.
-    pub part_of: Option<TaskId>,
+    /// The composite that it is a child of.
+    #[serde(rename = "part_of")]
+    pub composite: Option<TaskId>,
 }
 
 impl TaskEvent {
@@ -268,7 +270,7 @@ pub enum ToWorker {
         /// Of which attempt.
         attempt: AttemptId,
         /// Why not.
-        verdict: Verdict,
+        verdict: AckReason,
     },
     /// The owner asks for room: so many tasks of the lane could be sent to this worker now. The worker answers with
     /// [`ToLane::Credit`], at once or when other lanes have given credit back, and keeps the demand until it is met; 0
@@ -285,7 +287,7 @@ pub enum ToWorker {
 
 /// Why a report needs no repetition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Verdict {
+pub enum AckReason {
     /// What it led to is durable.
     Committed,
     /// It is of an attempt that no longer counts.
@@ -432,7 +434,7 @@ pub struct Heartbeat {
     /// said again.
     pub used: DispatchNo,
     /// Every attempt of this lane that the worker holds or whose last report is unacknowledged.
-    pub held: Vec<Held>,
+    pub held: Vec<HeldAttempt>,
     /// Attempts held for other lanes, for the least-load strategy.
     pub load: u32,
     /// Credit that other lanes ask for: please skip what you do not need.
@@ -441,7 +443,7 @@ pub struct Heartbeat {
 
 /// An attempt that a worker knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Held {
+pub struct HeldAttempt {
     /// Which one.
     pub attempt: AttemptId,
     /// Where it stands.

@@ -245,15 +245,15 @@ pub struct TaskBody {
     /// Its unique key, and for how long it holds it: also for those who run it again.
     #[serde(rename = "uq", default, skip_serializing_if = "Option::is_none")]
     pub unique: Option<Box<UniqueRule>>,
-    /// The task that this one is a part or a retry of.
+    /// The task that this one is a child or a retry of.
     #[serde(rename = "pa", default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<TaskId>,
-    /// Which part of its parent it is; `None` if it is none.
+    /// Its name among the children of its composite; `None` if it is no child.
     #[serde(rename = "pn", default, skip_serializing_if = "Option::is_none")]
-    pub part: Option<String>,
-    /// It may have parts: a task of the server's own that drives others.
+    pub child_name: Option<String>,
+    /// It may have children: a system task that drives others.
     #[serde(rename = "ow", default, skip_serializing_if = "is_false")]
-    pub whole: bool,
+    pub composite: bool,
     /// Whoever is to be told when it ends.
     #[serde(rename = "wb", default, skip_serializing_if = "Vec::is_empty")]
     pub webhooks: Vec<Webhook>,
@@ -367,7 +367,7 @@ impl TaskBody {
         let request_id = self.request_id.as_ref().map_or(0, String::len);
         let hash_key = self.hash_key.as_ref().map_or(0, String::len);
         let schedule = self.schedule.as_ref().map_or(0, String::len);
-        let part = self.part.as_ref().map_or(0, |part| 2 * part.len());
+        let child_name = self.child_name.as_ref().map_or(0, |name| 2 * name.len());
         let run = self.run.as_ref().map_or(0, |run| run.as_str().len());
         let unique = self.unique.as_ref().map_or(0, |unique| unique.key.len() + 16);
         self.name.len()
@@ -377,7 +377,7 @@ impl TaskBody {
             + request_id
             + hash_key
             + schedule
-            + part
+            + child_name
             + run
             + 64
     }
@@ -462,7 +462,7 @@ impl NewTask {
 
     /// The state it starts in.
     pub fn state(&self) -> TaskState {
-        let TaskBody { parent, part, whole, relative, .. } = &*self.spec.body;
+        let TaskBody { parent, child_name, composite, relative, .. } = &*self.spec.body;
         let watched = self.spec.body.is_watched();
         let delayed = self.due > self.created_at;
         let mut state = TaskState {
@@ -486,8 +486,10 @@ impl NewTask {
             worker: None,
             error: None,
             progress: None,
-            part: parent.zip(part.clone()).map(|(of, name)| Box::new(Part { of, name })),
-            whole: *whole,
+            child_of: parent
+                .zip(child_name.clone())
+                .map(|(composite, name)| Box::new(ChildOf { composite, name })),
+            composite: *composite,
             watched,
         };
         state.shift = self.shift.filter(|_| state.counts_down());
@@ -585,25 +587,25 @@ pub struct TaskState {
     /// How far it is, as an attempt said last. Few tasks tell.
     #[serde(rename = "pg", default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<Box<Progress>>,
-    /// Which part of which task it is. Never changes; here, because whoever looks at many parts needs nothing else of
-    /// their specs. A part is kept as long as the whole.
+    /// Which child of which task it is. Never changes; here, because whoever looks at many children needs nothing else of
+    /// their specs. A child is kept as long as its composite.
     #[serde(rename = "pt", default, skip_serializing_if = "Option::is_none")]
-    pub part: Option<Box<Part>>,
-    /// It may have parts. Never changes.
+    pub child_of: Option<Box<ChildOf>>,
+    /// It may have children. Never changes.
     #[serde(rename = "wh", default, skip_serializing_if = "is_false")]
-    pub whole: bool,
+    pub composite: bool,
     /// Its end is noted in the lane until somebody has looked at it. Never changes.
     #[serde(rename = "wt", default, skip_serializing_if = "is_false")]
     pub watched: bool,
 }
 
-/// Says of a task that it is a part of another.
+/// Says of a task that it is a child of another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Part {
-    /// The whole.
+pub struct ChildOf {
+    /// The composite.
     #[serde(rename = "o")]
-    pub of: TaskId,
-    /// Tells it from the other parts.
+    pub composite: TaskId,
+    /// Tells it from the other children.
     #[serde(rename = "n")]
     pub name: String,
 }

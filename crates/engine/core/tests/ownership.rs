@@ -92,10 +92,10 @@ impl Stage {
                 Effect::Call { call, request } => self.calls.push_back((call, request)),
                 Effect::Submitted { token, outcomes } => drop(self.answers.insert(token, outcomes)),
                 Effect::Send(_)
-                | Effect::Deaf { .. }
+                | Effect::NotReceiving { .. }
                 | Effect::Revoke { .. }
                 | Effect::Changed(_)
-                | Effect::Ended(_) => {}
+                | Effect::Completed(_) => {}
             }
         }
     }

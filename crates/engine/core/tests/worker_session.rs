@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use tasklane_core::id::{AttemptNo, DispatchNo, Epoch, LaneId, Name, QueueKey, SessionId, TaskId};
 use tasklane_core::message::{
-    AttemptId, Dispatch, Ending, Finish, Heartbeat, HeldState, OwnerBatch, Report, RetryAdvice, ToLane,
-    ToWorker, Verdict,
+    AckReason, AttemptId, Dispatch, Ending, Finish, Heartbeat, HeldState, OwnerBatch, Report, RetryAdvice,
+    ToLane, ToWorker,
 };
 use tasklane_core::retry::RetryPolicy;
 use tasklane_core::task::{Priority, Progress, TaskError, TaskHead, TaskResult};
@@ -124,7 +124,7 @@ impl Stage {
     }
 
     fn is_acked(&mut self, attempt: AttemptId) {
-        self.hears(1, [ToWorker::Ack { attempt, verdict: Verdict::Committed }]);
+        self.hears(1, [ToWorker::Ack { attempt, verdict: AckReason::Committed }]);
     }
 
     /// What was reported since the last time, in words; anything else that was said is forgotten.
@@ -452,7 +452,7 @@ fn a_new_owner_is_told_everything_at_once_and_counts_from_the_start() {
 
 #[test]
 fn a_last_report_is_repeated_until_it_is_acknowledged() {
-    for verdict in [Verdict::Committed, Verdict::Stale] {
+    for verdict in [AckReason::Committed, AckReason::Stale] {
         let mut worker = Stage::new();
         worker.hears(1, [dispatch(1, A)]);
         worker.succeeds(A);

@@ -30,26 +30,26 @@ impl Default for LocalBusOptions {
 #[derive(Clone)]
 pub struct LocalBus {
     options: LocalBusOptions,
-    ears: Arc<Mutex<Ears>>,
+    subscriptions: Arc<Mutex<Subscriptions>>,
 }
 
 #[derive(Default)]
-struct Ears {
-    by_address: BTreeMap<Address, Vec<Arc<Ear>>>,
+struct Subscriptions {
+    by_address: BTreeMap<Address, Vec<Arc<SubscriptionQueue>>>,
     closed: bool,
 }
 
 /// What one subscription has not yet received.
 #[derive(Default)]
-struct Ear {
-    waiting: Mutex<Waiting>,
+struct SubscriptionQueue {
+    waiting: Mutex<PendingMessages>,
     /// Set once; together with `woken` it ends a `receive`.
     closed: std::sync::atomic::AtomicBool,
     woken: Notify,
 }
 
 #[derive(Default)]
-struct Waiting {
+struct PendingMessages {
     messages: VecDeque<Message>,
     /// In all of them.
     parts: usize,
@@ -61,16 +61,16 @@ const JOINED_PARTS: usize = 1024;
 impl LocalBus {
     /// A bus that nobody listens to yet.
     pub fn new(options: LocalBusOptions) -> Self {
-        Self { options, ears: Arc::default() }
+        Self { options, subscriptions: Arc::default() }
     }
 
     /// Ends all subscriptions once they have received what waits for them.
     pub fn close(&self) {
-        let mut ears = lock(&self.ears);
-        ears.closed = true;
-        for ear in std::mem::take(&mut ears.by_address).into_values().flatten() {
-            ear.closed.store(true, std::sync::atomic::Ordering::Release);
-            ear.woken.notify_one();
+        let mut subscriptions = lock(&self.subscriptions);
+        subscriptions.closed = true;
+        for subscription in std::mem::take(&mut subscriptions.by_address).into_values().flatten() {
+            subscription.closed.store(true, std::sync::atomic::Ordering::Release);
+            subscription.woken.notify_one();
         }
     }
 }
@@ -104,13 +104,13 @@ impl Bus for LocalBus {
     }
 
     async fn subscribe(&self, address: Address) -> Result<Box<dyn Subscription>, BusError> {
-        let mut ears = lock(&self.ears);
-        if ears.closed {
+        let mut subscriptions = lock(&self.subscriptions);
+        if subscriptions.closed {
             return Err(BusError::Closed);
         }
-        let ear = Arc::new(Ear::default());
-        ears.by_address.entry(address).or_default().push(Arc::clone(&ear));
-        Ok(Box::new(LocalSubscription { bus: self.clone(), address, ear }))
+        let subscription = Arc::new(SubscriptionQueue::default());
+        subscriptions.by_address.entry(address).or_default().push(Arc::clone(&subscription));
+        Ok(Box::new(LocalSubscription { bus: self.clone(), address, subscription }))
     }
 }
 
@@ -121,15 +121,15 @@ impl LocalBus {
             return Err(BusError::TooLarge { size, max });
         }
         let listening = {
-            let ears = lock(&self.ears);
-            if ears.closed {
+            let subscriptions = lock(&self.subscriptions);
+            if subscriptions.closed {
                 return Err(BusError::Closed);
             }
-            ears.by_address.get(&address).cloned().unwrap_or_default()
+            subscriptions.by_address.get(&address).cloned().unwrap_or_default()
         };
         if let Some((last, others)) = listening.split_last() {
-            for ear in others {
-                ear.put(messages.clone(), self.options.waiting_max);
+            for subscription in others {
+                subscription.put(messages.clone(), self.options.waiting_max);
             }
             last.put(messages, self.options.waiting_max);
         }
@@ -137,7 +137,7 @@ impl LocalBus {
     }
 }
 
-impl Ear {
+impl SubscriptionQueue {
     fn put(&self, messages: Vec<Message>, waiting_max: usize) {
         let mut waiting = lock(&self.waiting);
         for message in messages {
@@ -151,7 +151,7 @@ impl Ear {
     }
 }
 
-impl Waiting {
+impl PendingMessages {
     /// A slow subscriber hears all that came from one sender at once, so that it catches up.
     fn put(&mut self, message: Message) {
         self.parts += message.parts();
@@ -173,7 +173,7 @@ impl Waiting {
 struct LocalSubscription {
     bus: LocalBus,
     address: Address,
-    ear: Arc<Ear>,
+    subscription: Arc<SubscriptionQueue>,
 }
 
 impl fmt::Debug for LocalSubscription {
@@ -187,28 +187,28 @@ impl Subscription for LocalSubscription {
     async fn receive(&mut self) -> Option<Vec<Message>> {
         loop {
             {
-                let mut waiting = lock(&self.ear.waiting);
+                let mut waiting = lock(&self.subscription.waiting);
                 let taken: Vec<Message> =
                     std::iter::from_fn(|| waiting.take()).take(self.bus.options.receive_max).collect();
                 if !taken.is_empty() {
                     return Some(taken);
                 }
             }
-            if self.ear.closed.load(std::sync::atomic::Ordering::Acquire) {
+            if self.subscription.closed.load(std::sync::atomic::Ordering::Acquire) {
                 return None;
             }
-            self.ear.woken.notified().await;
+            self.subscription.woken.notified().await;
         }
     }
 }
 
 impl Drop for LocalSubscription {
     fn drop(&mut self) {
-        let mut ears = lock(&self.bus.ears);
-        if let Some(listening) = ears.by_address.get_mut(&self.address) {
-            listening.retain(|ear| !Arc::ptr_eq(ear, &self.ear));
+        let mut subscriptions = lock(&self.bus.subscriptions);
+        if let Some(listening) = subscriptions.by_address.get_mut(&self.address) {
+            listening.retain(|subscription| !Arc::ptr_eq(subscription, &self.subscription));
             if listening.is_empty() {
-                ears.by_address.remove(&self.address);
+                subscriptions.by_address.remove(&self.address);
             }
         }
     }
@@ -261,11 +261,11 @@ mod tests {
     #[tokio::test]
     async fn closing_ends_subscriptions_after_what_waits() {
         let bus = LocalBus::default();
-        let mut ear = bus.subscribe(Address::Events).await.unwrap();
+        let mut subscription = bus.subscribe(Address::Events).await.unwrap();
         bus.publish(Address::Events, vec![hint(1)]).await.unwrap();
         bus.close();
-        assert_eq!(ear.receive().await, Some(vec![hint(1)]));
-        assert_eq!(ear.receive().await, None);
+        assert_eq!(subscription.receive().await, Some(vec![hint(1)]));
+        assert_eq!(subscription.receive().await, None);
         assert!(matches!(bus.publish(Address::Events, vec![hint(1)]).await, Err(BusError::Closed)));
     }
 
@@ -273,6 +273,6 @@ mod tests {
     async fn a_dropped_subscription_is_forgotten() {
         let bus = LocalBus::default();
         drop(bus.subscribe(Address::Events).await.unwrap());
-        assert!(lock(&bus.ears).by_address.is_empty());
+        assert!(lock(&bus.subscriptions).by_address.is_empty());
     }
 }

@@ -1,5 +1,5 @@
-//! The coordinator within a process: sessions behind a lock, one timer for the judge, and a channel that tells
-//! watchers to look.
+//! The coordinator within a process: sessions behind a lock, one timer for the failure detector, and a channel that
+//! tells watchers to look.
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
@@ -23,15 +23,15 @@ use crate::sessions::{Sessions, SessionsOptions};
 #[derive(Clone)]
 pub struct LocalCoordinator {
     options: SessionsOptions,
-    shared: Arc<Shared>,
-    _judge: Arc<Judge>,
+    shared: Arc<CoordinatorState>,
+    _detector: Arc<DetectorTask>,
 }
 
-struct Shared {
+struct CoordinatorState {
     sessions: Mutex<Sessions>,
     /// The change that watchers should look at; `None` once the coordinator has ended.
     changed: watch::Sender<Option<u64>>,
-    /// Wakes the judge when a session ends before the one it waits for.
+    /// Wakes the failure detector when a session ends before the one it waits for.
     sooner: Notify,
     clock: Arc<dyn Clock>,
 }
@@ -44,15 +44,15 @@ impl LocalCoordinator {
 
     /// Like [`new`](Self::new), with a clock of its own.
     pub fn with_clock(options: SessionsOptions, clock: Arc<dyn Clock>) -> Self {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(CoordinatorState {
             sessions: Mutex::new(Sessions::new(options)),
             changed: watch::Sender::new(Some(0)),
             sooner: Notify::new(),
             clock,
         });
-        let timer = tokio::spawn(judge(Arc::clone(&shared)));
-        let judge = Judge { timer, shared: Arc::clone(&shared) };
-        Self { options, shared, _judge: Arc::new(judge) }
+        let timer = tokio::spawn(detect_failures(Arc::clone(&shared)));
+        let detector = DetectorTask { timer, shared: Arc::clone(&shared) };
+        Self { options, shared, _detector: Arc::new(detector) }
     }
 }
 
@@ -63,12 +63,12 @@ impl fmt::Debug for LocalCoordinator {
 }
 
 /// Ends with the last handle.
-struct Judge {
+struct DetectorTask {
     timer: JoinHandle<()>,
-    shared: Arc<Shared>,
+    shared: Arc<CoordinatorState>,
 }
 
-impl Drop for Judge {
+impl Drop for DetectorTask {
     fn drop(&mut self) {
         self.timer.abort();
         self.shared.changed.send_replace(None);
@@ -77,7 +77,7 @@ impl Drop for Judge {
 
 /// Sleeps until the first deadline. A renewal only moves a deadline away, so the timer is armed anew just for sessions
 /// that end sooner than the one it waits for.
-async fn judge(shared: Arc<Shared>) {
+async fn detect_failures(shared: Arc<CoordinatorState>) {
     loop {
         let deadline = shared.change(|sessions, now| {
             sessions.tick(now);
@@ -96,7 +96,7 @@ async fn judge(shared: Arc<Shared>) {
     }
 }
 
-impl Shared {
+impl CoordinatorState {
     /// Does something to the sessions and tells watchers if they can see it.
     fn change<T>(&self, change: impl FnOnce(&mut Sessions, Timestamp) -> T) -> T {
         let mut sessions = self.lock();
@@ -172,7 +172,7 @@ impl Coordinator for LocalCoordinator {
 }
 
 struct LocalWatch {
-    shared: Arc<Shared>,
+    shared: Arc<CoordinatorState>,
     changed: watch::Receiver<Option<u64>>,
     /// What was given last: a change that was taken back meanwhile is not worth telling.
     given: Option<View>,

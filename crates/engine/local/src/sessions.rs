@@ -1,31 +1,31 @@
-//! Sessions and their judge, without a clock of their own.
+//! Sessions and their failure detector, without a clock of their own.
 //!
-//! A holder counts its time from before it asked for a renewal, the judge from when it saw the renewal, which is later.
-//! So when the judge has seen one renewal number for a whole TTL, its holder has stopped, whatever the two clocks show,
-//! as long as both count seconds of the same length. The judge sees every renewal as it happens, so its view has no
-//! breaks to allow for.
+//! A holder counts its time from before it asked for a renewal, the failure detector from when it saw the renewal,
+//! which is later. So when the failure detector has seen one renewal number for a whole TTL, its holder has stopped,
+//! whatever the two clocks show, as long as both count seconds of the same length. The failure detector sees every
+//! renewal as it happens, so its view has no breaks to allow for.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use tasklane_core::guard::{Guard, Guards};
 use tasklane_core::id::{LaneId, SessionId};
+use tasklane_core::invariant::{Invariant, Invariants};
 use tasklane_core::member::{Member, Role};
 use tasklane_core::time::Timestamp;
 use tasklane_ports::{CoordinatorError, OpenSession, SessionToken, View};
 
-/// How sessions are judged.
+/// How lost sessions are detected.
 #[derive(Clone, Copy, Debug)]
 pub struct SessionsOptions {
     /// The shortest TTL that is accepted.
     pub ttl_min: Duration,
-    /// Guards of the coordinator that a test may switch off.
-    pub guards: Guards,
+    /// Invariants of the coordinator that a test may switch off.
+    pub invariants: Invariants,
 }
 
 impl Default for SessionsOptions {
     fn default() -> Self {
-        Self { ttl_min: Duration::from_millis(10), guards: Guards::ALL_ON }
+        Self { ttl_min: Duration::from_millis(10), invariants: Invariants::ALL_ON }
     }
 }
 
@@ -35,7 +35,7 @@ pub struct Sessions {
     options: SessionsOptions,
     living: BTreeMap<SessionId, Session>,
     grants: BTreeMap<LaneId, SessionId>,
-    /// When the judge ends each session, if it sees no other renewal before.
+    /// When the failure detector ends each session, if it sees no other renewal before.
     deadlines: BTreeSet<(Timestamp, SessionId)>,
     /// Identities that were used, the oldest first.
     ended: VecDeque<SessionId>,
@@ -50,7 +50,7 @@ struct Session {
     ttl: Duration,
     role: Role,
     secret: String,
-    /// Rises with every renewal: what the judge watches.
+    /// Rises with every renewal: what the failure detector watches.
     renewal: u64,
     revoked: bool,
     deadline: Timestamp,
@@ -121,9 +121,10 @@ impl Sessions {
         known && self.end(token.session)
     }
 
-    /// Refuses further renewals. Answers whether the session has ended by it, which is only so while a guard is off.
+    /// Refuses further renewals. Answers whether the session has ended by it, which is only so while an invariant is
+    /// off.
     pub fn revoke(&mut self, session: SessionId) -> bool {
-        if !self.options.guards.on(Guard::RevokeWaitsTtl) {
+        if !self.options.invariants.on(Invariant::RevokeWaitsTtl) {
             return self.end(session);
         }
         if let Some(session) = self.living.get_mut(&session) {
@@ -161,7 +162,7 @@ impl Sessions {
         Ok(())
     }
 
-    /// The judge looks: ends every session whose time is over and says which.
+    /// The failure detector looks: ends every session whose time is over and says which.
     pub fn tick(&mut self, now: Timestamp) -> Vec<SessionId> {
         let mut ended = Vec::new();
         while let Some((deadline, session)) = self.deadlines.first().copied()
@@ -173,7 +174,7 @@ impl Sessions {
         ended
     }
 
-    /// When the judge has to look again.
+    /// When the failure detector has to look again.
     pub fn next_deadline(&self) -> Option<Timestamp> {
         self.deadlines.first().map(|(deadline, _)| *deadline)
     }
@@ -203,7 +204,7 @@ impl Sessions {
     }
 
     fn patience(&self, ttl: Duration) -> Duration {
-        if self.options.guards.on(Guard::JudgeWaitsTtl) { ttl } else { ttl / 3 }
+        if self.options.invariants.on(Invariant::DetectorWaitsTtl) { ttl } else { ttl / 3 }
     }
 
     fn end(&mut self, id: SessionId) -> bool {
@@ -248,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_past_its_time_cannot_be_renewed_even_before_the_judge_looks() {
+    fn a_session_past_its_time_cannot_be_renewed_even_before_the_failure_detector_looks() {
         let mut sessions = Sessions::default();
         let token = open(&mut sessions, 1, at(0));
         assert!(sessions.renew(&token, at(3_000)).is_err());
@@ -278,14 +279,15 @@ mod tests {
         assert_eq!(sessions.changes(), before + 1);
     }
 
-    #[cfg(feature = "unguarded")]
+    #[cfg(feature = "switchable-invariants")]
     #[test]
-    fn without_their_guards_revoke_and_judge_are_hasty() {
-        let guards = |guard| SessionsOptions { guards: Guards::without(guard), ..Default::default() };
-        let mut sessions = Sessions::new(guards(Guard::RevokeWaitsTtl));
+    fn without_their_invariants_revoke_and_failure_detector_are_hasty() {
+        let invariants =
+            |invariant| SessionsOptions { invariants: Invariants::without(invariant), ..Default::default() };
+        let mut sessions = Sessions::new(invariants(Invariant::RevokeWaitsTtl));
         let token = open(&mut sessions, 1, at(0));
         assert!(sessions.revoke(token.session));
-        let mut sessions = Sessions::new(guards(Guard::JudgeWaitsTtl));
+        let mut sessions = Sessions::new(invariants(Invariant::DetectorWaitsTtl));
         let token = open(&mut sessions, 1, at(0));
         assert_eq!(sessions.tick(at(1_000)), [token.session]);
     }

@@ -63,7 +63,7 @@ pub struct BusCapabilities {
     pub message_bytes_max: usize,
 }
 
-/// An open ear. Closed by dropping it.
+/// An open subscription. Closed by dropping it.
 #[async_trait]
 pub trait Subscription: Send + std::fmt::Debug {
     /// Waits for messages and takes all that are there, up to a bound. `None` when the bus was closed. Safe to cancel.

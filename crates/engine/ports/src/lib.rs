@@ -8,11 +8,11 @@ mod coordinator;
 mod documents;
 mod error;
 mod executor;
-#[cfg(feature = "follow")]
-pub mod follow;
+pub mod failure_detector;
 mod intake;
-pub mod judge;
 mod logs;
+#[cfg(feature = "follow")]
+pub mod membership;
 #[cfg(feature = "follow")]
 mod renewals;
 mod retire;
@@ -35,9 +35,9 @@ pub use error::{
 pub use executor::{Attempt, Execution, Executor, Stop};
 pub use intake::{Intake, IntakeMessage};
 pub use logs::{LogChunk, LogPosition, LogStream, Logs};
-pub use retire::{Expired, Retire};
+pub use retire::{ExpiredQuery, ExpiredTasks};
 pub use store::{
-    AttemptList, CountList, Load, PutPolicy, QueueCounts, Store, StoreCapabilities, Submit, TaskCursor,
+    AttemptList, CountList, LoadQuery, PutPolicy, QueueCounts, Store, StoreCapabilities, Submit, TaskCursor,
     TaskFilter, TaskList, TaskPage, TaskView,
 };
 pub use tasklane_core::commit::{ClaimLane, LaneHead};

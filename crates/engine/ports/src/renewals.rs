@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 use tasklane_core::clock_watch::Reference;
 use tasklane_core::time::Timestamp;
 
-use crate::follow::{Registry, Renewed};
+use crate::membership::{MembershipTable, RenewalOutcome};
 use crate::{CoordinatorError, Outcome, SessionToken};
 
 /// What is due within this is renewed together. A holder counts from before it asked, so this costs nobody anything.
@@ -18,14 +18,14 @@ const TOGETHER: Duration = Duration::from_millis(50);
 /// Those that are to be asked for next.
 #[derive(Debug, Default)]
 pub(crate) struct Renewals {
-    waiting: Mutex<Vec<Waiting>>,
+    waiting: Mutex<Vec<PendingRenewal>>,
     /// What the system's clock said at the last renewal.
     clock: Mutex<Option<Reference>>,
 }
 
 /// Somebody who waits to hear whether a session was renewed.
 #[derive(Debug)]
-struct Waiting {
+struct PendingRenewal {
     token: SessionToken,
     answer: oneshot::Sender<Result<bool, String>>,
 }
@@ -33,22 +33,22 @@ struct Waiting {
 impl Renewals {
     pub(crate) async fn renew(
         self: &Arc<Self>,
-        registry: &Arc<dyn Registry>,
+        table: &Arc<dyn MembershipTable>,
         steady: &Arc<dyn Fn() -> Timestamp + Send + Sync>,
         token: &SessionToken,
     ) -> Result<(), CoordinatorError> {
         let (answer, answered) = oneshot::channel();
         let is_first = {
             let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-            waiting.push(Waiting { token: token.clone(), answer });
+            waiting.push(PendingRenewal { token: token.clone(), answer });
             waiting.len() == 1
         };
         if is_first {
-            let (renewals, registry, steady) = (Arc::clone(self), Arc::clone(registry), Arc::clone(steady));
+            let (renewals, table, steady) = (Arc::clone(self), Arc::clone(table), Arc::clone(steady));
             // On its own, since whoever came first may give up.
             tokio::spawn(async move {
                 tokio::time::sleep(TOGETHER).await;
-                renewals.renew_all(&*registry, &*steady).await;
+                renewals.renew_all(&*table, &*steady).await;
             });
         }
         let unavailable = |source: String| CoordinatorError::Unavailable {
@@ -63,16 +63,16 @@ impl Renewals {
         }
     }
 
-    async fn renew_all(&self, registry: &dyn Registry, steady: &(dyn Fn() -> Timestamp + Send + Sync)) {
+    async fn renew_all(&self, table: &dyn MembershipTable, steady: &(dyn Fn() -> Timestamp + Send + Sync)) {
         let waiting = std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
         let tokens: Vec<SessionToken> = waiting.iter().map(|waiting| waiting.token.clone()).collect();
         let asked = steady();
-        let renewed = registry.renew(&tokens).await.map_err(|error| error.to_string());
-        if let Ok(Renewed { wall: Some(wall), .. }) = renewed {
+        let renewed = table.renew(&tokens).await.map_err(|error| error.to_string());
+        if let Ok(RenewalOutcome { wall: Some(wall), .. }) = renewed {
             let clock = Reference { asked, answered: steady(), wall };
             *self.clock.lock().unwrap_or_else(PoisonError::into_inner) = Some(clock);
         }
-        for (at, Waiting { answer, .. }) in waiting.into_iter().enumerate() {
+        for (at, PendingRenewal { answer, .. }) in waiting.into_iter().enumerate() {
             // Who does not wait any more need not be told.
             let _ = answer.send(renewed.as_ref().map(|renewed| renewed.alive[at]).map_err(Clone::clone));
         }

@@ -8,7 +8,7 @@ use crate::TaskCursor;
 
 /// A question for tasks whose time is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Retire {
+pub struct ExpiredQuery {
     /// Tasks that finished before this time lose their data.
     pub finished_before: Timestamp,
     /// Tasks that finished before this time are forgotten altogether.
@@ -19,7 +19,7 @@ pub struct Retire {
     pub limit: usize,
 }
 
-impl Retire {
+impl ExpiredQuery {
     /// Where the search ends: a task that was created at this time or later has not finished before either bound.
     pub fn end(&self) -> Timestamp {
         self.finished_before.max(self.forget_before)
@@ -28,23 +28,23 @@ impl Retire {
 
 /// A page of tasks whose time is over. None is in both lists.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Expired {
+pub struct ExpiredTasks {
     /// Those that are to lose their data and still have it.
     pub strip: Vec<TaskId>,
     /// Those that are to be forgotten.
     pub forget: Vec<TaskId>,
-    /// Those of both that may have parts, which have no time of their own: they are forgotten first.
-    pub wholes: Vec<TaskId>,
+    /// Those of both that may have children, which have no time of their own: they are forgotten first.
+    pub composites: Vec<TaskId>,
     /// Where to go on; `None` at the end.
     pub next: Option<TaskCursor>,
 }
 
-impl Expired {
+impl ExpiredTasks {
     /// Enters a task that was looked at where it belongs, if its time is over. `has_data` says that it was not stripped
     /// before.
-    pub fn judge(&mut self, retire: &Retire, id: TaskId, state: &TaskState, has_data: bool) {
+    pub fn judge(&mut self, retire: &ExpiredQuery, id: TaskId, state: &TaskState, has_data: bool) {
         let Some(finished_at) = state.finished_at.filter(|_| state.status.is_final()) else { return };
-        if state.part.is_some() {
+        if state.child_of.is_some() {
             return;
         }
         if finished_at < retire.forget_before {
@@ -54,8 +54,8 @@ impl Expired {
         } else {
             return;
         }
-        if state.whole {
-            self.wholes.push(id);
+        if state.composite {
+            self.composites.push(id);
         }
     }
 }

@@ -12,7 +12,7 @@ use tasklane_core::status::Status;
 use tasklane_core::task::{AttemptRecord, NewTask, TaskResult, TaskRow};
 use tasklane_core::time::Timestamp;
 
-use crate::{Expired, Retire, StoreError};
+use crate::{ExpiredQuery, ExpiredTasks, StoreError};
 
 /// Keeps tasks, their states, policies and inboxes.
 ///
@@ -37,7 +37,7 @@ use crate::{Expired, Retire, StoreError};
 /// 14. What was acknowledged survives closing and reopening, and a crash of the process.
 /// 15. Counts by queue and status agree with the tasks.
 /// 16. `expired` changes nothing and looks at a bounded number of tasks, the oldest first. Followed to its end it names
-///     each finished task whose time is over once, and no other. Parts of another task have no time of their own.
+///     each finished task whose time is over once, and no other. Children of another task have no time of their own.
 /// 17. `retire` touches finished tasks alone, each of them whole or not at all; doing it again changes nothing.
 /// 18. A stripped task has neither body nor result nor ended attempts any more. All else stays, so the same request is
 ///     still a duplicate and another one under the same id is still refused.
@@ -72,7 +72,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     async fn post(&self, lane: LaneId, commands: &[Command]) -> Result<(), StoreError>;
 
     /// Answers one page of what a lane holds.
-    async fn load(&self, load: Load) -> Result<LanePage, StoreError>;
+    async fn load(&self, load: LoadQuery) -> Result<LanePage, StoreError>;
 
     /// Puts a queue's binding, unless there is one, and answers the one that counts.
     async fn bind_queue(&self, queue: &QueueKey, binding: &QueueBinding) -> Result<QueueBinding, StoreError>;
@@ -104,7 +104,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     async fn counts(&self, list: CountList) -> Result<Vec<QueueCounts>, StoreError>;
 
     /// One page of the tasks whose time is over, in ascending order of (creation time, id).
-    async fn expired(&self, retire: Retire) -> Result<Expired, StoreError>;
+    async fn expired(&self, retire: ExpiredQuery) -> Result<ExpiredTasks, StoreError>;
 
     /// Takes their data from some tasks and forgets others. Any number of either; ids of tasks that are not finished or
     /// not there are passed over. A large call is done in parts, so an error may leave some of it done: repeat it.
@@ -136,7 +136,7 @@ pub struct Submit {
 
 /// A question about a lane.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Load {
+pub struct LoadQuery {
     /// Which lane.
     pub lane: LaneId,
     /// What is asked.
@@ -182,7 +182,7 @@ pub struct TaskFilter {
     pub name: Option<String>,
     /// Only tasks whose current or last attempt is at this worker.
     pub worker: Option<Name>,
-    /// Only parts or retries of this task.
+    /// Only children or retries of this task.
     pub parent: Option<TaskId>,
     /// Only tasks of this schedule.
     pub schedule: Option<String>,

@@ -1,7 +1,8 @@
 //! News about a schedule as a whole: it begins to fail, or is late. Each is told once, and once more when it is over.
 //!
-//! A schedule is failing from the first of its tasks that fails, or cannot be submitted, to the next that succeeds. It is
-//! late from the first of its times that has led to no running task for `late_after` to the next that does. News is written with the decision that it comes from and kept until it is handed on, as planned fires are.
+//! A schedule is failing from the first of its tasks that fails, or cannot be submitted, to the next that succeeds. It
+//! is late from the first of its times that has led to no running task for `late_after` to the next that does. Alerts
+//! are written with the decision that they come from and kept until they are handed on, as planned fires are.
 
 use std::time::Duration;
 
@@ -10,10 +11,10 @@ use tasklane_core::id::TaskId;
 use tasklane_core::task::Occasion;
 use tasklane_core::time::Timestamp;
 
-use crate::decide::{Look, Stand};
+use crate::decide::{DecisionInput, TaskOutcome};
 use crate::rule::{Rule, Schedule};
 
-/// News that is kept until it is handed on; beyond that the oldest is given up.
+/// Alerts that are kept until they are handed on; beyond that the oldest is given up.
 const ALERTS_MAX: usize = 100;
 
 /// Something to tell.
@@ -27,7 +28,7 @@ pub struct Alert {
     pub at: Timestamp,
     /// What it is.
     #[serde(rename = "w")]
-    pub what: News,
+    pub what: AlertKind,
     /// Failed tasks in a row, then.
     #[serde(rename = "f", default)]
     pub failures: u32,
@@ -41,7 +42,7 @@ pub struct Alert {
 
 /// What can be told of a schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum News {
+pub enum AlertKind {
     /// Its tasks fail.
     #[serde(rename = "f")]
     Failing,
@@ -59,7 +60,7 @@ pub enum News {
     OnTime,
 }
 
-impl News {
+impl AlertKind {
     /// What those who are told of it asked for.
     pub fn occasion(self) -> Occasion {
         match self {
@@ -71,7 +72,7 @@ impl News {
 
 /// A time for which no task is known to run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Unbegun {
+pub struct UnbegunFire {
     /// The time.
     #[serde(rename = "n")]
     pub nominal: Timestamp,
@@ -94,13 +95,13 @@ impl Rule {
 }
 
 impl Schedule {
-    pub(crate) fn alert(&mut self, what: News, now: Timestamp, reason: &str) {
+    pub(crate) fn alert(&mut self, what: AlertKind, now: Timestamp, reason: &str) {
         if !self.rule.tells(what.occasion()) {
             return;
         }
         let state = &mut self.state;
         state.alerted += 1;
-        let nominal = state.late.filter(|_| what == News::Late);
+        let nominal = state.late.filter(|_| what == AlertKind::Late);
         let (number, failures, reason) = (state.alerted, state.failures, reason.to_owned());
         state.alerts.push(Alert { number, at: now, what, nominal, failures, reason });
         let surplus = state.alerts.len().saturating_sub(ALERTS_MAX);
@@ -116,42 +117,42 @@ impl Schedule {
     /// A task has failed, or could not be submitted.
     pub(crate) fn note_failure(&mut self, now: Timestamp, reason: &str) {
         if self.rule.tells(Occasion::Failing) && !std::mem::replace(&mut self.state.failing, true) {
-            self.alert(News::Failing, now, reason);
+            self.alert(AlertKind::Failing, now, reason);
         }
     }
 
     /// A task has succeeded.
     pub(crate) fn note_success(&mut self, now: Timestamp) {
         if std::mem::take(&mut self.state.failing) {
-            self.alert(News::Recovered, now, "a task has succeeded again");
+            self.alert(AlertKind::Recovered, now, "a task has succeeded again");
         }
     }
 
     /// A time leads to no task. That makes it late after a while, unless a later one runs before. The first of several
     /// tells.
     pub(crate) fn note_passed(&mut self, nominal: Timestamp, reason: &str) {
-        let known = |waiting: &Unbegun| waiting.task.is_none() && waiting.nominal <= nominal;
+        let known = |waiting: &UnbegunFire| waiting.task.is_none() && waiting.nominal <= nominal;
         if self.rule.late_after.is_some() && !self.state.unbegun.iter().any(known) {
-            self.state.unbegun.push(Unbegun { nominal, task: None, reason: reason.to_owned() });
+            self.state.unbegun.push(UnbegunFire { nominal, task: None, reason: reason.to_owned() });
         }
     }
 
     /// Takes in which tasks have begun. Answers the last of their times.
-    pub(crate) fn take_begun(&mut self, look: &Look<'_>) -> Option<Timestamp> {
+    pub(crate) fn take_begun(&mut self, look: &DecisionInput<'_>) -> Option<Timestamp> {
         let (mut begun, mut passed) = (None, Vec::new());
-        let stand = |waiting: &Unbegun| waiting.task.and_then(|task| look.stands.get(&task));
+        let stand = |waiting: &UnbegunFire| waiting.task.and_then(|task| look.outcomes.get(&task));
         self.state.unbegun.retain(|waiting| match stand(waiting) {
             None => true,
-            Some(Stand::Begun | Stand::Success | Stand::Failure) => {
+            Some(TaskOutcome::Begun | TaskOutcome::Success | TaskOutcome::Failure) => {
                 begun = begun.max(Some(waiting.nominal));
                 false
             }
-            Some(Stand::NeverBegan) => {
+            Some(TaskOutcome::NeverBegan) => {
                 passed.push(waiting.nominal);
                 false
             }
             // Whoever cancelled it knows.
-            Some(Stand::Neither) => false,
+            Some(TaskOutcome::Neither) => false,
         });
         for nominal in passed {
             self.note_passed(nominal, "its task failed before it began");
@@ -176,21 +177,21 @@ impl Schedule {
         let first = first.min_by_key(|waiting| waiting.nominal).cloned();
         let buffered = self.state.buffered.filter(|nominal| overdue(*nominal));
         let (nominal, reason) = match (first, buffered) {
-            (Some(Unbegun { nominal, task: Some(task), .. }), _) => {
+            (Some(UnbegunFire { nominal, task: Some(task), .. }), _) => {
                 (nominal, format!("task {task} has not begun"))
             }
-            (Some(Unbegun { nominal, reason, .. }), _) => (nominal, reason),
+            (Some(UnbegunFire { nominal, reason, .. }), _) => (nominal, reason),
             (None, Some(nominal)) => (nominal, "it waits for the task before".to_owned()),
             (None, None) => {
                 if begun.is_some() && self.state.late.take().is_some() {
-                    self.alert(News::OnTime, now, "a task has begun again");
+                    self.alert(AlertKind::OnTime, now, "a task has begun again");
                 }
                 return;
             }
         };
         if self.state.late.is_none() {
             self.state.late = Some(nominal);
-            self.alert(News::Late, now, &reason);
+            self.alert(AlertKind::Late, now, &reason);
         }
     }
 

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use tasklane_core::time::Timestamp;
 
-use crate::rule::{Fate, Fire, Schedule, Span, State};
+use crate::rule::{Fate, Fire, Schedule, ScheduleState, Span};
 use crate::{Times, When};
 
 /// A clock that goes back by less may show a time again that was fired just now, and must not fire it twice.
@@ -56,7 +56,7 @@ impl Schedule {
 
     /// The clock is ahead once more, and settled: what was dealt with before it went back is not dealt with twice.
     pub(crate) fn pass_over_dealt_with(&mut self, times: &Times, now: Timestamp) {
-        let State { next, dealt_with, .. } = &mut self.state;
+        let ScheduleState { next, dealt_with, .. } = &mut self.state;
         if let Some(dealt_with) = dealt_with.filter(|dealt_with| *dealt_with <= now)
             && next.is_some_and(|next| next < dealt_with)
         {

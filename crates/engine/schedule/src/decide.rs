@@ -10,15 +10,15 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use tasklane_core::guard::{Guard, Guards};
 use tasklane_core::id::TaskId;
+use tasklane_core::invariant::{Invariant, Invariants};
 use tasklane_core::task::{NewTask, Occasion};
 use tasklane_core::time::Timestamp;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::Times;
-use crate::alerts::{News, Unbegun};
-use crate::rule::{Backfill, Fate, Fire, Missed, Overlap, Planned, Rule, Schedule, State};
+use crate::alerts::{AlertKind, UnbegunFire};
+use crate::rule::{Backfill, Fate, Fire, MissedPolicy, Overlap, PlannedFire, Rule, Schedule, ScheduleState};
 
 /// How late a time is missed where a rule names no time: the distance to the following time, but not less than this. A
 /// server or its store may stall for a moment.
@@ -50,20 +50,20 @@ const COUNTED_MAX: u32 = 1000;
 
 /// What a decision is made by.
 #[derive(Clone, Copy, Debug)]
-pub struct Look<'a> {
+pub struct DecisionInput<'a> {
     /// The time.
     pub now: Timestamp,
     /// The clock is trusted: what it says to have passed has passed.
     pub settled: bool,
     /// How open tasks stand, of those that have begun.
-    pub stands: &'a BTreeMap<TaskId, Stand>,
-    /// Which guards are on.
-    pub guards: Guards,
+    pub outcomes: &'a BTreeMap<TaskId, TaskOutcome>,
+    /// Which invariants are on.
+    pub invariants: Invariants,
 }
 
 /// What became of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stand {
+pub enum TaskOutcome {
     /// It has begun, and not ended.
     Begun,
     /// It succeeded.
@@ -78,7 +78,7 @@ pub enum Stand {
 
 /// What became of a submitted task.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Submitted {
+pub enum FireSubmission {
     /// It is there.
     Yes,
     /// It is not, for this reason.
@@ -145,7 +145,7 @@ impl Rule {
 impl Schedule {
     /// A new one.
     pub fn new(rule: Rule, times: &Times, now: Timestamp) -> Self {
-        let mut schedule = Self { rule, state: State::new(now) };
+        let mut schedule = Self { rule, state: ScheduleState::new(now) };
         schedule.state.next = schedule.rule.after(times, now);
         schedule
     }
@@ -217,13 +217,13 @@ impl Schedule {
 
     /// Takes in how tasks have ended and says which fires are due. Each is then [planned](Self::plan). Nothing is
     /// decided while something planned is not settled.
-    pub fn decide(&mut self, id: &str, times: &Times, look: &Look<'_>) -> Vec<Fire> {
+    pub fn decide(&mut self, id: &str, times: &Times, look: &DecisionInput<'_>) -> Vec<Fire> {
         let now = look.now;
         let begun = self.take_begun(look);
-        self.take_ends(look.stands, now);
+        self.take_ends(look.outcomes, now);
         let mut fires = Vec::new();
         if !self.state.planned.is_empty() {
-            if look.guards.on(Guard::PlannedFirst) {
+            if look.invariants.on(Invariant::PlannedFirst) {
                 // What has begun is seen once.
                 self.judge_time(begun, now);
                 return fires;
@@ -272,21 +272,21 @@ impl Schedule {
         }
     }
 
-    fn take_ends(&mut self, stands: &BTreeMap<TaskId, Stand>, now: Timestamp) {
-        let State { open, failures, .. } = &mut self.state;
+    fn take_ends(&mut self, outcomes: &BTreeMap<TaskId, TaskOutcome>, now: Timestamp) {
+        let ScheduleState { open, failures, .. } = &mut self.state;
         let (mut failed, mut succeeded) = (None, false);
         open.retain(|task| {
-            match stands.get(task) {
-                None | Some(Stand::Begun) => return true,
-                Some(Stand::Success) => {
+            match outcomes.get(task) {
+                None | Some(TaskOutcome::Begun) => return true,
+                Some(TaskOutcome::Success) => {
                     *failures = 0;
                     (failed, succeeded) = (None, true);
                 }
-                Some(Stand::Failure | Stand::NeverBegan) => {
+                Some(TaskOutcome::Failure | TaskOutcome::NeverBegan) => {
                     *failures += 1;
                     failed = Some(*task);
                 }
-                Some(Stand::Neither) => {}
+                Some(TaskOutcome::Neither) => {}
             }
             false
         });
@@ -305,7 +305,7 @@ impl Schedule {
             let s = if failures == 1 { "" } else { "s" };
             let reason = format!("{failures} failure{s} in a row");
             self.pause(&reason, now);
-            self.alert(News::Paused, now, &reason);
+            self.alert(AlertKind::Paused, now, &reason);
         }
     }
 
@@ -327,9 +327,9 @@ impl Schedule {
         }
         let Some(first) = self.state.next.filter(|next| *next < late) else { return };
         match self.rule.missed {
-            Missed::RunAll => {}
-            Missed::Skip => self.miss(times, first, late, now, "the schedule skips what it has missed"),
-            Missed::RunOnce => {
+            MissedPolicy::RunAll => {}
+            MissedPolicy::Skip => self.miss(times, first, late, now, "the schedule skips what it has missed"),
+            MissedPolicy::RunOnce => {
                 let last = self.last_before(times, first, late);
                 if last > first {
                     self.miss(times, first, last, now, "a later one is run instead");
@@ -429,17 +429,17 @@ impl Schedule {
     pub fn plan(&mut self, fire: Fire, task: Result<NewTask, String>, now: Timestamp) {
         match task {
             Ok(task) if self.state.has_fired(task.id) => {}
-            Ok(task) => self.state.planned.push(Planned { fire, task: Box::new(task) }),
+            Ok(task) => self.state.planned.push(PlannedFire { fire, task: Box::new(task) }),
             Err(reason) => self.fail(fire, now, &reason),
         }
     }
 
     /// A planned task was submitted.
-    pub fn settle(&mut self, task: TaskId, submitted: Submitted, now: Timestamp) {
+    pub fn settle(&mut self, task: TaskId, submitted: FireSubmission, now: Timestamp) {
         let Some(at) = self.state.planned.iter().position(|planned| planned.task.id == task) else { return };
         let fire = self.state.planned.remove(at).fire;
         match submitted {
-            Submitted::Yes => {
+            FireSubmission::Yes => {
                 self.state.tell(fire, now, Fate::Fired { task });
                 if self.rule.follows() && fire.backfill == 0 {
                     self.state.open.push(task);
@@ -447,11 +447,11 @@ impl Schedule {
                     self.state.open.drain(..surplus);
                     if self.rule.late_after.is_some() {
                         let (nominal, task) = (fire.nominal, Some(task));
-                        self.state.unbegun.push(Unbegun { nominal, task, reason: String::new() });
+                        self.state.unbegun.push(UnbegunFire { nominal, task, reason: String::new() });
                     }
                 }
             }
-            Submitted::No(reason) => self.fail(fire, now, &reason),
+            FireSubmission::No(reason) => self.fail(fire, now, &reason),
         }
     }
 

@@ -17,11 +17,13 @@ mod rule;
 mod times;
 mod zone;
 
-pub use alerts::{Alert, News, Unbegun};
+pub use alerts::{Alert, AlertKind, UnbegunFire};
 pub use clock_steps::BACK_MIN;
 pub use decide::{
-    BUFFER_MAX, FIRES_MAX, LOOK_AGAIN, Look, MISSED_AFTER_MAX, MISSED_AFTER_MIN, Stand, Submitted,
-    after_within,
+    BUFFER_MAX, DecisionInput, FIRES_MAX, FireSubmission, LOOK_AGAIN, MISSED_AFTER_MAX, MISSED_AFTER_MIN,
+    TaskOutcome, after_within,
 };
-pub use rule::{Backfill, Fate, Fire, Missed, Overlap, Past, Planned, Rule, Schedule, Span, State};
+pub use rule::{
+    Backfill, Fate, Fire, MissedPolicy, Overlap, PastFire, PlannedFire, Rule, Schedule, ScheduleState, Span,
+};
 pub use times::{TEXT_LEN_MAX, Times, TimesError, When};

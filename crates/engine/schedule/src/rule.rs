@@ -8,7 +8,7 @@ use tasklane_core::task::{NewTask, Webhook};
 use tasklane_core::time::{Timestamp, duration_micros};
 
 use crate::When;
-use crate::alerts::{Alert, Unbegun};
+use crate::alerts::{Alert, UnbegunFire};
 
 /// A schedule.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -18,7 +18,7 @@ pub struct Schedule {
     pub rule: Rule,
     /// Where it stands.
     #[serde(rename = "s")]
-    pub state: State,
+    pub state: ScheduleState,
 }
 
 /// What a schedule should do.
@@ -44,7 +44,7 @@ pub struct Rule {
     pub overlap: Overlap,
     /// What is done about times that passed while nobody was there to fire.
     #[serde(rename = "m")]
-    pub missed: Missed,
+    pub missed: MissedPolicy,
     /// A time is missed when it is this late; `None` for a time between a few seconds and a minute, by how often it fires.
     #[serde(rename = "ma", default, skip_serializing_if = "Option::is_none")]
     pub missed_after: Option<Duration>,
@@ -88,7 +88,7 @@ pub enum Overlap {
 
 /// What a schedule does about times that passed while nobody was there to fire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Missed {
+pub enum MissedPolicy {
     /// Nothing.
     #[serde(rename = "s")]
     Skip,
@@ -103,7 +103,7 @@ pub enum Missed {
 
 /// Where a schedule stands.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct State {
+pub struct ScheduleState {
     /// When it was put first.
     #[serde(rename = "ca")]
     pub created_at: Timestamp,
@@ -124,7 +124,7 @@ pub struct State {
     pub dealt_with: Option<Timestamp>,
     /// Fires that are decided, with their tasks, which may or may not have been submitted.
     #[serde(rename = "pl", default, skip_serializing_if = "Vec::is_empty")]
-    pub planned: Vec<Planned>,
+    pub planned: Vec<PlannedFire>,
     /// Tasks to cancel, likewise.
     #[serde(rename = "cn", default, skip_serializing_if = "Vec::is_empty")]
     pub cancels: Vec<TaskId>,
@@ -154,8 +154,8 @@ pub struct State {
     pub late: Option<Timestamp>,
     /// Tasks that are not known to have begun; only where that matters.
     #[serde(rename = "ub", default, skip_serializing_if = "Vec::is_empty")]
-    pub unbegun: Vec<Unbegun>,
-    /// News that may or may not have been handed on.
+    pub unbegun: Vec<UnbegunFire>,
+    /// Alerts that may or may not have been handed on.
     #[serde(rename = "al", default, skip_serializing_if = "Vec::is_empty")]
     pub alerts: Vec<Alert>,
     /// How much news there was.
@@ -163,7 +163,7 @@ pub struct State {
     pub alerted: u32,
     /// What became of the last times, the oldest first.
     #[serde(rename = "h", default)]
-    pub history: Vec<Past>,
+    pub history: Vec<PastFire>,
 }
 
 /// Times from one to before another.
@@ -193,7 +193,7 @@ pub struct Fire {
 
 /// A fire that is decided.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Planned {
+pub struct PlannedFire {
     /// Which one.
     #[serde(rename = "f")]
     pub fire: Fire,
@@ -218,7 +218,7 @@ pub struct Backfill {
 
 /// What became of a time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Past {
+pub struct PastFire {
     /// Which one; the first, where there are several.
     #[serde(rename = "f")]
     pub fire: Fire,
@@ -259,7 +259,7 @@ pub enum Fate {
     },
 }
 
-impl State {
+impl ScheduleState {
     /// The most times whose fate is kept.
     pub const HISTORY_MAX: usize = 100;
 
@@ -308,7 +308,7 @@ impl State {
     }
 
     pub(crate) fn tell(&mut self, fire: Fire, at: Timestamp, what: Fate) {
-        self.history.push(Past { fire, at, what });
+        self.history.push(PastFire { fire, at, what });
         let surplus = self.history.len().saturating_sub(Self::HISTORY_MAX);
         self.history.drain(..surplus);
     }

@@ -6,14 +6,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tasklane_core::guard::Guards;
 use tasklane_core::id::{LaneId, Name, QueueKey, TaskId};
+use tasklane_core::invariant::Invariants;
 use tasklane_core::retry::RetryPolicy;
 use tasklane_core::task::{Fingerprint, NewTask, Occasion, Priority, TaskBody, TaskHead, TaskSpec, Webhook};
 use tasklane_core::time::Timestamp;
 use tasklane_schedule::{
-    BUFFER_MAX, FIRES_MAX, Fate, Fire, Look, Missed, News, Overlap, Rule, Schedule, Stand, Submitted, Times,
-    When,
+    AlertKind, BUFFER_MAX, DecisionInput, FIRES_MAX, Fate, Fire, FireSubmission, MissedPolicy, Overlap, Rule,
+    Schedule, TaskOutcome, Times, When,
 };
 
 const HOUR: i64 = 3600;
@@ -30,7 +30,7 @@ fn hourly() -> Rule {
         until: None,
         jitter: Duration::ZERO,
         overlap: Overlap::Skip,
-        missed: Missed::RunOnce,
+        missed: MissedPolicy::RunOnce,
         missed_after: None,
         catch_up: Duration::from_hours(24),
         pause_after: None,
@@ -44,7 +44,7 @@ fn hourly() -> Rule {
 struct Story {
     schedule: Schedule,
     times: Times,
-    ended: BTreeMap<TaskId, Stand>,
+    ended: BTreeMap<TaskId, TaskOutcome>,
     made: u64,
     /// The clock is trusted.
     settled: bool,
@@ -86,7 +86,12 @@ impl Story {
 
     /// Decides and plans.
     fn plan(&mut self, now: i64) -> Vec<(TaskId, i64)> {
-        let look = Look { now: at(now), settled: self.settled, stands: &self.ended, guards: Guards::ALL_ON };
+        let look = DecisionInput {
+            now: at(now),
+            settled: self.settled,
+            outcomes: &self.ended,
+            invariants: Invariants::ALL_ON,
+        };
         let fires = self.schedule.decide("s", &self.times, &look);
         for fire in fires {
             let task = self.task();
@@ -100,13 +105,13 @@ impl Story {
     fn fire(&mut self, now: i64) -> Vec<i64> {
         let planned = self.plan(now);
         for (task, _) in &planned {
-            self.schedule.settle(*task, Submitted::Yes, at(now));
+            self.schedule.settle(*task, FireSubmission::Yes, at(now));
         }
         planned.into_iter().map(|(_, nominal)| nominal).collect()
     }
 
     /// The last task ends.
-    fn end(&mut self, how: Stand) {
+    fn end(&mut self, how: TaskOutcome) {
         let task = *self.schedule.state.open.last().expect("one is open");
         self.ended.insert(task, how);
     }
@@ -149,8 +154,8 @@ fn what_is_planned_is_submitted_before_anything_else_is_decided() {
     let planned = story.plan(HOUR);
     assert_eq!(story.due(HOUR), Some(HOUR), "until it is settled");
     assert_eq!(story.plan(2 * HOUR), planned, "the same task, however often it is looked at");
-    story.schedule.settle(planned[0].0, Submitted::Yes, at(2 * HOUR));
-    story.schedule.settle(planned[0].0, Submitted::Yes, at(2 * HOUR));
+    story.schedule.settle(planned[0].0, FireSubmission::Yes, at(2 * HOUR));
+    story.schedule.settle(planned[0].0, FireSubmission::Yes, at(2 * HOUR));
     assert_eq!(story.fates(), [(HOUR, "fired")]);
     assert_eq!(story.fire(2 * HOUR), [2 * HOUR]);
 }
@@ -160,7 +165,7 @@ fn overlap_skip() {
     let mut story = Story::new(hourly());
     assert_eq!(story.fire(HOUR), [HOUR]);
     assert_eq!(story.fire(2 * HOUR), [0; 0]);
-    story.end(Stand::Success);
+    story.end(TaskOutcome::Success);
     assert_eq!(story.fire(3 * HOUR), [3 * HOUR]);
     assert_eq!(story.fates(), [(HOUR, "fired"), (2 * HOUR, "skipped"), (3 * HOUR, "fired")]);
 }
@@ -172,7 +177,7 @@ fn overlap_buffer_one() {
     assert_eq!(story.fire(2 * HOUR), [0; 0]);
     assert_eq!(story.fire(3 * HOUR), [0; 0]);
     assert_eq!(story.due(3 * HOUR), Some(3 * HOUR + 60), "the end is looked for");
-    story.end(Stand::Failure);
+    story.end(TaskOutcome::Failure);
     assert_eq!(story.fire(3 * HOUR + 60), [2 * HOUR]);
     assert_eq!(story.fates(), [(HOUR, "fired"), (3 * HOUR, "skipped"), (2 * HOUR, "fired")]);
 }
@@ -183,7 +188,7 @@ fn a_time_that_waits_is_told_of_when_the_schedule_is_paused() {
     story.fire(HOUR);
     story.fire(2 * HOUR);
     story.schedule.pause("disabled", at(2 * HOUR + 1));
-    story.end(Stand::Success);
+    story.end(TaskOutcome::Success);
     assert_eq!(story.fire(2 * HOUR + 2), [0; 0]);
     assert_eq!(story.fates(), [(HOUR, "fired"), (2 * HOUR, "skipped")]);
 }
@@ -198,7 +203,7 @@ fn overlap_buffer_all() {
     assert_eq!(story.schedule.state.buffered_count(), 3);
     assert_eq!(story.due(4 * HOUR), Some(4 * HOUR + 60), "the end is looked for");
     for hour in 2..=4 {
-        story.end(Stand::Success);
+        story.end(TaskOutcome::Success);
         assert_eq!(story.fire(4 * HOUR + hour * 60), [hour * HOUR], "one after the other");
         assert_eq!(story.fire(4 * HOUR + hour * 60 + 1), [0; 0]);
     }
@@ -208,11 +213,12 @@ fn overlap_buffer_all() {
 /// With the overlap `skip`, which was the default beside it, one of four missed times was fired.
 #[test]
 fn all_that_was_missed_is_run_one_after_the_other() {
-    let mut story = Story::new(Rule { missed: Missed::RunAll, overlap: Overlap::BufferAll, ..hourly() });
+    let mut story =
+        Story::new(Rule { missed: MissedPolicy::RunAll, overlap: Overlap::BufferAll, ..hourly() });
     assert_eq!(story.fire(4 * HOUR + 600), [HOUR]);
     for hour in 2..=4 {
         assert_eq!(story.fire(4 * HOUR + 601), [0; 0], "the task before is unfinished");
-        story.end(Stand::Success);
+        story.end(TaskOutcome::Success);
         assert_eq!(story.fire(4 * HOUR + 602), [hour * HOUR]);
     }
     assert_eq!(story.fates(), [1, 2, 3, 4].map(|hour| (hour * HOUR, "fired")));
@@ -222,7 +228,7 @@ fn all_that_was_missed_is_run_one_after_the_other() {
 fn more_than_the_buffer_holds_is_skipped() {
     let when = When::Cron("* * * * *".to_owned());
     let catch_up = Duration::from_hours(1000);
-    let rule = Rule { when, catch_up, missed: Missed::RunAll, overlap: Overlap::BufferAll, ..hourly() };
+    let rule = Rule { when, catch_up, missed: MissedPolicy::RunAll, overlap: Overlap::BufferAll, ..hourly() };
     let mut story = Story::new(rule);
     let passed = i64::try_from(BUFFER_MAX).unwrap() + 3;
     assert_eq!(story.fire(passed * 60), [60]);
@@ -267,7 +273,7 @@ fn overlap_cancel_other() {
     assert_eq!(story.fire(2 * HOUR), [0; 0]);
     assert_eq!(story.schedule.state.cancels, first);
     assert_eq!(story.fire(3 * HOUR), [0; 0], "it has not ended");
-    story.end(Stand::Neither);
+    story.end(TaskOutcome::Neither);
     assert_eq!(story.fire(3 * HOUR + 1), [3 * HOUR]);
     assert_eq!(story.fates(), [(HOUR, "fired"), (2 * HOUR, "skipped"), (3 * HOUR, "fired")]);
 }
@@ -275,16 +281,16 @@ fn overlap_cancel_other() {
 #[test]
 fn what_was_missed_is_skipped_run_once_or_run() {
     for (missed, expected) in [
-        (Missed::Skip, vec![]),
-        (Missed::RunOnce, vec![5 * HOUR]),
-        (Missed::RunAll, (1..=5).map(|n| n * HOUR).collect()),
+        (MissedPolicy::Skip, vec![]),
+        (MissedPolicy::RunOnce, vec![5 * HOUR]),
+        (MissedPolicy::RunAll, (1..=5).map(|n| n * HOUR).collect()),
     ] {
         let mut story = Story::new(Rule { missed, overlap: Overlap::AllowAll, ..hourly() });
         assert_eq!(story.fire(5 * HOUR + 600), expected, "{missed:?}");
         assert_eq!(story.due(5 * HOUR + 600), Some(6 * HOUR), "{missed:?}");
         assert_eq!(story.fire(6 * HOUR + 59), [6 * HOUR], "a little late is not missed");
     }
-    let mut story = Story::new(Rule { missed: Missed::Skip, overlap: Overlap::AllowAll, ..hourly() });
+    let mut story = Story::new(Rule { missed: MissedPolicy::Skip, overlap: Overlap::AllowAll, ..hourly() });
     assert_eq!(story.fire(5 * HOUR + 10), [5 * HOUR], "what has just come is fired");
     let Fate::Missed { count, .. } = story.schedule.state.history[0].what else { panic!("not missed") };
     assert_eq!((story.fates()[0], count), ((HOUR, "missed"), 4));
@@ -295,7 +301,7 @@ fn what_was_missed_is_skipped_run_once_or_run() {
 fn how_late_is_missed_follows_how_often_it_fires_and_can_be_set() {
     let every = |seconds: u64| Rule {
         when: When::Every { interval: Duration::from_secs(seconds), anchor: at(0) },
-        missed: Missed::Skip,
+        missed: MissedPolicy::Skip,
         overlap: Overlap::AllowAll,
         ..hourly()
     };
@@ -319,7 +325,7 @@ fn how_late_is_missed_follows_how_often_it_fires_and_can_be_set() {
 #[test]
 fn nothing_older_than_the_window_is_caught_up_with() {
     let rule = Rule {
-        missed: Missed::RunAll,
+        missed: MissedPolicy::RunAll,
         overlap: Overlap::AllowAll,
         catch_up: Duration::from_hours(2),
         ..hourly()
@@ -331,13 +337,13 @@ fn nothing_older_than_the_window_is_caught_up_with() {
 
 #[test]
 fn years_without_a_server_are_passed_over_at_once() {
-    for missed in [Missed::Skip, Missed::RunOnce] {
+    for missed in [MissedPolicy::Skip, MissedPolicy::RunOnce] {
         let when = When::Cron("* * * * * *".to_owned());
         let catch_up = Duration::from_hours(24 * 3650);
         let mut story = Story::new(Rule { when, missed, catch_up, overlap: Overlap::AllowAll, ..hourly() });
         let now = 2 * 365 * 24 * HOUR;
         let fired = story.fire(now);
-        let late = usize::from(missed == Missed::RunOnce);
+        let late = usize::from(missed == MissedPolicy::RunOnce);
         assert_eq!(fired.len(), 6 + late, "the last five seconds, and {late} before them");
         assert_eq!(story.due(now), Some(now + 1));
     }
@@ -346,7 +352,12 @@ fn years_without_a_server_are_passed_over_at_once() {
 #[test]
 fn failures_in_a_row_pause_it() {
     let mut story = Story::new(Rule { pause_after: Some(2), ..hourly() });
-    for (hour, how) in [(1, Stand::Failure), (2, Stand::Success), (3, Stand::Failure), (4, Stand::Failure)] {
+    for (hour, how) in [
+        (1, TaskOutcome::Failure),
+        (2, TaskOutcome::Success),
+        (3, TaskOutcome::Failure),
+        (4, TaskOutcome::Failure),
+    ] {
         assert_eq!(story.fire(hour * HOUR), [hour * HOUR]);
         story.end(how);
     }
@@ -364,7 +375,7 @@ fn a_fire_without_a_task_counts_as_a_failure() {
     let fire = Fire { nominal: at(HOUR), backfill: 0 };
     story.schedule.plan(fire, Err("the queue wants metadata.tenant".to_owned()), at(HOUR));
     let planned = story.plan(HOUR);
-    story.schedule.settle(planned[0].0, Submitted::No("its queue is full".to_owned()), at(HOUR));
+    story.schedule.settle(planned[0].0, FireSubmission::No("its queue is full".to_owned()), at(HOUR));
     assert_eq!(story.schedule.state.paused.as_deref(), Some("2 failures in a row"));
     assert_eq!(story.fates(), [(HOUR, "skipped"), (HOUR, "skipped")]);
 }
@@ -383,7 +394,7 @@ fn bounds_hold_and_an_end_is_an_end() {
 #[test]
 fn jitter_moves_a_fire_always_by_the_same() {
     let jitter = Duration::from_mins(30);
-    let rule = Rule { jitter, missed: Missed::Skip, overlap: Overlap::AllowAll, ..hourly() };
+    let rule = Rule { jitter, missed: MissedPolicy::Skip, overlap: Overlap::AllowAll, ..hourly() };
     let mut story = Story::new(rule);
     let mut moved = Vec::new();
     for hour in 1..20 {
@@ -416,7 +427,7 @@ fn a_backfill_fires_all_times_in_parts() {
 }
 
 /// A schedule whose news somebody is told.
-fn told() -> Rule {
+fn with_alerts() -> Rule {
     let on = vec![Occasion::Failing, Occasion::Late];
     let webhooks = vec![Webhook { url: "http://a".to_owned(), on }];
     Rule { webhooks, late_after: Some(Duration::from_mins(10)), overlap: Overlap::AllowAll, ..hourly() }
@@ -424,186 +435,187 @@ fn told() -> Rule {
 
 impl Story {
     /// What is news since the last call.
-    fn news(&mut self) -> Vec<News> {
+    fn alerts(&mut self) -> Vec<AlertKind> {
         std::mem::take(&mut self.schedule.state.alerts).into_iter().map(|alert| alert.what).collect()
     }
 }
 
 #[test]
 fn failing_is_told_once_and_its_end_too() {
-    let mut story = Story::new(Rule { pause_after: Some(3), ..told() });
+    let mut story = Story::new(Rule { pause_after: Some(3), ..with_alerts() });
     for hour in 1..=2 {
         story.fire(hour * HOUR);
-        story.end(Stand::Failure);
+        story.end(TaskOutcome::Failure);
         story.fire(hour * HOUR + 60);
     }
-    assert_eq!(story.news(), [News::Failing]);
+    assert_eq!(story.alerts(), [AlertKind::Failing]);
     story.fire(3 * HOUR);
-    story.end(Stand::Success);
+    story.end(TaskOutcome::Success);
     story.fire(3 * HOUR + 60);
-    assert_eq!(story.news(), [News::Recovered]);
+    assert_eq!(story.alerts(), [AlertKind::Recovered]);
     for hour in 4..=6 {
         story.fire(hour * HOUR);
-        story.end(Stand::Failure);
+        story.end(TaskOutcome::Failure);
         story.fire(hour * HOUR + 60);
     }
-    assert_eq!(story.news(), [News::Failing, News::Paused]);
+    assert_eq!(story.alerts(), [AlertKind::Failing, AlertKind::Paused]);
 }
 
 #[test]
 fn a_fire_that_is_refused_is_a_failure_and_late_after_a_while() {
-    let mut story = Story::new(told());
+    let mut story = Story::new(with_alerts());
     for (task, _) in story.plan(HOUR) {
-        story.schedule.settle(task, Submitted::No("its queue is full".to_owned()), at(HOUR));
+        story.schedule.settle(task, FireSubmission::No("its queue is full".to_owned()), at(HOUR));
     }
-    assert_eq!(story.news(), [News::Failing]);
+    assert_eq!(story.alerts(), [AlertKind::Failing]);
     assert_eq!(story.due(HOUR), Some(HOUR + 600));
     story.fire(HOUR + 600);
-    assert_eq!(story.news(), [News::Late]);
+    assert_eq!(story.alerts(), [AlertKind::Late]);
 }
 
 #[test]
 fn recovery_is_told_with_a_success_and_not_before() {
-    let mut story = Story::new(Rule { pause_after: Some(1), ..told() });
+    let mut story = Story::new(Rule { pause_after: Some(1), ..with_alerts() });
     story.fire(HOUR);
-    story.end(Stand::Failure);
+    story.end(TaskOutcome::Failure);
     story.fire(HOUR + 60);
-    assert_eq!(story.news(), [News::Failing, News::Paused]);
+    assert_eq!(story.alerts(), [AlertKind::Failing, AlertKind::Paused]);
     story.schedule.resume(&story.times, at(HOUR + 120));
     story.fire(2 * HOUR);
-    assert_eq!(story.news(), []);
-    story.end(Stand::Success);
+    assert_eq!(story.alerts(), []);
+    story.end(TaskOutcome::Success);
     story.fire(2 * HOUR + 60);
-    assert_eq!(story.news(), [News::Recovered]);
+    assert_eq!(story.alerts(), [AlertKind::Recovered]);
 }
 
 #[test]
 fn who_is_added_while_it_fails_is_told_of_the_next_failure() {
-    let mut story = Story::new(Rule { webhooks: Vec::new(), pause_after: Some(9), ..told() });
+    let mut story = Story::new(Rule { webhooks: Vec::new(), pause_after: Some(9), ..with_alerts() });
     story.fire(HOUR);
-    story.end(Stand::Failure);
+    story.end(TaskOutcome::Failure);
     story.fire(HOUR + 60);
-    story.schedule.change(told(), &story.times, at(HOUR + 120));
+    story.schedule.change(with_alerts(), &story.times, at(HOUR + 120));
     story.fire(2 * HOUR);
-    story.end(Stand::Failure);
+    story.end(TaskOutcome::Failure);
     story.fire(2 * HOUR + 60);
-    assert_eq!(story.news(), [News::Failing]);
+    assert_eq!(story.alerts(), [AlertKind::Failing]);
 }
 
 #[test]
 fn a_task_that_fails_before_it_begins_does_not_make_it_on_time() {
-    let mut story = Story::new(told());
+    let mut story = Story::new(with_alerts());
     for hour in 1..=2 {
         story.fire(hour * HOUR);
         story.fire(hour * HOUR + 600);
-        story.end(Stand::NeverBegan);
+        story.end(TaskOutcome::NeverBegan);
         story.fire(hour * HOUR + 700);
     }
-    assert_eq!(story.news(), [News::Late, News::Failing]);
+    assert_eq!(story.alerts(), [AlertKind::Late, AlertKind::Failing]);
 }
 
 #[test]
 fn times_that_are_replaced_again_and_again_are_late() {
-    let rule = Rule { when: When::Cron("* * * * *".to_owned()), overlap: Overlap::CancelOther, ..told() };
+    let rule =
+        Rule { when: When::Cron("* * * * *".to_owned()), overlap: Overlap::CancelOther, ..with_alerts() };
     let mut story = Story::new(rule);
-    let mut news = Vec::new();
+    let mut alerts = Vec::new();
     for minute in 1..=13 {
         story.fire(minute * 60);
         if minute == 1 {
-            story.end(Stand::Begun);
+            story.end(TaskOutcome::Begun);
         }
-        news.extend(story.news());
+        alerts.extend(story.alerts());
     }
-    assert_eq!(news, [News::Late]);
+    assert_eq!(alerts, [AlertKind::Late]);
 }
 
 #[test]
 fn a_task_that_has_not_begun_in_time_is_late() {
-    let mut story = Story::new(told());
+    let mut story = Story::new(with_alerts());
     story.fire(HOUR);
     assert_eq!(story.due(HOUR), Some(HOUR + 600));
     assert!(story.fire(HOUR + 600).is_empty());
-    assert_eq!(story.news(), [News::Late]);
+    assert_eq!(story.alerts(), [AlertKind::Late]);
     // Somebody looks now and then whether it has begun.
     assert_eq!(story.due(HOUR + 600), Some(HOUR + 630));
-    story.end(Stand::Begun);
+    story.end(TaskOutcome::Begun);
     story.fire(HOUR + 630);
-    assert_eq!(story.news(), [News::OnTime]);
+    assert_eq!(story.alerts(), [AlertKind::OnTime]);
     assert_eq!(story.due(HOUR + 630), Some(2 * HOUR));
 }
 
 #[test]
 fn a_task_that_began_in_time_is_not_late() {
-    let mut story = Story::new(told());
+    let mut story = Story::new(with_alerts());
     story.fire(HOUR);
-    story.end(Stand::Begun);
+    story.end(TaskOutcome::Begun);
     story.fire(HOUR + 600);
-    assert_eq!(story.news(), []);
+    assert_eq!(story.alerts(), []);
     assert_eq!(story.due(HOUR + 600), Some(2 * HOUR));
 }
 
 #[test]
 fn times_without_a_task_are_late_unless_another_runs_in_time() {
-    let mut skipping = Story::new(Rule { overlap: Overlap::Skip, ..told() });
+    let mut skipping = Story::new(Rule { overlap: Overlap::Skip, ..with_alerts() });
     skipping.fire(HOUR);
-    skipping.end(Stand::Begun);
+    skipping.end(TaskOutcome::Begun);
     skipping.fire(2 * HOUR);
-    assert_eq!(skipping.news(), [], "not yet");
+    assert_eq!(skipping.alerts(), [], "not yet");
     skipping.fire(2 * HOUR + 600);
-    assert_eq!(skipping.news(), [News::Late]);
-    skipping.end(Stand::Success);
+    assert_eq!(skipping.alerts(), [AlertKind::Late]);
+    skipping.end(TaskOutcome::Success);
     skipping.fire(3 * HOUR);
-    skipping.end(Stand::Begun);
+    skipping.end(TaskOutcome::Begun);
     skipping.fire(3 * HOUR + 600);
-    assert_eq!(skipping.news(), [News::OnTime]);
+    assert_eq!(skipping.alerts(), [AlertKind::OnTime]);
 
-    let patient = Rule { overlap: Overlap::Skip, late_after: Some(Duration::from_hours(3)), ..told() };
+    let patient = Rule { overlap: Overlap::Skip, late_after: Some(Duration::from_hours(3)), ..with_alerts() };
     let mut patient = Story::new(patient);
     patient.fire(HOUR);
-    patient.end(Stand::Begun);
+    patient.end(TaskOutcome::Begun);
     patient.fire(2 * HOUR);
-    patient.end(Stand::Success);
+    patient.end(TaskOutcome::Success);
     patient.fire(3 * HOUR);
-    patient.end(Stand::Begun);
+    patient.end(TaskOutcome::Begun);
     patient.fire(5 * HOUR);
-    assert_eq!(patient.news(), [], "the next one ran in time");
+    assert_eq!(patient.alerts(), [], "the next one ran in time");
 
-    let mut away = Story::new(told());
+    let mut away = Story::new(with_alerts());
     away.fire(5 * HOUR + 1200);
-    assert_eq!(away.news(), [News::Late]);
-    let mut once = Story::new(told());
+    assert_eq!(away.alerts(), [AlertKind::Late]);
+    let mut once = Story::new(with_alerts());
     assert_eq!(once.fire(HOUR + 1200), [HOUR]);
-    assert_eq!(once.news(), [News::Late], "however soon its task begins now");
-    once.end(Stand::Begun);
+    assert_eq!(once.alerts(), [AlertKind::Late], "however soon its task begins now");
+    once.end(TaskOutcome::Begun);
     once.fire(HOUR + 1230);
-    assert_eq!(once.news(), [News::OnTime]);
+    assert_eq!(once.alerts(), [AlertKind::OnTime]);
 }
 
 #[test]
 fn nobody_is_told_what_they_did_not_ask_for() {
-    let mut story = Story::new(Rule { webhooks: Vec::new(), ..told() });
+    let mut story = Story::new(Rule { webhooks: Vec::new(), ..with_alerts() });
     story.fire(HOUR);
     story.fire(HOUR + 600);
-    assert_eq!(story.news(), []);
+    assert_eq!(story.alerts(), []);
     assert!(story.schedule.state.late.is_some(), "it is known all the same");
 }
 
 /// A task that began while a triggered fire was planned and not settled was seen and forgotten: the schedule stayed late.
 #[test]
 fn a_begin_that_is_seen_while_something_is_planned_counts() {
-    let mut story = Story::new(told());
+    let mut story = Story::new(with_alerts());
     assert_eq!(story.fire(HOUR), [HOUR]);
     story.fire(HOUR + 601);
     assert!(story.schedule.state.late.is_some(), "late");
     story.schedule.state.alerts.clear();
     let first = *story.schedule.state.open.last().unwrap();
-    story.ended.insert(first, Stand::Begun);
+    story.ended.insert(first, TaskOutcome::Begun);
     // What a trigger does: it plans, and somebody decides before that is settled.
     let task = story.task();
     let id = task.id;
     story.schedule.plan(Fire { nominal: at(HOUR + 620), backfill: 0 }, Ok(task), at(HOUR + 620));
     story.plan(HOUR + 620);
-    story.schedule.settle(id, Submitted::Yes, at(HOUR + 620));
+    story.schedule.settle(id, FireSubmission::Yes, at(HOUR + 620));
     story.fire(HOUR + 650);
     assert!(story.schedule.state.late.is_none(), "the first task runs: {:?}", story.schedule.state);
 }
@@ -626,7 +638,7 @@ fn daily() -> Rule {
     Rule { when: When::Cron("0 0 * * *".to_owned()), ..hourly() }
 }
 
-fn secondly(missed: Missed) -> Rule {
+fn secondly(missed: MissedPolicy) -> Rule {
     let when = When::Every { interval: Duration::from_secs(1), anchor: at(0) };
     Rule { when, missed, overlap: Overlap::AllowAll, ..hourly() }
 }
@@ -660,7 +672,7 @@ fn one_time_that_passed_by_a_wrong_clock_is_fired_when_it_comes() {
 
 #[test]
 fn a_jump_of_the_clock_makes_no_flood_of_tasks() {
-    let mut story = Story::new(secondly(Missed::RunAll));
+    let mut story = Story::new(secondly(MissedPolicy::RunAll));
     assert_eq!(story.fire(2).len(), 1);
     story.settled = false;
     // Ahead: what comes now is fired, what passed is put off.
@@ -676,7 +688,9 @@ fn a_jump_of_the_clock_makes_no_flood_of_tasks() {
 
 #[test]
 fn what_passed_in_a_jump_that_lasts_is_made_up_for_when_the_clock_has_settled() {
-    for (missed, expected) in [(Missed::RunAll, 3594), (Missed::RunOnce, 1), (Missed::Skip, 0)] {
+    for (missed, expected) in
+        [(MissedPolicy::RunAll, 3594), (MissedPolicy::RunOnce, 1), (MissedPolicy::Skip, 0)]
+    {
         let mut story = Story::new(secondly(missed));
         story.fire(2);
         story.settled = false;
@@ -694,7 +708,7 @@ fn what_passed_in_a_jump_that_lasts_is_made_up_for_when_the_clock_has_settled() 
 
 #[test]
 fn times_fired_by_a_clock_that_went_back_and_forth_are_not_made_up_for() {
-    let mut story = Story::new(secondly(Missed::RunAll));
+    let mut story = Story::new(secondly(MissedPolicy::RunAll));
     while story.schedule.state.next <= Some(at(10 * DAY)) {
         story.fire(10 * DAY);
     }

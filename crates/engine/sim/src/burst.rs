@@ -24,14 +24,14 @@ pub(crate) enum Burst {
     /// Everything has come to rest; owners and workers get to know each other again.
     Soon,
     /// The tasks are submitted.
-    Sent { tasks: BTreeSet<TaskId>, workers: Vec<Idle>, epoch: Epoch },
+    Sent { tasks: BTreeSet<TaskId>, workers: Vec<IdleWorker>, epoch: Epoch },
     /// It was spread as it should be, or workers or the owner of its lane changed meanwhile.
     Over,
 }
 
 /// A worker with nothing to do.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Idle {
+pub(crate) struct IdleWorker {
     session: SessionId,
     capacity: u64,
     weight: u64,
@@ -104,10 +104,10 @@ impl World {
             [usize::try_from(self.scenario.seed % 3).expect("less than three")]
     }
 
-    fn idle_workers(&self) -> Vec<Idle> {
+    fn idle_workers(&self) -> Vec<IdleWorker> {
         let processes = self.workers.iter().filter_map(|host| host.process.as_ref());
         let able = processes.filter(|worker| worker.machine.is_some() && worker.serves(PLAIN_TYPE));
-        let idle = able.map(|worker| Idle {
+        let idle = able.map(|worker| IdleWorker {
             session: worker.session,
             capacity: worker.descriptor.capacity.into(),
             weight: worker.descriptor.weight.into(),
@@ -115,8 +115,8 @@ impl World {
         idle.collect()
     }
 
-    fn judge_burst(&mut self, tasks: &BTreeSet<TaskId>, workers: &[Idle], epoch: Epoch) {
-        let sessions = |idle: &[Idle]| idle.iter().map(|idle| idle.session).collect::<BTreeSet<_>>();
+    fn judge_burst(&mut self, tasks: &BTreeSet<TaskId>, workers: &[IdleWorker], epoch: Epoch) {
+        let sessions = |idle: &[IdleWorker]| idle.iter().map(|idle| idle.session).collect::<BTreeSet<_>>();
         let lane = burst_queue().default_lane(self.scenario.lanes);
         if sessions(workers) != sessions(&self.idle_workers()) || self.store.lane_head(lane).epoch != epoch {
             return;
@@ -129,7 +129,7 @@ impl World {
                 *got.entry(session).or_default() += 1;
             }
         }
-        let shares: Vec<(Idle, u64)> =
+        let shares: Vec<(IdleWorker, u64)> =
             workers.iter().map(|idle| (*idle, got.get(&idle.session).copied().unwrap_or(0))).collect();
         let strategy = self.burst_strategy();
         if !is_spread(strategy, &shares) {
@@ -144,7 +144,7 @@ fn burst_queue() -> QueueKey {
 }
 
 /// As many tasks as every worker has room for its share of.
-fn burst_size(strategy: Strategy, workers: &[Idle]) -> Option<u64> {
+fn burst_size(strategy: Strategy, workers: &[IdleWorker]) -> Option<u64> {
     let smallest = workers.iter().map(|idle| idle.capacity).min()?;
     let count = match strategy {
         Strategy::RoundRobin => smallest * workers.len() as u64,
@@ -160,10 +160,10 @@ fn burst_size(strategy: Strategy, workers: &[Idle]) -> Option<u64> {
 }
 
 /// Whether tasks that came at once went to idle workers as a strategy says.
-fn is_spread(strategy: Strategy, shares: &[(Idle, u64)]) -> bool {
+fn is_spread(strategy: Strategy, shares: &[(IdleWorker, u64)]) -> bool {
     let count: u64 = shares.iter().map(|(_, got)| got).sum();
     let all: u64 = shares.iter().map(|(idle, _)| idle.weight).sum();
-    let load = |idle: &Idle, got: u64| got * 10_000 / idle.capacity;
+    let load = |idle: &IdleWorker, got: u64| got * 10_000 / idle.capacity;
     match strategy {
         Strategy::RoundRobin => {
             let got = shares.iter().map(|(_, got)| *got);

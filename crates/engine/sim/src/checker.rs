@@ -29,7 +29,7 @@ use tasklane_core::policy::Rate;
 use tasklane_core::status::Status;
 use tasklane_core::time::Timestamp;
 
-use crate::keyed::{KeyWatch, Keyed};
+use crate::keyed::{KeyWatch, TaskKeys};
 
 /// Something that was observed.
 #[derive(Clone, Debug)]
@@ -53,7 +53,7 @@ pub enum Observation {
         /// The task.
         task: TaskId,
         /// Its keys.
-        keyed: Keyed,
+        keyed: TaskKeys,
     },
     /// A lane got a new owner.
     Claimed {

@@ -37,13 +37,13 @@ pub(crate) struct Client {
 
 #[derive(Debug)]
 struct Operation {
-    kind: Kind,
+    kind: OperationKind,
     done: bool,
     tries: u32,
 }
 
 #[derive(Debug)]
-enum Kind {
+enum OperationKind {
     Submit { lane: LaneId, tasks: Arc<[NewTask]> },
     Cancel { task: TaskId },
 }
@@ -73,32 +73,32 @@ impl Client {
     /// The lane to hint at when an operation is stored.
     pub(crate) fn lane_of(&self, operation: usize) -> Option<LaneId> {
         match &self.operations.get(operation)?.kind {
-            Kind::Submit { lane, .. } => Some(*lane),
-            Kind::Cancel { task } => Some(task.lane()),
+            OperationKind::Submit { lane, .. } => Some(*lane),
+            OperationKind::Cancel { task } => Some(task.lane()),
         }
     }
 
     /// The tasks of an operation, if it submits some.
     fn tasks_of(&mut self, operation: usize) -> Option<&mut Arc<[NewTask]>> {
         match &mut self.operations[operation].kind {
-            Kind::Submit { tasks, .. } => Some(tasks),
-            Kind::Cancel { .. } => None,
+            OperationKind::Submit { tasks, .. } => Some(tasks),
+            OperationKind::Cancel { .. } => None,
         }
     }
 
     pub(crate) fn submit_of(&self, operation: usize) -> Option<(LaneId, Vec<NewTask>)> {
         match &self.operations[operation].kind {
-            Kind::Submit { lane, tasks } => Some((*lane, tasks.to_vec())),
-            Kind::Cancel { .. } => None,
+            OperationKind::Submit { lane, tasks } => Some((*lane, tasks.to_vec())),
+            OperationKind::Cancel { .. } => None,
         }
     }
 
     pub(crate) fn request_of(&self, operation: usize) -> StoreRequest {
         match &self.operations[operation].kind {
-            Kind::Submit { lane, tasks } => {
+            OperationKind::Submit { lane, tasks } => {
                 StoreRequest::Submit(Submit { lane: *lane, tasks: tasks.clone() })
             }
-            Kind::Cancel { task } => {
+            OperationKind::Cancel { task } => {
                 StoreRequest::Post { lane: task.lane(), command: Command::Cancel { task: *task } }
             }
         }
@@ -156,7 +156,7 @@ impl World {
             let at = self.between(1_000_000, 45_000_000);
             let (lane, tasks) = self.make_tasks(batch, &mut number, at);
             self.plan_twins(&tasks, lane, at);
-            self.plan_operation(Kind::Submit { lane, tasks: tasks.into() }, at);
+            self.plan_operation(OperationKind::Submit { lane, tasks: tasks.into() }, at);
         }
     }
 
@@ -181,7 +181,7 @@ impl World {
                         task
                     })
                     .collect();
-                self.plan_operation(Kind::Submit { lane, tasks: tasks.into() }, at);
+                self.plan_operation(OperationKind::Submit { lane, tasks: tasks.into() }, at);
             }
         }
     }
@@ -200,15 +200,15 @@ impl World {
         }
         let longest = if self.rng.chance(50) { 5_000 } else { 20_000_000 };
         let soon = self.between(0, longest);
-        self.plan_operation(Kind::Submit { lane, tasks: again.into() }, at + soon);
+        self.plan_operation(OperationKind::Submit { lane, tasks: again.into() }, at + soon);
     }
 
     /// Lets a client submit tasks.
     pub(crate) fn plan_submit(&mut self, lane: LaneId, tasks: Vec<NewTask>, at: Duration) {
-        self.plan_operation(Kind::Submit { lane, tasks: tasks.into() }, at);
+        self.plan_operation(OperationKind::Submit { lane, tasks: tasks.into() }, at);
     }
 
-    fn plan_operation(&mut self, kind: Kind, at: Duration) {
+    fn plan_operation(&mut self, kind: OperationKind, at: Duration) {
         let operation = self.client.operations.len();
         self.client.operations.push(Operation { kind, done: false, tries: 0 });
         self.client.open += 1;
@@ -377,8 +377,8 @@ impl World {
         }
         self.client.open -= 1;
         let tasks = match &self.client.operations[operation].kind {
-            Kind::Submit { tasks, .. } => tasks.clone(),
-            Kind::Cancel { task } => {
+            OperationKind::Submit { tasks, .. } => tasks.clone(),
+            OperationKind::Cancel { task } => {
                 let task = *task;
                 return self.checker.observe(self.now, Observation::CancelAcknowledged { task });
             }
@@ -412,14 +412,14 @@ impl World {
             if self.rng.chance(10) {
                 let longest = if self.rng.chance(40) { 3_000_000 } else { 40_000_000 };
                 let later = self.between(0, longest);
-                self.plan_operation(Kind::Cancel { task }, later);
+                self.plan_operation(OperationKind::Cancel { task }, later);
             }
         }
     }
 
     /// A server gives the same tasks to the store that it had given to a lane.
     pub(crate) fn sent_again(&mut self, operation: usize) {
-        if let Kind::Submit { tasks, .. } = &self.client.operations[operation].kind {
+        if let OperationKind::Submit { tasks, .. } = &self.client.operations[operation].kind {
             for task in tasks.iter() {
                 *self.client.sent.entry(task.id).or_default() += 1;
             }

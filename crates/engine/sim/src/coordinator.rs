@@ -134,9 +134,9 @@ impl World {
         self.after_change(before);
     }
 
-    /// The judge looks at the sessions.
-    pub(crate) fn judge(&mut self) {
-        self.judged_at = None;
+    /// The failure detector looks at the sessions.
+    pub(crate) fn detect_failures(&mut self) {
+        self.detection_at = None;
         let before = self.sessions.changes();
         let ended = self.sessions.tick(self.now);
         for session in ended {
@@ -147,10 +147,10 @@ impl World {
 
     fn after_change(&mut self, before: u64) {
         if let Some(at) = self.sessions.next_deadline()
-            && self.judged_at.is_none_or(|judged| at < judged)
+            && self.detection_at.is_none_or(|detection| at < detection)
         {
-            self.judged_at = Some(at);
-            self.at(at, Event::Judge);
+            self.detection_at = Some(at);
+            self.at(at, Event::DetectFailures);
         }
         if self.sessions.changes() == before {
             return;

@@ -9,7 +9,7 @@ use tasklane_core::time::Timestamp;
 
 /// What the keys of a new task ask for.
 #[derive(Clone, Debug, Default)]
-pub struct Keyed {
+pub struct TaskKeys {
     /// Of tasks with this key there is one at a time: until a time, or else until it has finished.
     pub unique: Option<(String, Option<Timestamp>)>,
     /// When it was created, by the clock that `unique` was made by.
@@ -31,12 +31,12 @@ const TURNS_MAX: u32 = 3;
 /// Watches keys.
 #[derive(Debug, Default)]
 pub(crate) struct KeyWatch {
-    tasks: BTreeMap<TaskId, Keyed>,
+    tasks: BTreeMap<TaskId, TaskKeys>,
     /// Who took a key last.
     holders: BTreeMap<String, TaskId>,
     lines: BTreeMap<(String, String), Line>,
     /// Tasks of a key that never ran, and since when they wait; and those that are in flight.
-    only: BTreeMap<String, Only>,
+    only: BTreeMap<String, UniqueKeyState>,
     /// When the owner of a lane last changed.
     claimed: BTreeMap<LaneId, Timestamp>,
     /// When the store was last down.
@@ -53,7 +53,7 @@ struct Line {
 }
 
 #[derive(Debug, Default)]
-struct Only {
+struct UniqueKeyState {
     /// All that have not finished.
     open: BTreeSet<TaskId>,
     /// When some of them last finished, and how many did then.
@@ -76,7 +76,7 @@ impl KeyWatch {
         &mut self,
         at: Timestamp,
         task: TaskId,
-        keyed: Keyed,
+        keyed: TaskKeys,
         is_final: impl Fn(TaskId) -> bool,
     ) -> Option<String> {
         let mut wrong = None;

@@ -3,12 +3,12 @@
 mod burst;
 pub mod checker;
 mod client;
+mod completions;
+mod composites;
 mod coordinator;
-mod ends;
-pub mod guards;
 pub mod harness;
+pub mod invariants;
 mod keyed;
-mod kinds;
 mod nemesis;
 mod network;
 mod report;
@@ -21,7 +21,7 @@ mod timing;
 mod worker;
 mod world;
 
-pub use keyed::Keyed;
+pub use keyed::TaskKeys;
 pub use report::{FULL, Report, Totals};
 pub use scenario::Scenario;
 pub use world::run;

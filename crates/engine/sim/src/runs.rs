@@ -1,6 +1,6 @@
-//! Tasks that drive others, as servers drive them: the real decisions, by what the store has of their parts. Every server
-//! drives all of them at once, which no deployment does: so they get in each other's way, and come late. A run is any of
-//! them here: of a workflow, of a task that becomes many, of a job.
+//! Tasks that drive others, as servers drive them: the real decisions, by what the store has of their children. Every
+//! server drives all of them at once, which no deployment does: so they get in each other's way, and come late. A run
+//! is any of them here: of a workflow, of a task that becomes many, of a job.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use tasklane_ports::Submit;
 use tasklane_workflow::ROOT;
 
 use crate::client::{plain_head, queue_key};
-use crate::kinds::{Kind, PartNow};
+use crate::composites::{CompositeKind, StoredChild};
 use crate::server::ServerInput;
 use crate::store::{ReplyTo, StoreRequest};
 use crate::world::{Event, World};
@@ -45,19 +45,19 @@ pub(crate) enum DriverRequest {
 /// What it is told.
 #[derive(Clone, Debug)]
 pub(crate) enum DriverReply {
-    Read { run: usize, parts: Vec<PartNow>, cancelled: bool },
+    Read { run: usize, children: Vec<StoredChild>, cancelled: bool },
     Done,
     Failed,
 }
 
 /// The runs of a seed, and what was said of them.
 #[derive(Debug, Default)]
-pub(crate) struct Runs(Vec<Planned>);
+pub(crate) struct Runs(Vec<PlannedComposite>);
 
 #[derive(Debug)]
-struct Planned {
+struct PlannedComposite {
     id: TaskId,
-    kind: Kind,
+    kind: CompositeKind,
     /// When somebody cancels it.
     cancel_at: Option<Timestamp>,
     /// Or somebody does just after so many times that something was to begin, when that is still on its way.
@@ -72,18 +72,18 @@ const RUNS: usize = 4;
 const NODES: u64 = 8;
 /// What takes longer is given up.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// What a name begins with that only takes an id.
-const TAKEN: &str = "~";
+/// The name of a tombstone begins with this.
+const TOMBSTONE_PREFIX: &str = "~";
 
-impl Planned {
-    /// Why a part should not exist yet.
-    fn too_early(&self, name: &str, parts: &BTreeMap<String, Status>) -> Option<String> {
-        self.kind.too_early(name, parts, self.cancelled)
+impl PlannedComposite {
+    /// Why a child should not exist yet.
+    fn too_early(&self, name: &str, children: &BTreeMap<String, Status>) -> Option<String> {
+        self.kind.too_early(name, children, self.cancelled)
     }
 
     /// What should exist, or have come to something else.
-    fn forgotten(&self, parts: &BTreeMap<String, Status>) -> Option<String> {
-        self.kind.forgotten(parts, self.cancelled, self.ended == Some(true))
+    fn forgotten(&self, children: &BTreeMap<String, Status>) -> Option<String> {
+        self.kind.forgotten(children, self.cancelled, self.ended == Some(true))
     }
 }
 
@@ -91,14 +91,14 @@ impl World {
     pub(crate) fn plan_runs(&mut self) {
         for number in 0..RUNS {
             let kind = match number {
-                0 | 1 => Kind::graph(&mut self.rng, NODES),
-                2 => Kind::fan(&mut self.rng),
-                _ => Kind::job(&mut self.rng),
+                0 | 1 => CompositeKind::graph(&mut self.rng, NODES),
+                2 => CompositeKind::map(&mut self.rng),
+                _ => CompositeKind::job(&mut self.rng),
             };
             let cancel_after = self.between(500_000, 40_000_000);
             let cancel_at = self.rng.chance(40).then(|| self.now + cancel_after);
             let cancel_after_begins = self.rng.chance(30).then(|| self.rng.below(4));
-            self.runs.0.push(Planned {
+            self.runs.0.push(PlannedComposite {
                 id: TaskId::from_random(0x4e00_0000 + number as u128),
                 kind,
                 cancel_at,
@@ -148,17 +148,18 @@ impl World {
             return;
         }
         driver.is_asking = false;
-        if let DriverReply::Read { run, parts, cancelled } = reply
-            && let Some(request) = self.decided(run, &parts, cancelled)
+        if let DriverReply::Read { run, children, cancelled } = reply
+            && let Some(request) = self.decided(run, &children, cancelled)
         {
             self.ask_driver(index, request);
         }
     }
 
     /// What is to be done about a run of which this is known.
-    fn decided(&mut self, number: usize, parts: &[PartNow], cancelled: bool) -> Option<DriverRequest> {
-        let own: Vec<PartNow> = parts.iter().filter(|part| !part.name.starts_with(TAKEN)).cloned().collect();
-        let decision = self.runs.0[number].kind.decide(&own, cancelled, self.scenario.guards);
+    fn decided(&mut self, number: usize, children: &[StoredChild], cancelled: bool) -> Option<DriverRequest> {
+        let own: Vec<StoredChild> =
+            children.iter().filter(|child| !child.name.starts_with(TOMBSTONE_PREFIX)).cloned().collect();
+        let decision = self.runs.0[number].kind.decide(&own, cancelled, self.scenario.invariants);
         if cancelled && decision.begin.iter().any(|name| name != ROOT) {
             let wrong = format!("{:?} of run {number} were to begin, and it is cancelled", decision.begin);
             self.checker.fail(self.now, wrong);
@@ -170,47 +171,56 @@ impl World {
         }
         let mut cancels = Vec::new();
         if decision.stops {
-            cancels.extend(own.iter().filter(|part| !part.status.is_final()).map(|part| part.id));
+            cancels.extend(own.iter().filter(|child| !child.status.is_final()).map(|child| child.id));
         }
         // What takes ids is cancelled again, should that have been lost.
-        let taking = parts.iter().filter(|part| part.name.starts_with(TAKEN) && !part.status.is_final());
-        cancels.extend(taking.clone().map(|part| part.id));
+        let tombstones = children
+            .iter()
+            .filter(|child| child.name.starts_with(TOMBSTONE_PREFIX) && !child.status.is_final());
+        cancels.extend(tombstones.clone().map(|child| child.id));
         let mut tasks: Vec<NewTask> =
-            decision.begin.iter().map(|name| self.part(number, name, false)).collect();
-        if let Some(failed) = decision.over.filter(|_| tasks.is_empty() && taking.count() == 0) {
-            let is_taken = |name: &String| parts.iter().any(|part| part.name[..] == format!("{TAKEN}{name}"));
-            let at_risk: Vec<&String> = decision.at_risk.iter().filter(|name| !is_taken(name)).collect();
-            if at_risk.is_empty() {
+            decision.begin.iter().map(|name| self.child(number, name, false)).collect();
+        if let Some(failed) = decision.over.filter(|_| tasks.is_empty() && tombstones.count() == 0) {
+            let has_tombstone = |name: &String| {
+                children.iter().any(|child| child.name[..] == format!("{TOMBSTONE_PREFIX}{name}"))
+            };
+            let maybe_submitted: Vec<&String> =
+                decision.maybe_submitted.iter().filter(|name| !has_tombstone(name)).collect();
+            if maybe_submitted.is_empty() {
                 return Some(DriverRequest::Finish { run: number, failed });
             }
-            self.report.path("part_id_taken");
-            tasks = at_risk.into_iter().map(|name| self.part(number, name, true)).collect();
+            self.report.path("child_tombstoned");
+            tasks = maybe_submitted.into_iter().map(|name| self.child(number, name, true)).collect();
             cancels.extend(tasks.iter().map(|task| task.id));
         }
         (!tasks.is_empty() || !cancels.is_empty()).then_some(DriverRequest::Act { tasks, cancels })
     }
 
     /// The task of a node, or one that takes its id.
-    fn part(&mut self, run: usize, node: &str, taking: bool) -> NewTask {
-        let whole = self.runs.0[run].id;
+    fn child(&mut self, run: usize, node: &str, is_tombstone: bool) -> NewTask {
+        let composite = self.runs.0[run].id;
         let queue = queue_key(1);
         let lane = queue.default_lane(self.scenario.lanes);
-        let request_id = format!("{whole}:{node}");
+        let request_id = format!("{composite}:{node}");
         let id = TaskId::from_request(lane, &queue, None, &request_id);
         let head = plain_head(queue, 0);
         let body = TaskBody {
             name: "plain".to_owned(),
             payload: Payload::Text("x".to_owned()),
             request_id: Some(request_id),
-            parent: Some(whole),
-            part: Some(if taking { format!("{TAKEN}{node}") } else { node.to_owned() }),
+            parent: Some(composite),
+            child_name: Some(if is_tombstone {
+                format!("{TOMBSTONE_PREFIX}{node}")
+            } else {
+                node.to_owned()
+            }),
             ..TaskBody::default()
         };
         NewTask {
             id,
             spec: TaskSpec { head: Arc::new(head), body: Arc::new(body) },
             created_at: self.now,
-            due: if taking { self.now + Duration::from_hours(1_000_000) } else { self.now },
+            due: if is_tombstone { self.now + Duration::from_hours(1_000_000) } else { self.now },
             fingerprint: Fingerprint { version: 1, hash: 0 },
             queue_len_max: None,
             unique: None,
@@ -222,8 +232,8 @@ impl World {
     pub(crate) fn apply_driver(&mut self, request: DriverRequest) -> DriverReply {
         match request {
             DriverRequest::Read(run) => {
-                let parts = self.parts_of(run);
-                DriverReply::Read { run, parts, cancelled: self.runs.0[run].cancelled }
+                let children = self.children_of(run);
+                DriverReply::Read { run, children, cancelled: self.runs.0[run].cancelled }
             }
             DriverRequest::Act { tasks, cancels } => {
                 if let Some(lane) = tasks.first().map(|task| task.id.lane()) {
@@ -246,18 +256,19 @@ impl World {
         }
     }
 
-    fn parts_of(&self, run: usize) -> Vec<PartNow> {
-        let whole = self.runs.0[run].id;
-        let parts = self.store.all_tasks().filter_map(|(id, task)| {
-            let part = task.state.part.as_ref().filter(|part| part.of == whole)?;
-            Some(PartNow { name: part.name.clone(), id, status: task.state.status })
+    fn children_of(&self, run: usize) -> Vec<StoredChild> {
+        let composite = self.runs.0[run].id;
+        let children = self.store.all_tasks().filter_map(|(id, task)| {
+            let child = task.state.child_of.as_ref().filter(|child| child.composite == composite)?;
+            Some(StoredChild { name: child.name.clone(), id, status: task.state.status })
         });
-        parts.collect()
+        children.collect()
     }
 
     /// Somebody says that a run is over: then everything of it is, and everybody says the same.
     fn finish_run(&mut self, run: usize, failed: bool) {
-        let open: Vec<_> = self.parts_of(run).into_iter().filter(|part| !part.status.is_final()).collect();
+        let open: Vec<_> =
+            self.children_of(run).into_iter().filter(|child| !child.status.is_final()).collect();
         if !open.is_empty() {
             self.checker.fail(self.now, format!("run {run} is said to be over, and {open:?} are open"));
         }
@@ -269,30 +280,31 @@ impl World {
     }
 
     /// A task was created: if it is of a run, that is not over, and it is time for the task.
-    pub(crate) fn watch_part(&mut self, task: TaskId) {
-        let Some(part) = self.store.task(task).and_then(|task| task.state.part.clone()) else { return };
-        let Some(run) = self.runs.0.iter().position(|run| run.id == part.of) else { return };
+    pub(crate) fn watch_child(&mut self, task: TaskId) {
+        let Some(child) = self.store.task(task).and_then(|task| task.state.child_of.clone()) else { return };
+        let Some(run) = self.runs.0.iter().position(|run| run.id == child.composite) else { return };
         if self.runs.0[run].ended.is_some() {
-            let wrong = format!("{} of run {run} was created when the run was over", part.name);
+            let wrong = format!("{} of run {run} was created when the run was over", child.name);
             return self.checker.fail(self.now, wrong);
         }
-        let parts: BTreeMap<String, Status> =
-            self.parts_of(run).into_iter().map(|part| (part.name, part.status)).collect();
-        if part.name.starts_with(TAKEN) {
+        let children: BTreeMap<String, Status> =
+            self.children_of(run).into_iter().map(|child| (child.name, child.status)).collect();
+        if child.name.starts_with(TOMBSTONE_PREFIX) {
             return;
         }
-        if let Some(wrong) = self.runs.0[run].too_early(&part.name, &parts) {
-            self.checker.fail(self.now, format!("{} of run {run} was created too early: {wrong}", part.name));
+        if let Some(wrong) = self.runs.0[run].too_early(&child.name, &children) {
+            self.checker
+                .fail(self.now, format!("{} of run {run} was created too early: {wrong}", child.name));
         }
     }
 
     /// Everything is over: nothing of a run was forgotten.
     pub(crate) fn check_runs(&mut self) {
         for run in 0..self.runs.0.len() {
-            let parts: BTreeMap<String, Status> =
-                self.parts_of(run).into_iter().map(|part| (part.name, part.status)).collect();
-            if let Some(wrong) = self.runs.0[run].forgotten(&parts) {
-                self.checker.fail(self.now, format!("run {run} is over, and {wrong}: {parts:?}"));
+            let children: BTreeMap<String, Status> =
+                self.children_of(run).into_iter().map(|child| (child.name, child.status)).collect();
+            if let Some(wrong) = self.runs.0[run].forgotten(&children) {
+                self.checker.fail(self.now, format!("run {run} is over, and {wrong}: {children:?}"));
             }
         }
     }

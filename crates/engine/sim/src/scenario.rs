@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use tasklane_core::guard::Guards;
 use tasklane_core::id::TaskId;
+use tasklane_core::invariant::Invariants;
 use tasklane_core::lane::LaneOptions;
 use tasklane_core::ownership::{OwnershipOptions, PackLimits};
 use tasklane_core::rng::Rng;
@@ -15,8 +15,8 @@ use tasklane_core::worker::WorkerOptions;
 pub struct Scenario {
     /// Decides everything.
     pub seed: u64,
-    /// Which guards are on.
-    pub guards: Guards,
+    /// Which invariants are on.
+    pub invariants: Invariants,
     /// Servers, each an API and a scheduler.
     pub servers: usize,
     /// Workers.
@@ -50,14 +50,14 @@ pub struct Scenario {
 
 impl Scenario {
     /// The scenario of a seed.
-    pub fn new(seed: u64, guards: Guards) -> Self {
+    pub fn new(seed: u64, invariants: Invariants) -> Self {
         let mut rng = Rng::new(seed ^ 0x7a5c_1a9e);
         let between = |rng: &mut Rng, low: u64, high: u64| low + rng.below(high - low + 1);
         let clock = between(&mut rng, 0, 99);
         let count = |rng: &mut Rng, low, high| usize::try_from(between(rng, low, high)).unwrap_or(0);
         Self {
             seed,
-            guards,
+            invariants,
             servers: count(&mut rng, 2, 3),
             workers: count(&mut rng, 3, 5),
             lanes: u16::try_from(between(&mut rng, 1, 3)).unwrap_or(1),
@@ -93,7 +93,7 @@ impl Scenario {
             resend_after: Duration::from_millis(1500),
             // From a second commit whenever there is something to write, to hardly ever.
             ahead: 1 + usize::try_from(self.seed % 8).expect("a small number"),
-            guards: self.guards,
+            invariants: self.invariants,
             ..LaneOptions::default()
         };
         if self.tiny_windows {
@@ -132,7 +132,7 @@ impl Scenario {
             fence_margin: Duration::from_secs(3),
             renew_every: Duration::from_secs(3),
             heartbeat_every: Duration::from_secs(2),
-            guards: self.guards,
+            invariants: self.invariants,
             ..WorkerOptions::default()
         }
     }

@@ -13,7 +13,10 @@ use tasklane_core::time::Timestamp;
 use tasklane_ports::{
     Content, Document, DocumentKey, DocumentKind, DueList, PutDocument, PutOutcome, Submit, codec,
 };
-use tasklane_schedule::{Fate, Fire, Look, Missed, Overlap, Rule, Schedule, Stand, Submitted, Times, When};
+use tasklane_schedule::{
+    DecisionInput, Fate, Fire, FireSubmission, MissedPolicy, Overlap, Rule, Schedule, TaskOutcome, Times,
+    When,
+};
 
 use crate::client::{plain_head, queue_key};
 use crate::server::ServerInput;
@@ -27,22 +30,22 @@ pub(crate) struct Clerk {
     /// Counts what was begun. Answers to what was given up are dropped.
     round: u64,
     since: Timestamp,
-    step: Step,
+    step: ClerkStep,
 }
 
 #[derive(Debug, Default)]
-enum Step {
+enum ClerkStep {
     #[default]
     Idle,
     Reading,
-    Planning(Vec<Work>),
-    Acting(Vec<Work>),
+    Planning(Vec<ReadSchedule>),
+    Acting(Vec<ReadSchedule>),
     Settling,
 }
 
 /// A schedule that was read, to be written back.
 #[derive(Debug)]
-struct Work {
+struct ReadSchedule {
     key: DocumentKey,
     version: u64,
     schedule: Schedule,
@@ -64,7 +67,7 @@ pub(crate) enum ClerkRequest {
 /// What it is told; `None` where the call failed or nobody knows.
 #[derive(Clone, Debug)]
 pub(crate) enum ClerkReply {
-    Due(Vec<Document>, BTreeMap<TaskId, Stand>),
+    Due(Vec<Document>, BTreeMap<TaskId, TaskOutcome>),
     Put(Vec<PutOutcome>),
     Acted(Vec<SubmitOutcome>),
     Failed,
@@ -72,7 +75,7 @@ pub(crate) enum ClerkReply {
 
 /// What was fired, and for what.
 #[derive(Debug, Default)]
-pub(crate) struct Fired(BTreeMap<(String, Timestamp), TaskId>);
+pub(crate) struct FiredTimes(BTreeMap<(String, Timestamp), TaskId>);
 
 /// A round that takes longer is given up.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -93,7 +96,7 @@ fn key_of(id: &str) -> DocumentKey {
     DocumentKey { kind: DocumentKind::Schedule, namespace: name("default"), id: name(id) }
 }
 
-impl Work {
+impl ReadSchedule {
     fn put(&self, now: Timestamp) -> PutDocument {
         let due = self.schedule.due(self.key.id.as_str(), now);
         let content = Some(Content { due, value: codec::encode(&self.schedule) });
@@ -113,7 +116,7 @@ impl World {
                 until: Some(from + INTERVAL * 12),
                 jitter: self.between(0, 3_000_000),
                 overlap,
-                missed: Missed::RunAll,
+                missed: MissedPolicy::RunAll,
                 missed_after: None,
                 catch_up: Duration::from_hours(1_000_000),
                 pause_after: None,
@@ -122,7 +125,7 @@ impl World {
                 task: String::new(),
             };
             let schedule = Schedule::new(rule.clone(), &times_of(&rule), self.now);
-            let work = Work { key: key_of(id), version: 0, schedule };
+            let work = ReadSchedule { key: key_of(id), version: 0, schedule };
             self.store.put_documents(&[work.put(self.now)]);
         }
     }
@@ -148,10 +151,10 @@ impl World {
         self.look_later(index);
         let now = self.now;
         let clerk = self.clerk(index);
-        if !matches!(clerk.step, Step::Idle) && now < clerk.since + PATIENCE {
+        if !matches!(clerk.step, ClerkStep::Idle) && now < clerk.since + PATIENCE {
             return;
         }
-        (clerk.round, clerk.since, clerk.step) = (clerk.round + 1, now, Step::Reading);
+        (clerk.round, clerk.since, clerk.step) = (clerk.round + 1, now, ClerkStep::Reading);
         let wall = self.wall_of(index);
         self.ask(index, ClerkRequest::Due(wall));
     }
@@ -170,16 +173,16 @@ impl World {
             return;
         }
         match (std::mem::take(&mut clerk.step), reply) {
-            (Step::Reading, ClerkReply::Due(documents, ended)) => {
-                let works: Vec<Work> =
+            (ClerkStep::Reading, ClerkReply::Due(documents, ended)) => {
+                let works: Vec<ReadSchedule> =
                     documents.into_iter().map(|document| self.planned(document, wall, &ended)).collect();
                 if !works.is_empty() {
                     let puts = works.iter().map(|work| work.put(wall)).collect();
-                    self.clerk(index).step = Step::Planning(works);
+                    self.clerk(index).step = ClerkStep::Planning(works);
                     self.ask(index, ClerkRequest::Put(puts));
                 }
             }
-            (Step::Planning(works), ClerkReply::Put(outcomes)) => {
+            (ClerkStep::Planning(works), ClerkReply::Put(outcomes)) => {
                 let mut written = written(works, &outcomes);
                 written.retain(|work| {
                     !work.schedule.state.planned.is_empty() || !work.schedule.state.cancels.is_empty()
@@ -190,24 +193,24 @@ impl World {
                 let planned = written.iter().flat_map(|work| &work.schedule.state.planned);
                 let tasks: Vec<NewTask> = planned.map(|planned| NewTask::clone(&planned.task)).collect();
                 if !written.is_empty() {
-                    self.clerk(index).step = Step::Acting(written);
+                    self.clerk(index).step = ClerkStep::Acting(written);
                     self.ask(index, ClerkRequest::Act { cancels, tasks });
                 }
             }
-            (Step::Acting(mut works), ClerkReply::Acted(outcomes)) => {
+            (ClerkStep::Acting(mut works), ClerkReply::Acted(outcomes)) => {
                 let planned = works.iter().flat_map(|work| &work.schedule.state.planned);
                 let tasks: Vec<TaskId> = planned.map(|planned| planned.task.id).collect();
                 for (task, outcome) in tasks.into_iter().zip(outcomes) {
                     let submitted = match outcome {
-                        SubmitOutcome::Created { .. } | SubmitOutcome::Duplicate => Submitted::Yes,
-                        other => Submitted::No(format!("{other:?}")),
+                        SubmitOutcome::Created { .. } | SubmitOutcome::Duplicate => FireSubmission::Yes,
+                        other => FireSubmission::No(format!("{other:?}")),
                     };
                     for work in &mut works {
                         work.schedule.settle(task, submitted.clone(), wall);
                     }
                 }
                 let puts = works.iter().map(|work| work.put(wall)).collect();
-                self.clerk(index).step = Step::Settling;
+                self.clerk(index).step = ClerkStep::Settling;
                 self.ask(index, ClerkRequest::Put(puts));
             }
             _ => {}
@@ -215,15 +218,21 @@ impl World {
     }
 
     /// A schedule with what is decided about it.
-    fn planned(&mut self, document: Document, wall: Timestamp, ended: &BTreeMap<TaskId, Stand>) -> Work {
+    fn planned(
+        &mut self,
+        document: Document,
+        wall: Timestamp,
+        ended: &BTreeMap<TaskId, TaskOutcome>,
+    ) -> Work {
         let mut schedule: Schedule = codec::decode(&document.value).expect("it was written here");
         let (id, times) = (document.key.id.to_string(), times_of(&schedule.rule));
-        let look = Look { now: wall, settled: true, stands: ended, guards: self.scenario.guards };
+        let look =
+            DecisionInput { now: wall, settled: true, outcomes: ended, invariants: self.scenario.invariants };
         for fire in schedule.decide(&id, &times, &look) {
             let task = self.scheduled_task(&id, fire, wall);
             schedule.plan(fire, Ok(task), wall);
         }
-        Work { key: document.key, version: document.version, schedule }
+        ReadSchedule { key: document.key, version: document.version, schedule }
     }
 
     fn scheduled_task(&mut self, id: &str, fire: Fire, wall: Timestamp) -> NewTask {
@@ -278,11 +287,11 @@ impl World {
         }
     }
 
-    fn end_of(&self, task: TaskId) -> Option<Stand> {
+    fn end_of(&self, task: TaskId) -> Option<TaskOutcome> {
         match self.store.task(task).map(|task| task.state.status) {
-            Some(Status::Success) => Some(Stand::Success),
-            Some(Status::Failed) => Some(Stand::Failure),
-            Some(Status::Cancelled) | None => Some(Stand::Neither),
+            Some(Status::Success) => Some(TaskOutcome::Success),
+            Some(Status::Failed) => Some(TaskOutcome::Failure),
+            Some(Status::Cancelled) | None => Some(TaskOutcome::Neither),
             Some(_) => None,
         }
     }
@@ -339,7 +348,7 @@ impl World {
     }
 }
 
-fn written(works: Vec<Work>, outcomes: &[PutOutcome]) -> Vec<Work> {
+fn written(works: Vec<ReadSchedule>, outcomes: &[PutOutcome]) -> Vec<ReadSchedule> {
     let written = works.into_iter().zip(outcomes).filter_map(|(mut work, outcome)| match *outcome {
         PutOutcome::Stored { version } => {
             work.version = version;

@@ -85,7 +85,7 @@ pub(crate) enum ServerInput {
         reply: Box<DriverReply>,
     },
     /// The store has shown tasks that have ended, or not.
-    Ends {
+    Completions {
         lane: LaneId,
         tasks: Vec<TaskId>,
         shown: bool,
@@ -100,8 +100,8 @@ pub(crate) const PATHS: [&str; 8] = [
     "lane_unparked",
     "schedule_fired",
     "run_ended",
-    "part_id_taken",
-    "end_told_again",
+    "child_tombstoned",
+    "completion_repeated",
     "burst_spread",
 ];
 
@@ -256,7 +256,9 @@ impl World {
                 self.look_at_schedules(index);
                 self.drive_runs(index);
             }
-            ServerInput::Ends { lane, tasks, shown } => self.ends_answered(index, lane, tasks, shown),
+            ServerInput::Completions { lane, tasks, shown } => {
+                self.completions_answered(index, lane, tasks, shown);
+            }
             ServerInput::Driven { round, reply } => self.driver_reply(index, round, *reply),
             ServerInput::Schedules { round, reply } => self.clerk_reply(index, round, *reply),
             ServerInput::Tick => {
@@ -369,9 +371,9 @@ impl World {
                     }
                 }
                 Effect::Revoke { session } => self.call_coordinator(CoordinatorCall::Revoke { session }),
-                Effect::Deaf { .. } => self.report.path("worker_deaf"),
+                Effect::NotReceiving { .. } => self.report.path("worker_not_receiving"),
                 Effect::Changed(_) => {}
-                Effect::Ended(tasks) => self.look_at_ends(index, lane, tasks),
+                Effect::Completed(tasks) => self.handle_completions(index, lane, tasks),
                 Effect::Parked { failures } => {
                     let first = failures == self.scenario.ownership().failures_max + 1;
                     self.report.path(if first { "lane_parked" } else { "lane_parked_again" });

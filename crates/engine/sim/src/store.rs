@@ -11,11 +11,11 @@ use tasklane_core::status::Status;
 use tasklane_core::task::{FlowKey, OwnLimit, TaskHead, Unique};
 use tasklane_core::time::Timestamp;
 use tasklane_local::memory::HistoryEvent;
-use tasklane_ports::{Load, Outcome, PutPolicy, StoreError, Submit};
+use tasklane_ports::{LoadQuery, Outcome, PutPolicy, StoreError, Submit};
 
 use crate::checker::{Change, Observation};
 use crate::client::{ClientEvent, FAIR, queue_key};
-use crate::keyed::Keyed;
+use crate::keyed::TaskKeys;
 use crate::runs::{DriverReply, DriverRequest};
 use crate::schedules::{ClerkReply, ClerkRequest};
 use crate::server::ServerInput;
@@ -38,7 +38,7 @@ pub(crate) enum StoreRequest {
     PutPolicy(PutPolicy),
     Clerk(ClerkRequest),
     Driver(DriverRequest),
-    LookAtEnds(Vec<TaskId>),
+    ReadCompletions(Vec<TaskId>),
 }
 
 #[derive(Clone, Debug)]
@@ -69,7 +69,7 @@ pub(crate) enum ReplyTo {
         round: u64,
     },
     /// Who looks at what has ended in a lane.
-    Ends {
+    Completions {
         index: usize,
         incarnation: u32,
         lane: LaneId,
@@ -171,10 +171,10 @@ impl World {
                     self.answer_driver(&reply_to, reply, delay);
                 }
             }
-            StoreRequest::LookAtEnds(tasks) => {
-                self.ends_shown(&tasks);
+            StoreRequest::ReadCompletions(tasks) => {
+                self.completions_shown(&tasks);
                 if !silent {
-                    self.answer_ends(reply_to, true, delay);
+                    self.answer_completions(reply_to, true, delay);
                 }
             }
             StoreRequest::Clerk(request) => {
@@ -193,7 +193,7 @@ impl World {
             Request::Claim(claim) => self.store.claim_lane(claim).map(Reply::Claimed),
             Request::Commit(commit) => self.store.commit(&commit).map(Reply::Committed),
             Request::Load { read, limit } => {
-                Ok(Reply::Page(self.store.load(&Load { lane, read, limit, body_bytes_max: 4096 })))
+                Ok(Reply::Page(self.store.load(&LoadQuery { lane, read, limit, body_bytes_max: 4096 })))
             }
         };
         reply.map_err(|error| match (&error, error.outcome()) {
@@ -219,7 +219,7 @@ impl World {
                 self.after(delay, Event::Server { index, incarnation, input });
             }
             ReplyTo::Driver { .. } => self.answer_driver(reply_to, DriverReply::Failed, delay),
-            ReplyTo::Ends { .. } => self.answer_ends(reply_to.clone(), false, delay),
+            ReplyTo::Completions { .. } => self.answer_completions(reply_to.clone(), false, delay),
             ReplyTo::Nobody => {}
         }
     }
@@ -233,7 +233,7 @@ impl World {
                     self.tell(task, || "created".to_owned());
                     self.checker.observe(self.now, Observation::Created { task });
                     self.watch_fire(task);
-                    self.watch_part(task);
+                    self.watch_child(task);
                     Observation::Keyed { task, keyed: self.keyed(task, &head, unique) }
                 }
                 HistoryEvent::InboxDone { task, .. } => Observation::CommandRemoved { task },
@@ -275,7 +275,7 @@ impl World {
         }
     }
 
-    fn keyed(&self, task: TaskId, head: &TaskHead, unique: Option<Unique>) -> Keyed {
+    fn keyed(&self, task: TaskId, head: &TaskHead, unique: Option<Unique>) -> TaskKeys {
         // Times in paths are those of wall clocks, and short windows may not have room for a line.
         let checked = !self.scenario.tiny_windows && self.is_clock_even();
         let turns = head.queue == queue_key(FAIR) && checked;
@@ -288,7 +288,7 @@ impl World {
         // Where nobody can be held to a time, the key is free when this task comes, and when another one does.
         let (until, created_at) = self.held(task).unwrap_or((Some(Timestamp::ZERO), Timestamp::MAX));
         let of_key = |unique: Unique| (format!("{}/{}", head.queue, unique.key), unique.until.and(until));
-        Keyed {
+        TaskKeys {
             unique: unique.map(of_key),
             created_at,
             turn: head

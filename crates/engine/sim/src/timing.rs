@@ -16,14 +16,14 @@ use crate::world::World;
 /// The steps of the wall clock, and what was asked of the times of tasks.
 #[derive(Debug, Default)]
 pub(crate) struct Timing {
-    tasks: BTreeMap<TaskId, Asked>,
+    tasks: BTreeMap<TaskId, RequestedTimes>,
     /// How far the wall clock was ahead, and since when.
     steps: Vec<(Timestamp, Shift)>,
 }
 
 /// What was asked of the times of a task.
 #[derive(Clone, Debug)]
-struct Asked {
+struct RequestedTimes {
     /// When a server took it in for the first time, and for the last: which of these the store has is not known.
     first: Timestamp,
     last: Timestamp,
@@ -83,16 +83,21 @@ impl World {
         let wall = self.wall_of(index);
         let by = wall.shift_from(task.created_at);
         let relative = task.spec.body.relative;
-        let Asked { last, .. } = self.timing.tasks.entry(task.id).or_insert_with(|| Asked {
-            first: self.now,
-            last: self.now,
-            delay: relative.then(|| task.due.since(task.created_at)),
-            run_at: (!relative && task.due > task.created_at).then_some(task.due),
-            hold_for: task.unique.as_ref().and_then(|u| u.until).map(|until| until.since(task.created_at)),
-            direct: false,
-            unsure: false,
-            started: false,
-        });
+        let RequestedTimes { last, .. } =
+            self.timing.tasks.entry(task.id).or_insert_with(|| RequestedTimes {
+                first: self.now,
+                last: self.now,
+                delay: relative.then(|| task.due.since(task.created_at)),
+                run_at: (!relative && task.due > task.created_at).then_some(task.due),
+                hold_for: task
+                    .unique
+                    .as_ref()
+                    .and_then(|u| u.until)
+                    .map(|until| until.since(task.created_at)),
+                direct: false,
+                unsure: false,
+                started: false,
+            });
         *last = self.now;
         if relative || task.due <= task.created_at {
             task.due = task.due + by;
@@ -127,7 +132,7 @@ impl World {
     }
 
     /// What was asked of the times of a task, as far as that can be held against anyone.
-    fn asked(&self, task: TaskId) -> Option<&Asked> {
+    fn asked(&self, task: TaskId) -> Option<&RequestedTimes> {
         let asked = self.timing.tasks.get(&task).filter(|_| !self.scenario.clock_jumps)?;
         let unsure = asked.unsure || (asked.direct && self.is_near_step(asked, UNSURE));
         (!unsure).then_some(asked)
@@ -135,11 +140,11 @@ impl World {
 
     /// The same for its unique key: keys of tasks that come this shortly before or after a step may be counted with those of
     /// the other side, whoever takes them in.
-    fn asked_of_key(&self, task: TaskId) -> Option<&Asked> {
+    fn asked_of_key(&self, task: TaskId) -> Option<&RequestedTimes> {
         self.asked(task).filter(|asked| !self.is_near_step(asked, ON_ITS_WAY))
     }
 
-    fn is_near_step(&self, asked: &Asked, within: Duration) -> bool {
+    fn is_near_step(&self, asked: &RequestedTimes, within: Duration) -> bool {
         let near = |at: Timestamp| at <= asked.last + within && asked.first <= at + within;
         self.timing.steps.iter().any(|(at, _)| near(*at))
     }

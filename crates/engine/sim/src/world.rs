@@ -17,13 +17,13 @@ use tasklane_local::{MemoryOptions, MemoryState, Sessions, SessionsOptions};
 use crate::burst::Burst;
 use crate::checker::{Bounds, Checker};
 use crate::client::{Client, ClientEvent};
+use crate::completions::HandledCompletions;
 use crate::coordinator::CoordinatorCall;
-use crate::ends::Looked;
 use crate::nemesis::Weather;
 use crate::report::Report;
 use crate::runs::Runs;
 use crate::scenario::Scenario;
-use crate::schedules::Fired;
+use crate::schedules::FiredTimes;
 use crate::server::{PATHS, Server, ServerInput};
 use crate::store::StoreCall;
 use crate::timing::Timing;
@@ -118,7 +118,7 @@ pub(crate) enum Event {
     },
     Store(Box<StoreCall>),
     Coordinator(CoordinatorCall),
-    Judge,
+    DetectFailures,
     ToLane(WorkerBatch),
     Hint(LaneId),
     ToSession(OwnerBatch),
@@ -151,15 +151,15 @@ pub(crate) struct World {
     /// The server process that claimed each lane last.
     pub(crate) claimers: BTreeMap<LaneId, (usize, u32)>,
     pub(crate) sessions: Sessions,
-    pub(crate) judged_at: Option<Timestamp>,
+    pub(crate) detection_at: Option<Timestamp>,
     pub(crate) servers: Vec<Host<Server, ServerInput>>,
     pub(crate) workers: Vec<Host<Worker, WorkerInput>>,
     pub(crate) executions: BTreeMap<u64, Execution>,
     pub(crate) next_execution: u64,
     pub(crate) client: Client,
-    pub(crate) fired: Fired,
+    pub(crate) fired: FiredTimes,
     pub(crate) runs: Runs,
-    pub(crate) looked: Looked,
+    pub(crate) handled: HandledCompletions,
     pub(crate) burst: Burst,
     pub(crate) weather: Weather,
     /// A worker's session of which no renewal comes through until then.
@@ -175,7 +175,7 @@ const DRAIN_MAX: Duration = Duration::from_mins(30);
 
 impl World {
     fn new(scenario: Scenario) -> Self {
-        let guards = scenario.guards;
+        let invariants = scenario.invariants;
         let OwnershipOptions { failures_max, park_for, .. } = scenario.ownership();
         let bounds = Bounds {
             lost_max: Scenario::LOST_MAX,
@@ -191,17 +191,17 @@ impl World {
             events: BTreeMap::new(),
             next_event: 0,
             claimers: BTreeMap::new(),
-            store: MemoryState::new(MemoryOptions { strict: true, history: true, guards }),
-            sessions: Sessions::new(SessionsOptions { guards, ..SessionsOptions::default() }),
-            judged_at: None,
+            store: MemoryState::new(MemoryOptions { strict: true, history: true, invariants }),
+            sessions: Sessions::new(SessionsOptions { invariants, ..SessionsOptions::default() }),
+            detection_at: None,
             servers: (0..scenario.servers).map(|_| Host::new()).collect(),
             workers: (0..scenario.workers).map(|_| Host::new()).collect(),
             executions: BTreeMap::new(),
             next_execution: 0,
             client: Client::default(),
-            fired: Fired::default(),
+            fired: FiredTimes::default(),
             runs: Runs::default(),
-            looked: Looked::default(),
+            handled: HandledCompletions::default(),
             burst: Burst::default(),
             weather: Weather::default(),
             bad_link: None,
@@ -270,7 +270,7 @@ impl World {
                         self.check_schedules();
                     }
                     self.check_runs();
-                    self.check_ends();
+                    self.check_completions();
                     return self.deliver_the_very_late();
                 }
                 let since = self.weather.healed_at;
@@ -311,7 +311,7 @@ impl World {
             Event::ResumeWorker { index } => self.resume_worker(index),
             Event::Store(call) => self.store_call(*call),
             Event::Coordinator(call) => self.coordinator_call(call),
-            Event::Judge => self.judge(),
+            Event::DetectFailures => self.detect_failures(),
             Event::ToLane(batch) => self.deliver_to_lane(&batch),
             Event::Hint(lane) => self.deliver_hint(lane),
             Event::ToSession(batch) => self.deliver_to_session(batch),
@@ -328,7 +328,7 @@ impl World {
         self.client.is_done()
             && (self.schedules_are_over() || self.scenario.far_steps)
             && self.runs_are_over()
-            && self.ends_are_seen()
+            && self.completions_are_handled()
             && self.store.all_tasks().all(|(_, task)| task.state.status.is_final())
             && (0..self.scenario.lanes).all(|lane| self.store.inbox(LaneId(lane)).next().is_none())
     }

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use tasklane_core::guard::{Guard, Guards};
+use tasklane_core::invariant::{Invariant, Invariants};
 
 /// The name of the first task.
 pub const ROOT: &str = "r";
@@ -88,12 +88,12 @@ pub struct Job<M, R> {
     ready: VecDeque<(String, R)>,
     failed: bool,
     halted: bool,
-    guards: Guards,
+    invariants: Invariants,
 }
 
 impl<M, R> Job<M, R> {
     /// Nothing has begun.
-    pub fn new(guards: Guards) -> Self {
+    pub fn new(invariants: Invariants) -> Self {
         Self {
             members: BTreeMap::new(),
             open: 0,
@@ -102,7 +102,7 @@ impl<M, R> Job<M, R> {
             ready: VecDeque::new(),
             failed: false,
             halted: false,
-            guards,
+            invariants,
         }
     }
 
@@ -230,14 +230,14 @@ impl<M, R> Job<M, R> {
 
     /// Nothing is open, nobody has to look at anything, and nothing begins any more.
     pub fn is_over(&self) -> bool {
-        let open = if self.guards.on(Guard::WholeWaitsForParts) { self.open } else { 0 };
+        let open = if self.invariants.on(Invariant::CompositeWaitsForChildren) { self.open } else { 0 };
         let has_begun = self.members.contains_key(ROOT) || self.failed;
         open == 0 && self.ended.is_empty() && (self.halted || has_begun && self.ready.is_empty())
     }
 
     /// What was stopped before it began, and that whoever drove it before may have begun all the same.
-    pub fn take_at_risk(&mut self) -> Vec<(String, R)> {
-        if !self.guards.on(Guard::StoppedSubtasksTaken) {
+    pub fn take_maybe_submitted(&mut self) -> Vec<(String, R)> {
+        if !self.invariants.on(Invariant::StoppedSubtasksTombstoned) {
             self.ready.clear();
         }
         self.ready.drain(..).collect()
@@ -251,7 +251,7 @@ mod tests {
     const LIMITS: JobLimits = JobLimits { depth: 3, at_once: 2, tasks: 5 };
 
     fn begun(names: &[&str]) -> Job<(), ()> {
-        let mut job = Job::new(Guards::ALL_ON);
+        let mut job = Job::new(Invariants::ALL_ON);
         for name in names {
             job.found((*name).to_owned(), ());
         }
@@ -296,6 +296,6 @@ mod tests {
         assert!(!job.is_over(), "its analysis is ready");
         job.halt();
         assert!(job.is_over());
-        assert_eq!(job.take_at_risk().len(), 1);
+        assert_eq!(job.take_maybe_submitted().len(), 1);
     }
 }

@@ -4,12 +4,12 @@
 //! What is decided rests only on what exists and how it ended, not on the order in which that was heard. So whoever forgets
 //! everything and is told anew decides the same.
 
-mod fan;
 mod graph;
 mod job;
+mod map;
 mod run;
 
-pub use fan::{Fan, Part};
 pub use graph::{Graph, GraphError, NodeSpec, TriggerRule};
 pub use job::{AGAIN_MAX, Job, JobLimit, JobLimits, ROOT, analysis_of, analyzed_by, depth, is_analysis};
-pub use run::{Counts, End, NodeState, OnFailure, Run, Skip};
+pub use map::{MapChild, MapTask};
+pub use run::{Counts, NodeEnd, NodeState, OnFailure, Run, Skip};

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use tasklane_core::guard::{Guard, Guards};
+use tasklane_core::invariant::{Invariant, Invariants};
 
 use crate::graph::{Graph, TriggerRule};
 
@@ -29,12 +29,12 @@ pub enum NodeState {
     /// Its task has not ended.
     Open,
     /// Nothing more happens to it.
-    Ended(End),
+    Ended(NodeEnd),
 }
 
 /// How a node ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum NodeEnd {
     /// Its task succeeded.
     Succeeded,
     /// Its task failed.
@@ -58,7 +58,7 @@ pub enum Skip {
     Stopped,
 }
 
-impl End {
+impl NodeEnd {
     /// It began and did not succeed.
     pub fn is_failure(self) -> bool {
         matches!(self, Self::Failed | Self::Cancelled)
@@ -87,7 +87,7 @@ pub struct Counts {
 pub struct Run {
     graph: Arc<Graph>,
     on_failure: OnFailure,
-    guards: Guards,
+    invariants: Invariants,
     states: Vec<NodeState>,
     /// For each node, dependencies that have not ended.
     awaited: Vec<usize>,
@@ -108,11 +108,11 @@ pub struct Run {
 
 impl Run {
     /// A run that has not begun.
-    pub fn new(graph: Arc<Graph>, on_failure: OnFailure, guards: Guards) -> Self {
+    pub fn new(graph: Arc<Graph>, on_failure: OnFailure, invariants: Invariants) -> Self {
         let awaited: Vec<usize> = (0..graph.len()).map(|node| graph.waits_for(node).len()).collect();
         let mut run = Self {
             on_failure,
-            guards,
+            invariants,
             states: vec![NodeState::Waiting; graph.len()],
             ready: VecDeque::new(),
             failed: false,
@@ -162,7 +162,7 @@ impl Run {
         for node in 0..self.states.len() {
             if self.states[node] == NodeState::Ready && self.succeeded_before[node] {
                 self.taken_over[node] = true;
-                self.ended(node, End::Succeeded);
+                self.ended(node, NodeEnd::Succeeded);
             }
         }
     }
@@ -173,28 +173,28 @@ impl Run {
     }
 
     /// A node has ended: its task has, or it is to have none.
-    pub fn ended(&mut self, node: usize, end: End) {
+    pub fn ended(&mut self, node: usize, end: NodeEnd) {
         let mut ended = VecDeque::from([(node, end)]);
         while let Some((node, end)) = ended.pop_front() {
             if matches!(self.states[node], NodeState::Ended(_)) {
                 continue;
             }
             self.set(node, NodeState::Ended(end));
-            self.renewed[node] |= end == End::Skipped(Skip::Stopped) || self.waits_for_renewed(node);
+            self.renewed[node] |= end == NodeEnd::Skipped(Skip::Stopped) || self.waits_for_renewed(node);
             let stops = end.is_failure() && self.on_failure == OnFailure::Stop && !self.failed;
             self.failed |= stops;
             let graph = Arc::clone(&self.graph);
             for &next in graph.awaited_by(node) {
                 self.awaited[next] -= 1;
-                let decided = self.awaited[next] == 0 || !self.guards.on(Guard::NodeWaitsForAll);
+                let decided = self.awaited[next] == 0 || !self.invariants.on(Invariant::NodeWaitsForAll);
                 if decided && self.states[next] == NodeState::Waiting {
                     match self.judged(next) {
                         Ok(()) if self.succeeded_before[next] && !self.waits_for_renewed(next) => {
                             self.taken_over[next] = true;
-                            ended.push_back((next, End::Succeeded));
+                            ended.push_back((next, NodeEnd::Succeeded));
                         }
                         Ok(()) => self.set(next, NodeState::Ready),
-                        Err(skip) => ended.push_back((next, End::Skipped(skip))),
+                        Err(skip) => ended.push_back((next, NodeEnd::Skipped(skip))),
                     }
                 }
             }
@@ -235,7 +235,8 @@ impl Run {
 
     /// Whether every node has ended.
     pub fn is_over(&self) -> bool {
-        let open = if self.guards.on(Guard::WholeWaitsForParts) { self.counts.open } else { 0 };
+        let open =
+            if self.invariants.on(Invariant::CompositeWaitsForChildren) { self.counts.open } else { 0 };
         self.counts.waiting + open == 0
     }
 
@@ -255,11 +256,11 @@ impl Run {
     pub fn stopped_at_the_start(&self) -> Vec<usize> {
         let could_begin = |node: &usize| {
             let is_ended = |on: &usize| matches!(self.states[*on], NodeState::Ended(_));
-            self.states[*node] == NodeState::Ended(End::Skipped(Skip::Stopped))
+            self.states[*node] == NodeState::Ended(NodeEnd::Skipped(Skip::Stopped))
                 && self.graph.waits_for(*node).iter().all(is_ended)
                 && self.fits(*node).is_ok()
         };
-        let is_on = self.guards.on(Guard::StoppedIdsTaken);
+        let is_on = self.invariants.on(Invariant::StoppedNodesTombstoned);
         (0..self.states.len()).filter(|_| is_on).filter(could_begin).collect()
     }
 
@@ -273,7 +274,7 @@ impl Run {
     }
 
     fn waits_for_renewed(&self, node: usize) -> bool {
-        self.guards.on(Guard::TakenOverUnchanged)
+        self.invariants.on(Invariant::TakenOverUnchanged)
             && self.graph.waits_for(node).iter().any(|&on| self.renewed[on])
     }
 
@@ -289,7 +290,7 @@ impl Run {
             self.graph.waits_for(node).iter().map(|&dependency| (dependency, self.states[dependency]));
         match self.graph.rule(node) {
             TriggerRule::AllSucceeded => {
-                let unlike = |(_, state): &(usize, NodeState)| *state != NodeState::Ended(End::Succeeded);
+                let unlike = |(_, state): &(usize, NodeState)| *state != NodeState::Ended(NodeEnd::Succeeded);
                 match ends.find(unlike).filter(|(_, state)| matches!(state, NodeState::Ended(_))) {
                     Some((dependency, _)) => Err(Skip::Dependency(dependency)),
                     None => Ok(()),
@@ -317,14 +318,14 @@ impl Run {
         match state {
             NodeState::Waiting | NodeState::Ready => &mut counts.waiting,
             NodeState::Open => &mut counts.open,
-            NodeState::Ended(End::Succeeded) => &mut counts.succeeded,
-            NodeState::Ended(End::Failed) => &mut counts.failed,
-            NodeState::Ended(End::Cancelled) => &mut counts.cancelled,
-            NodeState::Ended(End::Skipped(_)) => &mut counts.skipped,
+            NodeState::Ended(NodeEnd::Succeeded) => &mut counts.succeeded,
+            NodeState::Ended(NodeEnd::Failed) => &mut counts.failed,
+            NodeState::Ended(NodeEnd::Cancelled) => &mut counts.cancelled,
+            NodeState::Ended(NodeEnd::Skipped(_)) => &mut counts.skipped,
         }
     }
 }
 
-fn stopped(node: usize) -> (usize, End) {
-    (node, End::Skipped(Skip::Stopped))
+fn stopped(node: usize) -> (usize, NodeEnd) {
+    (node, NodeEnd::Skipped(Skip::Stopped))
 }

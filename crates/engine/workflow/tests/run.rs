@@ -7,8 +7,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use tasklane_core::guard::Guards;
-use tasklane_workflow::{End, Graph, GraphError, NodeSpec, NodeState, OnFailure, Run, Skip, TriggerRule};
+use tasklane_core::invariant::Invariants;
+use tasklane_workflow::{Graph, GraphError, NodeEnd, NodeSpec, NodeState, OnFailure, Run, Skip, TriggerRule};
 
 fn node(name: &str, depends_on: &[&str], rule: TriggerRule) -> NodeSpec {
     let depends_on = depends_on.iter().map(ToString::to_string).collect();
@@ -20,7 +20,7 @@ fn graph(nodes: &[(&str, &[&str])]) -> Result<Graph, GraphError> {
 }
 
 fn run(nodes: Vec<NodeSpec>, on_failure: OnFailure) -> Run {
-    Run::new(Arc::new(Graph::new(nodes).unwrap()), on_failure, Guards::ALL_ON)
+    Run::new(Arc::new(Graph::new(nodes).unwrap()), on_failure, Invariants::ALL_ON)
 }
 
 #[test]
@@ -52,21 +52,21 @@ fn a_failure_stops_what_has_not_begun_but_for_what_is_there_for_it() {
     assert_eq!(stop.take_ready(9), [0, 1]);
     stop.begun(0);
     stop.begun(1);
-    stop.ended(0, End::Failed);
-    assert_eq!(stop.state(2), NodeState::Ended(End::Skipped(Skip::Stopped)));
+    stop.ended(0, NodeEnd::Failed);
+    assert_eq!(stop.state(2), NodeState::Ended(NodeEnd::Skipped(Skip::Stopped)));
     assert_eq!(stop.take_ready(9), [4, 3], "what is there for failures goes on");
-    stop.ended(1, End::Succeeded);
-    assert_eq!(stop.state(5), NodeState::Ended(End::Skipped(Skip::NothingFailed)));
+    stop.ended(1, NodeEnd::Succeeded);
+    assert_eq!(stop.state(5), NodeState::Ended(NodeEnd::Skipped(Skip::NothingFailed)));
     assert!(!stop.is_over());
-    stop.ended(3, End::Succeeded);
-    stop.ended(4, End::Succeeded);
+    stop.ended(3, NodeEnd::Succeeded);
+    stop.ended(4, NodeEnd::Succeeded);
     assert!(stop.is_over() && stop.has_failed());
     assert_eq!(stop.first_failure(), Some(0));
 
     let mut go_on = run(nodes(), OnFailure::Continue);
-    go_on.ended(0, End::Failed);
+    go_on.ended(0, NodeEnd::Failed);
     assert_eq!(go_on.state(2), NodeState::Waiting);
-    go_on.ended(1, End::Succeeded);
+    go_on.ended(1, NodeEnd::Succeeded);
     assert_eq!(go_on.take_ready(9), [4, 2]);
 }
 
@@ -83,16 +83,16 @@ fn a_halt_leaves_only_what_has_begun() {
     halted.begun(0);
     halted.halt();
     assert!(halted.take_ready(9).is_empty() && !halted.is_over());
-    halted.ended(0, End::Cancelled);
+    halted.ended(0, NodeEnd::Cancelled);
     assert!(halted.is_over());
-    assert_eq!(halted.state(1), NodeState::Ended(End::Skipped(Skip::Stopped)));
+    assert_eq!(halted.state(1), NodeState::Ended(NodeEnd::Skipped(Skip::Stopped)));
 }
 
 /// What a task of each node would come to, and whether the node wants one.
 #[derive(Clone, Debug)]
 struct Fate {
     specs: Vec<NodeSpec>,
-    ends: Vec<End>,
+    ends: Vec<NodeEnd>,
     wanted: Vec<bool>,
     /// Says in which order things are heard.
     order: Vec<u32>,
@@ -104,7 +104,8 @@ fn fates() -> impl Strategy<Value = Fate> {
         1 => Just(TriggerRule::AllDone),
         1 => Just(TriggerRule::AnyFailed),
     ];
-    let end = prop_oneof![4 => Just(End::Succeeded), 1 => Just(End::Failed), 1 => Just(End::Cancelled)];
+    let end =
+        prop_oneof![4 => Just(NodeEnd::Succeeded), 1 => Just(NodeEnd::Failed), 1 => Just(NodeEnd::Cancelled)];
     let each =
         (rule, end, prop::bool::weighted(0.9), any::<u32>(), prop::collection::vec(any::<u32>(), 0..4));
     prop::collection::vec(each, 1..40).prop_map(|all| {
@@ -124,16 +125,19 @@ fn fates() -> impl Strategy<Value = Fate> {
 }
 
 /// What becomes of each node when nothing stops the others: said directly, node after node.
-fn expected(fate: &Fate) -> Vec<Option<End>> {
-    let mut known: Vec<Option<End>> = Vec::new();
+fn expected(fate: &Fate) -> Vec<Option<NodeEnd>> {
+    let mut known: Vec<Option<NodeEnd>> = Vec::new();
     for (at, spec) in fate.specs.iter().enumerate() {
         let on = |name: &String| known[name[1..].parse::<usize>().unwrap()];
         let begins = match spec.rule {
-            TriggerRule::AllSucceeded => spec.depends_on.iter().all(|name| on(name) == Some(End::Succeeded)),
-            TriggerRule::AllDone => true,
-            TriggerRule::AnyFailed => {
-                spec.depends_on.iter().any(|name| matches!(on(name), Some(End::Failed | End::Cancelled)))
+            TriggerRule::AllSucceeded => {
+                spec.depends_on.iter().all(|name| on(name) == Some(NodeEnd::Succeeded))
             }
+            TriggerRule::AllDone => true,
+            TriggerRule::AnyFailed => spec
+                .depends_on
+                .iter()
+                .any(|name| matches!(on(name), Some(NodeEnd::Failed | NodeEnd::Cancelled))),
         };
         // One without dependencies waits for nothing, whatever its rule.
         let begins = begins || spec.depends_on.is_empty();
@@ -158,7 +162,7 @@ fn play(fate: &Fate, run: &mut Run) -> Vec<usize> {
                 open.push(node);
                 begun.push(node);
             } else {
-                run.ended(node, End::Skipped(Skip::Condition));
+                run.ended(node, NodeEnd::Skipped(Skip::Condition));
             }
         }
         let next = (0..open.len()).min_by_key(|&at| fate.order[open[at]]);
@@ -170,9 +174,9 @@ fn play(fate: &Fate, run: &mut Run) -> Vec<usize> {
     begun
 }
 
-fn end_of(run: &Run, node: usize) -> Option<End> {
+fn end_of(run: &Run, node: usize) -> Option<NodeEnd> {
     match run.state(node) {
-        NodeState::Ended(End::Skipped(_)) => None,
+        NodeState::Ended(NodeEnd::Skipped(_)) => None,
         NodeState::Ended(end) => Some(end),
         state => panic!("{node} is {state:?}"),
     }
@@ -195,11 +199,11 @@ fn what_succeeded_is_taken_over_unless_something_above_it_begins_anew() {
     assert!(again.is_taken_over(0) && !again.is_taken_over(3));
     assert_eq!(again.take_ready(9), [1]);
     again.begun(1);
-    again.ended(1, End::Succeeded);
-    assert_eq!(again.state(2), NodeState::Ended(End::Skipped(Skip::NothingFailed)));
+    again.ended(1, NodeEnd::Succeeded);
+    assert_eq!(again.state(2), NodeState::Ended(NodeEnd::Skipped(Skip::NothingFailed)));
     assert_eq!(again.take_ready(9), [3], "it cleaned up after something else");
     again.begun(3);
-    again.ended(3, End::Succeeded);
+    again.ended(3, NodeEnd::Succeeded);
     assert_eq!(again.take_ready(9), [4]);
 }
 
@@ -226,7 +230,7 @@ fn edited(fate: &Fate, edits: &[(u8, u32)], mended: &Fate) -> (Fate, Vec<u32>) {
                 continue;
             }
             1 => spec.name = format!("{old_name}_renamed"),
-            2 => (version, end, wanted) = (1, End::Succeeded, !wanted),
+            2 => (version, end, wanted) = (1, NodeEnd::Succeeded, !wanted),
             3 => _ = spec.depends_on.pop(),
             4 if !new.specs.is_empty() => {
                 let other: &NodeSpec = &new.specs[random as usize % new.specs.len()];
@@ -242,7 +246,7 @@ fn edited(fate: &Fate, edits: &[(u8, u32)], mended: &Fate) -> (Fate, Vec<u32>) {
                 let name = format!("{old_name}_added");
                 let added = NodeSpec { name, depends_on: Vec::new(), rule: TriggerRule::AllSucceeded };
                 new.specs.push(added);
-                new.ends.push(End::Succeeded);
+                new.ends.push(NodeEnd::Succeeded);
                 new.wanted.push(true);
                 new.order.push(random);
                 versions.push(0);
@@ -258,7 +262,7 @@ fn edited(fate: &Fate, edits: &[(u8, u32)], mended: &Fate) -> (Fate, Vec<u32>) {
     }
     if new.specs.is_empty() {
         new.specs.push(node("only", &[], TriggerRule::AllSucceeded));
-        new.ends.push(End::Succeeded);
+        new.ends.push(NodeEnd::Succeeded);
         new.wanted.push(true);
         new.order.push(0);
         versions.push(0);
@@ -271,7 +275,7 @@ fn made_of(run: &Run, versions: &[u32]) -> Vec<u64> {
     let mut made: Vec<u64> = Vec::new();
     for (node, version) in versions.iter().enumerate() {
         let graph = run.graph();
-        let mut before: Vec<(&str, Option<End>, u64)> =
+        let mut before: Vec<(&str, Option<NodeEnd>, u64)> =
             graph.waits_for(node).iter().map(|&on| (graph.name(on), end_of(run, on), made[on])).collect();
         before.sort_unstable_by_key(|(name, ..)| *name);
         let mut hasher = DefaultHasher::new();
@@ -297,7 +301,7 @@ proptest! {
                 }
             }
             let succeeded: Vec<bool> =
-                (0..fate.specs.len()).map(|node| end_of(&before, node) == Some(End::Succeeded)).collect();
+                (0..fate.specs.len()).map(|node| end_of(&before, node) == Some(NodeEnd::Succeeded)).collect();
             let mut anew = run(fate.specs.clone(), on_failure);
             play(&fate, &mut anew);
             let mut taking = run(fate.specs.clone(), on_failure);
@@ -341,7 +345,7 @@ proptest! {
                 unchanged[node]
                     && old
                         .get(edited.specs[node].name.as_str())
-                        .is_some_and(|&at| end_of(&before, at) == Some(End::Succeeded))
+                        .is_some_and(|&at| end_of(&before, at) == Some(NodeEnd::Succeeded))
             };
             taking.take_over((0..edited.specs.len()).map(succeeded).collect());
             let begun = play(&edited, &mut taking);

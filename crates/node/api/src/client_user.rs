@@ -100,7 +100,7 @@ struct SockDiag {
 
 /// One socket, as `sock_diag` describes it.
 #[derive(Debug)]
-struct Described {
+struct SocketDescription {
     state: u8,
     own: SocketAddr,
     other: SocketAddr,
@@ -142,7 +142,7 @@ impl SockDiag {
     }
 
     /// The socket that is bound to `own` and connected to `other`.
-    fn ask(&mut self, own: SocketAddr, other: SocketAddr) -> io::Result<Option<Described>> {
+    fn ask(&mut self, own: SocketAddr, other: SocketAddr) -> io::Result<Option<SocketDescription>> {
         self.sequence = self.sequence.wrapping_add(1);
         let request = self.request(own, other);
         let kernel = SocketAddrNetlink::new(0, 0);
@@ -184,7 +184,7 @@ impl SockDiag {
 }
 
 /// `struct nlmsghdr`, and `struct nlmsgerr` or `struct inet_diag_msg`.
-fn described(answer: &[u8]) -> io::Result<Option<Described>> {
+fn described(answer: &[u8]) -> io::Result<Option<SocketDescription>> {
     let kind = u16::from_ne_bytes(piece(answer, 4)?);
     let body = answer.get(16..).unwrap_or_default();
     match kind {
@@ -203,7 +203,7 @@ fn described(answer: &[u8]) -> io::Result<Option<Described>> {
                 };
                 Ok(canonical(SocketAddr::new(ip, u16::from_be_bytes(piece(body, port_at)?))))
             };
-            Ok(Some(Described {
+            Ok(Some(SocketDescription {
                 state,
                 own: address(4, 8)?,
                 other: address(6, 24)?,

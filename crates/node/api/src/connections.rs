@@ -25,13 +25,13 @@ pub(crate) struct Connections {
     options: ServeOptions,
     /// Times of heads are counted from here.
     began: Instant,
-    state: Mutex<State>,
+    state: Mutex<ConnectionCounts>,
     /// A connection has ended, or has become idle.
     changed: Notify,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ConnectionCounts {
     open: usize,
     /// Connections that are about to end because they were told to.
     closing: usize,
@@ -86,7 +86,7 @@ impl Connections {
         Arc::new(Self { options, began: Instant::now(), state, changed })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ConnectionCounts> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -119,7 +119,7 @@ impl Connections {
         }
     }
 
-    fn open(self: &Arc<Self>, state: &mut State, address: IpAddr) -> Place {
+    fn open(self: &Arc<Self>, state: &mut ConnectionCounts, address: IpAddr) -> Place {
         let connection = Arc::new(Connection {
             all: Arc::clone(self),
             address,
@@ -137,7 +137,7 @@ impl Connections {
         Place(connection)
     }
 
-    fn warn(&self, state: &mut State) {
+    fn warn(&self, state: &mut ConnectionCounts) {
         if state.warned_at.is_none_or(|at| at.elapsed() >= WARN_EVERY) {
             state.warned_at = Some(Instant::now());
             let max = self.options.connections_max;
@@ -167,7 +167,7 @@ impl Connections {
     }
 }
 
-impl State {
+impl ConnectionCounts {
     /// A connection has no request under way from now on.
     fn rest(&mut self, connection: &Arc<Connection>) {
         let turn = self.next_turn;

@@ -1,13 +1,13 @@
 #![doc = include_str!("../README.md")]
 
+mod admission;
 mod authority;
 mod client_user;
 mod connections;
 mod cors;
+mod drain_body;
 mod extract;
 mod forward;
-mod gate;
-mod linger;
 mod metrics;
 mod model;
 mod openapi;
@@ -20,10 +20,10 @@ mod router;
 mod routes;
 mod serve;
 mod sse;
-mod stall;
 mod state;
 mod tracked;
 mod worker;
+mod write_timeout;
 
 pub use axum::Router;
 pub use openapi::openapi_json;

@@ -6,7 +6,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::{Serialize, Serializer};
 use tasklane_ports::StoreError;
-use tasklane_runtime::node::{NamedError, PolicyError, ScheduleError, SubmitError, WorkflowError};
+use tasklane_runtime::node::{NamedDocumentError, PolicyError, ScheduleError, SubmitError, WorkflowError};
 use tasklane_runtime::request::FieldError;
 use utoipa::openapi::{RefOr, Schema};
 use utoipa::{PartialSchema, ToSchema};
@@ -15,7 +15,7 @@ use crate::model::StatusName;
 
 /// A kind of problem. Codes are part of the API and never change.
 #[derive(Debug)]
-pub(crate) struct Kind {
+pub(crate) struct ProblemKind {
     pub(crate) code: &'static str,
     pub(crate) status: u16,
     pub(crate) title: &'static str,
@@ -25,7 +25,7 @@ pub(crate) struct Kind {
 
 macro_rules! codes {
     ($($name:ident $code:literal $status:literal $title:literal;)*) => {
-        $(pub(crate) static $name: Kind = Kind {
+        $(pub(crate) static $name: ProblemKind = ProblemKind {
             code: $code,
             status: $status,
             title: $title,
@@ -33,7 +33,7 @@ macro_rules! codes {
         };)*
 
         /// All kinds.
-        pub(crate) static CODES: &[&Kind] = &[$(&$name),*];
+        pub(crate) static CODES: &[&ProblemKind] = &[$(&$name),*];
     };
 }
 
@@ -60,7 +60,7 @@ codes! {
     USER_NOT_ALLOWED "user_not_allowed" 401 "The user is not allowed";
     CROSS_SITE "cross_site" 403 "Requests from other sites are refused";
     HOST_NOT_ALLOWED "host_not_allowed" 403 "The host name is not allowed";
-    NAME_RESERVED "name_reserved" 403 "The name is the server's own";
+    NAME_RESERVED "name_reserved" 403 "The name is reserved for the system";
     ROUTE_NOT_FOUND "route_not_found" 404 "There is nothing at this path";
     TASK_NOT_FOUND "task_not_found" 404 "There is no such task";
     QUEUE_NOT_FOUND "queue_not_found" 404 "The queue has no tasks and no policy";
@@ -99,7 +99,7 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// An answer that says what went wrong.
 #[derive(Clone, Debug)]
 pub(crate) struct Problem {
-    kind: &'static Kind,
+    kind: &'static ProblemKind,
     detail: String,
     field: Option<String>,
     task_status: Option<StatusName>,
@@ -173,7 +173,7 @@ impl ToSchema for Problem {
 }
 
 impl Problem {
-    pub(crate) fn new(kind: &'static Kind, detail: impl Into<String>) -> Self {
+    pub(crate) fn new(kind: &'static ProblemKind, detail: impl Into<String>) -> Self {
         Self {
             kind,
             detail: detail.into(),
@@ -292,16 +292,16 @@ impl From<ScheduleError> for Problem {
     }
 }
 
-impl From<NamedError> for Problem {
-    fn from(error: NamedError) -> Self {
+impl From<NamedDocumentError> for Problem {
+    fn from(error: NamedDocumentError) -> Self {
         match error {
-            NamedError::Invalid(error) => error.into(),
-            NamedError::Exists => Self::new(
+            NamedDocumentError::Invalid(error) => error.into(),
+            NamedDocumentError::Exists => Self::new(
                 &ALREADY_REGISTERED,
                 "something else is registered for this task type; it is replaced if `replace` is given",
             ),
-            NamedError::Crowded => Self::new(&ALREADY_REGISTERED, error.to_string()),
-            NamedError::Store(error) => error.into(),
+            NamedDocumentError::Crowded => Self::new(&ALREADY_REGISTERED, error.to_string()),
+            NamedDocumentError::Store(error) => error.into(),
         }
     }
 }

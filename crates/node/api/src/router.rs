@@ -16,11 +16,11 @@ use utoipa_axum::routes;
 use crate::ApiOptions;
 use crate::problem::{self, Problem};
 use crate::routes::{
-    bulk, events, health, locks, logs, queues, registered, schedules, submit, tasks, webhooks, workers,
+    bulk, custom_types, events, health, locks, logs, queues, schedules, submit, tasks, webhooks, workers,
     workflows,
 };
 use crate::state::Api;
-use crate::{gate, openapi, page};
+use crate::{admission, openapi, page};
 
 /// The API of a node.
 pub fn router(node: Node, options: ApiOptions) -> Router {
@@ -33,7 +33,7 @@ pub fn router(node: Node, options: ApiOptions) -> Router {
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
         .layer(CatchPanicLayer::custom(panicked))
-        .layer(middleware::from_fn_with_state(api.clone(), gate::gate))
+        .layer(middleware::from_fn_with_state(api.clone(), admission::admit))
         .with_state(api)
 }
 
@@ -63,7 +63,7 @@ pub(crate) fn paths() -> OpenApiRouter<Api> {
         .routes(routes!(tasks::get, tasks::cancel))
         .routes(routes!(tasks::attempts))
         .routes(routes!(logs::logs))
-        .routes(routes!(tasks::parts))
+        .routes(routes!(tasks::children))
         .routes(routes!(tasks::explain))
         .routes(routes!(tasks::retry))
         .routes(routes!(bulk::operation))
@@ -86,11 +86,19 @@ pub(crate) fn paths() -> OpenApiRouter<Api> {
         .routes(routes!(workflows::get_run, workflows::cancel_run))
         .routes(routes!(workflows::retry_run))
         .routes(routes!(workflows::get, workflows::put, workflows::delete))
-        .routes(routes!(registered::executors))
-        .routes(routes!(registered::get_executor, registered::put_executor, registered::delete_executor))
-        .routes(routes!(registered::analyzers))
-        .routes(routes!(registered::get_analyzer, registered::put_analyzer, registered::delete_analyzer))
-        .routes(routes!(registered::get_job, registered::tear_down))
+        .routes(routes!(custom_types::executors))
+        .routes(routes!(
+            custom_types::get_executor,
+            custom_types::put_executor,
+            custom_types::delete_executor
+        ))
+        .routes(routes!(custom_types::analyzers))
+        .routes(routes!(
+            custom_types::get_analyzer,
+            custom_types::put_analyzer,
+            custom_types::delete_analyzer
+        ))
+        .routes(routes!(custom_types::get_job, custom_types::tear_down))
         .routes(routes!(locks::list))
         .routes(routes!(locks::get, locks::take, locks::release))
         .routes(routes!(webhooks::deliveries))

@@ -28,10 +28,10 @@ use tower::ServiceExt;
 use crate::ServeOptions;
 use crate::client_user::{ClientUsers, TrustedUser};
 use crate::connections::{Connection, Connections, Place};
+use crate::drain_body::{DrainBody, Unread};
 use crate::extract::Closing;
-use crate::linger::{Linger, Unread};
-use crate::stall::Stall;
 use crate::tracked::Tracked;
+use crate::write_timeout::WriteTimeout;
 
 /// How often connections are looked at that may be late.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -148,8 +148,8 @@ async fn requests(
     let told = closing.clone();
     let unread = Unread::default();
     let stream = Tracked::new(stream, Arc::clone(&**place));
-    let stream = Stall::new(stream, place.write_timeout());
-    let stream = Linger::new(stream, unread.clone());
+    let stream = WriteTimeout::new(stream, place.write_timeout());
+    let stream = DrainBody::new(stream, unread.clone());
     let service = hyper::service::service_fn(|request: Request<Incoming>| {
         // Not only when the answer is asked for: a connection with a request does not give way.
         let is_served = place.begin();
@@ -188,7 +188,7 @@ async fn answer(
     unread: Unread,
     router: Router,
     request: Request<Body>,
-) -> Result<Response<Answer>, std::convert::Infallible> {
+) -> Result<Response<TrackedBody>, std::convert::Infallible> {
     if !is_served {
         return std::future::pending().await;
     }
@@ -198,17 +198,17 @@ async fn answer(
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
     connection.answers();
-    Ok(response.map(|body| Answer { body, connection }))
+    Ok(response.map(|body| TrackedBody { body, connection }))
 }
 
 /// The body of an answer. Its connection is told when all of it was given out.
 #[derive(Debug)]
-struct Answer {
+struct TrackedBody {
     body: Body,
     connection: Arc<Connection>,
 }
 
-impl hyper::body::Body for Answer {
+impl hyper::body::Body for TrackedBody {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -228,7 +228,7 @@ impl hyper::body::Body for Answer {
     }
 }
 
-impl Drop for Answer {
+impl Drop for TrackedBody {
     fn drop(&mut self) {
         self.connection.has_answered();
     }

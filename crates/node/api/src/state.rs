@@ -14,9 +14,9 @@ use crate::problem::Problem;
 /// The room that a request takes while it is handled. One that begins to wait gives it back, because it has room among
 /// the streams instead: otherwise those who wait would keep out everybody else.
 #[derive(Clone, Debug)]
-pub(crate) struct Room(Arc<Mutex<Option<OwnedSemaphorePermit>>>);
+pub(crate) struct RequestPermit(Arc<Mutex<Option<OwnedSemaphorePermit>>>);
 
-impl Room {
+impl RequestPermit {
     pub(crate) fn give_back(&self) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
@@ -65,10 +65,10 @@ impl Api {
     }
 
     /// Room for a request, until it is answered or gives it back.
-    pub(crate) fn room(&self) -> Result<Room, Problem> {
+    pub(crate) fn request_permit(&self) -> Result<RequestPermit, Problem> {
         let permit = Arc::clone(&self.requests).try_acquire_owned();
         let permit = permit.map_err(|_| Problem::overloaded("requests"))?;
-        Ok(Room(Arc::new(Mutex::new(Some(permit)))))
+        Ok(RequestPermit(Arc::new(Mutex::new(Some(permit)))))
     }
 
     /// Room for a request that stays long: held as long as it does.
@@ -81,8 +81,8 @@ impl Api {
     pub(crate) async fn batch_permit(&self, bytes: usize) -> Result<OwnedSemaphorePermit, Problem> {
         let all = kibibytes(self.options.batches_bytes_max);
         let permits = u32::try_from(kibibytes(bytes).clamp(1, all.max(1))).unwrap_or(u32::MAX);
-        let room = Arc::clone(&self.batches).acquire_many_owned(permits);
-        match tokio::time::timeout(BATCH_WAIT, room).await {
+        let permit = Arc::clone(&self.batches).acquire_many_owned(permits);
+        match tokio::time::timeout(BATCH_WAIT, permit).await {
             Ok(Ok(permit)) => Ok(permit),
             Ok(Err(_)) | Err(_) => Err(Problem::overloaded("batches")),
         }

@@ -99,8 +99,8 @@ async fn a_function_that_is_stopped_has_its_grace() {
     assert_eq!((finish.ending, finish.result.data.as_str()), (Ending::Success, r#""saved""#));
     // Does not.
     let begun = tokio::time::Instant::now();
-    let deaf = Function::new(|_| std::future::pending());
-    let finish = run_with(&deaf, text(""), recorder).await;
+    let stuck = Function::new(|_| std::future::pending());
+    let finish = run_with(&stuck, text(""), recorder).await;
     assert_eq!(failure(&finish).0, "stopped");
     assert_eq!(begun.elapsed().as_secs(), 5);
 }

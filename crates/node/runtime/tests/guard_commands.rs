@@ -12,7 +12,7 @@ use guard_support::*;
 use rustix::pipe::pipe;
 use rustix::process::{Signal, kill_process};
 use tasklane_runtime::guard::{
-    Ended, FailedStep, Guard, GuardError, GuardOptions, HowEnded, SpawnRequest, Stdin, boottime,
+    CommandEnd, FailedStep, Guard, GuardError, GuardOptions, ProcessTreeEnd, SpawnRequest, Stdin, boottime,
 };
 use tokio::io::AsyncReadExt;
 
@@ -23,19 +23,19 @@ const STUBBORN: &str = r#"setsid sh -c 'trap "" TERM; echo $$; while :; do sleep
 async fn exit_code_signal_and_output_come_back() {
     let guard = guard().await;
     let mut child = guard.spawn(script("echo out; echo err >&2; exit 7")).await.unwrap();
-    let clean = Ended { how: HowEnded::Code(7), leftovers: 0, oom_killed: Some(false) };
+    let clean = ProcessTreeEnd { how: CommandEnd::Code(7), leftovers: 0, oom_killed: Some(false) };
     assert_eq!(child.tree.ended().await, clean);
     assert_eq!(child.tree.ended().await, clean, "asked again, it answers the same");
     assert_eq!(all(&mut child.stdout).await, "out\n");
     assert_eq!(all(&mut child.stderr).await, "err\n");
 
     let mut child = guard.spawn(script("kill -SEGV $$")).await.unwrap();
-    assert_eq!(child.tree.ended().await.how, HowEnded::Signal(libc::SIGSEGV));
+    assert_eq!(child.tree.ended().await.how, CommandEnd::Signal(libc::SIGSEGV));
 
     // Killed by somebody else, with no lack of memory.
     let mut child = guard.spawn(script("kill -KILL $$")).await.unwrap();
     let ended = child.tree.ended().await;
-    assert_eq!(ended.how, HowEnded::Signal(libc::SIGKILL));
+    assert_eq!(ended.how, CommandEnd::Signal(libc::SIGKILL));
     assert_ne!(ended.oom_killed, Some(true));
 }
 
@@ -48,7 +48,7 @@ async fn standard_input_is_what_was_given() {
     let mut got = Vec::new();
     child.stdout.read_to_end(&mut got).await.unwrap();
     assert_eq!(got, bytes);
-    assert_eq!(child.tree.ended().await.how, HowEnded::Code(0));
+    assert_eq!(child.tree.ended().await.how, CommandEnd::Code(0));
 
     let mut child = guard.spawn(script("cat")).await.unwrap();
     assert_eq!(all(&mut child.stdout).await, "");
@@ -68,7 +68,7 @@ async fn large_output_arrives_whole() {
         }
     }
     assert_eq!(total, BYTES);
-    assert_eq!(child.tree.ended().await.how, HowEnded::Code(0));
+    assert_eq!(child.tree.ended().await.how, CommandEnd::Code(0));
 }
 
 #[tokio::test]
@@ -91,7 +91,7 @@ async fn what_cannot_start_says_why() {
     assert!(matches!(guard.spawn(request).await, Err(GuardError::TooLarge)));
 
     let mut child = guard.spawn(script("pwd")).await.unwrap();
-    assert_eq!(child.tree.ended().await.how, HowEnded::Code(0), "the guard goes on");
+    assert_eq!(child.tree.ended().await.how, CommandEnd::Code(0), "the guard goes on");
 }
 
 #[tokio::test]
@@ -139,7 +139,7 @@ async fn kill_reaches_what_called_setsid() {
     let mut child = guard.spawn(script(&format!("{STUBBORN} wait"))).await.unwrap();
     let stubborn = pid_line(&mut child).await;
     child.tree.kill();
-    assert_eq!(child.tree.ended().await.how, HowEnded::Signal(libc::SIGKILL));
+    assert_eq!(child.tree.ended().await.how, CommandEnd::Signal(libc::SIGKILL));
     assert!(!runs(stubborn));
 }
 
@@ -152,14 +152,14 @@ async fn stop_asks_first_and_kills_what_does_not_listen() {
     assert_eq!(line(&mut child).await, "up");
     child.tree.stop(PATIENCE * 10);
     let ended = tokio::time::timeout(PATIENCE, child.tree.ended()).await.expect("it ends");
-    assert_eq!(ended.how, HowEnded::Code(3));
+    assert_eq!(ended.how, CommandEnd::Code(3));
     assert_eq!(all(&mut child.stdout).await, "bye\n");
 
     // Its shell listens, but what it started does not.
     let mut child = guard.spawn(script(&format!("{STUBBORN} wait"))).await.unwrap();
     let stubborn = pid_line(&mut child).await;
     child.tree.stop(Duration::from_millis(50));
-    assert_eq!(child.tree.ended().await.how, HowEnded::Signal(libc::SIGTERM));
+    assert_eq!(child.tree.ended().await.how, CommandEnd::Signal(libc::SIGTERM));
     assert!(!runs(stubborn));
 
     // Stopped by a signal, it cannot listen until it goes on.
@@ -168,21 +168,22 @@ async fn stop_asks_first_and_kills_what_does_not_listen() {
         tokio::task::yield_now().await;
     }
     child.tree.stop(PATIENCE);
-    assert_eq!(child.tree.ended().await.how, HowEnded::Code(4));
+    assert_eq!(child.tree.ended().await.how, CommandEnd::Code(4));
 }
 
 #[tokio::test]
 async fn terminate_alone_does_not_kill() {
     let guard = guard().await;
-    let deaf = "trap 'echo told' TERM; echo up; until read x; do :; done; echo $x";
+    let ignores_term = "trap 'echo told' TERM; echo up; until read x; do :; done; echo $x";
     let (input, output) = pipe().unwrap();
-    let mut child = guard.spawn(SpawnRequest { stdin: Stdin::File(input), ..script(deaf) }).await.unwrap();
+    let mut child =
+        guard.spawn(SpawnRequest { stdin: Stdin::File(input), ..script(ignores_term) }).await.unwrap();
     assert_eq!(line(&mut child).await, "up");
     child.tree.terminate();
     assert_eq!(line(&mut child).await, "told");
     fs::File::from(output).write_all(b"still here\n").unwrap();
     assert_eq!(line(&mut child).await, "still here");
-    assert_eq!(child.tree.ended().await.how, HowEnded::Code(0));
+    assert_eq!(child.tree.ended().await.how, CommandEnd::Code(0));
 }
 
 #[tokio::test]
@@ -195,7 +196,7 @@ async fn leftovers_are_ended_and_counted() {
     let stubborn = pid_line(&mut child).await;
     fs::File::from(output).write_all(b"now\n").unwrap();
     let ended = child.tree.ended().await;
-    assert_eq!(ended.how, HowEnded::Code(0), "what is left behind does not change how it ended");
+    assert_eq!(ended.how, CommandEnd::Code(0), "what is left behind does not change how it ended");
     assert!((1..=2).contains(&ended.leftovers), "{ended:?}");
     assert!(!runs(stubborn));
 }
@@ -211,7 +212,7 @@ async fn a_chain_of_forks_cannot_run_away() {
     let mut child = guard.spawn(request).await.unwrap();
     assert_eq!(line(&mut child).await, "up");
     let ended = tokio::time::timeout(PATIENCE, child.tree.ended()).await.expect("it ends");
-    assert_eq!(ended.how, HowEnded::Code(0));
+    assert_eq!(ended.how, CommandEnd::Code(0));
     // Nobody is left to hold the pipe.
     assert_eq!(all(&mut child.stdout).await, "");
 }
@@ -235,9 +236,9 @@ async fn a_killed_shim_leaves_nothing() {
     let mut child = guard.spawn(script(&format!("{STUBBORN} wait"))).await.unwrap();
     let stubborn = pid_line(&mut child).await;
     kill(parent(pid(child.tree.pid())));
-    assert_eq!(child.tree.ended().await.how, HowEnded::Unknown);
+    assert_eq!(child.tree.ended().await.how, CommandEnd::Unknown);
     assert!(!runs(stubborn));
-    assert_eq!(other.tree.ended().await.how, HowEnded::Code(1), "other attempts are left alone");
+    assert_eq!(other.tree.ended().await.how, CommandEnd::Code(1), "other attempts are left alone");
 }
 
 #[tokio::test]
@@ -246,11 +247,11 @@ async fn a_killed_guard_leaves_nothing_and_is_replaced() {
     let mut child = guard.spawn(script(&format!("{STUBBORN} wait"))).await.unwrap();
     let stubborn = pid_line(&mut child).await;
     kill(pid(guard.pid().await));
-    assert_eq!(child.tree.ended().await.how, HowEnded::Unknown);
+    assert_eq!(child.tree.ended().await.how, CommandEnd::Unknown);
     assert!(!runs(stubborn));
     guard.lost().await;
     let mut child = guard.spawn(script("exit 9")).await.unwrap();
-    assert_eq!(child.tree.ended().await.how, HowEnded::Code(9));
+    assert_eq!(child.tree.ended().await.how, CommandEnd::Code(9));
 }
 
 /// A new guard does not know what the one before it had started. Were it to say that the worker's session is over while some of
@@ -290,8 +291,8 @@ async fn signals_that_can_be_blocked_do_not_end_the_guard() {
         kill_process(shim, signal).unwrap();
     }
     fs::File::from(output).write_all(b"go\n").unwrap();
-    assert_eq!(child.tree.ended().await.how, HowEnded::Code(6));
-    assert_eq!(guard.spawn(script("exit 7")).await.unwrap().tree.ended().await.how, HowEnded::Code(7));
+    assert_eq!(child.tree.ended().await.how, CommandEnd::Code(6));
+    assert_eq!(guard.spawn(script("exit 7")).await.unwrap().tree.ended().await.how, CommandEnd::Code(7));
 }
 
 #[tokio::test]
@@ -319,13 +320,13 @@ async fn nothing_outlives_the_deadline() {
     guard.set_deadline(Some(deadline));
     let mut child = guard.spawn(script(&format!("{STUBBORN} wait"))).await.unwrap();
     let stubborn = pid_line(&mut child).await;
-    assert_eq!(child.tree.ended().await.how, HowEnded::Signal(libc::SIGTERM), "asked first");
+    assert_eq!(child.tree.ended().await.how, CommandEnd::Signal(libc::SIGTERM), "asked first");
     assert!(!runs(stubborn), "then killed");
     let error = guard.spawn(script("true")).await.unwrap_err();
     assert!(matches!(error, GuardError::Spawn { step: FailedStep::Lease, .. }), "{error:?}");
 
     guard.set_deadline(Some(boottime() + PATIENCE));
-    assert_eq!(guard.spawn(script("true")).await.unwrap().tree.ended().await.how, HowEnded::Code(0));
+    assert_eq!(guard.spawn(script("true")).await.unwrap().tree.ended().await.how, CommandEnd::Code(0));
 }
 
 #[tokio::test]
@@ -353,7 +354,7 @@ async fn a_deadline_that_moves_is_followed() {
     // Nearer: it ends although it was told of a later one.
     guard.set_deadline(Some(boottime()));
     let how = child.tree.ended().await.how;
-    assert!(matches!(how, HowEnded::Signal(libc::SIGTERM | libc::SIGKILL)), "{how:?}");
+    assert!(matches!(how, CommandEnd::Signal(libc::SIGTERM | libc::SIGKILL)), "{how:?}");
 }
 
 #[tokio::test]
@@ -367,7 +368,7 @@ async fn an_order_in_the_last_moment_does_not_hide_how_it_ended() {
             child.tree.terminate();
         }
         let how = child.tree.ended().await.how;
-        assert!(matches!(how, HowEnded::Code(3) | HowEnded::Signal(libc::SIGTERM)), "{how:?}");
+        assert!(matches!(how, CommandEnd::Code(3) | CommandEnd::Signal(libc::SIGTERM)), "{how:?}");
     }
 }
 
@@ -380,7 +381,7 @@ async fn many_at_once() {
     };
     let ended = futures::future::join_all((0..100).map(one)).await;
     for (n, how) in (0..).zip(ended) {
-        assert_eq!(how, HowEnded::Code(n));
+        assert_eq!(how, CommandEnd::Code(n));
     }
 }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 use guard_support::*;
 use rustix::pipe::pipe;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
-use tasklane_runtime::guard::{Child, FailedStep, Guard, GuardError, HowEnded, SpawnRequest, Stdin};
+use tasklane_runtime::guard::{Child, CommandEnd, FailedStep, Guard, GuardError, SpawnRequest, Stdin};
 
 /// Waits for a line before it goes on with a script, so that it can be looked at.
 async fn gated(guard: &Guard, then: &str) -> (Child, fs::File) {
@@ -27,7 +27,7 @@ async fn warm_up(guard: &Guard, count: usize) -> Vec<Pid> {
     let children: Vec<_> = futures::future::join_all((0..count).map(|_| gated(guard, "exit 0"))).await;
     for (mut child, mut gate) in children {
         gate.write_all(b"go\n").unwrap();
-        assert_eq!(child.tree.ended().await.how, HowEnded::Code(0));
+        assert_eq!(child.tree.ended().await.how, CommandEnd::Code(0));
     }
     let shims = shims_of(pid(guard.pid().await));
     assert_eq!(shims.len(), count);
@@ -70,7 +70,7 @@ async fn an_attempt_sees_nothing_of_the_one_before() {
     }
     gate.write_all(b"go\n").unwrap();
     let ended = child.tree.ended().await;
-    assert_eq!((ended.how, ended.leftovers), (HowEnded::Code(3), 0));
+    assert_eq!((ended.how, ended.leftovers), (CommandEnd::Code(3), 0));
 
     let mut child = guard.spawn(script("cat; readlink /proc/self/fd/0")).await.unwrap();
     assert_eq!(all(&mut child.stdout).await, "/dev/null\n");
@@ -93,7 +93,7 @@ async fn a_command_too_long_for_a_message_starts_nevertheless() {
     warm_up(&guard, 1).await;
     let long = format!(": {}; exit 6", "x".repeat(100 << 10));
     let mut child = guard.spawn(script(&long)).await.unwrap();
-    assert_eq!(child.tree.ended().await.how, HowEnded::Code(6));
+    assert_eq!(child.tree.ended().await.how, CommandEnd::Code(6));
 }
 
 #[tokio::test]
@@ -106,11 +106,11 @@ async fn a_late_order_does_not_hit_the_next_attempt() {
             first.tree.kill();
         }
         let how = first.tree.ended().await.how;
-        assert!(matches!(how, HowEnded::Code(3) | HowEnded::Signal(_)), "{how:?}");
+        assert!(matches!(how, CommandEnd::Code(3) | CommandEnd::Signal(_)), "{how:?}");
         first.tree.stop(Duration::ZERO);
         let mut second = guard.spawn(script("exit 4")).await.unwrap();
         first.tree.kill();
-        assert_eq!(second.tree.ended().await.how, HowEnded::Code(4));
+        assert_eq!(second.tree.ended().await.how, CommandEnd::Code(4));
     }
 }
 
@@ -124,7 +124,7 @@ async fn a_shim_that_is_killed_while_it_waits_is_replaced() {
     }
     for _ in 0..4 {
         let mut child = guard.spawn(script("exit 5")).await.unwrap();
-        assert_eq!(child.tree.ended().await.how, HowEnded::Code(5));
+        assert_eq!(child.tree.ended().await.how, CommandEnd::Code(5));
     }
     assert!(shims_of(pid(guard.pid().await)).iter().all(|shim| !shims.contains(shim)));
 }
@@ -138,7 +138,7 @@ async fn a_shim_that_is_stopped_while_it_waits_does_no_harm() {
         }
         let mut child = guard.spawn(script("exit 5")).await.unwrap();
         let ended = tokio::time::timeout(PATIENCE, child.tree.ended()).await.expect("it ends");
-        assert_eq!(ended.how, HowEnded::Code(5));
+        assert_eq!(ended.how, CommandEnd::Code(5));
     }
 }
 
@@ -157,7 +157,7 @@ async fn a_task_that_stops_its_shim_is_ended_in_time() {
     // One that ends by itself is not held up either.
     let mut child = guard.spawn(script("kill -STOP $PPID; exit 7")).await.unwrap();
     let ended = tokio::time::timeout(PATIENCE, child.tree.ended()).await.expect("it ends");
-    assert_eq!(ended.how, HowEnded::Code(7));
+    assert_eq!(ended.how, CommandEnd::Code(7));
 }
 
 /// Signals wake a process that a signal has stopped, but not one that a debugger holds.
@@ -177,11 +177,11 @@ async fn a_shim_that_cannot_be_woken_is_killed_and_its_attempt_ended() {
     is_held.recv().unwrap();
     child.tree.stop(Duration::from_millis(50));
     let ended = tokio::time::timeout(PATIENCE, child.tree.ended()).await.expect("it ends");
-    assert_eq!(ended.how, HowEnded::Unknown, "its shim could not say how");
+    assert_eq!(ended.how, CommandEnd::Unknown, "its shim could not say how");
     assert!(!runs(main));
     assert_eq!(debugger.join().unwrap(), Some(libc::SIGKILL));
     let mut child = guard.spawn(script("exit 7")).await.unwrap();
-    assert_eq!(child.tree.ended().await.how, HowEnded::Code(7));
+    assert_eq!(child.tree.ended().await.how, CommandEnd::Code(7));
 }
 
 /// Takes hold of a process as a debugger does, and waits until it has stopped. For as long as this thread lives.
@@ -204,7 +204,7 @@ async fn shims_that_are_not_needed_end() {
         gone(shim).await;
     }
     let mut child = guard.spawn(script("exit 8")).await.unwrap();
-    assert_eq!(child.tree.ended().await.how, HowEnded::Code(8));
+    assert_eq!(child.tree.ended().await.how, CommandEnd::Code(8));
 }
 
 #[tokio::test]
@@ -214,7 +214,7 @@ async fn a_killed_guard_takes_waiting_shims_with_it() {
     let (mut child, _gate) = gated(&guard, "exit 0").await;
     kill_process(shims[0], Signal::STOP).unwrap();
     kill(pid(guard.pid().await));
-    assert_eq!(child.tree.ended().await.how, HowEnded::Unknown);
+    assert_eq!(child.tree.ended().await.how, CommandEnd::Unknown);
     for shim in shims {
         gone(shim).await;
     }

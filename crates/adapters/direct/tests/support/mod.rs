@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use tasklane_core::id::LaneId;
 use tasklane_core::message::Message;
-use tasklane_direct::{Connected, DirectBus, DirectOptions};
+use tasklane_direct::{ConnectionCounts, DirectBus, DirectOptions};
 use tasklane_ports::{Address, Bus, Subscription};
 
 /// What does not happen in this time does not happen.
@@ -69,7 +69,7 @@ pub(crate) async fn meet(servers: &[&DirectBus], workers: &[&DirectBus]) {
 }
 
 /// Waits until the connections of a bus are as wanted.
-pub(crate) async fn until(bus: &DirectBus, wanted: impl FnMut(&Connected) -> bool) {
+pub(crate) async fn until(bus: &DirectBus, wanted: impl FnMut(&ConnectionCounts) -> bool) {
     let mut connected = bus.connected();
     let came = tokio::time::timeout(PATIENCE, connected.wait_for(wanted)).await.is_ok();
     assert!(came, "{:?} for too long", *bus.connected().borrow());
@@ -84,10 +84,10 @@ pub(crate) fn to_lane(lane: u16) -> Address {
 }
 
 /// All that comes until `last` does.
-pub(crate) async fn receive_until(ear: &mut Box<dyn Subscription>, last: &Message) -> Vec<Message> {
+pub(crate) async fn receive_until(subscription: &mut Box<dyn Subscription>, last: &Message) -> Vec<Message> {
     let mut came = Vec::new();
     while !came.contains(last) {
-        let received = tokio::time::timeout(PATIENCE, ear.receive()).await;
+        let received = tokio::time::timeout(PATIENCE, subscription.receive()).await;
         came.extend(received.unwrap_or_else(|_| panic!("only {came:?}")).expect("the bus is open"));
     }
     came
@@ -97,14 +97,14 @@ pub(crate) async fn receive_until(ear: &mut Box<dyn Subscription>, last: &Messag
 pub(crate) async fn get_through(
     from: &DirectBus,
     address: Address,
-    ear: &mut Box<dyn Subscription>,
+    subscription: &mut Box<dyn Subscription>,
     message: &Message,
 ) {
     let trying = async {
         loop {
             from.publish(address, vec![message.clone()]).await.unwrap();
             let patience = Duration::from_millis(100);
-            if let Ok(received) = tokio::time::timeout(patience, ear.receive()).await
+            if let Ok(received) = tokio::time::timeout(patience, subscription.receive()).await
                 && received.expect("the bus is open").contains(message)
             {
                 break;

@@ -22,7 +22,7 @@ pub(crate) enum Mode {
     /// Takes no connection and breaks those that are used.
     Refuse,
     /// Passes everything on but notifications, as a pooler in transaction mode does.
-    Deafen,
+    DropNotifications,
 }
 
 /// A proxy in front of a server.
@@ -116,8 +116,8 @@ async fn pass_answers(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mode: wat
     let mut pending = Vec::new();
     while let Ok(n @ 1..) = from.read(&mut buffer).await {
         pending.extend(&buffer[..n]);
-        let deaf = *mode.borrow() == Mode::Deafen;
-        let answer = take_messages(&mut pending, |kind| !(deaf && kind == b'A'));
+        let drops_notifications = *mode.borrow() == Mode::DropNotifications;
+        let answer = take_messages(&mut pending, |kind| !(drops_notifications && kind == b'A'));
         let lose = matches!(*mode.borrow(), Mode::LoseAnswers | Mode::Refuse);
         if lose || to.write_all(&answer).await.is_err() {
             return;

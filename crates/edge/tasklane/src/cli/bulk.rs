@@ -18,7 +18,7 @@ const ASK_EVERY: Duration = Duration::from_millis(250);
 pub(crate) enum Command {
     /// Cancel them
     Cancel(Box<Args>),
-    /// Run them again, as new tasks; parts of a run or a map run again with it, and what succeeded in it is kept
+    /// Run them again, as new tasks; children of a run or a map run again with it, and what succeeded in it is kept
     Retry(Box<RetryArgs>),
     /// Show how far an operation is
     Status {

@@ -6,7 +6,7 @@ use tasklane::config::{Sources, load, show, show_json};
 
 use super::exit::{Exit, Usage};
 use super::out::{Out, print_line, print_object, print_raw};
-use super::process::{Given, Settings};
+use super::process::{GivenSettings, Settings};
 
 /// Show or check the configuration of a server
 #[derive(Debug, clap::Subcommand)]
@@ -23,7 +23,7 @@ pub(crate) enum Command {
 pub(crate) fn run(command: Command, token: Option<String>, out: Out) -> anyhow::Result<Exit> {
     match command {
         Command::Show(settings) => {
-            let loaded = Given::from(*settings).load(token)?;
+            let loaded = GivenSettings::from(*settings).load(token)?;
             if out.is_json() {
                 print_object(&show_json(&loaded))?;
             } else {

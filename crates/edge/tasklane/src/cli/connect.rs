@@ -46,13 +46,13 @@ impl Connect {
 
 /// Which of these options were typed, and not set by variables: commands to which they do not apply refuse them.
 #[derive(Debug)]
-pub(crate) struct Typed {
+pub(crate) struct TypedOptions {
     url: bool,
     token: Option<String>,
     namespace: bool,
 }
 
-impl Typed {
+impl TypedOptions {
     pub(crate) fn of(matches: &ArgMatches) -> Self {
         let typed = |name: &str| matches.value_source(name) == Some(ValueSource::CommandLine);
         let token = typed("token").then(|| matches.get_one("token").cloned()).flatten();

@@ -28,7 +28,7 @@ pub(crate) struct Filter {
     #[arg(long)]
     worker: Option<String>,
 
-    /// Parts or retries of this task
+    /// Children or retries of this task
     #[arg(long, value_name = "ID")]
     parent: Option<String>,
 

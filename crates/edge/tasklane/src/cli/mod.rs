@@ -6,6 +6,7 @@ mod cancel;
 mod completions;
 mod config;
 mod connect;
+mod custom_types;
 mod events;
 mod exit;
 mod explain;
@@ -19,7 +20,6 @@ mod out;
 mod output;
 mod process;
 mod queue;
-mod registered;
 mod retry;
 mod run;
 mod schedule;
@@ -36,9 +36,9 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use tasklane::assemble::Roles;
-use tasklane_client::Kind;
+use tasklane_client::DefinitionKind;
 
-use connect::{Connect, Typed};
+use connect::{Connect, TypedOptions};
 use exit::{Exit, report};
 use out::Out;
 
@@ -87,10 +87,10 @@ enum Command {
     Workflow(workflow::Command),
     /// Say how task types are run
     #[command(subcommand)]
-    Executor(registered::Command),
+    Executor(custom_types::Command),
     /// Say what looks at the results of task types
     #[command(subcommand)]
-    Analyzer(registered::Command),
+    Analyzer(custom_types::Command),
     #[command(subcommand)]
     Job(job::Command),
     #[command(subcommand)]
@@ -111,7 +111,7 @@ enum Command {
 /// Reads the command line and does what it says.
 pub(crate) fn main() -> ExitCode {
     let matches = Cli::command().get_matches();
-    let typed = Typed::of(&matches);
+    let typed = TypedOptions::of(&matches);
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let out = Out::new(cli.json);
     let done = match cli.command {
@@ -160,10 +160,10 @@ fn client(command: Command, connect: &Connect, out: Out) -> anyhow::Result<Exit>
             Command::Schedule(command) => Box::pin(schedule::run(command, &client, out)).await,
             Command::Workflow(command) => Box::pin(workflow::run(command, &client, out)).await,
             Command::Executor(command) => {
-                Box::pin(registered::run(Kind::Executor, command, &client, out)).await
+                Box::pin(custom_types::run(DefinitionKind::Executor, command, &client, out)).await
             }
             Command::Analyzer(command) => {
-                Box::pin(registered::run(Kind::Analyzer, command, &client, out)).await
+                Box::pin(custom_types::run(DefinitionKind::Analyzer, command, &client, out)).await
             }
             Command::Job(command) => Box::pin(job::run(command, &client, out)).await,
             Command::Webhook(command) => Box::pin(webhook::run(command, &client, out)).await,

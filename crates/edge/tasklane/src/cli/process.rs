@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context;
-use tasklane::assemble::{self, Roles, Running};
-use tasklane::config::{Config, Flag, Loaded, LogFormat, Sources, load};
+use tasklane::assemble::{self, Roles, RunningTasklane};
+use tasklane::config::{Config, Flag, LoadedConfig, LogFormat, Sources, load};
 use tasklane::embed::Registrations;
 use tasklane_runtime::keeper;
 use tokio::signal::unix::{SignalKind, signal};
@@ -87,7 +87,7 @@ pub(crate) struct Settings {
 
 /// Settings that were given by flags.
 #[derive(Debug)]
-pub(crate) struct Given {
+pub(crate) struct GivenSettings {
     common: Common,
     /// Flag, key, value.
     named: Vec<(&'static str, &'static str, Option<String>)>,
@@ -99,20 +99,20 @@ impl OfWorker {
     }
 }
 
-impl From<ServerSettings> for Given {
+impl From<ServerSettings> for GivenSettings {
     fn from(ServerSettings { listen, common }: ServerSettings) -> Self {
         Self { common, named: vec![("--listen", "listen", listen)] }
     }
 }
 
-impl From<WorkerSettings> for Given {
+impl From<WorkerSettings> for GivenSettings {
     fn from(WorkerSettings { listen, worker, common }: WorkerSettings) -> Self {
         let named = [("--listen", "worker.listen", listen)].into_iter().chain(worker.named()).collect();
         Self { common, named }
     }
 }
 
-impl From<Settings> for Given {
+impl From<Settings> for GivenSettings {
     fn from(Settings { server, worker }: Settings) -> Self {
         let mut given = Self::from(server);
         given.named.extend(worker.named());
@@ -120,9 +120,9 @@ impl From<Settings> for Given {
     }
 }
 
-impl Given {
+impl GivenSettings {
     /// The effective config, from all of its sources. The token is that of an option that is not among these.
-    pub(crate) fn load(self, token: Option<String>) -> anyhow::Result<Loaded> {
+    pub(crate) fn load(self, token: Option<String>) -> anyhow::Result<LoadedConfig> {
         let Common { config, store, data_dir, log_format, set } = self.common;
         let named = self.named.into_iter().chain([
             ("--token", "token", token),
@@ -142,7 +142,7 @@ impl Given {
 }
 
 pub(crate) fn run(
-    settings: impl Into<Given>,
+    settings: impl Into<GivenSettings>,
     roles: Roles,
     token: Option<String>,
     out: Out,
@@ -209,7 +209,7 @@ async fn serve(config: &Config, roles: Roles, out: Out) -> anyhow::Result<Exit> 
     }
 }
 
-fn greet(config: &Config, roles: Roles, running: &Running, out: Out) -> anyhow::Result<()> {
+fn greet(config: &Config, roles: Roles, running: &RunningTasklane, out: Out) -> anyhow::Result<()> {
     let data_dir = std::path::absolute(&config.data_dir)?;
     if !roles.server {
         let (name, capacity) = (config.worker.name(), config.worker.capacity());

@@ -6,7 +6,7 @@ use super::fault::Fault;
 use super::shares::Shares;
 use super::tree::{Config, LimitsConfig};
 use super::units::{format_duration, format_size};
-use super::url::SystemUrl;
+use super::url::AdapterUrl;
 
 /// What each role can be played by.
 const STORES: &[&str] = &["sqlite", "postgres", "redis"];
@@ -87,7 +87,7 @@ pub(super) fn check(config: &Config) -> Vec<Fault> {
             fault("cors_origins", message);
         }
     }
-    let roles: [(&str, Option<&SystemUrl>, &[&str], &str); 4] = [
+    let roles: [(&str, Option<&AdapterUrl>, &[&str], &str); 4] = [
         ("store", config.store.as_ref(), STORES, "sqlite:///path/to/tasklane.db, postgres://… or redis://…"),
         ("coordinator", config.coordinator.as_ref(), COORDINATORS, "postgres://… or redis://…"),
         ("bus", config.bus.as_ref(), BUSES, "direct://address:port or redis://…"),

@@ -61,14 +61,14 @@ impl fmt::Display for Origin {
 
 /// A config and where each of its values came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Loaded {
+pub struct LoadedConfig {
     /// The effective config.
     pub config: Config,
     /// The origin of every key that was set.
     pub origins: BTreeMap<String, Origin>,
 }
 
-impl Loaded {
+impl LoadedConfig {
     /// Where the value of a key came from.
     pub fn origin(&self, key: &str) -> Origin {
         self.origins.get(key).cloned().unwrap_or_default()
@@ -76,7 +76,7 @@ impl Loaded {
 }
 
 /// Reads all sources and checks the outcome; reports everything that is wrong together.
-pub fn load(sources: &Sources) -> Result<Loaded, ConfigError> {
+pub fn load(sources: &Sources) -> Result<LoadedConfig, ConfigError> {
     let mut loading = Loading { schema: Schema::new(), given: BTreeMap::new(), faults: Vec::new() };
     if let Some(path) = &sources.file {
         loading.read_file(path);
@@ -161,7 +161,7 @@ impl Loading {
     }
 
     /// Every value is tried alone on top of the defaults, so that a fault has its key and does not hide others.
-    fn finish(mut self) -> Result<Loaded, ConfigError> {
+    fn finish(mut self) -> Result<LoadedConfig, ConfigError> {
         let mut tree = self.schema.defaults().clone();
         let mut origins = BTreeMap::new();
         for (key, (readings, origin)) in std::mem::take(&mut self.given) {
@@ -186,7 +186,7 @@ impl Loading {
             self.faults.push(fault);
         }
         if self.faults.is_empty() {
-            Ok(Loaded { config, origins })
+            Ok(LoadedConfig { config, origins })
         } else {
             Err(ConfigError { faults: self.faults })
         }

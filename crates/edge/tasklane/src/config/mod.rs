@@ -15,14 +15,14 @@ pub mod units;
 mod url;
 
 pub use fault::{ConfigError, Fault};
-pub use load::{Flag, Loaded, Origin, Sources, load};
+pub use load::{Flag, LoadedConfig, Origin, Sources, load};
 pub use schema::env_name;
 pub use show::{show, show_json};
 pub use tree::{
     Config, Durability, LimitsConfig, LogConfig, LogFormat, RetentionConfig, Secret, SessionConfig,
     WorkerConfig,
 };
-pub use url::SystemUrl;
+pub use url::AdapterUrl;
 
 pub(crate) use shares::Shares;
 

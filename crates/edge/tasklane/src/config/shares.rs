@@ -43,11 +43,11 @@ impl Shares {
 
 #[cfg(test)]
 mod tests {
-    use super::super::SystemUrl;
+    use super::super::AdapterUrl;
     use super::*;
 
     fn config(connections: usize, archive: bool) -> Config {
-        let url = || SystemUrl::new("postgres://h/d");
+        let url = || AdapterUrl::new("postgres://h/d");
         Config {
             store: Some(url()),
             archive: archive.then(url),

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use serde_json::{Map, Value};
 
-use super::load::{Loaded, Origin};
+use super::load::{LoadedConfig, Origin};
 use super::schema::{Schema, join};
 use super::tree::Config;
 
@@ -12,7 +12,7 @@ use super::tree::Config;
 const ORIGIN_COLUMN: usize = 48;
 
 /// As YAML, with origins as comments. Secrets are hidden.
-pub fn show(loaded: &Loaded) -> String {
+pub fn show(loaded: &LoadedConfig) -> String {
     let schema = Schema::new();
     let mut text = String::new();
     section(&schema, loaded, "", 0, &mut text);
@@ -20,7 +20,7 @@ pub fn show(loaded: &Loaded) -> String {
 }
 
 /// As JSON: each key with `value` and `origin`. Secrets are hidden.
-pub fn show_json(loaded: &Loaded) -> Value {
+pub fn show_json(loaded: &LoadedConfig) -> Value {
     let schema = Schema::new();
     let entries = schema.keys().map(|key| {
         let (value, origin) = entry(loaded, key);
@@ -29,7 +29,7 @@ pub fn show_json(loaded: &Loaded) -> Value {
     Value::Object(entries.collect::<Map<_, _>>())
 }
 
-fn section(schema: &Schema, loaded: &Loaded, path: &str, depth: usize, text: &mut String) {
+fn section(schema: &Schema, loaded: &LoadedConfig, path: &str, depth: usize, text: &mut String) {
     // Plain keys before sections, as people write them.
     let keys = schema.section(path).into_iter().flat_map(Map::keys).map(|key| (key, join(path, key)));
     let (plain, sections): (Vec<_>, Vec<_>) = keys.partition(|(_, path)| schema.has(path));
@@ -49,7 +49,7 @@ fn section(schema: &Schema, loaded: &Loaded, path: &str, depth: usize, text: &mu
 }
 
 /// The value of a key as it takes effect, and where it came from.
-fn entry(loaded: &Loaded, key: &str) -> (Value, String) {
+fn entry(loaded: &LoadedConfig, key: &str) -> (Value, String) {
     let tree = serde_json::to_value(&loaded.config).unwrap_or_default();
     let value = tree.pointer(&format!("/{}", key.replace('.', "/"))).cloned().unwrap_or_default();
     let origin = loaded.origin(key);

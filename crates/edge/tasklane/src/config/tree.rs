@@ -14,7 +14,7 @@ use tasklane_core::id::Name;
 use tasklane_runtime::executors::CommandOptions;
 
 use super::units::{duration, size};
-use super::url::SystemUrl;
+use super::url::AdapterUrl;
 
 /// Everything that can be set. See `docs/configuration.md`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,13 +27,13 @@ pub struct Config {
     /// Where data, locks and working folders of tasks are kept.
     pub data_dir: PathBuf,
     /// Where tasks are stored; `None` for `SQLite` in the data folder.
-    pub store: Option<SystemUrl>,
+    pub store: Option<AdapterUrl>,
     /// Who knows which processes are alive; `None` for the store's own.
-    pub coordinator: Option<SystemUrl>,
+    pub coordinator: Option<AdapterUrl>,
     /// How processes talk to each other; `None` for what suits the store.
-    pub bus: Option<SystemUrl>,
+    pub bus: Option<AdapterUrl>,
     /// Where finished tasks are kept for good; `None` for nowhere.
-    pub archive: Option<SystemUrl>,
+    pub archive: Option<AdapterUrl>,
     /// What the names of all keys, tables and channels begin with.
     pub prefix: Name,
     /// Most connections of a server to `PostgreSQL`, for store, coordinator and archive together.
@@ -97,26 +97,26 @@ impl Default for Config {
 
 impl Config {
     /// The URL of the store: the one given, or `SQLite` in the data folder.
-    pub fn store_url(&self) -> SystemUrl {
-        let derived = || SystemUrl::new(format!("sqlite://{}", self.data_dir.join("tasklane.db").display()));
+    pub fn store_url(&self) -> AdapterUrl {
+        let derived = || AdapterUrl::new(format!("sqlite://{}", self.data_dir.join("tasklane.db").display()));
         self.store.clone().unwrap_or_else(derived)
     }
 
     /// The URL of the coordinator: the one given, or the store, or this process.
-    pub fn coordinator_url(&self) -> SystemUrl {
+    pub fn coordinator_url(&self) -> AdapterUrl {
         let store = || match self.store_url() {
-            store if store.scheme() == "sqlite" => SystemUrl::new("local://"),
+            store if store.scheme() == "sqlite" => AdapterUrl::new("local://"),
             store => store,
         };
         self.coordinator.clone().unwrap_or_else(store)
     }
 
     /// The URL of the bus: the one given, or what suits the store.
-    pub fn bus_url(&self) -> SystemUrl {
+    pub fn bus_url(&self) -> AdapterUrl {
         let derived = || match self.store_url() {
             store if store.scheme() == "redis" => store,
-            store if store.scheme() == "postgres" => SystemUrl::new("direct://"),
-            _ => SystemUrl::new("local://"),
+            store if store.scheme() == "postgres" => AdapterUrl::new("direct://"),
+            _ => AdapterUrl::new("local://"),
         };
         self.bus.clone().unwrap_or_else(derived)
     }

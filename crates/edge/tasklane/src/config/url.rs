@@ -27,9 +27,9 @@ const SECRETS: &[&str] = &["sentinel_password", "password", "sslpassword"];
 /// The address of a store, bus, coordinator or archive.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(transparent)]
-pub struct SystemUrl(String);
+pub struct AdapterUrl(String);
 
-impl SystemUrl {
+impl AdapterUrl {
     /// Takes a URL.
     pub fn new(url: impl Into<String>) -> Self {
         Self(url.into())
@@ -60,19 +60,19 @@ impl SystemUrl {
     }
 }
 
-impl fmt::Display for SystemUrl {
+impl fmt::Display for AdapterUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&masked_url(&self.0, |parameter| !SECRETS.contains(&parameter)))
     }
 }
 
-impl fmt::Debug for SystemUrl {
+impl fmt::Debug for AdapterUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
 }
 
-impl Serialize for SystemUrl {
+impl Serialize for AdapterUrl {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn a_password_is_never_shown() {
-        let shown = |url: &str| SystemUrl::new(url).to_string();
+        let shown = |url: &str| AdapterUrl::new(url).to_string();
         assert_eq!(shown("postgres://me:s3:cr@t@db:5432/x?y=z"), "postgres://me:***@db:5432/x?y=z");
         assert_eq!(shown("redis://:secret@cache/1"), "redis://:***@cache/1");
         assert_eq!(shown("redis://cache:6379"), "redis://cache:6379");
@@ -102,12 +102,12 @@ mod tests {
 
     #[test]
     fn it_has_a_scheme_and_a_rest() {
-        let url = SystemUrl::new("direct://0.0.0.0:7071");
+        let url = AdapterUrl::new("direct://0.0.0.0:7071");
         assert_eq!((url.scheme(), url.rest()), ("direct", "0.0.0.0:7071"));
-        assert_eq!(SystemUrl::new("nonsense").scheme(), "");
+        assert_eq!(AdapterUrl::new("nonsense").scheme(), "");
         for scheme in ["redis", "rediss+cluster", "redis+sentinel", "valkey", "valkeys"] {
-            assert_eq!(SystemUrl::new(format!("{scheme}://h")).scheme(), "redis", "{scheme}");
+            assert_eq!(AdapterUrl::new(format!("{scheme}://h")).scheme(), "redis", "{scheme}");
         }
-        assert_eq!(SystemUrl::new("redis+ring://h").scheme(), "redis+ring");
+        assert_eq!(AdapterUrl::new("redis+ring://h").scheme(), "redis+ring");
     }
 }

@@ -7,7 +7,7 @@ mod reference;
 
 use std::path::PathBuf;
 
-use tasklane::config::{Config, Flag, Loaded, Origin, Sources, load};
+use tasklane::config::{Config, Flag, LoadedConfig, Origin, Sources, load};
 
 fn docs(file: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../docs").join(file)
@@ -20,7 +20,7 @@ fn file(text: &str) -> (tempfile::TempDir, Sources) {
     (folder, Sources { file: Some(path), ..Sources::default() })
 }
 
-fn read(text: &str) -> Loaded {
+fn read(text: &str) -> LoadedConfig {
     let (_folder, sources) = file(text);
     load(&sources).unwrap()
 }

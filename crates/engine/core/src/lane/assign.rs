@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use smallvec::SmallVec;
 
 use crate::commit::{Group, RecordChange};
-use crate::guard::Guard;
 use crate::id::{DispatchNo, LimitId};
+use crate::invariant::Invariant;
 use crate::policy::Rate;
 use crate::status::Status;
 use crate::time::Timestamp;
@@ -20,7 +20,7 @@ const ASSIGN_MAX: usize = 4096;
 
 /// Why a limit does not allow an assignment now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum LimitVerdict {
     Free,
     /// As many run as may.
     Full,
@@ -39,14 +39,14 @@ impl Lane {
             let &((_, _, _, _, line), class) =
                 self.queues[queue].open.first().expect("an active queue has an open class");
             match self.queue_verdict(queue) {
-                Verdict::Free => {}
-                Verdict::Full => {
+                LimitVerdict::Free => {}
+                LimitVerdict::Full => {
                     self.counters.queue_parked += 1;
                     self.queues[queue].full = true;
                     self.refresh_active(queue);
                     continue;
                 }
-                Verdict::Until(at) => {
+                LimitVerdict::Until(at) => {
                     self.counters.queue_parked += 1;
                     self.queues[queue].rate_until = Some(at);
                     self.timers.insert((at, Timer::QueueRate(queue)));
@@ -55,14 +55,14 @@ impl Lane {
                 }
             }
             match self.line_verdict(line) {
-                Verdict::Free => {}
-                Verdict::Full => {
+                LimitVerdict::Free => {}
+                LimitVerdict::Full => {
                     self.counters.line_parked += 1;
                     self.lines[line].parked = true;
                     self.refresh_line(line);
                     continue;
                 }
-                Verdict::Until(at) => {
+                LimitVerdict::Until(at) => {
                     self.counters.line_parked += 1;
                     self.lines[line].rate_until = Some(at);
                     self.timers.insert((at, Timer::LineRate(line)));
@@ -85,13 +85,13 @@ impl Lane {
     /// A line has taken a task: the next one's turn, unless this one may take more of them.
     fn end_turn(&mut self, queue: Handle, class: Handle, line: Handle) {
         let q = &mut self.queues[queue];
-        if !q.fair || !self.options.guards.on(Guard::LinesTakeTurns) {
+        if !q.fair || !self.options.invariants.on(Invariant::LinesTakeTurns) {
             return;
         }
         let lines = q.ready.get(&class).map_or(0, BTreeSet::len);
         let state = &mut self.lines[line];
         state.taken += 1;
-        if state.taken >= q.pace.turn(lines, self.now) {
+        if state.taken >= q.turn_length.tasks(lines, self.now) {
             let (round, count) = (q.turn.0.max(state.turn.0), q.turn.1 + 1);
             q.turn = (round, count);
             state.taken = 0;
@@ -135,7 +135,7 @@ impl Lane {
         self.workers[worker].holds.insert(handle);
         self.refresh_load(worker);
         self.mark(handle, true);
-        if !self.options.guards.on(Guard::WriteAhead) {
+        if !self.options.invariants.on(Invariant::WriteAhead) {
             self.dispatch(handle);
         }
         self.refresh_line(line);
@@ -186,25 +186,27 @@ impl Lane {
         }
     }
 
-    fn queue_verdict(&self, queue: Handle) -> Verdict {
+    fn queue_verdict(&self, queue: Handle) -> LimitVerdict {
         let q = &self.queues[queue];
-        let Some((state, rule)) = q.whole.zip(q.rules.find(LimitId::QUEUE)) else { return Verdict::Free };
+        let Some((state, rule)) = q.whole.zip(q.rules.find(LimitId::QUEUE)) else {
+            return LimitVerdict::Free;
+        };
         self.limit_verdict(rule, self.limits.get(state))
     }
 
     /// Judges a line by the limits of its keys; a reached one remembers that the line waits for it.
-    fn line_verdict(&mut self, line: Handle) -> Verdict {
+    fn line_verdict(&mut self, line: Handle) -> LimitVerdict {
         let line = &self.lines[line];
         let rules = &self.queues[line.queue].rules;
-        let mut verdict = Verdict::Free;
+        let mut verdict = LimitVerdict::Free;
         let mut reached: SmallVec<[Handle; 2]> = SmallVec::new();
         for (flow, &handle) in line.head.flow.iter().zip(&line.limits) {
             for rule in rules.of_key(flow) {
-                if flow.own.is_some() && !self.options.guards.on(Guard::OwnLimits) {
+                if flow.own.is_some() && !self.options.invariants.on(Invariant::OwnLimits) {
                     continue;
                 }
                 let found = self.limit_verdict(&rule, self.limits.get(handle));
-                if found == Verdict::Full {
+                if found == LimitVerdict::Full {
                     reached.push(handle);
                 }
                 verdict = worse(verdict, found);
@@ -216,21 +218,21 @@ impl Lane {
         verdict
     }
 
-    pub(super) fn limit_verdict(&self, rule: &Rule, state: &LimitState) -> Verdict {
+    pub(super) fn limit_verdict(&self, rule: &Rule, state: &LimitState) -> LimitVerdict {
         if rule.concurrency.is_some_and(|max| state.running >= max.limit) {
-            return Verdict::Full;
+            return LimitVerdict::Full;
         }
         if let (Some(rate), Some(stored)) = (&rule.rate, state.rate) {
             let next_at = rate.next_at(rate.settle(stored, self.now));
             if next_at > self.now {
-                return Verdict::Until(next_at);
+                return LimitVerdict::Until(next_at);
             }
         }
         // What waits at a worker would start together when the worker has time.
         if rule.rate.is_some_and(|rate| state.unstarted >= rate.ahead()) {
-            return Verdict::Full;
+            return LimitVerdict::Full;
         }
-        Verdict::Free
+        LimitVerdict::Free
     }
 
     /// Whether a rate counts the tasks of a line.
@@ -290,17 +292,17 @@ impl Lane {
         let line = &self.lines[line];
         let rules = &self.queues[line.queue].rules;
         let by_key = line.head.flow.iter().zip(&line.limits);
-        let rooms = by_key.flat_map(|(flow, &state)| {
-            rules.of_key(flow).map(move |rule| limit_room(&rule, self.limits.get(state)))
+        let slots = by_key.flat_map(|(flow, &state)| {
+            rules.of_key(flow).map(move |rule| limit_slots(&rule, self.limits.get(state)))
         });
-        rooms.fold(line.window.len(), usize::min)
+        slots.fold(line.window.len(), usize::min)
     }
 
     /// Tasks that the limit over the whole queue allows now.
-    pub(super) fn queue_room(&self, queue: Handle) -> usize {
+    pub(super) fn queue_slots(&self, queue: Handle) -> usize {
         let q = &self.queues[queue];
         let whole = q.whole.zip(q.rules.find(LimitId::QUEUE));
-        whole.map_or(usize::MAX, |(state, rule)| limit_room(rule, self.limits.get(state)))
+        whole.map_or(usize::MAX, |(state, rule)| limit_slots(rule, self.limits.get(state)))
     }
 
     /// Whether there is a ready line that the worker could serve.
@@ -311,7 +313,7 @@ impl Lane {
     }
 }
 
-fn limit_room(rule: &Rule, state: &LimitState) -> usize {
+fn limit_slots(rule: &Rule, state: &LimitState) -> usize {
     let room = rule.concurrency.map_or(u32::MAX, |max| max.limit.saturating_sub(state.running));
     usize::try_from(room).unwrap_or(usize::MAX)
 }
@@ -321,11 +323,13 @@ fn moved_rate(rate: Rate, stored: Option<Timestamp>, now: Timestamp) -> Timestam
     rate.after(stored, now)
 }
 
-fn worse(a: Verdict, b: Verdict) -> Verdict {
+fn worse(a: LimitVerdict, b: LimitVerdict) -> LimitVerdict {
     match (a, b) {
-        (Verdict::Full, _) | (_, Verdict::Full) => Verdict::Full,
-        (Verdict::Until(a), Verdict::Until(b)) => Verdict::Until(a.max(b)),
-        (Verdict::Until(at), Verdict::Free) | (Verdict::Free, Verdict::Until(at)) => Verdict::Until(at),
-        (Verdict::Free, Verdict::Free) => Verdict::Free,
+        (LimitVerdict::Full, _) | (_, LimitVerdict::Full) => LimitVerdict::Full,
+        (LimitVerdict::Until(a), LimitVerdict::Until(b)) => LimitVerdict::Until(a.max(b)),
+        (LimitVerdict::Until(at), LimitVerdict::Free) | (LimitVerdict::Free, LimitVerdict::Until(at)) => {
+            LimitVerdict::Until(at)
+        }
+        (LimitVerdict::Free, LimitVerdict::Free) => LimitVerdict::Free,
     }
 }

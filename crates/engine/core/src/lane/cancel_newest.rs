@@ -6,8 +6,8 @@
 
 use smallvec::SmallVec;
 
-use crate::guard::Guard;
 use crate::id::LimitId;
+use crate::invariant::Invariant;
 use crate::policy::{Concurrency, WhenReached};
 use crate::status::Status;
 use crate::task::TaskError;
@@ -38,7 +38,7 @@ impl Lane {
 
     /// Cancels what is too much under the limits of a line. `placed` has just come to wait in it, if anything has.
     pub(super) fn cancel_newest(&mut self, line: Handle, placed: Option<Handle>) {
-        if !self.loading.is_complete() || !self.options.guards.on(Guard::NewestCancelled) {
+        if !self.loading.is_complete() || !self.options.invariants.on(Invariant::NewestCancelled) {
             return;
         }
         for (state, max) in self.cancelling(line) {

@@ -26,8 +26,8 @@ use std::time::Duration;
 
 use crate::clock_watch::STEP_MIN;
 use crate::commit::{Group, RecordChange, RecordKey, RecordKind};
-use crate::guard::Guard;
 use crate::id::Seq;
+use crate::invariant::Invariant;
 use crate::read::{LanePage, LaneRead};
 use crate::status::Status;
 use crate::task::TaskRow;
@@ -192,7 +192,10 @@ impl Lane {
         let before = self.clock.anchor;
         let unseen = self.anchor.ahead - before.ahead;
         let comparable = before.boot == self.anchor.boot && before.boot != 0;
-        if comparable && unseen.abs() >= STEP_MIN && self.options.guards.on(Guard::StepFoundAtTakeover) {
+        if comparable
+            && unseen.abs() >= STEP_MIN
+            && self.options.invariants.on(Invariant::StepFoundAtTakeover)
+        {
             self.counters.clock_step_found += 1;
             // Others have taken in tasks since.
             self.clock.note(unseen, self.cursor, (self.now - unseen, self.now));
@@ -217,7 +220,7 @@ impl Lane {
         self.anchor.ahead = self.anchor.ahead + by;
         self.clock.note(by, self.cursor, (self.now, self.now));
         self.write_clock(true);
-        if self.options.guards.on(Guard::StepMovesMemory) {
+        if self.options.invariants.on(Invariant::StepMovesMemory) {
             self.move_timers(by);
             self.move_tasks(by);
         }
@@ -237,7 +240,7 @@ impl Lane {
         for (_, queue) in &mut self.queues {
             queue.rate_until = queue.rate_until.map(|at| at + by);
             queue.waits_since = queue.waits_since.map(|since| since + by);
-            queue.pace.move_by(by);
+            queue.turn_length.move_by(by);
         }
         for (_, worker) in &mut self.workers {
             worker.move_by(by);
@@ -275,7 +278,7 @@ impl Lane {
 
     fn write_clock(&mut self, urgent: bool) {
         self.clock.anchor = self.anchor;
-        if !self.options.guards.on(Guard::StepRecorded) {
+        if !self.options.invariants.on(Invariant::StepRecorded) {
             return;
         }
         let record = RecordChange { key: clock_key(), value: Some(self.clock.encode()) };
@@ -288,7 +291,7 @@ impl Lane {
     fn stale_by(&self, row: &TaskRow) -> Option<Shift> {
         let by = self.clock.shift - self.clock.made_under(row);
         let stale = by != Shift::ZERO && row.state.counts_down();
-        (stale && self.options.guards.on(Guard::StepMovesStored)).then_some(by)
+        (stale && self.options.invariants.on(Invariant::StepMovesStored)).then_some(by)
     }
 
     pub(super) fn is_stale(&self, row: &TaskRow) -> bool {
@@ -328,7 +331,7 @@ impl Lane {
 
     /// Reads on, unless memory has no room for more.
     pub(super) fn ask_rewrite(&mut self, effects: &mut Vec<Effect>) {
-        let full = self.delayed.len() > 2 * self.options.delayed_window || self.waiting > self.squeeze_at;
+        let full = self.delayed.len() > 2 * self.options.delayed_window || self.waiting > self.cut_windows_at;
         let Some(pass) = self.rewrite.as_ref().filter(|pass| pass.read.is_none()) else { return };
         match &pass.next {
             Some(next) if !full => {

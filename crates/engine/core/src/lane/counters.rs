@@ -53,8 +53,8 @@ counters! {
     choice_waited,
     /// Workers that did not answer in time when they were asked for room.
     answer_late,
-    /// Workers that spoke and did not hear.
-    worker_deaf,
+    /// Workers that sent and did not receive.
+    worker_not_receiving,
     /// Sessions revoked.
     session_revoked,
     /// Stops sent again.

@@ -33,16 +33,16 @@ pub(super) struct Entry {
     /// What the store holds once the commit under way is applied: what the next change must name.
     pub(super) expected: Version,
     /// What is not yet handed to a commit. Apart, because most tasks in memory wait and have nothing to write.
-    pub(super) pending: Option<Box<Pending>>,
+    pub(super) pending: Option<Box<PendingWrite>>,
     /// In which of the machine's lists of entries to write.
-    pub(super) listed: Listed,
+    pub(super) write_urgency: WriteUrgency,
     /// Part of the commit under way.
     pub(super) writing: bool,
 }
 
 /// Whether an entry has something to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Listed {
+pub(super) enum WriteUrgency {
     No,
     /// Nobody waits for it.
     Lazy,
@@ -83,7 +83,7 @@ pub(super) struct Flight {
 
 /// What of an entry is not yet handed to a commit.
 #[derive(Debug, Default)]
-pub(super) struct Pending {
+pub(super) struct PendingWrite {
     pub(super) path: Path,
     /// Order of the assignment that the path holds; 0 for none.
     pub(super) assigned: u64,
@@ -114,7 +114,7 @@ impl Entry {
             flight: None,
             expected,
             pending: None,
-            listed: Listed::No,
+            write_urgency: WriteUrgency::No,
             writing: false,
         }
     }
@@ -132,7 +132,7 @@ impl Entry {
             flight: None,
             expected: Version::NEW,
             pending: None,
-            listed: Listed::No,
+            write_urgency: WriteUrgency::No,
             writing: false,
         };
         let pending = entry.change();
@@ -157,13 +157,13 @@ impl Entry {
     }
 
     /// What is to be written of it next.
-    pub(super) fn change(&mut self) -> &mut Pending {
+    pub(super) fn change(&mut self) -> &mut PendingWrite {
         self.pending.get_or_insert_default()
     }
 
     /// Everything decided about it is durable.
     pub(super) fn is_clean(&self) -> bool {
-        !self.writing && self.listed == Listed::No
+        !self.writing && self.write_urgency == WriteUrgency::No
     }
 
     /// Takes a step along the status table, and keeps the times that go with it.

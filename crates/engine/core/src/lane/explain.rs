@@ -5,13 +5,13 @@ use crate::status::Status;
 use crate::task::{TaskHead, TaskRow};
 use crate::time::Timestamp;
 
-use super::assign::Verdict;
+use super::assign::LimitVerdict;
 use super::entry::{Entry, Spot};
 use super::keys::template;
 use super::limits::{LimitKey, LimitState, Rule};
 use super::lines::ClassKey;
 use super::machine::Lane;
-use super::workers::Standing;
+use super::workers::Readiness;
 
 /// What is known of a task that has not finished.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -155,7 +155,7 @@ impl Lane {
                     let serving = self.serving(&class);
                     let free = serving
                         .iter()
-                        .filter(|&&worker| self.workers[worker].standing == Standing::Free)
+                        .filter(|&&worker| self.workers[worker].readiness == Readiness::Free)
                         .count();
                     reasons.extend(self.explain_workers(&class, serving.len(), free));
                     reasons.push(Reason::MoreThan(0));
@@ -214,13 +214,13 @@ impl Lane {
     fn explain_limit(&self, rule: &Rule, state: &LimitState, template: Option<String>) -> Option<Reason> {
         let key = (state.key.limit != LimitId::QUEUE).then(|| state.key.key.to_string());
         match self.limit_verdict(rule, state) {
-            Verdict::Free => None,
-            Verdict::Until(until) => Some(Reason::Rate { template, key, until }),
+            LimitVerdict::Free => None,
+            LimitVerdict::Until(until) => Some(Reason::Rate { template, key, until }),
             // As many as may are on their way, and have not started.
-            Verdict::Full if rule.concurrency.is_none_or(|max| state.running < max.limit) => {
+            LimitVerdict::Full if rule.concurrency.is_none_or(|max| state.running < max.limit) => {
                 Some(Reason::Rate { template, key, until: self.now })
             }
-            Verdict::Full => {
+            LimitVerdict::Full => {
                 let holds = |entry: &&Entry| {
                     let limits = entry.flight.as_ref().map(|flight| &flight.limits);
                     limits

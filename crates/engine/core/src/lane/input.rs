@@ -58,7 +58,7 @@ pub enum Input {
         policy: VersionedPolicy,
     },
     /// Somebody has looked at these tasks that had ended.
-    Seen(Vec<TaskId>),
+    CompletionHandled(Vec<TaskId>),
     /// There may be something new in the store.
     Hint,
     /// The wall clock has stepped: times of day are reached sooner or later, durations are not. The time of this input, and
@@ -101,8 +101,8 @@ pub enum Effect {
         /// Task by task.
         outcomes: Vec<Item>,
     },
-    /// This session speaks and does not hear. Told with every heartbeat while it is so.
-    Deaf {
+    /// This session sends and does not receive. Told with every heartbeat while it is so.
+    NotReceiving {
         /// Which one.
         session: SessionId,
     },
@@ -113,9 +113,9 @@ pub enum Effect {
     },
     /// Tasks changed, durably.
     Changed(Vec<TaskEvent>),
-    /// Watched tasks have ended, durably: somebody must look at them, and then say so with [`Input::Seen`]. Told again to
-    /// each new owner until then.
-    Ended(Vec<TaskId>),
+    /// Watched tasks have ended, durably: somebody must look at them, and then say so with
+    /// [`Input::CompletionHandled`]. Told again to each new owner until then.
+    Completed(Vec<TaskId>),
     /// The lane must be loaded anew: its view of the store has a gap.
     Reload,
 }

@@ -21,9 +21,9 @@ use crate::time::Timestamp;
 use super::entry::{Handle, Spot};
 use super::limits::{LimitKey, Rules};
 use super::machine::{Lane, Timer};
-use super::pace::Pace;
+use super::turn_length::TurnLength;
 use super::window::Window;
-use super::workers::Standing;
+use super::workers::Readiness;
 
 /// Order of a queue's lines: priority, then whose turn it is, then due time and arrival.
 pub(super) type ReadyKey = (u8, Turn, Timestamp, Seq, Handle);
@@ -54,7 +54,7 @@ pub(super) struct Queue {
     /// A limit over the whole queue is reached.
     pub(super) full: bool,
     /// How fast its attempts end, which says how long a turn is.
-    pub(super) pace: Pace,
+    pub(super) turn_length: TurnLength,
     /// The last turn that a line had: its round, and how many there were.
     pub(super) turn: Turn,
     /// Lines take turns: some of them have flow keys.
@@ -161,12 +161,12 @@ pub(super) struct Class {
 
 impl Class {
     /// The list of workers that stand so.
-    pub(super) fn list(&mut self, standing: Standing) -> Option<&mut Vec<Handle>> {
-        match standing {
-            Standing::Free => Some(&mut self.free),
-            Standing::Asked => Some(&mut self.asked),
-            Standing::Unasked => Some(&mut self.unasked),
-            Standing::Unable | Standing::Full => None,
+    pub(super) fn list(&mut self, readiness: Readiness) -> Option<&mut Vec<Handle>> {
+        match readiness {
+            Readiness::Free => Some(&mut self.free),
+            Readiness::Asked => Some(&mut self.asked),
+            Readiness::Unasked => Some(&mut self.unasked),
+            Readiness::Unable | Readiness::Full => None,
         }
     }
 }
@@ -211,7 +211,7 @@ impl Lane {
             waiting: 0,
             rate_until: None,
             full: false,
-            pace: Pace::new(self.now),
+            turn_length: TurnLength::new(self.now),
             turn: (0, 0),
             fair: false,
             turns: Vec::new(),

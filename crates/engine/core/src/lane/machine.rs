@@ -8,8 +8,8 @@ use rustc_hash::FxBuildHasher;
 use slab::Slab;
 
 use crate::commit::Group;
-use crate::guard::Guards;
 use crate::id::{Epoch, LaneId, LineKey, QueueKey, Seq, SessionId, TaskId};
+use crate::invariant::Invariants;
 use crate::message::{OwnerBatch, TaskEvent};
 use crate::policy::VersionedPolicy;
 use crate::read::LaneRead;
@@ -23,9 +23,9 @@ use super::entry::{Entry, Handle};
 use super::input::{Effect, Input, SubmitToken};
 use super::limits::Limits;
 use super::lines::{Class, ClassKey, Line, PROVISIONAL_SEQ, Queue};
-use super::on_page::Loading;
+use super::on_page::LoadStage;
 use super::on_submit::Submission;
-use super::workers::{Load, Worker};
+use super::workers::{LoadRank, Worker};
 use super::write::Batch;
 
 /// Bodies up to this size are kept in memory with their task; larger ones are read when the task is sent.
@@ -75,8 +75,8 @@ pub struct LaneOptions {
     pub result_bytes_max: usize,
     /// An insert and its first assignment can be one group.
     pub insert_and_assign: bool,
-    /// Which guards are on.
-    pub guards: Guards,
+    /// Which invariants are on.
+    pub invariants: Invariants,
 }
 
 impl Default for LaneOptions {
@@ -101,7 +101,7 @@ impl Default for LaneOptions {
             lost_before_start_max: 20,
             result_bytes_max: 256 << 10,
             insert_and_assign: true,
-            guards: Guards::ALL_ON,
+            invariants: Invariants::ALL_ON,
         }
     }
 }
@@ -124,7 +124,7 @@ pub struct Lane {
     pub(super) rewrite: Option<Rewrite>,
     pub(super) counters: Counters,
 
-    pub(super) loading: Loading,
+    pub(super) loading: LoadStage,
     pub(super) releasing: bool,
 
     pub(super) entries: Slab<Entry>,
@@ -151,7 +151,7 @@ pub struct Lane {
     /// Tasks in all windows together.
     pub(super) waiting: usize,
     /// Windows are cut to their share when there are more.
-    pub(super) squeeze_at: usize,
+    pub(super) cut_windows_at: usize,
     /// Lines whose window is getting short.
     pub(super) refill: BTreeSet<Handle>,
     pub(super) lines_cursor: Option<LineKey>,
@@ -172,8 +172,8 @@ pub struct Lane {
     pub(super) worker_by_session: BTreeMap<SessionId, Handle>,
     pub(super) members_revision: Option<u64>,
     pub(super) uses: u64,
-    /// Load and last use of each worker, by handle: close together, because every assignment looks at many.
-    pub(super) loads: Vec<Load>,
+    /// LoadRank and last use of each worker, by handle: close together, because every assignment looks at many.
+    pub(super) loads: Vec<LoadRank>,
     /// Workers with messages of this step.
     pub(super) talkative: Vec<Handle>,
 
@@ -224,8 +224,8 @@ pub struct Lane {
     pub(super) changed: Vec<TaskEvent>,
     /// Watched tasks whose end is durable.
     pub(super) ended: Vec<TaskId>,
-    /// Sessions that do not hear, told at the end of the step.
-    pub(super) deaf: Vec<SessionId>,
+    /// Sessions that do not receive, reported at the end of the step.
+    pub(super) not_receiving: Vec<SessionId>,
     /// Sessions to revoke at the end of the step.
     pub(super) revocations: Vec<SessionId>,
     /// Classes with ready lines and no worker with room: their workers are told.
@@ -254,7 +254,7 @@ impl Lane {
         Self {
             next_sweep: now + options.sweep_every,
             window: options.window,
-            squeeze_at: options.tasks_max,
+            cut_windows_at: options.tasks_max,
             options,
             lane,
             epoch,
@@ -264,7 +264,7 @@ impl Lane {
             clock: ClockRecord::default(),
             rewrite: None,
             counters: Counters::default(),
-            loading: Loading::New,
+            loading: LoadStage::New,
             releasing: false,
             entries: Slab::new(),
             by_id: IndexMap::default(),
@@ -323,7 +323,7 @@ impl Lane {
             inbox_known: BTreeSet::new(),
             changed: Vec::new(),
             ended: Vec::new(),
-            deaf: Vec::new(),
+            not_receiving: Vec::new(),
             revocations: Vec::new(),
             starved: BTreeSet::new(),
         }
@@ -349,7 +349,7 @@ impl Lane {
             Input::Worker(batch) => self.on_worker(batch),
             Input::Members { revision, members } => self.on_members(revision, members),
             Input::Policy { queue, policy } => self.on_policy(&queue, policy),
-            Input::Seen(tasks) => self.on_seen(&tasks),
+            Input::CompletionHandled(tasks) => self.on_completion_handled(&tasks),
             Input::Hint => self.arrivals_wanted = true,
             Input::Release => {
                 self.releasing = true;
@@ -366,8 +366,8 @@ impl Lane {
             self.on_tick(effects);
             self.assign();
             self.announce();
-            self.squeeze();
-            self.check_queues();
+            self.cut_long_windows();
+            self.forget_idle_queues_if_many();
             self.ask(effects);
         }
         self.flush(effects);
@@ -402,14 +402,14 @@ impl Lane {
             let session = worker.session;
             effects.push(Effect::Send(OwnerBatch { lane: self.lane, epoch: self.epoch, session, messages }));
         }
-        effects.extend(self.deaf.drain(..).map(|session| Effect::Deaf { session }));
+        effects.extend(self.not_receiving.drain(..).map(|session| Effect::NotReceiving { session }));
         effects.extend(self.revocations.drain(..).map(|session| Effect::Revoke { session }));
         if !self.changed.is_empty() {
             effects.push(Effect::Changed(std::mem::take(&mut self.changed)));
         }
         // Not before it could hear the answer.
         if !self.ended.is_empty() && self.loading.is_complete() {
-            effects.push(Effect::Ended(std::mem::take(&mut self.ended)));
+            effects.push(Effect::Completed(std::mem::take(&mut self.ended)));
         }
     }
 

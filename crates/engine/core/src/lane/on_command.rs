@@ -2,8 +2,8 @@
 
 use crate::command::{Command, InboxRow};
 use crate::commit::Group;
-use crate::guard::Guard;
 use crate::id::{Seq, TaskId};
+use crate::invariant::Invariant;
 use crate::message::ToWorker;
 use crate::status::Status;
 
@@ -56,7 +56,7 @@ impl Lane {
             return self.mark(handle, true);
         }
         if status.is_in_flight() {
-            if !self.options.guards.on(Guard::CancelRequestedKept) {
+            if !self.options.invariants.on(Invariant::CancelRequestedKept) {
                 let (attempt, worker) = (entry.attempt(), entry.flight.as_ref().map(|f| f.worker));
                 if let Some(worker) = worker {
                     self.tell(worker, ToWorker::Stop { attempt });
@@ -71,7 +71,7 @@ impl Lane {
         }
         if status == Status::Retrying {
             self.counters.cancel_of_retrying += 1;
-            if !self.options.guards.on(Guard::CancelWaitingRetry) {
+            if !self.options.invariants.on(Invariant::CancelWaitingRetry) {
                 return self.dismiss(seq);
             }
         }

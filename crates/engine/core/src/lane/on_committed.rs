@@ -1,13 +1,13 @@
 //! The store has answered a commit: now others may be told.
 
 use crate::commit::{GroupOutcome, SubmitOutcome};
-use crate::guard::Guard;
 use crate::id::{AttemptNo, Seq, SessionId, TaskId};
-use crate::message::{AttemptId, TaskEvent, ToWorker, Verdict};
+use crate::invariant::Invariant;
+use crate::message::{AckReason, AttemptId, TaskEvent, ToWorker};
 
 use crate::status::Status;
 
-use super::entry::{Handle, Listed, Spot};
+use super::entry::{Handle, Spot, WriteUrgency};
 use super::input::{Effect, SubmitToken};
 use super::machine::{BODY_BYTES_MAX, Lane};
 use super::write::BatchItem;
@@ -33,7 +33,7 @@ impl Lane {
                             self.inbox_known.remove(&seq);
                         }
                         for (session, attempt) in acks {
-                            self.ack(session, attempt, Verdict::Committed);
+                            self.ack(session, attempt, AckReason::Committed);
                         }
                     } else {
                         self.judge_again(id, &inbox_done);
@@ -48,8 +48,8 @@ impl Lane {
                             status: Status::Pending,
                             attempt: AttemptNo(0),
                             at: self.now,
-                            // Parts are followed for their ends.
-                            part_of: None,
+                            // Children are followed for their ends.
+                            composite: None,
                         });
                         self.left_in_store(&head, due, seq, delayed);
                         // The clock stepped while it was written.
@@ -130,7 +130,7 @@ impl Lane {
                         self.counters.insert_refused += 1;
                     }
                 }
-                if self.options.guards.on(Guard::InsertOutcome) {
+                if self.options.invariants.on(Invariant::InsertOutcome) {
                     // The one that was stored before may have been passed over, because this one stood in its place.
                     let id = self.entries[handle].id;
                     self.abandon(handle);
@@ -157,7 +157,7 @@ impl Lane {
             status: entry.expected.status,
             attempt: entry.expected.attempt,
             at: self.now,
-            part_of: entry.state.part.as_ref().map(|part| part.of),
+            composite: entry.state.child_of.as_ref().map(|child| child.composite),
         });
         if entry.state.watched && entry.expected.status.is_final() {
             self.ended.push(entry.id);
@@ -236,7 +236,7 @@ impl Lane {
         let entry = &mut self.entries[handle];
         let inbox = entry.pending.take().map(|pending| pending.inbox_done).unwrap_or_default();
         let id = entry.id;
-        entry.listed = Listed::No;
+        entry.write_urgency = WriteUrgency::No;
         self.forget_entry(handle);
         self.judge_again(id, &inbox);
     }
@@ -267,7 +267,7 @@ impl Lane {
         self.drop_line_if_empty(entry.line);
     }
 
-    pub(super) fn ack(&mut self, session: SessionId, attempt: AttemptId, verdict: Verdict) {
+    pub(super) fn ack(&mut self, session: SessionId, attempt: AttemptId, verdict: AckReason) {
         if let Some(&worker) = self.worker_by_session.get(&session) {
             self.tell(worker, ToWorker::Ack { attempt, verdict });
         }

@@ -28,7 +28,7 @@ impl Lane {
                         queue.turns.clear();
                     }
                 }
-                self.reserve_worker(handle);
+                self.update_worker_classes(handle);
                 if self.loading.is_complete() {
                     self.greet(handle);
                 }
@@ -46,13 +46,13 @@ impl Lane {
             } else {
                 // What they had is not all known yet: judged when loading is complete.
                 self.workers[worker].descriptor = None;
-                self.reserve_worker(worker);
+                self.update_worker_classes(worker);
             }
         }
     }
 
     /// Finds out anew which classes a worker serves.
-    pub(super) fn reserve_worker(&mut self, worker: Handle) {
+    pub(super) fn update_worker_classes(&mut self, worker: Handle) {
         let classes: Vec<Handle> = self.classes.iter().map(|(handle, _)| handle).collect();
         for class in classes {
             self.serve_class(class);
@@ -63,7 +63,7 @@ impl Lane {
     /// A session has ended: everything it had is lost.
     pub(super) fn end_worker(&mut self, worker: Handle) {
         self.workers[worker].descriptor = None;
-        self.reserve_worker(worker);
+        self.update_worker_classes(worker);
         let holds: Vec<Handle> = self.workers[worker].holds.iter().copied().collect();
         for entry in holds {
             self.lose_with_worker(entry);

@@ -10,8 +10,8 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use crate::commit::{RecordKey, RecordKind};
-use crate::guard::Guard;
 use crate::id::{DispatchNo, Seq, TaskId};
+use crate::invariant::Invariant;
 use crate::message::ToWorker;
 use crate::read::{Arrival, LanePage, LaneRead};
 use crate::task::{OrderKey, Place, TaskHead, TaskRow};
@@ -25,7 +25,7 @@ use super::machine::Lane;
 
 /// How far loading has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Loading {
+pub(super) enum LoadStage {
     /// Not begun.
     New,
     /// Reading what must be known before anything is decided.
@@ -44,7 +44,7 @@ fn before_delayed((due, seq): (Timestamp, Seq)) -> (Timestamp, Seq) {
     if seq.0 == 0 { (due - Duration::from_micros(1), Seq(u64::MAX)) } else { (due, Seq(seq.0 - 1)) }
 }
 
-impl Loading {
+impl LoadStage {
     pub(super) fn is_complete(self) -> bool {
         self == Self::Complete
     }
@@ -52,8 +52,8 @@ impl Loading {
 
 impl Lane {
     pub(super) fn on_start(&mut self, effects: &mut Vec<Effect>) {
-        assert_eq!(self.loading, Loading::New, "a lane is started once");
-        self.loading = Loading::Must;
+        assert_eq!(self.loading, LoadStage::New, "a lane is started once");
+        self.loading = LoadStage::Must;
         self.read(LaneRead::Cursor, effects);
     }
 
@@ -109,7 +109,7 @@ impl Lane {
                 }
                 match last {
                     Some(_) if more => self.read(LaneRead::InFlight { after: last }, effects),
-                    _ if self.options.guards.on(Guard::InboxAtTakeover) => {
+                    _ if self.options.invariants.on(Invariant::InboxAtTakeover) => {
                         self.read(LaneRead::Inbox { after: Seq(0) }, effects);
                     }
                     _ => self.complete_loading(),
@@ -178,18 +178,18 @@ impl Lane {
         if self.load_clock(key, value) {
             return;
         }
-        if key.kind == RecordKind::Ended {
+        if key.kind == RecordKind::Completion {
             return self.ended.extend(key.key.parse::<TaskId>());
         }
         let Some(value) = value.try_into().ok().map(i64::from_le_bytes) else { return };
         match key.kind {
-            RecordKind::Rate if self.options.guards.on(Guard::RateAfterTakeover) => {
+            RecordKind::Rate if self.options.invariants.on(Invariant::RateAfterTakeover) => {
                 let Some((queue, limit, key)) = parse_rate_record(&key.key) else { return };
                 let queue = self.intern_queue(&queue);
                 let state = self.limits.intern(LimitKey { queue, limit, key: key.into() });
                 self.limits.get_mut(state).rate = Some(Timestamp::from_micros(value) + self.clock.shift);
             }
-            RecordKind::Rate | RecordKind::Ended => {}
+            RecordKind::Rate | RecordKind::Completion => {}
             RecordKind::AppliedPolicy => {
                 let version = u64::try_from(value).unwrap_or(0);
                 self.applied.insert(super::on_policy::parse_policy_record(&key.key), version);
@@ -199,7 +199,7 @@ impl Lane {
 
     /// The lane may act. Attempts of sessions that had ended before the lane was claimed are lost.
     fn complete_loading(&mut self) {
-        self.loading = Loading::Complete;
+        self.loading = LoadStage::Complete;
         self.arrivals_wanted = true;
         let gone: Vec<Handle> =
             self.workers.iter().filter(|(_, w)| w.descriptor.is_none()).map(|(handle, _)| handle).collect();
@@ -373,7 +373,7 @@ impl Lane {
         let worker = self.intern_worker(session);
         // When it started was written by another clock.
         let running_since = self.entries[entry].state.started_at.map(|_| self.now);
-        let limits = if self.options.guards.on(Guard::LimitsAfterTakeover) {
+        let limits = if self.options.invariants.on(Invariant::LimitsAfterTakeover) {
             self.hold_limits(entry)
         } else {
             SmallVec::default()

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::commit::RecordChange;
-use crate::guard::Guard;
 use crate::id::{Epoch, SessionId, TaskId};
+use crate::invariant::Invariant;
 use crate::message::{
-    AttemptId, Dispatch, Ending, Finish, Heartbeat, HeldState, Report, RetryAdvice, ToLane, ToWorker,
-    Verdict, WorkerBatch,
+    AckReason, AttemptId, Dispatch, Ending, Finish, Heartbeat, HeldState, Report, RetryAdvice, ToLane,
+    ToWorker, WorkerBatch,
 };
 use crate::policy::Rate;
 use crate::read::LaneRead;
@@ -16,7 +16,7 @@ use crate::status::Status;
 use crate::task::{AttemptOutcome, AttemptRecord, Progress, TaskError, TaskResult};
 use crate::time::Timestamp;
 
-use super::ends::end_record;
+use super::completions::completion_record;
 use super::entry::{Entry, Flight, Handle, Spot};
 use super::machine::Lane;
 
@@ -25,12 +25,12 @@ impl Lane {
         let known = self.worker_by_session.get(&batch.session).copied();
         if !self.loading.is_complete() {
             self.counters.report_while_loading += 1;
-            if !self.options.guards.on(Guard::StaleAfterLoading) {
+            if !self.options.invariants.on(Invariant::StaleAfterLoading) {
                 for message in &batch.messages {
                     if let ToLane::Report { attempt, report } = message
                         && report.is_final()
                     {
-                        self.ack(batch.session, *attempt, Verdict::Stale);
+                        self.ack(batch.session, *attempt, AckReason::Stale);
                     }
                 }
             }
@@ -38,7 +38,7 @@ impl Lane {
         }
         let Some(worker) = known else { return };
         for message in batch.messages {
-            // A report may end the session's standing (a revoke), never its handle.
+            // A report may end the session's readiness (a revoke), never its handle.
             match message {
                 ToLane::Report { attempt, report } => self.on_report(batch.session, attempt, report),
                 ToLane::Credit { epoch, credit, load, answered } => {
@@ -49,7 +49,7 @@ impl Lane {
                         let before = std::mem::replace(&mut w.load, load);
                         self.refresh_load(worker);
                         self.on_answer(worker, answered);
-                        self.on_room(worker);
+                        self.on_credit(worker);
                         if load != before {
                             self.choose_again_for(worker);
                         }
@@ -69,9 +69,10 @@ impl Lane {
             return;
         };
         let entry = &self.entries[handle];
-        let guards = self.options.guards;
-        let attempt_matches = entry.state.attempt == attempt.number || !guards.on(Guard::AttemptMatch);
-        let session_matches = entry.state.session == Some(session) || !guards.on(Guard::SessionMatch);
+        let invariants = self.options.invariants;
+        let attempt_matches =
+            entry.state.attempt == attempt.number || !invariants.on(Invariant::AttemptMatch);
+        let session_matches = entry.state.session == Some(session) || !invariants.on(Invariant::SessionMatch);
         let in_flight = entry.flight.is_some();
         if attempt_matches && session_matches && in_flight {
             return self.apply_report(handle, session, attempt, report);
@@ -84,7 +85,7 @@ impl Lane {
             self.counters.report_of_idle_task += 1;
         }
         // What it rests on may not be durable yet; the worker will ask again.
-        if entry.is_clean() || !guards.on(Guard::AckAfterCommit) {
+        if entry.is_clean() || !invariants.on(Invariant::AckAfterCommit) {
             self.call_stale(session, attempt, &report);
         }
     }
@@ -97,7 +98,7 @@ impl Lane {
 
     fn call_stale(&mut self, session: SessionId, attempt: AttemptId, report: &Report) {
         if report.is_final() {
-            self.ack(session, attempt, Verdict::Stale);
+            self.ack(session, attempt, AckReason::Stale);
         }
     }
 
@@ -111,10 +112,10 @@ impl Lane {
             Report::Finished(finish) => self.on_finished(handle, *finish),
         }
         if is_final {
-            if self.options.guards.on(Guard::AckAfterCommit) {
+            if self.options.invariants.on(Invariant::AckAfterCommit) {
                 self.entries[handle].change().ack.push((session, attempt));
             } else {
-                self.ack(session, attempt, Verdict::Committed);
+                self.ack(session, attempt, AckReason::Committed);
             }
         }
     }
@@ -243,7 +244,7 @@ impl Lane {
 
     fn on_handed_back(&mut self, handle: Handle, reason: &str) {
         self.counters.handed_back += 1;
-        if !self.options.guards.on(Guard::NewAttemptAfterRecall) {
+        if !self.options.invariants.on(Invariant::NewAttemptAfterRecall) {
             return self.give_to_another(handle);
         }
         let (now, shift) = (self.now, self.clock.shift);
@@ -273,7 +274,7 @@ impl Lane {
         self.place_in_line(handle);
     }
 
-    /// What must not happen: the same attempt at another worker. Only when the guard against it is off.
+    /// What must not happen: the same attempt at another worker. Only when the invariant against it is off.
     fn give_to_another(&mut self, handle: Handle) {
         let old = self.entries[handle].flight.as_ref().map(|f| f.worker);
         let other = self.workers.iter().map(|(w, _)| w).find(|&w| Some(w) != old);
@@ -290,7 +291,7 @@ impl Lane {
             flight.recalls = 0;
         }
         self.mark(handle, true);
-        self.on_room(other);
+        self.on_credit(other);
     }
 
     /// The attempt is lost: the worker's session has ended, or the worker lost what ran the attempt.
@@ -325,7 +326,7 @@ impl Lane {
     fn lost_too_often(&self, handle: Handle) -> Option<TaskError> {
         let entry = &self.entries[handle];
         // What servers run for themselves kills nobody, and must be done however often they die.
-        if entry.head.task_type.is_own() || !self.options.guards.on(Guard::LostLimit) {
+        if entry.head.task_type.is_system() || !self.options.invariants.on(Invariant::LostLimit) {
             return None;
         }
         let (lost, lost_max) = (entry.state.lost, self.options.lost_max);
@@ -363,8 +364,8 @@ impl Lane {
         entry.spot = Spot::Nowhere;
         entry.state.error = error;
         entry.enter(status, now);
-        if entry.state.watched && self.options.guards.on(Guard::EndNoted) {
-            let note = RecordChange { key: end_record(entry.id), value: Some(Vec::new()) };
+        if entry.state.watched && self.options.invariants.on(Invariant::EndNoted) {
+            let note = RecordChange { key: completion_record(entry.id), value: Some(Vec::new()) };
             entry.change().records.push(note);
         }
         self.mark(handle, true);
@@ -376,7 +377,7 @@ impl Lane {
         entry.spot = Spot::Nowhere;
         let Some(Flight { worker, limits, running_since, .. }) = entry.flight.take() else { return };
         let queue = self.lines[entry.line].queue;
-        self.queues[queue].pace.count(self.now);
+        self.queues[queue].turn_length.count(self.now);
         if self.workers.contains(worker) {
             self.workers[worker].holds.swap_remove(&handle);
             self.refresh_load(worker);
@@ -422,7 +423,7 @@ impl Lane {
             let state = held.remove(&self.entries[handle].attempt());
             self.compare(worker, handle, state, heartbeat.epoch);
         }
-        self.judge_hearing(worker, heartbeat.epoch);
+        self.note_receiving(worker, heartbeat.epoch);
         // What is left is none of this lane's attempts. One that waits or runs there must end.
         for (attempt, state) in held {
             let known = self.by_id.get(&attempt.task).map(|&handle| &self.entries[handle]);
@@ -432,15 +433,15 @@ impl Lane {
                 self.tell(worker, ToWorker::Stop { attempt });
             }
         }
-        self.on_room(worker);
+        self.on_credit(worker);
         let idle = !self.has_work_for(worker);
         let w = &mut self.workers[worker];
-        if heartbeat.wanted_back && idle && w.room() > 0 {
+        if heartbeat.wanted_back && idle && w.credit_left() > 0 {
             let (first, last) = (w.last_k.next(), w.credit);
             w.last_k = last;
             self.counters.credit_returned += 1;
             self.skip(worker, first, last);
-        } else if !idle && (heartbeat.wanted_back || heartbeat.epoch < self.epoch || w.room() == 0) {
+        } else if !idle && (heartbeat.wanted_back || heartbeat.epoch < self.epoch || w.credit_left() == 0) {
             // The demand may be lost, and a worker that asks for credit back waits for an answer.
             let wanted = w.classes.clone().into_iter().map(|class| self.wanted(class)).max();
             self.ask_worker(worker, wanted.unwrap_or(0).max(1), false);
@@ -451,24 +452,24 @@ impl Lane {
         self.choose_again_for(worker);
     }
 
-    /// A worker whose heartbeats come, and that knows neither of this owner nor of what it was sent, is deaf.
-    fn judge_hearing(&mut self, worker: Handle, epoch: Epoch) {
+    /// A worker whose heartbeats come, and that knows neither of this owner nor of what it was sent, does not receive.
+    fn note_receiving(&mut self, worker: Handle, epoch: Epoch) {
         let max = self.options.beats_missing_max;
         let is_missing = |&entry: &Handle| {
             self.entries[entry].flight.as_ref().is_some_and(|flight| flight.beats_missing > max)
         };
         let misses_some = self.workers[worker].holds.iter().any(is_missing);
         let w = &mut self.workers[worker];
-        w.unheard = if epoch < self.epoch { w.unheard.saturating_add(1) } else { 0 };
-        let deaf = misses_some || w.unheard > max;
-        let was_deaf = std::mem::replace(&mut w.deaf, deaf);
-        if deaf {
+        w.beats_of_old_epoch = if epoch < self.epoch { w.beats_of_old_epoch.saturating_add(1) } else { 0 };
+        let not_receiving = misses_some || w.beats_of_old_epoch > max;
+        let was_not_receiving = std::mem::replace(&mut w.not_receiving, not_receiving);
+        if not_receiving {
             let session = w.session;
-            self.deaf.push(session);
+            self.not_receiving.push(session);
         }
-        if deaf != was_deaf {
-            self.counters.worker_deaf += u64::from(deaf);
-            self.reserve_worker(worker);
+        if not_receiving != was_not_receiving {
+            self.counters.worker_not_receiving += u64::from(not_receiving);
+            self.update_worker_classes(worker);
         }
     }
 
@@ -551,12 +552,12 @@ impl Lane {
         }
         self.counters.session_revoked += 1;
         self.revocations.push(self.workers[worker].session);
-        self.reserve_worker(worker);
+        self.update_worker_classes(worker);
     }
 
     /// The worker may have room: what it must be sent again goes first.
-    pub(super) fn on_room(&mut self, worker: Handle) {
-        while self.workers[worker].confirmed && self.workers[worker].room() > 0 {
+    pub(super) fn on_credit(&mut self, worker: Handle) {
+        while self.workers[worker].confirmed && self.workers[worker].credit_left() > 0 {
             let Some(handle) = self.workers[worker].unsent.pop_front() else { break };
             if !self.workers[worker].holds.contains(&handle) {
                 continue;

@@ -1,8 +1,8 @@
 //! Tasks from the API of the same process: insertion and first assignment become one group of one commit.
 
 use crate::commit::SubmitOutcome;
-use crate::guard::Guard;
 use crate::id::Seq;
+use crate::invariant::Invariant;
 use crate::task::{NewTask, OrderKey};
 use crate::time::{Shift, Timestamp};
 
@@ -45,7 +45,7 @@ impl Lane {
     }
 
     fn submit_one(&mut self, mut task: NewTask, submit: (SubmitToken, usize)) {
-        if self.options.guards.on(Guard::KeysKeepLength) {
+        if self.options.invariants.on(Invariant::KeysKeepLength) {
             task.anchor(self.now, self.clock.shift);
         } else {
             task.shift_by(Shift::ZERO, self.clock.shift);

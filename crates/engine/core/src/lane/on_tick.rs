@@ -1,12 +1,12 @@
 //! What happens because time has passed.
 
 use crate::commit::{Group, RecordChange};
-use crate::guard::Guard;
+use crate::invariant::Invariant;
 use crate::read::LaneRead;
 use crate::status::Status;
 use crate::task::TaskRow;
 
-use super::ends::RECORDS_MAX;
+use super::completions::RECORDS_MAX;
 use super::entry::{Handle, Spot};
 use super::input::Effect;
 use super::limits::rate_record;
@@ -129,12 +129,12 @@ impl Lane {
         }
         self.forget_full_rates();
         self.forget_idle_queues();
-        self.relax();
+        self.reset_window_cut();
         self.find_overruns();
         if self.lines_more {
             self.look_for_lines();
         }
-        if !self.options.guards.on(Guard::LostNeedsSessionEnd) {
+        if !self.options.invariants.on(Invariant::LostNeedsSessionEnd) {
             let silent: Vec<Handle> =
                 self.workers.iter().filter(|(_, w)| w.beat == 0).map(|(h, _)| h).collect();
             for entry in silent.into_iter().flat_map(|w| self.workers[w].holds.clone()).collect::<Vec<_>>() {

@@ -8,8 +8,8 @@ use indexmap::IndexSet;
 use rustc_hash::FxBuildHasher;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::guard::Guard;
 use crate::id::{DispatchNo, SessionId};
+use crate::invariant::Invariant;
 use crate::member::WorkerDescriptor;
 use crate::message::ToWorker;
 use crate::policy::{Strategy, WhenFull};
@@ -22,9 +22,9 @@ use super::machine::{Lane, Timer};
 /// What choosing a worker looks at, in one number, because every assignment compares many: the share of its capacity in
 /// use, and below that the order of last use, so that equals take turns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Load(u64);
+pub(super) struct LoadRank(u64);
 
-impl Load {
+impl LoadRank {
     const USED_BITS: u32 = 40;
     const USED: u64 = (1 << Self::USED_BITS) - 1;
 
@@ -48,7 +48,7 @@ impl Load {
 
 /// What a worker is to a lane that has a task for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(super) enum Readiness {
     /// It can be given nothing: it is leaving, has not answered this owner, or has just given something back.
     Unable,
     /// It has room.
@@ -99,7 +99,7 @@ pub(super) struct Worker {
     /// Classes it serves.
     pub(super) classes: BTreeSet<Handle>,
     /// Which list of its classes it is in.
-    pub(super) standing: Standing,
+    pub(super) readiness: Readiness,
     /// The highest dispatch number that it was asked for; 0 if the lane has no demand there.
     pub(super) asked_for: DispatchNo,
     /// It was asked for room and has not answered: until then, tasks wait for which it may be the best choice.
@@ -109,9 +109,9 @@ pub(super) struct Worker {
     /// It gave something back: nothing new before its next heartbeat.
     pub(super) cooling: bool,
     /// Heartbeats in a row by which it has heard nothing from this owner.
-    pub(super) unheard: u8,
-    /// It speaks and does not hear: nothing new until it does.
-    pub(super) deaf: bool,
+    pub(super) beats_of_old_epoch: u8,
+    /// It sends and does not receive: nothing new until it does.
+    pub(super) not_receiving: bool,
     /// It does not do what it is asked to, and is to end.
     pub(super) revoked: bool,
     /// Number of its last heartbeat.
@@ -135,13 +135,13 @@ impl Worker {
             load: 0,
             holds: IndexSet::default(),
             classes: BTreeSet::new(),
-            standing: Standing::Unable,
+            readiness: Readiness::Unable,
             asked_for: DispatchNo(0),
             answer_by: None,
             slow: false,
             cooling: false,
-            unheard: 0,
-            deaf: false,
+            beats_of_old_epoch: 0,
+            not_receiving: false,
             revoked: false,
             beat: 0,
             unsent: VecDeque::new(),
@@ -156,14 +156,14 @@ impl Worker {
     }
 
     /// Dispatches that it still has room for.
-    pub(super) fn room(&self) -> u64 {
+    pub(super) fn credit_left(&self) -> u64 {
         self.credit.0 - self.last_k.0
     }
 
     /// May be given tasks at all.
     pub(super) fn takes_work(&self) -> bool {
         let offers = |d: &WorkerDescriptor| !d.draining && d.pause_reason.is_none();
-        self.descriptor.as_ref().is_some_and(offers) && !self.revoked && !self.deaf
+        self.descriptor.as_ref().is_some_and(offers) && !self.revoked && !self.not_receiving
     }
 
     /// Can be given a task as soon as it has room.
@@ -171,17 +171,17 @@ impl Worker {
         self.takes_work() && self.confirmed && !self.cooling && self.unsent.is_empty()
     }
 
-    fn find_standing(&self) -> Standing {
+    fn find_readiness(&self) -> Readiness {
         if !self.is_able() {
-            Standing::Unable
-        } else if self.room() > 0 {
-            Standing::Free
+            Readiness::Unable
+        } else if self.credit_left() > 0 {
+            Readiness::Free
         } else if self.answer_by.is_some() {
-            Standing::Asked
+            Readiness::Asked
         } else if self.asked_for > self.credit {
-            Standing::Full
+            Readiness::Full
         } else {
-            Standing::Unasked
+            Readiness::Unasked
         }
     }
 
@@ -213,9 +213,9 @@ impl Lane {
         }
         let handle = self.workers.insert(Worker::new(session));
         if self.loads.len() <= handle {
-            self.loads.resize(handle + 1, Load::default());
+            self.loads.resize(handle + 1, LoadRank::default());
         }
-        self.loads[handle] = Load::default();
+        self.loads[handle] = LoadRank::default();
         self.worker_by_session.insert(session, handle);
         handle
     }
@@ -247,20 +247,20 @@ impl Lane {
 
     /// Brings the lists of a worker's classes into step with the worker.
     pub(super) fn refresh_worker(&mut self, handle: Handle) {
-        let standing = self.workers[handle].find_standing();
-        let before = std::mem::replace(&mut self.workers[handle].standing, standing);
-        if standing == before {
+        let readiness = self.workers[handle].find_readiness();
+        let before = std::mem::replace(&mut self.workers[handle].readiness, readiness);
+        if readiness == before {
             return;
         }
         let classes = std::mem::take(&mut self.workers[handle].classes);
         for &class in &classes {
-            self.set_standing(class, handle, before, standing);
+            self.set_readiness(class, handle, before, readiness);
         }
         self.workers[handle].classes = classes;
     }
 
     /// Moves a worker between the lists of a class.
-    fn set_standing(&mut self, class: Handle, worker: Handle, before: Standing, standing: Standing) {
+    fn set_readiness(&mut self, class: Handle, worker: Handle, before: Readiness, readiness: Readiness) {
         let c = &mut self.classes[class];
         let was_free = !c.free.is_empty();
         if let Some(list) = c.list(before)
@@ -268,14 +268,14 @@ impl Lane {
         {
             list.swap_remove(at);
         }
-        if let Some(list) = c.list(standing) {
+        if let Some(list) = c.list(readiness) {
             list.push(worker);
         }
         let is_free = !c.free.is_empty();
-        if standing == Standing::Unasked && !is_free && !c.queues.is_empty() {
+        if readiness == Readiness::Unasked && !is_free && !c.queues.is_empty() {
             self.starved.insert(class);
         }
-        if before == Standing::Asked || matches!(standing, Standing::Free | Standing::Unable) {
+        if before == Readiness::Asked || matches!(readiness, Readiness::Free | Readiness::Unable) {
             self.choose_again(class);
         }
         if was_free != is_free {
@@ -346,14 +346,14 @@ impl Lane {
                 && let Some(w) = self.workers.get_mut(worker)
             {
                 w.classes.remove(&class);
-                let standing = w.standing;
-                self.set_standing(class, worker, standing, Standing::Unable);
+                let readiness = w.readiness;
+                self.set_readiness(class, worker, readiness, Readiness::Unable);
             }
         }
         for worker in serving {
             if self.workers[worker].classes.insert(class) {
-                let standing = self.workers[worker].standing;
-                self.set_standing(class, worker, Standing::Unable, standing);
+                let readiness = self.workers[worker].readiness;
+                self.set_readiness(class, worker, Readiness::Unable, readiness);
             }
         }
     }
@@ -388,7 +388,7 @@ impl Lane {
         w.asked_for = up_to;
         if waits && !w.slow && w.answer_by.is_none() {
             w.answer_by = Some(at);
-            if w.room() == 0 {
+            if w.credit_left() == 0 {
                 w.load = 0;
             }
             self.timers.insert((at, Timer::Answer(worker)));
@@ -475,7 +475,7 @@ impl Lane {
                 let lines = lines.iter().take(LINES_COUNTED_MAX);
                 let of_queue: usize = lines.map(|&(_, _, _, _, line)| self.assignable(line)).sum();
                 // A line that is counted no more may have a task.
-                wanted += of_queue.max(1).min(self.queue_room(queue));
+                wanted += of_queue.max(1).min(self.queue_slots(queue));
             }
             if wanted >= WANTED_MAX {
                 break;
@@ -493,13 +493,13 @@ impl Lane {
         }
         loop {
             let best = self.best(queue, class, line);
-            match self.workers[best].standing {
-                Standing::Asked => return None,
-                Standing::Unasked => {
+            match self.workers[best].readiness {
+                Readiness::Asked => return None,
+                Readiness::Unasked => {
                     self.ask_worker(best, self.wanted(class).max(1), true);
                     self.ask_class(class);
                 }
-                Standing::Unable | Standing::Free | Standing::Full => {
+                Readiness::Unable | Readiness::Free | Readiness::Full => {
                     self.take_turn(queue, class, best);
                     self.queues[queue].waits_since = None;
                     self.uses += 1;
@@ -520,13 +520,14 @@ impl Lane {
             return false;
         }
         let wanted = self.wanted(class);
-        let room: u64 = self.classes[class].free.iter().map(|&worker| self.workers[worker].room()).sum();
+        let room: u64 =
+            self.classes[class].free.iter().map(|&worker| self.workers[worker].credit_left()).sum();
         if wanted as u64 <= room {
             return false;
         }
         let is_unasked = |&worker: &Handle| {
             let w = &self.workers[worker];
-            w.is_able() && w.asked_for <= w.credit && w.room() < wanted as u64
+            w.is_able() && w.asked_for <= w.credit && w.credit_left() < wanted as u64
         };
         let unasked = serving.iter().copied().filter(is_unasked).collect();
         self.ask_workers(unasked, wanted);
@@ -539,7 +540,7 @@ impl Lane {
     fn may_wait(&self, queue: Handle) -> bool {
         let since = self.queues[queue].waits_since;
         since.is_none_or(|since| self.now < since + self.options.answer_within)
-            && self.options.guards.on(Guard::ChoiceWaitsForAnswers)
+            && self.options.invariants.on(Invariant::ChoiceWaitsForAnswers)
     }
 
     /// Workers to choose among. A queue that may not wait takes any worker with room.

@@ -12,7 +12,7 @@ use crate::message::AttemptId;
 use crate::task::{TaskHead, TaskState};
 use crate::time::{Shift, Timestamp};
 
-use super::entry::{Entry, Handle, Listed};
+use super::entry::{Entry, Handle, WriteUrgency};
 use super::input::{Effect, SubmitToken};
 use super::machine::Lane;
 
@@ -54,20 +54,20 @@ const BUSY_PATIENCE: u32 = 10;
 impl Lane {
     /// Notes that an entry has something to write. Urgent: somebody waits for it.
     pub(super) fn mark(&mut self, entry: Handle, urgent: bool) {
-        let Entry { listed, writing, .. } = &mut self.entries[entry];
-        match (urgent, *listed) {
-            (true, Listed::No | Listed::Lazy) => {
-                *listed = Listed::Next;
+        let Entry { write_urgency, writing, .. } = &mut self.entries[entry];
+        match (urgent, *write_urgency) {
+            (true, WriteUrgency::No | WriteUrgency::Lazy) => {
+                *write_urgency = WriteUrgency::Next;
                 self.unwritten.push(entry);
                 if *writing {
                     self.overtaken = self.begun;
                 }
             }
-            (false, Listed::No) => {
-                *listed = Listed::Lazy;
+            (false, WriteUrgency::No) => {
+                *write_urgency = WriteUrgency::Lazy;
                 self.lazy.push_back((self.now, entry));
             }
-            (true, Listed::Next) | (false, Listed::Lazy | Listed::Next) => {}
+            (true, WriteUrgency::Next) | (false, WriteUrgency::Lazy | WriteUrgency::Next) => {}
         }
         self.urgent |= urgent;
     }
@@ -77,7 +77,8 @@ impl Lane {
         let busy = self.unwritten.len() >= self.options.ahead;
         let patience = self.options.lazy_write * if busy { BUSY_PATIENCE } else { 1 };
         while let Some(&(since, entry)) = self.lazy.front() {
-            let waits = self.entries.get(entry).is_some_and(|entry| entry.listed == Listed::Lazy);
+            let waits =
+                self.entries.get(entry).is_some_and(|entry| entry.write_urgency == WriteUrgency::Lazy);
             if waits {
                 if !self.releasing && self.now < since + patience {
                     break;
@@ -177,7 +178,7 @@ impl Lane {
 
     fn write_entry(&mut self, handle: Handle, groups: &mut Vec<Group>, items: &mut Vec<BatchItem>) {
         let Some(entry) = self.entries.get_mut(handle) else { return };
-        if std::mem::replace(&mut entry.listed, Listed::No) == Listed::No {
+        if std::mem::replace(&mut entry.write_urgency, WriteUrgency::No) == WriteUrgency::No {
             return;
         }
         let after = entry.state.version();

@@ -56,7 +56,7 @@ pub enum Input {
     /// A grant that was to be released may still be held.
     NotReleased,
     /// Somebody has looked at these tasks that had ended.
-    Seen(Vec<TaskId>),
+    CompletionHandled(Vec<TaskId>),
     /// There may be something new in the store.
     Hint,
     /// The wall clock has stepped since the last input.
@@ -96,8 +96,8 @@ pub enum Effect {
         /// Task by task.
         outcomes: Option<Vec<lane::Item>>,
     },
-    /// This session speaks and does not hear. Told with every heartbeat while it is so.
-    Deaf {
+    /// This session sends and does not receive. Told with every heartbeat while it is so.
+    NotReceiving {
         /// Which one.
         session: SessionId,
     },
@@ -108,8 +108,8 @@ pub enum Effect {
     },
     /// Tasks changed, durably.
     Changed(Vec<TaskEvent>),
-    /// Watched tasks have ended: [`Input::Seen`] follows when somebody has looked at them.
-    Ended(Vec<TaskId>),
+    /// Watched tasks have ended: [`Input::CompletionHandled`] follows when somebody has looked at them.
+    Completed(Vec<TaskId>),
     /// The lane has failed under several owners in a row and is left alone for a while: tell people.
     Parked {
         /// How many owners.

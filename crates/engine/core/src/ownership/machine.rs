@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::commit::{ClaimLane, Commit, Group, GroupOutcome, LaneHead};
-use crate::guard::Guard;
 use crate::id::{CommitNo, Epoch, LaneId, OwnerId, Seq};
+use crate::invariant::Invariant;
 use crate::lane::{self, Anchor, Lane, LaneOptions};
 use crate::member::Member;
 use crate::read::LaneRead;
@@ -78,7 +78,7 @@ pub struct Ownership {
     granted: bool,
     /// The grant may be lost: ask before the lane is claimed again.
     doubtful: bool,
-    state: State,
+    state: OwnershipState,
     next_call: u64,
     /// Calls to make again, when it is time.
     retries: BTreeMap<(Timestamp, u64), Request>,
@@ -99,7 +99,7 @@ pub struct Ownership {
 }
 
 #[derive(Debug)]
-enum State {
+enum OwnershipState {
     Idle,
     /// Asked the coordinator.
     Acquiring {
@@ -118,7 +118,7 @@ enum State {
         owner: OwnerId,
         epoch: Epoch,
     },
-    Owning(Box<Owning>),
+    Owning(Box<OwnedLane>),
     /// Claimed, so that whoever comes next sees the count, and left alone.
     Parked {
         until: Timestamp,
@@ -137,7 +137,7 @@ struct Failure {
 
 /// A claimed lane.
 #[derive(Debug)]
-struct Owning {
+struct OwnedLane {
     machine: Lane,
     clock: LaneClock,
     /// Steps of the wall clock that the machine has not been told of, because it is not loaded.
@@ -149,7 +149,7 @@ struct Owning {
     /// Number of the last settled commit.
     number: CommitNo,
     /// Commits that are packed and not yet settled.
-    commits: VecDeque<Packed>,
+    commits: VecDeque<PendingCommit>,
     /// Of the first one.
     tries: u32,
     /// Of what the machine hears of next.
@@ -160,18 +160,18 @@ struct Owning {
 
 /// A commit that is not settled.
 #[derive(Debug)]
-struct Packed {
+struct PendingCommit {
     groups: Arc<[Group]>,
     cursor: Seq,
     /// The machine's own commit, of which this is a part, ends here.
     last: bool,
-    sent: Sent,
+    sent: SendState,
 }
 
 /// Whether a commit was sent to the store. Commits under way are settled in their order, whatever the order in which
 /// they are answered.
 #[derive(Debug, PartialEq, Eq)]
-enum Sent {
+enum SendState {
     No,
     UnderWay(u64),
     /// The store has it, and so it has the one before.
@@ -191,7 +191,7 @@ struct LaneClock {
     ahead: Shift,
 }
 
-impl Owning {
+impl OwnedLane {
     /// One of the commits that are not settled.
     fn commit(&self, lane: LaneId, place: usize) -> Commit {
         let packed = &self.commits[place];
@@ -227,7 +227,7 @@ impl Ownership {
             wanted: false,
             granted: false,
             doubtful: false,
-            state: State::Idle,
+            state: OwnershipState::Idle,
             next_call: 0,
             retries: BTreeMap::new(),
             failure: None,
@@ -253,7 +253,7 @@ impl Ownership {
                 self.on_members(revision, members, requested, effects);
             }
             Input::Submit { token, tasks } => match &mut self.state {
-                State::Owning(owning) if owning.machine.is_loaded() && !owning.releasing => {
+                OwnershipState::Owning(owning) if owning.machine.is_loaded() && !owning.releasing => {
                     self.tokens.insert(token);
                     self.drive(lane::Input::Submit { token, tasks }, effects);
                 }
@@ -261,10 +261,10 @@ impl Ownership {
             },
             Input::Worker(batch) => self.drive(lane::Input::Worker(batch), effects),
             Input::Policy { queue, policy } => self.drive(lane::Input::Policy { queue, policy }, effects),
-            Input::Seen(tasks) => self.drive(lane::Input::Seen(tasks), effects),
+            Input::CompletionHandled(tasks) => self.drive(lane::Input::CompletionHandled(tasks), effects),
             Input::Hint => self.drive(lane::Input::Hint, effects),
             Input::ClockStepped { by } => {
-                if let State::Owning(owning) = &mut self.state {
+                if let OwnershipState::Owning(owning) = &mut self.state {
                     owning.untold = owning.untold + by;
                 }
             }
@@ -277,7 +277,7 @@ impl Ownership {
 
     /// A step of the wall clock reaches the lane machine when it is loaded. Until then it decides nothing by the time.
     fn tell_step(&mut self, effects: &mut Vec<Effect>) {
-        if let State::Owning(owning) = &mut self.state
+        if let OwnershipState::Owning(owning) = &mut self.state
             && owning.untold != Shift::ZERO
             && owning.machine.is_loaded()
         {
@@ -291,10 +291,15 @@ impl Ownership {
     pub fn next_deadline(&self) -> Option<Timestamp> {
         let retry = self.retries.first_key_value().map(|(&(at, _), _)| at);
         let state = match &self.state {
-            State::Owning(owning) => owning.machine.next_deadline().map(|at| owning.clock.steady(at)),
-            State::Parked { until, .. } => Some(*until),
-            State::Acquiring { again_at } => Some(*again_at),
-            State::Idle | State::Heading { .. } | State::Claiming { .. } | State::Viewing { .. } => None,
+            OwnershipState::Owning(owning) => {
+                owning.machine.next_deadline().map(|at| owning.clock.steady(at))
+            }
+            OwnershipState::Parked { until, .. } => Some(*until),
+            OwnershipState::Acquiring { again_at } => Some(*again_at),
+            OwnershipState::Idle
+            | OwnershipState::Heading { .. }
+            | OwnershipState::Claiming { .. }
+            | OwnershipState::Viewing { .. } => None,
         };
         [retry, state].into_iter().flatten().min()
     }
@@ -302,7 +307,7 @@ impl Ownership {
     /// The lane machine, while this server owns the lane.
     pub fn machine(&self) -> Option<&Lane> {
         match &self.state {
-            State::Owning(owning) => Some(&owning.machine),
+            OwnershipState::Owning(owning) => Some(&owning.machine),
             _ => None,
         }
     }
@@ -310,15 +315,15 @@ impl Ownership {
     /// Where this server stands with the lane, for people.
     pub fn phase(&self) -> &'static str {
         match &self.state {
-            State::Idle => "idle",
-            State::Acquiring { .. } => "acquiring",
-            State::Heading { .. } => "asking who owns it",
-            State::Claiming { .. } => "claiming",
-            State::Viewing { .. } => "asking who is alive",
-            State::Owning(owning) if owning.releasing => "releasing",
-            State::Owning(owning) if !owning.machine.is_loaded() => "loading",
-            State::Owning(_) => "owning",
-            State::Parked { .. } => "parked",
+            OwnershipState::Idle => "idle",
+            OwnershipState::Acquiring { .. } => "acquiring",
+            OwnershipState::Heading { .. } => "asking who owns it",
+            OwnershipState::Claiming { .. } => "claiming",
+            OwnershipState::Viewing { .. } => "asking who is alive",
+            OwnershipState::Owning(owning) if owning.releasing => "releasing",
+            OwnershipState::Owning(owning) if !owning.machine.is_loaded() => "loading",
+            OwnershipState::Owning(_) => "owning",
+            OwnershipState::Parked { .. } => "parked",
         }
     }
 
@@ -334,7 +339,7 @@ impl Ownership {
     /// The epoch under which this server owns the lane.
     pub fn epoch(&self) -> Option<Epoch> {
         match &self.state {
-            State::Owning(owning) => Some(owning.epoch),
+            OwnershipState::Owning(owning) => Some(owning.epoch),
             _ => None,
         }
     }
@@ -346,27 +351,30 @@ impl Ownership {
         }
         match self.state {
             // Somebody else should own it now. What this one decided and did not write is forgotten.
-            State::Heading { .. } | State::Claiming { .. } | State::Viewing { .. } | State::Owning(_) => {
+            OwnershipState::Heading { .. }
+            | OwnershipState::Claiming { .. }
+            | OwnershipState::Viewing { .. }
+            | OwnershipState::Owning(_) => {
                 self.drop_lane();
             }
-            State::Acquiring { .. } | State::Idle | State::Parked { .. } => {}
+            OwnershipState::Acquiring { .. } | OwnershipState::Idle | OwnershipState::Parked { .. } => {}
         }
     }
 
     /// Nothing else would say that the grant is still held here, and nobody else could have the lane.
     fn on_not_released(&mut self) {
         // Whoever wants it again asks for it anyway.
-        if matches!(self.state, State::Idle) && !self.wanted {
+        if matches!(self.state, OwnershipState::Idle) && !self.wanted {
             self.granted = true;
             self.doubtful = true;
         }
     }
 
     fn drop_lane(&mut self) {
-        if let State::Owning(owning) = &self.state {
+        if let OwnershipState::Owning(owning) = &self.state {
             self.counters.add(owning.machine.counters());
         }
-        self.state = State::Idle;
+        self.state = OwnershipState::Idle;
         self.retries.clear();
         self.orphans.append(&mut self.tokens);
     }
@@ -378,7 +386,7 @@ impl Ownership {
     }
 
     fn note_failure(&mut self) {
-        if let State::Owning(owning) = &self.state {
+        if let OwnershipState::Owning(owning) = &self.state {
             let steady = self.now.since(owning.since) >= self.options.steady_after;
             self.failure = Some(Failure { epoch: owning.epoch, steady });
         }
@@ -396,36 +404,36 @@ impl Ownership {
             effects.push(Effect::Call { call, request });
         }
         match &mut self.state {
-            State::Idle if self.wanted && self.granted && !self.doubtful => self.head(effects),
-            State::Idle if self.wanted => {
+            OwnershipState::Idle if self.wanted && self.granted && !self.doubtful => self.head(effects),
+            OwnershipState::Idle if self.wanted => {
                 self.granted = false;
                 self.doubtful = false;
-                self.state = State::Acquiring { again_at: self.now + self.options.retry_after };
+                self.state = OwnershipState::Acquiring { again_at: self.now + self.options.retry_after };
                 effects.push(Effect::Acquire);
             }
-            State::Idle if self.granted => {
+            OwnershipState::Idle if self.granted => {
                 self.granted = false;
                 self.doubtful = false;
                 effects.push(Effect::Release);
             }
-            State::Acquiring { .. } if !self.wanted => self.state = State::Idle,
-            State::Acquiring { .. } if self.granted => self.head(effects),
-            State::Acquiring { again_at } if *again_at <= self.now => {
+            OwnershipState::Acquiring { .. } if !self.wanted => self.state = OwnershipState::Idle,
+            OwnershipState::Acquiring { .. } if self.granted => self.head(effects),
+            OwnershipState::Acquiring { again_at } if *again_at <= self.now => {
                 *again_at = self.now + self.options.retry_after;
                 effects.push(Effect::Acquire);
             }
-            State::Parked { until, epoch } if *until <= self.now => {
+            OwnershipState::Parked { until, epoch } if *until <= self.now => {
                 self.rested = Some(*epoch);
-                self.state = State::Idle;
+                self.state = OwnershipState::Idle;
                 self.advance(effects);
             }
             // A release that has begun is completed, also when the lane is wanted again meanwhile.
-            State::Owning(owning) if !self.wanted || owning.releasing => {
+            OwnershipState::Owning(owning) if !self.wanted || owning.releasing => {
                 if !owning.releasing {
                     owning.releasing = true;
                     self.drive(lane::Input::Release, effects);
                 }
-                if let State::Owning(owning) = &self.state
+                if let OwnershipState::Owning(owning) = &self.state
                     && owning.machine.is_settled()
                     && owning.commits.is_empty()
                 {
@@ -434,13 +442,13 @@ impl Ownership {
                     effects.push(Effect::Release);
                 }
             }
-            State::Idle
-            | State::Acquiring { .. }
-            | State::Heading { .. }
-            | State::Claiming { .. }
-            | State::Viewing { .. }
-            | State::Owning(_)
-            | State::Parked { .. } => {}
+            OwnershipState::Idle
+            | OwnershipState::Acquiring { .. }
+            | OwnershipState::Heading { .. }
+            | OwnershipState::Claiming { .. }
+            | OwnershipState::Viewing { .. }
+            | OwnershipState::Owning(_)
+            | OwnershipState::Parked { .. } => {}
         }
     }
 
@@ -456,16 +464,16 @@ impl Ownership {
 
     fn head(&mut self, effects: &mut Vec<Effect>) {
         let call = self.call(Request::Head, effects);
-        self.state = State::Heading { call };
+        self.state = OwnershipState::Heading { call };
     }
 
     fn on_reply(&mut self, call: u64, reply: Result<Reply, CallError>, effects: &mut Vec<Effect>) {
         match &mut self.state {
-            State::Heading { call: expected } if *expected == call => match reply {
+            OwnershipState::Heading { call: expected } if *expected == call => match reply {
                 Ok(Reply::Head(head)) => self.claim(head, effects),
                 _ => self.call_again(call, Request::Head),
             },
-            State::Claiming { call: expected, claim } if *expected == call => {
+            OwnershipState::Claiming { call: expected, claim } if *expected == call => {
                 let claim = *claim;
                 match reply {
                     Ok(Reply::Claimed(epoch)) => self.on_claimed(claim, epoch, effects),
@@ -477,8 +485,8 @@ impl Ownership {
                     _ => self.head(effects),
                 }
             }
-            State::Owning(owning) => {
-                let is_it = |commit: &Packed| commit.sent == Sent::UnderWay(call);
+            OwnershipState::Owning(owning) => {
+                let is_it = |commit: &PendingCommit| commit.sent == SendState::UnderWay(call);
                 if let Some(place) = owning.commits.iter().take(UNDER_WAY_MAX).position(is_it) {
                     return self.on_commit_reply(place, call, reply, effects);
                 }
@@ -491,12 +499,12 @@ impl Ownership {
                     self.call_again(call, request);
                 }
             }
-            State::Idle
-            | State::Acquiring { .. }
-            | State::Heading { .. }
-            | State::Claiming { .. }
-            | State::Viewing { .. }
-            | State::Parked { .. } => {}
+            OwnershipState::Idle
+            | OwnershipState::Acquiring { .. }
+            | OwnershipState::Heading { .. }
+            | OwnershipState::Claiming { .. }
+            | OwnershipState::Viewing { .. }
+            | OwnershipState::Parked { .. } => {}
         }
     }
 
@@ -513,19 +521,19 @@ impl Ownership {
         let owner = OwnerId::from_random(self.rng.next_u128());
         let claim = ClaimLane { lane: self.lane, owner, seen: head.epoch, failures };
         let call = self.call(Request::Claim(claim), effects);
-        self.state = State::Claiming { call, claim };
+        self.state = OwnershipState::Claiming { call, claim };
     }
 
     fn on_claimed(&mut self, claim: ClaimLane, epoch: Epoch, effects: &mut Vec<Effect>) {
         self.failure = None;
         let rested = self.rested.take() == Some(claim.seen);
         let failing = claim.failures > self.options.failures_max;
-        if failing && !rested && self.options.lane.guards.on(Guard::ParkedLaneRests) {
-            self.state = State::Parked { until: self.now + self.options.park_for, epoch };
+        if failing && !rested && self.options.lane.invariants.on(Invariant::ParkedLaneRests) {
+            self.state = OwnershipState::Parked { until: self.now + self.options.park_for, epoch };
             effects.push(Effect::Parked { failures: claim.failures });
             return;
         }
-        self.state = State::Viewing { owner: claim.owner, epoch };
+        self.state = OwnershipState::Viewing { owner: claim.owner, epoch };
         self.heard = None;
         effects.push(Effect::ReadMembers);
     }
@@ -538,14 +546,14 @@ impl Ownership {
         effects: &mut Vec<Effect>,
     ) {
         match (&self.state, requested) {
-            (State::Viewing { owner, epoch }, Some(wall)) => {
+            (OwnershipState::Viewing { owner, epoch }, Some(wall)) => {
                 let (owner, epoch) = (*owner, *epoch);
                 let seed = self.rng.next_u64();
                 let ahead = wall.shift_from(self.now);
                 let anchor = Anchor { boot: self.options.boot, ahead };
                 let machine =
                     Lane::new(self.options.lane.clone(), self.lane, epoch, seed, wall).anchored(anchor);
-                self.state = State::Owning(Box::new(Owning {
+                self.state = OwnershipState::Owning(Box::new(OwnedLane {
                     machine,
                     clock: LaneClock { ahead },
                     untold: Shift::ZERO,
@@ -566,18 +574,18 @@ impl Ownership {
                 }
                 self.drive(lane::Input::Start, effects);
             }
-            (State::Owning(_), _) => self.drive(lane::Input::Members { revision, members }, effects),
-            (State::Viewing { .. }, None) => {
+            (OwnershipState::Owning(_), _) => self.drive(lane::Input::Members { revision, members }, effects),
+            (OwnershipState::Viewing { .. }, None) => {
                 if self.heard.as_ref().is_none_or(|(heard, _)| *heard < revision) {
                     self.heard = Some((revision, members));
                 }
             }
             (
-                State::Idle
-                | State::Acquiring { .. }
-                | State::Heading { .. }
-                | State::Claiming { .. }
-                | State::Parked { .. },
+                OwnershipState::Idle
+                | OwnershipState::Acquiring { .. }
+                | OwnershipState::Heading { .. }
+                | OwnershipState::Claiming { .. }
+                | OwnershipState::Parked { .. },
                 _,
             ) => {}
         }
@@ -585,7 +593,7 @@ impl Ownership {
 
     /// Gives the lane machine an input and carries out what it says.
     fn drive(&mut self, input: lane::Input, effects: &mut Vec<Effect>) {
-        let State::Owning(owning) = &mut self.state else { return };
+        let OwnershipState::Owning(owning) = &mut self.state else { return };
         let mut lane_effects = std::mem::take(&mut self.lane_effects);
         owning.machine.step(input, owning.clock.wall(self.now), &mut lane_effects);
         for effect in lane_effects.drain(..) {
@@ -595,7 +603,7 @@ impl Ownership {
     }
 
     fn carry_out(&mut self, effect: lane::Effect, effects: &mut Vec<Effect>) {
-        let State::Owning(owning) = &mut self.state else { return };
+        let OwnershipState::Owning(owning) = &mut self.state else { return };
         match effect {
             lane::Effect::Read { read, what, limit } => {
                 self.next_call += 1;
@@ -607,11 +615,11 @@ impl Ownership {
             }
             lane::Effect::Commit { groups, cursor } => {
                 let packed = pack(groups, self.options.pack);
-                owning.commits.extend(packed.into_iter().map(|groups| Packed {
+                owning.commits.extend(packed.into_iter().map(|groups| PendingCommit {
                     groups,
                     cursor,
                     last: false,
-                    sent: Sent::No,
+                    sent: SendState::No,
                 }));
                 owning.commits.back_mut().expect("a commit holds something").last = true;
                 self.send_commits(effects);
@@ -621,23 +629,23 @@ impl Ownership {
                 self.tokens.remove(&token);
                 effects.push(Effect::Submitted { token, outcomes: Some(outcomes) });
             }
-            lane::Effect::Deaf { session } => effects.push(Effect::Deaf { session }),
+            lane::Effect::NotReceiving { session } => effects.push(Effect::NotReceiving { session }),
             lane::Effect::Revoke { session } => effects.push(Effect::Revoke { session }),
             lane::Effect::Changed(events) => effects.push(Effect::Changed(events)),
-            lane::Effect::Ended(tasks) => effects.push(Effect::Ended(tasks)),
+            lane::Effect::Completed(tasks) => effects.push(Effect::Completed(tasks)),
             lane::Effect::Reload => self.drop_lane(),
         }
     }
 
     /// Sends the first commit and, while nothing has gone wrong with it, the one behind it.
     fn send_commits(&mut self, effects: &mut Vec<Effect>) {
-        let State::Owning(owning) = &mut self.state else { return };
+        let OwnershipState::Owning(owning) = &mut self.state else { return };
         let under_way_max = if owning.tries == 0 { UNDER_WAY_MAX } else { 1 };
         for place in 0..owning.commits.len().min(under_way_max) {
             let commit = &mut owning.commits[place];
-            if commit.sent == Sent::No || (place == 0 && commit.sent == Sent::Refused) {
+            if commit.sent == SendState::No || (place == 0 && commit.sent == SendState::Refused) {
                 self.next_call += 1;
-                commit.sent = Sent::UnderWay(self.next_call);
+                commit.sent = SendState::UnderWay(self.next_call);
                 let request = Request::Commit(owning.commit(self.lane, place));
                 effects.push(Effect::Call { call: self.next_call, request });
             }
@@ -646,7 +654,7 @@ impl Ownership {
 
     /// What became of the first commit is known: the next ones follow, and the machine is told.
     fn on_settled(&mut self, outcomes: Vec<GroupOutcome>, effects: &mut Vec<Effect>) {
-        let State::Owning(owning) = &mut self.state else { return };
+        let OwnershipState::Owning(owning) = &mut self.state else { return };
         let settled = owning.commits.pop_front().expect("what is settled was under way");
         owning.number = owning.number.next();
         owning.tries = 0;
@@ -656,8 +664,8 @@ impl Ownership {
         if let Some(outcomes) = told {
             self.drive(lane::Input::Committed { outcomes }, effects);
         }
-        if let State::Owning(owning) = &mut self.state
-            && let Some(Sent::Done(outcomes)) = owning.commits.front_mut().map(|first| &mut first.sent)
+        if let OwnershipState::Owning(owning) = &mut self.state
+            && let Some(SendState::Done(outcomes)) = owning.commits.front_mut().map(|first| &mut first.sent)
         {
             let outcomes = std::mem::take(outcomes);
             self.on_settled(outcomes, effects);
@@ -671,17 +679,17 @@ impl Ownership {
         reply: Result<Reply, CallError>,
         effects: &mut Vec<Effect>,
     ) {
-        let State::Owning(owning) = &mut self.state else { return };
+        let OwnershipState::Owning(owning) = &mut self.state else { return };
         if place > 0 {
             owning.commits[place].sent = match reply {
-                Ok(Reply::Committed(outcomes)) => Sent::Done(outcomes),
-                _ => Sent::Refused,
+                Ok(Reply::Committed(outcomes)) => SendState::Done(outcomes),
+                _ => SendState::Refused,
             };
             return;
         }
         match reply {
             Ok(Reply::Committed(outcomes)) => self.on_settled(outcomes, effects),
-            Err(CallError::Unknown) if !self.options.lane.guards.on(Guard::ReclaimAfterUnknown) => {
+            Err(CallError::Unknown) if !self.options.lane.invariants.on(Invariant::ReclaimAfterUnknown) => {
                 // What must not happen: taking an unknown outcome for a success and going on with the next number.
                 let groups = owning.commits[0].groups.len();
                 let applied = GroupOutcome::Applied { seq: None };

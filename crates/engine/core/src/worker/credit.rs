@@ -13,8 +13,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::guard::Guard;
 use crate::id::{DispatchNo, Epoch};
+use crate::invariant::Invariant;
 use crate::message::ToLane;
 use crate::time::Timestamp;
 
@@ -22,11 +22,11 @@ use super::machine::WorkerSession;
 
 /// What the worker knows of the owner of one lane.
 #[derive(Debug, Default)]
-pub(super) struct Link {
+pub(super) struct LaneCredit {
     /// The highest epoch that has spoken.
     pub(super) epoch: Epoch,
     /// Dispatch numbers of that epoch that are used up.
-    pub(super) used: Used,
+    pub(super) used: UsedNumbers,
     /// The highest number that may be used.
     pub(super) credit: DispatchNo,
     /// The credit that the owner was sent last.
@@ -42,7 +42,7 @@ pub(super) struct Link {
     /// It was asked to, and its answer is on its way.
     pub(super) is_returning: bool,
     /// Heartbeats since then without a word of its owner.
-    pub(super) unheard: u32,
+    pub(super) unanswered: u32,
     /// Attempts of the lane that wait or execute here.
     pub(super) attempts: u32,
     /// The load that the owner was sent last.
@@ -54,7 +54,7 @@ pub(super) struct Link {
 /// How long a fall of the load waits for company before owners learn of it.
 const LOAD_AFTER: Duration = Duration::from_millis(10);
 
-impl Link {
+impl LaneCredit {
     /// A new owner: nothing is used or promised yet.
     pub(super) fn follow(&mut self, epoch: Epoch) {
         let (attempts, outbox) = (self.attempts, std::mem::take(&mut self.outbox));
@@ -99,7 +99,7 @@ impl Link {
 
     /// It does not answer.
     fn is_silent(&self, after: u32) -> bool {
-        self.unheard >= after
+        self.unanswered >= after
     }
 
     /// Its owner is known, and answers.
@@ -110,12 +110,12 @@ impl Link {
 
 /// A set of numbers that fills up from below.
 #[derive(Debug, Default)]
-pub(super) struct Used {
+pub(super) struct UsedNumbers {
     floor: u64,
     above: BTreeSet<u64>,
 }
 
-impl Used {
+impl UsedNumbers {
     /// Takes a number; false if it was taken before.
     pub(super) fn take(&mut self, k: DispatchNo) -> bool {
         if k.0 <= self.floor || !self.above.insert(k.0) {
@@ -146,14 +146,15 @@ impl WorkerSession {
         let before = spare;
         self.share_among_asking(&mut spare);
         let silent_after = self.options.silent_after;
-        let is_asking = |link: &Link| link.is_reachable(silent_after) && link.wants() > 0;
-        if spare > 0 && !self.links.values().any(is_asking) {
+        let is_asking =
+            |lane_credit: &LaneCredit| lane_credit.is_reachable(silent_after) && lane_credit.wants() > 0;
+        if spare > 0 && !self.lane_credits.values().any(is_asking) {
             self.share_ahead(&mut spare);
         }
-        let asking = self.links.values().filter(|link| is_asking(link)).count();
+        let asking = self.lane_credits.values().filter(|lane_credit| is_asking(lane_credit)).count();
         if spare == 0 && asking > 0 {
             // Lanes that ask, too: a lane without an owner would keep its credit for ever.
-            self.ask_back(|link| asking > 1 || !is_asking(link));
+            self.ask_back(|lane_credit| asking > 1 || !is_asking(lane_credit));
         }
         self.counters.promise_passed_on += u64::from(spare < before && uncounted > 0);
         self.answer();
@@ -163,16 +164,17 @@ impl WorkerSession {
     fn share_among_asking(&mut self, spare: &mut u64) {
         let silent_after = self.options.silent_after;
         // A lane that has not answered may have no owner, and would take the room of all others one by one.
-        let answers =
-            |link: &Link| link.is_reachable(silent_after) && link.unheard == 0 && !link.is_returning;
-        let asks = |link: &Link| answers(link) && link.wants() > 0;
+        let answers = |lane_credit: &LaneCredit| {
+            lane_credit.is_reachable(silent_after) && lane_credit.unanswered == 0 && !lane_credit.is_returning
+        };
+        let asks = |lane_credit: &LaneCredit| answers(lane_credit) && lane_credit.wants() > 0;
         while *spare > 0 {
-            let asking = self.links.values().filter(|link| asks(link)).count() as u64;
+            let asking = self.lane_credits.values().filter(|lane_credit| asks(lane_credit)).count() as u64;
             if asking == 0 {
                 return;
             }
             let each = spare.div_ceil(asking);
-            self.give(spare, |link| if asks(link) { each.min(link.wants()) } else { 0 });
+            self.give(spare, |lane_credit| if asks(lane_credit) { each.min(lane_credit.wants()) } else { 0 });
         }
     }
 
@@ -180,31 +182,35 @@ impl WorkerSession {
     fn share_ahead(&mut self, spare: &mut u64) {
         let (now, silent_after) = (self.now, self.options.silent_after);
         let lately = self.options.heartbeat_every * 2;
-        let is_busy = |link: &Link| link.is_reachable(silent_after) && link.is_busy(now, lately);
-        let busy = self.links.values().filter(|link| is_busy(link)).count() as u64;
+        let is_busy = |lane_credit: &LaneCredit| {
+            lane_credit.is_reachable(silent_after) && lane_credit.is_busy(now, lately)
+        };
+        let busy = self.lane_credits.values().filter(|lane_credit| is_busy(lane_credit)).count() as u64;
         let fair = self.fair_share(busy);
-        self.give(spare, |link| {
-            let takes = if busy > 0 { is_busy(link) } else { link.is_reachable(silent_after) };
-            if takes { fair.saturating_sub(link.promised()) } else { 0 }
+        self.give(spare, |lane_credit| {
+            let takes = if busy > 0 { is_busy(lane_credit) } else { lane_credit.is_reachable(silent_after) };
+            if takes { fair.saturating_sub(lane_credit.promised()) } else { 0 }
         });
     }
 
     /// The slots of a lane if so many share them, or all of them if none has asked lately.
     fn fair_share(&self, busy: u64) -> u64 {
-        let sharing = if busy == 0 { self.links.len() as u64 } else { busy };
+        let sharing = if busy == 0 { self.lane_credits.len() as u64 } else { busy };
         (self.slots() / sharing.max(1)).max(1)
     }
 
     /// Raises the credit of lanes in their turn, as long as there is room.
-    fn give(&mut self, spare: &mut u64, wanted: impl Fn(&Link) -> u64) {
+    fn give(&mut self, spare: &mut u64, wanted: impl Fn(&LaneCredit) -> u64) {
         // What ends frees one place at a time: so the turn goes on behind whoever was served last.
         let last = self.served_last;
         for is_behind in [true, false] {
-            for (&lane, link) in self.links.iter_mut().filter(|(lane, _)| (**lane > last) == is_behind) {
-                let given = wanted(link).min(*spare);
+            for (&lane, lane_credit) in
+                self.lane_credits.iter_mut().filter(|(lane, _)| (**lane > last) == is_behind)
+            {
+                let given = wanted(lane_credit).min(*spare);
                 if given > 0 {
                     *spare -= given;
-                    link.credit.0 += given;
+                    lane_credit.credit.0 += given;
                     self.served_last = lane;
                 }
             }
@@ -215,21 +221,24 @@ impl WorkerSession {
     /// were asked for credit have not answered, there may be more in a moment.
     fn answer(&mut self) {
         let silent_after = self.options.silent_after;
-        let returning =
-            |link: &Link| link.is_returning && link.promised() > 0 && !link.is_silent(silent_after);
-        let to_come = self.links.values().filter(|link| returning(link)).count();
+        let returning = |lane_credit: &LaneCredit| {
+            lane_credit.is_returning && lane_credit.promised() > 0 && !lane_credit.is_silent(silent_after)
+        };
+        let to_come = self.lane_credits.values().filter(|lane_credit| returning(lane_credit)).count();
         let load = self.load();
-        for link in self.links.values_mut() {
-            let is_final = link.wants() == 0 || to_come == usize::from(returning(link));
-            if link.credit > link.credit_sent || (is_final && link.answered < link.wanted) {
+        for lane_credit in self.lane_credits.values_mut() {
+            let is_final = lane_credit.wants() == 0 || to_come == usize::from(returning(lane_credit));
+            if lane_credit.credit > lane_credit.credit_sent
+                || (is_final && lane_credit.answered < lane_credit.wanted)
+            {
                 if is_final {
-                    link.answered = link.wanted;
+                    lane_credit.answered = lane_credit.wanted;
                 }
-                link.credit_sent = link.credit;
-                let (epoch, credit, answered) = (link.epoch, link.credit, link.answered);
-                link.load_sent = load.saturating_sub(link.attempts);
-                let load = link.load_sent;
-                link.outbox.push(ToLane::Credit { epoch, credit, load, answered });
+                lane_credit.credit_sent = lane_credit.credit;
+                let (epoch, credit, answered) = (lane_credit.epoch, lane_credit.credit, lane_credit.answered);
+                lane_credit.load_sent = load.saturating_sub(lane_credit.attempts);
+                let load = lane_credit.load_sent;
+                lane_credit.outbox.push(ToLane::Credit { epoch, credit, load, answered });
             }
         }
     }
@@ -238,18 +247,28 @@ impl WorkerSession {
     /// pass this worker over until its next heartbeat.
     pub(super) fn report_load(&mut self) {
         let (load, much) = (self.load(), (self.capacity / 4).max(1));
-        let has_fallen = |link: &Link| {
-            let load = load.saturating_sub(link.attempts);
-            link.epoch.0 > 0 && load < link.load_sent && (load == 0 || link.load_sent - load >= much)
+        let has_fallen = |lane_credit: &LaneCredit| {
+            let load = load.saturating_sub(lane_credit.attempts);
+            lane_credit.epoch.0 > 0
+                && load < lane_credit.load_sent
+                && (load == 0 || lane_credit.load_sent - load >= much)
         };
         match self.load_at {
-            None if self.links.values().any(has_fallen) => self.load_at = Some(self.now + LOAD_AFTER),
+            None if self.lane_credits.values().any(has_fallen) => self.load_at = Some(self.now + LOAD_AFTER),
             Some(at) if at <= self.now => {
                 self.load_at = None;
-                for link in self.links.values_mut().filter(|link| has_fallen(link)) {
-                    link.load_sent = load.saturating_sub(link.attempts);
-                    let (epoch, credit, answered) = (link.epoch, link.credit, link.answered);
-                    link.outbox.push(ToLane::Credit { epoch, credit, load: link.load_sent, answered });
+                for lane_credit in
+                    self.lane_credits.values_mut().filter(|lane_credit| has_fallen(lane_credit))
+                {
+                    lane_credit.load_sent = load.saturating_sub(lane_credit.attempts);
+                    let (epoch, credit, answered) =
+                        (lane_credit.epoch, lane_credit.credit, lane_credit.answered);
+                    lane_credit.outbox.push(ToLane::Credit {
+                        epoch,
+                        credit,
+                        load: lane_credit.load_sent,
+                        answered,
+                    });
                 }
             }
             None | Some(_) => {}
@@ -260,18 +279,28 @@ impl WorkerSession {
     pub(super) fn even_out(&mut self) {
         let (now, silent_after) = (self.now, self.options.silent_after);
         let lately = self.options.heartbeat_every * 2;
-        let is_busy = |link: &Link| link.is_reachable(silent_after) && link.is_busy(now, lately);
-        let lacks = |link: &Link| link.is_reachable(silent_after) && link.promised() == 0;
-        if self.spare() == 0 && !self.links.values().any(is_busy) && self.links.values().any(lacks) {
+        let is_busy = |lane_credit: &LaneCredit| {
+            lane_credit.is_reachable(silent_after) && lane_credit.is_busy(now, lately)
+        };
+        let lacks =
+            |lane_credit: &LaneCredit| lane_credit.is_reachable(silent_after) && lane_credit.promised() == 0;
+        if self.spare() == 0
+            && !self.lane_credits.values().any(is_busy)
+            && self.lane_credits.values().any(lacks)
+        {
             let fair = self.fair_share(0);
-            self.ask_back(|link| link.promised() > fair);
+            self.ask_back(|lane_credit| lane_credit.promised() > fair);
         }
     }
 
     /// Room promised to owners that are silent, or to those that are not.
     fn promised(&self, silent: bool) -> u64 {
         let after = self.options.silent_after;
-        self.links.values().filter(|link| link.is_silent(after) == silent).map(Link::promised).sum()
+        self.lane_credits
+            .values()
+            .filter(|lane_credit| lane_credit.is_silent(after) == silent)
+            .map(LaneCredit::promised)
+            .sum()
     }
 
     /// Room that is neither used nor promised. Many unacknowledged reports take room too, so that a store that is
@@ -285,7 +314,7 @@ impl WorkerSession {
     /// There is no room for one more, not even for what was promised twice.
     pub(super) fn is_overfull(&self) -> bool {
         (self.load() >= self.load_max() || self.is_overweight())
-            && self.options.guards.on(Guard::SurplusHandedBack)
+            && self.options.invariants.on(Invariant::SurplusHandedBack)
     }
 
     fn slots(&self) -> u64 {
@@ -297,14 +326,21 @@ impl WorkerSession {
     }
 
     /// Asks lanes for credit that they do not need, each once between two heartbeats.
-    fn ask_back(&mut self, wanted: impl Fn(&Link) -> bool) {
-        let idle = |link: &Link| link.promised() > 0 && link.credit == link.credit_sent;
-        let asked = |link: &Link| idle(link) && !link.asked_back && wanted(link);
-        let lanes: Vec<_> =
-            self.links.iter().filter(|(_, link)| asked(link)).map(|(&lane, _)| lane).collect();
+    fn ask_back(&mut self, wanted: impl Fn(&LaneCredit) -> bool) {
+        let idle = |lane_credit: &LaneCredit| {
+            lane_credit.promised() > 0 && lane_credit.credit == lane_credit.credit_sent
+        };
+        let asked =
+            |lane_credit: &LaneCredit| idle(lane_credit) && !lane_credit.asked_back && wanted(lane_credit);
+        let lanes: Vec<_> = self
+            .lane_credits
+            .iter()
+            .filter(|(_, lane_credit)| asked(lane_credit))
+            .map(|(&lane, _)| lane)
+            .collect();
         for lane in lanes {
-            if let Some(link) = self.links.get_mut(&lane) {
-                (link.asked_back, link.is_returning) = (true, true);
+            if let Some(lane_credit) = self.lane_credits.get_mut(&lane) {
+                (lane_credit.asked_back, lane_credit.is_returning) = (true, true);
             }
             self.heartbeat(lane, true);
         }

@@ -3,15 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use crate::guard::{Guard, Guards};
 use crate::id::{LaneId, SessionId};
+use crate::invariant::{Invariant, Invariants};
 use crate::message::{
-    AttemptId, Dispatch, Ending, Finish, Heartbeat, Held, HeldState, Report, ToLane, WorkerBatch,
+    AttemptId, Dispatch, Ending, Finish, Heartbeat, HeldAttempt, HeldState, Report, ToLane, WorkerBatch,
 };
 use crate::task::{Progress, TaskError};
 use crate::time::Timestamp;
 
-use super::credit::Link;
+use super::credit::LaneCredit;
 use super::input::{Effect, Input, StopReason};
 
 /// Numbers that bound and pace a worker.
@@ -50,8 +50,8 @@ pub struct WorkerOptions {
     pub pause_min: Duration,
     /// Each pause is twice as long as the one before, up to this, until an attempt that did start has ended.
     pub pause_max: Duration,
-    /// Which guards are on.
-    pub guards: Guards,
+    /// Which invariants are on.
+    pub invariants: Invariants,
 }
 
 impl Default for WorkerOptions {
@@ -72,7 +72,7 @@ impl Default for WorkerOptions {
             heartbeat_every: Duration::from_secs(2),
             pause_min: Duration::from_secs(1),
             pause_max: Duration::from_mins(1),
-            guards: Guards::ALL_ON,
+            invariants: Invariants::ALL_ON,
         }
     }
 }
@@ -84,7 +84,7 @@ pub struct WorkerSession {
     pub(super) session: SessionId,
     pub(super) now: Timestamp,
     pub(super) capacity: u32,
-    pub(super) links: BTreeMap<LaneId, Link>,
+    pub(super) lane_credits: BTreeMap<LaneId, LaneCredit>,
     /// The lane that was given room last.
     pub(super) served_last: LaneId,
     pub(super) attempts: BTreeMap<AttemptId, Attempt>,
@@ -181,7 +181,7 @@ impl WorkerSession {
             session,
             now: asked_at,
             capacity: options.capacity,
-            links: (0..options.lanes).map(|lane| (LaneId(lane), Link::default())).collect(),
+            lane_credits: (0..options.lanes).map(|lane| (LaneId(lane), LaneCredit::default())).collect(),
             served_last: LaneId(u16::MAX),
             attempts: BTreeMap::new(),
             queued: VecDeque::new(),
@@ -224,8 +224,11 @@ impl WorkerSession {
         }
         match input {
             Input::Renewed { asked_at } => {
-                let from =
-                    if self.options.guards.on(Guard::LeaseFromBeforeAsked) { asked_at } else { self.now };
+                let from = if self.options.invariants.on(Invariant::LeaseFromBeforeAsked) {
+                    asked_at
+                } else {
+                    self.now
+                };
                 self.lease_from = self.lease_from.max(from);
             }
             Input::Refused => {
@@ -290,7 +293,7 @@ impl WorkerSession {
 
     /// When everything is stopped, unless the session is renewed. The guard process is given this time too.
     pub fn fence_at(&self) -> Timestamp {
-        if !self.options.guards.on(Guard::SelfFencing) {
+        if !self.options.invariants.on(Invariant::SelfFencing) {
             return Timestamp::MAX;
         }
         self.lease_from + self.options.ttl - self.options.fence_margin
@@ -394,12 +397,12 @@ impl WorkerSession {
         }
         if self.now >= self.next_heartbeat {
             self.next_heartbeat = self.now + self.options.heartbeat_every;
-            if self.options.guards.on(Guard::ReportRepetition) {
+            if self.options.invariants.on(Invariant::ReportRepetition) {
                 self.repeat_reports();
             }
             // Before the heartbeats: these say that the worker is ready for more.
             self.return_prefetched();
-            let lanes: Vec<LaneId> = self.links.keys().copied().collect();
+            let lanes: Vec<LaneId> = self.lane_credits.keys().copied().collect();
             for lane in lanes {
                 self.heartbeat(lane, false);
             }
@@ -410,43 +413,52 @@ impl WorkerSession {
     /// Tells a lane everything.
     pub(super) fn heartbeat(&mut self, lane: LaneId, wanted_back: bool) {
         self.beat += 1;
-        let held =
-            self.attempts.iter().filter(|(_, attempt)| attempt.lane == lane).map(|(&id, attempt)| Held {
+        let held = self.attempts.iter().filter(|(_, attempt)| attempt.lane == lane).map(|(&id, attempt)| {
+            HeldAttempt {
                 attempt: id,
                 state: match &attempt.state {
                     AttemptState::Queued(_) => HeldState::Queued,
                     AttemptState::Running { since, .. } => HeldState::Running(self.now.since(*since)),
                     AttemptState::Ended(_) => HeldState::Ended,
                 },
-            });
+            }
+        });
         let held = held.collect();
         let (beat, load) = (self.beat, self.load());
-        let Some(link) = self.links.get_mut(&lane) else { return };
+        let Some(lane_credit) = self.lane_credits.get_mut(&lane) else { return };
         if !wanted_back {
-            link.unheard += u32::from(link.asked_back);
-            (link.asked_back, link.is_returning) = (false, false);
+            lane_credit.unanswered += u32::from(lane_credit.asked_back);
+            (lane_credit.asked_back, lane_credit.is_returning) = (false, false);
         }
-        link.load_sent = load.saturating_sub(link.attempts);
-        let load = link.load_sent;
-        link.credit_sent = link.credit;
-        let (epoch, credit, used) = (link.epoch, link.credit, link.used.floor());
-        link.outbox.push(ToLane::Heartbeat(Heartbeat { beat, epoch, credit, used, held, load, wanted_back }));
+        lane_credit.load_sent = load.saturating_sub(lane_credit.attempts);
+        let load = lane_credit.load_sent;
+        lane_credit.credit_sent = lane_credit.credit;
+        let (epoch, credit, used) = (lane_credit.epoch, lane_credit.credit, lane_credit.used.floor());
+        lane_credit.outbox.push(ToLane::Heartbeat(Heartbeat {
+            beat,
+            epoch,
+            credit,
+            used,
+            held,
+            load,
+            wanted_back,
+        }));
     }
 
     fn repeat_reports(&mut self) {
         for (&id, attempt) in &self.attempts {
-            if let (AttemptState::Ended(report), Some(link)) =
-                (&attempt.state, self.links.get_mut(&attempt.lane))
+            if let (AttemptState::Ended(report), Some(lane_credit)) =
+                (&attempt.state, self.lane_credits.get_mut(&attempt.lane))
             {
-                link.outbox.push(ToLane::Report { attempt: id, report: report.clone() });
+                lane_credit.outbox.push(ToLane::Report { attempt: id, report: report.clone() });
             }
         }
     }
 
     /// Says something about an attempt.
     pub(super) fn report(&mut self, lane: LaneId, attempt: AttemptId, report: Report) {
-        let link = self.links.entry(lane).or_default();
-        link.outbox.push(ToLane::Report { attempt, report });
+        let lane_credit = self.lane_credits.entry(lane).or_default();
+        lane_credit.outbox.push(ToLane::Report { attempt, report });
     }
 
     /// An attempt is over: reports it, and keeps the report until it is acknowledged.
@@ -454,9 +466,9 @@ impl WorkerSession {
         let state = AttemptState::Ended(report.clone());
         let before = self.attempts.insert(attempt, Attempt { lane, state });
         if let Some(Attempt { lane, state: AttemptState::Queued(_) | AttemptState::Running { .. } }) = before
-            && let Some(link) = self.links.get_mut(&lane)
+            && let Some(lane_credit) = self.lane_credits.get_mut(&lane)
         {
-            link.attempts = link.attempts.saturating_sub(1);
+            lane_credit.attempts = lane_credit.attempts.saturating_sub(1);
         }
         self.unacked += weight(&report);
         self.report(lane, attempt, report);
@@ -673,9 +685,9 @@ impl WorkerSession {
     }
 
     fn send(&mut self, effects: &mut Vec<Effect>) {
-        for (&lane, link) in &mut self.links {
-            if !link.outbox.is_empty() {
-                let messages = std::mem::take(&mut link.outbox);
+        for (&lane, lane_credit) in &mut self.lane_credits {
+            if !lane_credit.outbox.is_empty() {
+                let messages = std::mem::take(&mut lane_credit.outbox);
                 effects.push(Effect::Send(WorkerBatch { lane, session: self.session, messages }));
             }
         }

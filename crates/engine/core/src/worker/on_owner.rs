@@ -1,10 +1,10 @@
 //! What owners of lanes say.
 
-use crate::guard::Guard;
 use crate::id::{DispatchNo, LaneId};
+use crate::invariant::Invariant;
 use crate::message::{AttemptId, Dispatch, OwnerBatch, Report, ToWorker};
 
-use super::credit::Used;
+use super::credit::UsedNumbers;
 use super::input::{Effect, StopReason};
 use super::machine::{Attempt, AttemptState, WorkerSession};
 
@@ -14,30 +14,30 @@ impl WorkerSession {
         if session != self.session {
             return;
         }
-        let link = self.links.entry(lane).or_default();
-        if epoch < link.epoch && self.options.guards.on(Guard::WorkerEpoch) {
+        let lane_credit = self.lane_credits.entry(lane).or_default();
+        if epoch < lane_credit.epoch && self.options.invariants.on(Invariant::WorkerEpoch) {
             return;
         }
-        if epoch > link.epoch {
+        if epoch > lane_credit.epoch {
             // A new owner counts from the start, and what the old one was promised is void.
-            link.follow(epoch);
+            lane_credit.follow(epoch);
             self.heartbeat(lane, false);
         } else {
-            link.unheard = 0;
+            lane_credit.unanswered = 0;
         }
         for message in messages {
             match message {
                 ToWorker::Dispatch(dispatch) => self.on_dispatch(lane, dispatch),
                 ToWorker::Skip { first, last } => {
-                    let link = self.links.entry(lane).or_default();
+                    let lane_credit = self.lane_credits.entry(lane).or_default();
                     let mut is_new = false;
                     for k in first.0..=last.0 {
-                        is_new |= link.used.take(DispatchNo(k));
+                        is_new |= lane_credit.used.take(DispatchNo(k));
                     }
                     // It does not need what it had, and may be asked again.
                     if is_new {
-                        link.rests();
-                        link.asked_back = false;
+                        lane_credit.rests();
+                        lane_credit.asked_back = false;
                     }
                 }
                 ToWorker::Recall { k, attempt } => self.on_recall(lane, k, attempt),
@@ -45,24 +45,25 @@ impl WorkerSession {
                 ToWorker::Ack { attempt, .. } => self.settle_report(attempt),
                 ToWorker::Demand { wanted, up_to } => {
                     let now = self.now;
-                    let link = self.links.entry(lane).or_default();
+                    let lane_credit = self.lane_credits.entry(lane).or_default();
                     if wanted == 0 {
-                        link.rests();
+                        lane_credit.rests();
                     } else {
-                        link.demand(wanted, up_to, now);
+                        lane_credit.demand(wanted, up_to, now);
                     }
                 }
             }
         }
     }
 
-    fn used(&mut self, lane: LaneId) -> &mut Used {
-        &mut self.links.entry(lane).or_default().used
+    fn used(&mut self, lane: LaneId) -> &mut UsedNumbers {
+        &mut self.lane_credits.entry(lane).or_default().used
     }
 
     fn on_dispatch(&mut self, lane: LaneId, dispatch: Dispatch) {
         let id = dispatch.attempt;
-        let fresh = self.used(lane).take(dispatch.k) || !self.options.guards.on(Guard::DispatchNumber);
+        let fresh =
+            self.used(lane).take(dispatch.k) || !self.options.invariants.on(Invariant::DispatchNumber);
         if self.attempts.contains_key(&id) {
             return self.answer_again(lane, id);
         }
@@ -84,7 +85,7 @@ impl WorkerSession {
             return self.conclude(lane, id, Report::HandedBack { reason });
         }
         self.weigh(&dispatch);
-        self.links.entry(lane).or_default().attempts += 1;
+        self.lane_credits.entry(lane).or_default().attempts += 1;
         self.attempts.insert(id, Attempt { lane, state: AttemptState::Queued(dispatch) });
         self.queued.push_back(id);
         self.arrived.push(id);
@@ -112,7 +113,7 @@ impl WorkerSession {
         match self.attempts.get(&id).map(|attempt| &attempt.state) {
             None => self.conclude(lane, id, handed_back()),
             Some(AttemptState::Queued(_)) => {
-                if !self.options.guards.on(Guard::RecallRefusesLater) {
+                if !self.options.invariants.on(Invariant::RecallRefusesLater) {
                     return self.report(lane, id, handed_back());
                 }
                 self.queued.retain(|&queued| queued != id);

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use tasklane_core::command::Command;
 use tasklane_core::commit::{Commit, Group, GroupOutcome, TaskChange};
-use tasklane_core::guard::Guard;
 use tasklane_core::id::LaneId;
+use tasklane_core::invariant::Invariant;
 use tasklane_core::status::Version;
 use tasklane_ports::StoreError;
 
@@ -21,18 +21,18 @@ impl MemoryState {
         self.check_size("commit", ops, bytes)?;
         let unclaimed = Lane::default();
         let lane = self.lanes.get(&commit.lane).unwrap_or(&unclaimed);
-        let guards = self.options.guards;
-        let fenced =
-            lane.epoch != commit.epoch || (guards.on(Guard::OwnerId) && lane.owner != Some(commit.owner));
+        let invariants = self.options.invariants;
+        let fenced = lane.epoch != commit.epoch
+            || (invariants.on(Invariant::OwnerId) && lane.owner != Some(commit.owner));
         if fenced {
             return Err(StoreError::Fenced { lane: commit.lane, held: commit.epoch, current: lane.epoch });
         }
         let last = lane.commit;
         let repeated = last.0 > 0 && commit.number == last;
-        if repeated && guards.on(Guard::CommitRepeat) {
+        if repeated && invariants.on(Invariant::CommitRepeat) {
             return Ok(lane.outcomes.clone());
         }
-        if !repeated && commit.number != last.next() && guards.on(Guard::CommitNumber) {
+        if !repeated && commit.number != last.next() && invariants.on(Invariant::CommitNumber) {
             return Err(StoreError::OutOfOrder { lane: commit.lane, number: commit.number, last });
         }
         self.begin_call();
@@ -68,7 +68,7 @@ impl MemoryState {
         if let Some(change) = &group.change {
             keys += self.change(commit, change);
         }
-        let in_group = self.options.guards.on(Guard::InboxDoneInGroup);
+        let in_group = self.options.invariants.on(Invariant::InboxDoneInGroup);
         let lane = self.lanes.entry(commit.lane).or_default();
         let mut removed = Vec::new();
         for done in group.inbox_done.iter().filter(|_| in_group) {

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
 use async_trait::async_trait;
-use tasklane_core::guard::{Guard, Guards};
 use tasklane_core::id::Name;
+use tasklane_core::invariant::{Invariant, Invariants};
 use tasklane_core::time::Timestamp;
 use tasklane_ports::{
     Document, DocumentKey, DocumentKind, DocumentList, Documents, DueList, PutDocument, PutOutcome,
@@ -30,10 +30,10 @@ impl Shelf {
         Some((kind, document.due?, namespace, id))
     }
 
-    fn put(&mut self, put: &PutDocument, guards: Guards) -> PutOutcome {
+    fn put(&mut self, put: &PutDocument, invariants: Invariants) -> PutOutcome {
         let stored = self.by_key.get(&put.key);
         let current = stored.map_or(0, |document| document.version);
-        if current != put.expected && guards.on(Guard::DocumentVersion) {
+        if current != put.expected && invariants.on(Invariant::DocumentVersion) {
             return PutOutcome::Conflict { current };
         }
         if let Some(timed) = stored.and_then(Self::timed) {
@@ -57,8 +57,8 @@ impl Shelf {
 impl MemoryState {
     /// See [`Documents::put`].
     pub fn put_documents(&mut self, puts: &[PutDocument]) -> Vec<PutOutcome> {
-        let guards = self.options.guards;
-        puts.iter().map(|put| self.documents.put(put, guards)).collect()
+        let invariants = self.options.invariants;
+        puts.iter().map(|put| self.documents.put(put, invariants)).collect()
     }
 
     /// See [`Documents::get`].

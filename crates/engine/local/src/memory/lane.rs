@@ -83,7 +83,7 @@ pub(super) struct Lane {
     pub(super) outcomes: Vec<GroupOutcome>,
     /// The last number given to a task or an inbox row.
     pub(super) last: Seq,
-    /// Numbers that were passed over and come later. Only ever filled while `Guard::ArrivalsOrder` is off.
+    /// Numbers that were passed over and come later. Only ever filled while `Invariant::ArrivalsOrder` is off.
     pub(super) holes: Vec<Seq>,
     pub(super) arrivals: BTreeMap<Seq, TaskId>,
     pub(super) inbox: BTreeMap<Seq, Command>,

@@ -5,12 +5,12 @@ use std::iter::Peekable;
 use std::ops::Bound::{Excluded, Included, Unbounded};
 
 use tasklane_core::command::{Command, InboxRow};
-use tasklane_core::guard::Guard;
 use tasklane_core::id::{LineKey, Seq, TaskId};
+use tasklane_core::invariant::Invariant;
 use tasklane_core::read::{Arrival, LanePage, LaneRead};
 use tasklane_core::task::{OrderKey, TaskRow};
 use tasklane_core::time::Timestamp;
-use tasklane_ports::Load;
+use tasklane_ports::LoadQuery;
 
 use super::lane::{Lane, StoredTask};
 use super::state::MemoryState;
@@ -19,8 +19,8 @@ use super::state::MemoryState;
 const LAST: OrderKey = OrderKey { rank: u8::MAX, due: Timestamp::MAX, seq: Seq(u64::MAX) };
 
 impl MemoryState {
-    /// See [`Store::load`](tasklane_ports::Store::load). Takes `&mut self` for a guard that may be off.
-    pub fn load(&mut self, load: &Load) -> LanePage {
+    /// See [`Store::load`](tasklane_ports::Store::load). Takes `&mut self` for an invariant that may be off.
+    pub fn load(&mut self, load: &LoadQuery) -> LanePage {
         let empty = Lane::default();
         let lane = self.lanes.get(&load.lane).unwrap_or(&empty);
         let limit = load.limit.max(1);
@@ -81,8 +81,8 @@ impl MemoryState {
     }
 
     /// What must not happen, for a test to see that it is noticed.
-    fn forget_read_commands(&mut self, load: &Load, page: &LanePage) {
-        if self.options.guards.on(Guard::InboxDoneInGroup) {
+    fn forget_read_commands(&mut self, load: &LoadQuery, page: &LanePage) {
+        if self.options.invariants.on(Invariant::InboxDoneInGroup) {
             return;
         }
         let read: Vec<Seq> = match page {

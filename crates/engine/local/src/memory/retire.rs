@@ -3,15 +3,15 @@
 use std::ops::Bound::{Excluded, Unbounded};
 
 use tasklane_core::id::TaskId;
-use tasklane_ports::{Expired, Retire, TaskCursor};
+use tasklane_ports::{ExpiredQuery, ExpiredTasks, TaskCursor};
 
 use super::query::logs_of;
 use super::state::MemoryState;
 
 impl MemoryState {
     /// See [`Store::expired`](tasklane_ports::Store::expired).
-    pub fn expired(&self, retire: &Retire) -> Expired {
-        let mut expired = Expired::default();
+    pub fn expired(&self, retire: &ExpiredQuery) -> ExpiredTasks {
+        let mut expired = ExpiredTasks::default();
         let from = retire.after.map_or(Unbounded, Excluded);
         let end = retire.end();
         let mut cursors =

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use tasklane_core::command::{Command, InboxRow};
 use tasklane_core::commit::{RecordKey, SubmitOutcome};
-use tasklane_core::guard::{Guard, Guards};
 use tasklane_core::id::{Epoch, LaneId, QueueKey, Seq, TaskId};
+use tasklane_core::invariant::{Invariant, Invariants};
 use tasklane_core::policy::{QueueBinding, VersionedPolicy};
 use tasklane_core::status::Status;
 use tasklane_core::task::NewTask;
@@ -28,8 +28,8 @@ pub struct MemoryOptions {
     pub strict: bool,
     /// Keeps a [`HistoryEvent`] of everything that is applied.
     pub history: bool,
-    /// Guards of the store that a test may switch off.
-    pub guards: Guards,
+    /// Invariants of the store that a test may switch off.
+    pub invariants: Invariants,
 }
 
 /// Everything that a memory store holds.
@@ -97,7 +97,7 @@ impl MemoryState {
         self.calls += 1;
         let lane = self.lanes.entry(submit.lane).or_default();
         let mut filling = false;
-        if !self.options.guards.on(Guard::ArrivalsOrder) {
+        if !self.options.invariants.on(Invariant::ArrivalsOrder) {
             filling = !lane.holes.is_empty();
             if !filling {
                 // The order in which they are taken out again: the last first.
@@ -124,7 +124,7 @@ impl MemoryState {
     /// See [`Store::claim_lane`](tasklane_ports::Store::claim_lane).
     pub fn claim_lane(&mut self, claim: ClaimLane) -> Result<Epoch, StoreError> {
         self.calls += 1;
-        let guards = self.options.guards;
+        let invariants = self.options.invariants;
         let lane = self.lanes.entry(claim.lane).or_default();
         let claimed = claim.seen.next();
         if lane.epoch == claim.seen {
@@ -136,7 +136,7 @@ impl MemoryState {
             self.record(|| HistoryEvent::Claimed { lane: claim.lane, epoch: claimed, owner: claim.owner });
             return Ok(claimed);
         }
-        let same_owner = lane.owner == Some(claim.owner) || !guards.on(Guard::OwnerId);
+        let same_owner = lane.owner == Some(claim.owner) || !invariants.on(Invariant::OwnerId);
         if lane.epoch == claimed && same_owner && lane.commit.0 == 0 {
             return Ok(claimed);
         }
@@ -244,7 +244,7 @@ impl MemoryState {
     /// Why a task is not created, if it is not.
     pub(super) fn refusal(&self, new: &NewTask) -> Option<SubmitOutcome> {
         if let Some(stored) = self.tasks.get(&new.id)
-            && self.options.guards.on(Guard::RequestIdKey)
+            && self.options.invariants.on(Invariant::RequestIdKey)
         {
             let same = stored.fingerprint.agrees(new.fingerprint);
             return Some(if same { SubmitOutcome::Duplicate } else { SubmitOutcome::RequestIdReused });
@@ -266,12 +266,12 @@ impl MemoryState {
             Some(until) => until > new.keyed_at(),
             None => self.tasks.get(&task).is_some_and(|task| !task.state.status.is_final()),
         };
-        (held && self.options.guards.on(Guard::UniqueKey)).then_some(task)
+        (held && self.options.invariants.on(Invariant::UniqueKey)).then_some(task)
     }
 
     /// Stores a task that nothing speaks against. Answers its arrival number and how many keys that took.
     pub(super) fn insert(&mut self, new: &NewTask, filling: bool) -> (Seq, usize) {
-        // Only while `Guard::RequestIdKey` is off is there one whose place it takes.
+        // Only while `Invariant::RequestIdKey` is off is there one whose place it takes.
         self.forget(new.id);
         let lane = self.lanes.entry(new.id.lane()).or_default();
         let hole = if filling { lane.holes.pop() } else { None };

@@ -11,8 +11,9 @@ use tasklane_core::policy::{QueueBinding, VersionedPolicy};
 use tasklane_core::read::LanePage;
 use tasklane_core::task::AttemptRecord;
 use tasklane_ports::{
-    AttemptList, ClaimLane, CountList, Expired, LaneHead, Load, LogChunk, LogPosition, Logs, PutPolicy,
-    QueueCounts, Retire, Store, StoreCapabilities, StoreError, Submit, TaskList, TaskPage, TaskView,
+    AttemptList, ClaimLane, CountList, ExpiredQuery, ExpiredTasks, LaneHead, LoadQuery, LogChunk,
+    LogPosition, Logs, PutPolicy, QueueCounts, Store, StoreCapabilities, StoreError, Submit, TaskList,
+    TaskPage, TaskView,
 };
 
 use super::state::{MemoryOptions, MemoryState};
@@ -76,7 +77,7 @@ impl Store for MemoryStore {
         Ok(())
     }
 
-    async fn load(&self, load: Load) -> Result<LanePage, StoreError> {
+    async fn load(&self, load: LoadQuery) -> Result<LanePage, StoreError> {
         Ok(self.lock()?.load(&load))
     }
 
@@ -108,7 +109,7 @@ impl Store for MemoryStore {
         Ok(self.lock()?.counts(&list))
     }
 
-    async fn expired(&self, retire: Retire) -> Result<Expired, StoreError> {
+    async fn expired(&self, retire: ExpiredQuery) -> Result<ExpiredTasks, StoreError> {
         Ok(self.lock()?.expired(&retire))
     }
 

@@ -72,14 +72,14 @@ mod talk {
         bus: &dyn Bus,
         address: Address,
         messages: &[Message],
-        ears: &mut [&mut Box<dyn Subscription>],
+        subscriptions: &mut [&mut Box<dyn Subscription>],
     ) -> Vec<Vec<Message>> {
-        let mut came = vec![Vec::new(); ears.len()];
+        let mut came = vec![Vec::new(); subscriptions.len()];
         for _ in 0..TRIES {
             bus.publish(address, messages.to_vec()).await.unwrap();
-            for (ear, came) in ears.iter_mut().zip(&mut came) {
+            for (subscription, came) in subscriptions.iter_mut().zip(&mut came) {
                 while !messages.iter().all(|message| came.contains(message)) {
-                    match tokio::time::timeout(PATIENCE, ear.receive()).await {
+                    match tokio::time::timeout(PATIENCE, subscription.receive()).await {
                         Ok(received) => came.extend(received.expect("the bus is open")),
                         Err(_) => break,
                     }
@@ -99,8 +99,8 @@ pub mod deliver {
 
     use tasklane_core::id::{AttemptNo, DispatchNo, Epoch, LaneId, Name, QueueKey, SessionId};
     use tasklane_core::message::{
-        Control, Ending, EventBatch, EventPlace, Finish, Heartbeat, Held, HeldState, Message, OwnerBatch,
-        Report, RetryAdvice, TaskEvent, ToLane, ToWorker, Verdict, WorkerBatch, WorkerStats,
+        AckReason, Control, Ending, EventBatch, EventPlace, Finish, Heartbeat, HeldAttempt, HeldState,
+        Message, OwnerBatch, Report, RetryAdvice, TaskEvent, ToLane, ToWorker, WorkerBatch, WorkerStats,
     };
     use tasklane_core::status::Status;
     use tasklane_core::task::TaskError;
@@ -115,8 +115,8 @@ pub mod deliver {
 
     /// 1: from one handle to another.
     pub async fn a_message_reaches_a_subscription_unchanged(env: &dyn BusEnv) {
-        let mut ear = env.second().await.subscribe(TO_LANE).await.unwrap();
-        let came = deliver(&*env.bus(), TO_LANE, &[hint(3)], &mut [&mut ear]).await;
+        let mut subscription = env.second().await.subscribe(TO_LANE).await.unwrap();
+        let came = deliver(&*env.bus(), TO_LANE, &[hint(3)], &mut [&mut subscription]).await;
         assert!(came[0].iter().all(|message| *message == hint(3)), "{came:?}");
     }
 
@@ -130,8 +130,8 @@ pub mod deliver {
                 ToWorker::Skip { first: DispatchNo(1), last: DispatchNo(u64::MAX) },
                 ToWorker::Recall { k: DispatchNo(2), attempt: attempt(1) },
                 ToWorker::Stop { attempt: attempt(2) },
-                ToWorker::Ack { attempt: attempt(3), verdict: Verdict::Committed },
-                ToWorker::Ack { attempt: attempt(3), verdict: Verdict::Stale },
+                ToWorker::Ack { attempt: attempt(3), verdict: AckReason::Committed },
+                ToWorker::Ack { attempt: attempt(3), verdict: AckReason::Stale },
                 ToWorker::Demand { wanted: 17, up_to: DispatchNo(20) },
             ],
         });
@@ -160,7 +160,7 @@ pub mod deliver {
                     epoch: Epoch(2),
                     credit: DispatchNo(3),
                     used: DispatchNo(2),
-                    held: held.map(|state| Held { attempt: attempt(4), state }).to_vec(),
+                    held: held.map(|state| HeldAttempt { attempt: attempt(4), state }).to_vec(),
                     load: 5,
                     wanted_back: true,
                 }),
@@ -173,7 +173,7 @@ pub mod deliver {
             status: Status::Cancelled,
             attempt: AttemptNo(1),
             at: Timestamp::from_millis(7),
-            part_of: None,
+            composite: None,
         }];
         let place = Some(EventPlace { lane: LaneId(3), epoch: Epoch(4), number: 5 });
         let changed = Message::Changed(EventBatch { origin: SessionId::from_random(8), place, events });
@@ -186,10 +186,10 @@ pub mod deliver {
             at: Timestamp::from_millis(8),
         });
         let control = Message::Control(Control::Capacity(7));
-        let mut ear = env.second().await.subscribe(Address::Events).await.unwrap();
+        let mut subscription = env.second().await.subscribe(Address::Events).await.unwrap();
         let servers = Message::Servers(vec!["10.0.0.1:7071/secret".to_owned()]);
         let messages = [to_worker, to_lane, changed, stats, control, servers, hint(0), dispatch(1, 10)];
-        deliver(&*env.bus(), Address::Events, &messages, &mut [&mut ear]).await;
+        deliver(&*env.bus(), Address::Events, &messages, &mut [&mut subscription]).await;
     }
 
     /// 1: a body of 1 MiB, or of what the bus takes.
@@ -197,8 +197,8 @@ pub mod deliver {
         let bus = env.bus();
         let bytes = (1 << 20).min(bus.capabilities().message_bytes_max - 4_096);
         let to = Address::Session(session_id(1));
-        let mut ear = env.second().await.subscribe(to).await.unwrap();
-        deliver(&*bus, to, &[dispatch(1, bytes)], &mut [&mut ear]).await;
+        let mut subscription = env.second().await.subscribe(to).await.unwrap();
+        deliver(&*bus, to, &[dispatch(1, bytes)], &mut [&mut subscription]).await;
     }
 
     /// 2: whichever handle they were opened over.
@@ -224,24 +224,24 @@ pub mod deliver {
             Address::Stats,
             Address::Servers,
         ];
-        let mut ears = Vec::new();
+        let mut subscriptions = Vec::new();
         for address in addresses {
-            ears.push(env.second().await.subscribe(address).await.unwrap());
+            subscriptions.push(env.second().await.subscribe(address).await.unwrap());
         }
         for (number, address) in (0..).zip(addresses) {
             bus.publish(address, vec![hint(number)]).await.unwrap();
         }
-        for ((number, address), ear) in (0..).zip(addresses).zip(&mut ears) {
-            let came = deliver(&*bus, address, &[hint(number)], &mut [ear]).await;
+        for ((number, address), subscription) in (0..).zip(addresses).zip(&mut subscriptions) {
+            let came = deliver(&*bus, address, &[hint(number)], &mut [subscription]).await;
             assert!(came[0].iter().all(|message| *message == hint(number)), "{address:?}: {came:?}");
         }
     }
 
     /// 1: what waits is given together, in bounded portions.
     pub async fn a_batch_may_be_received_as_one(env: &dyn BusEnv) {
-        let mut ear = env.second().await.subscribe(TO_LANE).await.unwrap();
+        let mut subscription = env.second().await.subscribe(TO_LANE).await.unwrap();
         let messages: Vec<_> = (0..500).map(hint).collect();
-        deliver(&*env.bus(), TO_LANE, &messages, &mut [&mut ear]).await;
+        deliver(&*env.bus(), TO_LANE, &messages, &mut [&mut subscription]).await;
     }
 
     /// 4: nobody waits for those that are gone.
@@ -250,8 +250,8 @@ pub mod deliver {
         for _ in 0..10 {
             drop(bus.subscribe(TO_LANE).await.unwrap());
         }
-        let mut ear = bus.subscribe(TO_LANE).await.unwrap();
-        deliver(&*bus, TO_LANE, &[hint(1)], &mut [&mut ear]).await;
+        let mut subscription = bus.subscribe(TO_LANE).await.unwrap();
+        deliver(&*bus, TO_LANE, &[hint(1)], &mut [&mut subscription]).await;
     }
 
     /// 1: a hint that nobody hears is lost, and that is all.
@@ -263,12 +263,12 @@ pub mod deliver {
     /// 1: a `receive` that was given up loses nothing.
     pub async fn receiving_can_be_cancelled(env: &dyn BusEnv) {
         let bus = env.bus();
-        let mut ear = bus.subscribe(TO_LANE).await.unwrap();
+        let mut subscription = bus.subscribe(TO_LANE).await.unwrap();
         for number in 0..5 {
-            let nothing = tokio::time::timeout(Duration::from_millis(20), ear.receive()).await;
+            let nothing = tokio::time::timeout(Duration::from_millis(20), subscription.receive()).await;
             // A message that was published twice may still come.
             assert!(nothing.is_err() || number > 0, "{nothing:?}");
-            deliver(&*bus, TO_LANE, &[hint(number)], &mut [&mut ear]).await;
+            deliver(&*bus, TO_LANE, &[hint(number)], &mut [&mut subscription]).await;
         }
     }
 }
@@ -303,10 +303,10 @@ pub mod bounds {
         let bus = env.bus();
         let max = bus.capabilities().message_bytes_max;
         let to = Address::Session(session_id(1));
-        let mut ear = bus.subscribe(to).await.unwrap();
+        let mut subscription = bus.subscribe(to).await.unwrap();
         let refused = bus.publish(to, vec![hint(1), dispatch(1, max + 1)]).await;
         assert!(matches!(refused, Err(BusError::TooLarge { max: m, .. }) if m == max), "{refused:?}");
-        let came = deliver(&*bus, to, &[hint(2)], &mut [&mut ear]).await;
+        let came = deliver(&*bus, to, &[hint(2)], &mut [&mut subscription]).await;
         assert!(!came[0].contains(&hint(1)), "{came:?}");
     }
 }

@@ -8,7 +8,7 @@ use tasklane_core::read::{Arrival, LanePage, LaneRead};
 use tasklane_core::task::{AttemptRecord, TaskRow};
 use tasklane_core::time::Timestamp;
 
-use crate::{AttemptList, CountList, Load, QueueCounts, Retire, Store, TaskFilter, TaskList};
+use crate::{AttemptList, CountList, ExpiredQuery, LoadQuery, QueueCounts, Store, TaskFilter, TaskList};
 
 /// More pages than any case has: one that goes on is stuck.
 const PAGES_MAX: usize = 10_000;
@@ -35,7 +35,7 @@ pub fn expiring(until: Timestamp) -> LaneRead {
 
 /// One page.
 pub async fn load(store: &dyn Store, lane: LaneId, read: LaneRead, limit: usize) -> LanePage {
-    store.load(Load { lane, read, limit, body_bytes_max: BODY_BYTES_MAX }).await.unwrap()
+    store.load(LoadQuery { lane, read, limit, body_bytes_max: BODY_BYTES_MAX }).await.unwrap()
 }
 
 /// One page of tasks, and whether there may be more.
@@ -264,7 +264,7 @@ pub async fn all_listed(store: &dyn Store, filter: TaskFilter, limit: usize) -> 
 }
 
 /// All tasks whose time is over, page by page: those to strip and those to forget.
-pub async fn all_expired(store: &dyn Store, mut retire: Retire) -> (Vec<TaskId>, Vec<TaskId>) {
+pub async fn all_expired(store: &dyn Store, mut retire: ExpiredQuery) -> (Vec<TaskId>, Vec<TaskId>) {
     let (mut strip, mut forget) = (Vec::new(), Vec::new());
     for _ in 0..PAGES_MAX {
         let page = store.expired(retire).await.unwrap();

@@ -14,9 +14,9 @@
 //! assert_eq!(lane.status(id), Status::Success);
 //! ```
 //! The store answers at once unless it is told to hold its answers back ([`Story::hold_commits`],
-//! [`Story::hold_reads`]); messages arrive at once unless they are lost ([`Story::lose_messages`], [`Worker::deaf`]).
-//! Nothing happens by itself but what the machine does: workers send no heartbeat, take nothing and finish nothing
-//! until the story says so.
+//! [`Story::hold_reads`]); messages arrive at once unless they are lost ([`Story::lose_messages`],
+//! [`Worker::not_receiving`]). Nothing happens by itself but what the machine does: workers send no heartbeat, take
+//! nothing and finish nothing until the story says so.
 
 mod story;
 mod task;

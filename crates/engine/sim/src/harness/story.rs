@@ -20,7 +20,7 @@ use tasklane_core::status::Status;
 use tasklane_core::task::{AttemptOutcome, NewTask, TaskResult, TaskRow, TaskState};
 use tasklane_core::time::{Shift, Timestamp};
 use tasklane_local::memory::{HistoryEvent, MemoryOptions, MemoryState};
-use tasklane_ports::{Load, PutPolicy, Submit};
+use tasklane_ports::{LoadQuery, PutPolicy, Submit};
 
 use super::task::{Make, name, queue};
 use super::worker::{Worker, WorkerState};
@@ -66,7 +66,7 @@ pub(super) struct Inner {
     answers: BTreeMap<SubmitToken, Vec<SubmitOutcome>>,
     finished: Vec<TaskId>,
     ended: Vec<TaskId>,
-    deaf: Vec<SessionId>,
+    not_receiving: Vec<SessionId>,
     revoked: Vec<SessionId>,
     history: Vec<HistoryEvent>,
     steps: u64,
@@ -100,7 +100,7 @@ impl Inner {
             answers: BTreeMap::new(),
             finished: Vec::new(),
             ended: Vec::new(),
-            deaf: Vec::new(),
+            not_receiving: Vec::new(),
             revoked: Vec::new(),
             history: Vec::new(),
             steps: 0,
@@ -196,19 +196,19 @@ impl Inner {
             Effect::Submitted { token, outcomes } => {
                 self.answers.insert(token, outcomes);
             }
-            Effect::Deaf { session } => self.deaf.push(session),
+            Effect::NotReceiving { session } => self.not_receiving.push(session),
             Effect::Revoke { session } => self.revoked.push(session),
             Effect::Changed(events) => {
                 let finished = events.into_iter().filter(|event| event.status.is_final());
                 self.finished.extend(finished.map(|event| event.task));
             }
-            Effect::Ended(tasks) => self.ended.extend(tasks),
+            Effect::Completed(tasks) => self.ended.extend(tasks),
             Effect::Reload => self.takeover(),
         }
     }
 
     fn load(&mut self, read: LaneRead, limit: usize) -> LanePage {
-        self.store.load(&Load { lane: LANE, read, limit, body_bytes_max: 1 << 16 })
+        self.store.load(&LoadQuery { lane: LANE, read, limit, body_bytes_max: 1 << 16 })
     }
 
     fn row(&mut self, task: TaskId) -> TaskRow {
@@ -629,18 +629,18 @@ impl Story {
     }
 
     /// Watched tasks that the owner has said to have ended, since the last call.
-    pub fn ended(&self) -> Vec<TaskId> {
+    pub fn completions(&self) -> Vec<TaskId> {
         std::mem::take(&mut self.inner.borrow_mut().ended)
     }
 
     /// Somebody has looked at tasks that have ended.
-    pub fn seen(&self, tasks: &[TaskId]) {
-        self.inner.borrow_mut().step(Input::Seen(tasks.to_vec()));
+    pub fn completion_handled(&self, tasks: &[TaskId]) {
+        self.inner.borrow_mut().step(Input::CompletionHandled(tasks.to_vec()));
     }
 
-    /// Sessions that were said to be deaf, as often as that was said.
-    pub fn deaf(&self) -> Vec<SessionId> {
-        self.inner.borrow().deaf.clone()
+    /// Sessions that were reported as not receiving, as often as they were.
+    pub fn not_receiving(&self) -> Vec<SessionId> {
+        self.inner.borrow().not_receiving.clone()
     }
 
     /// Sessions that were revoked.

@@ -9,8 +9,8 @@ use tasklane_core::id::{DispatchNo, Epoch, SessionId, TaskId};
 use tasklane_core::lane::Input;
 use tasklane_core::member::{Member, Role, WorkerDescriptor};
 use tasklane_core::message::{
-    AttemptId, Dispatch, Ending, Finish, Heartbeat, Held, HeldState, OwnerBatch, Report, RetryAdvice, ToLane,
-    ToWorker, WorkerBatch,
+    AttemptId, Dispatch, Ending, Finish, Heartbeat, HeldAttempt, HeldState, OwnerBatch, Report, RetryAdvice,
+    ToLane, ToWorker, WorkerBatch,
 };
 use tasklane_core::task::{TaskError, TaskResult};
 
@@ -30,7 +30,7 @@ pub(super) struct WorkerState {
     pub(super) session: SessionId,
     pub(super) descriptor: WorkerDescriptor,
     pub(super) alive: bool,
-    deaf: bool,
+    not_receiving: bool,
     epoch: Epoch,
     credit: u64,
     /// Dispatch numbers of the epoch that were seen.
@@ -54,7 +54,7 @@ impl WorkerState {
             session,
             descriptor,
             alive: true,
-            deaf: false,
+            not_receiving: false,
             epoch: Epoch(0),
             credit: 0,
             numbers: BTreeSet::new(),
@@ -81,7 +81,7 @@ impl WorkerState {
     /// Takes messages of an owner, and answers those that are answered by themselves.
     pub(super) fn hear(&mut self, batch: OwnerBatch) -> Vec<ToLane> {
         let mut answers = Vec::new();
-        if !self.alive || self.deaf || batch.epoch < self.epoch {
+        if !self.alive || self.not_receiving || batch.epoch < self.epoch {
             return answers;
         }
         if batch.epoch > self.epoch {
@@ -138,7 +138,7 @@ impl WorkerState {
             epoch: self.epoch,
             credit: DispatchNo(self.credit),
             used: self.numbers.last().copied().unwrap_or_default(),
-            held: self.held.iter().map(|(&attempt, &state)| Held { attempt, state }).collect(),
+            held: self.held.iter().map(|(&attempt, &state)| HeldAttempt { attempt, state }).collect(),
             load: self.load_of_others,
             wanted_back: false,
         })
@@ -330,8 +330,8 @@ impl Worker {
     }
 
     /// Whether messages to it are lost.
-    pub fn deaf(&self, deaf: bool) {
-        self.with(|w| w.deaf = deaf);
+    pub fn not_receiving(&self, not_receiving: bool) {
+        self.with(|w| w.not_receiving = not_receiving);
     }
 
     /// Forgets an attempt, as if it had never come.

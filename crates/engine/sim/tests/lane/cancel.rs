@@ -1,6 +1,6 @@
 //! Cancelling a task wherever it is.
 
-use tasklane_core::message::{Ending, ToWorker, Verdict};
+use tasklane_core::message::{AckReason, Ending, ToWorker};
 use tasklane_core::status::Status;
 use tasklane_core::task::{AttemptOutcome, TaskError};
 use tasklane_sim::harness::{Story, Worker, task};
@@ -238,6 +238,6 @@ fn a_cancel_while_the_success_is_being_written_comes_too_late() {
     assert_eq!(lane.status(id), Status::Success);
     assert_eq!((lane.inbox_len(), lane.counters().cancel_too_late), (0, 1));
     let acks =
-        w1.told().into_iter().filter(|m| matches!(m, ToWorker::Ack { verdict: Verdict::Committed, .. }));
+        w1.told().into_iter().filter(|m| matches!(m, ToWorker::Ack { verdict: AckReason::Committed, .. }));
     assert_eq!(acks.count(), 1);
 }

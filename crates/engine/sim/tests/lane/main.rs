@@ -3,14 +3,14 @@
 mod cancel;
 mod cancel_newest;
 mod clock;
-mod ends;
+mod completions;
 mod explain;
 mod keys;
 mod limits;
+mod memory_budget;
 mod order;
 mod paging;
 mod reports;
-mod room;
 mod strategies;
 mod takeover;
 mod timeouts;

@@ -1,7 +1,7 @@
 //! A new owner begins with what the store holds.
 
 use tasklane_core::lane::Reason;
-use tasklane_core::message::{Ending, ToWorker, Verdict};
+use tasklane_core::message::{AckReason, Ending, ToWorker};
 use tasklane_core::status::Status;
 use tasklane_sim::harness::{Story, task};
 
@@ -224,7 +224,7 @@ fn no_report_is_called_stale_before_loading_is_complete() {
     lane.release_reads();
     w1.claims_success(attempt);
     assert_eq!(lane.status(id), Status::Success);
-    assert!(w1.told().contains(&ToWorker::Ack { attempt, verdict: Verdict::Committed }));
+    assert!(w1.told().contains(&ToWorker::Ack { attempt, verdict: AckReason::Committed }));
 }
 
 #[test]

@@ -102,10 +102,10 @@ fn a_worker_does_not_hear_of_an_attempt_before_it_is_written() {
 fn a_scheduled_task_whose_dispatch_was_lost_is_recalled() {
     let lane = Story::new();
     let w1 = lane.worker("w1", 1);
-    w1.deaf(true);
+    w1.not_receiving(true);
     let id = lane.submit(task().start_timeout(5));
     lane.advance(5);
-    w1.deaf(false);
+    w1.not_receiving(false);
     w1.beats();
     assert_eq!(w1.recalls(), [id], "said again at the next heartbeat");
     assert_eq!(lane.status(id), Status::Scheduled);

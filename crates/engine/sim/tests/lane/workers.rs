@@ -2,12 +2,12 @@
 
 use tasklane_core::id::AttemptNo;
 use tasklane_core::lane::Reason;
-use tasklane_core::message::{AttemptId, Ending, Report, RetryAdvice, ToWorker, Verdict};
+use tasklane_core::message::{AckReason, AttemptId, Ending, Report, RetryAdvice, ToWorker};
 use tasklane_core::status::Status;
 use tasklane_core::task::{AttemptOutcome, TaskError};
 use tasklane_sim::harness::{Story, Worker, task};
 
-fn verdicts(worker: &Worker) -> Vec<Verdict> {
+fn verdicts(worker: &Worker) -> Vec<AckReason> {
     let verdict = |message| match message {
         ToWorker::Ack { verdict, .. } => Some(verdict),
         _ => None,
@@ -193,7 +193,7 @@ fn a_late_report_of_an_old_attempt_is_dropped() {
     assert_eq!(lane.counters().report_of_old_attempt, 1);
     lane.settle();
     w1.claims_success(old);
-    assert!(verdicts(&w1).contains(&Verdict::Stale));
+    assert!(verdicts(&w1).contains(&AckReason::Stale));
     w1.finishes(id);
     assert_eq!(lane.stored(id).attempt.0, 2);
     assert_eq!(lane.status(id), Status::Success);
@@ -210,7 +210,7 @@ fn a_report_of_another_session_is_dropped() {
     w2.claims_success(w1.attempt(id));
     assert_eq!(lane.status(id), Status::Running);
     assert_eq!(lane.counters().report_of_other_session, 1);
-    assert_eq!(verdicts(&w2), [Verdict::Stale]);
+    assert_eq!(verdicts(&w2), [AckReason::Stale]);
 }
 
 #[test]
@@ -233,10 +233,10 @@ fn a_repeated_report_counts_once() {
     w1.runs();
     let attempt = w1.attempt(id);
     w1.finishes(id);
-    assert_eq!(verdicts(&w1), [Verdict::Committed]);
+    assert_eq!(verdicts(&w1), [AckReason::Committed]);
     w1.claims_success(attempt);
     w1.claims(attempt, Report::Accepted);
-    assert_eq!(verdicts(&w1), [Verdict::Stale], "only last reports are answered");
+    assert_eq!(verdicts(&w1), [AckReason::Stale], "only last reports are answered");
     assert_eq!(lane.counters().report_of_idle_task, 2);
     assert_eq!(lane.finished(), [id]);
 }
@@ -265,7 +265,7 @@ fn nothing_is_acknowledged_before_it_is_written() {
     w1.claims_success(attempt);
     assert!(verdicts(&w1).is_empty() && lane.finished().is_empty());
     lane.release_commits();
-    assert_eq!(verdicts(&w1), [Verdict::Committed]);
+    assert_eq!(verdicts(&w1), [AckReason::Committed]);
 }
 
 #[test]
@@ -329,10 +329,10 @@ fn a_worker_that_never_knows_its_attempt_is_asked_for_it_and_then_given_up() {
 }
 
 #[test]
-fn a_deaf_worker_with_heartbeats_is_given_up() {
+fn a_worker_that_does_not_receive_is_given_up_despite_heartbeats() {
     let lane = Story::new();
     let w1 = lane.worker("w1", 1);
-    w1.deaf(true);
+    w1.not_receiving(true);
     lane.submit(task());
     for _ in 0..20 {
         lane.advance(2);
@@ -343,39 +343,42 @@ fn a_deaf_worker_with_heartbeats_is_given_up() {
 }
 
 #[test]
-fn a_deaf_worker_is_said_to_be_one_and_gets_nothing_more_until_it_hears() {
+fn a_worker_that_does_not_receive_is_reported_and_gets_nothing_more_until_it_does() {
     let lane = Story::new();
     let w1 = lane.worker("w1", 9);
-    w1.deaf(true);
+    w1.not_receiving(true);
     let first = lane.submit(task());
     for _ in 0..5 {
         lane.advance(2);
         w1.beats();
     }
-    assert!(lane.deaf().iter().all(|&session| session == w1.session()) && !lane.deaf().is_empty());
-    assert_eq!(lane.counters().worker_deaf, 1);
+    assert!(
+        lane.not_receiving().iter().all(|&session| session == w1.session())
+            && !lane.not_receiving().is_empty()
+    );
+    assert_eq!(lane.counters().worker_not_receiving, 1);
     let second = lane.submit(task());
     assert_eq!(lane.status(second), Status::Pending);
-    w1.deaf(false);
+    w1.not_receiving(false);
     lane.advance(2);
     w1.beats();
     assert_eq!(w1.recalls(), [first]);
     let attempt = AttemptId { task: first, number: AttemptNo(1) };
     w1.claims(attempt, Report::HandedBack { reason: "recalled".to_owned() });
-    let said = lane.deaf().len();
+    let said = lane.not_receiving().len();
     lane.advance(2);
     w1.beats();
-    assert_eq!(lane.deaf().len(), said);
+    assert_eq!(lane.not_receiving().len(), said);
     let taken = w1.runs();
     assert!(taken.contains(&first) && taken.contains(&second), "{taken:?}");
 }
 
 /// Its session is new: it has never heard of the owner.
 #[test]
-fn a_worker_that_never_hears_of_the_owner_is_deaf() {
+fn a_worker_that_never_learns_of_the_owner_is_not_receiving() {
     let lane = Story::new();
     let w1 = lane.worker("w1", 1);
-    w1.deaf(true);
+    w1.not_receiving(true);
     lane.takeover();
     let id = lane.submit(task());
     for _ in 0..5 {
@@ -383,7 +386,7 @@ fn a_worker_that_never_hears_of_the_owner_is_deaf() {
         w1.beats();
     }
     assert_eq!(lane.status(id), Status::Pending, "it is given to nobody who may not hear");
-    assert!(lane.deaf().contains(&w1.session()));
+    assert!(lane.not_receiving().contains(&w1.session()));
 }
 
 #[test]

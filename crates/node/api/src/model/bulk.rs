@@ -132,8 +132,8 @@ pub(crate) struct Operation {
     done: u64,
     /// Tasks that it could not be done to, because they had changed meanwhile or otherwise.
     failed: u64,
-    /// What the counts do not show: tasks that ran again with the run or map that they are a part of, and why the first task
-    /// was not run again that was not.
+    /// What the counts do not show: tasks that ran again with the run or map that they are a child of, and why the
+    /// first task was not run again that was not.
     message: String,
 }
 

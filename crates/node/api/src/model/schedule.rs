@@ -8,7 +8,7 @@ use tasklane_core::id::TaskId;
 use tasklane_core::time::Timestamp;
 use tasklane_runtime::node::{BackfillPlan, FireEnd, NamedSchedule};
 use tasklane_runtime::request::{DialectName, MissedName, Moment, OverlapName, Preview, Target};
-use tasklane_schedule::{Fate, Fire, Past, Rule, State, Times, When};
+use tasklane_schedule::{Fate, Fire, PastFire, Rule, ScheduleState, Times, When};
 use utoipa::ToSchema;
 
 use super::{AnyJson, Seconds, StatusName, Time, WebhookOut};
@@ -135,7 +135,7 @@ struct LastRun {
 }
 
 /// The task of the last time that has led to one, backfills aside.
-pub(crate) fn last_task(state: &State) -> Option<(Timestamp, TaskId)> {
+pub(crate) fn last_task(state: &ScheduleState) -> Option<(Timestamp, TaskId)> {
     let fired = state.history.iter().filter(|past| past.fire.backfill == 0);
     let fired = fired.filter_map(|past| match past.what {
         Fate::Fired { task } => Some((past.fire.nominal, task)),
@@ -294,15 +294,15 @@ struct FireOut {
 
 impl FireHistory {
     /// Sorted by time: times that waited for a task before are settled in another order than they came in.
-    pub(crate) fn of(id: &str, history: &[Past], ends: &BTreeMap<TaskId, FireEnd>) -> Self {
-        let mut sorted: Vec<&Past> = history.iter().collect();
+    pub(crate) fn of(id: &str, history: &[PastFire], ends: &BTreeMap<TaskId, FireEnd>) -> Self {
+        let mut sorted: Vec<&PastFire> = history.iter().collect();
         sorted.sort_by_key(|past| std::cmp::Reverse((past.fire, past.at)));
         Self { fires: sorted.into_iter().map(|past| FireOut::of(id, past, ends)).collect() }
     }
 }
 
 impl FireOut {
-    fn of(id: &str, past: &Past, ends: &BTreeMap<TaskId, FireEnd>) -> Self {
+    fn of(id: &str, past: &PastFire, ends: &BTreeMap<TaskId, FireEnd>) -> Self {
         let Fire { nominal, backfill } = past.fire;
         let mut fire = format!("{id}@{}", shown(nominal));
         if backfill > 0 {

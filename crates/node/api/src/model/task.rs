@@ -58,14 +58,14 @@ pub(crate) struct Task {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
     webhooks: Vec<WebhookOut>,
-    /// The task that this one is a part or a retry of.
+    /// The task that this one is a child or a retry of.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, format = "uuid")]
     parent: Option<String>,
-    /// Which part of it: the name of a node, the index of an item.
+    /// Which child of it: the name of a node, the index of an item.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
-    part: Option<String>,
+    child_name: Option<String>,
     execution_timeout: Seconds,
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
@@ -169,7 +169,7 @@ impl Task {
             unique: body.unique.as_deref().map(UniqueOut::from),
             webhooks: body.webhooks.iter().map(WebhookOut::from).collect(),
             parent: body.parent.map(|id| id.to_string()),
-            part: body.part,
+            child_name: body.child_name,
             execution_timeout: Seconds(head.execution_timeout),
             start_timeout: head.start_timeout.map(Seconds),
             progress_timeout: head.progress_timeout.map(Seconds),
@@ -210,11 +210,11 @@ impl Task {
     }
 }
 
-/// A page of the parts of a task.
+/// A page of the children of a task.
 #[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct PartPage {
+pub(crate) struct ChildPage {
     /// The newest first, with what they answered; a page may have fewer than asked for, and still a cursor.
-    pub(crate) parts: Vec<Task>,
+    pub(crate) children: Vec<Task>,
     /// Where to go on; not there at the end.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]

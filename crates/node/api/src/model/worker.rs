@@ -38,7 +38,7 @@ pub(crate) struct Worker {
     /// What its last heartbeat said; absent before the first.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
-    load: Option<Load>,
+    load: Option<WorkerLoad>,
 }
 
 /// Whether a worker has room.
@@ -55,14 +55,13 @@ enum WorkerStatus {
     Draining,
     /// It takes no new work for a while, because its machine lacks something: see `pauseReason`.
     Pausing,
-    /// It sends heartbeats and does not hear what it is sent: it is given no work.
-    Deaf,
+    /// It sends heartbeats and does not receive what it is sent: it is given no work.
+    NotReceiving,
 }
 
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-#[schema(as = WorkerLoad)]
-struct Load {
+struct WorkerLoad {
     /// Processor time that all processes of the worker's machine use together; 100 is one core.
     cpu_percent: u32,
     /// Memory that all processes of the worker's machine use together.
@@ -73,7 +72,7 @@ struct Load {
     at: Time,
 }
 
-impl From<&WorkerStats> for Load {
+impl From<&WorkerStats> for WorkerLoad {
     fn from(stats: &WorkerStats) -> Self {
         Self {
             cpu_percent: stats.cpu_percent,
@@ -91,7 +90,7 @@ impl From<&WorkerInfo> for Worker {
         let running = info.stats.as_ref().map_or(0, |stats| stats.running);
         let status = match running {
             _ if worker.draining => WorkerStatus::Draining,
-            _ if info.deaf => WorkerStatus::Deaf,
+            _ if info.not_receiving => WorkerStatus::NotReceiving,
             _ if worker.pause_reason.is_some() => WorkerStatus::Pausing,
             0 => WorkerStatus::Idle,
             n if n >= worker.capacity => WorkerStatus::Busy,
@@ -107,7 +106,7 @@ impl From<&WorkerInfo> for Worker {
             labels: worker.labels.clone(),
             task_types: worker.task_types.iter().map(Name::to_string).collect(),
             address: Some(worker.address.clone()).filter(|address| !address.is_empty()),
-            load: info.stats.as_ref().map(Load::from),
+            load: info.stats.as_ref().map(WorkerLoad::from),
         }
     }
 }

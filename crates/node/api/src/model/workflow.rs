@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use tasklane_core::task::TaskRow;
-use tasklane_runtime::node::{Named, NodeView, RunView};
+use tasklane_runtime::node::{NamedDocument, NodeView, RunView};
 use utoipa::ToSchema;
 
 use super::task::{ErrorJson, ProgressJson, ResultJson};
@@ -21,8 +21,8 @@ pub(crate) struct Workflow {
     definition: AnyJson,
 }
 
-impl From<Named> for Workflow {
-    fn from(Named { id, version, json }: Named) -> Self {
+impl From<NamedDocument> for Workflow {
+    fn from(NamedDocument { id, version, json }: NamedDocument) -> Self {
         Self { id: id.to_string(), version, definition: AnyJson::from_json(&json) }
     }
 }

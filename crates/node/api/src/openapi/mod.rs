@@ -75,7 +75,7 @@ const SPECIAL: &[(&str, &[u16])] = &[
     ("nextTimes", &[404]),
     ("previewTimes", &[]),
     ("scheduleHistory", &[404]),
-    ("listParts", &[404]),
+    ("listChildren", &[404]),
     ("listWorkflows", &[]),
     ("getWorkflow", &[404]),
     ("putWorkflow", &[409, 507]),
@@ -218,9 +218,9 @@ fn with_workflows(requests: Value) -> Map<String, Value> {
         let fields = fields.as_object().expect("an object").clone();
         schema["properties"].as_object_mut().expect("an object").extend(fields);
     };
-    let mut part = schemas["TaskRequest"].clone();
-    without(&mut part, &["requestId", "runAt", "map", "shards", "broadcast"]);
-    part["description"] = json!("A task that is one of many: without `requestId` and `runAt` of its own.");
+    let mut child = schemas["TaskRequest"].clone();
+    without(&mut child, &["requestId", "runAt", "map", "shards", "broadcast"]);
+    child["description"] = json!("A task that is one of many: without `requestId` and `runAt` of its own.");
     let mut node = schemas["TaskRequest"].clone();
     without(&mut node, &["requestId", "runAt"]);
     with(&mut node, &of_node);
@@ -266,7 +266,7 @@ fn with_workflows(requests: Value) -> Map<String, Value> {
             },
         },
     ]);
-    let more = [("PartTask", part), ("WorkflowNode", node), ("PutWorkflow", workflow), ("RunRequest", run)];
+    let more = [("ChildTask", child), ("WorkflowNode", node), ("PutWorkflow", workflow), ("RunRequest", run)];
     schemas.extend(more.map(|(name, schema)| (name.to_owned(), schema)));
     schemas
 }

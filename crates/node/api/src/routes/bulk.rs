@@ -15,8 +15,8 @@ use crate::state::Api;
 /// Cancel or retry many tasks
 ///
 /// With `dryRun` the answer is how many tasks the action would be done to. Without, a durable operation begins, which
-/// goes on after a crash; tasks submitted later are not touched. An empty filter means all tasks of the namespace. A part of
-/// a run or a map is run again with it, as one new run or map that takes over what succeeded.
+/// goes on after a crash; tasks submitted later are not touched. An empty filter means all tasks of the namespace. A
+/// child of a run or a map is run again with it, as one new run or map that takes over what succeeded.
 #[utoipa::path(
     post, path = "/api/v1/tasks/bulk", operation_id = "bulk", tag = "tasks",
     responses(

@@ -9,19 +9,19 @@ use tasklane_core::id::{Name, TaskId};
 
 /// An answer about something new, or something that was there.
 #[derive(Debug)]
-pub(crate) struct Answered<T> {
+pub(crate) struct CreatedResponse<T> {
     /// The path of the new resource; none if it was there.
     location: Option<String>,
     body: T,
 }
 
-impl<T> Answered<T> {
+impl<T> CreatedResponse<T> {
     pub(crate) fn new(is_new: bool, path: String, body: T) -> Self {
         Self { location: is_new.then_some(path), body }
     }
 }
 
-impl<T: Serialize> IntoResponse for Answered<T> {
+impl<T: Serialize> IntoResponse for CreatedResponse<T> {
     fn into_response(self) -> Response {
         match self.location {
             Some(path) => (StatusCode::CREATED, [(LOCATION, path)], Json(self.body)).into_response(),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
-use tasklane_runtime::node::{Lock, Taken};
+use tasklane_runtime::node::{Lock, LockOutcome};
 use tasklane_runtime::request::{FieldError, check_key};
 
 use crate::extract::{JsonBody, NameInPath, Namespace, NoBody, NoParams};
@@ -80,8 +80,8 @@ pub(crate) async fn take(
         return Err(FieldError::invalid("ttl", "must be at most 24 hours").into());
     }
     match api.node.take_lock(&namespace, &name, &request.owner, request.ttl.0).await? {
-        Taken::Yes(lock) => Ok(Json(lock.into())),
-        Taken::HeldBy(lock) => Err(held(&lock)),
+        LockOutcome::Yes(lock) => Ok(Json(lock.into())),
+        LockOutcome::HeldBy(lock) => Err(held(&lock)),
     }
 }
 

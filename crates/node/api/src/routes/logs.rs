@@ -11,7 +11,7 @@ use serde::Serialize;
 use tasklane_core::id::{AttemptNo, Name, TaskId};
 use tasklane_core::status::Status;
 use tasklane_ports::LogPosition;
-use tasklane_runtime::node::{Follow, Node};
+use tasklane_runtime::node::{Node, TaskFollower};
 use utoipa::ToSchema;
 
 use crate::extract::{Closing, IdInPath, Namespace};
@@ -66,7 +66,7 @@ pub(crate) async fn logs(
         return Ok(Json(LogPage::new(&chunks)).into_response());
     };
     let permit = api.stream_permit()?;
-    let source = Output {
+    let source = TaskOutputEvents {
         node: api.node.clone(),
         namespace,
         id,
@@ -91,12 +91,12 @@ fn parse_position(name: &str, text: &str) -> Result<LogPosition, Problem> {
 }
 
 /// The output of one task until its end.
-struct Output {
+struct TaskOutputEvents {
     node: Node,
     namespace: Name,
     id: TaskId,
     after: Option<LogPosition>,
-    changes: Follow,
+    changes: TaskFollower,
     ready: VecDeque<Event>,
     ended: bool,
 }
@@ -104,12 +104,12 @@ struct Output {
 /// The last event of a stream of output.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-struct End {
+struct LogEnd {
     task_id: String,
     status: StatusName,
 }
 
-impl EventSource for Output {
+impl EventSource for TaskOutputEvents {
     async fn next(&mut self) -> Option<Event> {
         loop {
             if let Some(event) = self.ready.pop_front() {
@@ -126,7 +126,7 @@ impl EventSource for Output {
     }
 }
 
-impl Output {
+impl TaskOutputEvents {
     async fn read_on(&mut self) -> Result<(), Problem> {
         // The state is read before the output: once the task was final, all of its output is there.
         let view = self.node.task(&self.namespace, self.id).await?;
@@ -148,7 +148,7 @@ impl Output {
     }
 
     fn end(&mut self, status: Status) {
-        let end = End { task_id: self.id.to_string(), status: StatusName(status) };
+        let end = LogEnd { task_id: self.id.to_string(), status: StatusName(status) };
         self.ready.push_back(sse::event("end", &end));
         self.ended = true;
     }

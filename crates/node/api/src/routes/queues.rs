@@ -8,7 +8,7 @@ use tasklane_core::id::{LimitId, Name, QueueKey};
 use tasklane_core::lane::KeyPosition;
 use tasklane_ports::{PutPolicy, StoreError};
 use tasklane_runtime::node::{PolicyError, QueueInfo};
-use tasklane_runtime::request::check_internal;
+use tasklane_runtime::request::check_not_system;
 
 use crate::extract::{JsonBody, NameInPath, Namespace, NoBody, NoParams};
 use crate::forward::AtOwner;
@@ -227,7 +227,7 @@ async fn set_paused(api: &Api, namespace: Name, name: Name, pause: Pause) -> Res
 
 /// The queues that servers keep for themselves can be looked at, and no more.
 fn check_changeable(name: &Name) -> Result<(), Problem> {
-    check_internal("name", name)
+    check_not_system("name", name)
         .map_err(|error| Problem::new(&problem::NAME_RESERVED, error.message).field("name"))
 }
 

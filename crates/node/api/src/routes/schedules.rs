@@ -9,7 +9,7 @@ use tasklane_core::id::{Name, TaskId};
 use tasklane_runtime::clock;
 use tasklane_runtime::node::NamedSchedule;
 use tasklane_runtime::request::{
-    FieldError, PreviewRequest, ScheduleRequest, TIMES_COUNT, TIMES_MAX, check_internal, times_of,
+    FieldError, PreviewRequest, ScheduleRequest, TIMES_COUNT, TIMES_MAX, check_not_system, times_of,
 };
 use tasklane_schedule::Fate;
 
@@ -19,7 +19,7 @@ use crate::model::{
 };
 use crate::params::Params;
 use crate::problem::{self, Problem};
-use crate::routes::created::{Answered, named_path, task_path};
+use crate::routes::created::{CreatedResponse, named_path, task_path};
 use crate::state::Api;
 
 /// List schedules
@@ -79,12 +79,12 @@ pub(crate) async fn put(
     NameInPath(id): NameInPath,
     _: NoParams,
     body: JsonBody,
-) -> Result<Answered<Schedule>, Problem> {
-    check_internal("id", &id)?;
+) -> Result<CreatedResponse<Schedule>, Problem> {
+    check_not_system("id", &id)?;
     let request = ScheduleRequest::from_json(&body.0)?;
     let (schedule, is_new) = api.node.put_schedule(&namespace, &id, &request).await?;
     let shown = shown_one(&api, schedule).await?.0;
-    Ok(Answered::new(is_new, named_path("schedules", &id), shown))
+    Ok(CreatedResponse::new(is_new, named_path("schedules", &id), shown))
 }
 
 /// Remove a schedule
@@ -162,11 +162,11 @@ pub(crate) async fn trigger(
     _: NoParams,
     key: IdempotencyKey,
     _: NoBody,
-) -> Result<Answered<Triggered>, Problem> {
+) -> Result<CreatedResponse<Triggered>, Problem> {
     let request_id = key.request_id(None)?;
     let taken = api.node.trigger_schedule(&namespace, &id, request_id.as_deref()).await?;
     let triggered = Triggered { task_id: taken.id.to_string(), duplicate: taken.duplicate };
-    Ok(Answered::new(!taken.duplicate, task_path(taken.id), triggered))
+    Ok(CreatedResponse::new(!taken.duplicate, task_path(taken.id), triggered))
 }
 
 /// Fire times again

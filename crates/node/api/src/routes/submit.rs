@@ -22,9 +22,9 @@ use crate::extract::{BatchBody, Closing, IdempotencyKey, JsonBody, Namespace, No
 use crate::model::{Created, StatusName, Task};
 use crate::params::Params;
 use crate::problem::{self, Problem};
-use crate::routes::created::{Answered, task_path};
+use crate::routes::created::{CreatedResponse, task_path};
 use crate::routes::tasks::whole_task;
-use crate::state::{Api, Room};
+use crate::state::{Api, RequestPermit};
 
 /// The longest time that a request may wait for its task.
 const WAIT_MAX: Duration = Duration::from_mins(5);
@@ -50,7 +50,7 @@ pub(crate) async fn submit(
     State(api): State<Api>,
     Namespace(namespace): Namespace,
     closing: Closing,
-    Extension(room): Extension<Room>,
+    Extension(permit): Extension<RequestPermit>,
     mut params: Params,
     key: IdempotencyKey,
     body: JsonBody,
@@ -58,7 +58,7 @@ pub(crate) async fn submit(
     let wait = wait_time(&mut params)?;
     params.finish()?;
     // Before the task is taken in: refusing afterwards would leave the caller without its id.
-    let permit = wait.map(|_| api.stream_permit()).transpose()?;
+    let stream_permit = wait.map(|_| api.stream_permit()).transpose()?;
     let mut request = TaskRequest::from_json(&body.0)?;
     request.request_id = key.request_id(request.request_id)?;
     let mut answers = api.node.submit(&namespace, vec![request]).await;
@@ -66,13 +66,13 @@ pub(crate) async fn submit(
     let Submitted { id, duplicate } = submitted;
     let Some(wait) = wait else {
         let created = SubmittedTask::Created(created(submitted));
-        return Ok(Answered::new(!duplicate, task_path(id), created).into_response());
+        return Ok(CreatedResponse::new(!duplicate, task_path(id), created).into_response());
     };
-    room.give_back();
+    permit.give_back();
     // From here on the caller learns the id, whatever happens.
     let waited = wait_for(&api, &namespace, id, wait, &closing);
     let waited = tokio::time::timeout(wait + api.options.request_timeout, waited).await;
-    drop(permit);
+    drop(stream_permit);
     let (status, answer) = match waited {
         Ok(Some(task)) if task.is_final() => (StatusCode::OK, SubmittedTask::Read { task, duplicate }),
         Ok(Some(task)) => (StatusCode::ACCEPTED, SubmittedTask::Read { task, duplicate }),

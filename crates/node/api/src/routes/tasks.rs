@@ -11,21 +11,21 @@ use tasklane_core::status::Status;
 use tasklane_core::task::AttemptRecord;
 use tasklane_core::time::Timestamp;
 use tasklane_ports::{TaskCursor, TaskFilter, TaskList, TaskView};
-use tasklane_runtime::node::{Cancel, Definition, PartPlace, Retry};
+use tasklane_runtime::node::{Cancel, ChildCursor, Definition, Retry};
 use tasklane_runtime::request::check_key;
 use utoipa::ToSchema;
 
 use crate::extract::{Closing, IdInPath, IdempotencyKey, Namespace, NoBody, NoParams, OptionalJsonBody};
 use crate::forward::AtOwner;
 use crate::model::{
-    Attempt, AttemptPage, ExplainedTask, PartPage, StatusName, Task, TaskPageJson, WorkerNames, parse_status,
-    tail,
+    Attempt, AttemptPage, ChildPage, ExplainedTask, StatusName, Task, TaskPageJson, WorkerNames,
+    parse_status, tail,
 };
 use crate::params::Params;
 use crate::problem::{self, Problem};
-use crate::routes::created::{Answered, task_path};
+use crate::routes::created::{CreatedResponse, task_path};
 use crate::routes::submit::wait_time;
-use crate::state::{Api, Room};
+use crate::state::{Api, RequestPermit};
 
 /// Output shown with a task.
 const LOGS_SHOWN: usize = 100;
@@ -98,7 +98,7 @@ pub(crate) async fn get(
     State(api): State<Api>,
     Namespace(namespace): Namespace,
     closing: Closing,
-    Extension(room): Extension<Room>,
+    Extension(permit): Extension<RequestPermit>,
     IdInPath(id): IdInPath,
     mut params: Params,
 ) -> Result<Json<Task>, Problem> {
@@ -106,7 +106,7 @@ pub(crate) async fn get(
     params.finish()?;
     let mut view = find(&api, &namespace, id).await?;
     if let Some(wait) = wait {
-        wait_for_end(&api, &namespace, id, wait, &closing, &room).await?;
+        wait_for_end(&api, &namespace, id, wait, &closing, &permit).await?;
         view = find(&api, &namespace, id).await?;
     }
     api.node.mark_cancelling(std::slice::from_mut(&mut view.row)).await?;
@@ -120,10 +120,10 @@ pub(crate) async fn wait_for_end(
     id: TaskId,
     wait: Duration,
     closing: &Closing,
-    room: &Room,
+    permit: &RequestPermit,
 ) -> Result<(), Problem> {
     let _permit = api.stream_permit()?;
-    room.give_back();
+    permit.give_back();
     tokio::select! {
         waited = api.node.wait(namespace, id, wait) => drop(waited?),
         () = closing.0.cancelled() => {}
@@ -155,44 +155,44 @@ pub(crate) async fn attempts(
     Ok(Json(AttemptPage { attempts }))
 }
 
-/// List the parts of a task
+/// List the children of a task
 ///
 /// Of a task that becomes many, or of a run: with what they answered.
 #[utoipa::path(
-    get, path = "/api/v1/tasks/{id}/parts", operation_id = "listParts", tag = "tasks",
+    get, path = "/api/v1/tasks/{id}/children", operation_id = "listChildren", tag = "tasks",
     params(
         ("id" = String, Path, description = "The task.", format = "uuid"),
         ("limit" = Option<u32>, Query, description = "How many, at most. 50 if not given.", minimum = 1, maximum = 1000),
         ("cursor" = Option<String>, Query, description = "Where the page before ended, as it said.", pattern = "^[0-9a-f]{32}([0-9a-f]{48})?$"),
     ),
-    responses((status = 200, description = "A page of its parts.", body = PartPage))
+    responses((status = 200, description = "A page of its children.", body = ChildPage))
 )]
-pub(crate) async fn parts(
+pub(crate) async fn children(
     State(api): State<Api>,
     Namespace(namespace): Namespace,
     IdInPath(id): IdInPath,
     mut params: Params,
-) -> Result<Json<PartPage>, Problem> {
+) -> Result<Json<ChildPage>, Problem> {
     let limit = params.limit(50)?;
     let cursor = params.take("cursor")?;
     let wrong_cursor = || Problem::parameter("cursor", "must be a cursor of an earlier answer");
-    let from = cursor.map(|text| parse_place(&text).ok_or_else(wrong_cursor)).transpose()?;
+    let from = cursor.map(|text| parse_child_cursor(&text).ok_or_else(wrong_cursor)).transpose()?;
     params.finish()?;
     find(&api, &namespace, id).await?;
-    let (parts, next) = api.node.parts(id, from, limit).await?;
-    let parts = parts.iter().map(|view| Task::whole(&view.row, view.result.as_ref())).collect();
-    Ok(Json(PartPage { parts, cursor: next.map(place_text) }))
+    let (children, next) = api.node.children(id, from, limit).await?;
+    let children = children.iter().map(|view| Task::whole(&view.row, view.result.as_ref())).collect();
+    Ok(Json(ChildPage { children, cursor: next.map(child_cursor_text) }))
 }
 
-fn place_text(place: PartPlace) -> String {
-    format!("{}{}", place.of.0.simple(), place.after.map(cursor_text).unwrap_or_default())
+fn child_cursor_text(cursor: ChildCursor) -> String {
+    format!("{}{}", cursor.of.0.simple(), cursor.after.map(cursor_text).unwrap_or_default())
 }
 
-fn parse_place(text: &str) -> Option<PartPlace> {
+fn parse_child_cursor(text: &str) -> Option<ChildCursor> {
     let (of, after) = text.split_at_checked(32)?;
     let of = of.bytes().all(|byte| byte.is_ascii_hexdigit()).then(|| of.parse().ok())??;
     let after = if after.is_empty() { None } else { Some(parse_cursor(after)?) };
-    Some(PartPlace { of, after })
+    Some(ChildCursor { of, after })
 }
 
 /// Explain why a task is not running
@@ -226,7 +226,7 @@ pub(crate) async fn explain(
         ("queue" = Option<String>, Query, description = "The queue.", pattern = "^[A-Za-z0-9._:@-]{1,128}$"),
         ("name" = Option<String>, Query, description = "The task name, exactly."),
         ("worker" = Option<String>, Query, description = "Name of the worker of the current or last attempt.", pattern = "^[A-Za-z0-9._:@-]{1,128}$"),
-        ("parent" = Option<String>, Query, description = "Parts, retries and deliveries of webhooks of this task.", format = "uuid"),
+        ("parent" = Option<String>, Query, description = "Children, retries and deliveries of webhooks of this task.", format = "uuid"),
         ("schedule" = Option<String>, Query, description = "Created by this schedule."),
         ("createdAfter" = Option<String>, Query, description = "Created at this time or later.", format = DateTime),
         ("createdBefore" = Option<String>, Query, description = "Created before this time.", format = DateTime),
@@ -402,7 +402,7 @@ pub(crate) async fn retry(
     _: NoParams,
     key: IdempotencyKey,
     OptionalJsonBody(body): OptionalJsonBody,
-) -> Result<Answered<Retried>, Problem> {
+) -> Result<CreatedResponse<Retried>, Problem> {
     let RetryRequest { request_id, latest } = body.map(|body| body.read()).transpose()?.unwrap_or_default();
     request_id.as_deref().map_or(Ok(()), |id| check_key("requestId", id))?;
     let request_id = key.request_id(request_id)?;
@@ -428,7 +428,7 @@ pub(crate) async fn retry(
                 kept,
                 runs_again,
             };
-            Ok(Answered::new(!new.duplicate, task_path(new.id), retried))
+            Ok(CreatedResponse::new(!new.duplicate, task_path(new.id), retried))
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::model::{
 };
 use crate::params::Params;
 use crate::problem::Problem;
-use crate::routes::created::Answered;
+use crate::routes::created::CreatedResponse;
 use crate::routes::tasks::{cursor_text, parse_cursor};
 use crate::state::Api;
 
@@ -127,12 +127,12 @@ pub(crate) async fn rotate_endpoint(
     Namespace(namespace): Namespace,
     _: NoParams,
     body: JsonBody,
-) -> Result<Answered<WebhookEndpoint>, Problem> {
+) -> Result<CreatedResponse<WebhookEndpoint>, Problem> {
     let EndpointRequest { url } = body.read()?;
     let (endpoint, secret, is_new) = api.node.rotate_endpoint_secret(&namespace, &url).await?;
     let endpoint = WebhookEndpoint { secret: Some(secret), ..endpoint.into() };
     // An endpoint is named by its address and has no path of its own.
-    Ok(Answered::new(is_new, "/api/v1/webhooks/endpoints".to_owned(), endpoint))
+    Ok(CreatedResponse::new(is_new, "/api/v1/webhooks/endpoints".to_owned(), endpoint))
 }
 
 /// Take the secret of an endpoint away

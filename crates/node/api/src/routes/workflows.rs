@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use tasklane_core::id::{Name, TaskId};
 use tasklane_ports::TaskFilter;
 use tasklane_runtime::node::{Cancel, Definition, Retry, RunView, WORKFLOW_TYPE};
-use tasklane_runtime::request::{FieldError, check_internal, check_key, code};
+use tasklane_runtime::request::{FieldError, check_key, check_not_system, code};
 
 use crate::extract::{
     Closing, IdInPath, IdempotencyKey, JsonBody, NameInPath, Namespace, NoBody, NoParams, OptionalJsonBody,
@@ -16,10 +16,10 @@ use crate::extract::{
 use crate::model::{RunPage, RunRetried, RunStarted, Workflow, WorkflowPage, WorkflowRun, parse_status};
 use crate::params::Params;
 use crate::problem::{self, Problem};
-use crate::routes::created::{Answered, named_path, run_path};
+use crate::routes::created::{CreatedResponse, named_path, run_path};
 use crate::routes::submit::wait_time;
 use crate::routes::tasks::{Accepted, cursor_text, fill, parse_cursor, wait_for_end};
-use crate::state::{Api, Room};
+use crate::state::{Api, RequestPermit};
 
 /// List workflows
 ///
@@ -80,10 +80,10 @@ pub(crate) async fn put(
     NameInPath(id): NameInPath,
     _: NoParams,
     body: JsonBody,
-) -> Result<Answered<Workflow>, Problem> {
-    check_internal("id", &id)?;
+) -> Result<CreatedResponse<Workflow>, Problem> {
+    check_not_system("id", &id)?;
     let (workflow, is_new) = api.node.put_workflow(&namespace, &id, &body.0).await?;
-    Ok(Answered::new(is_new, named_path("workflows", &id), workflow.into()))
+    Ok(CreatedResponse::new(is_new, named_path("workflows", &id), workflow.into()))
 }
 
 /// Remove a workflow
@@ -122,12 +122,12 @@ pub(crate) async fn start(
     _: NoParams,
     key: IdempotencyKey,
     body: JsonBody,
-) -> Result<Answered<RunStarted>, Problem> {
+) -> Result<CreatedResponse<RunStarted>, Problem> {
     let mut request = api.node.read_run(&body.0).await?;
     request.request_id = key.request_id(request.request_id)?;
     let started = api.node.start_run(&namespace, request).await?;
     let body = RunStarted { run_id: started.id.to_string(), duplicate: started.duplicate };
-    Ok(Answered::new(!started.duplicate, run_path(started.id), body))
+    Ok(CreatedResponse::new(!started.duplicate, run_path(started.id), body))
 }
 
 /// List runs
@@ -189,7 +189,7 @@ pub(crate) async fn get_run(
     State(api): State<Api>,
     Namespace(namespace): Namespace,
     closing: Closing,
-    Extension(room): Extension<Room>,
+    Extension(permit): Extension<RequestPermit>,
     IdInPath(id): IdInPath,
     mut params: Params,
 ) -> Result<Json<WorkflowRun>, Problem> {
@@ -198,7 +198,7 @@ pub(crate) async fn get_run(
     if let Some(wait) = wait {
         // One that is not there is not waited for.
         found(&api, &namespace, id).await?;
-        wait_for_end(&api, &namespace, id, wait, &closing, &room).await?;
+        wait_for_end(&api, &namespace, id, wait, &closing, &permit).await?;
     }
     Ok(Json(found(&api, &namespace, id).await?.into()))
 }
@@ -262,7 +262,7 @@ pub(crate) async fn retry_run(
     _: NoParams,
     key: IdempotencyKey,
     OptionalJsonBody(body): OptionalJsonBody,
-) -> Result<Answered<RunRetried>, Problem> {
+) -> Result<CreatedResponse<RunRetried>, Problem> {
     let RunRetryRequest { request_id, latest, definition } =
         body.map(|body| body.read()).transpose()?.unwrap_or_default();
     let definition = match (definition, latest == Some(true)) {
@@ -292,7 +292,7 @@ pub(crate) async fn retry_run(
                 kept,
                 runs_again,
             };
-            Ok(Answered::new(!new.duplicate, run_path(new.id), retried))
+            Ok(CreatedResponse::new(!new.duplicate, run_path(new.id), retried))
         }
     }
 }

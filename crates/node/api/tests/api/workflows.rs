@@ -50,7 +50,7 @@ async fn a_run_is_told_with_every_node() {
 
     let task = done["nodes"][0]["taskId"].as_str().expect("an id");
     let task = server.get(&format!("/api/v1/tasks/{task}")).await.json();
-    assert_eq!((&task["parent"], &task["part"]), (&done["runId"], &json!("a")));
+    assert_eq!((&task["parent"], &task["childName"]), (&done["runId"], &json!("a")));
     let runs = server.get("/api/v1/workflows/runs?status=SUCCESS&workflow=workflow").await.json();
     assert_eq!(runs["runs"][0]["runId"], done["runId"]);
     let id = task["taskId"].as_str().expect("an id");
@@ -198,7 +198,7 @@ async fn a_run_is_cancelled_and_run_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn parts_are_listed_with_their_results() {
+async fn children_are_listed_with_their_results() {
     let server = Server::start().await;
     let body = json!({ "taskName": "m", "taskType": "echo", "requestId": "m1", "payload": "{{ item }}", "map": { "items": ["x", "y", "z"] } });
     let done = server.run(body.clone()).await;
@@ -209,16 +209,16 @@ async fn parts_are_listed_with_their_results() {
     assert_eq!(done["taskType"], "tasklane.map");
     let again = server.post("/api/v1/tasks", &body).await;
     assert_eq!((again.status, &again.json()["taskId"]), (200, &done["taskId"]));
-    let path = format!("/api/v1/tasks/{}/parts", done["taskId"].as_str().expect("an id"));
+    let path = format!("/api/v1/tasks/{}/children", done["taskId"].as_str().expect("an id"));
     let (mut found, mut cursor) = (Vec::new(), String::new());
     loop {
         let page = server.get(&format!("{path}?limit=2{cursor}")).await.json();
-        found.extend(page["parts"].as_array().expect("a list").clone());
+        found.extend(page["children"].as_array().expect("a list").clone());
         let Some(next) = page["cursor"].as_str() else { break };
         cursor = format!("&cursor={next}");
     }
-    found.sort_by_key(|part| part["part"].to_string());
-    let results: Vec<&Value> = found.iter().map(|part| &part["result"]["data"]).collect();
+    found.sort_by_key(|child| child["childName"].to_string());
+    let results: Vec<&Value> = found.iter().map(|child| &child["result"]["data"]).collect();
     assert_eq!(results, [&json!("x"), &json!("y"), &json!("z")]);
     server.close().await;
 }
@@ -247,7 +247,7 @@ async fn the_same_request_is_known_however_it_is_written() {
             server.request("POST", path).header("content-type", "application/json").body(body).send().await;
         assert_eq!(answer.status, if at % 2 == 0 { 201 } else { 200 }, "{}", answer.text);
     }
-    // Ids of parts are not to be had.
+    // Ids of children are not to be had.
     let own = task_with("noop", json!({ "requestId": "tasklane.part:x" }));
     server.post("/api/v1/tasks", &own).await.problem(422, "invalid_value", Some("requestId"));
     server.close().await;

@@ -13,10 +13,10 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 use super::CommandOptions;
 use super::environment::{PROGRESS_FILE, RESULT_FILE, environment};
-use super::output::Output;
+use super::output::CommandStream;
 use super::progress::ProgressFile;
 use super::result::{failed, judge, read_result};
-use crate::guard::{Child, Ended, FailedStep, Guard, GuardError, SpawnRequest, Stdin, remove_later};
+use crate::guard::{Child, FailedStep, Guard, GuardError, ProcessTreeEnd, SpawnRequest, Stdin, remove_later};
 use crate::worker;
 
 /// What to run.
@@ -152,10 +152,10 @@ async fn follow(
     options: &CommandOptions,
     progress: &mut ProgressFile,
     attempt: &dyn Attempt,
-) -> (Ended, String) {
+) -> (ProcessTreeEnd, String) {
     let Child { stdout, stderr, mut tree } = child;
-    let mut stdout = Output::new(stdout, LogStream::Stdout, options.stdout_tail_bytes);
-    let mut stderr = Output::new(stderr, LogStream::Stderr, 0);
+    let mut stdout = CommandStream::new(stdout, LogStream::Stdout, options.stdout_tail_bytes);
+    let mut stderr = CommandStream::new(stderr, LogStream::Stderr, 0);
     let mut looks = interval_at(Instant::now() + options.progress_every, options.progress_every);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut stopped = attempt.stopped();

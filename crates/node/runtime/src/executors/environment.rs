@@ -39,9 +39,11 @@ pub(super) fn environment(
         ]
         .map(|(name, value)| (name.to_owned(), value)),
     );
-    if let Some((parent, part)) = dispatch.body.as_ref().and_then(|body| body.parent.zip(body.part.clone())) {
+    if let Some((parent, child_name)) =
+        dispatch.body.as_ref().and_then(|body| body.parent.zip(body.child_name.clone()))
+    {
         env.insert("TASKLANE_PARENT_ID".to_owned(), parent.to_string());
-        env.insert("TASKLANE_PART".to_owned(), part);
+        env.insert("TASKLANE_CHILD_NAME".to_owned(), child_name);
     }
     env.into_iter().collect()
 }

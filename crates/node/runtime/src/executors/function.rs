@@ -20,8 +20,8 @@ use super::progress::shortened;
 use super::result::{failed, nested_too_deep, succeeded, too_large};
 use crate::request::too_deep;
 
-type Answer = Result<Value, FunctionError>;
-type Run = dyn Fn(TaskContext) -> BoxFuture<'static, Answer> + Send + Sync;
+type FunctionResult = Result<Value, FunctionError>;
+type Run = dyn Fn(TaskContext) -> BoxFuture<'static, FunctionResult> + Send + Sync;
 
 /// The largest result by default, in bytes.
 const RESULT_BYTES_MAX: usize = 256 << 10;

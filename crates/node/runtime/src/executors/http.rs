@@ -15,7 +15,7 @@ use tasklane_core::time::Timestamp;
 use tasklane_ports::{Attempt, Execution, Executor, ExecutorError};
 
 use super::HttpOptions;
-use super::payload::{self, Fault, Given};
+use super::payload::{self, Fault, PayloadForm};
 use super::redirects::{Hop, OWN_HEADERS};
 pub(crate) use super::result::{failed, succeeded};
 use crate::clock;
@@ -39,7 +39,7 @@ pub(crate) struct LazyClient {
 }
 
 #[derive(Debug)]
-pub(super) struct Order {
+pub(super) struct HttpPayload {
     first: Hop,
     /// Statuses that are a success; any of 200 to 299 if empty.
     expect_status: Vec<StatusCode>,
@@ -81,8 +81,8 @@ impl LazyClient {
     }
 }
 
-pub(super) fn read(payload: &Payload) -> Result<Order, Fault> {
-    let Given::Fields(mut fields) = payload::read(payload)? else {
+pub(super) fn read(payload: &Payload) -> Result<HttpPayload, Fault> {
+    let PayloadForm::Fields(mut fields) = payload::read(payload)? else {
         return Err(payload::bad("must be an object with a url"));
     };
     let Some(url) = fields.text("url")? else { return payload::rule("url", "must be given") };
@@ -126,7 +126,7 @@ pub(super) fn read(payload: &Payload) -> Result<Order, Fault> {
     };
     let capture_body = fields.boolean("captureBody")?.unwrap_or(true);
     fields.end("method, url, headers, body, expectStatus, captureBody")?;
-    Ok(Order { first: Hop { method, url, headers, body }, expect_status, capture_body })
+    Ok(HttpPayload { first: Hop { method, url, headers, body }, expect_status, capture_body })
 }
 
 /// The body of a payload that has one, with its numbers as they were written.
@@ -150,16 +150,16 @@ impl Executor for Http {
     }
 
     async fn prepare(&self, dispatch: &Dispatch) -> Result<Box<dyn Execution>, ExecutorError> {
-        let mut order = read(payload::given(dispatch)?)?;
+        let mut payload = read(payload::given(dispatch)?)?;
         // As commands see them in their environment, so that a server can tell attempts apart.
         let attempt = dispatch.attempt;
         for (name, value) in
             OWN_HEADERS.into_iter().zip([attempt.task.to_string(), attempt.number.to_string()])
         {
             let value = HeaderValue::from_str(&value).expect("digits, letters and dashes");
-            order.first.headers.insert(name, value);
+            payload.first.headers.insert(name, value);
         }
-        Ok(Box::new(Request { client: self.client.get()?, options: Arc::clone(&self.options), order }))
+        Ok(Box::new(Request { client: self.client.get()?, options: Arc::clone(&self.options), payload }))
     }
 }
 
@@ -167,7 +167,7 @@ impl Executor for Http {
 struct Request {
     client: Client,
     options: Arc<HttpOptions>,
-    order: Order,
+    payload: HttpPayload,
 }
 
 #[async_trait]
@@ -202,7 +202,7 @@ impl Request {
             message.push_str("; the body was cut");
         }
         let result = TaskResult { code: i32::from(status.as_u16()), message, data };
-        let expected = &self.order.expect_status;
+        let expected = &self.payload.expect_status;
         if expected.contains(&status) || (expected.is_empty() && status.is_success()) {
             return succeeded(result);
         }
@@ -212,7 +212,7 @@ impl Request {
 
     /// The answer at the end of all redirects.
     async fn answer(&self) -> Result<Response, Finish> {
-        let mut hop = self.order.first.clone();
+        let mut hop = self.payload.first.clone();
         let mut redirects_left = self.options.redirects_max;
         loop {
             let mut request =
@@ -236,7 +236,7 @@ impl Request {
 
     /// The answer as JSON: itself if it is JSON that anybody can read, else a string. True if it was too long.
     async fn captured(&self, response: &mut Response) -> reqwest::Result<(String, bool)> {
-        if !self.order.capture_body {
+        if !self.payload.capture_body {
             return Ok((String::new(), false));
         }
         let max = self.options.body_bytes_max;

@@ -20,14 +20,14 @@ thread_local! {
 
 /// One of the streams of a command.
 #[derive(Debug)]
-pub(super) struct Output {
+pub(super) struct CommandStream {
     pipe: pipe::Receiver,
     stream: LogStream,
     tail: Tail,
     open: bool,
 }
 
-impl Output {
+impl CommandStream {
     /// Keeps this much of its end.
     pub(super) fn new(pipe: pipe::Receiver, stream: LogStream, tail_bytes: usize) -> Self {
         Self { pipe, stream, tail: Tail::new(tail_bytes), open: true }

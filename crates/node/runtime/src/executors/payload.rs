@@ -60,20 +60,20 @@ pub(super) fn given(dispatch: &Dispatch) -> Result<&Payload, ExecutorError> {
 
 /// A payload as its executor sees it.
 #[derive(Debug)]
-pub(super) enum Given {
+pub(super) enum PayloadForm {
     Text(String),
     Fields(Fields),
 }
 
 /// A payload that is text or an object.
-pub(super) fn read(payload: &Payload) -> Result<Given, Fault> {
+pub(super) fn read(payload: &Payload) -> Result<PayloadForm, Fault> {
     let json = match payload {
-        Payload::Text(text) => return Ok(Given::Text(text.clone())),
+        Payload::Text(text) => return Ok(PayloadForm::Text(text.clone())),
         Payload::Json(json) => json,
     };
     match serde_json::from_str(json) {
-        Ok(Value::String(text)) => Ok(Given::Text(text)),
-        Ok(Value::Object(fields)) => Ok(Given::Fields(Fields { fields })),
+        Ok(Value::String(text)) => Ok(PayloadForm::Text(text)),
+        Ok(Value::Object(fields)) => Ok(PayloadForm::Fields(Fields { fields })),
         Ok(_) => Err(bad("must be a string or an object")),
         Err(e) => Err(bad(&format!("is not JSON: {e}"))),
     }

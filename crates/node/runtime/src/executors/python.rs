@@ -9,7 +9,7 @@ use tasklane_ports::{Execution, Executor, ExecutorError};
 
 use super::CommandOptions;
 use super::command::{AttemptDir, CommandExecution, Recipe};
-use super::payload::{self, Fault, Given};
+use super::payload::{self, Fault, PayloadForm};
 use crate::guard::{Guard, Stdin};
 
 /// Runs Python scripts.
@@ -20,7 +20,7 @@ pub struct Python {
 }
 
 #[derive(Debug)]
-pub(super) struct Order {
+pub(super) struct PythonPayload {
     program: Program,
     args: Vec<String>,
     env: Vec<(String, String)>,
@@ -40,18 +40,20 @@ impl Python {
     }
 }
 
-pub(super) fn read(payload: &Payload) -> Result<Order, Fault> {
+pub(super) fn read(payload: &Payload) -> Result<PythonPayload, Fault> {
     let mut fields = match payload::read(payload)? {
-        Given::Text(script) if script.trim().is_empty() => return Err(payload::bad("the script is empty")),
-        Given::Text(script) => {
-            return Ok(Order {
+        PayloadForm::Text(script) if script.trim().is_empty() => {
+            return Err(payload::bad("the script is empty"));
+        }
+        PayloadForm::Text(script) => {
+            return Ok(PythonPayload {
                 program: Program::Script(script),
                 args: Vec::new(),
                 env: Vec::new(),
                 stdin: None,
             });
         }
-        Given::Fields(fields) => fields,
+        PayloadForm::Fields(fields) => fields,
     };
     let program = match (fields.text("script")?, fields.text("file")?) {
         (Some(script), None) if !script.trim().is_empty() => Program::Script(script),
@@ -64,9 +66,9 @@ pub(super) fn read(payload: &Payload) -> Result<Order, Fault> {
         (None, Some(_)) => return payload::rule("file", "must not be empty"),
     };
     let args = fields.texts("args")?.unwrap_or_default();
-    let order = Order { program, args, env: fields.env()?, stdin: fields.text("stdin")? };
+    let payload = PythonPayload { program, args, env: fields.env()?, stdin: fields.text("stdin")? };
     fields.end("script, file, args, env, stdin")?;
-    Ok(order)
+    Ok(payload)
 }
 
 #[async_trait]
@@ -76,7 +78,7 @@ impl Executor for Python {
     }
 
     async fn prepare(&self, dispatch: &Dispatch) -> Result<Box<dyn Execution>, ExecutorError> {
-        let Order { program, args, env, stdin } = read(payload::given(dispatch)?)?;
+        let PythonPayload { program, args, env, stdin } = read(payload::given(dispatch)?)?;
         let dir = AttemptDir::make(&self.guard, dispatch)?;
         let file = match program {
             // A file, so that a traceback shows the lines.

@@ -9,7 +9,7 @@ use tasklane_core::task::{TaskError, TaskResult};
 
 use super::CommandOptions;
 use super::progress::open_plain;
-use crate::guard::{Ended, HowEnded};
+use crate::guard::{CommandEnd, ProcessTreeEnd};
 use crate::request::{JSON_DEPTH_MAX, check_readable, too_deep};
 
 /// An attempt that went well.
@@ -70,7 +70,7 @@ pub(super) fn read_result(path: &Path, max: usize) -> Result<Option<String>, Tas
 /// What the end of a command means.
 pub(super) fn judge(
     options: &CommandOptions,
-    ended: Ended,
+    ended: ProcessTreeEnd,
     written: Result<Option<String>, TaskError>,
     stdout_tail: &str,
 ) -> Finish {
@@ -86,12 +86,12 @@ pub(super) fn judge(
     let error = |code| TaskError::new(code, message.clone());
     match ended.how {
         // It would write the same again.
-        HowEnded::Code(0) => match unusable {
+        CommandEnd::Code(0) => match unusable {
             Some(error) => failed(error, RetryAdvice::Never, result),
             None => succeeded(TaskResult { message: String::new(), ..result }),
         },
         _ if ended.oom_killed == Some(true) => failed(error("out_of_memory"), RetryAdvice::Policy, result),
-        HowEnded::Code(code) => {
+        CommandEnd::Code(code) => {
             let retry = if options.never_retry_exit_codes.contains(&code) {
                 RetryAdvice::Never
             } else {
@@ -102,19 +102,19 @@ pub(super) fn judge(
             };
             failed(error("exit_code"), retry, result)
         }
-        HowEnded::Signal(_) => failed(error("signal"), RetryAdvice::Policy, result),
-        HowEnded::Unknown => failed(error(TaskError::GUARD_LOST), RetryAdvice::Policy, result),
+        CommandEnd::Signal(_) => failed(error("signal"), RetryAdvice::Policy, result),
+        CommandEnd::Unknown => failed(error(TaskError::GUARD_LOST), RetryAdvice::Policy, result),
     }
 }
 
 /// A number and a text for it.
-fn describe(ended: Ended) -> (i32, String) {
+fn describe(ended: ProcessTreeEnd) -> (i32, String) {
     let memory = if ended.oom_killed == Some(true) { "memory ran out: " } else { "" };
     match ended.how {
-        HowEnded::Code(code) => (code, format!("{memory}exit code {code}")),
+        CommandEnd::Code(code) => (code, format!("{memory}exit code {code}")),
         // As shells count them.
-        HowEnded::Signal(signal) => (128 + signal, format!("{memory}ended by {}", signal_name(signal))),
-        HowEnded::Unknown => (-1, "the process that watched it was killed".to_owned()),
+        CommandEnd::Signal(signal) => (128 + signal, format!("{memory}ended by {}", signal_name(signal))),
+        CommandEnd::Unknown => (-1, "the process that watched it was killed".to_owned()),
     }
 }
 
@@ -147,8 +147,8 @@ fn signal_name(signal: i32) -> String {
 mod tests {
     use super::*;
 
-    fn ended(how: HowEnded) -> Ended {
-        Ended { how, leftovers: 0, oom_killed: Some(false) }
+    fn ended(how: CommandEnd) -> ProcessTreeEnd {
+        ProcessTreeEnd { how, leftovers: 0, oom_killed: Some(false) }
     }
 
     fn verdict(finish: &Finish) -> (&str, &str, RetryAdvice) {
@@ -162,7 +162,7 @@ mod tests {
     fn exit_codes_advise_on_retrying() {
         let mut options = CommandOptions::default();
         options.never_retry_exit_codes.insert(2);
-        let judge = |code| judge(&options, ended(HowEnded::Code(code)), Ok(None), "");
+        let judge = |code| judge(&options, ended(CommandEnd::Code(code)), Ok(None), "");
         assert_eq!(verdict(&judge(1)), ("exit_code", "exit code 1", RetryAdvice::Policy));
         assert_eq!(verdict(&judge(2)).2, RetryAdvice::Never);
         assert_eq!(verdict(&judge(75)).2, RetryAdvice::After(Duration::from_mins(1)));
@@ -173,22 +173,22 @@ mod tests {
     #[test]
     fn what_killed_it_is_named() {
         let options = CommandOptions::default();
-        let killed = ended(HowEnded::Signal(libc::SIGKILL));
+        let killed = ended(CommandEnd::Signal(libc::SIGKILL));
         let finish = judge(&options, killed, Ok(None), "");
         assert_eq!(verdict(&finish), ("signal", "ended by signal 9 (SIGKILL)", RetryAdvice::Policy));
         assert_eq!(finish.result.code, 137);
-        let starved = Ended { oom_killed: Some(true), ..killed };
+        let starved = ProcessTreeEnd { oom_killed: Some(true), ..killed };
         let finish = judge(&options, starved, Ok(None), "");
         assert_eq!(verdict(&finish).0, "out_of_memory");
         assert_eq!(verdict(&finish).1, "memory ran out: ended by signal 9 (SIGKILL)");
-        assert_eq!(verdict(&judge(&options, ended(HowEnded::Unknown), Ok(None), "")).0, "guard_lost");
+        assert_eq!(verdict(&judge(&options, ended(CommandEnd::Unknown), Ok(None), "")).0, "guard_lost");
     }
 
     #[test]
     fn the_file_comes_before_standard_output() {
         let options = CommandOptions::default();
         let data = |written: Option<&str>, tail: &str| {
-            judge(&options, ended(HowEnded::Code(0)), Ok(written.map(str::to_owned)), tail).result.data
+            judge(&options, ended(CommandEnd::Code(0)), Ok(written.map(str::to_owned)), tail).result.data
         };
         assert_eq!(data(Some("{}"), "printed"), "{}");
         assert_eq!(data(None, "say \"hi\"\n"), r#""say \"hi\"\n""#);
@@ -199,9 +199,9 @@ mod tests {
     fn a_result_that_cannot_be_used_fails_a_success_only() {
         let options = CommandOptions::default();
         let unusable = || Err(TaskError::new("result_invalid", "why"));
-        let finish = judge(&options, ended(HowEnded::Code(0)), unusable(), "");
+        let finish = judge(&options, ended(CommandEnd::Code(0)), unusable(), "");
         assert_eq!(verdict(&finish), ("result_invalid", "why", RetryAdvice::Never));
-        let finish = judge(&options, ended(HowEnded::Code(3)), unusable(), "");
+        let finish = judge(&options, ended(CommandEnd::Code(3)), unusable(), "");
         assert_eq!(verdict(&finish).0, "exit_code");
     }
 

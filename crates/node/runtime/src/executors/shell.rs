@@ -9,7 +9,7 @@ use tasklane_ports::{Execution, Executor, ExecutorError};
 
 use super::CommandOptions;
 use super::command::{AttemptDir, CommandExecution, Recipe};
-use super::payload::{self, Fault, Given};
+use super::payload::{self, Fault, PayloadForm};
 use crate::guard::{Guard, Stdin};
 
 /// The longest script that can be an argument; the kernel takes 128 KiB with the NUL at its end.
@@ -29,7 +29,7 @@ enum Work {
 }
 
 #[derive(Debug)]
-pub(super) struct Order {
+pub(super) struct ShellPayload {
     work: Work,
     env: Vec<(String, String)>,
     cwd: Option<String>,
@@ -43,14 +43,18 @@ impl Shell {
     }
 }
 
-pub(super) fn read(payload: &Payload) -> Result<Order, Fault> {
+pub(super) fn read(payload: &Payload) -> Result<ShellPayload, Fault> {
     let mut fields = match payload::read(payload)? {
-        Given::Text(script) if script.trim().is_empty() => return Err(payload::bad("the script is empty")),
-        Given::Text(script) if script.contains('\0') => return Err(payload::bad("must not contain NUL")),
-        Given::Text(script) => {
-            return Ok(Order { work: Work::Script(script), env: Vec::new(), cwd: None, stdin: None });
+        PayloadForm::Text(script) if script.trim().is_empty() => {
+            return Err(payload::bad("the script is empty"));
         }
-        Given::Fields(fields) => fields,
+        PayloadForm::Text(script) if script.contains('\0') => {
+            return Err(payload::bad("must not contain NUL"));
+        }
+        PayloadForm::Text(script) => {
+            return Ok(ShellPayload { work: Work::Script(script), env: Vec::new(), cwd: None, stdin: None });
+        }
+        PayloadForm::Fields(fields) => fields,
     };
     let given = (fields.texts("argv")?, fields.text("script")?);
     let (env, cwd, stdin) = (fields.env()?, fields.text("cwd")?, fields.text("stdin")?);
@@ -63,7 +67,7 @@ pub(super) fn read(payload: &Payload) -> Result<Order, Fault> {
         (Some(argv), None) if argv.first().is_some_and(|program| !program.is_empty()) => Work::Command(argv),
         (_, None) => return payload::rule("argv", "must be a list that begins with the program"),
     };
-    Ok(Order { work, env, cwd, stdin })
+    Ok(ShellPayload { work, env, cwd, stdin })
 }
 
 #[async_trait]
@@ -73,7 +77,7 @@ impl Executor for Shell {
     }
 
     async fn prepare(&self, dispatch: &Dispatch) -> Result<Box<dyn Execution>, ExecutorError> {
-        let Order { work, env, cwd, stdin } = read(payload::given(dispatch)?)?;
+        let ShellPayload { work, env, cwd, stdin } = read(payload::given(dispatch)?)?;
         let dir = AttemptDir::make(&self.guard, dispatch)?;
         let shell = self.options.shell.clone();
         let argv = match work {

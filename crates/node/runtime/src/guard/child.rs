@@ -8,14 +8,14 @@ use serde::{Deserialize, Serialize};
 use tokio::net::unix::pipe;
 use tokio::sync::oneshot;
 
-use super::link::Link;
-use super::wire::{ChildId, Order};
+use super::connection::GuardConnection;
+use super::wire::{ChildId, ControlRequest};
 
 /// How the processes of an attempt ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Ended {
+pub struct ProcessTreeEnd {
     /// How the command itself ended.
-    pub how: HowEnded,
+    pub how: CommandEnd,
     /// Processes that still ran when the command had ended. They were ended too.
     pub leftovers: u32,
     /// Whether the command was killed because memory ran out; `None` if nobody can tell.
@@ -24,7 +24,7 @@ pub struct Ended {
 
 /// How a command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum HowEnded {
+pub enum CommandEnd {
     /// By itself, with this exit code.
     Code(i32),
     /// By this signal.
@@ -52,14 +52,19 @@ pub struct Child {
 pub struct Tree {
     pid: i32,
     control: Control,
-    report: Option<oneshot::Receiver<Ended>>,
+    report: Option<oneshot::Receiver<ProcessTreeEnd>>,
     /// Closed when its shim is gone.
     alive: Option<OwnedFd>,
-    ended: Option<Ended>,
+    ended: Option<ProcessTreeEnd>,
 }
 
 impl Tree {
-    pub(super) fn new(pid: i32, control: Control, report: oneshot::Receiver<Ended>, alive: OwnedFd) -> Self {
+    pub(super) fn new(
+        pid: i32,
+        control: Control,
+        report: oneshot::Receiver<ProcessTreeEnd>,
+        alive: OwnedFd,
+    ) -> Self {
         Self { pid, control, report: Some(report), alive: Some(alive), ended: None }
     }
 
@@ -70,11 +75,11 @@ impl Tree {
 
     /// Waits until nothing of it is left. What was printed may still wait in the pipes. May be dropped and called
     /// again.
-    pub async fn ended(&mut self) -> Ended {
+    pub async fn ended(&mut self) -> ProcessTreeEnd {
         if let Some(ended) = self.ended {
             return ended;
         }
-        let mut ended = Ended { how: HowEnded::Unknown, leftovers: 0, oom_killed: None };
+        let mut ended = ProcessTreeEnd { how: CommandEnd::Unknown, leftovers: 0, oom_killed: None };
         if let Some(report) = &mut self.report {
             match report.await {
                 Ok(told) => {
@@ -103,38 +108,38 @@ impl Tree {
 
     /// SIGTERM to all of it.
     pub fn terminate(&self) {
-        self.control.order(Order::Terminate { grace: None });
+        self.control.order(ControlRequest::Terminate { grace: None });
     }
 
     /// SIGTERM to all of it, and SIGKILL after this time to what is left, whatever becomes of the worker meanwhile.
     pub fn stop(&self, grace: Duration) {
-        self.control.order(Order::Terminate { grace: Some(grace) });
+        self.control.order(ControlRequest::Terminate { grace: Some(grace) });
     }
 
     /// SIGKILL to all of it until nothing is left.
     pub fn kill(&self) {
-        self.control.order(Order::Kill);
+        self.control.order(ControlRequest::Kill);
     }
 }
 
 /// Orders to the shim. Dropped while armed, it kills.
 #[derive(Debug)]
 pub(super) struct Control {
-    pub(super) link: Arc<Link>,
+    pub(super) connection: Arc<GuardConnection>,
     pub(super) id: ChildId,
     pub(super) armed: bool,
 }
 
 impl Control {
-    fn order(&self, order: Order) {
-        self.link.order(self.id, order);
+    fn order(&self, order: ControlRequest) {
+        self.connection.order(self.id, order);
     }
 }
 
 impl Drop for Control {
     fn drop(&mut self) {
         if self.armed {
-            self.order(Order::Kill);
+            self.order(ControlRequest::Kill);
         }
     }
 }

@@ -18,7 +18,7 @@ use tokio::net::unix::pipe;
 use crate::descriptors::{self, Lack};
 
 use super::child::{Child, Control, Tree};
-use super::link::{Link, Registered};
+use super::connection::{GuardConnection, Registered};
 use super::process::{ASKED_BY, was_called};
 use super::wire::{FailedStep, HeldFile, Settings, Spawn, ToGuard, fits};
 
@@ -31,8 +31,8 @@ const SPARE_DIRS_MAX: usize = 64;
 /// What a guard needs to know.
 #[derive(Debug)]
 pub struct GuardOptions {
-    /// Locked files, at most four. Guard and shims hold them and commands do not, so that the locks are free when nothing
-    /// of any attempt is left.
+    /// Locked files, at most four. Guard and shims hold them and commands do not, so that the locks are free when
+    /// nothing of any attempt is left.
     pub locks: Vec<HeldFile>,
     /// The program to start as the guard: this one by default, which needs
     /// [`run_if_asked`](super::run_if_asked) at the start of `main`.
@@ -143,10 +143,10 @@ pub struct Guard {
 struct Shared {
     options: GuardOptions,
     dir: PathBuf,
-    link: tokio::sync::Mutex<Arc<Link>>,
+    connection: tokio::sync::Mutex<Arc<GuardConnection>>,
     /// Known here too, for a guard that has to be started again.
     deadline: Mutex<Deadline>,
-    farewell: Mutex<Vec<u8>>,
+    session_cleanup: Mutex<Vec<u8>>,
     /// Empty folders within `dir`.
     spare_dirs: Mutex<Vec<PathBuf>>,
 }
@@ -154,7 +154,7 @@ struct Shared {
 #[derive(Debug)]
 struct Deadline {
     boottime: Option<Duration>,
-    link: Arc<Link>,
+    connection: Arc<GuardConnection>,
 }
 
 impl Guard {
@@ -162,12 +162,14 @@ impl Guard {
     pub async fn start(options: GuardOptions) -> Result<Self, GuardError> {
         let parent = options.dir.clone().unwrap_or_else(std::env::temp_dir);
         let dir = parent.join(format!("tasklane-{:016x}", rand::random::<u64>()));
-        let link = start_process(&options, &dir).await?;
-        link.is_sole_now();
-        let deadline = Mutex::new(Deadline { boottime: None, link: Arc::clone(&link) });
-        let link = tokio::sync::Mutex::new(link);
-        let (farewell, spare_dirs) = (Mutex::default(), Mutex::default());
-        Ok(Self { shared: Arc::new(Shared { options, dir, link, deadline, farewell, spare_dirs }) })
+        let connection = start_process(&options, &dir).await?;
+        connection.is_sole_now();
+        let deadline = Mutex::new(Deadline { boottime: None, connection: Arc::clone(&connection) });
+        let connection = tokio::sync::Mutex::new(connection);
+        let (session_cleanup, spare_dirs) = (Mutex::default(), Mutex::default());
+        Ok(Self {
+            shared: Arc::new(Shared { options, dir, connection, deadline, session_cleanup, spare_dirs }),
+        })
     }
 
     /// A folder for the files of attempts, for this user alone. It goes when the guard does.
@@ -192,12 +194,12 @@ impl Guard {
 
     /// The process number of the guard.
     pub async fn pid(&self) -> i32 {
-        self.shared.link.lock().await.pid().as_raw_pid()
+        self.shared.connection.lock().await.pid().as_raw_pid()
     }
 
     /// Starts a command. Should the guard have been killed, a new one is started first.
     pub async fn spawn(&self, request: SpawnRequest) -> Result<Child, GuardError> {
-        let link = self.link().await?;
+        let connection = self.connection().await?;
         let SpawnRequest { argv, env, cwd, stdin } = request;
         if !fits(&argv, &env) {
             return Err(GuardError::TooLarge);
@@ -218,13 +220,13 @@ impl Guard {
         let reader = |fd| pipe::Receiver::from_owned_fd(fd).map_err(no_fork);
         let (stdout, stderr) = (reader(stdout)?, reader(stderr)?);
 
-        let Registered { id, started, ended } = link.register().ok_or(GuardError::Lost)?;
+        let Registered { id, started, ended } = connection.register().ok_or(GuardError::Lost)?;
         // Should this future be dropped from here on, the command is killed.
-        let mut control = Control { link: Arc::clone(&link), id, armed: true };
+        let mut control = Control { connection: Arc::clone(&connection), id, armed: true };
         let spawn = Spawn { id, argv, env, cwd, has_stdin: stdin.is_some() };
         let mut fds = vec![their_stdout, their_stderr, their_alive];
         fds.extend(stdin);
-        link.spawn(spawn, fds);
+        connection.spawn(spawn, fds);
         match started.await {
             Ok(Ok(pid)) => Ok(Child { stdout, stderr, tree: Tree::new(pid, control, ended, alive) }),
             Ok(Err((step, source))) => {
@@ -251,67 +253,71 @@ impl Guard {
     pub fn set_deadline(&self, boottime: Option<Duration>) {
         let mut deadline = self.shared.deadline.lock().unwrap_or_else(PoisonError::into_inner);
         deadline.boottime = boottime;
-        deadline.link.deadline(boottime);
+        deadline.connection.deadline(boottime);
     }
 
-    /// What is left to say should this process be killed. When it is dead and everything that it had started is gone, the
-    /// program is started once more and [given this](super::farewell_if_asked). Nothing is started where it is empty.
-    pub async fn set_farewell(&self, farewell: Vec<u8>) {
-        let link = self.shared.link.lock().await;
-        let mut known = self.shared.farewell.lock().unwrap_or_else(PoisonError::into_inner);
-        *known = farewell;
-        if link.is_sole() {
-            link.farewell(known.clone());
+    /// What is left to say should this process be killed. When it is dead and everything that it had started is gone,
+    /// the program is started once more and [given this](super::session_cleanup_if_asked). Nothing is started where it
+    /// is empty.
+    pub async fn set_session_cleanup(&self, session_cleanup: Vec<u8>) {
+        let connection = self.shared.connection.lock().await;
+        let mut known = self.shared.session_cleanup.lock().unwrap_or_else(PoisonError::into_inner);
+        *known = session_cleanup;
+        if connection.is_sole() {
+            connection.session_cleanup(known.clone());
         }
     }
 
     /// Waits until the guard process is gone, whether it was killed or closed.
     pub async fn lost(&self) {
-        let link = Arc::clone(&*self.shared.link.lock().await);
-        link.closed().await;
+        let connection = Arc::clone(&*self.shared.connection.lock().await);
+        connection.closed().await;
     }
 
     /// Starts another guard process if this one is gone, and waits until it knows what is left to say.
     pub async fn revive(&self) -> Result<(), GuardError> {
-        self.link().await?.sole().await;
+        self.connection().await?.sole().await;
         Ok(())
     }
 
     /// Kills everything and waits until it and the guard are gone.
     pub async fn close(&self) {
-        let link = Arc::clone(&*self.shared.link.lock().await);
-        link.close().await;
+        let connection = Arc::clone(&*self.shared.connection.lock().await);
+        connection.close().await;
     }
 
     /// The connection; anew if the guard has been killed.
-    async fn link(&self) -> Result<Arc<Link>, GuardError> {
-        let mut link = self.shared.link.lock().await;
-        if link.is_closed() {
-            tracing::warn!(pid = link.pid().as_raw_pid(), "the guard process has ended; starting another");
+    async fn connection(&self) -> Result<Arc<GuardConnection>, GuardError> {
+        let mut connection = self.shared.connection.lock().await;
+        if connection.is_closed() {
+            tracing::warn!(
+                pid = connection.pid().as_raw_pid(),
+                "the guard process has ended; starting another"
+            );
             let new = start_process(&self.shared.options, &self.shared.dir).await?;
-            let before = std::mem::replace(&mut *link, new);
-            tokio::spawn(inherit(Arc::downgrade(&self.shared), before, Arc::downgrade(&link)));
+            let before = std::mem::replace(&mut *connection, new);
+            tokio::spawn(inherit(Arc::downgrade(&self.shared), before, Arc::downgrade(&connection)));
             let mut deadline = self.shared.deadline.lock().unwrap_or_else(PoisonError::into_inner);
-            deadline.link = Arc::clone(&link);
-            link.deadline(deadline.boottime);
+            deadline.connection = Arc::clone(&connection);
+            connection.deadline(deadline.boottime);
         }
-        Ok(Arc::clone(&link))
+        Ok(Arc::clone(&connection))
     }
 }
 
 /// Tells a guard what is left to say when nothing is left of the one before it, nor of any before that: what those had
 /// started is not known to this one, and may still run.
-async fn inherit(shared: Weak<Shared>, before: Arc<Link>, link: Weak<Link>) {
+async fn inherit(shared: Weak<Shared>, before: Arc<GuardConnection>, connection: Weak<GuardConnection>) {
     before.sole().await;
     before.nothing_left().await;
-    if let (Some(shared), Some(link)) = (shared.upgrade(), link.upgrade()) {
-        let farewell = shared.farewell.lock().unwrap_or_else(PoisonError::into_inner);
-        link.is_sole_now();
-        link.farewell(farewell.clone());
+    if let (Some(shared), Some(connection)) = (shared.upgrade(), connection.upgrade()) {
+        let session_cleanup = shared.session_cleanup.lock().unwrap_or_else(PoisonError::into_inner);
+        connection.is_sole_now();
+        connection.session_cleanup(session_cleanup.clone());
     }
 }
 
-async fn start_process(options: &GuardOptions, dir: &Path) -> Result<Arc<Link>, GuardError> {
+async fn start_process(options: &GuardOptions, dir: &Path) -> Result<Arc<GuardConnection>, GuardError> {
     let own = PathBuf::from("/proc/self/exe");
     let program = match &options.program {
         Some(program) => program,
@@ -344,7 +350,7 @@ async fn start_process(options: &GuardOptions, dir: &Path) -> Result<Arc<Link>, 
     } else {
         (options.locks.clone(), None)
     };
-    let link = Arc::new(Link::new(socket, guard, remains).map_err(GuardError::Start)?);
+    let connection = Arc::new(GuardConnection::new(socket, guard, remains).map_err(GuardError::Start)?);
     let settings = Settings {
         worker: rustix::process::getpid().as_raw_pid(),
         dir: dir.to_owned(),
@@ -353,9 +359,9 @@ async fn start_process(options: &GuardOptions, dir: &Path) -> Result<Arc<Link>, 
         kill_margin: options.kill_margin,
         open_files: descriptors::limit_before(),
     };
-    link.send(&ToGuard::Hello { settings, locks: held.len() }, held);
-    match tokio::time::timeout(START_TIMEOUT, link.ready()).await {
-        Ok(true) => Ok(link),
+    connection.send(&ToGuard::Hello { settings, locks: held.len() }, held);
+    match tokio::time::timeout(START_TIMEOUT, connection.ready()).await {
+        Ok(true) => Ok(connection),
         Ok(false) => Err(GuardError::Start(io::Error::other("it ended at once"))),
         Err(_) => Err(GuardError::Start(io::ErrorKind::TimedOut.into())),
     }

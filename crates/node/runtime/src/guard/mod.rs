@@ -11,9 +11,9 @@
 //! - The **guard** is this same program, started anew while it is small. It has one thread and does nothing but carry
 //!   messages. When the worker is gone (its socket is closed, or its process is dead) it ends everything, then itself.
 //! - A **shim** is a fork of the guard that runs one attempt at a time. It is the subreaper of all that the attempt
-//!   starts: what loses its parent becomes the shim's child, so the tree is known whatever its processes do. The attempt
-//!   has ended when the shim has no children left; then it waits a while for the next one. When the guard is gone, each
-//!   shim ends its own tree and itself.
+//!   starts: what loses its parent becomes the shim's child, so the tree is known whatever its processes do. The
+//!   attempt has ended when the shim has no children left; then it waits a while for the next one. When the guard is
+//!   gone, each shim ends its own tree and itself.
 //! - Shims are watched too: what a killed one leaves behind comes to the guard, which ends it. One that is stopped is
 //!   woken, and one that does not end its attempt when it must is killed.
 //! - The **deadline** is the end of the worker's lease, in memory that the guard shares with all shims. A shim ends its
@@ -21,16 +21,16 @@
 //! - The **lock** is a locked file that guard and shims hold and commands do not: it is free when the last of them is
 //!   gone, and then no attempt runs any more. A shim that waits does not outlive the guard, even if it is stopped.
 //!
-//! - The **farewell** is said for a worker that was killed, when it is dead and nothing of it is left: the program is
-//!   started once more and closes the worker's session, so that others need not wait until it has run out.
+//! - The **session cleanup** runs for a worker that was killed, when it is dead and nothing of it is left: the program
+//!   is started once more and closes the worker's session, so that others need not wait until it has run out.
 //!
 //! What this cannot do is said in `docs/executors.md`.
 
 mod child;
 mod clock;
+mod connection;
 mod handle;
 mod image;
-mod link;
 mod oom;
 mod process;
 mod remove;
@@ -39,10 +39,10 @@ mod sys;
 mod tree;
 mod wire;
 
-pub use child::{Child, Ended, HowEnded, Tree};
+pub use child::{Child, CommandEnd, ProcessTreeEnd, Tree};
 pub use clock::boottime;
 pub use handle::{Guard, GuardError, GuardOptions, SpawnRequest, Stdin};
-pub use process::{farewell_if_asked, run_if_asked};
+pub use process::{run_if_asked, session_cleanup_if_asked};
 pub(crate) use remove::remove_later;
 pub use remove::remove_tree;
 pub use wire::{FailedStep, HeldFile, OpenFile};

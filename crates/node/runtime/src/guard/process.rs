@@ -19,21 +19,21 @@ use rustix::process::{
     pidfd_open, set_child_subreaper, setrlimit, setsid, wait,
 };
 
-use super::child::{Ended, HowEnded};
+use super::child::{CommandEnd, ProcessTreeEnd};
 use super::clock::{Alarm, boottime};
 use super::shim::{self, SPAWN_BYTES_MAX, WORD_BYTES_MAX, drain};
 use super::sys::{self, Forked, SharedDeadline};
 use super::tree::{self, Process};
 use super::wire::{
-    ChildId, FailedStep, Frame, FromGuard, Inbox, Order, Settings, Spawn, SpawnFds, ToGuard, ToShim, decode,
-    encode, send_packet,
+    ChildId, ControlRequest, FailedStep, Frame, FromGuard, Inbox, Settings, Spawn, SpawnFds, ToGuard, ToShim,
+    decode, encode, send_packet,
 };
 
 /// Says that a program is started as a guard. Its socket is then its standard input.
 pub(super) const ASKED_BY: &str = "TASKLANE_BECOME_GUARD";
 
 /// Says that a program is started to say what another one has left to say. It is its standard input.
-const FAREWELL: &str = "TASKLANE_FAREWELL";
+const SESSION_CLEANUP: &str = "TASKLANE_SESSION_CLEANUP";
 
 /// How long it may take until a worker whose socket is closed is known to be dead.
 const DEAD_WITHIN: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
@@ -123,25 +123,25 @@ fn run() -> io::Result<()> {
     let mut guard = GuardProcess::new(socket, inbox, held, settings)?;
     guard.run()?;
     remove(&dir);
-    let farewell = guard.farewell();
+    let session_cleanup = guard.session_cleanup();
     // Not earlier: with it goes the lock, and whoever waits for that shall find nothing of this worker.
     drop(guard);
-    match farewell {
-        Some(farewell) => Err(say_farewell(&farewell)),
+    match session_cleanup {
+        Some(session_cleanup) => Err(run_session_cleanup(&session_cleanup)),
         None => Ok(()),
     }
 }
 
 /// Becomes the program once more, which says what is left to say. Returns only if that cannot be.
-fn say_farewell(farewell: &[u8]) -> io::Error {
-    let stdin = match super::handle::in_memory(farewell) {
+fn run_session_cleanup(session_cleanup: &[u8]) -> io::Error {
+    let stdin = match super::handle::in_memory(session_cleanup) {
         Ok(stdin) => stdin,
         Err(e) => return e,
     };
     Command::new("/proc/self/exe")
-        .arg0("tasklane-farewell")
+        .arg0("tasklane-session-cleanup")
         .env_remove(ASKED_BY)
-        .env(FAREWELL, "1")
+        .env(SESSION_CLEANUP, "1")
         .stdin(stdin)
         .exec()
 }
@@ -149,11 +149,11 @@ fn say_farewell(farewell: &[u8]) -> io::Error {
 /// What a program that was killed has left to say, if this process was started to say it.
 ///
 /// To be called first thing in `main`, after [`run_if_asked`].
-pub fn farewell_if_asked() -> Option<Vec<u8>> {
-    std::env::var_os(FAREWELL)?;
-    let mut farewell = Vec::new();
-    io::stdin().read_to_end(&mut farewell).ok()?;
-    Some(farewell)
+pub fn session_cleanup_if_asked() -> Option<Vec<u8>> {
+    std::env::var_os(SESSION_CLEANUP)?;
+    let mut session_cleanup = Vec::new();
+    io::stdin().read_to_end(&mut session_cleanup).ok()?;
+    Some(session_cleanup)
 }
 
 /// What the worker would have removed itself.
@@ -174,7 +174,7 @@ struct GuardProcess {
     /// Readable when the worker's process is dead.
     worker: Option<OwnedFd>,
     /// What is to be said when it is.
-    farewell: Vec<u8>,
+    session_cleanup: Vec<u8>,
     inbox: Inbox,
     /// What the worker has not taken yet: at most two words for each attempt.
     outbox: VecDeque<Frame>,
@@ -249,7 +249,7 @@ impl GuardProcess {
             epoll,
             socket: Some(socket),
             worker,
-            farewell: Vec::new(),
+            session_cleanup: Vec::new(),
             inbox,
             outbox: VecDeque::new(),
             children,
@@ -314,12 +314,12 @@ impl GuardProcess {
         }
     }
 
-    /// What is to be said now that everything has ended: only if the worker is dead for sure, and not if it has merely let
-    /// go of its guard.
-    fn farewell(&mut self) -> Option<Vec<u8>> {
-        let worker = self.worker.as_ref().filter(|_| !self.farewell.is_empty())?;
+    /// What is to be said now that everything has ended: only if the worker is dead for sure, and not if it has merely
+    /// let go of its guard.
+    fn session_cleanup(&mut self) -> Option<Vec<u8>> {
+        let worker = self.worker.as_ref().filter(|_| !self.session_cleanup.is_empty())?;
         let dead = poll(&mut [PollFd::new(worker, PollFlags::IN)], Some(&DEAD_WITHIN)).ok()?;
-        (dead > 0).then(|| std::mem::take(&mut self.farewell))
+        (dead > 0).then(|| std::mem::take(&mut self.session_cleanup))
     }
 
     /// When to look at the clock at the latest.
@@ -358,9 +358,9 @@ impl GuardProcess {
             ToGuard::Order { id, order } => {
                 self.order(id, order);
                 let grace = match order {
-                    Order::Kill => Duration::ZERO,
-                    Order::Terminate { grace: Some(grace) } => grace,
-                    Order::Terminate { grace: None } | Order::Look => return,
+                    ControlRequest::Kill => Duration::ZERO,
+                    ControlRequest::Terminate { grace: Some(grace) } => grace,
+                    ControlRequest::Terminate { grace: None } | ControlRequest::Look => return,
                 };
                 if self.attempts.contains_key(&id) {
                     let at = boottime().saturating_add(grace).saturating_add(OVERDUE_AFTER);
@@ -368,7 +368,7 @@ impl GuardProcess {
                     *known = at.min(*known);
                 }
             }
-            ToGuard::Farewell(farewell) => self.farewell = farewell,
+            ToGuard::SessionCleanup(session_cleanup) => self.session_cleanup = session_cleanup,
             ToGuard::Deadline(deadline) => {
                 let nearer = match (self.deadline.get(), deadline) {
                     (None, new) => new.is_some(),
@@ -380,7 +380,7 @@ impl GuardProcess {
                 if nearer {
                     let ids: Vec<ChildId> = self.attempts.keys().copied().collect();
                     for id in ids {
-                        self.order(id, Order::Look);
+                        self.order(id, ControlRequest::Look);
                     }
                 }
             }
@@ -462,7 +462,7 @@ impl GuardProcess {
         }
     }
 
-    fn order(&mut self, id: ChildId, order: Order) {
+    fn order(&mut self, id: ChildId, order: ControlRequest) {
         // Unknown if it has ended, which the worker is about to hear.
         if let Some(shim) = self.attempts.get(&id).and_then(|number| self.shims.get(number)) {
             // One that is stopped may have no room for more; it is overdue then.
@@ -562,7 +562,7 @@ impl GuardProcess {
         let inherited: Vec<Process> =
             tree::own_children().into_iter().filter(|p| !self.shim_pids.contains(&p.pid)).collect();
         if inherited.is_empty() {
-            let ended = Ended { how: HowEnded::Unknown, leftovers: 0, oom_killed: None };
+            let ended = ProcessTreeEnd { how: CommandEnd::Unknown, leftovers: 0, oom_killed: None };
             let (dying, over) = std::mem::take(&mut self.bereft)
                 .into_iter()
                 .partition(|(_, shim)| self.shim_pids.contains(shim));

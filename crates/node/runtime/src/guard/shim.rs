@@ -17,14 +17,15 @@ use rustix::process::{
     set_parent_process_death_signal, setrlimit, setsid, wait,
 };
 
-use super::child::{Ended, HowEnded};
+use super::child::{CommandEnd, ProcessTreeEnd};
 use super::clock::{Alarm, boottime};
 use super::image::image;
 use super::oom::OomCounter;
 use super::sys::{self, SharedDeadline, Stack};
 use super::tree;
 use super::wire::{
-    ChildId, FailedStep, FromGuard, Order, Settings, Spawn, SpawnFds, ToShim, decode, encode, recv_packet,
+    ChildId, ControlRequest, FailedStep, FromGuard, Settings, Spawn, SpawnFds, ToShim, decode, encode,
+    recv_packet,
 };
 
 /// The longest order or report, in bytes.
@@ -185,7 +186,7 @@ struct Attempt {
     /// Who has got SIGTERM.
     told: HashSet<Pid>,
     /// How the command itself ended, once it has.
-    ended: Option<Ended>,
+    ended: Option<ProcessTreeEnd>,
     /// What it left behind has got SIGTERM.
     swept: bool,
 }
@@ -205,7 +206,7 @@ enum Phase {
 
 impl Attempt {
     /// Until no child is left.
-    fn watch(mut self, shim: &mut Shim) -> io::Result<Ended> {
+    fn watch(mut self, shim: &mut Shim) -> io::Result<ProcessTreeEnd> {
         loop {
             let wake_at = self.act(boottime(), shim);
             shim.alarm.set(wake_at)?;
@@ -262,20 +263,20 @@ impl Attempt {
 
     fn on_main_ended(&mut self, status: WaitStatus, oom: &mut OomCounter) {
         let how = match (status.exit_status(), status.terminating_signal()) {
-            (Some(code), _) => HowEnded::Code(code),
-            (None, Some(signal)) => HowEnded::Signal(signal),
+            (Some(code), _) => CommandEnd::Code(code),
+            (None, Some(signal)) => CommandEnd::Signal(signal),
             // It was stopped or continued, which we never asked to hear of.
             (None, None) => return,
         };
         // A shell passes on what happened to its last child in this form.
-        let killed = matches!(how, HowEnded::Signal(libc::SIGKILL) | HowEnded::Code(137));
+        let killed = matches!(how, CommandEnd::Signal(libc::SIGKILL) | CommandEnd::Code(137));
         let by_us = matches!(self.phase, Phase::Killing { .. });
         let oom_killed = if killed && !by_us {
             oom.kills().zip(self.oom_kills).map(|(now, before)| now > before)
         } else {
             Some(false)
         };
-        self.ended = Some(Ended { how, leftovers: 0, oom_killed });
+        self.ended = Some(ProcessTreeEnd { how, leftovers: 0, oom_killed });
     }
 
     /// Signals what is to be signalled by now. Answers when to look again at the latest.
@@ -334,20 +335,20 @@ impl Attempt {
                 Ok(_) | Err(_) => {
                     // The guard is gone, so nobody is interested and nobody else will clean up.
                     shim.control = None;
-                    self.on_order(Order::Kill);
+                    self.on_order(ControlRequest::Kill);
                 }
             }
         }
     }
 
-    fn on_order(&mut self, order: Order) {
+    fn on_order(&mut self, order: ControlRequest) {
         match order {
-            Order::Terminate { grace } => self.terminate(grace.map(|grace| boottime() + grace)),
-            Order::Kill if !matches!(self.phase, Phase::Killing { .. }) => {
+            ControlRequest::Terminate { grace } => self.terminate(grace.map(|grace| boottime() + grace)),
+            ControlRequest::Kill if !matches!(self.phase, Phase::Killing { .. }) => {
                 self.phase = Phase::Killing { pause: PAUSE_MIN };
             }
             // The deadline is looked at after every order.
-            Order::Look | Order::Kill => {}
+            ControlRequest::Look | ControlRequest::Kill => {}
         }
     }
 }

@@ -18,7 +18,7 @@ use rustix::net::{
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::child::Ended;
+use super::child::ProcessTreeEnd;
 
 /// The longest frame: the largest payload, and room for an environment.
 const FRAME_BYTES_MAX: usize = 8 << 20;
@@ -44,12 +44,12 @@ pub(super) enum ToGuard {
     /// Start this. With stdout, stderr and the sign of life as descriptors, and stdin if it has one.
     Spawn(Spawn),
     /// Tell one attempt to end.
-    Order { id: ChildId, order: Order },
+    Order { id: ChildId, order: ControlRequest },
     /// The lease ends then, by the boot-time clock.
     Deadline(Option<Duration>),
-    /// What the program is given to read when it is started once more, after the worker has died and everything of it is
-    /// gone. Nothing is started where this is empty.
-    Farewell(Vec<u8>),
+    /// What the program is given to read when it is started once more, after the worker has died and everything of it
+    /// is gone. Nothing is started where this is empty.
+    SessionCleanup(Vec<u8>),
 }
 
 /// What a guard is told at its start.
@@ -82,12 +82,12 @@ pub(super) enum ToShim {
     /// Start this, as the next attempt. With the same descriptors as [`ToGuard::Spawn`].
     Spawn(Spawn),
     /// What is to become of this attempt. It may have ended, and another one may have begun.
-    Order { id: ChildId, order: Order },
+    Order { id: ChildId, order: ControlRequest },
 }
 
 /// What can be asked of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Order {
+pub(super) enum ControlRequest {
     /// SIGTERM to all of it; SIGKILL after this time, if one is given.
     Terminate { grace: Option<Duration> },
     /// SIGKILL to all of it until nothing is left.
@@ -106,7 +106,7 @@ pub(super) enum FromGuard {
     /// It does not.
     NotStarted { id: ChildId, step: FailedStep, errno: i32 },
     /// Nothing of the attempt is left.
-    Ended { id: ChildId, ended: Ended },
+    Ended { id: ChildId, ended: ProcessTreeEnd },
 }
 
 /// What could not be done for a command to start.
@@ -239,8 +239,8 @@ impl Frame {
 #[derive(Debug, Default)]
 pub(super) struct Inbox {
     bytes: Vec<u8>,
-    /// The descriptors of each frame that has some, in the order of the frames. A frame's are fewer than were sent where
-    /// this process had no room for all of them.
+    /// The descriptors of each frame that has some, in the order of the frames. A frame's are fewer than were sent
+    /// where this process had no room for all of them.
     fds: VecDeque<VecDeque<OwnedFd>>,
 }
 

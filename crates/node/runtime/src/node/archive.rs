@@ -20,20 +20,20 @@ use super::Node;
 /// What is to be archived, and what was.
 #[derive(Debug, Default)]
 pub(super) struct Archiving {
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<ArchiveQueue>,
     came: Notify,
     done: AtomicU64,
 }
 
 /// Tasks that wait to be archived, each once: every new owner of a lane is told of them again.
 #[derive(Debug, Default)]
-struct Waiting {
+struct ArchiveQueue {
     /// The oldest first, each with the time when it came.
     line: VecDeque<(TaskId, Instant)>,
     known: HashSet<TaskId>,
 }
 
-impl Waiting {
+impl ArchiveQueue {
     /// Answers how many found no place. They stay noted in their lanes: the next owner is told of them, and they are archived
     /// before they are removed at the latest.
     fn add(&mut self, tasks: &[TaskId], now: Instant, max: usize) -> usize {
@@ -76,7 +76,7 @@ const ATTEMPTS_MAX: usize = 1000;
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 impl Archiving {
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
+    fn lock(&self) -> MutexGuard<'_, ArchiveQueue> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -109,9 +109,9 @@ impl Node {
     }
 
     /// Whether a task that is submitted now is to be archived.
-    pub(super) fn is_archived(&self, is_whole: bool, task_type: &Name) -> bool {
+    pub(super) fn is_archived(&self, is_composite: bool, task_type: &Name) -> bool {
         // What servers do for themselves is nobody's history; what becomes many was asked for by somebody.
-        self.0.parts.archive.is_some() && (is_whole || !task_type.is_own())
+        self.0.parts.archive.is_some() && (is_composite || !task_type.is_system())
     }
 
     /// Archives what is to be archived, for ever.
@@ -126,7 +126,7 @@ impl Node {
             // Only this takes from the line.
             self.0.archiving.lock().remove_first(tasks.len());
             self.0.archiving.done.fetch_add(tasks.len() as u64, Ordering::Relaxed);
-            self.seen(tasks).await;
+            self.completion_handled(tasks).await;
         }
     }
 
@@ -190,7 +190,7 @@ mod tests {
     #[test]
     fn a_task_waits_once_and_no_more_wait_than_may() {
         let task = TaskId::from_random;
-        let mut waiting = Waiting::default();
+        let mut waiting = ArchiveQueue::default();
         assert_eq!(waiting.add(&[task(1), task(2)], Instant::now(), 3), 0);
         assert_eq!(waiting.add(&[task(2), task(3), task(1), task(4)], Instant::now(), 3), 1);
         let line: Vec<TaskId> = waiting.line.iter().map(|(task, _)| *task).collect();

@@ -13,9 +13,10 @@
 //! before it is stopped. So tasks that are being stopped are looked at again while the operation goes on, and waited for
 //! at its end. What follows a crash begins with the first page that had such a task.
 //!
-//! A part of a run or a map is run again with it: the new run takes over what succeeded. All parts of one run or map lead to
-//! one new one, whose request id is made of the operation and the old one. A task of a job is run again alone, because a job
-//! takes nothing over. A part of a run or map that has not ended is counted as not done, with the reason.
+//! A child of a run or a map is run again with it: the new run takes over what succeeded. All children of one run or
+//! map lead to one new one, whose request id is made of the operation and the old one. A task of a job is run again
+//! alone, because a job takes nothing over. A child of a run or map that has not ended is counted as not done, with the
+//! reason.
 //!
 //! A store that cannot be used at the moment ends the attempt, and the next one goes on. A full queue is waited for.
 
@@ -39,7 +40,7 @@ use tokio::time::Instant;
 use crate::clock;
 use crate::request::{RetryRequest, TaskRequest};
 
-use super::wholes::TAKEN;
+use super::composite::driver::TOMBSTONE_PREFIX;
 use super::{Definition, JOB_TYPE, Node, Retry, SubmitError, WEBHOOK_TYPE};
 
 /// Task type and queue of such operations.
@@ -100,9 +101,9 @@ struct Tally {
     matched: u64,
     done: u64,
     failed: u64,
-    /// Tasks that were run again with the run or map that they are a part of.
-    #[serde(default)]
-    with_whole: u64,
+    /// Tasks that were run again with the run or map that they are a child of.
+    #[serde(default, rename = "with_whole")]
+    with_composite: u64,
     /// Why the first task was not run again that was not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     refusal: Option<String>,
@@ -119,8 +120,8 @@ struct Tally {
 struct Outcome {
     done: u64,
     failed: u64,
-    /// Tasks that were run again with the run or map that they are a part of.
-    with_whole: u64,
+    /// Tasks that were run again with the run or map that they are a child of.
+    with_composite: u64,
     /// Why the first task was not run again that was not.
     refusal: Option<String>,
     /// They are being stopped.
@@ -227,7 +228,7 @@ impl Node {
         request.priority = Priority::MAX;
         request.retry = RETRY;
         request.execution_timeout = Some(Duration::from_hours(24));
-        request.whole = true;
+        request.composite = true;
         // Not as users submit: its names are not theirs to use.
         let task = self.place(namespace, request).await?;
         let answer = self.submit_to(task.id.lane(), vec![task]).await.pop();
@@ -263,10 +264,11 @@ impl Node {
 impl Tally {
     /// What the counts do not show.
     fn remarks(&self) -> String {
-        let with_whole = (self.with_whole > 0)
-            .then(|| format!("{} are parts of runs or maps, which run again as a whole", self.with_whole));
+        let with_composite = (self.with_composite > 0).then(|| {
+            format!("{} are children of runs or maps, which run again as a whole", self.with_composite)
+        });
         let refusal = self.refusal.as_ref().map(|why| format!("not done, the first of them: {why}"));
-        with_whole.into_iter().chain(refusal).collect::<Vec<_>>().join("; ")
+        with_composite.into_iter().chain(refusal).collect::<Vec<_>>().join("; ")
     }
 }
 
@@ -283,9 +285,10 @@ fn progress_of(progress: Option<&Progress>) -> Option<Tally> {
 }
 
 fn wanted(action: BulkAction, task_type: Option<&Name>, row: &TaskRow) -> bool {
-    // Operations do not act on operations, least of all on themselves. What only takes an id never was to run.
-    let takes_id = row.state.part.as_ref().is_some_and(|part| part.name.starts_with(TAKEN));
-    let alone = action == BulkAction::Cancel || !takes_id;
+    // Operations do not act on operations, least of all on themselves. A tombstone never was to run.
+    let is_tombstone =
+        row.state.child_of.as_ref().is_some_and(|child| child.name.starts_with(TOMBSTONE_PREFIX));
+    let alone = action == BulkAction::Cancel || !is_tombstone;
     // What is delivered is meant only where that is said.
     let meant = row.head.task_type.as_str() != WEBHOOK_TYPE || task_type == Some(&row.head.task_type);
     action.applies(row.state.status) && row.head.task_type.as_str() != BULK_TYPE && alone && meant
@@ -334,14 +337,14 @@ struct Operation {
 
 /// Why an attempt of an operation ended early.
 #[derive(Debug, thiserror::Error)]
-enum Trouble {
+enum BulkError {
     #[error("stopped")]
     Stopped,
     #[error(transparent)]
     Store(Arc<StoreError>),
 }
 
-impl Trouble {
+impl BulkError {
     fn advice(&self) -> RetryAdvice {
         match self {
             Self::Store(error) if !error.is_retryable() => RetryAdvice::Never,
@@ -350,7 +353,7 @@ impl Trouble {
     }
 }
 
-impl From<StoreError> for Trouble {
+impl From<StoreError> for BulkError {
     fn from(error: StoreError) -> Self {
         Self::Store(Arc::new(error))
     }
@@ -361,7 +364,7 @@ impl Execution for Operation {
     async fn run(self: Box<Self>, attempt: Arc<dyn Attempt>) -> Finish {
         let worked = tokio::select! {
             worked = self.work(&*attempt) => worked,
-            _ = attempt.stopped() => Err(Trouble::Stopped),
+            _ = attempt.stopped() => Err(BulkError::Stopped),
         };
         let (ending, data) = match worked {
             Ok(tally) => (Ending::Success, written(&tally)),
@@ -379,7 +382,7 @@ fn written(tally: &Tally) -> String {
 }
 
 impl Operation {
-    async fn work(&self, attempt: &dyn Attempt) -> Result<Tally, Trouble> {
+    async fn work(&self, attempt: &dyn Attempt) -> Result<Tally, BulkError> {
         let (mut tally, begun_at) = self.resume().await?;
         let mut retries = Retries::default();
         let mut pages = VecDeque::<OpenPage>::new();
@@ -393,11 +396,11 @@ impl Operation {
                 page.tasks.iter().filter(|row| wanted(self.spec.action, task_type, row)).collect()
             };
             let before = page.tasks.iter().filter(|row| self.cancelled_before(row, begun_at)).count() as u64;
-            let Outcome { done, failed, open, with_whole, refusal, .. } = match self.spec.action {
+            let Outcome { done, failed, open, with_composite, refusal, .. } = match self.spec.action {
                 BulkAction::Cancel => self.cancel(&rows).await?,
                 BulkAction::Retry => self.retry(&rows, &mut retries).await?,
             };
-            tally.with_whole += with_whole;
+            tally.with_composite += with_composite;
             tally.refusal = tally.refusal.take().or(refusal);
             tally.matched += rows.len() as u64 + before;
             tally.done += done + before;
@@ -507,11 +510,11 @@ impl Operation {
         }
     }
 
-    async fn cancel(&self, rows: &[&TaskRow]) -> Result<Outcome, Trouble> {
+    async fn cancel(&self, rows: &[&TaskRow]) -> Result<Outcome, BulkError> {
         let mut lanes = BTreeMap::<LaneId, Vec<Command>>::new();
         for row in rows {
-            if row.state.whole {
-                self.node.cancel_whole(row).await?;
+            if row.state.composite {
+                self.node.cancel_composite(row).await?;
                 continue;
             }
             lanes.entry(row.id.lane()).or_default().push(Command::Cancel { task: row.id });
@@ -534,16 +537,16 @@ impl Operation {
         Ok(outcome)
     }
 
-    async fn retry(&self, rows: &[&TaskRow], retries: &mut Retries) -> Result<Outcome, Trouble> {
+    async fn retry(&self, rows: &[&TaskRow], retries: &mut Retries) -> Result<Outcome, BulkError> {
         let mut outcome = Outcome::default();
         for row in rows {
             let (target, unfinished) = self.target(row, retries).await?;
-            let answer = match (unfinished, retries.wholes.get(&target)) {
-                (Some(status), _) => Err(format!("it is a part of {target}, which is {status}")),
+            let answer = match (unfinished, retries.composites.get(&target)) {
+                (Some(status), _) => Err(format!("it is a child of {target}, which is {status}")),
                 (None, Some(answer)) => answer.clone(),
                 (None, None) => {
                     let answer = self.retry_one(target, &row.head.queue, retries).await?;
-                    if target != row.id || row.state.whole {
+                    if target != row.id || row.state.composite {
                         retries.remember(target, answer.clone());
                     }
                     answer
@@ -552,7 +555,7 @@ impl Operation {
             match answer {
                 Ok(()) => {
                     outcome.done += 1;
-                    outcome.with_whole += u64::from(target != row.id);
+                    outcome.with_composite += u64::from(target != row.id);
                 }
                 Err(why) => {
                     outcome.failed += 1;
@@ -563,29 +566,29 @@ impl Operation {
         Ok(outcome)
     }
 
-    /// The task that runs again for another: itself, or the outermost run or map that it is a part of. Answers the status
-    /// of that one too if it has not ended.
+    /// The task that runs again for another: itself, or the outermost run or map that it is a child of. Answers the
+    /// status of that one too if it has not ended.
     async fn target(
         &self,
         row: &TaskRow,
         retries: &mut Retries,
     ) -> Result<(TaskId, Option<Status>), StoreError> {
-        let Some(part) = &row.state.part else { return Ok((row.id, None)) };
-        let (mut of, mut target) = (Some(part.of), (row.id, None));
-        if let Some(outermost) = retries.outermost.get(&part.of) {
+        let Some(child) = &row.state.child_of else { return Ok((row.id, None)) };
+        let (mut of, mut target) = (Some(child.composite), (row.id, None));
+        if let Some(outermost) = retries.outermost.get(&child.composite) {
             return Ok(outermost.map_or(target, |outermost| (outermost, None)));
         }
-        while let Some(whole) = of {
-            let Some(view) = self.node.task(&self.namespace, whole).await? else { break };
+        while let Some(composite) = of {
+            let Some(view) = self.node.task(&self.namespace, composite).await? else { break };
             if view.row.head.task_type.as_str() == JOB_TYPE {
                 break;
             }
             let status = view.row.state.status;
-            target = (whole, (!status.is_final()).then_some(status));
-            of = view.row.state.part.map(|part| part.of);
+            target = (composite, (!status.is_final()).then_some(status));
+            of = view.row.state.child_of.map(|child| child.composite);
         }
         if target.1.is_none() {
-            retries.outermost.insert(part.of, (target.0 != row.id).then_some(target.0));
+            retries.outermost.insert(child.composite, (target.0 != row.id).then_some(target.0));
         }
         Ok(target)
     }
@@ -596,7 +599,7 @@ impl Operation {
         id: TaskId,
         queue: &QueueKey,
         retries: &mut Retries,
-    ) -> Result<Result<(), String>, Trouble> {
+    ) -> Result<Result<(), String>, BulkError> {
         let request_id = format!("{BULK_TYPE}:{}:{id}", self.id);
         let definition = if self.spec.latest { Definition::Latest } else { Definition::Stored };
         loop {
@@ -616,7 +619,9 @@ impl Operation {
                     }
                     Err(full)
                 }
-                Err(SubmitError::Store(error)) if error.is_retryable() => return Err(Trouble::Store(error)),
+                Err(SubmitError::Store(error)) if error.is_retryable() => {
+                    return Err(BulkError::Store(error));
+                }
                 // It is gone, runs, or will not be taken: this one, and not the others.
                 Ok(Retry::NotFound) => Err("it is gone".to_owned()),
                 Ok(Retry::Unfinished(status)) => Err(format!("it is {status}")),
@@ -636,19 +641,19 @@ impl Operation {
 struct Retries {
     /// How long each queue has been waited for since it took a task.
     waited: BTreeMap<QueueKey, Duration>,
-    /// For each run or map that has ended, the outermost of those around it; `None` if its parts run again alone.
+    /// For each run or map that has ended, the outermost of those around it; `None` if its children run again alone.
     outermost: HashMap<TaskId, Option<TaskId>>,
     /// What came of runs and maps.
-    wholes: HashMap<TaskId, Result<(), String>>,
+    composites: HashMap<TaskId, Result<(), String>>,
 }
 
 impl Retries {
-    fn remember(&mut self, whole: TaskId, answer: Result<(), String>) {
-        if self.wholes.len() >= OPEN_MAX {
-            self.wholes.clear();
+    fn remember(&mut self, composite: TaskId, answer: Result<(), String>) {
+        if self.composites.len() >= OPEN_MAX {
+            self.composites.clear();
             self.outermost.clear();
         }
-        self.wholes.insert(whole, answer);
+        self.composites.insert(composite, answer);
     }
 }
 

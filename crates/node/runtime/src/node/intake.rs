@@ -26,7 +26,7 @@ const WAITING_BYTES_MAX: usize = 8 << 20;
 
 /// A message that was taken.
 #[derive(Debug)]
-struct Open {
+struct PendingMessage {
     message: IntakeMessage,
     /// Where it is to go, if it was read before.
     queue: Option<Name>,
@@ -34,8 +34,8 @@ struct Open {
 
 /// Messages that could not be stored yet, as they came.
 #[derive(Debug, Default)]
-struct Waiting {
-    open: Vec<Open>,
+struct UnstoredMessages {
+    open: Vec<PendingMessage>,
     bytes: usize,
     /// Queues that they are for, which are full or which the store failed for: what comes for one of these waits behind.
     held: HashSet<Name>,
@@ -43,8 +43,8 @@ struct Waiting {
     store_error: Option<Arc<StoreError>>,
 }
 
-impl Waiting {
-    fn push(&mut self, open: Open) {
+impl UnstoredMessages {
+    fn push(&mut self, open: PendingMessage) {
         if let Some(queue) = &open.queue
             && !self.held.contains(queue)
         {
@@ -62,8 +62,8 @@ impl Waiting {
 impl Node {
     /// Takes tasks of a namespace in, for ever.
     pub async fn take_in(&self, intake: Arc<dyn Intake>, namespace: Name) {
-        let mut waiting = Waiting::default();
-        let (mut again_at, mut told) = (Instant::now(), (false, true));
+        let mut waiting = UnstoredMessages::default();
+        let (mut again_at, mut reported) = (Instant::now(), (false, true));
         // Kept while waiting messages are tried again: one that is given up may cost a connection.
         let mut take = intake.take(BATCH);
         loop {
@@ -73,10 +73,10 @@ impl Node {
                 }
                 taken = &mut take, if waiting.has_room() => {
                     take = intake.take(BATCH);
-                    taken.map(|taken| taken.into_iter().map(|message| Open { message, queue: None }).collect())
+                    taken.map(|taken| taken.into_iter().map(|message| PendingMessage { message, queue: None }).collect())
                 }
             };
-            let open: Vec<Open> = match taken {
+            let open: Vec<PendingMessage> = match taken {
                 Ok(open) => open,
                 Err(error) => {
                     tracing::warn!(%error, "messages cannot be taken in, trying again");
@@ -90,12 +90,12 @@ impl Node {
                 again_at = Instant::now() + AGAIN_AFTER;
             }
             let state = (!waiting.open.is_empty(), waiting.has_room());
-            if state.0 && told != state {
-                let Waiting { open, held, store_error, .. } = &waiting;
+            if state.0 && reported != state {
+                let UnstoredMessages { open, held, store_error, .. } = &waiting;
                 let store = store_error.as_ref().map(tracing::field::display);
                 tracing::warn!(messages = open.len(), ?held, store, "messages wait until they can be stored");
             }
-            told = state;
+            reported = state;
         }
     }
 
@@ -103,8 +103,8 @@ impl Node {
         &self,
         intake: &dyn Intake,
         namespace: &Name,
-        mut open: Vec<Open>,
-        waiting: &mut Waiting,
+        mut open: Vec<PendingMessage>,
+        waiting: &mut UnstoredMessages,
     ) {
         while !open.is_empty() {
             let rest = open.split_off(open.len().min(BATCH));
@@ -121,19 +121,19 @@ impl Node {
         &self,
         intake: &dyn Intake,
         namespace: &Name,
-        open: Vec<Open>,
-        waiting: &mut Waiting,
-    ) -> Vec<Open> {
+        open: Vec<PendingMessage>,
+        waiting: &mut UnstoredMessages,
+    ) -> Vec<PendingMessage> {
         let (mut taken, mut rejected, mut alone) = (Vec::new(), Vec::new(), Vec::new());
         let (mut ready, mut requests) = (Vec::new(), Vec::new());
-        for Open { message, queue } in open {
+        for PendingMessage { message, queue } in open {
             if queue.as_ref().is_some_and(|queue| waiting.held.contains(queue)) {
-                waiting.push(Open { message, queue });
+                waiting.push(PendingMessage { message, queue });
                 continue;
             }
             match read(&message) {
                 Ok(request) => {
-                    let open = Open { message, queue: Some(request.queue.clone()) };
+                    let open = PendingMessage { message, queue: Some(request.queue.clone()) };
                     if waiting.held.contains(&request.queue) {
                         waiting.push(open);
                     } else {

@@ -36,7 +36,7 @@ pub struct Lock {
 
 /// What came of asking for a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Taken {
+pub enum LockOutcome {
     /// It is held now.
     Yes(Lock),
     /// Somebody else holds it.
@@ -45,7 +45,7 @@ pub enum Taken {
 
 /// What is stored of a lock.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Stored {
+struct StoredLock {
     #[serde(rename = "o")]
     owner: String,
     /// `None` for the version of the document: it was not renewed yet.
@@ -59,7 +59,7 @@ struct Stored {
     steady: Option<SteadyEnd>,
 }
 
-impl Stored {
+impl StoredLock {
     fn lease(&self) -> Lease {
         Lease { until: self.until, steady: self.steady }
     }
@@ -91,7 +91,7 @@ fn key_of(namespace: &Name, name: &Name) -> DocumentKey {
     DocumentKey { kind: DocumentKind::Lock, namespace: namespace.clone(), id: name.clone() }
 }
 
-fn stored(document: &Document) -> Result<Stored, StoreError> {
+fn stored(document: &Document) -> Result<StoredLock, StoreError> {
     codec::decode(&document.value)
 }
 
@@ -109,7 +109,7 @@ impl Node {
         name: &Name,
         owner: &str,
         ttl: Duration,
-    ) -> Result<Taken, StoreError> {
+    ) -> Result<LockOutcome, StoreError> {
         let key = key_of(namespace, name);
         for _ in 0..TRIES {
             let found = self.0.parts.documents.get(std::slice::from_ref(&key)).await?.pop().flatten();
@@ -122,18 +122,24 @@ impl Node {
                 None => (0, None),
             };
             let renewed = match held {
-                Some(lock) if lock.owner != owner => return Ok(Taken::HeldBy(lock)),
+                Some(lock) if lock.owner != owner => return Ok(LockOutcome::HeldBy(lock)),
                 held => held,
             };
             let Lease { until, steady } = Lease::taken(&clock, clock::boot_id(), ttl);
             let since = renewed.as_ref().map_or(clock.wall, |lock| lock.since);
             let token = renewed.map(|lock| lock.token);
-            let stored = Stored { owner: owner.to_owned(), token, since, until, steady };
+            let stored = StoredLock { owner: owner.to_owned(), token, since, until, steady };
             let content = Some(Content { due: Some(until), value: codec::encode(&stored) });
             let put = PutDocument { key: key.clone(), expected, content };
             if let [PutOutcome::Stored { version }] = self.0.parts.documents.put(&[put]).await?[..] {
                 let (name, owner) = (name.clone(), owner.to_owned());
-                return Ok(Taken::Yes(Lock { name, owner, token: token.unwrap_or(version), since, until }));
+                return Ok(LockOutcome::Yes(Lock {
+                    name,
+                    owner,
+                    token: token.unwrap_or(version),
+                    since,
+                    until,
+                }));
             }
         }
         Err(StoreError::unavailable("others change this lock at the same time"))

@@ -5,26 +5,22 @@
 
 mod archive;
 mod bulk;
-mod ends;
+mod completions;
+mod composite;
+mod custom_types;
 mod intake;
-mod job;
 mod known_time;
 mod locks;
-mod map;
-mod own;
 mod queues;
-mod registered;
-mod reports;
 mod retention;
 mod retry;
 mod schedules;
 mod sent;
 mod submit;
+mod system_workers;
 mod tasks;
 mod webhooks;
-mod wholes;
 mod workers;
-mod workflow_run;
 mod workflows;
 
 use std::collections::BTreeMap;
@@ -43,29 +39,29 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::archive::ArchiveStats;
 pub use self::bulk::{BULK_TYPE, BulkAction, BulkExecutor, BulkStatus};
-pub use self::job::{JOB_TYPE, JobCounts, JobView, TornDown};
+pub use self::composite::job::{JOB_TYPE, JobCounts, JobView, TornDown};
+pub use self::composite::map::MAP_TYPE;
 pub use self::known_time::compare_with_store;
-pub use self::locks::{Lock, Taken};
-pub use self::map::MAP_TYPE;
-pub use self::own::OwnWorker;
+pub use self::locks::{Lock, LockOutcome};
 pub use self::queues::{PolicyError, QueueInfo};
+pub use self::system_workers::SystemWorker;
 
-pub use self::registered::{Named, NamedError};
+pub use self::composite::workflow_run::WORKFLOW_TYPE;
+pub use self::custom_types::{NamedDocument, NamedDocumentError};
 pub use self::retention::RetentionOptions;
 pub use self::retry::{Definition, Retried, Retry};
 pub use self::schedules::{BACKFILL_MAX, BackfillPlan, FireEnd, NamedSchedule, ScheduleError};
 pub use self::submit::{SubmitError, Submitted};
-pub use self::tasks::{Cancel, PartPlace};
+pub use self::tasks::{Cancel, ChildCursor};
 pub use self::webhooks::{DeliveryView, Endpoint, Secrets, WEBHOOK_TYPE};
 pub use self::workers::{WorkerChange, WorkerError, WorkerInfo};
-pub use self::workflow_run::WORKFLOW_TYPE;
 pub use self::workflows::{NodeView, RunView, WorkflowError};
-pub use crate::hub::{EventId, EventStream, Follow, StreamItem};
+pub use crate::notifier::{EventId, EventStream, StreamItem, TaskFollower};
 pub use crate::process::ProcessUsage;
 pub use crate::scheduler::LaneInfo;
 
 use crate::clock::{self, ClockState};
-use crate::hub::Hub;
+use crate::notifier::Notifier;
 use crate::request::RequestLimits;
 use crate::scheduler::{HeldUp, SchedulerHandle};
 
@@ -98,7 +94,7 @@ pub struct NodeParts {
     /// The scheduler of this process.
     pub scheduler: SchedulerHandle,
     /// Tells who waits here.
-    pub hub: Arc<Hub>,
+    pub notifier: Arc<Notifier>,
     /// Where finished tasks are kept for good.
     pub archive: Option<Arc<dyn Archive>>,
 }
@@ -114,12 +110,12 @@ struct Inner {
     started_at: Timestamp,
     queues: submit::QueueCache,
     alarm: schedules::Alarm,
-    types: registered::TypeCache,
+    types: custom_types::TypeCache,
     /// Costly checks take turns.
     heavy: Arc<Semaphore>,
     stats: Mutex<BTreeMap<SessionId, WorkerStats>>,
-    /// Workers that do not hear, and when that was said last.
-    deaf: Mutex<BTreeMap<SessionId, Instant>>,
+    /// Workers that do not receive, and when that was reported last.
+    not_receiving: Mutex<BTreeMap<SessionId, Instant>>,
     /// When the time was last noted in the store, by the steady clock.
     noted_at: Mutex<Option<Timestamp>>,
     archiving: archive::Archiving,
@@ -168,10 +164,10 @@ impl Node {
             started_at: clock::wall(),
             queues: submit::QueueCache::default(),
             alarm: schedules::Alarm::default(),
-            types: registered::TypeCache::default(),
+            types: custom_types::TypeCache::default(),
             heavy: Arc::new(Semaphore::new(1)),
             stats: Mutex::default(),
-            deaf: Mutex::default(),
+            not_receiving: Mutex::default(),
             noted_at: Mutex::default(),
             archiving: archive::Archiving::default(),
         }))
@@ -184,7 +180,7 @@ impl Node {
         let following = Box::pin(self.follow_others());
         let sweeping = Box::pin(self.retain());
         let firing = Box::pin(self.fire_schedules());
-        let looking = Box::pin(self.look_at_ends());
+        let looking = Box::pin(self.handle_completions());
         let archiving = Box::pin(self.keep_archiving());
         tokio::select! {
             () = listening => {}
@@ -200,12 +196,12 @@ impl Node {
     /// Hears how workers are doing, for ever.
     async fn listen(&self) {
         loop {
-            if let Ok(mut ear) = self.0.parts.bus.subscribe(Address::Stats).await {
-                while let Some(messages) = ear.receive().await {
+            if let Ok(mut subscription) = self.0.parts.bus.subscribe(Address::Stats).await {
+                while let Some(messages) = subscription.receive().await {
                     for message in messages {
                         match message {
                             Message::Stats(stats) => self.keep_stats(stats),
-                            Message::Deaf { session } => self.keep_deaf(session),
+                            Message::NotReceiving { session } => self.keep_not_receiving(session),
                             _ => {}
                         }
                     }
@@ -217,28 +213,28 @@ impl Node {
 
     /// Hears what other servers do with tasks, for ever, but only while somebody here wants to know.
     async fn follow_others(&self) {
-        let hub = &self.0.parts.hub;
+        let notifier = &self.0.parts.notifier;
         loop {
-            hub.wants(true).await;
-            if let Ok(mut ear) = self.0.parts.bus.subscribe(Address::Events).await {
+            notifier.until_wanted(true).await;
+            if let Ok(mut subscription) = self.0.parts.bus.subscribe(Address::Events).await {
                 // Alone, a server hears its own lanes anyway.
                 if self.has_company() {
-                    hub.heard_again();
+                    notifier.resume();
                 }
                 let unwanted = async {
                     loop {
-                        hub.wants(false).await;
+                        notifier.until_wanted(false).await;
                         // Whoever has asked once may soon ask again.
-                        if tokio::time::timeout(LISTEN_ON, hub.wants(true)).await.is_err() {
+                        if tokio::time::timeout(LISTEN_ON, notifier.until_wanted(true)).await.is_err() {
                             break;
                         }
                     }
                 };
                 let hearing = async {
-                    while let Some(messages) = ear.receive().await {
+                    while let Some(messages) = subscription.receive().await {
                         for message in messages {
                             if let Message::Changed(batch) = message {
-                                hub.heard(&batch);
+                                notifier.receive(&batch);
                             }
                         }
                     }
@@ -285,7 +281,7 @@ impl Node {
 
     /// Follows all events after one, or from now on.
     pub fn events(&self, after: Option<EventId>) -> EventStream {
-        self.0.parts.hub.events(after)
+        self.0.parts.notifier.events(after)
     }
 
     /// What is going on.

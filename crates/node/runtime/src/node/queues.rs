@@ -6,7 +6,7 @@ use tasklane_core::id::{LaneId, Name, QueueKey};
 use tasklane_core::lane::{KeyInfo, KeyPosition};
 use tasklane_core::policy::{QueueBinding, VersionedPolicy};
 use tasklane_core::read::{LanePage, LaneRead};
-use tasklane_ports::{CountList, Load, PutPolicy, QueueCounts, StoreError};
+use tasklane_ports::{CountList, LoadQuery, PutPolicy, QueueCounts, StoreError};
 
 use crate::request::FieldError;
 
@@ -142,7 +142,7 @@ impl Node {
         let mut after = 0;
         loop {
             let read = LaneRead::Policies { after };
-            let load = Load { lane: LaneId(0), read, limit: PAGE, body_bytes_max: 0 };
+            let load = LoadQuery { lane: LaneId(0), read, limit: PAGE, body_bytes_max: 0 };
             let LanePage::Policies { rows, revision, more } = self.0.parts.store.load(load).await? else {
                 return Err(StoreError::corrupt("policies were asked for and something else came"));
             };

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tasklane_core::id::{LaneId, TaskId};
 use tasklane_core::retention::{Bounds, Retention};
-use tasklane_ports::{Retire, StoreError, TaskCursor, TaskFilter, TaskList};
+use tasklane_ports::{ExpiredQuery, StoreError, TaskCursor, TaskFilter, TaskList};
 
 use crate::clock;
 
@@ -73,12 +73,12 @@ impl Node {
             };
             let expired = parts
                 .store
-                .expired(Retire { finished_before, forget_before, after, limit: options.batch })
+                .expired(ExpiredQuery { finished_before, forget_before, after, limit: options.batch })
                 .await?;
             let tasks: Vec<TaskId> = expired.strip.iter().chain(&expired.forget).copied().collect();
             self.archive_before_removal(&tasks).await?;
-            for whole in &expired.wholes {
-                removed += self.forget_parts(*whole).await?;
+            for composite in &expired.composites {
+                removed += self.forget_children(*composite).await?;
             }
             if !tasks.is_empty() {
                 // Output goes first: were the task gone, nobody would know that there is any.
@@ -95,21 +95,23 @@ impl Node {
         }
     }
 
-    /// Forgets all parts of a finished task, and theirs. The whole goes last, so that a crash leaves nothing behind that
-    /// nobody knows of. Answers how many it were.
-    pub(super) async fn forget_parts(&self, whole: TaskId) -> Result<u64, StoreError> {
+    /// Forgets all children of a finished task, and theirs. The composite goes last, so that a crash leaves nothing
+    /// behind that nobody knows of. Answers how many it were.
+    pub(super) async fn forget_children(&self, composite: TaskId) -> Result<u64, StoreError> {
         let (parts, limit) = (&self.0.parts, self.0.options.retention.batch);
         let mut removed = 0;
-        let mut wholes = vec![whole];
-        while let Some(&of) = wholes.last() {
+        let mut composites = vec![composite];
+        while let Some(&of) = composites.last() {
             let filter = TaskFilter { parent: Some(of), ..TaskFilter::default() };
             let (mut found, mut inner, mut after) = (Vec::new(), Vec::new(), None);
             while found.is_empty() && inner.is_empty() {
                 let page = parts.store.list(TaskList { filter: filter.clone(), after, limit }).await?;
-                let of_it =
-                    page.tasks.iter().filter(|row| row.state.part.is_some() && row.state.status.is_final());
+                let of_it = page
+                    .tasks
+                    .iter()
+                    .filter(|row| row.state.child_of.is_some() && row.state.status.is_final());
                 for row in of_it {
-                    let list = if row.state.whole { &mut inner } else { &mut found };
+                    let list = if row.state.composite { &mut inner } else { &mut found };
                     list.push(row.id);
                 }
                 after = page.next;
@@ -122,12 +124,12 @@ impl Node {
             parts.store.retire(&[], &found).await?;
             removed += found.len() as u64;
             if !inner.is_empty() {
-                wholes.extend(inner);
+                composites.extend(inner);
             } else if found.is_empty() {
-                // All of its parts are gone: so may it, if it is not the one that was asked for.
-                wholes.pop();
+                // All of its children are gone: so may it, if it is not the one that was asked for.
+                composites.pop();
                 self.forget_cancel(of).await?;
-                if of != whole {
+                if of != composite {
                     self.archive_before_removal(&[of]).await?;
                     parts.logs.remove(&[of]).await?;
                     parts.store.retire(&[], &[of]).await?;

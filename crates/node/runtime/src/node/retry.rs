@@ -14,11 +14,12 @@ use tasklane_ports::StoreError;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::clock;
-use crate::request::{FieldError, Registered, RunAs, TaskRequest, Workflow, canonical, changed_nodes, code};
+use crate::request::{CustomType, FieldError, RunAs, TaskRequest, Workflow, canonical, changed_nodes, code};
 
-use super::workflow_run::{RunSpec, WORKFLOW_TYPE};
+use super::composite::job;
+use super::composite::workflow_run::{RunSpec, WORKFLOW_TYPE};
 use super::workflows::workflow_of;
-use super::{JOB_TYPE, Named, Node, SubmitError, Submitted, WEBHOOK_TYPE, job};
+use super::{JOB_TYPE, NamedDocument, Node, SubmitError, Submitted, WEBHOOK_TYPE};
 
 /// What became of a request to run a finished task again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,10 +99,10 @@ impl Node {
         let Some(body) = &view.row.body else { return Ok(Retry::Removed) };
         // What is delivered again is still about the same task.
         let parent = if view.row.head.task_type.as_str() == WEBHOOK_TYPE { body.parent } else { Some(id) };
-        let archived = self.is_archived(body.whole, &view.row.head.task_type);
-        let mut body = TaskBody { request_id, parent, part: None, archived, ..(**body).clone() };
+        let archived = self.is_archived(body.composite, &view.row.head.task_type);
+        let mut body = TaskBody { request_id, parent, child_name: None, archived, ..(**body).clone() };
         let mut head = TaskHead::clone(&view.row.head);
-        if body.whole {
+        if body.composite {
             take_over(&mut body.payload, id);
         }
         let (lane, now) = (id.lane(), clock::wall());
@@ -113,7 +114,7 @@ impl Node {
         let newer_definition = match head.task_type.as_str() {
             WORKFLOW_TYPE => self.redefine_run(namespace, &mut body.payload, definition).await?,
             JOB_TYPE => self.redefine_job(namespace, &mut body.payload, new, definition).await?,
-            _ if body.whole => false,
+            _ if body.composite => false,
             _ => self.redefine_task(namespace, &mut head, &mut body, definition).await?,
         };
         let policy = self.known(&head.queue).await?.policy;
@@ -153,9 +154,9 @@ impl Node {
         body: &mut TaskBody,
         definition: &Definition,
     ) -> Result<bool, SubmitError> {
-        let registered = self.registered_now(namespace, &head.task_type).await?;
-        let latest = match registered {
-            Some(registered) => Some(self.run_by(&registered, &TaskRequest::of_task(head, body)).await),
+        let current = self.current_custom_type(namespace, &head.task_type).await?;
+        let latest = match current {
+            Some(custom_type) => Some(self.run_by(&custom_type, &TaskRequest::of_task(head, body)).await),
             None => None,
         };
         if *definition == Definition::Stored {
@@ -181,16 +182,16 @@ impl Node {
     }
 
     /// How a type is run now, past everything that is remembered of it.
-    async fn registered_now(
+    async fn current_custom_type(
         &self,
         namespace: &Name,
         task_type: &Name,
-    ) -> Result<Option<Arc<Registered>>, SubmitError> {
-        if task_type.is_own() || Registered::check_name(task_type).is_err() {
+    ) -> Result<Option<Arc<CustomType>>, SubmitError> {
+        if task_type.is_system() || CustomType::check_name(task_type).is_err() {
             return Ok(None);
         }
         let named = self.executor(namespace, task_type).await?;
-        let read = |named: Named| self.heavy(move || Registered::from_json(named.json.as_bytes()));
+        let read = |named: NamedDocument| self.heavy(move || CustomType::from_json(named.json.as_bytes()));
         Ok(match named {
             Some(named) => Some(Arc::new(read(named).await?)),
             None => None,
@@ -262,7 +263,7 @@ impl Node {
         spec.changed = changed_nodes(&earlier, &json)?;
         spec.redefine(&json)?;
         let text = serde_json::to_string(&spec).expect("a spec can be written");
-        let max = self.own_limits().payload_bytes_max;
+        let max = self.system_limits().payload_bytes_max;
         if text.len() > max {
             let message =
                 format!("must be smaller: the run takes {} bytes with it, and {max} at most", text.len());
@@ -299,7 +300,7 @@ impl Node {
     }
 }
 
-/// Lets a whole that runs again take over what succeeded before.
+/// Lets a composite that runs again take over what succeeded before.
 fn take_over(payload: &mut Payload, earlier: TaskId) {
     let Ok(mut fields) = serde_json::from_str::<BTreeMap<String, Box<RawValue>>>(payload.as_str()) else {
         return;

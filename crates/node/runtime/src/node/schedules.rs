@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use tasklane_core::clock_watch::{Clock, Trust};
 use tasklane_core::commit::SubmitOutcome;
-use tasklane_core::guard::Guards;
 use tasklane_core::id::{LaneId, Name, TaskId};
+use tasklane_core::invariant::Invariants;
 use tasklane_core::status::Status;
 use tasklane_core::task::NewTask;
 use tasklane_core::time::Timestamp;
@@ -19,13 +19,13 @@ use tasklane_ports::{
     Content, Document, DocumentKey, DocumentKind, DocumentList, DueList, PutDocument, PutOutcome, StoreError,
     codec,
 };
-use tasklane_schedule::{Fire, Look, Rule, Schedule, Stand, Submitted, Times, When};
+use tasklane_schedule::{DecisionInput, Fire, FireSubmission, Rule, Schedule, TaskOutcome, Times, When};
 use tokio::sync::Notify;
 
 use crate::clock;
 use crate::request::{FieldError, ScheduleRequest, Target, merge, times_of};
 
-use super::submit::Submitted as Taken;
+use super::submit::Submitted;
 use super::{Node, SubmitError, WorkflowError};
 
 /// Why nothing was done to a schedule.
@@ -223,7 +223,7 @@ impl Node {
         namespace: &Name,
         id: &Name,
         request_id: Option<&str>,
-    ) -> Result<Taken, ScheduleError> {
+    ) -> Result<Submitted, ScheduleError> {
         let Some(work) = self.read_schedule(&key_of(namespace, id)).await? else {
             return Err(ScheduleError::NotFound);
         };
@@ -246,7 +246,7 @@ impl Node {
         self.0.alarm.look_at(key_of(namespace, id));
         match answers.pop() {
             Some(Ok(taken)) => Ok(taken),
-            None | Some(Err(SubmitError::Store(_))) => Ok(Taken { id: task_id, duplicate: is_there }),
+            None | Some(Err(SubmitError::Store(_))) => Ok(Submitted { id: task_id, duplicate: is_there }),
             Some(Err(error)) => Err(ScheduleError::Refused(error)),
         }
     }
@@ -491,11 +491,11 @@ impl Node {
                 }
             }
         }
-        let stands = self.stands_of(&works).await?;
+        let outcomes = self.outcomes_of(&works).await?;
         let clock = clock::now();
         let now = clock.wall;
         for work in &mut works {
-            self.plan(work, &clock, &stands).await?;
+            self.plan(work, &clock, &outcomes).await?;
         }
         let mut works = self.write_all(works, now).await?;
         let written = works.len();
@@ -534,7 +534,7 @@ impl Node {
         &self,
         work: &mut Work,
         clock: &Clock,
-        stands: &BTreeMap<TaskId, Stand>,
+        outcomes: &BTreeMap<TaskId, TaskOutcome>,
     ) -> Result<(), StoreError> {
         let DocumentKey { namespace, id, .. } = &work.key;
         let now = clock.wall;
@@ -545,7 +545,8 @@ impl Node {
                 return Ok(());
             }
         };
-        let look = Look { now, settled: clock.is_settled(), stands, guards: Guards::ALL_ON };
+        let look =
+            DecisionInput { now, settled: clock.is_settled(), outcomes, invariants: Invariants::ALL_ON };
         for fire in work.schedule.decide(id.as_str(), &times, &look) {
             let task = match self.task_of(namespace, id, &work.schedule.rule, fire, None).await {
                 Ok(task) => Ok(task),
@@ -576,34 +577,34 @@ impl Node {
     }
 
     /// How the open tasks of schedules have ended, of those that have.
-    async fn stands_of(&self, works: &[Work]) -> Result<BTreeMap<TaskId, Stand>, StoreError> {
+    async fn outcomes_of(&self, works: &[Work]) -> Result<BTreeMap<TaskId, TaskOutcome>, StoreError> {
         let open: Vec<TaskId> =
             works.iter().flat_map(|work| work.schedule.state.open.iter().copied()).collect();
-        let mut stands = BTreeMap::new();
+        let mut outcomes = BTreeMap::new();
         for ids in open.chunks(PAGE) {
             let views = self.0.parts.store.tasks(ids).await?;
             for (id, view) in ids.iter().zip(views) {
                 let stand = match view.map(|view| view.row.state) {
                     Some(state) => match state.status {
-                        Status::Success => Stand::Success,
+                        Status::Success => TaskOutcome::Success,
                         Status::Failed if state.started_at.is_none() && state.retries == 0 => {
-                            Stand::NeverBegan
+                            TaskOutcome::NeverBegan
                         }
-                        Status::Failed => Stand::Failure,
-                        Status::Cancelled => Stand::Neither,
-                        _ if state.started_at.is_some() || state.retries > 0 => Stand::Begun,
+                        Status::Failed => TaskOutcome::Failure,
+                        Status::Cancelled => TaskOutcome::Neither,
+                        _ if state.started_at.is_some() || state.retries > 0 => TaskOutcome::Begun,
                         _ => continue,
                     },
-                    None => Stand::Neither,
+                    None => TaskOutcome::Neither,
                 };
-                stands.insert(*id, stand);
+                outcomes.insert(*id, stand);
             }
         }
-        Ok(stands)
+        Ok(outcomes)
     }
 
     /// Submits all planned tasks; again, where that was done before.
-    async fn submit_planned(&self, works: &[Work]) -> Result<BTreeMap<TaskId, Submitted>, StoreError> {
+    async fn submit_planned(&self, works: &[Work]) -> Result<BTreeMap<TaskId, FireSubmission>, StoreError> {
         let mut lanes: BTreeMap<LaneId, Vec<NewTask>> = BTreeMap::new();
         for planned in works.iter().flat_map(|work| &work.schedule.state.planned) {
             lanes.entry(planned.task.id.lane()).or_default().push(NewTask::clone(&planned.task));
@@ -613,12 +614,12 @@ impl Node {
             let outcomes = self.outcomes(lane, &tasks).await?;
             for (task, outcome) in tasks.iter().zip(outcomes) {
                 let outcome = match outcome {
-                    SubmitOutcome::Created { .. } | SubmitOutcome::Duplicate => Submitted::Yes,
+                    SubmitOutcome::Created { .. } | SubmitOutcome::Duplicate => FireSubmission::Yes,
                     SubmitOutcome::Exists { task } => {
-                        Submitted::No(format!("task {task} holds its unique key"))
+                        FireSubmission::No(format!("task {task} holds its unique key"))
                     }
-                    SubmitOutcome::QueueFull => Submitted::No("its queue is full".to_owned()),
-                    SubmitOutcome::RequestIdReused => Submitted::No("its id is taken".to_owned()),
+                    SubmitOutcome::QueueFull => FireSubmission::No("its queue is full".to_owned()),
+                    SubmitOutcome::RequestIdReused => FireSubmission::No("its id is taken".to_owned()),
                 };
                 submitted.insert(task.id, outcome);
             }

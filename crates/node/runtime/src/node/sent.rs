@@ -74,13 +74,13 @@ impl Node {
         is_rendered: bool,
     ) -> Result<(), SubmitError> {
         self.check_type(namespace, &task.task_type).await?;
-        let Some(fan) = &task.fan else { return Ok(check_payload(task, is_rendered)?) };
-        // A part without a payload is given its item, and the last one the results of the others.
+        let Some(source) = &task.map else { return Ok(check_payload(task, is_rendered)?) };
+        // A child without a payload is given its item, and the last one the results of the others.
         let has_payload = |task: &TaskRequest| task.payload != Payload::default();
         if has_payload(task) {
             check_payload(task, true)?;
         }
-        if let Some(reduce) = MapRequest::from_json(&fan.json)?.reduce {
+        if let Some(reduce) = MapRequest::from_json(&source.json)?.reduce {
             self.check_type(namespace, &reduce.task_type).await.map_err(below_reduce)?;
             if has_payload(&reduce) {
                 check_payload(&reduce, true).map_err(|error| error.below("map.reduce"))?;
@@ -97,7 +97,7 @@ impl Node {
         if types.is_registered(task_type) {
             return Ok(());
         }
-        let Some(error) = slip(task_type.as_str(), types.registered()) else { return Ok(()) };
+        let Some(error) = slip(task_type.as_str(), types.registered_names()) else { return Ok(()) };
         let is_offered = self.workers().iter().any(|worker| worker.descriptor.task_types.contains(task_type));
         if is_offered { Ok(()) } else { Err(error.into()) }
     }

@@ -12,14 +12,14 @@ use tasklane_core::lane::recorded_clock;
 use tasklane_core::policy::{QueueBinding, QueuePolicy};
 use tasklane_core::read::{LanePage, LaneRead};
 use tasklane_core::task::NewTask;
-use tasklane_ports::{Load, StoreError, Submit};
+use tasklane_ports::{LoadQuery, StoreError, Submit};
 use tokio::time::Instant;
 
 use crate::clock;
-use crate::request::{FieldError, Placement, TaskRequest, check_internal, check_request_id};
+use crate::request::{FieldError, Placement, TaskRequest, check_not_system, check_request_id};
 
 use super::Node;
-use super::wholes::unique_in;
+use super::composite::driver::unique_in;
 
 /// A task that was taken in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,8 +63,8 @@ impl From<StoreError> for SubmitError {
 
 /// Refuses names that servers keep for themselves.
 fn not_internal(request: &TaskRequest) -> Result<(), FieldError> {
-    check_internal("taskType", &request.task_type)?;
-    check_internal("queue", &request.queue)?;
+    check_not_system("taskType", &request.task_type)?;
+    check_not_system("queue", &request.queue)?;
     request.request_id.as_deref().map_or(Ok(()), check_request_id)
 }
 
@@ -77,10 +77,10 @@ const QUEUES_MAX: usize = 10_000;
 
 /// What is known of queues: their lanes, which never change, and their policies, which seldom do.
 #[derive(Debug, Default)]
-pub(super) struct QueueCache(Mutex<HashMap<QueueKey, Known>>);
+pub(super) struct QueueCache(Mutex<HashMap<QueueKey, CachedQueue>>);
 
 #[derive(Clone, Debug)]
-pub(super) struct Known {
+pub(super) struct CachedQueue {
     pub(super) binding: QueueBinding,
     pub(super) policy: Arc<QueuePolicy>,
     read_at: Instant,
@@ -140,15 +140,15 @@ impl Node {
 
     /// Turns a request into a task of its queue's lane: it may become many, or a job.
     pub(super) async fn place(&self, namespace: &Name, request: TaskRequest) -> Result<NewTask, SubmitError> {
-        // Of a task that becomes many, the whole holds its unique key, and no part of it.
-        let held = match &request.fan {
+        // Of a task that becomes many, the composite holds its unique key, and no child of it.
+        let held = match &request.map {
             Some(_) if request.unique.is_some() => {
-                let one = TaskRequest { fan: None, ..request.clone() };
+                let one = TaskRequest { map: None, ..request.clone() };
                 self.place_one(namespace, one).await?.unique.map(|unique| unique_in(&request.queue, &unique))
             }
             _ => None,
         };
-        let request = self.map_whole(namespace, request).await?;
+        let request = self.map_composite(namespace, request).await?;
         let mut task = self.job_of(namespace, request).await?;
         if held.is_some() {
             task.unique = held;
@@ -164,7 +164,8 @@ impl Node {
     ) -> Result<NewTask, SubmitError> {
         self.run_as(namespace, &mut request).await?;
         // What the server asks of itself may be larger.
-        let limits = if request.whole || request.roomy { self.own_limits() } else { self.0.options.limits };
+        let limits =
+            if request.composite || request.roomy { self.system_limits() } else { self.0.options.limits };
         let queue = QueueKey::new(namespace.clone(), request.queue.clone());
         let known = self.known(&queue).await?;
         let placement = Placement {
@@ -174,7 +175,7 @@ impl Node {
             now: clock::wall(),
             random: rand::random(),
             limits: &limits,
-            archived: self.is_archived(request.whole, &request.task_type),
+            archived: self.is_archived(request.composite, &request.task_type),
         };
         Ok(request.into_task(placement)?)
     }
@@ -239,7 +240,7 @@ impl Node {
             return Ok(Cow::Borrowed(tasks));
         }
         let read = LaneRead::Records { after: None };
-        let page = self.0.parts.store.load(Load { lane, read, limit: 1, body_bytes_max: 0 }).await?;
+        let page = self.0.parts.store.load(LoadQuery { lane, read, limit: 1, body_bytes_max: 0 }).await?;
         let LanePage::Records { rows, .. } = page else { return Ok(Cow::Borrowed(tasks)) };
         let (shift, _) = recorded_clock(&rows).unwrap_or_default();
         let mut tasks = tasks.to_vec();
@@ -258,7 +259,7 @@ impl Node {
     }
 
     /// The lanes and policy of a queue. Its first use puts its lanes into the store.
-    pub(super) async fn known(&self, queue: &QueueKey) -> Result<Known, StoreError> {
+    pub(super) async fn known(&self, queue: &QueueKey) -> Result<CachedQueue, StoreError> {
         let cache = || self.0.queues.0.lock().unwrap_or_else(PoisonError::into_inner);
         let found = cache().get(queue).cloned();
         if let Some(known) = &found
@@ -272,7 +273,7 @@ impl Node {
             None => store.bind_queue(queue, &self.lane_of(queue)).await?,
         };
         let policy = Arc::new(store.policy(queue).await?.policy);
-        let known = Known { binding, policy, read_at };
+        let known = CachedQueue { binding, policy, read_at };
         let mut cache = cache();
         if cache.len() >= QUEUES_MAX {
             cache.clear();

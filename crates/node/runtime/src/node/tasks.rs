@@ -12,9 +12,9 @@ use tasklane_ports::{
 };
 use tokio::time::Instant;
 
-use crate::hub::Follow;
+use crate::notifier::TaskFollower;
 
-use super::wholes::TAKEN;
+use super::composite::driver::TOMBSTONE_PREFIX;
 use super::{BULK_TYPE, Node};
 
 /// What became of a request to cancel.
@@ -35,10 +35,10 @@ const LOG_PAGE_BYTES: usize = 128 << 10;
 /// Chunks read at once.
 const LOG_STEP: usize = 8;
 
-/// A place in the list of the parts of a whole.
+/// A place in the list of the children of a composite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PartPlace {
-    /// Those of this whole: the one in question, or one that it takes over from.
+pub struct ChildCursor {
+    /// Those of this composite: the one in question, or one that it takes over from.
     pub of: TaskId,
     /// After this one.
     pub after: Option<TaskCursor>,
@@ -87,8 +87,8 @@ impl Node {
     }
 
     /// Follows one task: its state and its output.
-    pub fn follow(&self, id: TaskId) -> Follow {
-        self.0.parts.hub.follow(id)
+    pub fn follow(&self, id: TaskId) -> TaskFollower {
+        self.0.parts.notifier.follow(id)
     }
 
     /// Asks for a task to be stopped. Durable when it answers [`Cancel::Accepted`].
@@ -97,8 +97,8 @@ impl Node {
         match view.row.state.status {
             Status::Cancelled => Ok(Cancel::AlreadyCancelled),
             status if status.is_final() => Ok(Cancel::Finished(status)),
-            _ if view.row.state.whole && view.row.head.task_type.as_str() != BULK_TYPE => {
-                self.cancel_whole(&view.row).await?;
+            _ if view.row.state.composite && view.row.head.task_type.as_str() != BULK_TYPE => {
+                self.cancel_composite(&view.row).await?;
                 Ok(Cancel::Accepted)
             }
             _ => {
@@ -110,44 +110,47 @@ impl Node {
         }
     }
 
-    /// The parts of a whole, with what they answered: the newest first, those that it has taken over last.
-    pub async fn parts(
+    /// The children of a composite, with what they answered: the newest first, those that it has taken over last.
+    pub async fn children(
         &self,
-        whole: TaskId,
-        from: Option<PartPlace>,
+        composite: TaskId,
+        from: Option<ChildCursor>,
         limit: usize,
-    ) -> Result<(Vec<TaskView>, Option<PartPlace>), StoreError> {
-        let wholes = [vec![whole], self.taken_over_by(whole).await?].concat();
-        let of = from.map_or(whole, |from| from.of);
-        let Some(at) = wholes.iter().position(|whole| *whole == of) else { return Ok((Vec::new(), None)) };
+    ) -> Result<(Vec<TaskView>, Option<ChildCursor>), StoreError> {
+        let composites = [vec![composite], self.taken_over_by(composite).await?].concat();
+        let of = from.map_or(composite, |from| from.of);
+        let Some(at) = composites.iter().position(|composite| *composite == of) else {
+            return Ok((Vec::new(), None));
+        };
         let filter = TaskFilter { parent: Some(of), ..TaskFilter::default() };
         let page = self.list(TaskList { filter, after: from.and_then(|from| from.after), limit }).await?;
         // Of what was taken over only that counts which succeeded, but for what was made of all of it.
         let counts = |row: &TaskRow, name: &str| {
-            at == 0 || row.state.status == Status::Success && name != super::map::REDUCE
+            at == 0 || row.state.status == Status::Success && name != super::composite::map::REDUCE
         };
-        let is_part = |row: &&TaskRow| {
+        let is_child = |row: &&TaskRow| {
             row.state
-                .part
+                .child_of
                 .as_ref()
-                .is_some_and(|part| !part.name.starts_with(TAKEN) && counts(row, &part.name))
+                .is_some_and(|child| !child.name.starts_with(TOMBSTONE_PREFIX) && counts(row, &child.name))
         };
-        let parts = page.tasks.iter().filter(is_part).map(|row| row.id);
-        let views = self.views(&parts.collect::<Vec<_>>()).await?;
+        let children = page.tasks.iter().filter(is_child).map(|row| row.id);
+        let views = self.views(&children.collect::<Vec<_>>()).await?;
         let next = match page.next {
-            Some(after) => Some(PartPlace { of, after: Some(after) }),
-            None => wholes.get(at + 1).map(|&of| PartPlace { of, after: None }),
+            Some(after) => Some(ChildCursor { of, after: Some(after) }),
+            None => composites.get(at + 1).map(|&of| ChildCursor { of, after: None }),
         };
         Ok((views.into_iter().flatten().collect(), next))
     }
 
     /// The tasks that one which became many takes over from.
-    async fn taken_over_by(&self, whole: TaskId) -> Result<Vec<TaskId>, StoreError> {
-        let view = self.views(&[whole]).await?.pop().flatten();
+    async fn taken_over_by(&self, composite: TaskId) -> Result<Vec<TaskId>, StoreError> {
+        let view = self.views(&[composite]).await?.pop().flatten();
         let is_map = view.is_some_and(|view| view.row.head.task_type.as_str() == super::MAP_TYPE);
-        let mut wholes = if is_map { self.earlier_wholes(Some(whole)).await? } else { Vec::new() };
-        wholes.retain(|earlier| *earlier != whole);
-        Ok(wholes)
+        let mut composites =
+            if is_map { self.earlier_composites(Some(composite)).await? } else { Vec::new() };
+        composites.retain(|earlier| *earlier != composite);
+        Ok(composites)
     }
 
     /// Why a task is not running. Without reasons if it runs, or has finished.
@@ -158,7 +161,7 @@ impl Node {
             return Ok(Some(Explanation { status, reasons: Vec::new() }));
         }
         self.mark_cancelling(std::slice::from_mut(&mut view.row)).await?;
-        let cancelling = view.row.state.whole && view.row.state.cancel_requested;
+        let cancelling = view.row.state.composite && view.row.state.cancel_requested;
         let explained = self.0.parts.scheduler.explain(view.row).await;
         let mut explained =
             explained.unwrap_or_else(|| Explanation { status, reasons: vec![Reason::Loading] });

@@ -20,8 +20,8 @@ pub struct WorkerInfo {
     pub descriptor: WorkerDescriptor,
     /// How it is doing, as it told last.
     pub stats: Option<WorkerStats>,
-    /// It speaks and does not hear: it is given no work.
-    pub deaf: bool,
+    /// It sends and does not receive: it is given no work.
+    pub not_receiving: bool,
 }
 
 /// What is to be changed of what a worker offers; the rest stays as it is.
@@ -64,8 +64,8 @@ pub enum WorkerError {
 
 /// How long a worker may take to answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
-/// How long a worker is deaf that was said to be: owners say it again with every heartbeat.
-const DEAF_FOR: Duration = Duration::from_secs(10);
+/// How long a worker counts as not receiving: owners report it again with every heartbeat.
+const NOT_RECEIVING_FOR: Duration = Duration::from_secs(10);
 /// How long to wait before it is asked again: messages may be lost.
 const ASK_AGAIN: Duration = Duration::from_millis(500);
 
@@ -74,18 +74,20 @@ impl Node {
     pub fn workers(&self) -> Vec<WorkerInfo> {
         let view = self.0.parts.scheduler.view();
         let stats = self.0.stats.lock().unwrap_or_else(PoisonError::into_inner);
-        let deaf = self.0.deaf.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_deaf = |session| deaf.get(&session).is_some_and(|told: &Instant| told.elapsed() < DEAF_FOR);
+        let not_receiving = self.0.not_receiving.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_not_receiving = |session| {
+            not_receiving.get(&session).is_some_and(|since: &Instant| since.elapsed() < NOT_RECEIVING_FOR)
+        };
         let mut workers: Vec<WorkerInfo> = descriptors(&view)
-            .filter(|(_, descriptor)| !descriptor.name.is_own())
+            .filter(|(_, descriptor)| !descriptor.name.is_system())
             .map(|(session, descriptor)| WorkerInfo {
                 session,
                 descriptor: descriptor.clone(),
                 stats: stats.get(&session).cloned(),
-                deaf: is_deaf(session),
+                not_receiving: is_not_receiving(session),
             })
             .collect();
-        drop((stats, deaf));
+        drop((stats, not_receiving));
         workers.sort_by(|a, b| (&a.descriptor.name, a.session).cmp(&(&b.descriptor.name, b.session)));
         workers
     }
@@ -134,12 +136,12 @@ impl Node {
         }
     }
 
-    /// The owner of a lane says that a worker does not hear.
-    pub(super) fn keep_deaf(&self, session: SessionId) {
-        let mut deaf = self.0.deaf.lock().unwrap_or_else(PoisonError::into_inner);
-        deaf.retain(|_, told| told.elapsed() < DEAF_FOR);
-        if deaf.insert(session, Instant::now()).is_none() {
-            tracing::warn!(%session, "a worker sends heartbeats and does not hear what it is sent: it is given no work");
+    /// The owner of a lane says that a worker does not receive.
+    pub(super) fn keep_not_receiving(&self, session: SessionId) {
+        let mut not_receiving = self.0.not_receiving.lock().unwrap_or_else(PoisonError::into_inner);
+        not_receiving.retain(|_, since| since.elapsed() < NOT_RECEIVING_FOR);
+        if not_receiving.insert(session, Instant::now()).is_none() {
+            tracing::warn!(%session, "a worker sends heartbeats and does not receive what it is sent: it is given no work");
         }
     }
 

@@ -4,13 +4,13 @@ use serde_json::value::RawValue;
 use tasklane_core::id::{Name, TaskId};
 use tasklane_core::task::{TaskResult, TaskRow};
 use tasklane_ports::{DocumentKey, DocumentKind, StoreError, TaskView};
-use tasklane_workflow::{Counts, End, NodeState, Skip};
+use tasklane_workflow::{Counts, NodeEnd, NodeState, Skip};
 
 use crate::request::{FieldError, RunRequest, Workflow, canonical};
 
-use super::registered::{Named, NamedError};
-use super::wholes::whole_request;
-use super::workflow_run::{RunNow, RunSpec, WORKFLOW_TYPE, state_name};
+use super::composite::driver::composite_request;
+use super::composite::workflow_run::{RunNow, RunSpec, WORKFLOW_TYPE, state_name};
+use super::custom_types::{NamedDocument, NamedDocumentError};
 use super::{Node, SubmitError, Submitted};
 
 /// Why nothing was done to a workflow, or a run.
@@ -40,12 +40,12 @@ pub(super) fn refused(error: SubmitError) -> WorkflowError {
     }
 }
 
-impl From<NamedError> for WorkflowError {
-    fn from(error: NamedError) -> Self {
+impl From<NamedDocumentError> for WorkflowError {
+    fn from(error: NamedDocumentError) -> Self {
         match error {
-            NamedError::Invalid(error) => Self::Invalid(error),
-            NamedError::Exists | NamedError::Crowded => Self::Crowded,
-            NamedError::Store(error) => Self::Store(error),
+            NamedDocumentError::Invalid(error) => Self::Invalid(error),
+            NamedDocumentError::Exists | NamedDocumentError::Crowded => Self::Crowded,
+            NamedDocumentError::Store(error) => Self::Store(error),
         }
     }
 }
@@ -109,7 +109,7 @@ impl Node {
         namespace: &Name,
         id: &Name,
         body: &[u8],
-    ) -> Result<(Named, bool), WorkflowError> {
+    ) -> Result<(NamedDocument, bool), WorkflowError> {
         let workflow = self.read_sent(body, Workflow::from_json).await?;
         self.check_nodes(namespace, &workflow).await.map_err(refused)?;
         self.check_sent_nodes(namespace, &workflow).await.map_err(refused)?;
@@ -117,8 +117,8 @@ impl Node {
     }
 
     /// A workflow.
-    pub async fn workflow(&self, namespace: &Name, id: &Name) -> Result<Option<Named>, StoreError> {
-        Ok(self.document(&key_of(namespace, id)).await?.map(Named::from))
+    pub async fn workflow(&self, namespace: &Name, id: &Name) -> Result<Option<NamedDocument>, StoreError> {
+        Ok(self.document(&key_of(namespace, id)).await?.map(NamedDocument::from))
     }
 
     /// Workflows by name.
@@ -127,7 +127,7 @@ impl Node {
         namespace: &Name,
         after: Option<Name>,
         limit: usize,
-    ) -> Result<Vec<Named>, StoreError> {
+    ) -> Result<Vec<NamedDocument>, StoreError> {
         self.list_named(DocumentKind::Workflow, namespace, after, limit).await
     }
 
@@ -173,7 +173,7 @@ impl Node {
         };
         let payload = serde_json::to_string(&spec).expect("a spec can be written");
         let name = request.workflow.as_ref().map_or(workflow.name, ToString::to_string);
-        let mut task = whole_request(WORKFLOW_TYPE, &name, payload);
+        let mut task = composite_request(WORKFLOW_TYPE, &name, payload);
         task.identity = Some(canonical(&request.json));
         task.request_id = request.request_id;
         task.metadata = request.metadata;
@@ -248,7 +248,7 @@ impl Node {
             let known = now.known(self, id, &asked).await?;
             for node in asked {
                 if let Ok(false) = now.wants(&known, node) {
-                    now.run.ended(node, End::Skipped(Skip::Condition));
+                    now.run.ended(node, NodeEnd::Skipped(Skip::Condition));
                 }
             }
         }
@@ -263,7 +263,7 @@ impl Node {
             .map(|(at, task)| (at, task.id))
             .collect();
         let mut bytes = 0;
-        for some in ended.chunks(super::wholes::LOOK) {
+        for some in ended.chunks(super::composite::driver::LOOK) {
             if bytes > RESULTS_BYTES_MAX {
                 for (at, _) in some {
                     nodes[*at].result_left_out = true;
@@ -288,23 +288,24 @@ impl Node {
 /// The name of the workflow, if the run was asked for by it.
 pub(super) fn workflow_of(spec: &RunSpec) -> Option<String> {
     #[derive(serde::Deserialize)]
-    struct Named {
+    struct NamedWorkflow {
         workflow: Option<String>,
     }
-    serde_json::from_str::<Named>(spec.run.get()).ok().and_then(|named| named.workflow)
+    serde_json::from_str::<NamedWorkflow>(spec.run.get()).ok().and_then(|named| named.workflow)
 }
 
 fn node_views(now: &RunNow, id: TaskId, rows: Vec<Option<TaskRow>>) -> Vec<NodeView> {
     let graph = &now.workflow.graph;
     let views = rows.into_iter().enumerate().map(|(node, task)| {
         let state = now.run.state(node);
-        let is_own = |task: &TaskRow| task.state.part.as_ref().is_some_and(|part| part.of == id);
+        let is_child =
+            |task: &TaskRow| task.state.child_of.as_ref().is_some_and(|child| child.composite == id);
         NodeView {
             name: graph.name(node).to_owned(),
             depends_on: graph.waits_for(node).iter().map(|&on| graph.name(on).to_owned()).collect(),
             status: state_name(state, task.as_ref()),
             reason: match state {
-                NodeState::Ended(End::Skipped(skip)) => Some(match skip {
+                NodeState::Ended(NodeEnd::Skipped(skip)) => Some(match skip {
                     Skip::Condition => "its condition does not hold".to_owned(),
                     Skip::Dependency(on) => format!("{} has not succeeded", graph.name(on)),
                     Skip::NothingFailed => "nothing that it waits for has failed".to_owned(),
@@ -312,7 +313,7 @@ fn node_views(now: &RunNow, id: TaskId, rows: Vec<Option<TaskRow>>) -> Vec<NodeV
                 }),
                 _ => None,
             },
-            taken_over: task.as_ref().is_some_and(|task| !is_own(task)),
+            taken_over: task.as_ref().is_some_and(|task| !is_child(task)),
             task,
             result: None,
             result_left_out: false,

@@ -8,18 +8,18 @@ use serde_json::{Map, Value};
 use tasklane_core::id::Name;
 use tasklane_core::task::{Payload, TaskRow};
 
+use super::custom_types::CustomType;
 use super::error::{FieldError, code};
 use super::exact;
 use super::json::{Ranged, read_json};
-use super::limits::{RequestLimits, check_internal};
-use super::registered::Registered;
+use super::limits::{RequestLimits, check_not_system};
 use super::schema::CHECK_STEPS_MAX;
 use super::task::TaskRequest;
 
 /// What looks at the results of a task type.
 #[derive(Clone, Debug)]
 pub struct Analyzer {
-    how: How,
+    how: AnalyzerRun,
     /// How far from its root a task of the job may be.
     pub max_depth: u32,
     /// Tasks that one result may add.
@@ -29,9 +29,9 @@ pub struct Analyzer {
 }
 
 #[derive(Clone, Debug)]
-enum How {
+enum AnalyzerRun {
     /// As a type that was not registered.
-    Registered(Registered),
+    CustomType(CustomType),
     /// By tasks of another type.
     Type(Name),
 }
@@ -59,14 +59,16 @@ impl Analyzer {
             return Err(FieldError { field: "payloadSchema".to_owned(), code: code::UNKNOWN_FIELD, message });
         }
         let how = match own.task_type {
-            None => How::Registered(Registered::from_json(Value::Object(rest).to_string().as_bytes())?),
+            None => {
+                AnalyzerRun::CustomType(CustomType::from_json(Value::Object(rest).to_string().as_bytes())?)
+            }
             Some(task_type) => {
-                check_internal("taskType", &task_type)?;
+                check_not_system("taskType", &task_type)?;
                 if let Some(field) = rest.keys().find(|field| *field != "description") {
                     let message = "must not be given together with taskType".to_owned();
                     return Err(FieldError { field: field.clone(), code: code::CONFLICTING_FIELDS, message });
                 }
-                How::Type(task_type)
+                AnalyzerRun::Type(task_type)
             }
         };
         Ok(Self {
@@ -89,9 +91,9 @@ impl Analyzer {
         request.priority = of.head.priority;
         (request.in_job, request.roomy) = (true, true);
         match &self.how {
-            How::Type(task_type) => request.task_type = task_type.clone(),
-            How::Registered(registered) => {
-                request.run_as = Some(registered.run_as(&request, CHECK_STEPS_MAX)?);
+            AnalyzerRun::Type(task_type) => request.task_type = task_type.clone(),
+            AnalyzerRun::CustomType(custom_type) => {
+                request.run_as = Some(custom_type.run_as(&request, CHECK_STEPS_MAX)?);
             }
         }
         Ok(request)
@@ -104,13 +106,13 @@ pub struct Analysis {
     /// Tasks to add.
     pub subtasks: Vec<Result<TaskRequest, FieldError>>,
     /// How the result is to be judged.
-    pub verdict: Option<Verdict>,
+    pub verdict: Option<AnalysisVerdict>,
 }
 
 /// How a result is to be judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Verdict {
+pub enum AnalysisVerdict {
     /// The task has succeeded, whatever its own end says.
     Success,
     /// It has failed.
@@ -124,7 +126,7 @@ pub enum Verdict {
 struct AnalysisJson {
     #[serde(default)]
     subtasks: Vec<Box<RawValue>>,
-    verdict: Option<Verdict>,
+    verdict: Option<AnalysisVerdict>,
 }
 
 impl Analysis {
@@ -140,7 +142,7 @@ impl Analysis {
         let subtasks = json.subtasks.iter().enumerate().map(|(at, raw)| {
             let below = |error: FieldError| error.below(&format!("subtasks[{at}]"));
             let mut request = TaskRequest::from_json(raw.get().as_bytes()).map_err(below)?;
-            request.check_part().map_err(below)?;
+            request.check_child().map_err(below)?;
             request.in_job = true;
             Ok(request)
         });

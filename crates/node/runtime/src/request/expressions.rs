@@ -1,5 +1,5 @@
 //! The texts of a task that hold expressions: its payload, its name, its hash key, the values of its metadata and labels.
-//! Nodes of workflows, parts of maps and their reduce share this list.
+//! Nodes of workflows, children of maps and their reduce share this list.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -97,18 +97,18 @@ pub(crate) fn render_texts(task: &mut TaskRequest, context: &Context) -> Result<
     })
 }
 
-/// The same for a task that becomes many: a text that names the item of a part stays as it is.
-pub(crate) fn render_whole_texts(task: &mut TaskRequest, context: &Context) -> Result<(), String> {
+/// The same for a task that becomes many: a text that names the item of a child stays as it is.
+pub(crate) fn render_composite_texts(task: &mut TaskRequest, context: &Context) -> Result<(), String> {
     texts_mut(task).try_for_each(|text| {
-        if text.contains("{{") && !render::names_any(text, &PART_NAMES) {
+        if text.contains("{{") && !render::names_any(text, &CHILD_NAMES) {
             *text = render::render_text(text, context)?;
         }
         Ok(())
     })
 }
 
-/// Names that expressions of a part have, and those of its map do not.
-pub(super) const PART_NAMES: [&str; 3] = ["index", "item", "total"];
+/// Names that expressions of a child have, and those of its map do not.
+pub(super) const CHILD_NAMES: [&str; 3] = ["index", "item", "total"];
 
 /// A payload with its expressions worked out: numbers and booleans become text where an executor takes only text.
 pub(crate) fn render_payload(

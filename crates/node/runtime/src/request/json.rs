@@ -20,8 +20,8 @@ use tasklane_workflow::TriggerRule;
 use super::duration::{Positive, Span};
 use super::error::{FieldError, code};
 use super::exact::{self, check_readable};
-use super::fan::{FanOut, MapJson, PARTS_MAX};
 use super::flow::{ConcurrencyJson, RateJson, UniqueJson, objects};
+use super::map::{CHILDREN_MAX, MapJson, MapSource};
 use super::task::{RetryRequest, TaskRequest};
 use super::webhook::{OF_TASKS, WebhookJson, webhooks};
 
@@ -178,7 +178,7 @@ struct TaskJson {
     unique: Option<Object<UniqueJson>>,
     webhooks: Option<Vec<Object<WebhookJson>>>,
     map: Option<Object<MapJson>>,
-    shards: Option<Ranged<1, { PARTS_MAX }>>,
+    shards: Option<Ranged<1, { CHILDREN_MAX }>>,
     broadcast: Option<bool>,
     // Only a node of a workflow has these.
     name: Option<String>,
@@ -221,7 +221,8 @@ impl RetryJson {
 impl TaskJson {
     /// `body` is what it was read from.
     fn into_request(mut self, name: String, body: &[u8]) -> Result<TaskRequest, FieldError> {
-        let fan = FanOut::new(self.map.take().map(|Object(map)| map), self.shards, self.broadcast, body)?;
+        let source =
+            MapSource::new(self.map.take().map(|Object(map)| map), self.shards, self.broadcast, body)?;
         let retry = match (self.retry_count, self.retry_policy) {
             // Answers have both, with the same number: a request may repeat them.
             (Some(count), Some(Object(policy))) if policy.max_retries != Some(count) => {
@@ -256,7 +257,7 @@ impl TaskJson {
             rate: objects(self.rate, RateJson::into_limit),
             unique: self.unique.map(|Object(unique)| unique.into_rule()),
             webhooks: webhooks("webhooks", self.webhooks, OF_TASKS)?,
-            fan: fan.map(Box::new),
+            map: source.map(Box::new),
             ..new
         })
     }

@@ -136,22 +136,22 @@ fn pairs(
     Ok(())
 }
 
-/// What the names of task types, queues and workers begin with that servers keep for themselves.
-pub const INTERNAL_PREFIX: &str = Name::OWN_PREFIX;
+/// System names of task types, queues and workers begin with this.
+pub const SYSTEM_PREFIX: &str = Name::SYSTEM_PREFIX;
 
-/// Refuses the name of something that servers keep for themselves.
-pub fn check_internal(field: &str, name: &Name) -> Result<(), FieldError> {
-    if name.is_own() {
-        let rule = format!("must not begin with `{INTERNAL_PREFIX}`: such names are the server's own");
+/// Refuses a system name.
+pub fn check_not_system(field: &str, name: &Name) -> Result<(), FieldError> {
+    if name.is_system() {
+        let rule = format!("must not begin with `{SYSTEM_PREFIX}`: such names are reserved for the system");
         return Err(FieldError::invalid(field, rule));
     }
     Ok(())
 }
 
-/// Refuses a request id that servers keep for themselves.
+/// Refuses a system request id.
 pub fn check_request_id(id: &str) -> Result<(), FieldError> {
-    if id.starts_with(INTERNAL_PREFIX) {
-        let rule = format!("must not begin with `{INTERNAL_PREFIX}`: such names are the server's own");
+    if id.starts_with(SYSTEM_PREFIX) {
+        let rule = format!("must not begin with `{SYSTEM_PREFIX}`: such names are reserved for the system");
         return Err(FieldError::invalid("requestId", rule));
     }
     Ok(())

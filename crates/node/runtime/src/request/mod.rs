@@ -5,17 +5,17 @@
 //! checks what the types cannot.
 
 mod analyzer;
+mod custom_types;
 mod depth;
 mod duration;
 mod error;
 mod exact;
 mod expressions;
-mod fan;
 mod fingerprint;
 mod flow;
 mod json;
 mod limits;
-mod registered;
+mod map;
 mod render;
 mod schedule;
 mod schema;
@@ -25,21 +25,21 @@ mod types;
 mod webhook;
 mod workflow;
 
-pub use analyzer::{Analysis, Analyzer, Verdict};
+pub use analyzer::{Analysis, AnalysisVerdict, Analyzer};
+pub use custom_types::{CustomType, RunAs};
 pub use depth::{JSON_DEPTH_MAX, too_deep};
 pub use duration::{Positive, Span, parse_span};
 pub use error::{FieldError, code};
 pub use exact::check_readable;
 pub(crate) use exact::{parse as parse_exact, write as write_exact};
 pub(crate) use expressions::{
-    check_run_unrendered, check_unrendered, render_payload, render_texts, render_whole_texts,
+    check_run_unrendered, check_unrendered, render_composite_texts, render_payload, render_texts,
 };
-pub(crate) use fan::check_count;
-pub use fan::{FanOut, MapRequest, Over, PARTS_MAX, Tolerance};
 pub use flow::{ConcurrencyJson, LIMIT_MAX, LIMITS_MAX, RateJson, UniqueJson, objects};
 pub use json::{Moment, Object, RETRIES_MAX, Ranged, canonical, parse_time, read_json};
-pub use limits::{INTERNAL_PREFIX, RequestLimits, check_internal, check_key, check_labels, check_request_id};
-pub use registered::{Registered, RunAs};
+pub use limits::{RequestLimits, SYSTEM_PREFIX, check_key, check_labels, check_not_system, check_request_id};
+pub(crate) use map::check_count;
+pub use map::{CHILDREN_MAX, MapOver, MapRequest, MapSource, Tolerance};
 pub(crate) use render::{Context, Operand, Scope, holds, payload_of, render_value};
 pub use schedule::{
     DialectName, FAILURES_MAX, MissedName, OverlapName, Preview, PreviewRequest, ScheduleRequest,

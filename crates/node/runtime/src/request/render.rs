@@ -14,7 +14,7 @@ use serde_json::Value as Json;
 use tasklane_core::task::Payload;
 
 use super::exact;
-use super::template::{Anything, check_code, code_of, told};
+use super::template::{Anything, check_code, code_of, error_text};
 
 /// The longest expression, in characters.
 const EXPRESSION_LEN_MAX: usize = 1024;
@@ -284,7 +284,7 @@ pub(crate) fn check_expression(text: &str, scope: &Scope) -> Result<BTreeSet<Str
     check_code(&code)?;
     check_operators(&code)?;
     let expression =
-        TRIAL.compile_expression(text).map_err(|error| format!("has {text:?}: {}", told(&error)))?;
+        TRIAL.compile_expression(text).map_err(|error| format!("has {text:?}: {}", error_text(&error)))?;
     let mut nodes = BTreeSet::new();
     for name in expression.undeclared_variables(true) {
         let mut path = name.split('.');
@@ -326,7 +326,7 @@ pub(crate) fn check_expression(text: &str, scope: &Scope) -> Result<BTreeSet<Str
         if let Ok(Err(error)) = tried
             && never_right.contains(&error.kind())
         {
-            return Err(format!("has {text:?}: {}", told(&error)));
+            return Err(format!("has {text:?}: {}", error_text(&error)));
         }
     }
     Ok(nodes)
@@ -423,7 +423,7 @@ fn value_of(expression: &str, context: &Context) -> Result<Value, String> {
         Ok(Err(error)) if error.kind() == ErrorKind::UndefinedError && error.detail().is_none() => {
             Value::UNDEFINED
         }
-        Ok(Err(error)) => return Err(format!("{{{{ {expression} }}}}: {}", told(&error))),
+        Ok(Err(error)) => return Err(format!("{{{{ {expression} }}}}: {}", error_text(&error))),
         Err(_) => return Err(format!("{{{{ {expression} }}}} cannot be worked out")),
     };
     if value.is_undefined() {
@@ -439,7 +439,7 @@ pub(crate) fn holds(expression: &str, context: &Context) -> Result<bool, String>
 }
 
 fn as_json(expression: &str, value: &Value) -> Result<Json, String> {
-    json_of(value).map_err(|error| format!("{{{{ {expression} }}}} is no JSON: {}", told(&error)))
+    json_of(value).map_err(|error| format!("{{{{ {expression} }}}} is no JSON: {}", error_text(&error)))
 }
 
 /// A text with its expressions worked out.
@@ -450,8 +450,8 @@ pub(crate) fn render_text(text: &str, context: &Context) -> Result<String, Strin
             Piece::Text(text) => rendered.push_str(text),
             Piece::Expression(expression) => {
                 let value = value_of(expression, context)?;
-                let text =
-                    shown(&value).map_err(|error| format!("{{{{ {expression} }}}}: {}", told(&error)))?;
+                let text = shown(&value)
+                    .map_err(|error| format!("{{{{ {expression} }}}}: {}", error_text(&error)))?;
                 rendered.push_str(&text);
             }
         }

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use tasklane_core::task::Occasion;
 use tasklane_core::time::Timestamp;
-use tasklane_schedule::{Missed, Overlap, Rule, Times, TimesError, When, after_within};
+use tasklane_schedule::{MissedPolicy, Overlap, Rule, Times, TimesError, When, after_within};
 
 use super::duration::{Positive, Span, parse_span};
 use super::error::{FieldError, code};
@@ -122,7 +122,7 @@ impl From<Overlap> for OverlapName {
     }
 }
 
-impl From<MissedName> for Missed {
+impl From<MissedName> for MissedPolicy {
     fn from(name: MissedName) -> Self {
         match name {
             MissedName::Skip => Self::Skip,
@@ -132,12 +132,12 @@ impl From<MissedName> for Missed {
     }
 }
 
-impl From<Missed> for MissedName {
-    fn from(missed: Missed) -> Self {
+impl From<MissedPolicy> for MissedName {
+    fn from(missed: MissedPolicy) -> Self {
         match missed {
-            Missed::Skip => Self::Skip,
-            Missed::RunOnce => Self::RunOnce,
-            Missed::RunAll => Self::RunAll,
+            MissedPolicy::Skip => Self::Skip,
+            MissedPolicy::RunOnce => Self::RunOnce,
+            MissedPolicy::RunAll => Self::RunAll,
         }
     }
 }
@@ -169,7 +169,7 @@ impl ScheduleRequest {
             webhooks: webhooks("webhooks", json.webhooks, OF_SCHEDULES)?,
             task: json.task.or(json.workflow).map_or_else(String::new, |target| target.get().to_owned()),
         };
-        if rule.missed == Missed::RunAll && rule.catch_up.is_zero() {
+        if rule.missed == MissedPolicy::RunAll && rule.catch_up.is_zero() {
             let message =
                 "must be longer than 0 where missed is runAll: no missed time would be run".to_owned();
             return Err(FieldError { field: "catchUp".to_owned(), code: code::CONFLICTING_FIELDS, message });
@@ -275,12 +275,12 @@ fn bounds(
 fn missed_and_overlap(
     missed: Option<MissedName>,
     overlap: Option<OverlapName>,
-) -> Result<(Missed, Overlap), FieldError> {
-    let missed = missed.map(Missed::from).unwrap_or_default();
+) -> Result<(MissedPolicy, Overlap), FieldError> {
+    let missed = missed.map(MissedPolicy::from).unwrap_or_default();
     let overlap = overlap.map(Overlap::from);
     match (missed, overlap) {
-        (Missed::RunAll, None) => Ok((missed, Overlap::BufferAll)),
-        (Missed::RunAll, Some(Overlap::Skip | Overlap::BufferOne | Overlap::CancelOther)) => Err(FieldError {
+        (MissedPolicy::RunAll, None) => Ok((missed, Overlap::BufferAll)),
+        (MissedPolicy::RunAll, Some(Overlap::Skip | Overlap::BufferOne | Overlap::CancelOther)) => Err(FieldError {
             field: "overlap".to_owned(),
             code: code::CONFLICTING_FIELDS,
             message: "must be bufferAll (one after the other) or allowAll (side by side) where missed is runAll: all \
@@ -406,6 +406,6 @@ fn scheduled_run(json: &str) -> Result<Target, FieldError> {
 fn scheduled_task(json: &str) -> Result<Target, FieldError> {
     let below = |error: FieldError| error.below("task");
     let task = TaskRequest::from_json(json.as_bytes()).map_err(below)?;
-    task.check_part().map_err(below)?;
+    task.check_child().map_err(below)?;
     Ok(Target::Task(Box::new(task)))
 }

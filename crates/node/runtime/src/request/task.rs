@@ -12,11 +12,11 @@ use tasklane_core::task::{
 };
 use tasklane_core::time::Timestamp;
 
+use super::custom_types::RunAs;
 use super::error::FieldError;
-use super::fan::FanOut;
 use super::flow::Keys;
-use super::limits::{RequestLimits, check_internal};
-use super::registered::RunAs;
+use super::limits::{RequestLimits, check_not_system};
+use super::map::MapSource;
 use super::template::KeySource;
 use super::webhook::merge;
 use super::{fingerprint, json};
@@ -63,25 +63,25 @@ pub struct TaskRequest {
     /// Who is told when it ends, besides those whom its queue tells.
     pub webhooks: Vec<Webhook>,
     /// It becomes many tasks instead of one.
-    pub fan: Option<Box<FanOut>>,
+    pub map: Option<Box<MapSource>>,
     /// What it is run as, where its type was registered. Not a client's to say.
     pub run_as: Option<RunAs>,
     /// It belongs to a job, and becomes none itself. Not a client's to say.
     pub in_job: bool,
     /// Who else is told when it ends. Not a client's to say.
-    pub also_told: Vec<Webhook>,
+    pub extra_webhooks: Vec<Webhook>,
     /// The server makes it of what others answered, so it may be larger than what clients send. Not a client's to say.
     pub roomy: bool,
     /// What tells it from others with the same request id, instead of its payload. Not a client's to say.
     pub identity: Option<String>,
     /// Request ids are told apart by this as well as by the queue. Not a client's to say.
     pub scope: Option<Name>,
-    /// The task that this one is a part or a retry of. Not a client's to say.
+    /// The task that this one is a child or a retry of. Not a client's to say.
     pub parent: Option<TaskId>,
-    /// Which part of it. Not a client's to say.
-    pub part: Option<String>,
-    /// It may have parts. Not a client's to say.
-    pub whole: bool,
+    /// The name of the child. Not a client's to say.
+    pub child_name: Option<String>,
+    /// It may have children. Not a client's to say.
+    pub composite: bool,
 }
 
 /// A retry policy of which any part may be left to the queue.
@@ -157,16 +157,16 @@ impl TaskRequest {
             rate: Vec::new(),
             unique: None,
             webhooks: Vec::new(),
-            fan: None,
+            map: None,
             run_as: None,
             in_job: false,
-            also_told: Vec::new(),
+            extra_webhooks: Vec::new(),
             roomy: false,
             identity: None,
             scope: None,
             parent: None,
-            part: None,
-            whole: false,
+            child_name: None,
+            composite: false,
         }
     }
 
@@ -176,10 +176,10 @@ impl TaskRequest {
     }
 
     /// Checks a request that becomes a task when something else says so: each time another one, of nobody's own names.
-    pub(crate) fn check_part(&self) -> Result<(), FieldError> {
+    pub(crate) fn check_child(&self) -> Result<(), FieldError> {
         // What servers keep for themselves is not to be had this way either.
-        check_internal("taskType", &self.task_type)?;
-        check_internal("queue", &self.queue)?;
+        check_not_system("taskType", &self.task_type)?;
+        check_not_system("queue", &self.queue)?;
         let given = [("requestId", self.request_id.is_some()), ("runAt", self.run_at.is_some())];
         match given.into_iter().find(|(_, given)| *given) {
             Some((field, _)) => {
@@ -273,9 +273,9 @@ impl TaskRequest {
             retry: self.retry.over(&place.policy.retry),
         };
         let mut webhooks = self.webhooks;
-        merge(&mut webhooks, &self.also_told);
-        // A part is its whole's business.
-        if self.part.is_none() {
+        merge(&mut webhooks, &self.extra_webhooks);
+        // A child is its composite's business.
+        if self.child_name.is_none() {
             merge(&mut webhooks, &place.policy.webhooks);
         }
         let taken = unique.as_ref().map(|unique| Unique::taken(unique, place.now));
@@ -288,8 +288,8 @@ impl TaskRequest {
             hash_key: self.hash_key,
             unique: unique.map(Box::new),
             parent: self.parent,
-            part: self.part,
-            whole: self.whole,
+            child_name: self.child_name,
+            composite: self.composite,
             webhooks,
             watched: false,
             archived: place.archived,

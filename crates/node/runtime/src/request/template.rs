@@ -45,10 +45,10 @@ const FUEL: u64 = 1_000;
 
 /// A template of a key.
 #[derive(Debug)]
-pub(crate) struct KeyTemplate(Kind);
+pub(crate) struct KeyTemplate(KeyTemplateKind);
 
 #[derive(Debug)]
-enum Kind {
+enum KeyTemplateKind {
     /// No template at all.
     Text(String),
     /// `{{ metadata.name }}`: what most of them are.
@@ -93,7 +93,7 @@ impl KeyTemplate {
         }
         if !text.contains("{{") && !text.contains("{%") && !text.contains("{#") {
             check_key("", text).map_err(|error| error.message)?;
-            return Ok(Self(Kind::Text(text.to_owned())));
+            return Ok(Self(KeyTemplateKind::Text(text.to_owned())));
         }
         check_code(text)?;
         check_operators(text)?;
@@ -116,8 +116,8 @@ impl KeyTemplate {
         environment.add_test("defined", tests::is_defined);
         environment.add_test("none", tests::is_none);
         environment.add_test("undefined", tests::is_undefined);
-        environment.add_template_owned("key", text.to_owned()).map_err(|error| told(&error))?;
-        let template = environment.get_template("key").map_err(|error| told(&error))?;
+        environment.add_template_owned("key", text.to_owned()).map_err(|error| error_text(&error))?;
+        let template = environment.get_template("key").map_err(|error| error_text(&error))?;
         let named = template.undeclared_variables(false);
         if let Some(unknown) = named.iter().find(|name| !FIELDS.contains(&name.as_str())) {
             return Err(format!("names {unknown:?}, which is none of {}", FIELDS.join(", ")));
@@ -134,10 +134,10 @@ impl KeyTemplate {
         ];
         let texts = || Value::from_pairs(FIELDS.map(|field| (field, Value::from_object(Anything))));
         for context in [Value::from(()), texts()] {
-            if let Err((Some(kind), told)) = rendered(&trial, context)
+            if let Err((Some(kind), text)) = rendered(&trial, context)
                 && never_right.contains(&kind)
             {
-                return Err(told);
+                return Err(text);
             }
         }
         let inner = text.trim_start_matches("{{").trim_end_matches("}}").trim();
@@ -146,21 +146,21 @@ impl KeyTemplate {
             && text.ends_with("}}")
             && let Some(name) = inner.strip_prefix("metadata.").filter(plain)
         {
-            return Ok(Self(Kind::Metadata(name.to_owned())));
+            return Ok(Self(KeyTemplateKind::Metadata(name.to_owned())));
         }
         let fields = FIELDS.into_iter().filter(|field| named.contains(*field)).collect();
-        Ok(Self(Kind::Other(Box::new(environment), fields)))
+        Ok(Self(KeyTemplateKind::Other(Box::new(environment), fields)))
     }
 
     /// The key of a task; empty if the template gives nothing for it. The error says what is wrong with it.
     pub(crate) fn render<'a>(&'a self, source: KeySource<'a>) -> Result<Cow<'a, str>, String> {
         let key = match &self.0 {
-            Kind::Text(text) => return Ok(Cow::Borrowed(text)),
-            Kind::Metadata(name) => {
+            KeyTemplateKind::Text(text) => return Ok(Cow::Borrowed(text)),
+            KeyTemplateKind::Metadata(name) => {
                 let value = source.request.metadata.get(name);
                 Cow::Borrowed(value.ok_or_else(|| format!("metadata.{name} is not given"))?.as_str())
             }
-            Kind::Other(environment, fields) => {
+            KeyTemplateKind::Other(environment, fields) => {
                 let values = fields.iter().map(|field| Ok((*field, source.value(field)?)));
                 let values = values.collect::<Result<Vec<_>, String>>()?;
                 Cow::Owned(rendered(environment, Value::from_pairs(values)).map_err(|error| error.1)?)
@@ -233,7 +233,7 @@ pub(super) fn code_of(text: &str) -> String {
 fn rendered(environment: &Environment<'_>, context: Value) -> Result<String, (Option<ErrorKind>, String)> {
     let render = || environment.get_template("key").and_then(|template| template.render(context));
     match std::panic::catch_unwind(AssertUnwindSafe(render)) {
-        Ok(result) => result.map_err(|error| (Some(error.kind()), told(&error))),
+        Ok(result) => result.map_err(|error| (Some(error.kind()), error_text(&error))),
         Err(_) => Err((None, "the expression cannot be worked out".to_owned())),
     }
 }
@@ -287,7 +287,7 @@ pub(crate) fn check_template(field: &str, text: &str) -> Result<(), FieldError> 
 }
 
 /// What minijinja says, without the place: a template is a line.
-pub(super) fn told(error: &minijinja::Error) -> String {
+pub(super) fn error_text(error: &minijinja::Error) -> String {
     match error.detail() {
         Some(detail) => format!("{}: {detail}", error.kind()),
         None if error.kind() == ErrorKind::UndefinedError => {

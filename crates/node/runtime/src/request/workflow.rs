@@ -15,9 +15,9 @@ use super::duration::Positive;
 use super::error::{FieldError, code};
 use super::exact::{self, check_readable};
 use super::expressions::{check_texts, check_unrendered, render_payload, render_texts};
-use super::fan::{MapRequest, Over, check_count};
 use super::json::{Object, canonical, read_json, read_node};
 use super::limits::{check_key, check_request_id};
+use super::map::{MapOver, MapRequest, check_count};
 use super::render::{self, Context, Scope};
 use super::task::TaskRequest;
 use super::webhook::{OF_TASKS, WebhookJson, webhooks};
@@ -166,7 +166,7 @@ impl Workflow {
             let below = |error: FieldError| error.below(&format!("nodes[{at}]"));
             let (node, task) = read_node(raw.get().as_bytes()).map_err(below)?;
             check_name(&node.name).map_err(below)?;
-            task.check_part().map_err(below)?;
+            task.check_child().map_err(below)?;
             let rule = node.rule.unwrap_or_default();
             if rule != TriggerRule::AllSucceeded && node.depends_on.is_empty() {
                 let rule = "must not be given without dependsOn: there is nothing to wait for";
@@ -234,8 +234,8 @@ fn names_of(task: &TaskRequest, when: Option<&str>, scope: &Scope) -> Result<BTr
         named.extend(render::check_expression(when, scope).map_err(invalid("when"))?);
     }
     check_unrendered(task)?;
-    if let Some(fan) = &task.fan {
-        named.extend(MapRequest::from_json(&fan.json)?.check(&fan.over, scope)?);
+    if let Some(source) = &task.map {
+        named.extend(MapRequest::from_json(&source.json)?.check(&source.over, scope)?);
     } else {
         named.extend(check_texts(task, scope)?);
         named.extend(render::check_payload(&task.payload, scope).map_err(invalid("payload"))?);
@@ -269,16 +269,16 @@ fn graph_error(error: &GraphError) -> FieldError {
 /// The task of a node, with its expressions worked out.
 pub(crate) fn node_request(task: &TaskRequest, context: &Context) -> Result<TaskRequest, String> {
     let mut request = task.clone();
-    match &mut request.fan {
+    match &mut request.map {
         None => {
             request.payload = render_payload(&task.task_type, &task.payload, context)?;
             render_texts(&mut request, context)?;
         }
-        Some(fan) => {
-            if let Over::Named(text) = &fan.over {
-                fan.over = Over::Items(items_of(render::render_value(text, context)?)?);
+        Some(source) => {
+            if let MapOver::Named(text) = &source.over {
+                source.over = MapOver::Items(items_of(render::render_value(text, context)?)?);
             }
-            fan.context = Some(context.json());
+            source.context = Some(context.json());
         }
     }
     Ok(request)

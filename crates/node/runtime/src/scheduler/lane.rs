@@ -23,14 +23,15 @@ use tasklane_core::policy::VersionedPolicy;
 use tasklane_core::task::{NewTask, TaskRow};
 use tasklane_core::time::{Shift, Timestamp};
 use tasklane_ports::{
-    Address, CoordinatorError, Load, Outcome, SessionToken, Store, StoreError, Subscription, TaskView, View,
+    Address, CoordinatorError, LoadQuery, Outcome, SessionToken, Store, StoreError, Subscription, TaskView,
+    View,
 };
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::clock;
 
 use super::outbox::Outbox;
-use super::refusals::{Kind, Refusals};
+use super::refusals::{Refusals, StoreAccess};
 use super::{LaneEnd, LaneInfo, SchedulerOptions, SchedulerParts};
 
 /// What comes to the driver of a lane.
@@ -43,7 +44,7 @@ pub(super) enum ToDriver {
     /// Tasks from the API of this process.
     Submit { tasks: Vec<NewTask>, reply: oneshot::Sender<Option<Vec<SubmitOutcome>>> },
     /// Somebody has looked at tasks that had ended.
-    Seen { tasks: Vec<TaskId> },
+    CompletionHandled { tasks: Vec<TaskId> },
     /// There may be something new in the store.
     Hint,
     /// A policy was changed.
@@ -105,7 +106,7 @@ pub(super) struct LaneDriver {
     /// Turns that were taken, for those who watch over the driver.
     turns: Arc<AtomicU64>,
     /// What workers say to the owner of the lane; nothing while this server is not to be it.
-    ear: Ear,
+    subscription: LaneSubscription,
     jobs: FuturesUnordered<BoxFuture<'static, Done>>,
     submits: HashMap<SubmitToken, oneshot::Sender<Option<Vec<SubmitOutcome>>>>,
     next_token: u64,
@@ -146,7 +147,7 @@ impl LaneDriver {
             told: None,
             owned: Arc::clone(&end.owned),
             turns: Arc::clone(&end.turns),
-            ear: Ear::Closed,
+            subscription: LaneSubscription::Closed,
             jobs: FuturesUnordered::new(),
             submits: HashMap::new(),
             next_token: 0,
@@ -180,9 +181,9 @@ impl LaneDriver {
                     }
                 }
                 Some(done) = self.jobs.next(), if !self.jobs.is_empty() => self.on_done(done),
-                heard = self.ear.receive() => match heard {
+                heard = self.subscription.receive() => match heard {
                     Some(heard) => self.on_messages(heard),
-                    None => self.ear = Ear::Closed,
+                    None => self.subscription = LaneSubscription::Closed,
                 },
                 () = timer.as_mut(), if deadline.is_some() => self.drive(Input::Tick),
                 Ok(()) = self.steps.changed() => self.drive(Input::Tick),
@@ -228,7 +229,7 @@ impl LaneDriver {
                 self.submits.insert(token, reply);
                 self.drive(Input::Submit { token, tasks });
             }
-            ToDriver::Seen { tasks } => self.drive(Input::Seen(tasks)),
+            ToDriver::CompletionHandled { tasks } => self.drive(Input::CompletionHandled(tasks)),
             ToDriver::Hint => self.drive(Input::Hint),
             ToDriver::Policy { queue, policy } => self.drive(Input::Policy { queue, policy }),
             ToDriver::Explain { row, reply } => {
@@ -299,9 +300,9 @@ impl LaneDriver {
     /// Listens to workers while this server owns the lane or is about to.
     fn listen(&mut self) {
         let concerned = self.machine.phase() != "idle";
-        match self.ear {
-            Ear::Closed if concerned => {
-                self.ear = Ear::Opening;
+        match self.subscription {
+            LaneSubscription::Closed if concerned => {
+                self.subscription = LaneSubscription::Opening;
                 let (bus, lane) = (Arc::clone(&self.parts.bus), self.lane);
                 self.job(async move {
                     match bus.subscribe(Address::Lane(lane)).await {
@@ -314,8 +315,8 @@ impl LaneDriver {
                     }
                 });
             }
-            Ear::Open(_) if !concerned => self.ear = Ear::Closed,
-            Ear::Closed | Ear::Opening | Ear::Open(_) => {}
+            LaneSubscription::Open(_) if !concerned => self.subscription = LaneSubscription::Closed,
+            LaneSubscription::Closed | LaneSubscription::Opening | LaneSubscription::Open(_) => {}
         }
     }
 
@@ -344,8 +345,8 @@ impl LaneDriver {
         match done {
             Done::Input(input) => self.drive(input),
             Done::Send(batch) => self.send(batch),
-            Done::Listening(Some(subscription)) => self.ear = Ear::Open(subscription),
-            Done::Listening(None) => self.ear = Ear::Closed,
+            Done::Listening(Some(subscription)) => self.subscription = LaneSubscription::Open(subscription),
+            Done::Listening(None) => self.subscription = LaneSubscription::Closed,
             Done::Acquired(granted) => {
                 self.acquiring = false;
                 if granted {
@@ -389,7 +390,7 @@ impl LaneDriver {
             // What the owner before has written last, nobody here was told.
             if let Some(epoch) = epoch {
                 self.told = Some(EventPlace { lane: self.lane, epoch, number: 0 });
-                self.parts.hub.gap();
+                self.parts.notifier.gap();
             }
         }
         for effect in effects.drain(..) {
@@ -446,17 +447,19 @@ impl LaneDriver {
                     let _ = reply.send(outcomes);
                 }
             }
-            Effect::Deaf { session } => self.outbox.send(Address::Stats, Message::Deaf { session }),
+            Effect::NotReceiving { session } => {
+                self.outbox.send(Address::Stats, Message::NotReceiving { session })
+            }
             Effect::Revoke { session } => self.revoke(session),
             Effect::Changed(events) => {
                 let place = self.told.map(|told| EventPlace { number: told.number + 1, ..told });
                 self.told = place;
-                let batch = self.parts.hub.tell(place, events);
+                let batch = self.parts.notifier.publish(place, events);
                 if self.has_company && self.parts.bus.is_heard(Address::Events) {
                     self.outbox.send(Address::Events, Message::Changed(batch));
                 }
             }
-            Effect::Ended(tasks) => self.parts.hub.has_ended(tasks),
+            Effect::Completed(tasks) => self.parts.notifier.add_completions(tasks),
             Effect::Parked { failures } => {
                 tracing::error!(%lane, failures, "the lane has failed under several owners and is left alone for a while");
             }
@@ -535,13 +538,13 @@ impl LaneDriver {
 const AGAIN_AFTER: std::time::Duration = std::time::Duration::from_millis(500);
 
 /// How a lane listens to workers.
-enum Ear {
+enum LaneSubscription {
     Closed,
     Opening,
     Open(Box<dyn Subscription>),
 }
 
-impl Ear {
+impl LaneSubscription {
     /// What was said; `None` when the bus has closed.
     async fn receive(&mut self) -> Option<Vec<Message>> {
         match self {
@@ -571,17 +574,17 @@ async fn call_store(
     refusals: &Refusals,
 ) -> Result<Reply, CallError> {
     let (kind, asked) = match request {
-        Request::Head => (Kind::Read, "head"),
-        Request::Load { .. } => (Kind::Read, "load"),
-        Request::Claim(_) => (Kind::Write, "claim"),
-        Request::Commit(_) => (Kind::Write, "commit"),
+        Request::Head => (StoreAccess::Read, "head"),
+        Request::Load { .. } => (StoreAccess::Read, "load"),
+        Request::Claim(_) => (StoreAccess::Write, "claim"),
+        Request::Commit(_) => (StoreAccess::Write, "commit"),
     };
     let reply = match request {
         Request::Head => store.lane_head(lane).await.map(Reply::Head),
         Request::Claim(claim) => store.claim_lane(claim).await.map(Reply::Claimed),
         Request::Commit(commit) => store.commit(&commit).await.map(Reply::Committed),
         Request::Load { read, limit } => {
-            let load = Load { lane, read, limit, body_bytes_max: BODY_BYTES_MAX };
+            let load = LoadQuery { lane, read, limit, body_bytes_max: BODY_BYTES_MAX };
             store.load(load).await.map(Reply::Page)
         }
     };

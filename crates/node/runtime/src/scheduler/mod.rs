@@ -30,9 +30,9 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::clock;
-use crate::hub::Hub;
+use crate::held_sessions::HeldSessions;
 use crate::keeper;
-use crate::tokens::Tokens;
+use crate::notifier::Notifier;
 
 use self::lane::{LaneDriver, ToDriver};
 pub(crate) use self::outbox::Outbox;
@@ -78,9 +78,9 @@ pub struct SchedulerParts {
     /// Knows who is alive.
     pub coordinator: Arc<dyn Coordinator>,
     /// Is told what became final.
-    pub hub: Arc<Hub>,
+    pub notifier: Arc<Notifier>,
     /// Is told which session is held.
-    pub tokens: Tokens,
+    pub held_sessions: HeldSessions,
 }
 
 /// Owns lanes. See the [module](self).
@@ -165,14 +165,14 @@ impl Scheduler {
         let (lanes, every) = (Arc::clone(&self.lanes), self.options.renew_every.min(PING_EVERY));
         let held_up = self.held_up.subscribe();
         let _watched = keeper::spawn(pulse::watch(lanes, every, self.held_up, shutdown.clone()));
-        let told = session::Told {
+        let observers = session::SessionObservers {
             lanes: &self.lanes,
             views: &self.view,
             session: &self.session,
             held_up: &held_up,
         };
         let watching = tokio::spawn(clock::keep_watching(Arc::clone(&self.parts.coordinator)));
-        session::run(&self.options, &self.parts, told, shutdown).await;
+        session::run(&self.options, &self.parts, observers, shutdown).await;
         watching.abort();
         // Those that were told already are gone; without a session nobody has told them.
         let (done, _) = mpsc::channel(1);
@@ -235,9 +235,9 @@ impl SchedulerHandle {
 
     /// Somebody has looked at tasks of a lane that had ended. If it is not owned here any more, its next owner tells of
     /// them once more.
-    pub async fn seen(&self, lane: LaneId, tasks: Vec<TaskId>) {
+    pub async fn completion_handled(&self, lane: LaneId, tasks: Vec<TaskId>) {
         if let Some(driver) = self.lane(lane) {
-            let _ = driver.send(ToDriver::Seen { tasks }).await;
+            let _ = driver.send(ToDriver::CompletionHandled { tasks }).await;
         }
     }
 

@@ -18,18 +18,18 @@ const BATCH_PARTS: usize = 8 << 10;
 
 /// The way out. Ends with what it still has to send when it is dropped.
 #[derive(Debug)]
-pub(crate) struct Outbox(Arc<Shared>);
+pub(crate) struct Outbox(Arc<OutboxInner>);
 
 #[derive(Debug)]
-struct Shared {
+struct OutboxInner {
     bus: Arc<dyn Bus>,
-    state: Mutex<State>,
+    state: Mutex<OutboxQueue>,
     woken: Notify,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    waiting: VecDeque<Waiting>,
+struct OutboxQueue {
+    waiting: VecDeque<QueuedMessage>,
     /// Parts in all of them.
     parts: usize,
     /// Some are being sent now, and nothing may overtake them.
@@ -38,7 +38,7 @@ struct State {
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct QueuedMessage {
     address: Address,
     message: Message,
     parts: usize,
@@ -48,7 +48,7 @@ struct Waiting {
 impl Outbox {
     /// Sends over `bus` until it is dropped.
     pub(crate) fn start(bus: Arc<dyn Bus>) -> Self {
-        let shared = Arc::new(Shared { bus, state: Mutex::default(), woken: Notify::new() });
+        let shared = Arc::new(OutboxInner { bus, state: Mutex::default(), woken: Notify::new() });
         tokio::spawn(run(Arc::clone(&shared)));
         Self(shared)
     }
@@ -79,13 +79,13 @@ impl Drop for Outbox {
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl OutboxInner {
+    fn lock(&self) -> MutexGuard<'_, OutboxQueue> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl OutboxQueue {
     fn put(&mut self, address: Address, message: Message) {
         let (parts, bytes) = (message.parts(), message.bytes());
         if self.parts + parts > WAITING_MAX {
@@ -93,7 +93,7 @@ impl State {
             return;
         }
         self.parts += parts;
-        let fits = |last: &&mut Waiting| {
+        let fits = |last: &&mut QueuedMessage| {
             last.address == address && last.bytes + bytes <= BATCH_BYTES && last.parts + parts <= BATCH_PARTS
         };
         let message = match self.waiting.back_mut().filter(fits) {
@@ -107,7 +107,7 @@ impl State {
             },
             None => message,
         };
-        self.waiting.push_back(Waiting { address, message, parts, bytes });
+        self.waiting.push_back(QueuedMessage { address, message, parts, bytes });
     }
 }
 
@@ -145,7 +145,7 @@ fn pieces<T>(parts: Vec<T>, bytes: impl Fn(&T) -> usize) -> Vec<Vec<T>> {
     pieces
 }
 
-async fn run(shared: Arc<Shared>) {
+async fn run(shared: Arc<OutboxInner>) {
     loop {
         let (waiting, closed) = {
             let mut state = shared.lock();
@@ -160,7 +160,7 @@ async fn run(shared: Arc<Shared>) {
             shared.woken.notified().await;
             continue;
         }
-        for Waiting { address, message, .. } in waiting {
+        for QueuedMessage { address, message, .. } in waiting {
             match shared.bus.publish(address, vec![message]).await {
                 Ok(()) => {}
                 Err(BusError::Closed) => return,
@@ -185,13 +185,13 @@ mod tests {
         Message::ToLane(WorkerBatch { lane: LaneId(lane), session, messages: vec![report] })
     }
 
-    fn parts(state: &State) -> Vec<usize> {
+    fn parts(state: &OutboxQueue) -> Vec<usize> {
         state.waiting.iter().map(|waiting| waiting.message.parts()).collect()
     }
 
     #[test]
     fn what_goes_to_the_same_lane_goes_together() {
-        let mut state = State::default();
+        let mut state = OutboxQueue::default();
         for lane in [1, 1, 2, 2, 2, 1] {
             state.put(Address::Lane(LaneId(lane)), said(lane, "full".to_owned()));
         }
@@ -200,7 +200,7 @@ mod tests {
 
     #[test]
     fn what_is_large_goes_in_pieces() {
-        let mut state = State::default();
+        let mut state = OutboxQueue::default();
         let of = |bytes: usize| said(1, "x".repeat(bytes));
         let mut all = of(BATCH_BYTES);
         for bytes in [BATCH_BYTES / 2, BATCH_BYTES / 2, 1, 1, BATCH_BYTES + 1] {
@@ -214,7 +214,7 @@ mod tests {
 
     #[test]
     fn too_much_is_dropped() {
-        let mut state = State::default();
+        let mut state = OutboxQueue::default();
         for _ in 0..WAITING_MAX + 10 {
             state.put(Address::Lane(LaneId(1)), said(1, "full".to_owned()));
         }
@@ -224,10 +224,10 @@ mod tests {
     #[tokio::test]
     async fn what_waits_is_sent_before_the_end() {
         let bus: Arc<dyn Bus> = Arc::new(LocalBus::default());
-        let mut ear = bus.subscribe(Address::Lane(LaneId(1))).await.unwrap();
+        let mut subscription = bus.subscribe(Address::Lane(LaneId(1))).await.unwrap();
         let outbox = Outbox::start(bus);
         outbox.send(Address::Lane(LaneId(1)), said(1, "full".to_owned()));
         drop(outbox);
-        assert_eq!(ear.receive().await.map(|messages| messages.len()), Some(1));
+        assert_eq!(subscription.receive().await.map(|messages| messages.len()), Some(1));
     }
 }

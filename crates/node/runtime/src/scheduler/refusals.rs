@@ -10,14 +10,14 @@ const TELL_EVERY: Duration = Duration::from_secs(10);
 
 /// A store that takes nothing more can still be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Kind {
+pub(super) enum StoreAccess {
     Read,
     Write,
 }
 
 /// What a store refuses.
 #[derive(Debug, Default)]
-pub(super) struct Refusals(Mutex<BTreeMap<Kind, Refusal>>);
+pub(super) struct Refusals(Mutex<BTreeMap<StoreAccess, Refusal>>);
 
 #[derive(Debug)]
 struct Refusal {
@@ -32,7 +32,7 @@ struct Refusal {
 
 impl Refusals {
     /// Notes a refusal. If it is to be told: how many there were since the last one that was.
-    pub(super) fn refused(&self, kind: Kind, now: Instant) -> Option<u64> {
+    pub(super) fn refused(&self, kind: StoreAccess, now: Instant) -> Option<u64> {
         let mut refusals = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(refusal) = refusals.get_mut(&kind) else {
             refusals.insert(kind, Refusal { told_at: now, untold: 0, total: 1, is_told: true });
@@ -49,7 +49,7 @@ impl Refusals {
     }
 
     /// Notes that the store did what it was asked for. If it is known to have refused before: how often.
-    pub(super) fn done(&self, kind: Kind) -> Option<u64> {
+    pub(super) fn done(&self, kind: StoreAccess) -> Option<u64> {
         let mut refusals = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let refusal = refusals.get_mut(&kind)?;
         let total = std::mem::take(&mut refusal.total);
@@ -65,14 +65,16 @@ mod tests {
     fn the_first_is_told_then_one_in_ten_seconds_then_the_end() {
         let (refusals, start) = (Refusals::default(), Instant::now());
         let told: Vec<(u64, u64)> = (0..=100)
-            .filter_map(|n| Some((n, refusals.refused(Kind::Write, start + n * Duration::from_millis(200))?)))
+            .filter_map(|n| {
+                Some((n, refusals.refused(StoreAccess::Write, start + n * Duration::from_millis(200))?))
+            })
             .map(|(n, count)| (u64::from(n) / 5, count))
             .collect();
         assert_eq!(told, [(0, 1), (10, 50), (20, 50)]);
-        assert_eq!(refusals.done(Kind::Read), None);
-        assert_eq!(refusals.refused(Kind::Read, start), Some(1));
-        assert_eq!(refusals.done(Kind::Write), Some(101));
-        assert_eq!(refusals.done(Kind::Write), None);
+        assert_eq!(refusals.done(StoreAccess::Read), None);
+        assert_eq!(refusals.refused(StoreAccess::Read, start), Some(1));
+        assert_eq!(refusals.done(StoreAccess::Write), Some(101));
+        assert_eq!(refusals.done(StoreAccess::Write), None);
     }
 
     /// A disk that is nearly full: a claim goes through, the commit after it does not.
@@ -81,9 +83,10 @@ mod tests {
         let (refusals, start) = (Refusals::default(), Instant::now());
         let mut told = 0;
         for n in 0..100 {
-            told +=
-                u32::from(refusals.refused(Kind::Write, start + n * Duration::from_millis(200)).is_some());
-            told += u32::from(refusals.done(Kind::Write).is_some());
+            told += u32::from(
+                refusals.refused(StoreAccess::Write, start + n * Duration::from_millis(200)).is_some(),
+            );
+            told += u32::from(refusals.done(StoreAccess::Write).is_some());
         }
         assert_eq!(told, 4, "twice in twenty seconds, each with its end");
     }

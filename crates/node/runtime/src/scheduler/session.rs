@@ -29,9 +29,9 @@ const RELEASE_WITHIN: Duration = Duration::from_secs(5);
 /// How long the driver of a lane may have no room for an input.
 const TELL_WITHIN: Duration = Duration::from_secs(3);
 
-/// Who is told of the session, and of what the coordinator shows.
+/// Observers of the session, and of what the coordinator shows.
 #[derive(Clone, Copy)]
-pub(super) struct Told<'a> {
+pub(super) struct SessionObservers<'a> {
     pub(super) lanes: &'a [LaneEnd],
     pub(super) views: &'a watch::Sender<Arc<View>>,
     pub(super) session: &'a watch::Sender<Option<SessionId>>,
@@ -41,13 +41,13 @@ pub(super) struct Told<'a> {
 pub(super) async fn run(
     options: &SchedulerOptions,
     parts: &SchedulerParts,
-    told: Told<'_>,
+    observers: SessionObservers<'_>,
     shutdown: CancellationToken,
 ) {
-    let SchedulerParts { coordinator, tokens, .. } = parts;
+    let SchedulerParts { coordinator, held_sessions, .. } = parts;
     while !shutdown.is_cancelled() {
         // While a lane is held up, others are to have it.
-        let mut held_up = told.held_up.clone();
+        let mut held_up = observers.held_up.clone();
         tokio::select! {
             () = async { _ = held_up.wait_for(Option::is_none).await } => {}
             () = shutdown.cancelled() => return,
@@ -58,18 +58,19 @@ pub(super) async fn run(
         let opened = coordinator.open(OpenSession { session, ttl: options.ttl, role }).await;
         let followed = match opened {
             Ok(token) => {
-                tokens.add(token.clone());
+                held_sessions.add(token.clone());
                 compare_clocks(&**coordinator, &token).await;
-                told.session.send_replace(Some(session));
+                observers.session.send_replace(Some(session));
                 let followed = match coordinator.watch().await {
                     Ok(watch) => {
-                        let held = Held { options, coordinator, told, token, lease_from: asked_at };
+                        let held =
+                            HeldSession { options, coordinator, observers, token, lease_from: asked_at };
                         held.follow(watch, &shutdown).await
                     }
                     Err(error) => Err(error),
                 };
-                told.session.send_replace(None);
-                tokens.remove(session);
+                observers.session.send_replace(None);
+                held_sessions.remove(session);
                 followed
             }
             Err(error) => Err(error),
@@ -94,16 +95,16 @@ async fn compare_clocks(coordinator: &dyn Coordinator, token: &SessionToken) {
 }
 
 /// A session that was opened.
-struct Held<'a> {
+struct HeldSession<'a> {
     options: &'a SchedulerOptions,
     coordinator: &'a Arc<dyn Coordinator>,
-    told: Told<'a>,
+    observers: SessionObservers<'a>,
     token: SessionToken,
     /// Before the last renewal that succeeded was asked for.
     lease_from: Timestamp,
 }
 
-impl Held<'_> {
+impl HeldSession<'_> {
     /// Keeps the session until it is lost or the server stops.
     async fn follow(
         mut self,
@@ -117,7 +118,7 @@ impl Held<'_> {
             token: self.token.clone(),
             ttl: self.options.ttl,
             every: self.options.renew_every,
-            held_up: self.told.held_up.clone(),
+            held_up: self.observers.held_up.clone(),
             lease_from: self.lease_from,
             renewed,
         };
@@ -129,7 +130,7 @@ impl Held<'_> {
                 view = watch.next() => {
                     let Some(view) = view else { break Ok(()) };
                     let view = Arc::new(view);
-                    self.told.views.send_replace(Arc::clone(&view));
+                    self.observers.views.send_replace(Arc::clone(&view));
                     let servers = view.members.values().filter(|m| matches!(m.role, Role::Server { .. }));
                     let shares: Arc<[SessionId]> =
                         fair_shares(self.options.lanes, servers.map(|m| m.session)).into();
@@ -169,11 +170,11 @@ impl Held<'_> {
     }
 
     async fn tell(&self, input: impl Fn() -> ToDriver) {
-        let told = self.told.lanes.iter().map(|lane| {
+        let sends = self.observers.lanes.iter().map(|lane| {
             // A driver that is gone has panicked outside its machine; one that is held up may have no room. The others go on.
             tokio::time::timeout(TELL_WITHIN, lane.inputs.send(input()))
         });
-        join_all(told).await;
+        join_all(sends).await;
     }
 }
 
@@ -191,7 +192,7 @@ struct Renewal {
     held_up: watch::Receiver<Option<HeldUp>>,
     /// Before the last renewal that succeeded was asked for.
     lease_from: Timestamp,
-    /// Is told of each renewal when it was asked for, and why there will be none any more.
+    /// Learns of each renewal when it was asked for, and why there will be none any more.
     renewed: mpsc::UnboundedSender<Result<Timestamp, CoordinatorError>>,
 }
 

@@ -14,12 +14,12 @@ use tokio::sync::{mpsc, watch};
 
 use crate::descriptors::Lack;
 
-use super::output::Output;
-use super::session::News;
+use super::output::AttemptOutput;
+use super::session::SessionEvent;
 
 /// An attempt that executes.
 #[derive(Debug)]
-pub(super) struct Running {
+pub(super) struct RunningAttempt {
     head: Arc<TaskHead>,
     stop: watch::Sender<Option<Stop>>,
 }
@@ -27,19 +27,23 @@ pub(super) struct Running {
 /// How long the report of an attempt waits for its output to be kept.
 const OUTPUT_WITHIN: Duration = Duration::from_secs(10);
 
-impl Running {
-    /// Begins to execute; the end is told by [`News::Ended`].
+impl RunningAttempt {
+    /// Begins to execute; the end is told by [`SessionEvent::Ended`].
     pub(super) fn start(
         dispatch: Dispatch,
         executor: Option<Arc<dyn Executor>>,
-        output: Arc<Output>,
-        news: mpsc::UnboundedSender<News>,
+        output: Arc<AttemptOutput>,
+        events: mpsc::UnboundedSender<SessionEvent>,
     ) -> Self {
         let stop = watch::Sender::new(None);
         let stopped = stop.subscribe();
         let (attempt, head) = (dispatch.attempt, Arc::clone(&dispatch.head));
-        let worker =
-            Arc::new(WorkerSide { attempt, output: Arc::clone(&output), stop: stopped, news: news.clone() });
+        let worker = Arc::new(WorkerSide {
+            attempt,
+            output: Arc::clone(&output),
+            stop: stopped,
+            events: events.clone(),
+        });
         tokio::spawn(async move {
             let execution = AssertUnwindSafe(execute(&dispatch, executor, worker)).catch_unwind();
             let finish = execution.await.unwrap_or_else(|_| {
@@ -47,12 +51,12 @@ impl Running {
             });
             output.close();
             if !output.is_kept() {
-                let _ = news.send(News::Exited { attempt });
+                let _ = events.send(SessionEvent::Exited { attempt });
             }
             if tokio::time::timeout(OUTPUT_WITHIN, output.kept()).await.is_err() {
                 tracing::warn!(task = %attempt.task, attempt = %attempt.number, "output is not kept yet, the attempt is reported without");
             }
-            let _ = news.send(News::Ended { attempt, finish: Box::new(finish) });
+            let _ = events.send(SessionEvent::Ended { attempt, finish: Box::new(finish) });
         });
         Self { head, stop }
     }
@@ -122,7 +126,7 @@ async fn execute(
 }
 
 /// Waits for the word to stop; `None` if it will never come.
-async fn told(stop: &mut watch::Receiver<Option<Stop>>) -> Option<Stop> {
+async fn stopped(stop: &mut watch::Receiver<Option<Stop>>) -> Option<Stop> {
     stop.wait_for(Option::is_some).await.ok().and_then(|stop| *stop)
 }
 
@@ -154,9 +158,9 @@ pub(crate) fn not_started(lack: Lack, error: &dyn std::fmt::Display) -> Finish {
 #[derive(Debug)]
 struct WorkerSide {
     attempt: AttemptId,
-    output: Arc<Output>,
+    output: Arc<AttemptOutput>,
     stop: watch::Receiver<Option<Stop>>,
-    news: mpsc::UnboundedSender<News>,
+    events: mpsc::UnboundedSender<SessionEvent>,
 }
 
 #[async_trait]
@@ -166,12 +170,12 @@ impl Attempt for WorkerSide {
     }
 
     fn progress(&self, progress: Progress) {
-        let _ = self.news.send(News::Progress { attempt: self.attempt, progress });
+        let _ = self.events.send(SessionEvent::Progress { attempt: self.attempt, progress });
     }
 
     async fn stopped(&self) -> Stop {
         let mut stop = self.stop.clone();
-        match told(&mut stop).await {
+        match stopped(&mut stop).await {
             Some(stop) => stop,
             // The session is gone without a word: it was dropped, and with it this attempt soon is.
             None => std::future::pending().await,

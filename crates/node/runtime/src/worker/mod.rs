@@ -22,13 +22,13 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::executors::Registry;
-use crate::hub::Hub;
-use crate::tokens::Tokens;
+use crate::held_sessions::HeldSessions;
+use crate::notifier::Notifier;
 
 pub(crate) use self::attempt::not_started;
 pub use self::output::OutputOptions;
 use self::output::Shipper;
-use self::session::{Ended, Session};
+use self::session::{Session, SessionEnd};
 
 /// Numbers and names of a worker.
 #[derive(Clone, Debug)]
@@ -63,9 +63,9 @@ pub struct WorkerParts {
     /// How task types are run.
     pub executors: Registry,
     /// Is told when there is more output.
-    pub hub: Arc<Hub>,
+    pub notifier: Arc<Notifier>,
     /// Is told which session is held.
-    pub tokens: Tokens,
+    pub held_sessions: HeldSessions,
     /// Is told, by the steady clock, when everything that the worker started must be gone unless told anew.
     pub on_lease: Arc<dyn Fn(Timestamp) + Send + Sync>,
 }
@@ -119,7 +119,7 @@ impl Worker {
         let shipper = Shipper::start(
             self.options.output.clone(),
             Arc::clone(&self.parts.logs),
-            Arc::clone(&self.parts.hub),
+            Arc::clone(&self.parts.notifier),
         );
         let mut over = None;
         while !shutdown.is_cancelled() {
@@ -135,8 +135,8 @@ impl Worker {
                     let ended = session.run(&shutdown).await;
                     self.state.send_replace(WorkerState::NoSession);
                     match ended {
-                        Ended::Drained => return,
-                        Ended::Lost { offered, over: token } => {
+                        SessionEnd::Drained => return,
+                        SessionEnd::Lost { offered, over: token } => {
                             self.options.machine.capacity = offered.capacity;
                             self.options.weight = offered.weight;
                             self.options.labels = offered.labels;

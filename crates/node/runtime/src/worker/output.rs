@@ -15,7 +15,7 @@ use tasklane_ports::{LogChunk, LogPosition, LogStream, Logs};
 use tokio::sync::Notify;
 
 use crate::clock;
-use crate::hub::Hub;
+use crate::notifier::Notifier;
 
 /// Bounds of what is kept.
 #[derive(Clone, Debug)]
@@ -48,16 +48,16 @@ const RETRY_MAX: Duration = Duration::from_secs(1);
 /// Takes the output of all attempts of a worker to Logs.
 #[derive(Debug)]
 pub(super) struct Shipper {
-    shared: Arc<Shared>,
+    shared: Arc<ShipperInner>,
     task: tokio::task::JoinHandle<()>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct ShipperInner {
     options: OutputOptions,
     waiting_bytes: AtomicUsize,
     /// Attempts with something to ship.
-    dirty: Mutex<VecDeque<Arc<Output>>>,
+    dirty: Mutex<VecDeque<Arc<AttemptOutput>>>,
     wake: Notify,
     /// Somebody waits for the rest of an attempt's output.
     urgent: Notify,
@@ -65,15 +65,15 @@ struct Shared {
 
 /// The output of one attempt.
 #[derive(Debug)]
-pub(super) struct Output {
+pub(super) struct AttemptOutput {
     attempt: AttemptId,
-    shared: Arc<Shared>,
-    state: Mutex<State>,
+    shared: Arc<ShipperInner>,
+    state: Mutex<UnshippedOutput>,
     kept: Notify,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct UnshippedOutput {
     pieces: VecDeque<Piece>,
     next_number: u32,
     /// Bytes taken so far.
@@ -94,20 +94,20 @@ struct Piece {
 }
 
 impl Shipper {
-    pub(super) fn start(options: OutputOptions, logs: Arc<dyn Logs>, hub: Arc<Hub>) -> Self {
-        let shared = Arc::new(Shared {
+    pub(super) fn start(options: OutputOptions, logs: Arc<dyn Logs>, notifier: Arc<Notifier>) -> Self {
+        let shared = Arc::new(ShipperInner {
             options,
             waiting_bytes: AtomicUsize::new(0),
             dirty: Mutex::default(),
             wake: Notify::new(),
             urgent: Notify::new(),
         });
-        let task = tokio::spawn(ship(Arc::clone(&shared), logs, hub));
+        let task = tokio::spawn(ship(Arc::clone(&shared), logs, notifier));
         Self { shared, task }
     }
 
-    pub(super) fn attempt(&self, attempt: AttemptId) -> Arc<Output> {
-        Arc::new(Output {
+    pub(super) fn attempt(&self, attempt: AttemptId) -> Arc<AttemptOutput> {
+        Arc::new(AttemptOutput {
             attempt,
             shared: Arc::clone(&self.shared),
             state: Mutex::default(),
@@ -122,7 +122,7 @@ impl Drop for Shipper {
     }
 }
 
-impl Output {
+impl AttemptOutput {
     /// Takes what was printed.
     pub(super) fn put(self: &Arc<Self>, stream: LogStream, bytes: &[u8]) {
         let options = &self.shared.options;
@@ -180,7 +180,7 @@ impl Output {
         }
     }
 
-    fn mark_skipped(&self, state: &mut State) {
+    fn mark_skipped(&self, state: &mut UnshippedOutput) {
         if state.skipped > 0 {
             let remark = format!("{} bytes of output were not kept: the store was too slow", state.skipped);
             state.skipped = 0;
@@ -188,13 +188,13 @@ impl Output {
         }
     }
 
-    fn remark(&self, state: &mut State, text: &str) {
+    fn remark(&self, state: &mut UnshippedOutput, text: &str) {
         let bytes = format!("{text}\n").into_bytes();
         self.shared.waiting_bytes.fetch_add(bytes.len(), Ordering::Relaxed);
         state.pieces.push_back(Piece { stream: LogStream::System, at: clock::wall(), bytes });
     }
 
-    fn list(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
+    fn list(self: &Arc<Self>, mut state: MutexGuard<'_, UnshippedOutput>) {
         if !state.listed && !state.pieces.is_empty() {
             state.listed = true;
             drop(state);
@@ -204,7 +204,7 @@ impl Output {
     }
 }
 
-impl State {
+impl UnshippedOutput {
     fn append(&mut self, stream: LogStream, mut bytes: &[u8]) {
         if let Some(last) = self.pieces.back_mut().filter(|last| last.stream == stream) {
             let (fits, rest) =
@@ -219,7 +219,7 @@ impl State {
 }
 
 /// Ships what waits, again and again.
-async fn ship(shared: Arc<Shared>, logs: Arc<dyn Logs>, hub: Arc<Hub>) {
+async fn ship(shared: Arc<ShipperInner>, logs: Arc<dyn Logs>, notifier: Arc<Notifier>) {
     loop {
         let (chunks, from) = collect(&shared);
         if from.is_empty() {
@@ -229,7 +229,7 @@ async fn ship(shared: Arc<Shared>, logs: Arc<dyn Logs>, hub: Arc<Hub>) {
         append(&*logs, &chunks).await;
         let bytes: usize = chunks.iter().map(|chunk| chunk.bytes.len()).sum();
         shared.waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
-        hub.output(from.iter().map(|output| output.attempt.task));
+        notifier.output(from.iter().map(|output| output.attempt.task));
         for output in from {
             let mut state = lock(&output.state);
             if state.pieces.is_empty() {
@@ -249,7 +249,7 @@ async fn ship(shared: Arc<Shared>, logs: Arc<dyn Logs>, hub: Arc<Hub>) {
 }
 
 /// Takes a batch of what waits, from each attempt in its turn.
-fn collect(shared: &Shared) -> (Vec<LogChunk>, Vec<Arc<Output>>) {
+fn collect(shared: &ShipperInner) -> (Vec<LogChunk>, Vec<Arc<AttemptOutput>>) {
     let (mut chunks, mut from, mut bytes) = (Vec::new(), Vec::new(), 0);
     while bytes < BATCH_BYTES_MAX {
         let Some(output) = lock(&shared.dirty).pop_front() else { break };

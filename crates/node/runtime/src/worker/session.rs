@@ -20,13 +20,13 @@ use tokio_util::sync::CancellationToken;
 use crate::clock;
 use crate::scheduler::Outbox;
 
-use super::attempt::Running;
+use super::attempt::RunningAttempt;
 use super::output::Shipper;
 use super::stats::Meter;
 use super::{AGAIN_AFTER, WorkerOptions, WorkerParts, WorkerState};
 
 /// How a session came to its end.
-pub(super) enum Ended {
+pub(super) enum SessionEnd {
     /// The worker was asked to leave; nothing runs any more and the session is closed.
     Drained,
     /// The session was lost, and what it ran is gone, as far as it would.
@@ -40,7 +40,7 @@ pub(super) enum Ended {
 
 /// What attempts and calls tell the session.
 #[derive(Debug)]
-pub(super) enum News {
+pub(super) enum SessionEvent {
     /// Its processes are gone, its output is not kept yet.
     Exited {
         attempt: AttemptId,
@@ -71,11 +71,11 @@ pub(super) struct Session<'a> {
     /// What of it everyone is to know.
     offered: watch::Sender<WorkerDescriptor>,
     machine: WorkerSession,
-    ear: Box<dyn Subscription>,
+    subscription: Box<dyn Subscription>,
     outbox: Outbox,
-    running: HashMap<AttemptId, Running>,
-    news: mpsc::UnboundedSender<News>,
-    heard: mpsc::UnboundedReceiver<News>,
+    running: HashMap<AttemptId, RunningAttempt>,
+    events: mpsc::UnboundedSender<SessionEvent>,
+    received: mpsc::UnboundedReceiver<SessionEvent>,
     effects: Vec<Effect>,
     /// The deadline that was told last.
     lease: Timestamp,
@@ -86,7 +86,7 @@ pub(super) struct Session<'a> {
     idle_beats: u32,
     /// How far it is on its way out, and when the next step is taken.
     leaving: Option<(Leaving, Instant)>,
-    over: Option<End>,
+    over: Option<SessionExit>,
     /// What attempts said last of how far they are, and when it is passed on: an attempt may say it very often.
     progress: HashMap<AttemptId, Progress>,
     tell_progress_at: Option<Instant>,
@@ -102,7 +102,7 @@ enum Leaving {
 }
 
 #[derive(Clone, Copy)]
-enum End {
+enum SessionExit {
     Drained,
     Fenced,
 }
@@ -128,15 +128,15 @@ impl<'a> Session<'a> {
         state: &'a watch::Sender<WorkerState>,
     ) -> Result<Session<'a>, OpenError> {
         // Listens before anyone can know of the session, so that nothing is missed.
-        let ear = parts.bus.subscribe(Address::Session(session)).await?;
+        let subscription = parts.bus.subscribe(Address::Session(session)).await?;
         let descriptor = options.descriptor(parts);
         let asked_at = clock::steady();
         let role = Role::Worker(descriptor.clone());
         let open = OpenSession { session, ttl: options.machine.ttl, role };
         let token = parts.coordinator.open(open).await?;
-        parts.tokens.add(token.clone());
+        parts.held_sessions.add(token.clone());
         let machine = WorkerSession::new(options.machine.clone(), session, asked_at);
-        let (news, heard) = mpsc::unbounded_channel();
+        let (events, received) = mpsc::unbounded_channel();
         let (offered, changes) = watch::channel(descriptor.clone());
         tokio::spawn(tell_offers(Arc::clone(&parts.coordinator), token.clone(), changes));
         tracing::info!(worker = %options.name, %session, capacity = options.machine.capacity, "worker is ready");
@@ -149,11 +149,11 @@ impl<'a> Session<'a> {
             descriptor,
             offered,
             machine,
-            ear,
+            subscription,
             outbox: Outbox::start(Arc::clone(&parts.bus)),
             running: HashMap::new(),
-            news,
-            heard,
+            events,
+            received,
             effects: Vec::new(),
             lease: Timestamp::ZERO,
             meter: Meter::new(session),
@@ -166,7 +166,7 @@ impl<'a> Session<'a> {
         })
     }
 
-    pub(super) async fn run(mut self, shutdown: &CancellationToken) -> Ended {
+    pub(super) async fn run(mut self, shutdown: &CancellationToken) -> SessionEnd {
         self.settle();
         let end = loop {
             if let Some(end) = self.over {
@@ -174,20 +174,20 @@ impl<'a> Session<'a> {
             }
             let deadline = self.machine.next_deadline().unwrap_or(Timestamp::MAX);
             tokio::select! {
-                messages = self.ear.receive() => match messages {
+                messages = self.subscription.receive() => match messages {
                     Some(messages) => {
                         for message in messages {
                             self.on_message(message);
                         }
                         self.settle();
                     }
-                    None => break End::Fenced,
+                    None => break SessionExit::Fenced,
                 },
-                Some(news) = self.heard.recv() => {
-                    self.on_news(news);
+                Some(event) = self.received.recv() => {
+                    self.on_event(event);
                     for _ in 0..BATCH {
-                        let Ok(news) = self.heard.try_recv() else { break };
-                        self.on_news(news);
+                        let Ok(event) = self.received.try_recv() else { break };
+                        self.on_event(event);
                     }
                     self.settle();
                 }
@@ -221,9 +221,9 @@ impl<'a> Session<'a> {
         }
     }
 
-    fn on_news(&mut self, news: News) {
-        match news {
-            News::Ended { attempt, finish } => {
+    fn on_event(&mut self, event: SessionEvent) {
+        match event {
+            SessionEvent::Ended { attempt, finish } => {
                 if let Some(progress) = self.progress.remove(&attempt) {
                     self.take(Input::Progress { attempt, progress });
                 }
@@ -233,13 +233,13 @@ impl<'a> Session<'a> {
                     running.log_end(attempt, report, &self.options.name);
                 }
             }
-            News::Exited { attempt } => self.take(Input::Exited { attempt }),
-            News::Progress { attempt, progress } => {
+            SessionEvent::Exited { attempt } => self.take(Input::Exited { attempt }),
+            SessionEvent::Progress { attempt, progress } => {
                 self.progress.insert(attempt, progress);
                 self.tell_progress_at.get_or_insert_with(|| Instant::now() + PROGRESS_EVERY);
             }
-            News::Renewed { asked_at, renewed: Ok(()) } => self.take(Input::Renewed { asked_at }),
-            News::Renewed { renewed: Err(error), .. } => {
+            SessionEvent::Renewed { asked_at, renewed: Ok(()) } => self.take(Input::Renewed { asked_at }),
+            SessionEvent::Renewed { renewed: Err(error), .. } => {
                 tracing::warn!(%error, "the worker's session was not renewed");
                 if !error.is_retryable() {
                     self.take(Input::Refused);
@@ -278,7 +278,7 @@ impl<'a> Session<'a> {
             }
             Some((Leaving::Stopping, _)) => {
                 tracing::warn!(worker = %self.options.name, "worker leaves before all reports are acknowledged");
-                self.over = Some(End::Drained);
+                self.over = Some(SessionExit::Drained);
             }
             None => {}
         }
@@ -331,19 +331,19 @@ impl<'a> Session<'a> {
             Effect::Stop { attempt, reason } => self.stop(attempt, reason),
             Effect::Fence => {
                 tracing::error!(worker = %self.options.name, "the lease has run out: everything is stopped");
-                self.over = Some(End::Fenced);
+                self.over = Some(SessionExit::Fenced);
             }
             Effect::Send(batch) => self.outbox.send(Address::Lane(batch.lane), Message::ToLane(batch)),
             Effect::Renew => {
                 let (coordinator, token) = (Arc::clone(&self.parts.coordinator), self.token.clone());
-                let news = self.news.clone();
+                let events = self.events.clone();
                 let asked_at = clock::steady();
                 tokio::spawn(async move {
                     let renewed = coordinator.renew(&token).await;
-                    let _ = news.send(News::Renewed { asked_at, renewed });
+                    let _ = events.send(SessionEvent::Renewed { asked_at, renewed });
                 });
             }
-            Effect::Drained => self.over = Some(End::Drained),
+            Effect::Drained => self.over = Some(SessionExit::Drained),
             Effect::Pause { reason, wait } => {
                 tracing::warn!(worker = %self.options.name, %reason, ?wait, "the worker takes no new work for a while");
                 self.descriptor.pause_reason = Some(reason.clone());
@@ -370,7 +370,7 @@ impl<'a> Session<'a> {
         let (task, number, queue) = (attempt.task, attempt.number, &dispatch.head.queue.queue);
         tracing::debug!(%task, attempt = %number, %queue, worker = %self.options.name, "attempt starts");
         let output = self.shipper.attempt(attempt);
-        let running = Running::start(dispatch, executor, output, self.news.clone());
+        let running = RunningAttempt::start(dispatch, executor, output, self.events.clone());
         self.running.insert(attempt, running);
     }
 
@@ -382,33 +382,39 @@ impl<'a> Session<'a> {
 
     /// Ends what still runs, at once; closes the session only when nothing does, because its end is what allows others to run
     /// the same tasks.
-    async fn finish(mut self, end: End) -> Ended {
+    async fn finish(mut self, end: SessionExit) -> SessionEnd {
         let stop = Stop { reason: StopReason::Cancelled, grace: Duration::ZERO };
         for running in self.running.values() {
             running.stop(stop);
         }
         let gone = async {
             while !self.running.is_empty() {
-                match self.heard.recv().await {
-                    Some(News::Ended { attempt, .. }) => _ = self.running.remove(&attempt),
-                    Some(News::Exited { .. } | News::Progress { .. } | News::Renewed { .. }) => {}
+                match self.received.recv().await {
+                    Some(SessionEvent::Ended { attempt, .. }) => _ = self.running.remove(&attempt),
+                    Some(
+                        SessionEvent::Exited { .. }
+                        | SessionEvent::Progress { .. }
+                        | SessionEvent::Renewed { .. },
+                    ) => {}
                     None => break,
                 }
             }
         };
         let all_gone = tokio::time::timeout(GONE_WITHIN, gone).await.is_ok();
-        if all_gone || matches!(end, End::Drained) {
-            self.parts.tokens.remove(self.token.session);
+        if all_gone || matches!(end, SessionExit::Drained) {
+            self.parts.held_sessions.remove(self.token.session);
         }
         match end {
-            End::Fenced => Ended::Lost { offered: self.descriptor, over: all_gone.then_some(self.token) },
-            End::Drained => {
+            SessionExit::Fenced => {
+                SessionEnd::Lost { offered: self.descriptor, over: all_gone.then_some(self.token) }
+            }
+            SessionExit::Drained => {
                 if !all_gone {
                     tracing::error!("some attempts did not end; the session is left to run out");
                 } else if let Err(error) = self.parts.coordinator.close(&self.token).await {
                     tracing::warn!(%error, "the session was not closed and has to run out");
                 }
-                Ended::Drained
+                SessionEnd::Drained
             }
         }
     }

@@ -71,9 +71,9 @@ async fn nothing_is_removed_before_it_is_archived() {
     system.close().await;
 }
 
-/// Only the parts of a map were archived: what became of the task that somebody had submitted could not be looked up.
+/// Only the children of a map were archived: what became of the task that somebody had submitted could not be looked up.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_task_that_becomes_many_is_archived_with_its_parts() {
+async fn a_task_that_becomes_many_is_archived_with_its_children() {
     let shelf = Arc::new(Shelf::default());
     let done = Run(|_, _| async { success() });
     let system = System::start_archived(
@@ -83,12 +83,12 @@ async fn a_task_that_becomes_many_is_archived_with_its_parts() {
     )
     .await;
     let map = br#"{ "taskName": "many", "taskType": "done", "payload": "", "map": { "items": [1, 2, 3] } }"#;
-    let whole = system.submit(vec![TaskRequest::from_json(map).unwrap()]).await[0];
-    system.wait(whole).await;
+    let composite = system.submit(vec![TaskRequest::from_json(map).unwrap()]).await[0];
+    system.wait(composite).await;
     while shelf.kept.lock().unwrap().len() < 4 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    assert!(shelf.kept.lock().unwrap().contains(&whole));
+    assert!(shelf.kept.lock().unwrap().contains(&composite));
     system.close().await;
 }
 

@@ -19,10 +19,10 @@ async fn done(system: &System, task: &Value) -> TaskView {
     system.wait(id).await
 }
 
-async fn parts(system: &System, whole: &TaskView) -> Vec<TaskView> {
-    let mut parts = system.node.parts(whole.row.id, None, 10).await.unwrap().0;
-    parts.sort_by_key(|part| part.row.state.part.as_ref().unwrap().name.clone());
-    parts
+async fn children(system: &System, composite: &TaskView) -> Vec<TaskView> {
+    let mut children = system.node.children(composite.row.id, None, 10).await.unwrap().0;
+    children.sort_by_key(|child| child.row.state.child_of.as_ref().unwrap().name.clone());
+    children
 }
 
 /// What of a task its own texts say: its name, and values of its metadata and labels, and its hash key.
@@ -32,9 +32,9 @@ fn texts(row: &TaskRow) -> (&str, &str, &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_text_of_a_part_is_worked_out() {
+async fn every_text_of_a_child_is_worked_out() {
     let system = start().await;
-    let whole = done(
+    let composite = done(
         &system,
         &json!({
             "taskName": "send {{ item.id }}", "taskType": "ECHO", "payload": "{{ item.id }}",
@@ -47,23 +47,23 @@ async fn every_text_of_a_part_is_worked_out() {
         }),
     )
     .await;
-    assert_eq!(whole.row.state.status, Status::Success, "{:?}", whole.row.state.error);
-    let parts = parts(&system, &whole).await;
-    let found: Vec<(&str, &str, &str)> = parts.iter().map(|part| texts(&part.row)).collect();
+    assert_eq!(composite.row.state.status, Status::Success, "{:?}", composite.row.state.error);
+    let children = children(&system, &composite).await;
+    let found: Vec<(&str, &str, &str)> = children.iter().map(|child| texts(&child.row)).collect();
     let expected =
         [("send 1", "acme", "acme-0"), ("send 2", "umbrella", "umbrella-1"), ("sum of 2", "2", "")];
     assert_eq!(found, expected);
-    let keys: Vec<&str> = parts[..2].iter().map(|part| &*part.row.head.flow[0].key).collect();
+    let keys: Vec<&str> = children[..2].iter().map(|child| &*child.row.head.flow[0].key).collect();
     assert_eq!(keys, ["acme", "umbrella"], "four for each customer, not four in all");
-    let body = whole.row.body.as_ref().unwrap();
+    let body = composite.row.body.as_ref().unwrap();
     assert_eq!((body.name.as_str(), body.metadata["sum"].as_str()), ("send {{ item.id }}", "2"));
     system.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn labels_of_a_part_are_worked_out() {
+async fn labels_of_a_child_are_worked_out() {
     let system = start().await;
-    let whole = done(
+    let composite = done(
         &system,
         &json!({
             "taskName": "near", "taskType": "ECHO", "startTimeout": "1s",
@@ -71,8 +71,8 @@ async fn labels_of_a_part_are_worked_out() {
         }),
     )
     .await;
-    // No worker has the label: the part shows which one it asks for.
-    assert_eq!(parts(&system, &whole).await[0].row.head.labels["zone"], "north");
+    // No worker has the label: the child shows which one it asks for.
+    assert_eq!(children(&system, &composite).await[0].row.head.labels["zone"], "north");
     system.close().await;
 }
 
@@ -95,8 +95,8 @@ async fn every_text_of_a_node_is_worked_out_also_within_a_map() {
     let many = system.node.task(&default_namespace(), many).await.unwrap().unwrap();
     let body = many.row.body.as_ref().unwrap();
     assert_eq!((body.name.as_str(), body.metadata["day"].as_str()), ("of monday", "monday"));
-    let parts = parts(&system, &many).await;
-    assert_eq!(texts(&parts[0].row), ("of monday", "a-SUCCESS", ""));
+    let children = children(&system, &many).await;
+    assert_eq!(texts(&children[0].row), ("of monday", "a-SUCCESS", ""));
     system.close().await;
 }
 
@@ -152,7 +152,7 @@ async fn an_expression_that_is_not_worked_out_is_refused_by_its_field() {
 async fn numbers_become_text_where_text_is_asked_for() {
     let system = start().await;
     let argv = json!(["convert", "{{ item.n }}", "{{ item.on }}", "{{ item.text }}"]);
-    let whole = done(
+    let composite = done(
         &system,
         &json!({
             "taskName": "resize", "taskType": "SHELL",
@@ -163,7 +163,7 @@ async fn numbers_become_text_where_text_is_asked_for() {
     .await;
     let expected =
         json!([{ "argv": ["convert", "100", "true", "a"], "env": { "N": "100" }, "stdin": "100" }]);
-    assert_eq!(data(&whole)["results"], expected);
+    assert_eq!(data(&composite)["results"], expected);
 
     let (_, run) = finished(
         &system,

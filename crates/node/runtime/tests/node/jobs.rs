@@ -11,7 +11,7 @@ use tasklane_core::message::{Dispatch, Ending, Finish, RetryAdvice};
 use tasklane_core::status::Status;
 use tasklane_core::task::{TaskError, TaskResult};
 use tasklane_ports::{Attempt, Executor, Store as _, TaskView};
-use tasklane_runtime::node::{JobCounts, NamedError, Retry};
+use tasklane_runtime::node::{JobCounts, NamedDocumentError, Retry};
 use tasklane_runtime::request::TaskRequest;
 
 use crate::support::{Run, System, default_namespace, name, success};
@@ -67,7 +67,7 @@ async fn start(more: Value) -> Jobs {
     Jobs { system, seen }
 }
 
-async fn put(system: &System, analyzer: &Value, replace: bool) -> Result<bool, NamedError> {
+async fn put(system: &System, analyzer: &Value, replace: bool) -> Result<bool, NamedDocumentError> {
     let body = analyzer.to_string();
     let put = system.node.put_analyzer(&default_namespace(), &name("PAGE"), body.as_bytes(), replace).await;
     put.map(|(_, is_new)| is_new)
@@ -110,8 +110,8 @@ async fn what_an_analysis_names_is_run_and_analyzed_too() {
     seen.sort_unstable();
     assert_eq!(seen, [1, 2, 3, 3]);
     // Any task of the job tells of it.
-    let part = jobs.system.node.parts(view.row.id, None, 10).await.unwrap().0[0].row.id;
-    let job = jobs.system.node.job(&default_namespace(), part).await.unwrap().unwrap();
+    let child = jobs.system.node.children(view.row.id, None, 10).await.unwrap().0[0].row.id;
+    let job = jobs.system.node.job(&default_namespace(), child).await.unwrap().unwrap();
     assert_eq!(job.view.row.id, view.row.id);
     jobs.system.close().await;
 }
@@ -181,7 +181,7 @@ async fn an_analyzer_is_put_once_unless_it_replaces() {
     let jobs = start(json!({})).await;
     assert!(!put(&jobs.system, &json!({ "taskType": "LINKS" }), false).await.unwrap());
     let other = json!({ "taskType": "LINKS", "maxDepth": 3 });
-    assert!(matches!(put(&jobs.system, &other, false).await, Err(NamedError::Exists)));
+    assert!(matches!(put(&jobs.system, &other, false).await, Err(NamedDocumentError::Exists)));
     put(&jobs.system, &other, true).await.unwrap();
     jobs.system.close().await;
 }
@@ -213,11 +213,11 @@ async fn a_job_is_torn_down_with_all_that_belongs_to_it() {
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    let parts: Vec<TaskId> =
-        node.parts(id, None, 50).await.unwrap().0.iter().map(|part| part.row.id).collect();
+    let children: Vec<TaskId> =
+        node.children(id, None, 50).await.unwrap().0.iter().map(|child| child.row.id).collect();
     let down = node.tear_down(&default_namespace(), id, Duration::from_mins(1)).await.unwrap().unwrap();
     assert_eq!((down.left, down.removed), (vec![], 5), "job, root, its analysis and two subtasks");
-    for id in parts.into_iter().chain([id]) {
+    for id in children.into_iter().chain([id]) {
         assert!(node.task(&default_namespace(), id).await.unwrap().is_none());
     }
     assert!(node.tear_down(&default_namespace(), id, Duration::ZERO).await.unwrap().is_none());
@@ -236,14 +236,14 @@ async fn a_job_may_be_so_deep_that_names_are_too_long_for_ids() {
 
 /// Nobody drives it any more, and some of it still runs.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_that_ended_before_its_parts_is_torn_down_when_they_have_ended() {
+async fn a_job_that_ended_before_its_children_is_torn_down_when_they_have_ended() {
     let jobs = start(json!({})).await;
     let id = jobs.submit(&json!({ "endless": true })).await;
     let node = &jobs.system.node;
-    let part = loop {
-        let (parts, _) = node.parts(id, None, 5).await.unwrap();
-        if let Some(part) = parts.iter().find(|part| part.row.state.status == Status::Running) {
-            break part.row.id;
+    let child = loop {
+        let (children, _) = node.children(id, None, 5).await.unwrap();
+        if let Some(child) = children.iter().find(|child| child.row.state.status == Status::Running) {
+            break child.row.id;
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
     };
@@ -251,7 +251,7 @@ async fn a_job_that_ended_before_its_parts_is_torn_down_when_they_have_ended() {
     jobs.system.store.post(id.lane(), &[command]).await.unwrap();
     let broken = jobs.system.wait(id).await;
     assert_eq!(broken.row.state.status, Status::Cancelled);
-    let still = node.task(&default_namespace(), part).await.unwrap().unwrap();
+    let still = node.task(&default_namespace(), child).await.unwrap().unwrap();
     assert_eq!(still.row.state.status, Status::Running, "nobody has cancelled it");
     let down = node.tear_down(&default_namespace(), id, Duration::from_mins(1)).await.unwrap().unwrap();
     assert_eq!((down.left, down.removed), (vec![], 2), "job and root");

@@ -5,14 +5,14 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 use tasklane_core::status::Status;
 use tasklane_core::task::Payload;
-use tasklane_runtime::node::{NamedError, SubmitError};
-use tasklane_runtime::request::{CHECK_STEPS_MAX, FieldError, Registered, TaskRequest};
+use tasklane_runtime::node::{NamedDocumentError, SubmitError};
+use tasklane_runtime::request::{CHECK_STEPS_MAX, CustomType, FieldError, TaskRequest};
 
 use crate::support::{Run, System, default_namespace, name, request, success};
 
-fn registered(schema: &Value) -> Result<Registered, FieldError> {
+fn registered(schema: &Value) -> Result<CustomType, FieldError> {
     let body = json!({ "command": ["true"], "payloadSchema": schema });
-    Registered::from_json(body.to_string().as_bytes())
+    CustomType::from_json(body.to_string().as_bytes())
 }
 
 fn check(schema: &Value, payload: &Value) -> Result<(), FieldError> {
@@ -228,7 +228,10 @@ async fn a_costly_schema_keeps_nobody_else_waiting() {
     };
     // Three submits of this one held all threads of the server for ever.
     let refused = put("bomb", bomb()).await.unwrap_err();
-    assert!(matches!(&refused, NamedError::Invalid(error) if error.code == "too_costly"), "{refused}");
+    assert!(
+        matches!(&refused, NamedDocumentError::Invalid(error) if error.code == "too_costly"),
+        "{refused}"
+    );
     // What is permitted and costly takes turns on a thread of its own.
     let costly = chained(9, |at| json!({ "allOf": [next(at, 9), next(at, 9)] }));
     put(

@@ -195,8 +195,8 @@ async fn a_definition_that_cannot_be_is_refused_and_nothing_runs() {
     }
     let filter = TaskFilter { parent: Some(inline), ..TaskFilter::default() };
     let list = tasklane_ports::TaskList { filter, after: None, limit: 100 };
-    let parts = system.node.list(list).await.unwrap().tasks;
-    assert!(parts.iter().all(|row| row.state.part.is_some()), "no retry of the run is there");
+    let children = system.node.list(list).await.unwrap().tasks;
+    assert!(children.iter().all(|row| row.state.child_of.is_some()), "no retry of the run is there");
     // A definition without a name leaves the run its own.
     let done = retry(&system, inline, given(json!({ "nodes": nodes("mended", "b") }))).await.unwrap().id;
     assert_eq!(system.wait(done).await.row.state.status, Status::Success);
@@ -226,11 +226,11 @@ async fn retries_of(system: &System, id: TaskId) -> Vec<TaskId> {
     let filter = TaskFilter { parent: Some(id), ..TaskFilter::default() };
     let list = tasklane_ports::TaskList { filter, after: None, limit: 100 };
     let rows = system.node.list(list).await.unwrap().tasks;
-    rows.into_iter().filter(|row| row.state.part.is_none()).map(|row| row.id).collect()
+    rows.into_iter().filter(|row| row.state.child_of.is_none()).map(|row| row.id).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_parts_run_again_with_the_run_or_map_that_they_are_of() {
+async fn many_children_run_again_with_the_run_or_map_that_they_are_of() {
     let system = start().await;
     let map = mapped(&json!({ "taskName": "m", "taskType": "ECHO", "queue": "q",
         "map": { "items": ["ok", "fail 1", "fail 2"], "tolerateFailures": 5 } }));
@@ -246,22 +246,22 @@ async fn many_parts_run_again_with_the_run_or_map_that_they_are_of() {
     let run = begin(&system, &run).await.unwrap();
     system.wait(run).await;
 
-    // The filter finds two parts of the map, a node of the run, and a task of its own.
+    // The filter finds two children of the map, a node of the run, and a task of its own.
     let failed =
         TaskFilter { queue: Some(name("q")), statuses: vec![Status::Failed], ..TaskFilter::default() };
     let status = bulk(&system, failed, false).await;
     assert_eq!((status.matched, status.done, status.failed), (4, 4, 0), "{status:?}");
-    assert!(status.message.contains("3 are parts of runs or maps"), "{}", status.message);
-    for whole in [ids[0], run] {
-        let again = retries_of(&system, whole).await;
-        assert_eq!(again.len(), 1, "one new run for all its parts");
+    assert!(status.message.contains("3 are children of runs or maps"), "{}", status.message);
+    for composite in [ids[0], run] {
+        let again = retries_of(&system, composite).await;
+        assert_eq!(again.len(), 1, "one new run for all its children");
         let names: BTreeSet<String> = {
             system.wait(again[0]).await;
-            let parts = system.node.parts(again[0], None, 10).await.unwrap().0;
-            let own = parts.iter().filter_map(|part| part.row.state.part.as_ref());
-            own.filter(|part| part.of == again[0]).map(|part| part.name.clone()).collect()
+            let children = system.node.children(again[0], None, 10).await.unwrap().0;
+            let own = children.iter().filter_map(|child| child.row.state.child_of.as_ref());
+            own.filter(|child| child.composite == again[0]).map(|child| child.name.clone()).collect()
         };
-        let expected: &[&str] = if whole == run { &["b"] } else { &["1", "2"] };
+        let expected: &[&str] = if composite == run { &["b"] } else { &["1", "2"] };
         assert_eq!(names.iter().map(String::as_str).collect::<Vec<_>>(), expected, "what succeeded is kept");
     }
     assert_eq!(retries_of(&system, ids[1]).await.len(), 1);
@@ -269,7 +269,7 @@ async fn many_parts_run_again_with_the_run_or_map_that_they_are_of() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_part_of_what_has_not_ended_is_counted_as_not_done_with_the_reason() {
+async fn a_child_of_what_has_not_ended_is_counted_as_not_done_with_the_reason() {
     let system = start().await;
     let map = mapped(&json!({ "taskName": "m", "taskType": "ECHO", "queue": "q",
         "map": { "items": ["fail", "endless"], "tolerateFailures": 1 } }));
@@ -285,7 +285,7 @@ async fn a_part_of_what_has_not_ended_is_counted_as_not_done_with_the_reason() {
     }
     let status = bulk(&system, failed(), false).await;
     assert_eq!((status.matched, status.done, status.failed), (1, 0, 1));
-    assert!(status.message.contains(&format!("it is a part of {map}")), "{}", status.message);
+    assert!(status.message.contains(&format!("it is a child of {map}")), "{}", status.message);
     system.node.cancel(&default_namespace(), map).await.unwrap();
     system.wait(map).await;
     system.close().await;

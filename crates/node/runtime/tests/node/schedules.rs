@@ -13,12 +13,12 @@ use tasklane_ports::{
     StoreError, TaskFilter, TaskList, codec,
 };
 use tasklane_runtime::clock;
-use tasklane_runtime::hub::Hub;
+use tasklane_runtime::held_sessions::HeldSessions;
 use tasklane_runtime::node::{Node, NodeOptions, NodeParts, RetentionOptions};
+use tasklane_runtime::notifier::Notifier;
 use tasklane_runtime::request::{RequestLimits, ScheduleRequest};
 use tasklane_runtime::scheduler::{Scheduler, SchedulerOptions, SchedulerParts};
-use tasklane_runtime::tokens::Tokens;
-use tasklane_schedule::{Fate, Missed, Overlap, Rule, Schedule, Times, When};
+use tasklane_schedule::{Fate, MissedPolicy, Overlap, Rule, Schedule, Times, When};
 
 use crate::support::{Fault, Faulty, default_namespace, name};
 
@@ -71,7 +71,7 @@ impl Documents for Mortal {
 /// A server that owns no lane: its tasks go to the store.
 fn server(memory: &MemoryStore, life: &Life) -> Node {
     let store = Arc::new(Faulty::new(Arc::new(memory.clone())));
-    let (bus, hub) = (Arc::new(LocalBus::default()), Arc::new(Hub::default()));
+    let (bus, notifier) = (Arc::new(LocalBus::default()), Arc::new(Notifier::default()));
     let of_store = life.clone();
     store.plan(move |_| of_store.go_on().err().map(Fault::Error));
     let scheduler = Scheduler::new(
@@ -80,8 +80,8 @@ fn server(memory: &MemoryStore, life: &Life) -> Node {
             store: store.clone(),
             bus: bus.clone(),
             coordinator: Arc::new(LocalCoordinator::new(SessionsOptions::default())),
-            hub: Arc::clone(&hub),
-            tokens: Tokens::default(),
+            notifier: Arc::clone(&notifier),
+            held_sessions: HeldSessions::default(),
         },
     );
     let documents = Arc::new(Mortal { documents: memory.clone(), life: life.clone() });
@@ -99,7 +99,7 @@ fn server(memory: &MemoryStore, life: &Life) -> Node {
             documents,
             bus,
             scheduler: scheduler.handle(),
-            hub,
+            notifier,
             archive: None,
         },
     )
@@ -114,7 +114,7 @@ fn hourly() -> Rule {
         until: None,
         jitter: Duration::ZERO,
         overlap: Overlap::AllowAll,
-        missed: Missed::RunAll,
+        missed: MissedPolicy::RunAll,
         missed_after: None,
         catch_up: Duration::from_hours(24),
         pause_after: None,

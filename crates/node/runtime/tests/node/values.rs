@@ -5,7 +5,7 @@ use tasklane_core::status::Status;
 use tasklane_core::task::Payload;
 use tasklane_core::time::Timestamp;
 use tasklane_runtime::node::RunView;
-use tasklane_runtime::request::{Analyzer, PreviewRequest, Registered, RunRequest, TaskRequest};
+use tasklane_runtime::request::{Analyzer, CustomType, PreviewRequest, RunRequest, TaskRequest};
 
 use crate::support::{System, default_namespace, name, request};
 use crate::workflows::{echo, node, view};
@@ -96,7 +96,7 @@ fn what_some_programs_cannot_read_is_refused_where_it_comes_in() {
 #[test]
 fn expressions_that_would_be_too_much_work_are_refused() {
     let registered =
-        |argument: &str| Registered::from_json(json!({ "command": ["x", argument] }).to_string().as_bytes());
+        |argument: &str| CustomType::from_json(json!({ "command": ["x", argument] }).to_string().as_bytes());
     let chain = |count: usize| format!("{{{{ payload.text{} }}}}", " | upper".repeat(count));
     let joined = format!("{{{{ payload.text{} }}}}", " ~ payload.text".repeat(30));
     for argument in [chain(21), joined, "{{ 'x' | upper }}".repeat(1001)] {

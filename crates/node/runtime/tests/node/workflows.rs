@@ -125,7 +125,7 @@ async fn a_failure_stops_or_does_not_stop_the_other_branches() {
     let (task, run_view) = finished(&system, &run("continue")).await;
     assert_eq!(task.row.state.status, Status::Failed);
     let error = task.row.state.error.unwrap();
-    assert_eq!((&*error.code, &*error.message), ("part_failed", "node bad failed: it was told to"));
+    assert_eq!((&*error.code, &*error.message), ("child_failed", "node bad failed: it was told to"));
     let expected = [
         ("bad", "FAILED"),
         ("good", "SUCCESS"),
@@ -177,7 +177,7 @@ async fn a_cancel_ends_everything_before_the_run_ends() {
         let (a, many) = (node(&run, "a").task.clone(), node(&run, "many").task.clone());
         if let (Some(a), Some(many)) = (a, many)
             && a.state.status == Status::Running
-            && system.node.parts(many.id, None, 10).await.unwrap().0.len() == 3
+            && system.node.children(many.id, None, 10).await.unwrap().0.len() == 3
         {
             break (a.id, many.id);
         }
@@ -189,8 +189,8 @@ async fn a_cancel_ends_everything_before_the_run_ends() {
     assert_eq!(statuses(&run), [("a", "CANCELLED"), ("b", "SKIPPED"), ("many", "CANCELLED")]);
     let progress = run.view.row.state.progress.as_deref().map(|progress| progress.message.as_str());
     assert_eq!(progress, Some("3 of 3 nodes"), "also if it is cancelled before its first report");
-    for part in system.node.parts(open.1, None, 10).await.unwrap().0 {
-        assert_eq!(part.row.state.status, Status::Cancelled);
+    for child in system.node.children(open.1, None, 10).await.unwrap().0 {
+        assert_eq!(child.row.state.status, Status::Cancelled);
     }
     assert_eq!(system.node.cancel(&default_namespace(), id).await.unwrap(), Cancel::AlreadyCancelled);
     system.close().await;
@@ -287,14 +287,14 @@ async fn what_lies_below_a_node_that_begins_anew_begins_anew() {
     system.close().await;
 }
 
-/// The page of parts of a retried map had only its own: a reduce that was told to look there missed the others.
+/// The page of children of a retried map had only its own: a reduce that was told to look there missed the others.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_parts_of_a_retried_map_are_all_that_count() {
+async fn the_children_of_a_retried_map_are_all_that_count() {
     let system = start().await;
     let items: Vec<String> =
         (0..7).map(|n| if n == 3 { "once: part".to_owned() } else { n.to_string() }).collect();
     let task = mapped(&json!({
-        "taskName": "parts", "taskType": "ECHO", "payload": "{{ item }}",
+        "taskName": "children", "taskType": "ECHO", "payload": "{{ item }}",
         "map": { "items": items, "reduce": { "taskName": "all", "taskType": "ECHO", "payload": "{{ total }}" } },
     }));
     let first = system.submit(vec![task]).await[0];
@@ -303,8 +303,8 @@ async fn the_parts_of_a_retried_map_are_all_that_count() {
     assert_eq!(again.row.state.status, Status::Success, "{:?}", again.row.state.error);
     let (mut names, mut from) = (Vec::new(), None);
     loop {
-        let (parts, next) = system.node.parts(again.row.id, from, 3).await.unwrap();
-        names.extend(parts.into_iter().map(|view| view.row.state.part.unwrap().name));
+        let (children, next) = system.node.children(again.row.id, from, 3).await.unwrap();
+        names.extend(children.into_iter().map(|view| view.row.state.child_of.unwrap().name));
         from = next;
         if from.is_none() {
             break;
@@ -331,7 +331,7 @@ async fn a_hundred_thousand_items_are_taken_in() {
 
 /// Names of queues may contain what stood between them and a request id or a key: two were taken for one.
 #[tokio::test(flavor = "multi_thread")]
-async fn wholes_of_different_queues_do_not_share_request_ids_and_keys() {
+async fn composites_of_different_queues_do_not_share_request_ids_and_keys() {
     let system = start().await;
     let map = |queue: &str, request_id: Option<&str>, key: Option<&str>| {
         let mut task =
@@ -355,7 +355,7 @@ async fn wholes_of_different_queues_do_not_share_request_ids_and_keys() {
     let submitted = system.node.submit(&default_namespace(), tasks.to_vec()).await;
     let ids: BTreeSet<TaskId> = submitted.into_iter().map(|one| one.unwrap().id).collect();
     assert_eq!(ids.len(), 5);
-    // The whole holds the key, not each of its parts.
+    // The composite holds the key, not each of its children.
     let again =
         system.node.submit(&default_namespace(), vec![map("a", None, Some("b:c"))]).await.remove(0).unwrap();
     assert!(again.duplicate && ids.contains(&again.id));
@@ -433,9 +433,9 @@ async fn a_retry_of_many_does_only_what_had_not_succeeded() {
         let Retry::Created(again) = retried else { panic!("{retried:?}") };
         id = again.id;
         assert_eq!(system.wait(id).await.row.state.status, Status::Failed);
-        let parts = system.node.parts(id, None, 10).await.unwrap().0;
+        let children = system.node.children(id, None, 10).await.unwrap().0;
         let names: Vec<&str> =
-            parts.iter().map(|part| part.row.state.part.as_ref().unwrap().name.as_str()).collect();
+            children.iter().map(|child| child.row.state.child_of.as_ref().unwrap().name.as_str()).collect();
         assert_eq!(names, ["1"]);
     }
     system.close().await;
@@ -448,7 +448,7 @@ async fn what_is_put_off_can_be_cancelled_before_it_begins() {
     let id = system.submit(vec![task]).await[0];
     assert_eq!(system.node.cancel(&default_namespace(), id).await.unwrap(), Cancel::Accepted);
     assert_eq!(system.wait(id).await.row.state.status, Status::Cancelled);
-    assert!(system.node.parts(id, None, 10).await.unwrap().0.is_empty());
+    assert!(system.node.children(id, None, 10).await.unwrap().0.is_empty());
     system.close().await;
 }
 
@@ -463,8 +463,8 @@ async fn a_broadcast_runs_once_on_every_worker_that_can() {
     let ids = system.submit(vec![task, nobody]).await;
     let done = system.wait(ids[0]).await;
     assert_eq!(data(&done)["results"], json!(["w1"]));
-    let part = &system.node.parts(ids[0], None, 10).await.unwrap().0[0];
-    assert_eq!(part.row.state.worker.as_ref().unwrap().as_str(), "w1");
+    let child = &system.node.children(ids[0], None, 10).await.unwrap().0[0];
+    assert_eq!(child.row.state.worker.as_ref().unwrap().as_str(), "w1");
     assert_eq!(data(&system.wait(ids[1]).await)["total"], 0);
     system.close().await;
 }
@@ -483,10 +483,10 @@ async fn a_map_within_a_workflow_takes_its_items_from_a_result() {
     assert_eq!(task.row.state.status, Status::Success, "{:?}", task.row.state.error);
     assert_eq!(node(&run, "end").result.as_ref().unwrap().data, r#""[\"a!\",\"b!\"]""#);
     let each = node(&run, "each").task.as_ref().unwrap().id;
-    let part = &system.node.parts(each, None, 10).await.unwrap().0[0];
-    let job = system.node.job(&default_namespace(), part.row.id).await.unwrap().unwrap();
-    assert_eq!((job.view.row.id, job.counts.total), (task.row.id, 4), "the whole of the wholes");
-    assert_eq!(part.row.body.as_ref().unwrap().metadata["of"], "SUCCESS");
+    let child = &system.node.children(each, None, 10).await.unwrap().0[0];
+    let job = system.node.job(&default_namespace(), child.row.id).await.unwrap().unwrap();
+    assert_eq!((job.view.row.id, job.counts.total), (task.row.id, 4), "all of the composites");
+    assert_eq!(child.row.body.as_ref().unwrap().metadata["of"], "SUCCESS");
     system.close().await;
 }
 
@@ -537,10 +537,10 @@ async fn what_belongs_together_is_removed_together() {
     ] });
     let (task, run) = finished(&system, &run).await;
     let many = node(&run, "many").task.as_ref().unwrap().id;
-    let parts: Vec<TaskId> =
-        system.node.parts(many, None, 10).await.unwrap().0.iter().map(|part| part.row.id).collect();
+    let children: Vec<TaskId> =
+        system.node.children(many, None, 10).await.unwrap().0.iter().map(|child| child.row.id).collect();
     system.node.retire_once().await.unwrap();
-    for id in parts.into_iter().chain([many, task.row.id]) {
+    for id in children.into_iter().chain([many, task.row.id]) {
         assert!(system.node.task(&default_namespace(), id).await.unwrap().is_none(), "{id} is still there");
     }
     system.close().await;

@@ -9,7 +9,7 @@ use tasklane_client::TaskRequest;
 use crate::cli::out::bar;
 
 use super::Args;
-use super::report::{Compared, Report, rate};
+use super::report::{Comparison, Report, rate};
 use super::scenarios::{Before, drain};
 use super::target::{Target, request};
 
@@ -76,7 +76,7 @@ fn of_key(args: &Args, queue: &str, key: &str) -> TaskRequest {
 fn compared(report: Report, with: &'static str, other: &Report) -> Report {
     let per_second = other.completed_per_second;
     let ratio = report.completed_per_second / per_second;
-    Report { compared: Some(Compared { with, per_second, ratio, queued_anon_bytes: None }), ..report }
+    Report { compared: Some(Comparison { with, per_second, ratio, queued_anon_bytes: None }), ..report }
 }
 
 /// Fills a paused queue and measures how fast the first `drained` are finished once it runs.

@@ -40,13 +40,13 @@ pub(super) struct Report {
     pub(super) client: Option<Usage>,
     /// What it is compared with.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) compared: Option<Compared>,
+    pub(super) compared: Option<Comparison>,
 }
 
 /// Something else that was measured in the same run.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Compared {
+pub(super) struct Comparison {
     pub(super) with: &'static str,
     pub(super) per_second: f64,
     /// Ours by theirs.

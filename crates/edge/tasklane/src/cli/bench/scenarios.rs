@@ -14,8 +14,8 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use crate::cli::out::bar;
 
 use super::bare;
-use super::report::{Compared, Latencies, Latency, Report, Usage, rate};
-use super::target::{Ends, Measured, SHELL, Target, Used, request, wall};
+use super::report::{Comparison, Latencies, Latency, Report, Usage, rate};
+use super::target::{Ends, ResourceUse, SHELL, Target, TaskTimes, request, wall};
 use super::{Args, Scenario};
 
 /// How often it is asked how many tasks are finished.
@@ -45,7 +45,7 @@ pub(super) struct Before {
     since: Timestamp,
     pub(super) started: Instant,
     pub(super) finished: u64,
-    used: Used,
+    used: ResourceUse,
     client: Option<Usage>,
 }
 
@@ -108,7 +108,7 @@ async fn burst(args: &Args, target: &Target) -> Result<Report> {
     report.submitted_per_second = rate(tasks, submitted);
     (report.start, report.done) =
         latencies(&target.newest(&args.queue, since, SAMPLE).await?, |task| task.created);
-    report.compared = bare.map(|per_second| Compared {
+    report.compared = bare.map(|per_second| Comparison {
         with: "a bare loop",
         per_second,
         ratio: report.completed_per_second / per_second,
@@ -161,7 +161,7 @@ pub(super) async fn drain(queue: &str, target: &Target, before: u64, tasks: u64)
 }
 
 /// From a moment of each task until its start and its end, by the server's times.
-fn latencies(tasks: &[Measured], from: impl Fn(&Measured) -> Timestamp) -> (Latency, Latency) {
+fn latencies(tasks: &[TaskTimes], from: impl Fn(&TaskTimes) -> Timestamp) -> (Latency, Latency) {
     let (mut start, mut done) = (Latencies::default(), Latencies::default());
     for task in tasks {
         for (latencies, at) in [(&mut start, task.started), (&mut done, task.finished)] {
@@ -207,7 +207,7 @@ async fn steady(args: &Args, target: &Target) -> Result<Report> {
 }
 
 /// A request that was answered.
-struct Sent {
+struct AnsweredRequest {
     id: String,
     due: Instant,
     answered: Instant,
@@ -219,7 +219,7 @@ async fn paced(
     request: &TaskRequest,
     tasks: u64,
     progress: &ProgressBar,
-) -> Result<Vec<Sent>> {
+) -> Result<Vec<AnsweredRequest>> {
     /// Requests that may be unanswered: beyond that the server does not keep up.
     const OPEN_MAX: usize = 10_000;
     let mut ticks = ticks(args.rate, tasks);
@@ -241,7 +241,7 @@ async fn paced(
         progress.inc(1);
         open.push(async move {
             let id = target.submit(request).await?;
-            anyhow::Ok(Sent { id, due, answered: Instant::now() })
+            anyhow::Ok(AnsweredRequest { id, due, answered: Instant::now() })
         });
     }
     while let Some(answer) = open.next().await {
@@ -323,7 +323,7 @@ async fn backlog(args: &Args, target: &Target) -> Result<Report> {
     let drained = args.drain.min(args.tasks());
     let (_, fresh, _) = fill_and_drain(args, target, FRESH.min(drained), drained).await?;
     let (report, per_second, queued) = fill_and_drain(args, target, args.tasks(), drained).await?;
-    let compared = Compared {
+    let compared = Comparison {
         with: "a queue with no more than that",
         per_second: fresh,
         ratio: per_second / fresh,

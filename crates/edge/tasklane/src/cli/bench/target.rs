@@ -35,7 +35,7 @@ pub(super) struct Embedded {
 }
 
 /// A task that was measured. Times are those of the server.
-pub(super) struct Measured {
+pub(super) struct TaskTimes {
     pub(super) id: String,
     pub(super) created: Timestamp,
     pub(super) started: Option<Timestamp>,
@@ -44,7 +44,7 @@ pub(super) struct Measured {
 
 /// What a target has used since its start.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Used {
+pub(super) struct ResourceUse {
     pub(super) usage: Usage,
     pub(super) commits: u64,
     pub(super) written: u64,
@@ -258,11 +258,11 @@ impl Target {
         Ok(u32::try_from(capacity)?.max(1))
     }
 
-    pub(super) async fn used(&self) -> Result<Used> {
+    pub(super) async fn used(&self) -> Result<ResourceUse> {
         match self {
             Self::Rest(client) => {
                 let stats = client.stats().await?;
-                Ok(Used {
+                Ok(ResourceUse {
                     usage: Usage {
                         cpu_seconds: stats.process.cpu_seconds,
                         anon_bytes: stats.process.anon_bytes,
@@ -274,7 +274,7 @@ impl Target {
             }
             Self::Embedded(embedded) => {
                 let stats = embedded.tasklane.node().stats().await?;
-                Ok(Used {
+                Ok(ResourceUse {
                     usage: usage(stats.process),
                     commits: stats.lanes.iter().map(|lane| lane.commits).sum(),
                     written: stats.lanes.iter().map(|lane| lane.groups).sum(),
@@ -289,7 +289,7 @@ impl Target {
     }
 
     /// The newest tasks of a queue, up to `limit`.
-    pub(super) async fn newest(&self, queue: &str, since: Timestamp, limit: usize) -> Result<Vec<Measured>> {
+    pub(super) async fn newest(&self, queue: &str, since: Timestamp, limit: usize) -> Result<Vec<TaskTimes>> {
         match self {
             Self::Rest(client) => {
                 let query = TaskQuery {
@@ -303,7 +303,7 @@ impl Target {
                 while measured.len() < limit
                     && let Some(task) = tasks.try_next().await?
                 {
-                    measured.push(Measured {
+                    measured.push(TaskTimes {
                         id: task.task_id,
                         created: task.created_at.context("a task has no time of its creation")?,
                         started: task.started_at,
@@ -329,7 +329,7 @@ impl Target {
                     let page = node.list(list.clone()).await?;
                     for row in page.tasks {
                         let state = &row.state;
-                        measured.push(Measured {
+                        measured.push(TaskTimes {
                             id: row.id.to_string(),
                             created: their_time(state.created_at)?,
                             started: state.started_at.map(their_time).transpose()?,

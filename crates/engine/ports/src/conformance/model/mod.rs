@@ -7,9 +7,9 @@
 //! All sequences of a run share one store. Each has lanes, a namespace and a span of time of its own, so that many go
 //! on at once, each in a thread, and a slow store is kept busy.
 
+mod compared_store;
 mod op;
-mod side;
-mod world;
+mod sequence_run;
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
@@ -21,8 +21,8 @@ use proptest::test_runner::{Config, RngAlgorithm, TestError, TestRng, TestRunner
 use proptest_state_machine::{ReferenceStateMachine, StateMachineTest};
 use tokio::runtime::Handle;
 
-use self::op::{Op, Sequences, Told};
-use self::world::World;
+use self::op::{Op, SequenceState, Sequences};
+use self::sequence_run::SequenceRun;
 use crate::Store;
 use crate::conformance::StoreEnv;
 
@@ -96,7 +96,7 @@ pub async fn find_difference(env: &dyn StoreEnv, reference: Reference, plan: Pla
         handles: vec![env.store(), env.second().await],
         reference,
         next_sequence: AtomicU64::new(0),
-        next_world: AtomicU16::new(0),
+        next_run: AtomicU16::new(0),
         policies_seen: AtomicU64::new(0),
         failed: OnceLock::new(),
     });
@@ -163,7 +163,7 @@ struct Arena {
     handles: Vec<Arc<dyn Store>>,
     reference: Reference,
     next_sequence: AtomicU64,
-    next_world: AtomicU16,
+    next_run: AtomicU16,
     /// Policies up to this revision belong to sequences that are over.
     policies_seen: AtomicU64,
     /// The sequence that is cut down. The others need not go on.
@@ -192,7 +192,7 @@ impl Drop for NoteFailure<'_> {
 /// The store and the reference, side by side.
 struct Comparison {
     arena: Arc<Arena>,
-    world: World,
+    run: SequenceRun,
     /// Operations so far.
     done: usize,
 }
@@ -201,17 +201,17 @@ impl StateMachineTest for Comparison {
     type SystemUnderTest = Self;
     type Reference = Sequences;
 
-    fn init_test(_: &Told) -> Self {
+    fn init_test(_: &SequenceState) -> Self {
         let arena = ARENA.with_borrow(|arena| arena.clone().expect("set before sequences are tried"));
-        let number = arena.next_world.fetch_add(1, Ordering::Relaxed);
-        assert!(number < World::NUMBER_MAX, "too many sequences for one store");
+        let number = arena.next_run.fetch_add(1, Ordering::Relaxed);
+        assert!(number < SequenceRun::NUMBER_MAX, "too many sequences for one store");
         let since = arena.policies_seen.load(Ordering::Relaxed);
-        let world = World::new(number, (arena.reference)(), arena.handles.clone(), since);
-        Self { arena, world, done: 0 }
+        let run = SequenceRun::new(number, (arena.reference)(), arena.handles.clone(), since);
+        Self { arena, run, done: 0 }
     }
 
-    fn apply(mut this: Self, _: &Told, op: Op) -> Self {
-        let applied = this.arena.runtime.block_on(this.world.apply(this.done, &op));
+    fn apply(mut this: Self, _: &SequenceState, op: Op) -> Self {
+        let applied = this.arena.runtime.block_on(this.run.apply(this.done, &op));
         if let Err(what) = applied {
             panic!("at operation {}: {what}", this.done);
         }
@@ -219,8 +219,8 @@ impl StateMachineTest for Comparison {
         this
     }
 
-    fn teardown(mut this: Self, _: Told) {
-        match this.arena.runtime.block_on(this.world.compare_all()) {
+    fn teardown(mut this: Self, _: SequenceState) {
+        match this.arena.runtime.block_on(this.run.compare_all()) {
             Ok(seen) => this.arena.policies_seen.fetch_max(seen, Ordering::Relaxed),
             Err(what) => panic!("at the end: {what}"),
         };

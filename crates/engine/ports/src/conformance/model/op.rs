@@ -224,7 +224,7 @@ pub(super) enum VersionHow {
 
 /// What has to be known of a sequence so far to go on with it in a sensible way.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Told {
+pub(super) struct SequenceState {
     /// Lanes that were claimed. Each is claimed once before all else, so that few sequences are dull.
     claimed: [bool; LANES],
     /// How many commands were posted to each lane.
@@ -236,24 +236,24 @@ pub(super) struct Told {
 pub(super) struct Sequences;
 
 impl ReferenceStateMachine for Sequences {
-    type State = Told;
+    type State = SequenceState;
     type Transition = Op;
 
-    fn init_state() -> BoxedStrategy<Told> {
-        Just(Told::default()).boxed()
+    fn init_state() -> BoxedStrategy<SequenceState> {
+        Just(SequenceState::default()).boxed()
     }
 
-    fn transitions(told: &Told) -> BoxedStrategy<Op> {
-        match told.claimed.iter().position(|claimed| !claimed) {
+    fn transitions(state: &SequenceState) -> BoxedStrategy<Op> {
+        match state.claimed.iter().position(|claimed| !claimed) {
             Some(lane) => Just(Op::Claim { lane, actor: 0, how: ClaimHow::Fresh }).boxed(),
-            None => op(told.posted.into_iter().max().unwrap_or_default()),
+            None => op(state.posted.into_iter().max().unwrap_or_default()),
         }
     }
 
-    fn apply(mut told: Told, op: &Op) -> Told {
+    fn apply(mut state: SequenceState, op: &Op) -> SequenceState {
         match op {
-            Op::Claim { lane, .. } => told.claimed[*lane] = true,
-            Op::Post { lane, tasks } => told.posted[*lane] += tasks.len(),
+            Op::Claim { lane, .. } => state.claimed[*lane] = true,
+            Op::Post { lane, tasks } => state.posted[*lane] += tasks.len(),
             Op::Submit { .. }
             | Op::Commit(_)
             | Op::Read { .. }
@@ -266,7 +266,7 @@ impl ReferenceStateMachine for Sequences {
             | Op::Policy { .. }
             | Op::Bind { .. } => {}
         }
-        told
+        state
     }
 }
 

@@ -16,7 +16,7 @@ use crate::conformance::fixture::{
     record_key, submit, task, tasks,
 };
 use crate::conformance::{StoreEnv, pages};
-use crate::{Load, Store};
+use crate::{LoadQuery, Store};
 
 fn ids(rows: &[TaskRow]) -> Vec<TaskId> {
     rows.iter().map(|row| row.id).collect()
@@ -264,17 +264,17 @@ pub async fn records_are_by_key(env: &dyn StoreEnv) {
 
 /// What arrived, in short.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum What {
+enum ArrivalId {
     Task(TaskId),
     Command(TaskId),
 }
 
-fn what(rows: &[Arrival]) -> Vec<What> {
+fn what(rows: &[Arrival]) -> Vec<ArrivalId> {
     let what = |row: &Arrival| match row {
-        Arrival::Task(row) => What::Task(row.id),
+        Arrival::Task(row) => ArrivalId::Task(row.id),
         Arrival::Command(row) => {
             let tasklane_core::command::Command::Cancel { task } = row.command;
-            What::Command(task)
+            ArrivalId::Command(task)
         }
     };
     rows.iter().map(what).collect()
@@ -291,13 +291,13 @@ pub async fn arrivals_are_tasks_and_commands_in_one_order(env: &dyn StoreEnv) {
     store.post(LANE, &[cancel(new[2].id)]).await.unwrap();
     create(&*store, [new[3].clone()]).await;
     let expected = [
-        What::Task(new[0].id),
-        What::Task(new[1].id),
-        What::Command(new[1].id),
-        What::Command(new[0].id),
-        What::Task(new[2].id),
-        What::Command(new[2].id),
-        What::Task(new[3].id),
+        ArrivalId::Task(new[0].id),
+        ArrivalId::Task(new[1].id),
+        ArrivalId::Command(new[1].id),
+        ArrivalId::Command(new[0].id),
+        ArrivalId::Task(new[2].id),
+        ArrivalId::Command(new[2].id),
+        ArrivalId::Task(new[3].id),
     ];
     for limit in [1, 2, 3, 7, 100] {
         let (rows, _) = pages::all_arrivals(&*store, LANE, Seq(0), limit).await.unwrap();
@@ -317,7 +317,7 @@ pub async fn arrivals_show_tasks_as_they_are_now(env: &dyn StoreEnv) {
     group.inbox_done = vec![inbox[0].seq];
     owner.commit([group]).await;
     let (rows, _) = pages::all_arrivals(&*store, LANE, Seq(0), 1).await.unwrap();
-    let expected = [What::Task(new[0].id), What::Task(new[1].id), What::Command(new[1].id)];
+    let expected = [ArrivalId::Task(new[0].id), ArrivalId::Task(new[1].id), ArrivalId::Command(new[1].id)];
     assert_eq!(what(&rows), expected);
     let Arrival::Task(first) = &rows[0] else { panic!("{rows:?}") };
     assert_eq!(first.state.status, Cancelled);
@@ -333,7 +333,7 @@ pub async fn arrivals_go_on_where_they_ended(env: &dyn StoreEnv) {
         let new = tasks([round * 2, round * 2 + 1]);
         create(&*store, new.clone()).await;
         let (rows, next) = pages::all_arrivals(&*store, LANE, after, 10).await.unwrap();
-        assert_eq!(what(&rows), new.iter().map(|task| What::Task(task.id)).collect::<Vec<_>>());
+        assert_eq!(what(&rows), new.iter().map(|task| ArrivalId::Task(task.id)).collect::<Vec<_>>());
         let (rows, again) = pages::all_arrivals(&*store, LANE, next, 10).await.unwrap();
         assert_eq!((rows, again), (Vec::new(), next));
         after = next;
@@ -414,17 +414,17 @@ pub async fn the_cursor_covers_what_was_there(env: &dyn StoreEnv) {
     let next = create(&*store, tasks([3])).await[0];
     assert!(next > cursor);
     let (rows, _) = pages::all_arrivals(&*store, LANE, cursor, 10).await.unwrap();
-    assert_eq!(what(&rows), [What::Task(task(3).id())]);
+    assert_eq!(what(&rows), [ArrivalId::Task(task(3).id())]);
     store.post(LANE, &[cancel(task(0).id())]).await.unwrap();
     let (rows, _) = pages::all_arrivals(&*store, LANE, next, 10).await.unwrap();
-    assert_eq!(what(&rows), [What::Command(task(0).id())]);
+    assert_eq!(what(&rows), [ArrivalId::Command(task(0).id())]);
 }
 
 /// 10: a store may forget arrivals that its owner has seen, and says so; it never shows a part of them.
 pub async fn arrivals_behind_a_committed_cursor_are_complete(env: &dyn StoreEnv) {
     let store = env.store();
     let numbers = create(&*store, tasks(0..6)).await;
-    let all: Vec<_> = (0..8).map(|n| What::Task(task(n).id())).collect();
+    let all: Vec<_> = (0..8).map(|n| ArrivalId::Task(task(n).id())).collect();
     let mut owner = Owner::claim(&store, LANE).await;
     // Some of them, all of them, and less than before.
     for (seen, kept) in [(2, 2), (6, 6), (4, 6)] {
@@ -489,7 +489,7 @@ pub async fn large_bodies_are_left_out(env: &dyn StoreEnv) {
     ];
     for (read, expected) in reads {
         for (body_bytes_max, share) in [(0, 0), (50_000, 2), (1 << 20, 1)] {
-            let load = Load { lane: LANE, read: read.clone(), limit: 10, body_bytes_max };
+            let load = LoadQuery { lane: LANE, read: read.clone(), limit: 10, body_bytes_max };
             let rows = match store.load(load).await.unwrap() {
                 LanePage::Tasks { rows, .. } => rows,
                 LanePage::Arrivals { rows, .. } => rows.into_iter().map(task_of).collect(),

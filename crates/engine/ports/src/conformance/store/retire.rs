@@ -19,7 +19,7 @@ use crate::conformance::fixture::{
     result, submit, task, tasks, view,
 };
 use crate::conformance::{StoreEnv, pages};
-use crate::{Expired, QueueCounts, Retire, Store, TaskFilter};
+use crate::{ExpiredQuery, ExpiredTasks, QueueCounts, Store, TaskFilter};
 
 /// A task with everything that it can have.
 fn rich(number: u64) -> TaskBuilder {
@@ -50,9 +50,9 @@ async fn end(owner: &mut Owner, new: &[NewTask], finished: i64) {
 }
 
 /// Everything that finished before one time is to be stripped, before the other to be forgotten.
-fn bounds(finished_before: i64, forget_before: i64, limit: usize) -> Retire {
+fn bounds(finished_before: i64, forget_before: i64, limit: usize) -> ExpiredQuery {
     let (finished_before, forget_before) = (at(finished_before), at(forget_before));
-    Retire { finished_before, forget_before, after: None, limit }
+    ExpiredQuery { finished_before, forget_before, after: None, limit }
 }
 
 fn ids(tasks: &[NewTask]) -> Vec<TaskId> {
@@ -84,7 +84,7 @@ fn body_filters() -> [TaskFilter; 4] {
 /// 16: by the time at which they finished, to the microsecond; one that is to be forgotten is not to be stripped.
 pub async fn expired_tasks_are_told_by_when_they_finished(env: &dyn StoreEnv) {
     let store = env.store();
-    assert_eq!(store.expired(bounds(1_000, 1_000, 10)).await.unwrap(), Expired::default());
+    assert_eq!(store.expired(bounds(1_000, 1_000, 10)).await.unwrap(), ExpiredTasks::default());
     let new: Vec<_> = (0..6).map(|n| task(n).created(i64::try_from(n).unwrap()).build()).collect();
     create(&*store, new.clone()).await;
     let mut owner = Owner::claim(&store, LANE).await;
@@ -104,7 +104,7 @@ pub async fn expired_tasks_are_told_by_when_they_finished(env: &dyn StoreEnv) {
         let found = store.expired(bounds(finished_before, forget_before, 100)).await.unwrap();
         assert_eq!(
             found,
-            Expired { strip, forget, ..Expired::default() },
+            ExpiredTasks { strip, forget, ..ExpiredTasks::default() },
             "{finished_before} {forget_before}"
         );
     }
@@ -113,23 +113,24 @@ pub async fn expired_tasks_are_told_by_when_they_finished(env: &dyn StoreEnv) {
     assert_eq!(store.tasks(&ids(&new)).await.unwrap(), before, "looking changes nothing");
 }
 
-/// 16: a part is no matter of its own, and what may have parts is named.
-pub async fn parts_do_not_expire_by_themselves(env: &dyn StoreEnv) {
+/// 16: a child is no matter of its own, and what may have children is named.
+pub async fn children_do_not_expire_by_themselves(env: &dyn StoreEnv) {
     let store = env.store();
-    let whole = task(1).with(|_, body| body.whole = true).build();
-    let part = task(2).with(|_, body| {
+    let composite = task(1).with(|_, body| body.composite = true).build();
+    let child = task(2).with(|_, body| {
         body.parent = Some(task(1).id());
-        body.part = Some("extract".to_owned());
+        body.child_name = Some("extract".to_owned());
     });
-    let new = vec![whole, part.build(), task(3).with(|_, body| body.parent = Some(task(1).id())).build()];
+    let new =
+        vec![composite, child.build(), task(3).with(|_, body| body.parent = Some(task(1).id())).build()];
     create(&*store, new.clone()).await;
     let mut owner = Owner::claim(&store, LANE).await;
     end(&mut owner, &new, 100).await;
-    let part = view(&*store, new[1].id).await.row.state.part.unwrap();
-    assert_eq!((part.of, part.name.as_str()), (new[0].id, "extract"));
+    let child = view(&*store, new[1].id).await.row.state.child_of.unwrap();
+    assert_eq!((child.composite, child.name.as_str()), (new[0].id, "extract"));
     for forget_before in [0, 1_000] {
         let found = store.expired(bounds(1_000, forget_before, 10)).await.unwrap();
-        assert_eq!(found.wholes, [new[0].id]);
+        assert_eq!(found.composites, [new[0].id]);
         let mut due = [found.strip, found.forget].concat();
         due.sort_unstable();
         let mut expected = [new[0].id, new[2].id];
@@ -141,10 +142,10 @@ pub async fn parts_do_not_expire_by_themselves(env: &dyn StoreEnv) {
 }
 
 /// 12, 19: over all lanes, page by page, however they came into the store; no other's, and none that was retired.
-pub async fn parts_are_listed_by_their_parent_until_they_are_retired(env: &dyn StoreEnv) {
+pub async fn children_are_listed_by_their_parent_until_they_are_retired(env: &dyn StoreEnv) {
     let store = env.store();
     let parents = [task(1_000).id(), task(1_001).id()];
-    let part = |lane, n: u64| {
+    let child = |lane, n: u64| {
         // Of one parent, of the other, of none in turn; several have the same time.
         let parent = parents.get(usize::try_from(n % 3).unwrap()).copied();
         let created = i64::try_from(n / 4).unwrap();
@@ -152,7 +153,7 @@ pub async fn parts_are_listed_by_their_parent_until_they_are_retired(env: &dyn S
     };
     let mut all = Vec::new();
     for (lane, count) in [(LANE, 30), (OTHER_LANE, 17)] {
-        let new: Vec<_> = (0..count).map(|n| part(lane, n)).collect();
+        let new: Vec<_> = (0..count).map(|n| child(lane, n)).collect();
         let (submitted, inserted) = new.split_at(new.len() / 2);
         create(&*store, submitted.to_vec()).await;
         let mut owner = Owner::claim(&store, lane).await;
@@ -227,7 +228,7 @@ pub async fn expired_tasks_are_found_page_by_page(env: &dyn StoreEnv) {
     // On after a position that need not be that of a task.
     let after = Some(crate::TaskCursor { created_at: at(2), id: TaskId::from_random(0) });
     let later: Vec<_> = all.iter().map(|(_, task)| task.clone()).filter(|t| t.created_at >= at(2)).collect();
-    let found = pages::all_expired(&*store, Retire { after, ..bounds(30, 0, 3) }).await;
+    let found = pages::all_expired(&*store, ExpiredQuery { after, ..bounds(30, 0, 3) }).await;
     assert_eq!(found, (oldest_first(&later), vec![]));
 }
 

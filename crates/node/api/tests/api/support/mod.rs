@@ -21,11 +21,11 @@ use tasklane_core::worker;
 use tasklane_local::{LocalBus, LocalCoordinator, MemoryOptions, MemoryStore, SessionsOptions};
 use tasklane_ports::Store;
 use tasklane_runtime::executors::Registry;
-use tasklane_runtime::hub::Hub;
-use tasklane_runtime::node::{Node, NodeOptions, NodeParts, OwnWorker, RetentionOptions};
+use tasklane_runtime::held_sessions::HeldSessions;
+use tasklane_runtime::node::{Node, NodeOptions, NodeParts, RetentionOptions, SystemWorker};
+use tasklane_runtime::notifier::Notifier;
 use tasklane_runtime::request::RequestLimits;
 use tasklane_runtime::scheduler::{Scheduler, SchedulerOptions, SchedulerParts};
-use tasklane_runtime::tokens::Tokens;
 use tasklane_runtime::worker::{OutputOptions, Worker, WorkerOptions, WorkerParts};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
@@ -49,7 +49,7 @@ pub(crate) struct Server {
     stop_rest: CancellationToken,
     pub(crate) api: JoinHandle<()>,
     worker: JoinHandle<()>,
-    own: Vec<JoinHandle<()>>,
+    system_workers: Vec<JoinHandle<()>>,
     rest: Vec<JoinHandle<()>>,
 }
 
@@ -67,7 +67,7 @@ impl Server {
         let faults = Arc::new(Faulty::new(store.clone()));
         let bus = Arc::new(LocalBus::default());
         let coordinator = Arc::new(LocalCoordinator::new(SessionsOptions::default()));
-        let hub = Arc::new(Hub::default());
+        let notifier = Arc::new(Notifier::default());
         let scheduler = Scheduler::new(
             SchedulerOptions {
                 lanes: LANES,
@@ -79,8 +79,8 @@ impl Server {
                 store: faults.clone(),
                 bus: bus.clone(),
                 coordinator: coordinator.clone(),
-                hub: Arc::clone(&hub),
-                tokens: Tokens::default(),
+                notifier: Arc::clone(&notifier),
+                held_sessions: HeldSessions::default(),
             },
         );
         let node = Node::new(
@@ -97,7 +97,7 @@ impl Server {
                 documents: store.clone(),
                 bus: bus.clone(),
                 scheduler: scheduler.handle(),
-                hub: Arc::clone(&hub),
+                notifier: Arc::clone(&notifier),
                 archive: None,
             },
         );
@@ -117,14 +117,15 @@ impl Server {
                 coordinator: coordinator.clone(),
                 logs: store.clone(),
                 executors,
-                hub: Arc::clone(&hub),
-                tokens: Tokens::default(),
+                notifier: Arc::clone(&notifier),
+                held_sessions: HeldSessions::default(),
                 on_lease: Arc::new(|_| {}),
             };
             Worker::new(options, parts)
         };
-        let own = OwnWorker::all(&node).into_iter();
-        let own: Vec<Worker> = own.map(|own| worker(own.name, own.executors, own.capacity)).collect();
+        let system_workers = SystemWorker::all(&node).into_iter();
+        let system_workers: Vec<Worker> =
+            system_workers.map(|w| worker(w.name, w.executors, w.capacity)).collect();
         let worker = worker(name("w1"), executors::all(), worker::WorkerOptions::default().capacity);
         let (stop_api, stop_worker, stop_rest) =
             (CancellationToken::new(), CancellationToken::new(), CancellationToken::new());
@@ -145,7 +146,10 @@ impl Server {
                 stop_api.clone().cancelled_owned(),
             )),
             worker: tokio::spawn(worker.run(stop_worker.clone())),
-            own: own.into_iter().map(|own| tokio::spawn(own.run(stop_worker.clone()))).collect(),
+            system_workers: system_workers
+                .into_iter()
+                .map(|worker| tokio::spawn(worker.run(stop_worker.clone())))
+                .collect(),
             rest: vec![
                 tokio::spawn(scheduler.run(stop_rest.clone())),
                 tokio::spawn(async move { background.run(stop_node).await }),
@@ -173,8 +177,8 @@ impl Server {
         self.api.await.unwrap();
         self.stop_worker.cancel();
         self.worker.await.unwrap();
-        for own in self.own {
-            own.await.unwrap();
+        for worker in self.system_workers {
+            worker.await.unwrap();
         }
         self.stop_rest.cancel();
         for part in self.rest {

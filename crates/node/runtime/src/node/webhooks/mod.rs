@@ -1,6 +1,6 @@
 //! Webhooks: those who asked for it are told over HTTP, as [Standard Webhooks](https://www.standardwebhooks.com) says.
 //!
-//! A delivery is a task of the server's own. So it is durable, is tried again with growing waits, and can be listed,
+//! A delivery is a system task. So it is durable, is tried again with growing waits, and can be listed,
 //! cancelled and repeated as any other. What is told of a task is read when it is sent: the task is final by then.
 
 mod secrets;
@@ -18,7 +18,7 @@ use tasklane_core::status::Status;
 use tasklane_core::task::{NewTask, Occasion, Payload, TaskBody, TaskRow, Webhook};
 use tasklane_core::time::Timestamp;
 use tasklane_ports::{DocumentKey, StoreError, TaskFilter, TaskList, TaskPage};
-use tasklane_schedule::{Alert, News, Schedule};
+use tasklane_schedule::{Alert, AlertKind, Schedule};
 use xxhash_rust::xxh3::xxh3_128;
 
 pub use self::secrets::{Endpoint, Secrets};
@@ -83,7 +83,7 @@ pub struct DeliveryView {
     pub row: TaskRow,
 }
 
-fn own_name() -> Name {
+fn system_name() -> Name {
     Name::new(WEBHOOK_TYPE).expect("a valid name")
 }
 
@@ -100,13 +100,13 @@ fn event_of(webhook: &Webhook, status: Status) -> Option<&'static str> {
     }
 }
 
-fn event_of_news(news: News) -> &'static str {
-    match news {
-        News::Failing => "schedule.failing",
-        News::Paused => "schedule.paused",
-        News::Recovered => "schedule.recovered",
-        News::Late => "schedule.late",
-        News::OnTime => "schedule.onTime",
+fn event_of_alert(kind: AlertKind) -> &'static str {
+    match kind {
+        AlertKind::Failing => "schedule.failing",
+        AlertKind::Paused => "schedule.paused",
+        AlertKind::Recovered => "schedule.recovered",
+        AlertKind::Late => "schedule.late",
+        AlertKind::OnTime => "schedule.onTime",
     }
 }
 
@@ -143,8 +143,8 @@ impl Node {
     ) -> Result<Vec<NewTask>, StoreError> {
         let mut deliveries = Vec::new();
         for Alert { number, at, what, nominal, failures, reason } in &schedule.state.alerts {
-            let told = schedule.rule.webhooks.iter().enumerate();
-            for (n, webhook) in told.filter(|(_, webhook)| webhook.on.contains(&what.occasion())) {
+            let webhooks = schedule.rule.webhooks.iter().enumerate();
+            for (n, webhook) in webhooks.filter(|(_, webhook)| webhook.on.contains(&what.occasion())) {
                 // A schedule that is put again after it was deleted counts from the start.
                 let since = schedule.state.created_at.as_micros();
                 let id = format!("{}:{since}:{number}:{n}", key.id);
@@ -158,7 +158,7 @@ impl Node {
                 let delivery = Delivery {
                     id: message_id(&id),
                     url: webhook.url.clone(),
-                    event: event_of_news(*what).to_owned(),
+                    event: event_of_alert(*what).to_owned(),
                     at: *at,
                     task: None,
                     data: Some(data),
@@ -194,7 +194,7 @@ impl Node {
             lanes.entry(task.id.lane()).or_default().push(task);
         }
         for (lane, tasks) in lanes {
-            // Each is there now, or was before: nothing limits this queue, and its request ids are the server's own.
+            // Each is there now, or was before: nothing limits this queue, and its request ids are system ids.
             self.outcomes(lane, &tasks).await?;
         }
         Ok(())
@@ -218,7 +218,7 @@ impl Node {
 
     /// Deliveries of a namespace, the newest first.
     pub async fn deliveries(&self, list: TaskList) -> Result<(Vec<DeliveryView>, TaskPage), StoreError> {
-        let filter = TaskFilter { task_type: Some(own_name()), ..list.filter };
+        let filter = TaskFilter { task_type: Some(system_name()), ..list.filter };
         let page = self.list(TaskList { filter, ..list }).await?;
         let views = page.tasks.iter().filter_map(|row| {
             let delivery = delivery_of(row.body.as_deref()?).ok()?;
@@ -251,8 +251,8 @@ fn delivery_request(delivery: &Delivery, request_id: Option<String>) -> TaskRequ
     let parent = delivery.task;
     let payload = serde_json::to_string(delivery).expect("a delivery can be written");
     let mut request =
-        TaskRequest::new(format!("{} to {host}", delivery.event), own_name(), Payload::Json(payload));
-    request.queue = own_name();
+        TaskRequest::new(format!("{} to {host}", delivery.event), system_name(), Payload::Json(payload));
+    request.queue = system_name();
     request.request_id = request_id;
     request.parent = parent;
     request.retry = RETRY;

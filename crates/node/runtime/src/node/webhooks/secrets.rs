@@ -15,7 +15,7 @@ use xxhash_rust::xxh3::xxh3_128;
 use crate::clock;
 use crate::request::{check_url, same_url};
 
-use super::super::{NamedError, Node};
+use super::super::{NamedDocumentError, Node};
 
 /// How long what is sent is also signed with the secrets before.
 const BOTH_SIGN_FOR: Duration = Duration::from_hours(24);
@@ -133,7 +133,7 @@ impl Node {
         &self,
         namespace: &Name,
         url: &str,
-    ) -> Result<(Endpoint, String, bool), NamedError> {
+    ) -> Result<(Endpoint, String, bool), NamedDocumentError> {
         check_url("url", url)?;
         let (key, now) = (endpoint_key(namespace, url), clock::wall());
         for _ in 0..TRIES {
@@ -152,7 +152,7 @@ impl Node {
                 return Ok((stored.shown(now), stored.secrets.current, expected == 0));
             }
         }
-        Err(NamedError::Crowded)
+        Err(NamedDocumentError::Crowded)
     }
 
     /// Endpoints with a secret of their own, in no order that means anything, and where the next page begins.
@@ -176,7 +176,11 @@ impl Node {
     }
 
     /// Takes the secret of an endpoint away: deliveries to it are signed with that of the namespace.
-    pub async fn delete_endpoint_secret(&self, namespace: &Name, url: &str) -> Result<bool, NamedError> {
+    pub async fn delete_endpoint_secret(
+        &self,
+        namespace: &Name,
+        url: &str,
+    ) -> Result<bool, NamedDocumentError> {
         check_url("url", url)?;
         self.delete_named(endpoint_key(namespace, url)).await
     }

@@ -64,12 +64,12 @@ impl Executor for WebhookExecutor {
         let tried = dispatch.attempt.number.0.saturating_sub(1);
         let wait = dispatch.head.retry.wait(tried, &mut Rng::new(rand::random()));
         let (node, client) = (self.node.clone(), self.client.get()?);
-        Ok(Box::new(Sending { node, client, namespace, wait, delivery }))
+        Ok(Box::new(DeliveryExecution { node, client, namespace, wait, delivery }))
     }
 }
 
 #[derive(Debug)]
-struct Sending {
+struct DeliveryExecution {
     node: Node,
     client: Client,
     namespace: Name,
@@ -79,7 +79,7 @@ struct Sending {
 }
 
 #[async_trait]
-impl Execution for Sending {
+impl Execution for DeliveryExecution {
     async fn run(self: Box<Self>, attempt: Arc<dyn Attempt>) -> Finish {
         tokio::select! {
             biased;
@@ -93,14 +93,14 @@ fn failed(code: &'static str, message: impl Into<String>, retry: RetryAdvice) ->
     http::failed(TaskError::new(code, message.into()).bounded(), retry, TaskResult::default())
 }
 
-impl Sending {
+impl DeliveryExecution {
     async fn send(&self) -> Finish {
         let unavailable = |error: StoreError| failed("store", error.to_string(), RetryAdvice::Policy);
         let Delivery { id, url, event, at, task, data } = &self.delivery;
         let data = match (data, task) {
             (Some(data), _) => data.clone(),
             (None, Some(task)) => match self.node.task(&self.namespace, *task).await {
-                Ok(Some(view)) => told(&view),
+                Ok(Some(view)) => event_data(&view),
                 Ok(None) => {
                     return failed("task_removed", "the task is not kept any more", RetryAdvice::Never);
                 }
@@ -186,7 +186,7 @@ fn asked_for(row: &TaskRow, body: &TaskBody) -> (Name, Name) {
 }
 
 /// What is told of a task, in the words of the API.
-fn told(view: &TaskView) -> Value {
+fn event_data(view: &TaskView) -> Value {
     let TaskRow { id, head, state, body, .. } = &view.row;
     let body = body.as_deref().cloned().unwrap_or_default();
     let (queue, task_type) = asked_for(&view.row, &body);
@@ -201,7 +201,7 @@ fn told(view: &TaskView) -> Value {
         "metadata": body.metadata,
         "requestId": body.request_id,
         "parent": body.parent,
-        "part": body.part,
+        "childName": body.child_name,
         "schedule": body.schedule,
         "nominalTime": time(body.nominal_time),
         "attempt": state.attempt.0,

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use super::keywords::{Looks, looks, schemas, target};
 use super::patterns::Patterns;
-use super::{Refused, SCHEMA_STEPS_MAX};
+use super::{SCHEMA_STEPS_MAX, SchemaViolation};
 
 /// Schemas within each other that look at the same value. A check goes down with them.
 const SAME_VALUE_DEPTH_MAX: usize = 50;
@@ -17,7 +17,7 @@ const SAME_VALUE_DEPTH_MAX: usize = 50;
 const KEYWORDS_A_STEP: u64 = 16;
 
 /// Counts a schema; answers its patterns.
-pub(super) fn expand(schema: &Value) -> Result<Patterns, Refused> {
+pub(super) fn expand(schema: &Value) -> Result<Patterns, SchemaViolation> {
     let mut expansion = Expansion {
         root: schema,
         patterns: Patterns::default(),
@@ -49,14 +49,14 @@ struct Expansion<'a> {
 
 impl<'a> Expansion<'a> {
     /// `depth` counts the schemas around it that look at the same value.
-    fn visit(&mut self, schema: &'a Value, depth: usize) -> Result<(), Refused> {
+    fn visit(&mut self, schema: &'a Value, depth: usize) -> Result<(), SchemaViolation> {
         self.spend(1)?;
         if depth > SAME_VALUE_DEPTH_MAX {
             let rule = format!(
                 "must not have more than {SAME_VALUE_DEPTH_MAX} schemas within each other that look at the same value, \
                  nor one that refers to itself without looking inside the value"
             );
-            return Err(Refused::TooCostly(rule));
+            return Err(SchemaViolation::TooCostly(rule));
         }
         let Value::Object(schema) = schema else { return Ok(()) };
         // Each keyword is looked at again for each $ref that leads here.
@@ -66,11 +66,11 @@ impl<'a> Expansion<'a> {
         for (keyword, argument) in schema {
             match (keyword.as_str(), argument) {
                 ("$ref", Value::String(reference)) => {
-                    let target = target(self.root, reference).map_err(Refused::Invalid)?;
+                    let target = target(self.root, reference).map_err(SchemaViolation::Invalid)?;
                     self.visit(target, depth + 1)?;
                 }
                 ("$dynamicRef" | "$recursiveRef", _) => {
-                    return Err(Refused::Invalid(format!("must refer by $ref, not by {keyword}")));
+                    return Err(SchemaViolation::Invalid(format!("must refer by $ref, not by {keyword}")));
                 }
                 _ => match looks(keyword) {
                     Some(Looks::Same) => schemas(keyword, argument)
@@ -84,7 +84,7 @@ impl<'a> Expansion<'a> {
         Ok(())
     }
 
-    fn add_patterns(&mut self, schema: &Map<String, Value>) -> Result<(), Refused> {
+    fn add_patterns(&mut self, schema: &Map<String, Value>) -> Result<(), SchemaViolation> {
         if let Some(Value::String(pattern)) = schema.get("pattern") {
             let steps = self.patterns.add(pattern, false)?;
             self.spend(steps)?;
@@ -98,14 +98,14 @@ impl<'a> Expansion<'a> {
         Ok(())
     }
 
-    fn spend(&mut self, steps: u64) -> Result<(), Refused> {
+    fn spend(&mut self, steps: u64) -> Result<(), SchemaViolation> {
         self.steps = self.steps.saturating_add(steps);
         if self.steps > SCHEMA_STEPS_MAX {
             let rule = format!(
                 "must not take more than {SCHEMA_STEPS_MAX} steps with all that its $refs lead to: a part that is referred \
                  to twice counts twice, and patterns count by their length; refer to fewer parts"
             );
-            return Err(Refused::TooCostly(rule));
+            return Err(SchemaViolation::TooCostly(rule));
         }
         Ok(())
     }
@@ -117,7 +117,7 @@ fn is_schema(value: &Value) -> bool {
 }
 
 /// References count from the nearest `$id`: only that of the whole schema is known here.
-fn check_own_ids(schema: &Value) -> Result<(), Refused> {
+fn check_own_ids(schema: &Value) -> Result<(), SchemaViolation> {
     let is_old = schema.get("$schema").and_then(Value::as_str).is_some_and(|uri| uri.contains("draft-04"));
     let id = if is_old { "id" } else { "$id" };
     let below = match schema {
@@ -125,7 +125,9 @@ fn check_own_ids(schema: &Value) -> Result<(), Refused> {
         _ => false,
     };
     if below {
-        return Err(Refused::Invalid(format!("must have {id} at its top only; name its parts in $defs")));
+        return Err(SchemaViolation::Invalid(format!(
+            "must have {id} at its top only; name its parts in $defs"
+        )));
     }
     Ok(())
 }

@@ -33,7 +33,7 @@ pub(super) struct PayloadSchema {
 
 /// Why a schema or a payload is refused: the rule.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Refused {
+pub(super) enum SchemaViolation {
     /// It breaks a rule.
     Invalid(String),
     /// It takes more steps than it may.
@@ -42,25 +42,25 @@ pub(super) enum Refused {
 
 impl PayloadSchema {
     /// Reads a schema, if it can be checked within its steps.
-    pub(super) fn new(schema: Value) -> Result<Self, Refused> {
+    pub(super) fn new(schema: Value) -> Result<Self, SchemaViolation> {
         let patterns = expand::expand(&schema)?;
         let validator = jsonschema::options()
             .with_pattern_options(PatternOptions::regex())
             // By itself the format compiles each text, whatever that costs.
             .with_format("regex", patterns::is_pattern)
             .build(&schema)
-            .map_err(|error| Refused::Invalid(format!("must be a JSON Schema: {}", shown(&error))))?;
+            .map_err(|error| SchemaViolation::Invalid(format!("must be a JSON Schema: {}", shown(&error))))?;
         Ok(Self { schema, patterns, validator })
     }
 
     /// Checks a payload, if that takes at most so many steps.
-    pub(super) fn check(&self, payload: &Value, steps_max: u64) -> Result<(), Refused> {
+    pub(super) fn check(&self, payload: &Value, steps_max: u64) -> Result<(), SchemaViolation> {
         if !cost::fits(&self.schema, &self.patterns, payload, steps_max) {
             let rule = format!(
                 "must not take more than {steps_max} steps to be checked against the schema of its executor; \
                  make it smaller or less nested, or make payloadSchema simpler"
             );
-            return Err(Refused::TooCostly(rule));
+            return Err(SchemaViolation::TooCostly(rule));
         }
         if self.validator.is_valid(payload) {
             return Ok(());
@@ -68,7 +68,7 @@ impl PayloadSchema {
         self.validator.validate(payload).map_err(|error| {
             let place = error.instance_path().to_string();
             let place = if place.is_empty() { "it" } else { &place };
-            Refused::Invalid(format!("{place}: {}", shown(&error)))
+            SchemaViolation::Invalid(format!("{place}: {}", shown(&error)))
         })
     }
 }

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use regex_syntax::ast::parse::Parser;
 use regex_syntax::ast::{Ast, RepetitionKind, RepetitionRange};
 
-use super::Refused;
+use super::SchemaViolation;
 
 /// Patterns that were checked, by their text.
 #[derive(Debug, Default)]
@@ -32,7 +32,7 @@ const CLASS_PLACES: u64 = 200;
 
 impl Patterns {
     /// Reads a pattern; answers the steps that it takes to make it ready.
-    pub(super) fn add(&mut self, text: &str, of_fields: bool) -> Result<u64, Refused> {
+    pub(super) fn add(&mut self, text: &str, of_fields: bool) -> Result<u64, SchemaViolation> {
         let known = self.0.get(text).is_some_and(|known| known.regex.is_some() || !of_fields);
         if known {
             return Ok(0);
@@ -43,7 +43,7 @@ impl Patterns {
                 "must have patterns without look-around and back-references, whose work has no bound, and has {shown:?}; \
                  several patterns can be joined by allOf and not"
             );
-            Refused::Invalid(rule)
+            SchemaViolation::Invalid(rule)
         };
         let rust = jsonschema_regex::to_rust_regex(text).map_err(|()| invalid())?;
         let ast = Parser::new().parse(&rust).map_err(|_| invalid())?;

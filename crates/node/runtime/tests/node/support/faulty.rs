@@ -14,8 +14,8 @@ use tasklane_core::policy::{QueueBinding, VersionedPolicy};
 use tasklane_core::read::LanePage;
 use tasklane_core::task::AttemptRecord;
 use tasklane_ports::{
-    AttemptList, CountList, Expired, Load, PutPolicy, QueueCounts, Retire, Store, StoreCapabilities,
-    StoreError, Submit, TaskList, TaskPage, TaskView,
+    AttemptList, CountList, ExpiredQuery, ExpiredTasks, LoadQuery, PutPolicy, QueueCounts, Store,
+    StoreCapabilities, StoreError, Submit, TaskList, TaskPage, TaskView,
 };
 
 /// What happens to a call.
@@ -97,7 +97,7 @@ impl Store for Faulty {
         self.store.post(lane, commands).await
     }
 
-    async fn load(&self, load: Load) -> Result<LanePage, StoreError> {
+    async fn load(&self, load: LoadQuery) -> Result<LanePage, StoreError> {
         self.pass("load").await?;
         self.store.load(load).await
     }
@@ -137,7 +137,7 @@ impl Store for Faulty {
         self.store.counts(list).await
     }
 
-    async fn expired(&self, retire: Retire) -> Result<Expired, StoreError> {
+    async fn expired(&self, retire: ExpiredQuery) -> Result<ExpiredTasks, StoreError> {
         self.pass("expired").await?;
         self.store.expired(retire).await
     }

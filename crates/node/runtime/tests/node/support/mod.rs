@@ -19,13 +19,13 @@ use tasklane_core::worker;
 use tasklane_local::{LocalBus, LocalCoordinator, MemoryOptions, MemoryStore, SessionsOptions};
 use tasklane_ports::{Archive, Attempt, Execution, Executor, ExecutorError, TaskView};
 use tasklane_runtime::executors::Registry;
-use tasklane_runtime::hub::Hub;
+use tasklane_runtime::held_sessions::HeldSessions;
 use tasklane_runtime::node::{
-    BULK_TYPE, BulkExecutor, Node, NodeOptions, NodeParts, OwnWorker, RetentionOptions,
+    BULK_TYPE, BulkExecutor, Node, NodeOptions, NodeParts, RetentionOptions, SystemWorker,
 };
+use tasklane_runtime::notifier::Notifier;
 use tasklane_runtime::request::{RequestLimits, TaskRequest};
 use tasklane_runtime::scheduler::{Scheduler, SchedulerOptions, SchedulerParts};
-use tasklane_runtime::tokens::Tokens;
 use tasklane_runtime::worker::{OutputOptions, Worker, WorkerOptions, WorkerParts};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -50,7 +50,7 @@ pub(crate) struct System {
     stop_worker: CancellationToken,
     stop_rest: CancellationToken,
     worker: JoinHandle<()>,
-    own: Vec<JoinHandle<()>>,
+    system_workers: Vec<JoinHandle<()>>,
     rest: Vec<JoinHandle<()>>,
 }
 
@@ -75,15 +75,15 @@ impl System {
         let store = Arc::new(Faulty::new(logs.clone()));
         let bus = Arc::new(LocalBus::default());
         let coordinator = Arc::new(LocalCoordinator::new(SessionsOptions::default()));
-        let hub = Arc::new(Hub::default());
+        let notifier = Arc::new(Notifier::default());
         let scheduler = Scheduler::new(
             SchedulerOptions { lanes: 2, ..SchedulerOptions::default() },
             SchedulerParts {
                 store: store.clone(),
                 bus: bus.clone(),
                 coordinator: coordinator.clone(),
-                hub: Arc::clone(&hub),
-                tokens: Tokens::default(),
+                notifier: Arc::clone(&notifier),
+                held_sessions: HeldSessions::default(),
             },
         );
         let node = Node::new(
@@ -100,7 +100,7 @@ impl System {
                 documents: logs.clone(),
                 bus: bus.clone(),
                 scheduler: scheduler.handle(),
-                hub: Arc::clone(&hub),
+                notifier: Arc::clone(&notifier),
                 archive,
             },
         );
@@ -127,16 +127,18 @@ impl System {
                 coordinator: coordinator.clone(),
                 logs: logs.clone(),
                 executors,
-                hub: Arc::clone(&hub),
-                tokens: Tokens::default(),
+                notifier: Arc::clone(&notifier),
+                held_sessions: HeldSessions::default(),
                 on_lease: Arc::new(|_| {}),
             };
             Worker::new(options, parts)
         };
         let capacity = worker::WorkerOptions::default().capacity;
         // Actions on many tasks are run by the other worker, which can be told to fail.
-        let own = OwnWorker::all(&node).into_iter().filter(|own| own.name.as_str() != "tasklane.system");
-        let own: Vec<Worker> = own.map(|own| worker(own.name, own.executors, own.capacity)).collect();
+        let system_workers =
+            SystemWorker::all(&node).into_iter().filter(|worker| worker.name.as_str() != "tasklane.system");
+        let system_workers: Vec<Worker> =
+            system_workers.map(|w| worker(w.name, w.executors, w.capacity)).collect();
         let worker = worker(name("w1"), registry, capacity);
         let (stop_worker, stop_rest) = (CancellationToken::new(), CancellationToken::new());
         let background = node.clone();
@@ -146,7 +148,10 @@ impl System {
             store,
             before_bulk,
             worker: tokio::spawn(worker.run(stop_worker.clone())),
-            own: own.into_iter().map(|own| tokio::spawn(own.run(stop_worker.clone()))).collect(),
+            system_workers: system_workers
+                .into_iter()
+                .map(|worker| tokio::spawn(worker.run(stop_worker.clone())))
+                .collect(),
             rest: vec![
                 tokio::spawn(scheduler.run(stop_rest.clone())),
                 tokio::spawn(async move { background.run(stop_node).await }),
@@ -171,8 +176,8 @@ impl System {
     pub(crate) async fn close(self) {
         self.stop_worker.cancel();
         self.worker.await.unwrap();
-        for own in self.own {
-            own.await.unwrap();
+        for worker in self.system_workers {
+            worker.await.unwrap();
         }
         self.stop_rest.cancel();
         for part in self.rest {

@@ -1,0 +1,75 @@
+//! Who is connected to whom, where processes are connected to each other without a server between them: every member
+//! calls every server.
+//!
+//! Servers see each other in what the coordinator tells them. Workers are told by servers, so that a thousand of them
+//! do not have to follow the coordinator; they look there when no server has told them anything for a while.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tasklane_core::member::Role;
+use tasklane_core::message::Message;
+use tasklane_direct::DirectBus;
+use tasklane_ports::{Address, Bus, Coordinator, View};
+use tasklane_runtime::scheduler::SchedulerHandle;
+
+/// How often servers tell workers of each other.
+const TELL_EVERY: Duration = Duration::from_secs(5);
+/// A worker that has heard nothing for this long looks by itself.
+const LOOK_AFTER: Duration = Duration::from_secs(12);
+/// Wait before the coordinator is asked again.
+const AGAIN_AFTER: Duration = Duration::from_secs(1);
+
+fn servers(view: &View) -> Vec<String> {
+    let bus = |role: &Role| match role {
+        Role::Server { bus, .. } if !bus.is_empty() => Some(bus.clone()),
+        Role::Server { .. } | Role::Worker(_) => None,
+    };
+    view.members.values().filter_map(|member| bus(&member.role)).collect()
+}
+
+/// Keeps a server connected to the others, and tells workers of them, for ever.
+pub(crate) async fn keep_server(bus: DirectBus, scheduler: SchedulerHandle) {
+    let mut views = scheduler.views();
+    let mut again = tokio::time::interval(TELL_EVERY);
+    loop {
+        tokio::select! {
+            changed = views.changed() => if changed.is_err() { return },
+            _ = again.tick() => {}
+        }
+        let servers = servers(&views.borrow_and_update());
+        bus.set_peers(servers.clone());
+        // Who does not hear it hears the next.
+        let _ = bus.publish(Address::Servers, vec![Message::Servers(servers)]).await;
+    }
+}
+
+/// Keeps a worker connected to all servers, for ever.
+pub(crate) async fn keep_worker(bus: DirectBus, coordinator: Arc<dyn Coordinator>) {
+    loop {
+        match look(&*coordinator).await {
+            Ok(servers) => bus.set_peers(servers),
+            Err(error) => {
+                tracing::warn!(%error, "servers cannot be looked for, trying again");
+                tokio::time::sleep(AGAIN_AFTER).await;
+                continue;
+            }
+        }
+        let Ok(mut subscription) = bus.subscribe(Address::Servers).await else { return };
+        while let Ok(heard) = tokio::time::timeout(LOOK_AFTER, subscription.receive()).await {
+            let Some(heard) = heard else { return };
+            let told = heard.into_iter().rev().find_map(|message| match message {
+                Message::Servers(servers) => Some(servers),
+                _ => None,
+            });
+            if let Some(servers) = told {
+                bus.set_peers(servers);
+            }
+        }
+    }
+}
+
+async fn look(coordinator: &dyn Coordinator) -> Result<Vec<String>, tasklane_ports::CoordinatorError> {
+    let view = coordinator.watch().await?.next().await;
+    Ok(view.as_ref().map(servers).unwrap_or_default())
+}

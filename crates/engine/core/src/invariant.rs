@@ -1,0 +1,156 @@
+//! The invariants that keep Tasklane right, by name, so that a test can switch one off and see that the simulator's
+//! checker notices. Without the feature `switchable-invariants` every invariant is on, at no cost.
+
+macro_rules! invariants {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// One check or rule that correctness rests on.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum Invariant { $($(#[$doc])* $name,)* }
+
+        impl Invariant {
+            /// All of them.
+            pub const ALL: &[Self] = &[$(Self::$name,)*];
+
+            /// Its name, for the command line.
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$name => stringify!($name),)* }
+            }
+        }
+    };
+}
+
+invariants! {
+    /// Store: a commit names the claim's random owner id.
+    OwnerId,
+    /// Store: a commit is numbered one after the last.
+    CommitNumber,
+    /// Store: a repeated commit is answered with the outcomes of the first, not applied again.
+    CommitRepeat,
+    /// Store: the request id is the primary key of a task.
+    RequestIdKey,
+    /// Store: a unique key is held by one task.
+    UniqueKey,
+    /// Store: a document is replaced only by whoever knows its version.
+    DocumentVersion,
+    /// Store: arrival numbers become visible in their order.
+    ArrivalsOrder,
+    /// Store: inbox rows are removed in the group that applies them.
+    InboxDoneInGroup,
+    /// Ownership: after an outcome that cannot be settled the lane is claimed and loaded anew.
+    ReclaimAfterUnknown,
+    /// Ownership: a lane that failed under several owners in a row is left alone for a while.
+    ParkedLaneRests,
+    /// Lane: what an insert led to is learned from the outcome, not assumed.
+    InsertOutcome,
+    /// Lane: reports must name the current attempt.
+    AttemptMatch,
+    /// Lane: reports must come from the session that has the attempt.
+    SessionMatch,
+    /// Lane: every assignment takes a new attempt number, also after a recall.
+    NewAttemptAfterRecall,
+    /// Lane: an assignment is committed before it is sent.
+    WriteAhead,
+    /// Lane: a report is acknowledged only when what it led to is committed.
+    AckAfterCommit,
+    /// Lane: a report is called stale only after loading is complete.
+    StaleAfterLoading,
+    /// Lane: the inbox is read at takeover.
+    InboxAtTakeover,
+    /// Lane: what is in flight counts against limits after a takeover.
+    LimitsAfterTakeover,
+    /// Lane: the stored times of rates are loaded at takeover.
+    RateAfterTakeover,
+    /// Lane: a task waits for the answer of a worker that was asked for room and may be the best choice.
+    ChoiceWaitsForAnswers,
+    /// Lane: lines with keys take turns.
+    LinesTakeTurns,
+    /// Lane: where a limit says so, the newest task above it is cancelled.
+    NewestCancelled,
+    /// Lane: a limit that a task brings along counts.
+    OwnLimits,
+    /// Lane: a cancel of a task with a live attempt is stored with the task.
+    CancelRequestedKept,
+    /// Lane: a cancel reaches a task that waits for its retry.
+    CancelWaitingRetry,
+    /// Lane: a task whose attempts keep getting lost is stopped.
+    LostLimit,
+    /// Lane: durations in memory move with a step of the wall clock.
+    StepMovesMemory,
+    /// Lane: so do those in the store, when they are read.
+    StepMovesStored,
+    /// Lane: steps are written into the lane's record.
+    StepRecorded,
+    /// Lane: a step that no owner has written is found at takeover.
+    StepFoundAtTakeover,
+    /// Lane: a unique key with a time is held without the steps of the wall clock.
+    KeysKeepLength,
+    /// Lane: the end of a watched task is noted in the group that ends it.
+    EndNoted,
+    /// Lane: an attempt is given up only when its session has ended.
+    LostNeedsSessionEnd,
+    /// Worker: a dispatch number is taken once.
+    DispatchNumber,
+    /// Worker: messages of an earlier owner are ignored.
+    WorkerEpoch,
+    /// Worker: attempts are stopped before the session can have ended.
+    SelfFencing,
+    /// Worker: the lease is counted from before it was asked for.
+    LeaseFromBeforeAsked,
+    /// Worker: final reports are repeated until they are acknowledged.
+    ReportRepetition,
+    /// Worker: a recalled attempt that was called not started is never started.
+    RecallRefusesLater,
+    /// Worker: what comes on top of the room and its surplus is handed back.
+    SurplusHandedBack,
+    /// Schedule: what is planned is submitted before anything else is decided.
+    PlannedFirst,
+    /// Workflow: a node is decided when all that it waits for has ended.
+    NodeWaitsForAll,
+    /// Workflow: a run is over when all its tasks have ended.
+    CompositeWaitsForChildren,
+    /// Workflow: what is stopped before it begins cannot begin any more when the run is over.
+    StoppedNodesTombstoned,
+    /// Workflow: the same, of a task that becomes many.
+    StoppedItemsTombstoned,
+    /// Workflow: the same, of a job.
+    StoppedSubtasksTombstoned,
+    /// Workflow: what succeeded in an earlier run is not taken over below what begins anew.
+    TakenOverUnchanged,
+    /// Coordinator: a revoked session ends one TTL after its last renewal, not at once.
+    RevokeWaitsTtl,
+    /// Coordinator: a failure detector ends a session only after watching it unrenewed for one TTL.
+    DetectorWaitsTtl,
+}
+
+/// Which invariants are on. All of them, except where a test says otherwise.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Invariants {
+    #[cfg(feature = "switchable-invariants")]
+    off: Option<Invariant>,
+}
+
+impl Invariants {
+    /// All on.
+    pub const ALL_ON: Self = Self {
+        #[cfg(feature = "switchable-invariants")]
+        off: None,
+    };
+
+    /// All on but one.
+    #[cfg(feature = "switchable-invariants")]
+    pub const fn without(invariant: Invariant) -> Self {
+        Self { off: Some(invariant) }
+    }
+
+    /// Whether an invariant is on.
+    #[inline]
+    pub fn on(self, invariant: Invariant) -> bool {
+        #[cfg(feature = "switchable-invariants")]
+        return self.off != Some(invariant);
+        #[cfg(not(feature = "switchable-invariants"))]
+        {
+            let _ = invariant;
+            true
+        }
+    }
+}

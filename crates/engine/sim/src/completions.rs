@@ -1,0 +1,74 @@
+//! Watched tasks that have ended, as servers look at them: the store may be away, and the process may die before it can
+//! say that it has looked.
+
+use std::collections::BTreeSet;
+
+use tasklane_core::commit::RecordKind;
+use tasklane_core::id::{LaneId, TaskId};
+use tasklane_core::ownership::Input;
+
+use crate::server::ServerInput;
+use crate::store::{ReplyTo, StoreRequest};
+use crate::world::World;
+
+/// Tasks that somebody has looked at.
+#[derive(Debug, Default)]
+pub(crate) struct HandledCompletions(BTreeSet<TaskId>);
+
+impl World {
+    /// A lane says that watched tasks have ended: somebody looks at them.
+    pub(crate) fn handle_completions(&mut self, index: usize, lane: LaneId, tasks: Vec<TaskId>) {
+        let incarnation = self.servers[index].incarnation;
+        let reply_to = ReplyTo::Completions { index, incarnation, lane, tasks: tasks.clone() };
+        self.call_store(StoreRequest::ReadCompletions(tasks), reply_to);
+    }
+
+    /// The store has shown them.
+    pub(crate) fn completions_shown(&mut self, tasks: &[TaskId]) {
+        for task in tasks {
+            if self.store.task(*task).is_none_or(|task| !task.state.status.is_final()) {
+                self.checker.fail(self.now, format!("task {task} is said to have ended and has not"));
+            }
+            if !self.handled.0.insert(*task) {
+                self.report.path("completion_repeated");
+            }
+        }
+    }
+
+    /// The store has answered, or not: then it is asked again.
+    pub(crate) fn completions_answered(
+        &mut self,
+        index: usize,
+        lane: LaneId,
+        tasks: Vec<TaskId>,
+        shown: bool,
+    ) {
+        if shown {
+            self.drive_lane(index, lane, Input::CompletionHandled(tasks));
+        } else {
+            self.handle_completions(index, lane, tasks);
+        }
+    }
+
+    pub(crate) fn answer_completions(&mut self, reply_to: ReplyTo, shown: bool, delay: std::time::Duration) {
+        if let ReplyTo::Completions { index, incarnation, lane, tasks } = reply_to {
+            let input = ServerInput::Completions { lane, tasks, shown };
+            self.after(delay, crate::world::Event::Server { index, incarnation, input });
+        }
+    }
+
+    /// Whether no end is left that somebody must look at.
+    pub(crate) fn completions_are_handled(&self) -> bool {
+        let notes = (0..self.scenario.lanes).flat_map(|lane| self.store.records(LaneId(lane)));
+        notes.into_iter().all(|(key, _)| key.kind != RecordKind::Completion)
+    }
+
+    /// Everything is over: somebody has looked at each watched task.
+    pub(crate) fn check_completions(&mut self) {
+        let watched = self.store.all_tasks().filter(|(_, task)| task.state.watched).map(|(id, _)| id);
+        let missed: Vec<TaskId> = watched.filter(|id| !self.handled.0.contains(id)).collect();
+        if !missed.is_empty() {
+            self.checker.fail(self.now, format!("nobody was told that these have ended: {missed:?}"));
+        }
+    }
+}
