@@ -223,7 +223,7 @@ impl World {
         document: Document,
         wall: Timestamp,
         ended: &BTreeMap<TaskId, TaskOutcome>,
-    ) -> Work {
+    ) -> ReadSchedule {
         let mut schedule: Schedule = codec::decode(&document.value).expect("it was written here");
         let (id, times) = (document.key.id.to_string(), times_of(&schedule.rule));
         let look =

@@ -448,7 +448,7 @@ impl LaneDriver {
                 }
             }
             Effect::NotReceiving { session } => {
-                self.outbox.send(Address::Stats, Message::NotReceiving { session })
+                self.outbox.send(Address::Stats, Message::NotReceiving { session });
             }
             Effect::Revoke { session } => self.revoke(session),
             Effect::Changed(events) => {
