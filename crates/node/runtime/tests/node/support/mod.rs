@@ -50,7 +50,7 @@ pub(crate) struct System {
     stop_worker: CancellationToken,
     stop_rest: CancellationToken,
     worker: JoinHandle<()>,
-    system_workers: Vec<JoinHandle<()>>,
+    built_in_workers: Vec<JoinHandle<()>>,
     rest: Vec<JoinHandle<()>>,
 }
 
@@ -135,10 +135,10 @@ impl System {
         };
         let capacity = worker::WorkerOptions::default().capacity;
         // Actions on many tasks are run by the other worker, which can be told to fail.
-        let system_workers =
+        let built_in_workers =
             SystemWorker::all(&node).into_iter().filter(|worker| worker.name.as_str() != "tasklane.system");
-        let system_workers: Vec<Worker> =
-            system_workers.map(|w| worker(w.name, w.executors, w.capacity)).collect();
+        let built_in_workers: Vec<Worker> =
+            built_in_workers.map(|w| worker(w.name, w.executors, w.capacity)).collect();
         let worker = worker(name("w1"), registry, capacity);
         let (stop_worker, stop_rest) = (CancellationToken::new(), CancellationToken::new());
         let background = node.clone();
@@ -148,7 +148,7 @@ impl System {
             store,
             before_bulk,
             worker: tokio::spawn(worker.run(stop_worker.clone())),
-            system_workers: system_workers
+            built_in_workers: built_in_workers
                 .into_iter()
                 .map(|worker| tokio::spawn(worker.run(stop_worker.clone())))
                 .collect(),
@@ -176,7 +176,7 @@ impl System {
     pub(crate) async fn close(self) {
         self.stop_worker.cancel();
         self.worker.await.unwrap();
-        for worker in self.system_workers {
+        for worker in self.built_in_workers {
             worker.await.unwrap();
         }
         self.stop_rest.cancel();
