@@ -107,7 +107,7 @@ pub(crate) struct Problem {
     retry_after: Option<Duration>,
 }
 
-/// What went wrong (RFC 9457).
+/// A problem (RFC 9457).
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = Problem)]
@@ -120,20 +120,20 @@ struct ProblemJson<'a> {
     /// The HTTP status.
     #[schema(minimum = 400, maximum = 599)]
     status: u16,
-    /// What exactly is wrong here, for people.
+    /// The exact error, for people.
     detail: &'a str,
     /// The kind of problem, for programs. Never changes.
     #[schema(example = "invalid_value", pattern = "^[a-z_]+$")]
     code: &'a str,
-    /// The field or parameter that is wrong, as a path.
+    /// The path of the wrong field or parameter.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, example = "retryPolicy.maxRetries")]
     field: Option<&'a str>,
-    /// Where the task stands, if that is the problem.
+    /// The status of the task, if it is the problem.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     task_status: Option<StatusName>,
-    /// The version that is stored, if another one was named.
+    /// The stored version, if the request named another one.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     current_version: Option<u64>,
@@ -212,7 +212,7 @@ impl Problem {
     }
 
     pub(crate) fn overloaded(what: &str) -> Self {
-        Self::new(&OVERLOADED, format!("there are too many {what} at the moment")).later()
+        Self::new(&OVERLOADED, format!("the server has too many {what} at the moment")).later()
     }
 
     pub(crate) fn task_not_found() -> Self {
@@ -245,7 +245,7 @@ impl From<&StoreError> for Problem {
                 &PAYLOAD_TOO_LARGE,
                 format!("{what} is too large for the store: {size}, at most {max}"),
             ),
-            StoreError::Full { .. } => Self::new(&STORE_FULL, "the store has no room left").later(),
+            StoreError::Full { .. } => Self::new(&STORE_FULL, "the store is full").later(),
             StoreError::Lost { reason } => Self::new(&STORE_LOST, reason.clone()).later(),
             // Which owner a lane has is the server's own business: whoever asks, asks again.
             StoreError::Unavailable { .. }
@@ -298,7 +298,7 @@ impl From<NamedError> for Problem {
             NamedError::Invalid(error) => error.into(),
             NamedError::Exists => Self::new(
                 &ALREADY_REGISTERED,
-                "something else is registered for this task type; it is replaced if `replace` is given",
+                "a different definition is registered for this task type; `replace` replaces it",
             ),
             NamedError::Crowded => Self::new(&ALREADY_REGISTERED, error.to_string()),
             NamedError::Store(error) => error.into(),
@@ -325,11 +325,11 @@ impl From<SubmitError> for Problem {
         match error {
             SubmitError::Invalid(error) => error.into(),
             SubmitError::QueueFull { queue, retry_after } => {
-                let detail = format!("queue {} has as many waiting tasks as it may", queue.queue);
+                let detail = format!("the number of waiting tasks in queue {} is at its limit", queue.queue);
                 Self { retry_after: Some(retry_after), ..Self::new(&QUEUE_FULL, detail).field("queue") }
             }
             SubmitError::RequestIdReused { request_id } => {
-                let detail = format!("requestId {request_id:?} was used for another request");
+                let detail = format!("requestId {request_id:?} belongs to another request");
                 Self::new(&REQUEST_ID_REUSED, detail).field("requestId")
             }
             SubmitError::Store(error) => Self::from(&*error),

@@ -21,7 +21,7 @@ fn an_unknown_key_has_its_path_and_a_suggestion() {
         ["worker.capasity: unknown key; did you mean worker.capacity?"]
     );
     assert_eq!(faults("capacity: 3"), ["capacity: unknown key; did you mean worker.capacity?"]);
-    assert_eq!(faults("colour: red"), ["colour: unknown key; `tasklane config show` lists all of them"]);
+    assert_eq!(faults("colour: red"), ["colour: unknown key; `tasklane config show` lists all keys"]);
 }
 
 #[test]
