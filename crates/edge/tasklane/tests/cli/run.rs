@@ -77,7 +77,7 @@ fn a_batch_reports_the_lines_that_were_refused() {
     let text = stderr(&output);
     assert!(text.contains("line 3: ") && text.contains("(invalid_json)"), "{text}");
     assert!(text.contains("line 4: taskType: is required (missing_field)"), "{text}");
-    assert!(text.ends_with("1 tasks taken in, 2 refused\n"), "{text}");
+    assert!(text.ends_with("1 tasks accepted, 2 refused\n"), "{text}");
 }
 
 /// It ended as if the tasks were wrong, and did not say when to try again.
