@@ -185,7 +185,7 @@ pub(crate) struct PutArgs {
     #[arg(long, value_name = "URL")]
     alert: Vec<String>,
 
-    /// Create it disabled
+    /// Store it disabled: it fires once it is enabled
     #[arg(long)]
     disabled: bool,
 

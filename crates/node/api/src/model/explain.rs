@@ -151,10 +151,9 @@ impl ReasonJson {
             Reason::Loading => {
                 of("loading", "Its lane is loading after a change of owner; this takes moments.".into())
             }
-            Reason::StoreFull => of(
-                "store_full",
-                "The store is full, so no task is assigned: free space on its disk.".into(),
-            ),
+            Reason::StoreFull => {
+                of("store_full", "The store is full, so no task is assigned: free space on its disk.".into())
+            }
             Reason::StoreLost => of(
                 "store_lost",
                 "The files of the store are lost or another process writes to them, so no task is assigned; \

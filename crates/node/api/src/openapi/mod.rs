@@ -246,7 +246,7 @@ fn with_workflows(requests: Value) -> Map<String, Value> {
         { "name": "load", "taskType": "SHELL", "payload": "./load.sh", "dependsOn": ["extract"] },
     ]);
     workflow["examples"] = json!([{ "name": "nightly etl", "nodes": nodes }]);
-    let mut run = object("A run: of the nodes given, or of a workflow by its name.", json!([]));
+    let mut run = object("A run of the given nodes, or of a named workflow.", json!([]));
     with(&mut run, &of_workflow);
     with(&mut run, &of_run);
     run["examples"] = json!([{ "input": { "day": "monday" }, "nodes": nodes }, { "workflow": "etl" }]);
