@@ -71,7 +71,7 @@ impl ClientBuilder {
         let text = if self.url.contains("://") { self.url.clone() } else { format!("http://{}", self.url) };
         let mut base = Url::parse(&text).map_err(|error| wrong(&error))?;
         if !matches!(base.scheme(), "http" | "https") || !base.has_host() {
-            return Err(wrong(&"it begins with http:// or https://"));
+            return Err(wrong(&"it must begin with http:// or https://"));
         }
         if !base.path().ends_with('/') {
             base.set_path(&format!("{}/", base.path()));
@@ -79,13 +79,13 @@ impl ClientBuilder {
         let mut headers = HeaderMap::new();
         if let Some(token) = &self.token {
             let mut value = HeaderValue::from_str(&format!("Bearer {token}"))
-                .map_err(|_| wrong(&"the token contains characters that cannot be sent"))?;
+                .map_err(|_| wrong(&"the token has characters that a header cannot carry"))?;
             value.set_sensitive(true);
             headers.insert(AUTHORIZATION, value);
         }
         if let Some(namespace) = &self.namespace {
             let value = HeaderValue::from_str(namespace)
-                .map_err(|_| wrong(&"the namespace contains characters that cannot be sent"))?;
+                .map_err(|_| wrong(&"the namespace has characters that a header cannot carry"))?;
             headers.insert(NAMESPACE, value);
         }
         // Fails when the program has chosen a provider of its own, which is then used.

@@ -32,7 +32,7 @@ pub enum Error {
     #[error("{0}")]
     Problem(Box<Problem>),
     /// An answer that is not what the API promises.
-    #[error("{url} gave an answer that cannot be read: {why}")]
+    #[error("the answer of {url} cannot be read: {why}")]
     Answer {
         /// The server.
         url: String,

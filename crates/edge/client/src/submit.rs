@@ -226,7 +226,7 @@ impl Client {
         let answer: BatchAnswer = self.answer(self.post(&["tasks", "batch"]).json(&Batch { tasks })).await?;
         let broken = |why: &str| Error::Answer { url: self.url().to_owned(), why: why.to_owned() };
         if answer.results.len() != tasks.len() {
-            return Err(broken("a batch has to be answered item by item"));
+            return Err(broken("the answer to a batch must have a result for each task"));
         }
         answer
             .results
@@ -237,7 +237,7 @@ impl Client {
                     let status = item.status.unwrap_or(Status::Pending);
                     Ok(BatchItem::Submitted(Submitted { task_id, status, duplicate: item.duplicate }))
                 }
-                (None, None) => Err(broken("an item of a batch has neither taskId nor error")),
+                (None, None) => Err(broken("a result of a batch has neither taskId nor error")),
             })
             .collect()
     }

@@ -58,7 +58,7 @@ impl Adapters {
                 let bus = RedisBus::connect(url.reveal(), &redis_options(config)).await;
                 Arc::new(bus.with_context(|| cannot_reach("bus", &url))?)
             }
-            other => bail!("no bus is known for {other}://"),
+            other => bail!("the scheme {other}:// has no bus"),
         };
         // Only servers write history.
         let archive = match listen {
@@ -121,7 +121,7 @@ async fn open_store(config: &Config, is_server: bool) -> Result<OpenedStore> {
             let warnings = store.warnings().to_vec();
             OpenedStore::new(store, warnings)
         }
-        other => bail!("no store is known for {other}://"),
+        other => bail!("the scheme {other}:// has no store"),
     })
 }
 
@@ -143,7 +143,7 @@ pub(crate) async fn open_coordinator(config: &Config) -> Result<(Arc<dyn Coordin
             let warnings = coordinator.warnings().to_vec();
             (Arc::new(coordinator), warnings)
         }
-        other => bail!("no coordinator is known for {other}://"),
+        other => bail!("the scheme {other}:// has no coordinator"),
     })
 }
 
@@ -156,7 +156,7 @@ async fn open_archive(config: &Config) -> Result<Option<Arc<dyn Archive>>> {
             let archive = PostgresArchive::connect(url.reveal(), &options).await;
             Arc::new(archive.with_context(|| cannot_reach("archive", url))?)
         }
-        other => bail!("no archive is known for {other}://"),
+        other => bail!("the scheme {other}:// has no archive"),
     }))
 }
 

@@ -373,7 +373,7 @@ fn serve_router(running: &RunningTasklane, router: Router, listener: TcpListener
     running.api.tasks.spawn(async move {
         tasklane_api::serve(listener, router, connections, stop.clone().cancelled_owned()).await;
         if !stop.is_cancelled() {
-            tracing::error!("the API has ended by itself");
+            tracing::error!("the API has stopped unexpectedly: the server ends");
             failed.cancel();
         }
     });
@@ -447,7 +447,7 @@ async fn open_adapters(config: &Config, reached_at: Option<IpAddr>) -> Result<(A
         match opened.await {
             Err(error) if config.is_cluster() && is_passing(&error) && Instant::now() < deadline => {
                 if !std::mem::replace(&mut told, true) {
-                    tracing::warn!("{error:#}; trying again for up to {OPEN_WITHIN:?}");
+                    tracing::warn!("{error:#}; retrying for up to {OPEN_WITHIN:?}");
                 }
                 tokio::time::sleep(OPEN_AGAIN).await;
             }
@@ -478,7 +478,7 @@ async fn bind(listen: SocketAddr) -> Result<TcpListener> {
             }
             Err(error) if error.kind() == ErrorKind::AddrInUse => bail!(
                 "cannot listen at {listen}: another program has listened there for {BIND_WITHIN:?}; end it (`ss -ltnp` \
-                 shows who it is), or choose another address with --listen or TASKLANE_LISTEN"
+                 shows it), or choose another address with --listen or TASKLANE_LISTEN"
             ),
             Err(error) => {
                 return Err(error).with_context(|| {
@@ -497,10 +497,10 @@ async fn await_guard(data_dir: &Path) -> Result<File> {
     let file = file.with_context(|| format!("cannot open {}", path.display()))?;
     let locked = tokio::task::spawn_blocking(move || file.lock().map(|()| file));
     match tokio::time::timeout(GUARD_WITHIN, locked).await {
-        Ok(file) => Ok(file.context("the thread that waits has failed")??),
+        Ok(file) => Ok(file.context("the thread that waits for the lock has failed")??),
         Err(_) => bail!(
             "attempts of an earlier process are still running after {GUARD_WITHIN:?}; \
-             end them (see who holds {}) and start again",
+             end the processes that hold {} and start again",
             path.display()
         ),
     }
@@ -519,7 +519,7 @@ async fn start_guard(config: &Config, roles: Roles, locks: Vec<HeldFile>) -> Res
         remove_stale(&dir);
     }
     let made = DirBuilder::new().recursive(true).mode(0o700).create(&dir);
-    made.with_context(|| format!("cannot make {}", dir.display()))?;
+    made.with_context(|| format!("cannot create {}", dir.display()))?;
     let options = GuardOptions { locks, dir: Some(dir), ..GuardOptions::default() };
     Guard::start(options).await.map(Some).context("cannot start the guard process")
 }

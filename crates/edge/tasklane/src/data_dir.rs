@@ -15,7 +15,7 @@ const DATABASE: &str = "tasklane.db";
 
 /// Makes the folder if it is not there, and takes it from others if they may read it.
 pub(crate) fn prepare(folder: &Path) -> Result<()> {
-    let cannot = || format!("cannot make {}", folder.display());
+    let cannot = || format!("cannot create {}", folder.display());
     if !folder.exists() {
         if let Some(above) = folder.parent() {
             std::fs::create_dir_all(above).with_context(cannot)?;
@@ -32,8 +32,8 @@ pub(crate) fn prepare(folder: &Path) -> Result<()> {
         // Perhaps a home, or a folder of the system: others may need it.
         Some(name) if is_open(folder) => tracing::warn!(
             folder = %folder.display(),
-            "other users may look into the data folder, and it is left so because {name:?} in it is not Tasklane's; what \
-             Tasklane keeps in it is private. Give it a folder of its own with --data-dir"
+            "other users can list the data folder; it is left unchanged because {name:?} in it is not Tasklane's. Tasklane's \
+             own files in it are private. Use a separate folder with --data-dir"
         ),
         Some(_) => {}
     }
@@ -60,9 +60,11 @@ fn make_private(path: &Path, mode: u32) {
     }
     let path_shown = path.display();
     match std::fs::set_permissions(path, Permissions::from_mode(mode)) {
-        Ok(()) => tracing::info!(path = %path_shown, "others could read this; now only its owner can"),
+        Ok(()) => {
+            tracing::info!(path = %path_shown, "a file of the data folder was readable by other users; it is private now")
+        }
         Err(error) => {
-            tracing::warn!(path = %path_shown, %error, "others can read this, and it could not be taken from them");
+            tracing::warn!(path = %path_shown, %error, "a file of the data folder is readable by other users, and its mode cannot be changed");
         }
     }
 }

@@ -19,7 +19,7 @@ pub(crate) fn connections_max(limit: u64, capacity: u32, asked: Option<NonZeroU3
                 asked,
                 fitting,
                 limit,
-                "limits.connections_max is more than there are file descriptors for: raise the hard limit of open files"
+                "limits.connections_max exceeds the file descriptors of this process: raise the hard limit of open files"
             );
             fitting
         }

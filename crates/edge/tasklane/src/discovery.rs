@@ -50,7 +50,7 @@ pub(crate) async fn keep_worker(bus: DirectBus, coordinator: Arc<dyn Coordinator
         match look(&*coordinator).await {
             Ok(servers) => bus.set_peers(servers),
             Err(error) => {
-                tracing::warn!(%error, "servers cannot be looked for, trying again");
+                tracing::warn!(%error, "cannot discover servers, retrying");
                 tokio::time::sleep(AGAIN_AFTER).await;
                 continue;
             }

@@ -37,7 +37,7 @@ pub(crate) async fn await_disk_space<T, F: Future<Output = Result<T>>>(
             let address = listener.and_then(|listener| listener.local_addr().ok());
             tracing::error!(
                 listen = address.map(tracing::field::display),
-                "{error:#}; free space on the disk: until then every request is answered with this"
+                "{error:#}; free space on the disk: until then every request gets this answer"
             );
             answering = listener.map(Answering::start).transpose()?;
         }
@@ -86,7 +86,7 @@ pub(crate) async fn loaded_or_refused(node: &Node, store: &dyn Store) {
             () = tokio::time::sleep(LOOK_EVERY) => {}
         }
         if let Some(error) = store.write_trouble() {
-            tracing::error!("{error}; no task is started until that is mended");
+            tracing::error!("{error}; no task starts until this is repaired");
             return;
         }
     }

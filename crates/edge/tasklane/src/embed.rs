@@ -99,7 +99,7 @@ impl Builder {
         let why = match Name::new(task_type) {
             Err(error) => Some(error.to_string()),
             Ok(name) if self.config.worker.task_types.contains(&name) => {
-                Some("a built-in task type has this name; take it out of worker.task_types".to_owned())
+                Some("a built-in task type has this name; remove it from worker.task_types".to_owned())
             }
             Ok(name) => {
                 let before = self.functions.0.insert(name, Function::new(function));

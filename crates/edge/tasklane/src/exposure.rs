@@ -12,14 +12,12 @@ pub(crate) fn warnings(config: &Config, roles: Roles, is_root: bool) -> Vec<Stri
                 .to_owned(),
         );
     } else if is_root {
-        warnings.push(
-            "this process runs as root and needs no such rights: start it as a user of its own".to_owned(),
-        );
+        warnings.push("this process runs as root without need: start it as a user of its own".to_owned());
     }
     if let Some(listen) = config.listen.filter(|listen| roles.server && !listen.ip().is_loopback()) {
         warnings.push(format!(
-            "the API at {listen} can be reached from other machines and does not encrypt: the token, payloads and results \
-             can be read on the way. Let it listen on 127.0.0.1 behind a proxy with TLS, or keep the network private"
+            "other machines can reach the API at {listen}, which does not encrypt: the token, payloads and results are readable \
+             on the network. Let it listen on 127.0.0.1 behind a proxy with TLS, or keep the network private"
         ));
     }
     warnings

@@ -27,7 +27,7 @@ pub(crate) async fn keep(config: Config, node: Node, scheduler: SchedulerHandle)
             Err(error) => {
                 tracing::warn!(
                     error = format!("{error:#}"),
-                    "tasks by message cannot be taken, trying again"
+                    "cannot open the inbox of tasks by message, retrying"
                 );
                 tokio::time::sleep(AGAIN_AFTER).await;
                 continue;
@@ -56,7 +56,7 @@ async fn recover(intake: &dyn Intake, scheduler: &SchedulerHandle, own: SessionI
             match intake.recover(&now).await {
                 Ok(()) => living = now,
                 Err(error) => {
-                    tracing::warn!(%error, "messages of servers that are gone are not given again yet");
+                    tracing::warn!(%error, "inbox messages held by lost servers are not requeued yet, retrying");
                     tokio::time::sleep(AGAIN_AFTER).await;
                     continue;
                 }

@@ -31,7 +31,7 @@ pub(crate) async fn agree(config: &Config, documents: &dyn Documents) -> Result<
                     // Nobody else can have lanes of its own here.
                     Some(wanted) if wanted > lanes && !config.is_cluster() => (stored.version, wanted),
                     Some(wanted) => bail!(
-                        "this deployment has {lanes} lanes, and `lanes` says {wanted}: set it to {lanes} or leave it out"
+                        "this deployment has {lanes} lanes, and `lanes` is {wanted}: set it to {lanes} or leave it out"
                     ),
                 }
             }
@@ -42,7 +42,7 @@ pub(crate) async fn agree(config: &Config, documents: &dyn Documents) -> Result<
             return Ok(lanes);
         }
     }
-    bail!("others change the number of lanes all the time")
+    bail!("other servers keep changing the number of lanes: start again")
 }
 
 fn read(value: &[u8]) -> Result<u16> {

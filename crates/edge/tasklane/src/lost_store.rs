@@ -17,7 +17,7 @@ pub(crate) async fn end_attempts(store: Arc<dyn Store>, coordinator: Arc<dyn Coo
         tokio::time::sleep(LOOK_EVERY).await;
         let is_lost = matches!(store.write_trouble(), Some(StoreError::Lost { .. }));
         if is_lost && !was_lost {
-            tracing::error!("the store is lost: the attempts of this process are stopped");
+            tracing::error!("the store is lost: stopping the attempts of this process");
             revoke_workers(&*coordinator).await;
         }
         was_lost = is_lost;
@@ -28,11 +28,11 @@ pub(crate) async fn end_attempts(store: Arc<dyn Store>, coordinator: Arc<dyn Coo
 async fn revoke_workers(coordinator: &dyn Coordinator) {
     let view = match coordinator.watch().await {
         Ok(mut watch) => watch.next().await.unwrap_or_default(),
-        Err(error) => return tracing::warn!(%error, "the sessions of workers were not revoked"),
+        Err(error) => return tracing::warn!(%error, "cannot revoke the sessions of workers"),
     };
     for member in view.members.values().filter(|member| matches!(member.role, Role::Worker(_))) {
         if let Err(error) = coordinator.revoke(member.session).await {
-            tracing::warn!(session = %member.session, %error, "the session of a worker was not revoked");
+            tracing::warn!(session = %member.session, %error, "cannot revoke the session of a worker");
         }
     }
 }

@@ -55,7 +55,7 @@ pub(crate) async fn keep(config: Config, held_sessions: HeldSessions, guard: Gua
                     match guard.revive().await {
                         Ok(()) => tracing::info!("another guard knows the sessions of this process"),
                         Err(error) => {
-                            tracing::warn!(%error, "no guard would end the sessions of this process, trying again");
+                            tracing::warn!(%error, "no guard knows the sessions of this process, retrying");
                         }
                     }
                     tokio::time::sleep(AGAIN_AFTER).await;

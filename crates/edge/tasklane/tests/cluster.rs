@@ -433,7 +433,7 @@ fn the_number_of_lanes_is_agreed_on() {
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(!refused.status.success() && said.contains("has 4 lanes, and `lanes` says 5"), "{said}");
+    assert!(!refused.status.success() && said.contains("has 4 lanes, and `lanes` is 5"), "{said}");
 }
 
 /// Three servers and ten workers that have nothing to do ask the store for less than this in a second.

@@ -53,8 +53,8 @@ pub(crate) async fn admit(State(api): State<Api>, mut request: Request, next: Ne
 
 fn out_of_time(route: Option<&MatchedPath>, timeout: Duration) -> Response {
     let route = route.map_or("other", MatchedPath::as_str);
-    tracing::warn!(route, ?timeout, "a request was given up because its answer took too long");
-    let detail = format!("there was no answer within {timeout:?}; what was asked for may have happened");
+    tracing::warn!(route, ?timeout, "a request was aborted because it took too long");
+    let detail = format!("the request did not end within {timeout:?}; its write may have happened");
     Problem::new(&problem::ANSWER_TIMEOUT, detail).later().into_response()
 }
 
@@ -81,7 +81,7 @@ fn check_token(token: &str, headers: &HeaderMap) -> Result<(), Problem> {
     if right {
         return Ok(());
     }
-    Err(Problem::new(&problem::UNAUTHORIZED, "the header authorization must bring the token"))
+    Err(Problem::new(&problem::UNAUTHORIZED, "the header authorization must carry the token"))
 }
 
 /// Without a token, only those are answered who may run commands as the server's user anyway.

@@ -92,7 +92,7 @@ impl fmt::Display for Authority {
 }
 
 /// Said of a host that cannot be read.
-const WRONG: &str = "the request names a host that is neither a name nor an address, with or without a port";
+const WRONG: &str = "the host of the request must be a name or an address, with or without a port";
 
 fn port_of(text: &str) -> Option<u16> {
     if text.bytes().all(|byte| byte.is_ascii_digit()) { text.parse().ok() } else { None }

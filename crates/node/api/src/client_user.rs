@@ -35,9 +35,7 @@ impl ClientUsers {
     pub(crate) fn new(listener: &TcpListener) -> Self {
         let diag = listener.local_addr().ok().and_then(|listens| SockDiag::open(listens).ok());
         if diag.is_none() {
-            tracing::info!(
-                "the kernel has no sock_diag: the users of clients are looked up in /proc/net/tcp"
-            );
+            tracing::info!("the kernel has no sock_diag: looking up the users of clients in /proc/net/tcp");
         }
         Self { diag: diag.map(Mutex::new), own: own_user() }
     }
@@ -63,7 +61,7 @@ impl ClientUsers {
             match diag.lock().unwrap_or_else(PoisonError::into_inner).user(client, server) {
                 Ok(user) => return user,
                 Err(error) => {
-                    tracing::warn!(%error, "sock_diag failed: the user of a client is looked up in /proc");
+                    tracing::warn!(%error, "sock_diag failed: looking up the user of a client in /proc");
                 }
             }
         }

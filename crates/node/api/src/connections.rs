@@ -141,7 +141,7 @@ impl Connections {
         if state.warned_at.is_none_or(|at| at.elapsed() >= WARN_EVERY) {
             state.warned_at = Some(Instant::now());
             let max = self.options.connections_max;
-            tracing::warn!(max, "all connections are in use: those idle for longest are closed for new ones");
+            tracing::warn!(max, "all connections are in use: closing the longest idle ones for new ones");
         }
     }
 

@@ -40,7 +40,7 @@ impl FromRequestParts<Api> for AtOwner {
                     tracing::debug!(%address, "the owner of a lane does not answer this server");
                 }
                 Ok(Ok(response)) => return Err(response),
-                Ok(Err(error)) => tracing::debug!(%address, %error, "the owner of a lane was not asked"),
+                Ok(Err(error)) => tracing::debug!(%address, %error, "the owner of a lane cannot be asked"),
                 Err(_) => tracing::debug!(%address, "the owner of a lane did not answer"),
             }
         }

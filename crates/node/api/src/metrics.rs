@@ -155,15 +155,15 @@ pub(crate) async fn text(api: &Api, format: Format) -> Result<String, Problem> {
         let running = worker.stats.as_ref().map_or(0, |stats| u64::from(stats.running));
         running_at.set(&vec![("worker", worker.descriptor.name.to_string())], running);
     }
-    registry.register("worker_running", "Attempts that a worker holds", running_at.0);
+    registry.register("worker_running", "Attempts that a worker runs", running_at.0);
     let owned = stats.lanes.iter().filter(|lane| lane.phase == "owning").count();
     let single: [(&str, &str, u64); 7] = [
         ("queues_left_out", "Queues that are added up in queue_tasks as queue (other)", left_out as u64),
         ("store_up", "Whether the store answers: 1, or 0", u64::from(is_up)),
         ("lanes_owned", "Lanes that this server schedules", owned as u64),
         ("workers", "Live workers", stats.workers as u64),
-        ("capacity", "Attempts that workers could hold", stats.capacity),
-        ("running", "Attempts that workers hold", stats.running),
+        ("capacity", "Attempts that workers can run at once", stats.capacity),
+        ("running", "Attempts that workers run", stats.running),
         ("lanes", "Lanes that this server knows", stats.lanes.len() as u64),
     ];
     for (name, help, value) in single {
@@ -176,7 +176,7 @@ pub(crate) async fn text(api: &Api, format: Format) -> Result<String, Problem> {
         lag.set(archive.lag.as_secs_f64());
         registry.register(
             "archive_lag_seconds",
-            "For how long the first of the tasks that wait to be archived has waited",
+            "Waiting time of the first task in line for the archive",
             lag,
         );
         let tasks = ConstCounter::new(archive.tasks);
@@ -192,17 +192,17 @@ pub(crate) async fn text(api: &Api, format: Format) -> Result<String, Problem> {
         );
         registry.register(
             "clock_offset_seconds",
-            "By how much the coordinator's clock is ahead of this machine's",
+            "Offset of the coordinator's clock from this machine's clock",
             seconds,
         );
     }
     let settled = Gauge::<u64, AtomicU64>::default();
     settled.set(u64::from(clock.clock.is_settled()));
-    registry.register("clock_settled", "Whether the clock is trusted for what cannot be undone", settled);
+    registry.register("clock_settled", "Whether the clock has settled, so that retention may act", settled);
     registry.register("clock_steps", "Steps of the clock since the start", ConstCounter::new(clock.steps));
     let started = Gauge::<i64>::default();
     started.set(stats.started_at.as_millis() / 1000);
-    registry.register("start_time_seconds", "When this server was started", started);
+    registry.register("start_time_seconds", "Start time of this server", started);
     for (name, value) in &stats.counters {
         registry.register(*name, "Counted by the lanes of this server", ConstCounter::new(*value));
     }

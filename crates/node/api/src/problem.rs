@@ -46,9 +46,9 @@ codes! {
     INVALID_VALUE "invalid_value" 422 "A value is not allowed";
     CONFLICTING_FIELDS "conflicting_fields" 422 "Two fields exclude each other";
     PAYLOAD_TOO_LARGE "payload_too_large" 413 "The payload is too large";
-    TOO_COSTLY "too_costly" 422 "It would cost too much";
+    TOO_COSTLY "too_costly" 422 "The request is too costly";
     BODY_TOO_LARGE "body_too_large" 413 "The body is too large";
-    BODY_TIMEOUT "body_timeout" 408 "The body came too slowly";
+    BODY_TIMEOUT "body_timeout" 408 "The body arrived too slowly";
     UNSUPPORTED_MEDIA_TYPE "unsupported_media_type" 415 "The content type is not supported";
     INVALID_ID "invalid_id" 400 "The id is not valid";
     INVALID_NAME "invalid_name" 400 "The name is not valid";
@@ -60,8 +60,8 @@ codes! {
     USER_NOT_ALLOWED "user_not_allowed" 401 "The user is not allowed";
     CROSS_SITE "cross_site" 403 "Requests from other sites are refused";
     HOST_NOT_ALLOWED "host_not_allowed" 403 "The host name is not allowed";
-    NAME_RESERVED "name_reserved" 403 "The name is reserved for the system";
-    ROUTE_NOT_FOUND "route_not_found" 404 "There is nothing at this path";
+    NAME_RESERVED "name_reserved" 403 "The name is reserved";
+    ROUTE_NOT_FOUND "route_not_found" 404 "The path does not exist";
     TASK_NOT_FOUND "task_not_found" 404 "There is no such task";
     QUEUE_NOT_FOUND "queue_not_found" 404 "The queue has no tasks and no policy";
     WORKER_NOT_FOUND "worker_not_found" 404 "There is no such worker";
@@ -71,26 +71,26 @@ codes! {
     EXECUTOR_NOT_FOUND "executor_not_found" 404 "No executor is registered";
     ANALYZER_NOT_FOUND "analyzer_not_found" 404 "No analyzer is registered";
     RUN_NOT_FOUND "run_not_found" 404 "There is no such run";
-    LOCK_NOT_HELD "lock_not_held" 404 "Nobody holds the lock";
+    LOCK_NOT_HELD "lock_not_held" 404 "The lock is not held";
     METHOD_NOT_ALLOWED "method_not_allowed" 405 "The method is not allowed here";
     TASK_FINISHED "task_finished" 409 "The task has finished already";
     TASK_UNFINISHED "task_unfinished" 409 "The task has not finished";
     PAYLOAD_REMOVED "payload_removed" 409 "The task no longer has its payload";
-    REQUEST_ID_REUSED "request_id_reused" 409 "The request id stands for another request";
-    POLICY_CONFLICT "policy_conflict" 409 "The policy was changed by somebody else";
-    SCHEDULE_CONFLICT "schedule_conflict" 409 "The schedule is not as it must be for this";
-    ALREADY_REGISTERED "already_registered" 409 "Something else is registered";
+    REQUEST_ID_REUSED "request_id_reused" 409 "The request id belongs to another request";
+    POLICY_CONFLICT "policy_conflict" 409 "The policy has changed meanwhile";
+    SCHEDULE_CONFLICT "schedule_conflict" 409 "The schedule is being changed";
+    ALREADY_REGISTERED "already_registered" 409 "Another definition is registered";
     JOB_NOT_REMOVED "job_not_removed" 409 "The job could not be removed";
-    WORKFLOW_CONFLICT "workflow_conflict" 409 "The workflow is changed by others";
-    LOCK_HELD "lock_held" 409 "Somebody else holds the lock";
+    WORKFLOW_CONFLICT "workflow_conflict" 409 "The workflow is being changed";
+    LOCK_HELD "lock_held" 409 "Another owner holds the lock";
     QUEUE_FULL "queue_full" 429 "The queue is full";
-    OVERLOADED "overloaded" 503 "The server has too much to do";
-    ANSWER_TIMEOUT "answer_timeout" 503 "The answer took too long";
+    OVERLOADED "overloaded" 503 "The server is overloaded";
+    ANSWER_TIMEOUT "answer_timeout" 503 "The request took too long";
     STORE_UNAVAILABLE "store_unavailable" 503 "The store is not available";
-    STORE_LOST "store_lost" 503 "The files of the store are gone";
-    STORE_FULL "store_full" 507 "The store has no room left";
+    STORE_LOST "store_lost" 503 "The files of the store are lost";
+    STORE_FULL "store_full" 507 "The store is full";
     WORKER_UNAVAILABLE "worker_unavailable" 503 "The worker does not answer";
-    INTERNAL "internal" 500 "Something went wrong in the server";
+    INTERNAL "internal" 500 "The server failed";
 }
 
 /// How long to wait before asking again, where nothing better is known.
@@ -107,7 +107,7 @@ pub(crate) struct Problem {
     retry_after: Option<Duration>,
 }
 
-/// What went wrong (RFC 9457).
+/// A problem (RFC 9457).
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = Problem)]
@@ -120,20 +120,20 @@ struct ProblemJson<'a> {
     /// The HTTP status.
     #[schema(minimum = 400, maximum = 599)]
     status: u16,
-    /// What exactly is wrong here, for people.
+    /// The exact error, for people.
     detail: &'a str,
     /// The kind of problem, for programs. Never changes.
     #[schema(example = "invalid_value", pattern = "^[a-z_]+$")]
     code: &'a str,
-    /// The field or parameter that is wrong, as a path.
+    /// The path of the wrong field or parameter.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, example = "retryPolicy.maxRetries")]
     field: Option<&'a str>,
-    /// Where the task stands, if that is the problem.
+    /// The status of the task, if it is the problem.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     task_status: Option<StatusName>,
-    /// The version that is stored, if another one was named.
+    /// The stored version, if the request named another one.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     current_version: Option<u64>,
@@ -212,7 +212,7 @@ impl Problem {
     }
 
     pub(crate) fn overloaded(what: &str) -> Self {
-        Self::new(&OVERLOADED, format!("there are too many {what} at the moment")).later()
+        Self::new(&OVERLOADED, format!("the server has too many {what} at the moment")).later()
     }
 
     pub(crate) fn task_not_found() -> Self {
@@ -245,7 +245,7 @@ impl From<&StoreError> for Problem {
                 &PAYLOAD_TOO_LARGE,
                 format!("{what} is too large for the store: {size}, at most {max}"),
             ),
-            StoreError::Full { .. } => Self::new(&STORE_FULL, "the store has no room left").later(),
+            StoreError::Full { .. } => Self::new(&STORE_FULL, "the store is full").later(),
             StoreError::Lost { reason } => Self::new(&STORE_LOST, reason.clone()).later(),
             // Which owner a lane has is the server's own business: whoever asks, asks again.
             StoreError::Unavailable { .. }
@@ -298,7 +298,7 @@ impl From<NamedDocumentError> for Problem {
             NamedDocumentError::Invalid(error) => error.into(),
             NamedDocumentError::Exists => Self::new(
                 &ALREADY_REGISTERED,
-                "something else is registered for this task type; it is replaced if `replace` is given",
+                "a different definition is registered for this task type; `replace` replaces it",
             ),
             NamedDocumentError::Crowded => Self::new(&ALREADY_REGISTERED, error.to_string()),
             NamedDocumentError::Store(error) => error.into(),
@@ -325,11 +325,11 @@ impl From<SubmitError> for Problem {
         match error {
             SubmitError::Invalid(error) => error.into(),
             SubmitError::QueueFull { queue, retry_after } => {
-                let detail = format!("queue {} has as many waiting tasks as it may", queue.queue);
+                let detail = format!("the number of waiting tasks in queue {} is at its limit", queue.queue);
                 Self { retry_after: Some(retry_after), ..Self::new(&QUEUE_FULL, detail).field("queue") }
             }
             SubmitError::RequestIdReused { request_id } => {
-                let detail = format!("requestId {request_id:?} was used for another request");
+                let detail = format!("requestId {request_id:?} belongs to another request");
                 Self::new(&REQUEST_ID_REUSED, detail).field("requestId")
             }
             SubmitError::Store(error) => Self::from(&*error),

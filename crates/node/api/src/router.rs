@@ -50,7 +50,7 @@ pub fn health_router(node: Node, options: ApiOptions) -> Router {
 async fn no_health_route() -> Problem {
     Problem::new(
         &problem::ROUTE_NOT_FOUND,
-        "only /healthz and /readyz are answered here; the API has its own address",
+        "this address serves only /healthz and /readyz; the API has its own address",
     )
 }
 
@@ -137,7 +137,7 @@ async fn readable() -> Response {
 }
 
 async fn no_route() -> Problem {
-    Problem::new(&problem::ROUTE_NOT_FOUND, "there is nothing at this path; /api lists what there is")
+    Problem::new(&problem::ROUTE_NOT_FOUND, "the path does not exist; /api lists all paths")
 }
 
 async fn no_method() -> Problem {

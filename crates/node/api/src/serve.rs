@@ -98,7 +98,7 @@ impl Server {
                     }
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "a connection could not be accepted");
+                    tracing::warn!(%error, "cannot accept a connection");
                     if Lack::of(&error).is_some() {
                         self.connections.close_longest_idle();
                     }
@@ -134,7 +134,7 @@ async fn connection(
     };
     tokio::select! {
         () = requests => {}
-        () = place.closed() => tracing::debug!("a connection without a request was closed"),
+        () = place.closed() => tracing::debug!("an idle connection was closed"),
     }
 }
 

@@ -13,14 +13,14 @@ use super::out::{Out, bar, remark};
 /// How often the progress is asked for.
 const ASK_EVERY: Duration = Duration::from_millis(250);
 
-/// Cancel or retry all tasks that a filter finds, after showing how many they are
+/// Cancel or retry all tasks that match a filter, after showing their number
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
-    /// Cancel them
+    /// Cancel the tasks
     Cancel(Box<Args>),
-    /// Run them again, as new tasks; children of a run or a map run again with it, and what succeeded in it is kept
+    /// Run the tasks again, as new tasks; children of a run or a map run again with it, and its successful children are kept
     Retry(Box<RetryArgs>),
-    /// Show how far an operation is
+    /// Show the progress of an operation
     Status {
         /// The operation
         id: String,
@@ -29,7 +29,7 @@ pub(crate) enum Command {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct RetryArgs {
-    /// Run as their types and workflows are defined now; without it, as they were when the tasks were submitted
+    /// Use the current definitions of types and workflows instead of those at the submit of the tasks
     #[arg(long)]
     latest: bool,
 
@@ -39,11 +39,11 @@ pub(crate) struct RetryArgs {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// All tasks of the namespace, where no filter is given
+    /// All tasks of the namespace, if no filter is given
     #[arg(long)]
     all: bool,
 
-    /// Only show how many they are
+    /// Only show their number
     #[arg(long)]
     dry_run: bool,
 
@@ -66,7 +66,10 @@ pub(crate) async fn run(command: Command, client: &Client, out: Out) -> anyhow::
     };
     let filter = args.filter.into_filter();
     if filter == TaskFilter::default() && !args.all {
-        return Err(Usage("say which tasks, such as --status FAILED; or --all".to_owned()).into());
+        return Err(Usage(
+            "no filter is given: name the tasks, such as --status FAILED, or use --all".to_owned(),
+        )
+        .into());
     }
     let count = client.bulk_count(action, &filter).await?;
     if args.dry_run {
@@ -75,10 +78,10 @@ pub(crate) async fn run(command: Command, client: &Client, out: Out) -> anyhow::
     }
     if count == 0 {
         let nothing = json!({ "dryRun": false, "matched": 0 });
-        return out.either(&nothing, |_| "no such task".to_owned()).map(|()| Exit::OK);
+        return out.either(&nothing, |_| "no task matches".to_owned()).map(|()| Exit::OK);
     }
     if !args.yes && !confirmed(action, count)? {
-        remark("nothing was done");
+        remark("cancelled: no task was changed");
         return Ok(Exit::FAILED);
     }
     let id =
@@ -91,7 +94,10 @@ pub(crate) async fn run(command: Command, client: &Client, out: Out) -> anyhow::
 /// Asks, if there is somebody to ask.
 fn confirmed(action: BulkAction, count: u64) -> anyhow::Result<bool> {
     if !std::io::stdin().is_terminal() {
-        return Err(Usage(format!("{count} tasks would be affected; --yes does it without asking")).into());
+        return Err(Usage(format!(
+            "{count} tasks match, and standard input is not a terminal: confirm with --yes"
+        ))
+        .into());
     }
     let mut stderr = std::io::stderr().lock();
     write!(stderr, "{} {count} tasks? [y/N] ", verb(action))?;

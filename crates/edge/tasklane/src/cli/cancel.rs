@@ -6,7 +6,7 @@ use tasklane_client::Client;
 use super::exit::Exit;
 use super::out::Out;
 
-/// Cancel tasks: waiting ones at once, running ones with all their processes
+/// Cancel tasks: waiting tasks at once, running tasks with all their processes
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The tasks

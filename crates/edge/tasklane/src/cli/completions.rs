@@ -6,10 +6,10 @@ use clap_complete::Shell;
 use super::exit::Exit;
 use super::out::print_raw;
 
-/// Print a script that completes commands, for your shell to load
+/// Print a completion script for your shell
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Which shell
+    /// The shell
     shell: Shell,
 }
 

@@ -32,7 +32,7 @@ pub(crate) fn run(command: Command, token: Option<String>, out: Out) -> anyhow::
         }
         Command::Check { .. } if token.is_some() => {
             return Err(Usage(
-                "--token does not apply to `config check`: it is about the file alone".to_owned(),
+                "--token does not apply to `config check`: it checks only the file".to_owned(),
             )
             .into());
         }
@@ -41,7 +41,7 @@ pub(crate) fn run(command: Command, token: Option<String>, out: Out) -> anyhow::
             if out.is_json() {
                 print_object(&serde_json::json!({ "file": file, "ok": true }))?;
             } else {
-                print_line(format_args!("{} is right", file.display()))?;
+                print_line(format_args!("{} is valid", file.display()))?;
             }
         }
     }

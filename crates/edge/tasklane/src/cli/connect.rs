@@ -10,7 +10,7 @@ use super::out::{Out, remark};
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Server")]
 pub(crate) struct Connect {
-    /// Where the server is
+    /// The address of the server
     #[arg(
         long,
         global = true,
@@ -21,11 +21,11 @@ pub(crate) struct Connect {
     )]
     url: String,
 
-    /// What the server asks for; better given by the variable than typed
+    /// The token of the server; set the variable rather than typing it
     #[arg(long, global = true, env = "TASKLANE_TOKEN", hide_env_values = true, value_name = "TOKEN")]
     token: Option<String>,
 
-    /// The namespace that is meant
+    /// The namespace
     #[arg(long, global = true, env = "TASKLANE_NAMESPACE", hide_env_values = true, value_name = "NAME")]
     namespace: Option<String>,
 }
@@ -79,11 +79,11 @@ impl TypedOptions {
     /// For commands that are about a server of their own: the token that it is to ask for.
     pub(crate) fn server(self, command: &str) -> anyhow::Result<Option<String>> {
         if self.url {
-            let instead = "it is about a server of its own, whose address is set by --listen";
+            let instead = "it uses its own server; --listen sets the address";
             return Err(refused("--url", command, instead));
         }
         if self.namespace {
-            return Err(refused("--namespace", command, "a server has all namespaces"));
+            return Err(refused("--namespace", command, "a server serves all namespaces"));
         }
         Ok(self.token)
     }
@@ -91,7 +91,7 @@ impl TypedOptions {
     /// For commands that are about no server.
     pub(crate) fn nothing(self, command: &str) -> anyhow::Result<()> {
         match self.server(command)? {
-            Some(_) => Err(refused("--token", command, "it talks to no server")),
+            Some(_) => Err(refused("--token", command, "it calls no server")),
             None => Ok(()),
         }
     }

@@ -10,31 +10,31 @@ use super::exit::Exit;
 use super::out::{Out, remark};
 use super::submit;
 
-/// What is registered for a task type
+/// Definitions of task types
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
-    /// List what is registered
+    /// List the definitions
     List,
-    /// Show what is registered for a task type, as YAML
+    /// Show the definition for a task type, as YAML
     Get {
         /// The task type
         #[arg(value_name = "TYPE")]
         task_type: String,
     },
-    /// Register something for a task type
+    /// Register a definition for a task type
     Put {
         /// The task type
         #[arg(value_name = "TYPE")]
         task_type: String,
 
-        /// What, as YAML or JSON; - for standard input
+        /// The definition, as YAML or JSON; - for standard input
         file: PathBuf,
 
-        /// Replace what is there, if it is something else
+        /// Replace a different definition
         #[arg(long)]
         replace: bool,
     },
-    /// Remove what is registered for task types
+    /// Remove the definitions for task types
     Delete {
         /// The task types
         #[arg(required = true, value_name = "TYPE")]
@@ -53,7 +53,7 @@ pub(crate) async fn run(
             let all = client.definitions(kind).await?;
             out.rows(&all, &["TYPE", "BY", "DESCRIPTION"], cells)?;
             if all.is_empty() {
-                remark("nothing is registered yet; docs/jobs.md shows how");
+                remark("no definition is registered yet; docs/jobs.md has examples");
             }
         }
         Command::Get { task_type } => {

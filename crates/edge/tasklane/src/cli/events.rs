@@ -7,14 +7,14 @@ use super::exit::Exit;
 use super::out::{Out, print_line, print_object, remark};
 use super::value::shown_time;
 
-/// Follow what happens to tasks, until Ctrl-C
+/// Follow the changes of tasks, until Ctrl-C
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Begin after this event; without it, now
+    /// Begin after this event [default: now]
     #[arg(long, value_name = "ID")]
     after: Option<String>,
 
-    /// End after this many
+    /// End after this many events
     #[arg(long, short = 'n', value_name = "N")]
     limit: Option<u64>,
 }
@@ -40,7 +40,7 @@ pub(crate) async fn run(args: Args, client: &Client, out: Out) -> anyhow::Result
                 print_object(&json!({ "gap": true, "id": events.position() }))?;
             }
             EventItem::Gap => {
-                remark("some events are missing here; `tasklane list` shows how things stand");
+                remark("some events are missing here; `tasklane list` shows the current state");
             }
         }
     }

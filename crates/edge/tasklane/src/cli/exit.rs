@@ -14,7 +14,7 @@ use super::out::Out;
 /// The codes, as `--help` and `docs/cli.md` state them.
 pub(crate) const CODES: &str = "\
 Exit codes: 0 done · 1 failed · 2 wrong usage or refused input · 3 not found · 4 conflict ·
-5 server not reachable · 6 not allowed · 7 busy, try again later · 124 time is up ·
+5 server not reachable · 6 not allowed · 7 busy, try again later · 124 timed out ·
 130 cancelled. `run` and `wait` end with the exit code of the task's own command.";
 
 /// An exit code.
@@ -143,7 +143,7 @@ fn advice(error: &anyhow::Error) -> (Exit, Option<String>) {
     match error {
         Error::Url { .. } => (Exit::USAGE, None),
         Error::Transport { unreachable: true, .. } => {
-            let hint = "start a server with `tasklane dev`, or name another one by --url or TASKLANE_URL";
+            let hint = "start a server with `tasklane dev`, or name another server by --url or TASKLANE_URL";
             (Exit::UNREACHABLE, Some(hint.to_owned()))
         }
         Error::Transport { .. } => (Exit::UNREACHABLE, None),
@@ -154,18 +154,20 @@ fn advice(error: &anyhow::Error) -> (Exit, Option<String>) {
 
 pub(crate) fn problem_hint(problem: &Problem) -> Option<String> {
     let hint = match problem.code.as_str() {
-        "unauthorized" => "give the server's token by TASKLANE_TOKEN or --token".to_owned(),
-        "user_not_allowed" => "run this command as the server's user, or give the server a token".to_owned(),
+        "unauthorized" => "set TASKLANE_TOKEN or --token to the server's token".to_owned(),
+        "user_not_allowed" => {
+            "run this command as the server's user, or configure a token for the server".to_owned()
+        }
         "task_not_found" => {
             "`tasklane list` shows the tasks of this namespace; --namespace chooses another".to_owned()
         }
         "queue_not_found" => {
             "`tasklane queue list` shows the queues; --create pauses a queue before its first task".to_owned()
         }
-        "already_registered" => "--replace replaces it".to_owned(),
+        "already_registered" => "--replace replaces the registered definition".to_owned(),
         "worker_not_found" => "`tasklane worker list` shows the workers".to_owned(),
         "task_unfinished" => "`tasklane wait` waits for its end, `tasklane cancel` stops it".to_owned(),
-        "policy_conflict" => "somebody else changed it meanwhile; run the command again".to_owned(),
+        "policy_conflict" => "another client changed it meanwhile; run the command again".to_owned(),
         "queue_full" => match problem.retry_after {
             Some(after) => format!("try again in {} s", after.as_secs()),
             None => "try again later".to_owned(),

@@ -6,7 +6,7 @@ use tasklane_core::printable::printable;
 use super::exit::Exit;
 use super::out::Out;
 
-/// Say why a task is not running
+/// Explain why a task is not running
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The task

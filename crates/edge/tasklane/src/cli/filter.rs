@@ -8,39 +8,39 @@ use super::value;
 #[derive(Debug, Default, clap::Args)]
 #[command(next_help_heading = "Filter")]
 pub(crate) struct Filter {
-    /// In one of these states, such as FAILED,CANCELLED
+    /// Only these states, such as FAILED,CANCELLED
     #[arg(long, short, value_parser = value::status, value_delimiter = ',')]
     status: Vec<Status>,
 
-    /// Of this type
+    /// Only this type
     #[arg(long = "type", value_name = "TYPE")]
     task_type: Option<String>,
 
-    /// In this queue
+    /// Only this queue
     #[arg(long, short)]
     queue: Option<String>,
 
-    /// With exactly this name
+    /// Only exactly this name
     #[arg(long)]
     name: Option<String>,
 
-    /// At this worker, now or last
+    /// Only this current or last worker
     #[arg(long)]
     worker: Option<String>,
 
-    /// Children or retries of this task
+    /// Only children and retries of this task
     #[arg(long, value_name = "ID")]
     parent: Option<String>,
 
-    /// Created at this time or later: 2030-01-31T12:00:00Z, or a time ago, such as 2h
+    /// Only created at this time or later: 2030-01-31T12:00:00Z, or a time ago, such as 2h
     #[arg(long, value_parser = value::time, value_name = "TIME")]
     created_after: Option<Timestamp>,
 
-    /// Created before this time
+    /// Only created before this time
     #[arg(long, value_parser = value::time, value_name = "TIME")]
     created_before: Option<Timestamp>,
 
-    /// With this pair; may be repeated
+    /// Only with this pair; may be repeated
     #[arg(long, short, value_parser = value::pair, value_name = "KEY=VALUE")]
     metadata: Vec<(String, String)>,
 }

@@ -9,21 +9,21 @@ use super::exit::Exit;
 use super::out::{Out, pairs};
 use super::value;
 
-/// Look at a task and all that came of it
+/// Show or remove a job: a task and all tasks that follow from it
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
-    /// Show how far a job is
+    /// Show the progress of a job
     Get {
-        /// The job, or a task of it
+        /// The job, or one of its tasks
         id: String,
 
-        /// Wait for its end, at most this long
+        /// Wait for the end of the job, at most this long
         #[arg(long, short, value_parser = value::duration, value_name = "DURATION")]
         wait: Option<Duration>,
     },
-    /// Cancel what is open of a job and remove all of it
+    /// Cancel the open tasks of a job and remove all of its tasks
     Delete {
-        /// The job, or a task of it
+        /// The job, or one of its tasks
         id: String,
     },
 }

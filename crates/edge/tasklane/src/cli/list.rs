@@ -20,15 +20,15 @@ const REDRAW_AFTER: Duration = Duration::from_millis(200);
 /// List tasks, newest first
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// At most this many
+    /// The maximum of tasks
     #[arg(long, short = 'n', default_value_t = 50, value_name = "N", conflicts_with = "all")]
     limit: u32,
 
-    /// All of them
+    /// All tasks
     #[arg(long)]
     all: bool,
 
-    /// Show it anew whenever a task changes, until Ctrl-C
+    /// Refresh the list whenever a task changes, until Ctrl-C
     #[arg(long, conflicts_with_all = ["all", "json"])]
     watch: bool,
 
@@ -52,7 +52,7 @@ pub(crate) async fn run(args: Args, client: &Client, out: Out) -> anyhow::Result
     let tasks: Vec<Task> = tasks.try_collect().await?;
     out.rows(&tasks, &HEAD, |task| cells(task, Timestamp::now()))?;
     if tasks.is_empty() {
-        remark("no such task");
+        remark("no task matches");
     } else if tasks.len() == limit {
         remark(format_args!("the newest {limit}; --limit or --all shows more"));
     }

@@ -8,30 +8,30 @@ use super::exit::Exit;
 use super::out::{Out, pairs, remark};
 use super::value;
 
-/// Take locks and give them back
+/// Take and release locks
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
-    /// List the locks that are held
+    /// List the held locks
     List,
     /// Take a lock for a time, or renew it
     Take {
         /// The lock
         name: String,
 
-        /// A name for the one who holds it
+        /// The name of the owner
         #[arg(long)]
         owner: String,
 
-        /// How long it is held, unless it is renewed
+        /// The time until the lock expires, unless it is renewed
         #[arg(long, default_value = "30s", value_parser = value::duration, value_name = "DURATION")]
         ttl: Duration,
     },
-    /// Give a lock back
+    /// Release a lock
     Release {
         /// The lock
         name: String,
 
-        /// The one who holds it
+        /// The name of the owner
         #[arg(long)]
         owner: String,
     },
@@ -43,7 +43,7 @@ pub(crate) async fn run(command: Command, client: &Client, out: Out) -> anyhow::
             let locks = client.locks().await?;
             out.rows(&locks, &["NAME", "OWNER", "TOKEN", "UNTIL"], cells)?;
             if locks.is_empty() {
-                remark("nobody holds a lock");
+                remark("no lock is held");
             }
         }
         Command::Take { name, owner, ttl } => {

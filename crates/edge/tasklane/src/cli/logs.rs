@@ -9,13 +9,13 @@ use super::output::{Raw, TaskOutput};
 /// Chunks read at once.
 const PAGE: u32 = 500;
 
-/// Print the output of a task: its stdout to stdout, the rest to stderr
+/// Print the output of a task: its stdout to stdout, other streams to stderr
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The task
     id: String,
 
-    /// Go on until the task is finished
+    /// Follow the output until the task is finished
     #[arg(long, short)]
     follow: bool,
 

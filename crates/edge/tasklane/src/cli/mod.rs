@@ -85,10 +85,10 @@ enum Command {
     Schedule(schedule::Command),
     #[command(subcommand)]
     Workflow(workflow::Command),
-    /// Say how task types are run
+    /// Define how task types run
     #[command(subcommand)]
     Executor(custom_types::Command),
-    /// Say what looks at the results of task types
+    /// Define the analysis of results of task types
     #[command(subcommand)]
     Analyzer(custom_types::Command),
     #[command(subcommand)]

@@ -21,15 +21,15 @@ struct Common {
     #[arg(long, short, env = "TASKLANE_CONFIG", hide_env_values = true, value_name = "FILE")]
     config: Option<PathBuf>,
 
-    /// Where tasks are stored: a URL of SQLite, PostgreSQL or Redis [default: SQLite in the data folder]
+    /// The store: a URL of SQLite, PostgreSQL or Redis [default: SQLite in the data folder]
     #[arg(long, value_name = "URL")]
     store: Option<String>,
 
-    /// Where data is kept [default: ./tasklane-data]
+    /// The data folder [default: ./tasklane-data]
     #[arg(long, value_name = "FOLDER")]
     data_dir: Option<String>,
 
-    /// How log lines look: text or json
+    /// The format of log lines: text or json
     #[arg(long, value_name = "FORMAT")]
     log_format: Option<String>,
 
@@ -41,11 +41,11 @@ struct Common {
 /// Flags of a process that executes tasks.
 #[derive(Debug, Default, clap::Args)]
 struct OfWorker {
-    /// What the worker is called [default: the name of the machine]
+    /// The name of the worker [default: the name of the machine]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
 
-    /// Attempts run at once [default: 4 × cores]
+    /// The number of attempts at once [default: 4 × cores]
     #[arg(long, value_name = "N")]
     capacity: Option<String>,
 }
@@ -53,7 +53,7 @@ struct OfWorker {
 /// Flags of a server.
 #[derive(Debug, Default, clap::Args)]
 pub(crate) struct ServerSettings {
-    /// Where the API listens [default: 127.0.0.1:7070]
+    /// The address of the API [default: 127.0.0.1:7070]
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<String>,
 
@@ -64,7 +64,7 @@ pub(crate) struct ServerSettings {
 /// Flags of a worker.
 #[derive(Debug, Default, clap::Args)]
 pub(crate) struct WorkerSettings {
-    /// Where /healthz and /readyz answer [default: nowhere]
+    /// The address of /healthz and /readyz [default: none]
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<String>,
 
@@ -149,7 +149,7 @@ pub(crate) fn run(
 ) -> anyhow::Result<Exit> {
     let config = settings.into().load(token)?.config;
     if roles.server && config.listen.is_none() {
-        return Err(Usage("a server needs the API: set `listen`".to_owned()).into());
+        return Err(Usage("a server needs an address for its API: set `listen`".to_owned()).into());
     }
     if roles == Roles::WORKER && !config.is_cluster() {
         let why = "a worker needs a store that it shares with servers: --store postgres://… or --store redis://…; \
@@ -191,10 +191,10 @@ async fn serve(config: &Config, roles: Roles, out: Out) -> anyhow::Result<Exit> 
         }
         () = running.stopped() => {
             running.close().await?;
-            anyhow::bail!("a part of the server has stopped; the log says why");
+            anyhow::bail!("a part of the server has stopped; the log has the cause");
         }
     }
-    let stopping = "stopping: no new work; running attempts may finish. Once more to stop them at once.";
+    let stopping = "stopping: no new work; running attempts may finish. A second signal stops them at once.";
     match config.log.format {
         LogFormat::Text => remark(stopping),
         // Nothing but JSON goes where programs read JSON.
@@ -202,8 +202,8 @@ async fn serve(config: &Config, roles: Roles, out: Out) -> anyhow::Result<Exit> 
     }
     let stuck = running.stuck();
     tokio::select! {
-        () = stuck => anyhow::bail!("the server's threads are held up: it ends without order, as by kill -9"),
-        closed = running.close() => closed.map(|()| Exit::OK).context("the store was not closed in order"),
+        () = stuck => anyhow::bail!("the server's threads are stalled: the process ends without an orderly stop, as by kill -9"),
+        closed = running.close() => closed.map(|()| Exit::OK).context("cannot close the store"),
         _ = interrupt.recv() => Ok(Exit::CANCELLED),
         _ = terminate.recv() => Ok(Exit::CANCELLED),
     }
@@ -224,12 +224,12 @@ fn greet(config: &Config, roles: Roles, running: &RunningTasklane, out: Out) -> 
         return print_line(format!(
             "Tasklane {} worker {name}, up to {capacity} attempts at once\n\
              Takes tasks from {}\n\
-             {health}Ctrl-C lets it finish what it runs, and ends it",
+             {health}Ctrl-C ends it after its running attempts",
             env!("CARGO_PKG_VERSION"),
             config.store_url(),
         ));
     }
-    let address = running.address.context("the API did not say where it listens")?;
+    let address = running.address.context("the API has no listen address")?;
     if out.is_json() {
         let url = format!("http://{}", reachable(address));
         let health = running.health_address;
@@ -276,11 +276,11 @@ fn greeting(
     let worker = if roles.worker {
         ""
     } else {
-        "It runs no tasks itself: start workers with `tasklane worker` and the same store\n"
+        "This server runs no tasks: start workers with `tasklane worker` and the same store\n"
     };
     format!(
         "Tasklane {} listens on http://{address}\n\
-         Data is kept in {kept_in}\n\
+         Its data is in {kept_in}\n\
          {health}{worker}Ctrl-C stops it\n\n\
          To try it, in another terminal{where_}:\n  \
            tasklane{option} run -- echo hello\n  \

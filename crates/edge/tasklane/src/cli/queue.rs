@@ -13,7 +13,7 @@ use super::out::{Out, pairs, remark};
 use super::spec::webhooks;
 use super::value;
 
-/// Look at queues, set their policy, pause and resume them
+/// Show queues, set their policies, pause and resume them
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
     /// List the queues
@@ -28,22 +28,22 @@ pub(crate) enum Command {
         /// The queue
         queue: String,
 
-        /// How many, at most
+        /// The maximum of keys
         #[arg(long, default_value_t = 100, value_name = "N")]
         limit: usize,
     },
-    /// Change the policy of a queue; what is not named stays as it is
+    /// Change the policy of a queue; other values stay unchanged
     Set(Box<SetArgs>),
-    /// Assign nothing more; what runs goes on
+    /// Pause a queue: no task is assigned, running tasks go on
     Pause {
         /// The queue
         queue: String,
 
-        /// Pause it also if it has no tasks and no policy yet
+        /// Pause the queue even if it has no tasks and no policy yet
         #[arg(long)]
         create: bool,
     },
-    /// End a pause
+    /// End the pause of a queue
     Resume {
         /// The queue
         queue: String,
@@ -59,11 +59,11 @@ pub(crate) struct SetArgs {
     #[arg(long, value_name = "N")]
     max_length: Option<u32>,
 
-    /// At most this many attempts at once; 0 for no limit
+    /// The maximum of attempts at once; 0 for no limit
     #[arg(long, value_name = "N")]
     concurrency: Option<u32>,
 
-    /// At most so many starts in a time, such as 10/1s or 600/1m; 0 for no limit
+    /// The maximum of starts in a time, such as 10/1s or 600/1m; 0 for no limit
     #[arg(long, value_parser = rate, value_name = "N/DURATION")]
     rate: Option<Rate>,
 
@@ -71,19 +71,19 @@ pub(crate) struct SetArgs {
     #[arg(long, value_name = "TEMPLATE")]
     key: Option<String>,
 
-    /// With --concurrency: cancel the newest tasks above it instead of letting them wait
+    /// With --concurrency: cancel the newest tasks above the limit instead of letting them wait
     #[arg(long, requires = "concurrency")]
     cancel_newest: bool,
 
-    /// With --rate: so many at once after a quiet time
+    /// With --rate: the maximum of starts at once after a quiet time
     #[arg(long, requires = "rate", value_name = "N")]
     burst: Option<u32>,
 
-    /// Of tasks with the same key there is one at a time; empty for no such rule
+    /// Allow one task at a time with the same key; empty for no such rule
     #[arg(long, value_name = "TEMPLATE")]
     unique: Option<String>,
 
-    /// With --unique: for this long from the submit, instead of until the task has finished
+    /// With --unique: hold the key for this long from the submit, instead of until the task has finished
     #[arg(long, requires = "unique", value_parser = value::duration, value_name = "DURATION")]
     unique_for: Option<Duration>,
 
@@ -91,15 +91,15 @@ pub(crate) struct SetArgs {
     #[arg(long, value_name = "TEMPLATE")]
     spread: Option<String>,
 
-    /// Tell this address over HTTP when its tasks have ended; may be repeated; empty for nobody
+    /// Notify this address over HTTP when tasks of the queue have ended; may be repeated; empty for none
     #[arg(long, value_name = "URL")]
     webhook: Vec<String>,
 
-    /// Tell this address only of tasks that have failed; may be repeated
+    /// Notify this address only of failed tasks; may be repeated
     #[arg(long, value_name = "URL")]
     webhook_on_failure: Vec<String>,
 
-    /// How a worker is chosen
+    /// The choice of a worker
     #[arg(long, value_name = "STRATEGY", value_parser = ["random", "roundRobin", "leastLoad", "weighted", "consistentHash"])]
     strategy: Option<String>,
 
@@ -107,15 +107,15 @@ pub(crate) struct SetArgs {
     #[arg(long, value_name = "N")]
     weight: Option<u32>,
 
-    /// For tasks that do not bring their own
+    /// The execution timeout of tasks without their own
     #[arg(long, value_parser = value::duration, value_name = "DURATION")]
     timeout: Option<Duration>,
 
-    /// For tasks that do not bring their own
+    /// The retries of tasks without their own
     #[arg(long, value_name = "N")]
     retries: Option<u32>,
 
-    /// A whole policy as a JSON file, - for standard input; other flags change it
+    /// A whole policy as a JSON file, - for standard input; other flags override its values
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
 }
@@ -133,7 +133,7 @@ pub(crate) async fn run(command: Command, client: &Client, out: Out) -> anyhow::
             let queues = client.queues().await?;
             out.rows(&queues, &HEAD, cells)?;
             if queues.is_empty() {
-                remark("no queue has been used yet; a submit makes one");
+                remark("no queue has been used yet; a submit creates one");
             }
             return Ok(Exit::OK);
         }
@@ -162,9 +162,9 @@ async fn keys(queue: &str, limit: usize, client: &Client, out: Out) -> anyhow::R
     }
     out.rows(&keys, &KEY_HEAD, key_cells)?;
     if keys.is_empty() {
-        remark("no key has tasks now; limits are set with `tasklane queue set`, see docs/flow-control.md");
+        remark("no key has tasks now; `tasklane queue set` sets limits, see docs/flow-control.md");
     } else if cursor.is_some() {
-        remark("there are more: --limit shows them");
+        remark("there are more keys: --limit shows them");
     }
     Ok(Exit::OK)
 }
@@ -197,7 +197,7 @@ fn key_cells(key: &Key) -> Vec<String> {
 /// Reads the policy, changes it, and puts it back if nobody else has changed it meanwhile.
 async fn set(args: SetArgs, client: &Client) -> anyhow::Result<Queue> {
     if args.key.is_some() && args.concurrency.is_none() && args.rate.is_none() {
-        let rule = "--key says what --concurrency and --rate count by: name one of them";
+        let rule = "--key sets the key of --concurrency and --rate: add one of them";
         return Err(Usage(rule.to_owned()).into());
     }
     let queue = client.queue(&args.queue).await?;
@@ -209,9 +209,9 @@ async fn set(args: SetArgs, client: &Client) -> anyhow::Result<Queue> {
     let policy = changed(policy, &args);
     if policy == queue.policy {
         if args.file.is_none() && changed(Map::new(), &args).is_empty() {
-            return Err(Usage("nothing to change: name a value, such as --concurrency 4".to_owned()).into());
+            return Err(Usage("no value is given: name a value, such as --concurrency 4".to_owned()).into());
         }
-        remark(format_args!("queue {} has these values already: nothing changed", args.queue));
+        remark(format_args!("queue {} has these values already: the policy is unchanged", args.queue));
         return Ok(queue);
     }
     Ok(client.put_queue(&args.queue, queue.version, &policy).await?)

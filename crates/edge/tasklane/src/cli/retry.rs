@@ -12,11 +12,11 @@ pub(crate) struct Args {
     /// The finished task
     id: String,
 
-    /// Your own name for this request: the same one twice is one new task
+    /// Your own name for this request: a repeated name creates one new task
     #[arg(long, value_name = "ID")]
     request_id: Option<String>,
 
-    /// Run as the type, or the workflow, is defined now; without it, as it was when the first task was submitted
+    /// Use the current definition of the type or workflow instead of that at the submit of the first task
     #[arg(long)]
     latest: bool,
 }
@@ -27,9 +27,7 @@ pub(crate) async fn run(args: Args, client: &Client, out: Out) -> anyhow::Result
     let retried = client.retry_with(&args.id, &options).await?;
     if retried.newer_definition {
         let id = &args.id;
-        remark(format_args!(
-            "tasklane: a newer definition exists; `tasklane retry {id} --latest` runs by it"
-        ));
+        remark(format_args!("tasklane: a newer definition exists; `tasklane retry {id} --latest` uses it"));
     }
     if let (Some(kept), Some(runs_again)) = (&retried.kept, &retried.runs_again) {
         remark_kept(kept, runs_again);

@@ -13,17 +13,17 @@ use super::out::{Out, print_object, remark};
 use super::output::{Raw, TaskOutput};
 use super::spec::Spec;
 
-/// Run a command as a task: show its output as it comes and end with its exit code
+/// Run a command as a task: show its output live and end with its exit code
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Ctrl-C cancels the task; a second one leaves that to the server. A command that fails is
-not repeated, unless --retries says so.")]
+Ctrl-C cancels the task; a second Ctrl-C does not wait for the end. A failed command is
+retried only with --retries.")]
 pub(crate) struct Args {
-    /// The command and its arguments, after --; they go to no shell
+    /// The command and its arguments, after --; no shell interprets them
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<String>,
 
-    /// Run this Python file instead; what follows -- are its arguments
+    /// Run this Python file instead; its arguments follow --
     #[arg(long, value_name = "FILE")]
     python: Option<PathBuf>,
 
@@ -35,7 +35,7 @@ pub(crate) struct Args {
     #[arg(long, short, value_parser = super::value::pair, value_name = "KEY=VALUE")]
     env: Vec<(String, String)>,
 
-    /// The folder, on the worker's machine, to run in
+    /// The working folder, on the worker's machine
     #[arg(long, value_name = "FOLDER", conflicts_with = "python")]
     cwd: Option<String>,
 
@@ -63,7 +63,7 @@ pub(crate) async fn run(args: Args, client: &Client, out: Out) -> anyhow::Result
     }
     if submitted.duplicate {
         remark(format_args!(
-            "tasklane: task {} was there already; Ctrl-C leaves it alone",
+            "tasklane: task {} exists already; Ctrl-C does not cancel it",
             submitted.task_id
         ));
     }
@@ -85,7 +85,7 @@ fn request(args: Args) -> anyhow::Result<TaskRequest> {
         }
         ("PYTHON_SCRIPT", shortened(&file.file_name().unwrap_or_default().to_string_lossy()))
     } else if args.command.is_empty() {
-        return Err(Usage("say what to run: tasklane run -- echo hello".to_owned()).into());
+        return Err(Usage("no command is given: use tasklane run -- echo hello".to_owned()).into());
     } else {
         let name = shortened(&args.command.join(" "));
         payload.insert("argv".to_owned(), json!(args.command));
@@ -141,7 +141,7 @@ async fn attend(
     let mut attempt = 1;
     loop {
         tokio::select! {
-            item = follow.next() => match item.transpose().context("lost sight of the task; it goes on")? {
+            item = follow.next() => match item.transpose().context("cannot follow the task; it goes on")? {
                 Some(LogItem::Chunk(chunk)) => {
                     if chunk.attempt > attempt {
                         attempt = chunk.attempt;

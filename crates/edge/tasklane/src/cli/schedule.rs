@@ -30,7 +30,7 @@ pub(crate) enum Command {
         #[arg(required = true)]
         names: Vec<String>,
     },
-    /// Let a schedule fire, from now on
+    /// Let a schedule fire from now on
     Enable {
         /// The schedule
         name: String,
@@ -45,7 +45,7 @@ pub(crate) enum Command {
         /// The schedule
         name: String,
     },
-    /// Fire all times of a schedule between two again
+    /// Fire all times of a schedule in a range again
     Backfill {
         /// The schedule
         name: String,
@@ -58,16 +58,16 @@ pub(crate) enum Command {
         #[arg(long, value_parser = value::time, value_name = "TIME")]
         until: Timestamp,
 
-        /// Only say what would be done
+        /// Only show the plan
         #[arg(long)]
         dry_run: bool,
     },
-    /// Show the times to come
+    /// Show the next times
     Next {
         /// The schedule
         name: String,
 
-        /// How many
+        /// The number of times
         #[arg(long, short = 'n', default_value_t = 10, value_name = "N")]
         count: u32,
 
@@ -81,11 +81,11 @@ pub(crate) enum Command {
         #[arg(value_name = "EXPRESSION")]
         cron: String,
 
-        /// How it is written [default: vixie]
+        /// The dialect of the expression [default: vixie]
         #[arg(long, value_parser = ["vixie", "quartz"], value_name = "DIALECT")]
         dialect: Option<String>,
 
-        /// Its time zone, such as Europe/Paris [default: UTC]
+        /// The time zone of the expression, such as Europe/Paris [default: UTC]
         #[arg(long, alias = "zone", value_name = "ZONE")]
         timezone: Option<String>,
 
@@ -93,26 +93,26 @@ pub(crate) enum Command {
         #[arg(long, value_parser = value::time, value_name = "TIME")]
         after: Option<Timestamp>,
 
-        /// How many
+        /// The number of times
         #[arg(long, short = 'n', default_value_t = 10, value_name = "N")]
         count: u32,
     },
-    /// Show what became of the last times and how their tasks ended, the latest time first
+    /// Show the last times with their outcomes and the results of their tasks, the latest first
     History {
         /// The schedule
         name: String,
     },
 }
 
-/// Put a schedule; the same again changes nothing
+/// Create or replace a schedule; an equal one changes nothing
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 A command every night:    tasklane schedule put backup --cron '0 3 * * *' -- ./backup.sh
 A task every minute:      tasklane schedule put ping --every 1m --type HTTP --payload '{\"url\":\"…\"}'
 From a JSON file:         tasklane schedule put backup backup.json
-docs/schedules.md tells all of it.")]
+docs/schedules.md explains all fields.")]
 pub(crate) struct PutArgs {
-    /// Its name
+    /// The name of the schedule
     #[arg(value_name = "NAME")]
     schedule: String,
 
@@ -124,7 +124,7 @@ pub(crate) struct PutArgs {
     #[arg(long, value_name = "EXPRESSION", conflicts_with_all = ["every", "at"])]
     cron: Option<String>,
 
-    /// How the cron expression is written: quartz for six fields with seconds first, or seven with the year last
+    /// The dialect of the cron expression: quartz for six fields with seconds first, or seven with the year last
     /// [default: vixie]
     #[arg(long, value_parser = ["vixie", "quartz"], value_name = "DIALECT", requires = "cron")]
     dialect: Option<String>,
@@ -149,43 +149,43 @@ pub(crate) struct PutArgs {
     #[arg(long, value_parser = value::time, value_name = "TIME")]
     until: Option<Timestamp>,
 
-    /// Move each fire to later by up to this much
+    /// Delay each fire by up to this much
     #[arg(long, value_parser = value::duration, value_name = "DURATION")]
     jitter: Option<Duration>,
 
-    /// While the last task is unfinished [default: skip; bufferAll with --missed runAll]
+    /// The action while the last task is unfinished [default: skip; bufferAll with --missed runAll]
     #[arg(
         long,
         value_parser = ["skip", "bufferOne", "bufferAll", "cancelOther", "allowAll"],
-        value_name = "WHAT"
+        value_name = "ACTION"
     )]
     overlap: Option<String>,
 
-    /// About times that passed while no server ran [default: runOnce]
-    #[arg(long, value_parser = ["skip", "runOnce", "runAll"], value_name = "WHAT")]
+    /// The action for times that passed while no server ran [default: runOnce]
+    #[arg(long, value_parser = ["skip", "runOnce", "runAll"], value_name = "ACTION")]
     missed: Option<String>,
 
     /// A time is missed when it is this late [default: the distance to the next time, from 5s to 1m]
     #[arg(long, value_parser = value::duration, value_name = "DURATION")]
     missed_after: Option<Duration>,
 
-    /// Times that passed longer ago are not made up for [default: 24h]
+    /// The age up to which missed times are made up for [default: 24h]
     #[arg(long, value_parser = value::duration, value_name = "DURATION")]
     catch_up: Option<Duration>,
 
-    /// Pause after so many failed tasks in a row
+    /// Pause after this many failed tasks in a row
     #[arg(long, value_name = "N")]
     pause_after: Option<u32>,
 
-    /// With --alert: a time for which no task runs after this long is late
+    /// With --alert: a time without a running task after this long is late
     #[arg(long, value_parser = value::duration, value_name = "DURATION", requires = "alert")]
     late_after: Option<Duration>,
 
-    /// Tell this address over HTTP when its tasks begin to fail, and when it is late; may be repeated
+    /// Notify this address over HTTP when tasks of the schedule begin to fail, and when it is late; may be repeated
     #[arg(long, value_name = "URL")]
     alert: Vec<String>,
 
-    /// Do not fire before it is enabled
+    /// Store it disabled: it fires once it is enabled
     #[arg(long)]
     disabled: bool,
 
@@ -193,11 +193,11 @@ pub(crate) struct PutArgs {
         long = "type",
         value_name = "TYPE",
         conflicts_with = "command",
-        help = "The type of its tasks: SHELL, PYTHON_SCRIPT, HTTP, NOOP, or a registered function"
+        help = "The type of the tasks: SHELL, PYTHON_SCRIPT, HTTP, NOOP, or a registered function"
     )]
     task_type: Option<String>,
 
-    /// What their executor is given: JSON if it is an object or a list, else text
+    /// The input of their executor: JSON if it is an object or a list, else text
     #[arg(long, value_name = "TEXT", requires = "task_type")]
     payload: Option<String>,
 
@@ -215,7 +215,9 @@ pub(crate) async fn run(command: Command, client: &Client, out: Out) -> anyhow::
             let schedules = client.schedules().await?;
             out.rows(&schedules, &["NAME", "WHEN", "STATE", "NEXT", "LAST", "RESULT"], cells)?;
             if schedules.is_empty() {
-                remark("no schedule yet; for one: tasklane schedule put hello --every 10s -- echo hello");
+                remark(
+                    "no schedule exists yet; create one: tasklane schedule put hello --every 10s -- echo hello",
+                );
             }
             return Ok(Exit::OK);
         }
@@ -266,7 +268,7 @@ pub(crate) async fn run(command: Command, client: &Client, out: Out) -> anyhow::
             let fires = client.schedule_history(&name).await?;
             out.rows(&fires, &["TIME", "OUTCOME", "TASK", "RESULT", "ENDED", "REASON"], fire_cells)?;
             if fires.is_empty() {
-                remark("it has not fired yet");
+                remark("the schedule has not fired yet");
             }
             return Ok(Exit::OK);
         }
@@ -277,7 +279,7 @@ pub(crate) async fn run(command: Command, client: &Client, out: Out) -> anyhow::
 fn show_times(times: &[NextTime], out: Out) -> anyhow::Result<()> {
     out.rows(times, &["TIME", "THERE", "NOTE"], next_cells)?;
     if times.is_empty() {
-        remark("there are no more");
+        remark("the schedule has no further times");
     }
     Ok(())
 }
@@ -291,7 +293,7 @@ fn body(args: PutArgs) -> anyhow::Result<Value> {
     let (task_type, payload) = match (args.task_type, args.command.as_slice()) {
         (Some(task_type), _) => (task_type, args.payload.map(submit::payload_value).into()),
         (None, []) => {
-            let rule = "say what to run: a command behind --, or --type and --payload, or a FILE";
+            let rule = "no task is given: use a command behind --, or --type and --payload, or a FILE";
             return Err(Usage(rule.to_owned()).into());
         }
         (None, command) => ("SHELL".to_owned(), json!({ "argv": command })),

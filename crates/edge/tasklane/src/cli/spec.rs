@@ -11,15 +11,15 @@ use super::value;
 #[derive(Debug, Default, clap::Args)]
 #[command(next_help_heading = "Task")]
 pub(crate) struct Spec {
-    /// What people call it
+    /// A name for people
     #[arg(long)]
     name: Option<String>,
 
-    /// Where it waits
+    /// The queue of the task
     #[arg(long, short)]
     queue: Option<String>,
 
-    /// 0 to 9; 9 goes first
+    /// The priority, 0 to 9; 9 goes first
     #[arg(long, short, value_parser = clap::value_parser!(u8).range(0..=9))]
     priority: Option<u8>,
 
@@ -27,31 +27,31 @@ pub(crate) struct Spec {
     #[arg(long, short, value_parser = value::duration, value_name = "DURATION")]
     timeout: Option<Duration>,
 
-    /// Attempts that may follow a failed first one
+    /// The maximum of attempts after a failed first one
     #[arg(long, short, value_name = "N")]
     retries: Option<u32>,
 
-    /// The wait before the first of them
+    /// The wait before the first retry
     #[arg(long, value_parser = value::duration, value_name = "DURATION")]
     retry_delay: Option<Duration>,
 
-    /// Not before this much time has passed
+    /// Start after this wait at the earliest
     #[arg(long, value_parser = value::duration, value_name = "DURATION", conflicts_with = "run_at")]
     delay: Option<Duration>,
 
-    /// Not before this time, such as 2030-01-31T12:00:00Z
+    /// Start at this time at the earliest, such as 2030-01-31T12:00:00Z
     #[arg(long, value_parser = value::time_to_come, value_name = "TIME")]
     run_at: Option<Timestamp>,
 
-    /// A label that its worker must have; may be repeated
+    /// A label that the worker must have; may be repeated
     #[arg(long, short, value_parser = value::pair, value_name = "KEY=VALUE")]
     label: Vec<(String, String)>,
 
-    /// A pair of your own to find it by; may be repeated
+    /// A pair of your own, for filters; may be repeated
     #[arg(long, short, value_parser = value::pair, value_name = "KEY=VALUE")]
     metadata: Vec<(String, String)>,
 
-    /// Your own name for this request: the same one twice is one task
+    /// Your own name for this request: a repeated name creates one task
     #[arg(long, value_name = "ID")]
     request_id: Option<String>,
 
@@ -59,7 +59,7 @@ pub(crate) struct Spec {
     #[arg(long, value_name = "KEY")]
     hash_key: Option<String>,
 
-    /// Fail if it has not started this long after it was due
+    /// Fail if the task has not started this long after it was due
     #[arg(long, value_parser = value::duration, value_name = "DURATION")]
     start_timeout: Option<Duration>,
 
@@ -67,27 +67,27 @@ pub(crate) struct Spec {
     #[arg(long, value_parser = value::duration, value_name = "DURATION")]
     progress_timeout: Option<Duration>,
 
-    /// Start only while fewer attempts of this key are alive, such as stripe=3; may be repeated
+    /// Start only while fewer attempts of this key are live, such as stripe=3; may be repeated
     #[arg(long, value_parser = value::limit, value_name = "KEY=N")]
     concurrency: Vec<(String, u32)>,
 
-    /// Start no faster than this key allows, such as stripe=100/1m; may be repeated
+    /// Start at this rate of the key at most, such as stripe=100/1m; may be repeated
     #[arg(long, value_parser = value::key_rate, value_name = "KEY=N/DURATION")]
     rate: Vec<(String, u32, Duration)>,
 
-    /// While another task of the queue with this key is unfinished, there is no second one
+    /// Allow one unfinished task of the queue with this key
     #[arg(long, value_name = "KEY")]
     unique: Option<String>,
 
-    /// With --unique: for this long, instead of until the other one has finished
+    /// With --unique: hold the key for this long, instead of until the task has finished
     #[arg(long, requires = "unique", value_parser = value::duration, value_name = "DURATION")]
     unique_for: Option<Duration>,
 
-    /// Tell this address over HTTP when it has ended; may be repeated
+    /// Notify this address over HTTP when the task has ended; may be repeated
     #[arg(long, value_name = "URL")]
     webhook: Vec<String>,
 
-    /// Tell this address only if it has failed; may be repeated
+    /// Notify this address only if the task has failed; may be repeated
     #[arg(long, value_name = "URL")]
     webhook_on_failure: Vec<String>,
 }

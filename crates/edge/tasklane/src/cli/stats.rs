@@ -7,10 +7,10 @@ use super::exit::Exit;
 use super::out::{Out, pairs};
 use super::value::shown_time;
 
-/// Show how the server is doing
+/// Show the state of the server
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Everything that is counted, too
+    /// Show all counters too
     #[arg(long)]
     counters: bool,
 }

@@ -21,7 +21,7 @@ const BATCH: usize = 1000;
 /// Bytes sent at once; the server's own bound is higher.
 const BATCH_BYTES: usize = 8 << 20;
 
-/// Hand in tasks and print their ids
+/// Submit tasks and print their ids
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 One task from flags:      tasklane submit --type SHELL --payload 'echo hi'
@@ -44,15 +44,15 @@ pub(crate) struct Args {
     )]
     task_type: Option<String>,
 
-    /// What its executor is given: JSON if it is an object or a list, else text
+    /// The input of its executor: JSON if it is an object or a list, else text
     #[arg(long, value_name = "TEXT", requires = "task_type", conflicts_with = "payload_file")]
     payload: Option<String>,
 
-    /// The same from a file
+    /// The payload from a file
     #[arg(long, value_name = "FILE", requires = "task_type")]
     payload_file: Option<PathBuf>,
 
-    /// Wait for its end, up to this time, and show the task
+    /// Wait for the end of the task, up to this time, and show the task
     #[arg(long, short, value_parser = value::duration, value_name = "DURATION")]
     wait: Option<Duration>,
 
@@ -81,7 +81,10 @@ pub(crate) async fn run(args: Args, client: &Client, out: Out) -> anyhow::Result
             ))?
         }
         (None, None, None) => {
-            return Err(Usage("name a FILE, --batch FILE, or --type and --payload".to_owned()).into());
+            return Err(Usage(
+                "no task is given: name a FILE, --batch FILE, or --type and --payload".to_owned(),
+            )
+            .into());
         }
     };
     if let Some(wait) = args.wait {
@@ -92,7 +95,7 @@ pub(crate) async fn run(args: Args, client: &Client, out: Out) -> anyhow::Result
     }
     let submitted = client.submit(&task).await?;
     if submitted.duplicate {
-        remark(format_args!("tasklane: task {} was there already", submitted.task_id));
+        remark(format_args!("tasklane: task {} exists already", submitted.task_id));
     }
     out.either(&submitted, |submitted| submitted.task_id.clone()).map(|()| Exit::OK)
 }
@@ -136,7 +139,7 @@ async fn batch(file: &Path, client: &Client, out: Out) -> anyhow::Result<Exit> {
     }
     sender.send().await?;
     progress.finish_and_clear();
-    remark(format_args!("{} tasks taken in, {} refused", sender.taken, sender.refused));
+    remark(format_args!("{} tasks accepted, {} refused", sender.taken, sender.refused));
     Ok(match sender.refused {
         0 => Exit::OK,
         refused if refused == sender.busy => Exit::BUSY,

@@ -11,14 +11,14 @@ use super::value;
 /// Long enough to be for ever.
 const FOR_EVER: Duration = Duration::from_hours(24 * 365);
 
-/// Wait until tasks are finished; ends with the exit code of the first that did not succeed
+/// Wait until tasks are finished; the exit code is that of the first unsuccessful task
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The tasks
     #[arg(required = true, value_name = "ID")]
     ids: Vec<String>,
 
-    /// Give up after this time, with exit code 124
+    /// End after this time, with exit code 124
     #[arg(long, short, value_parser = value::duration, value_name = "DURATION")]
     timeout: Option<Duration>,
 }

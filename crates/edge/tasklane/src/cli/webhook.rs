@@ -8,43 +8,43 @@ use super::exit::{Exit, Usage};
 use super::out::{Out, pairs, remark};
 use super::value;
 
-/// Look at deliveries of webhooks, and test receivers
+/// Show deliveries of webhooks, and test receivers
 #[derive(Debug, clap::Subcommand)]
 #[command(after_help = "\
 A delivery is a task: `tasklane get`, `cancel` and `retry` take its id.
-docs/webhooks.md tells what is sent, and how a receiver checks who sent it.")]
+docs/webhooks.md shows the messages, and how a receiver verifies their sender.")]
 pub(crate) enum Command {
     /// List deliveries, the newest first
     Deliveries {
-        /// Only those about this task
+        /// Only deliveries for this task
         #[arg(long, value_name = "TASK")]
         task: Option<String>,
 
-        /// Only those in this state, such as FAILED; may be repeated
+        /// Only deliveries in this state, such as FAILED; may be repeated
         #[arg(long, value_parser = value::status, value_name = "STATUS")]
         status: Vec<Status>,
 
-        /// How many, at most
+        /// The maximum of deliveries
         #[arg(long, short = 'n', default_value_t = 50, value_name = "N")]
         limit: usize,
     },
-    /// Show what deliveries are signed with; or give an endpoint a secret of its own
+    /// Show the signing secret, or manage the secret of an endpoint
     Secret {
-        /// Replace it; for a day, deliveries are signed with both
+        /// Replace the secret; for a day, both sign deliveries
         #[arg(long)]
         rotate: bool,
 
-        /// With --rotate: make or replace the secret of this endpoint, which is shown once; with --remove: of this endpoint
+        /// The endpoint; --rotate makes or replaces its secret, which is shown once, and --remove removes it
         #[arg(long = "endpoint", value_name = "URL")]
         endpoint: Option<String>,
 
-        /// With --endpoint: take its secret away; that of the namespace holds for it again
+        /// With --endpoint: remove its secret; the secret of the namespace signs for it again
         #[arg(long, requires = "endpoint", conflicts_with = "rotate")]
         remove: bool,
     },
-    /// List the endpoints that have a secret of their own
+    /// List the endpoints with a secret of their own
     Endpoints,
-    /// Send a message to an address and wait until it is there
+    /// Send a message to an address and wait for its delivery
     Test {
         /// The address
         #[arg(value_name = "URL")]
@@ -61,9 +61,9 @@ pub(crate) async fn run(command: Command, client: &Client, out: Out) -> anyhow::
             let found = client.deliveries(task.as_deref(), &status, limit).await?;
             out.rows(&found, &["DELIVERY", "STATUS", "TRIES", "EVENT", "URL", "ERROR"], cells)?;
             if found.is_empty() && (task.is_some() || !status.is_empty()) {
-                remark("no delivery is like that");
+                remark("no delivery matches");
             } else if found.is_empty() {
-                remark("nothing was delivered; for that: tasklane run --webhook URL -- COMMAND");
+                remark("no webhook was delivered; request one: tasklane run --webhook URL -- COMMAND");
             }
             Ok(Exit::OK)
         }
@@ -74,7 +74,7 @@ pub(crate) async fn run(command: Command, client: &Client, out: Out) -> anyhow::
             })?;
             if found.is_empty() {
                 remark(
-                    "no endpoint has a secret of its own; for that: tasklane webhook secret --endpoint URL --rotate",
+                    "no endpoint has a secret of its own; create one: tasklane webhook secret --endpoint URL --rotate",
                 );
             }
             Ok(Exit::OK)
@@ -86,7 +86,7 @@ pub(crate) async fn run(command: Command, client: &Client, out: Out) -> anyhow::
         }
         Command::Secret { endpoint: Some(url), rotate: true, .. } => {
             let made = client.rotate_endpoint_secret(&url).await?;
-            remark("tasklane: keep the secret: nothing shows it again");
+            remark("tasklane: keep the secret: no command shows it again");
             out.either(&made, |made| {
                 let until = made.previous_until.map(|at| ("before until", value::shown_time(Some(at))));
                 let lines =
@@ -96,7 +96,7 @@ pub(crate) async fn run(command: Command, client: &Client, out: Out) -> anyhow::
             .map(|()| Exit::OK)
         }
         Command::Secret { endpoint: Some(_), .. } => {
-            let rule = "--endpoint needs --rotate or --remove: the secret of an endpoint is shown once, when it is made";
+            let rule = "--endpoint needs --rotate or --remove: the secret of an endpoint is shown only when it is created";
             Err(Usage(rule.to_owned()).into())
         }
         Command::Secret { rotate, .. } => {
@@ -118,15 +118,15 @@ pub(crate) async fn run(command: Command, client: &Client, out: Out) -> anyhow::
             let task = tokio::time::timeout(PATIENCE, arrived).await.ok().transpose()?;
             match task {
                 Some(task) if task.status == Status::Success => {
-                    remark(format_args!("tasklane: {receiver} has it"));
+                    remark(format_args!("tasklane: {receiver} received the message"));
                     out.either(&task, |task| task.task_id.clone()).map(|()| Exit::OK)
                 }
                 other => {
                     let is_over = other.as_ref().is_some_and(|task| task.status.is_final());
                     let error = other.and_then(|task| task.error).map(|error| error.message);
                     remark(format_args!(
-                        "tasklane: {receiver} does not have it: {}",
-                        error.as_deref().unwrap_or("it did not answer in time")
+                        "tasklane: {receiver} did not receive the message: {}",
+                        error.as_deref().unwrap_or("no answer in time")
                     ));
                     // Nobody waits for it any more.
                     if !is_over {

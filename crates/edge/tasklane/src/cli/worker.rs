@@ -6,7 +6,7 @@ use super::exit::Exit;
 use super::out::{Out, pairs, remark};
 use super::process::WorkerSettings;
 
-/// Run a worker; or look at workers, change what they offer, drain them
+/// Run a worker; or show workers, change their settings, drain them
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
@@ -20,23 +20,23 @@ pub(crate) struct Args {
 /// What is asked of workers.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
-    /// List the live workers; processor and memory are those of their machines
+    /// List the live workers; processor and memory are figures of their machines
     List,
-    /// Show one worker
+    /// Show a worker
     Get {
-        /// Its name or session
+        /// The name or session of the worker
         worker: String,
     },
-    /// Change what a worker offers, until its next start; what it runs goes on
+    /// Change the settings of a worker until its next start; running attempts go on
     Set {
-        /// Its name or session
+        /// The name or session of the worker
         worker: String,
         #[command(flatten)]
         offer: Offer,
     },
-    /// Give a worker no new work; what it runs may finish within its grace time
+    /// Give a worker no new work; running attempts may finish within its grace time
     Drain {
-        /// Its name or session
+        /// The name or session of the worker
         worker: String,
     },
 }
@@ -45,16 +45,16 @@ pub(crate) enum Command {
 #[derive(Debug, clap::Args)]
 #[group(required = true, multiple = true)]
 pub(crate) struct Offer {
-    /// How many attempts it runs at once
+    /// The number of attempts that it runs at once
     #[arg(long, value_name = "N")]
     capacity: Option<u32>,
     /// Its share under the weighted strategy
     #[arg(long, value_name = "N")]
     weight: Option<u32>,
-    /// A label that it is to have, instead of all that it has; may be repeated
+    /// A label; the given labels replace all labels of the worker; may be repeated
     #[arg(long, short, value_parser = super::value::pair, value_name = "KEY=VALUE")]
     label: Vec<(String, String)>,
-    /// It is to have no label
+    /// Remove all labels
     #[arg(long, conflicts_with = "label")]
     no_labels: bool,
 }
@@ -76,7 +76,7 @@ pub(crate) async fn run(command: Command, client: &Client, out: Out) -> anyhow::
             let workers = client.workers().await?;
             out.rows(&workers, &HEAD, cells)?;
             if workers.is_empty() {
-                remark("no worker is alive");
+                remark("no worker is live");
             }
             return Ok(Exit::OK);
         }

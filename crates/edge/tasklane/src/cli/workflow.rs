@@ -13,7 +13,7 @@ use super::out::{Out, pairs, print_line, print_object, remark, table};
 use super::run::Interrupts;
 use super::{submit, value};
 
-/// Run tasks that wait for each other
+/// Run workflows: tasks with dependencies
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
     Run(RunArgs),
@@ -25,25 +25,25 @@ pub(crate) enum Command {
     },
     /// List the last runs
     Runs {
-        /// How many
+        /// The number of runs
         #[arg(long, short = 'n', default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000), value_name = "N")]
         limit: u32,
     },
-    /// Cancel a run: what is open of it, and then the run
+    /// Cancel a run: its open tasks, then the run
     Cancel {
         /// The run
         #[arg(value_name = "RUN")]
         id: String,
     },
     Retry(RetryArgs),
-    /// List the workflows that can be run by name
+    /// List the stored workflows
     List,
     /// Show a workflow, as YAML
     Show {
         /// The workflow
         name: String,
     },
-    /// Put a workflow, to be run by its name
+    /// Store a workflow under a name
     Put {
         /// The workflow
         name: String,
@@ -59,14 +59,14 @@ pub(crate) enum Command {
     },
 }
 
-/// Run a workflow and show what becomes of its nodes; Ctrl-C cancels it
+/// Run a workflow and show the progress of its nodes; Ctrl-C cancels it
 #[derive(Debug, clap::Args)]
 pub(crate) struct RunArgs {
-    /// A file with its nodes, as YAML or JSON (- for standard input), or the name of a workflow that was put
+    /// A file with its nodes, as YAML or JSON (- for standard input), or the name of a stored workflow
     #[arg(value_name = "FILE|NAME")]
     workflow: String,
 
-    /// What expressions find under `input`: JSON, or text
+    /// The value of `input` in expressions: JSON, or text
     #[arg(long, value_name = "JSON")]
     input: Option<String>,
 
@@ -74,7 +74,7 @@ pub(crate) struct RunArgs {
     #[arg(long = "set", value_parser = value::pair, value_name = "KEY=VALUE", conflicts_with = "input")]
     fields: Vec<(String, String)>,
 
-    /// Your name for this run: the same one again gives the same run
+    /// Your name for this request: a repeated name gives the same run
     #[arg(long, value_name = "ID")]
     request_id: Option<String>,
 
@@ -83,22 +83,22 @@ pub(crate) struct RunArgs {
     detach: bool,
 }
 
-/// Run again what did not succeed
+/// Run a run again: a new run that keeps the successful nodes
 #[derive(Debug, clap::Args)]
 pub(crate) struct RetryArgs {
     /// The run
     #[arg(value_name = "RUN")]
     id: String,
 
-    /// Run by the definition in this file, as YAML or JSON (- for standard input)
+    /// Use the definition in this file, as YAML or JSON (- for standard input)
     #[arg(value_name = "FILE", conflicts_with = "latest")]
     file: Option<std::path::PathBuf>,
 
-    /// Run by the definition of the workflow that is put now; nodes that it leaves as they were, and that succeeded, are kept
+    /// Use the current definition of the workflow; successful nodes that it does not change are kept
     #[arg(long)]
     latest: bool,
 
-    /// Your name for the new run: the same one again gives the same run
+    /// Your name for this request: a repeated name gives the same new run
     #[arg(long, value_name = "ID")]
     request_id: Option<String>,
 
@@ -116,7 +116,7 @@ pub(crate) async fn run(command: Command, client: &Client, out: Out) -> anyhow::
             let detach = args.detach;
             let started = client.start_run(&body(args)?).await?;
             if started.duplicate {
-                remark(format_args!("tasklane: this request was taken in before, as run {}", started.run_id));
+                remark(format_args!("tasklane: this request was accepted before, as run {}", started.run_id));
             }
             if detach {
                 return out.either(&started, |started| started.run_id.clone()).map(|()| Exit::OK);
@@ -140,13 +140,13 @@ pub(crate) async fn run(command: Command, client: &Client, out: Out) -> anyhow::
             let runs = client.workflow_runs(limit).await?;
             out.rows(&runs, &["RUN", "NAME", "STATUS", "BEGUN", "TOOK", "PROGRESS"], run_cells)?;
             if runs.is_empty() {
-                remark("no run yet; for one: tasklane workflow run FILE");
+                remark("no run exists yet; start one: tasklane workflow run FILE");
             }
             Ok(Exit::OK)
         }
         Command::Cancel { id } => {
             client.cancel_run(&id).await?;
-            remark(format_args!("tasklane: cancelling; `tasklane workflow get {id}` shows how far it is"));
+            remark(format_args!("tasklane: cancelling; `tasklane workflow get {id}` shows its progress"));
             Ok(Exit::OK)
         }
         Command::List => {
@@ -156,7 +156,7 @@ pub(crate) async fn run(command: Command, client: &Client, out: Out) -> anyhow::
                 vec![workflow.id.clone(), nodes.to_string()]
             })?;
             if workflows.is_empty() {
-                remark("no workflow yet; for one: tasklane workflow put NAME FILE");
+                remark("no workflow is stored yet; store one: tasklane workflow put NAME FILE");
             }
             Ok(Exit::OK)
         }
@@ -183,7 +183,7 @@ pub(crate) async fn run(command: Command, client: &Client, out: Out) -> anyhow::
 fn remark_retried(id: &str, retried: &RunRetried) {
     if retried.newer_definition {
         remark(format_args!(
-            "tasklane: the workflow has another definition now; `tasklane workflow retry {id} --latest` runs by it"
+            "tasklane: the workflow has a newer definition; `tasklane workflow retry {id} --latest` uses it"
         ));
     }
     remark_kept(&retried.kept, &retried.runs_again);
@@ -245,7 +245,7 @@ async fn follow(id: &str, client: &Client, out: Out) -> anyhow::Result<Exit> {
     let (mut told, mut cancelling) = (BTreeSet::new(), false);
     let run = loop {
         let run = tokio::select! {
-            run = client.workflow_run(id, Some(LOOK_EVERY)) => run.context("lost sight of the run; it goes on")?,
+            run = client.workflow_run(id, Some(LOOK_EVERY)) => run.context("cannot follow the run; it goes on")?,
             () = interrupts.next() => {
                 if cancelling {
                     return Ok(Exit::CANCELLED);
@@ -272,7 +272,7 @@ async fn follow(id: &str, client: &Client, out: Out) -> anyhow::Result<Exit> {
     } else if let Some(error) = &run.error {
         remark(format_args!("tasklane: {} ({}), run {id}", error.message, error.code));
         if run.status == Status::Failed {
-            remark(format_args!("tasklane: `tasklane workflow retry {id}` runs again what did not succeed"));
+            remark(format_args!("tasklane: `tasklane workflow retry {id}` repeats the unsuccessful nodes"));
         }
     }
     Ok(match run.status {

@@ -38,7 +38,7 @@ fn cors_fault(origin: &str, has_token: bool) -> Option<String> {
         !host.is_empty() && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-:[]".contains(&byte))
     });
     (!is_origin).then(|| {
-        format!("{origin:?} is no origin; use a scheme, a host and a port if it is not the usual one, without a path: \
+        format!("{origin:?} is not an origin; use a scheme, a host and, if it is not the default, a port, without a path: \
             https://app.example.com")
     })
 }
@@ -51,8 +51,8 @@ fn token_fault(config: &Config) -> Option<String> {
     match public {
         _ if len == 0 => Some("must not be empty; leave it out for no token".to_owned()),
         Some(listen) if len < TOKEN_LEN_MIN => Some(format!(
-            "has {len} characters, and {listen} can be reached from other machines: at least {TOKEN_LEN_MIN} random ones \
-             are needed; `openssl rand -hex 32` makes some"
+            "has {len} characters, and other machines can reach {listen}: use at least {TOKEN_LEN_MIN} random characters, such as \
+             from `openssl rand -hex 32`"
         )),
         _ => None,
     }
@@ -77,7 +77,7 @@ pub(super) fn check(config: &Config) -> Vec<Fault> {
         );
     }
     if config.health_listen.is_some_and(|health| health.port() > 0 && Some(health) == config.listen) {
-        fault("health_listen", "is where the API listens; give it another port, or leave it out".to_owned());
+        fault("health_listen", "is the address of the API; use another port, or leave it out".to_owned());
     }
     if let Some(message) = token_fault(config) {
         fault("token", message);
@@ -97,7 +97,7 @@ pub(super) fn check(config: &Config) -> Vec<Fault> {
         if let Some(url) = url
             && !known.contains(&url.scheme())
         {
-            fault(key, format!("no {key} is known for {url:?}; use {like}"));
+            fault(key, format!("{url:?} has no {key}; use {like}"));
         }
     }
     if let Some(bus) = config.bus.as_ref().filter(|bus| bus.scheme() == "direct")
@@ -112,7 +112,7 @@ pub(super) fn check(config: &Config) -> Vec<Fault> {
         fault("bus", "processes of a cluster need a bus; use direct://address:port or redis://…".to_owned());
     }
     if is_shared && !config.is_cluster() {
-        fault("coordinator", "a store that others can use needs a coordinator; leave it out".to_owned());
+        fault("coordinator", "a shared store needs a coordinator; leave this setting out".to_owned());
     }
     if config.is_cluster() && store.scheme() == "sqlite" {
         fault("store", "SQLite is for one process; a cluster needs postgres://… or redis://…".to_owned());
@@ -158,7 +158,7 @@ pub(super) fn check(config: &Config) -> Vec<Fault> {
         fault(
             "retention.request_ids",
             format!(
-                "{} is shorter than retention.tasks ({}): a request id is remembered at least as long as its task",
+                "{} is shorter than retention.tasks ({}): request ids are remembered at least as long as their tasks",
                 format_duration(config.retention.request_ids),
                 format_duration(config.retention.tasks)
             ),
@@ -175,7 +175,7 @@ pub(super) fn check(config: &Config) -> Vec<Fault> {
             fault(
                 key,
                 format!(
-                    "{} is more than every store can carry: at most {}",
+                    "{} exceeds the limit of all stores: use at most {}",
                     format_size(bytes),
                     format_size(LimitsConfig::PIECE_BYTES_MAX)
                 ),
@@ -186,7 +186,7 @@ pub(super) fn check(config: &Config) -> Vec<Fault> {
         fault(
             "limits.body_bytes_max",
             format!(
-                "{} is less than limits.payload_bytes_max ({}): such a payload could never be sent",
+                "{} is less than limits.payload_bytes_max ({}): a request with such a payload would be refused",
                 format_size(limits.body_bytes_max),
                 format_size(limits.payload_bytes_max)
             ),
@@ -222,7 +222,7 @@ pub(super) fn check(config: &Config) -> Vec<Fault> {
         if name.is_empty() || start.contains(['=', '*', '\0']) {
             fault("worker.env", format!("{name:?} is not the name of a variable"));
         } else if start.starts_with("TASKLANE_") || all_that_begin && "TASKLANE_".starts_with(start) {
-            fault("worker.env", format!("{name} would pass on the worker's own secrets"));
+            fault("worker.env", format!("{name} would give tasks the worker's own secrets"));
         }
     }
     if let Some(code) =
@@ -252,7 +252,7 @@ fn wrong_filter(filter: &str) -> Option<String> {
         let level = match directive.split_once('=') {
             Some((part, level)) if !part.is_empty() && part.chars().all(in_name) => level,
             Some((part, _)) => {
-                return Some(format!("{part:?} is not the name of a part, such as tasklane_runtime"));
+                return Some(format!("{part:?} is not the name of a module, such as tasklane_runtime"));
             }
             None => directive,
         };

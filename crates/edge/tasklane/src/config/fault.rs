@@ -42,9 +42,9 @@ pub struct ConfigError {
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &*self.faults {
-            [fault] => write!(f, "the configuration is wrong: {fault}"),
+            [fault] => write!(f, "the configuration has a fault: {fault}"),
             faults => {
-                write!(f, "{} things in the configuration are wrong:", faults.len())?;
+                write!(f, "the configuration has {} faults:", faults.len())?;
                 faults.iter().try_for_each(|fault| write!(f, "\n  - {fault}"))
             }
         }

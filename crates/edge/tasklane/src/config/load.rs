@@ -196,7 +196,7 @@ impl Loading {
 fn unknown(what: &str, near: Option<&str>) -> String {
     match near {
         Some(near) => format!("unknown {what}; did you mean {near}?"),
-        None => format!("unknown {what}; `tasklane config show` lists all of them"),
+        None => format!("unknown {what}; `tasklane config show` lists all keys"),
     }
 }
 
@@ -204,7 +204,7 @@ fn unknown(what: &str, near: Option<&str>) -> String {
 fn explain(key: &str, refusal: &str) -> String {
     match key {
         "health_listen" | "worker.listen" => {
-            "must be an IP address and a port, such as 127.0.0.1:7072, or null for nowhere".to_owned()
+            "must be an IP address and a port, such as 127.0.0.1:7072, or null for none".to_owned()
         }
         "listen" => "must be an IP address and a port, such as 127.0.0.1:7070, or null for no API".to_owned(),
         // Its own message would show the value.

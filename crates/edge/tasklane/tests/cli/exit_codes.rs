@@ -191,7 +191,11 @@ fn nothing_is_done_to_many_tasks_without_being_told_to() {
             .stdin(std::process::Stdio::null()),
     );
     assert_eq!(output.status.code(), Some(2));
-    assert!(stderr(&output).contains("12 tasks would be affected; --yes"), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("12 tasks match, and standard input is not a terminal: confirm with --yes"),
+        "{}",
+        stderr(&output)
+    );
     let request = script.requests().remove(0);
     assert!(request.ends_with(r#"{"action":"cancel","filter":{"queue":"q"},"dryRun":true}"#), "{request}");
 }

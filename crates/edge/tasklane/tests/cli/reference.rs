@@ -79,45 +79,46 @@ const COMMANDS: &[&[&str]] = &[
 const HEAD: &str = "\
 # The command line
 
-<!-- Made from what --help prints, by a test: UPDATE=1 cargo test -p tasklane --test cli -->
+<!-- Generated from the output of --help by a test: UPDATE=1 cargo test -p tasklane --test cli -->
 
 ```sh
 tasklane dev                        # a whole Tasklane in one process
 tasklane run -- make test           # a command as a task: live output, its exit code
-tasklane list --status FAILED       # what failed?
+tasklane list --status FAILED       # which tasks failed?
 tasklane explain ID                 # why is it not running?
-tasklane logs -f ID                 # its output, as it comes
+tasklane logs -f ID                 # its output, live
 tasklane bulk retry --status FAILED --created-after 2h
 ```
 
-Results go to standard output, remarks and progress bars to standard error. With `--json` every command prints JSON
-as the API gives it; lists and streams print one object a line, so that `jq` and `while read` work on them. An error is one
-object on standard error, with `code`, `detail` and, where there is one, `hint`. Durations are written `500ms`, `90s`, `5m`, `1h30m`; times `2030-01-31T12:00:00Z`, or, in filters, as a time ago: `2h`.
+Results go to standard output, remarks and progress bars to standard error. With `--json` every command prints the JSON
+of the API; lists and streams print one object a line, for `jq` and `while read`. An error is one object on standard error, with
+`code`, `detail` and, if there is one, `hint`. Durations are written `500ms`, `90s`, `5m`, `1h30m`; times `2030-01-31T12:00:00Z`, or,
+in filters, as a time ago: `2h`.
 
-What others have written, such as names and errors, is shown with its control characters, escape sequences and invisible characters
-escaped (`\\u{1b}`). So is the output of tasks on a terminal, unless `--raw` is given; into a pipe or a file it goes byte by byte.
+Text of others, such as names and errors, is shown with its control characters, escape sequences and invisible characters
+escaped (`\\u{1b}`). So is the output of tasks on a terminal, unless `--raw` is given; a pipe or a file gets the exact bytes.
 
-Every command that talks to a server takes `--url` (or `TASKLANE_URL`; by default `http://127.0.0.1:7070`), `--token` (or
-`TASKLANE_TOKEN`) and `--namespace` (or `TASKLANE_NAMESPACE`). To `dev` and `config show`, `--token` is the one that the
-server asks for.
+Every command that calls a server takes `--url` (or `TASKLANE_URL`; by default `http://127.0.0.1:7070`), `--token` (or
+`TASKLANE_TOKEN`) and `--namespace` (or `TASKLANE_NAMESPACE`). For `dev` and `config show`, `--token` sets the token that the
+server requires.
 
 ## Exit codes
 | code | meaning |
 |---|---|
 | 0 | done; for `run` and `wait`: the task succeeded |
 | 1 | failed |
-| 2 | wrong usage, or input that was refused |
+| 2 | wrong usage, or refused input |
 | 3 | not found |
-| 4 | conflict: the task has finished already or not yet, a request id was used for something else, a policy was changed meanwhile |
+| 4 | conflict: the task has finished already or not yet, the request id belongs to another request, the policy has changed meanwhile |
 | 5 | the server cannot be reached |
-| 6 | not allowed: a token is missing or wrong, or the user is not the server's |
-| 7 | busy: the queue is full or the server overloaded; try again later |
-| 124 | time is up and the task is not finished |
+| 6 | not allowed: the token is missing or wrong, or the user is not the server's |
+| 7 | busy: the queue is full or the server is overloaded; try again later |
+| 124 | the wait timed out and the task is not finished |
 | 130 | the task was cancelled, or Ctrl-C |
 
-`submit --batch` ends with 7 if all that was refused may be taken in later, and with 1 if some of it never will.
-`schedule preview` ends with 1 if the expression has no time to come. `run` and `wait` end with the exit code of the
-task's own command where it has one. Programs that must tell the two apart use `--json` and look at `status` and
+`submit --batch` ends with 7 if all refused tasks may be accepted later, and with 1 otherwise.
+`schedule preview` ends with 1 if the expression has no next time. `run` and `wait` end with the exit code of the
+task's own command if it has one. Programs that must distinguish the two use `--json` and read `status` and
 `result.code`.
 ";
 
@@ -161,8 +162,8 @@ fn the_help_of_a_process_is_about_that_process() {
         assert!(!help("server").contains(flag), "{flag}");
         assert!(help("worker").contains(flag) && help("dev").contains(flag), "{flag}");
     }
-    assert!(help("server").contains("Where the API listens"));
-    assert!(help("worker").contains("Where /healthz and /readyz answer"));
+    assert!(help("server").contains("The address of the API"));
+    assert!(help("worker").contains("The address of /healthz and /readyz"));
 }
 
 /// The help without what is the same for all commands.

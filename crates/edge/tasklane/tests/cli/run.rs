@@ -77,7 +77,7 @@ fn a_batch_reports_the_lines_that_were_refused() {
     let text = stderr(&output);
     assert!(text.contains("line 3: ") && text.contains("(invalid_json)"), "{text}");
     assert!(text.contains("line 4: taskType: is required (missing_field)"), "{text}");
-    assert!(text.ends_with("1 tasks taken in, 2 refused\n"), "{text}");
+    assert!(text.ends_with("1 tasks accepted, 2 refused\n"), "{text}");
 }
 
 /// It ended as if the tasks were wrong, and did not say when to try again.
@@ -105,7 +105,7 @@ fn a_preview_without_times_is_a_failure() {
     let script = Script::new(vec![json(200, r#"{"times":[]}"#)]);
     let preview = output(&mut tasklane(&["--url", &script.url, "schedule", "preview", "0 0 30 2 *"]));
     assert_eq!(preview.status.code(), Some(1));
-    assert!(stderr(&preview).contains("there are no more"), "{}", stderr(&preview));
+    assert!(stderr(&preview).contains("no further times"), "{}", stderr(&preview));
 }
 
 #[test]
@@ -134,7 +134,7 @@ fn setting_a_queue_to_the_values_it_has_changes_nothing_and_succeeds() {
     let set = output(&mut tasklane(&["--url", &script.url, "queue", "set", "mail", "--concurrency", "4"]));
     assert_eq!(set.status.code(), Some(0), "{}", stderr(&set));
     assert!(
-        stderr(&set).contains("queue mail has these values already: nothing changed"),
+        stderr(&set).contains("queue mail has these values already: the policy is unchanged"),
         "{}",
         stderr(&set)
     );

@@ -21,7 +21,7 @@ fn an_unknown_key_has_its_path_and_a_suggestion() {
         ["worker.capasity: unknown key; did you mean worker.capacity?"]
     );
     assert_eq!(faults("capacity: 3"), ["capacity: unknown key; did you mean worker.capacity?"]);
-    assert_eq!(faults("colour: red"), ["colour: unknown key; `tasklane config show` lists all of them"]);
+    assert_eq!(faults("colour: red"), ["colour: unknown key; `tasklane config show` lists all keys"]);
 }
 
 #[test]
@@ -33,7 +33,7 @@ fn a_misspelt_log_level_is_an_error() {
     }
     assert_eq!(
         faults("log: {level: 'info,=debug'}"),
-        ["log.level: \"\" is not the name of a part, such as tasklane_runtime"]
+        ["log.level: \"\" is not the name of a module, such as tasklane_runtime"]
     );
     for right in ["info", "WARN", "off", "info,tasklane_runtime=debug", "warn, tasklane_api::serve=trace"] {
         let (_folder, sources) = file(&format!("log: {{level: '{right}'}}"));
@@ -98,7 +98,10 @@ fn a_public_address_needs_a_token() {
     let error = faults("listen: 0.0.0.0:8080").remove(0);
     assert!(error.contains("Set `token` (or TASKLANE_TOKEN), or listen on 127.0.0.1:8080"), "{error}");
     let error = faults("listen: 0.0.0.0:8080\ntoken: 15-characters-x").remove(0);
-    assert!(error.starts_with("token: has 15 characters, and 0.0.0.0:8080 can be reached"), "{error}");
+    assert!(
+        error.starts_with("token: has 15 characters, and other machines can reach 0.0.0.0:8080"),
+        "{error}"
+    );
     assert!(error.contains("at least 16") && error.contains("openssl rand"), "{error}");
     let (_folder, sources) = file("listen: 0.0.0.0:8080\ntoken: 16-characters-xy");
     assert!(load(&sources).is_ok());

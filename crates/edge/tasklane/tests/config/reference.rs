@@ -17,20 +17,20 @@ struct Entry {
 const HEAD: &str = "\
 # Configuration
 
-<!-- Made from docs/config.yaml by a test: change that file, then run UPDATE=1 cargo test -p tasklane --test config -->
+<!-- Generated from docs/config.yaml by a test: change that file, then run UPDATE=1 cargo test -p tasklane --test config -->
 
-Nothing has to be configured. What is set comes from, each overriding the one before:
+No setting is required. Settings come from these sources, and later sources override earlier ones:
 1. the defaults below;
 2. a YAML file: `--config tasklane.yaml`, or the path in `TASKLANE_CONFIG`;
 3. environment variables: `TASKLANE_` and the key in capitals, `.` written as `_`, so `worker.capacity` is
-   `TASKLANE_WORKER_CAPACITY`. Lists and maps are written as in YAML: `TASKLANE_WORKER_LABELS='{zone: eu}'`. A variable
-   that is empty counts as not set;
+   `TASKLANE_WORKER_CAPACITY`. Lists and maps are written as in YAML: `TASKLANE_WORKER_LABELS='{zone: eu}'`. An
+   empty variable counts as not set;
 4. flags: `--listen`, `--data-dir`, `--capacity`, `--log-format`, and `--set KEY=VALUE` for every key.
 
 Unknown keys and unknown `TASKLANE_` variables are errors, and all faults are reported together. `tasklane config show`
-prints the effective configuration and where each value came from; `tasklane config check FILE` checks a file. Durations
+prints the effective configuration and the source of each value; `tasklane config check FILE` checks a file. Durations
 are written `500ms`, `10s`, `5m`, `2h`, `7d` or together, `1h30m`; sizes `512B`, `256KiB`, `16MiB`, `1GiB`.
-[config.yaml](config.yaml) has all of this as a file to start from.
+[config.yaml](config.yaml) has all settings as a file to start from.
 ";
 
 #[test]
@@ -77,7 +77,7 @@ fn page(entries: &[Entry]) -> String {
         }
         let first = at == 0 || entries[at - 1].depth != entry.depth;
         if first {
-            page.push_str("\n| key | default | what it does |\n|---|---|---|\n");
+            page.push_str("\n| key | default | meaning |\n|---|---|---|\n");
         }
         let key = if entry.depth == 0 { entry.key.clone() } else { format!("{section}{}", entry.key) };
         let variable = tasklane::config::env_name(&key);

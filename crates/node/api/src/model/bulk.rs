@@ -13,7 +13,7 @@ use utoipa::ToSchema;
 use super::StatusName;
 use crate::extract::parse_id;
 
-/// What to do with which tasks.
+/// An action on the tasks that match a filter.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub(crate) struct BulkRequest {
@@ -23,7 +23,7 @@ pub(crate) struct BulkRequest {
     pub(crate) latest: Option<bool>,
 }
 
-/// What to do.
+/// The action.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = BulkAction)]
@@ -50,7 +50,7 @@ impl From<BulkAction> for ActionName {
     }
 }
 
-/// Which tasks: those for which everything said here holds.
+/// A filter: tasks that meet all conditions match.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub(crate) struct FilterJson {
@@ -102,22 +102,22 @@ impl FilterJson {
     }
 }
 
-/// How many tasks an action would be done to, or the operation that does it.
+/// The number of tasks that match, or the operation that acts on them.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct BulkStarted {
     pub(crate) dry_run: bool,
-    /// How many tasks the filter finds now.
+    /// The number of tasks that the filter matches now.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub(crate) matched: Option<u64>,
-    /// What `/api/v1/operations/{id}` takes.
+    /// The id for `/api/v1/operations/{id}`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, format = "uuid")]
     pub(crate) operation_id: Option<String>,
 }
 
-/// An action on many tasks, and how far it is.
+/// An action on many tasks, and its progress.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[expect(clippy::struct_field_names, reason = "the names of the API")]
@@ -126,14 +126,14 @@ pub(crate) struct Operation {
     operation_id: String,
     action: ActionName,
     status: StatusName,
-    /// Tasks found so far.
+    /// Matching tasks found so far.
     matched: u64,
-    /// Tasks that it was done to.
+    /// Tasks on which the action succeeded.
     done: u64,
-    /// Tasks that it could not be done to, because they had changed meanwhile or otherwise.
+    /// Tasks on which the action failed, because they had changed meanwhile or for another reason.
     failed: u64,
-    /// What the counts do not show: tasks that ran again with the run or map that they are a child of, and why the
-    /// first task was not run again that was not.
+    /// Details besides the counts: tasks that ran again with their run or map, and the reason of the first failed
+    /// retry.
     message: String,
 }
 

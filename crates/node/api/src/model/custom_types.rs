@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 use super::task::ErrorJson;
 use super::{AnyJson, StatusName, Time};
 
-/// What is registered for a task type.
+/// The definition that is registered for a task type.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct TypeDefinition {
@@ -18,7 +18,7 @@ pub(crate) struct TypeDefinition {
     /// Changes with every put that changes it.
     #[schema(minimum = 1)]
     version: u64,
-    /// As it was put.
+    /// The definition as it was put.
     definition: AnyJson,
 }
 
@@ -32,7 +32,7 @@ impl From<NamedDocument> for TypeDefinition {
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ExecutorPage {
     pub(crate) executors: Vec<TypeDefinition>,
-    /// Where to go on; not there at the end.
+    /// The position of the next page; absent on the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub(crate) cursor: Option<String>,
@@ -42,13 +42,13 @@ pub(crate) struct ExecutorPage {
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct AnalyzerPage {
     pub(crate) analyzers: Vec<TypeDefinition>,
-    /// Where to go on; not there at the end.
+    /// The position of the next page; absent on the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub(crate) cursor: Option<String>,
 }
 
-/// A job: a task and all that came of it.
+/// A job: a task and all tasks that follow from it.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[expect(clippy::struct_field_names, reason = "the names of the API")]
@@ -57,24 +57,24 @@ pub(crate) struct Job {
     job_id: String,
     name: String,
     status: StatusName,
-    /// Nothing of it is queued, running or unanalyzed.
+    /// All tasks of the job have ended and are analyzed.
     finished: bool,
-    /// Its tasks, without those that analyze.
+    /// The tasks of the job, without the analyses.
     total: usize,
-    /// The same by status.
+    /// The number of tasks by status.
     by_status: BTreeMap<String, usize>,
-    /// Those that have not ended.
+    /// The tasks that have not ended.
     open: usize,
-    /// Those that have ended, and whose results nobody has looked at yet.
+    /// The ended tasks that are not analyzed yet.
     unanalyzed: usize,
-    /// How many of its tasks have ended and are analyzed, 0 to 100.
+    /// The share of ended and analyzed tasks, 0 to 100.
     #[schema(minimum = 0, maximum = 100)]
     percent: usize,
     created_at: Time,
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     finished_at: Option<Time>,
-    /// Why it failed.
+    /// The error.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     error: Option<ErrorJson>,
@@ -100,9 +100,9 @@ impl From<JobView> for Job {
     }
 }
 
-/// A job that is gone.
+/// A removed job.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct JobRemoved {
-    /// Tasks that were removed.
+    /// The number of removed tasks.
     pub(crate) removed: u64,
 }

@@ -21,26 +21,26 @@ pub(crate) struct ExplainedTask {
     #[schema(format = "uuid")]
     task_id: String,
     status: StatusName,
-    /// In one or two sentences.
+    /// A summary in one or two sentences.
     summary: String,
-    /// Everything that stands in its way, the most important first. Empty if it runs or has finished.
+    /// All reasons, the most important first. Empty if the task runs or has finished.
     reasons: Vec<ReasonJson>,
 }
 
-/// Something that stands in the way of a task.
+/// A reason why a task is not running.
 #[derive(Clone, Debug, Default, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = Reason)]
 pub(crate) struct ReasonJson {
-    /// Which kind, for programs.
+    /// The kind of reason, for programs.
     #[schema(example = "no_capable_worker")]
     code: &'static str,
-    /// For people.
+    /// The text for people.
     message: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     task_type: Option<String>,
-    /// How many workers live, or could run it.
+    /// The number of live workers, or of workers that could run it.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     workers: Option<usize>,
@@ -62,11 +62,11 @@ pub(crate) struct ReasonJson {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     held_by: Option<Vec<HolderJson>>,
-    /// When it is over.
+    /// The end of the reason.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     until: Option<Time>,
-    /// How many tasks of its line are before it (at least).
+    /// The number of tasks before it in its line (at least).
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     position: Option<usize>,
@@ -125,7 +125,7 @@ impl ExplainedTask {
             Status::Success => "It has finished: it succeeded.".to_owned(),
             Status::Cancelled => "It has finished: it was cancelled.".to_owned(),
             Status::Failed => {
-                let error = state.error.as_ref().map_or("no reason was given", |error| &error.message);
+                let error = state.error.as_ref().map_or("without a reason", |error| &error.message);
                 format!("It has finished: it failed ({error}).")
             }
             Status::Running => format!("It runs at {worker}, attempt {}.", state.attempt),
@@ -149,16 +149,15 @@ impl ReasonJson {
         let of = |code, message: String| Self { code, message, ..Self::default() };
         match reason {
             Reason::Loading => {
-                of("loading", "Its lane is being loaded after a change of owner; this takes moments.".into())
+                of("loading", "Its lane is loading after a change of owner; this takes moments.".into())
             }
-            Reason::StoreFull => of(
-                "store_full",
-                "The store has no room left, so nothing can be assigned: free space on its disk.".into(),
-            ),
+            Reason::StoreFull => {
+                of("store_full", "The store is full, so no task is assigned: free space on its disk.".into())
+            }
             Reason::StoreLost => of(
                 "store_lost",
-                "The files of the store are gone or another process writes to them, so nothing can be assigned; \
-                 the server's log says what to do."
+                "The files of the store are lost or another process writes to them, so no task is assigned; \
+                 the server's log has the remedy."
                     .into(),
             ),
             Reason::NoCapableWorker { task_type, workers } => Self {
@@ -188,8 +187,8 @@ impl ReasonJson {
                 ..of(
                     "all_full",
                     match workers {
-                        1 => "The one worker that could run it has as much as it can take.".into(),
-                        n => format!("All {n} workers that could run it have as much as they can take."),
+                        1 => "The only worker that could run it is full.".into(),
+                        n => format!("All {n} workers that could run it are full."),
                     },
                 )
             },
@@ -249,7 +248,7 @@ impl ReasonJson {
             Reason::Sent { session } => Self {
                 worker: names.0.get(session).cloned(),
                 session: Some(session.to_string()),
-                ..of("sent", format!("Worker {} has not said yet that it has it.", names.shown(*session)))
+                ..of("sent", format!("Worker {} has not acknowledged it yet.", names.shown(*session)))
             },
             Reason::QueuedAtWorker { session } => Self {
                 worker: names.0.get(session).cloned(),

@@ -7,21 +7,21 @@ use utoipa::ToSchema;
 
 use super::Time;
 
-/// A lock that is held.
+/// A held lock.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = Lock)]
 pub(crate) struct LockOut {
-    /// Its name.
+    /// The name of the lock.
     name: String,
-    /// Who holds it.
+    /// The owner.
     owner: String,
-    /// Rises with every new owner: what the lock protects can refuse a lower one than it has seen.
+    /// Rises with every new owner: the protected system can refuse a token below the highest it has seen.
     #[schema(minimum = 1)]
     token: u64,
-    /// Since when.
+    /// When the owner took it.
     since: Time,
-    /// Until when, unless it is renewed.
+    /// When the lock expires, unless it is renewed.
     until: Time,
 }
 
@@ -36,13 +36,13 @@ impl From<Lock> for LockOut {
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct LockPage {
     pub(crate) locks: Vec<LockOut>,
-    /// Where to go on; not there at the end.
+    /// The position of the next page; absent on the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub(crate) cursor: Option<String>,
 }
 
-/// Who wants a lock, and for how long.
+/// The owner of a lock and its time to live.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub(crate) struct LockRequest {

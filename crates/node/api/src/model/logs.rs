@@ -10,22 +10,22 @@ use super::Time;
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct LogEntry {
-    /// Its position: what `after` takes.
+    /// Its position, for `after`.
     #[schema(example = "1-0", pattern = "^[0-9]+-[0-9]+$")]
     pub(crate) position: String,
     #[schema(minimum = 0)]
     attempt: u32,
     stream: StreamName,
     at: Time,
-    /// What was printed. Bytes that are not UTF-8 are shown as U+FFFD.
+    /// The output. Bytes that are not UTF-8 are shown as U+FFFD.
     text: String,
-    /// What was printed, byte by byte, if it is not UTF-8 (a character may be cut in two by the end of a piece).
+    /// The exact bytes of the output if they are not UTF-8 (the end of a piece may split a character).
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     base64: Option<String>,
 }
 
-/// Where something was printed.
+/// The stream of the output.
 #[derive(Clone, Copy, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = LogStream)]
@@ -61,7 +61,7 @@ impl From<&LogChunk> for LogEntry {
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct LogPage {
     pub(crate) logs: Vec<LogEntry>,
-    /// Position of the last piece: what `after` takes to go on. Absent if there is none.
+    /// The position of the last piece, for the `after` of the next page; absent if the page is empty.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub(crate) next: Option<String>,

@@ -21,7 +21,7 @@ use super::{CountsByStatus, RetryJson, Seconds, Time, WebhookOut};
 pub(crate) struct Queue {
     name: String,
     namespace: String,
-    /// Version of the policy; 0 if nobody has put one.
+    /// Version of the policy; 0 for the default policy.
     version: u64,
     policy: PolicyOut,
     counts: CountsByStatus,
@@ -58,35 +58,35 @@ struct PolicyOut {
     /// Submits are refused while this many tasks wait; `null` for no limit.
     max_length: Option<u32>,
     strategy: StrategyName,
-    /// For `consistentHash`: what to do while the chosen worker has no room.
+    /// For `consistentHash`: the action while the chosen worker is full.
     when_full: WhenFullName,
     weight: u32,
-    /// Limits on what runs at once.
+    /// Limits of live attempts.
     concurrency: Vec<ConcurrencyOut>,
-    /// Limits on what starts in a time.
+    /// Limits of starts in a time.
     rate: Vec<RateOut>,
-    /// Of tasks with the same key there is one at a time.
+    /// Allows one task at a time with the same key.
     unique: Option<UniqueOut>,
-    /// Who is told when its tasks have ended.
+    /// Addresses to notify when its tasks have ended.
     webhooks: Vec<WebhookOut>,
-    /// The queue is spread over all lanes by this key; empty if by none.
+    /// The key that spreads the queue over all lanes; empty for no key.
     spread: Option<String>,
     retry_policy: RetryJson,
     execution_timeout: Seconds,
 }
 
-/// At most so many attempts alive at once.
+/// A limit of live attempts.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = Concurrency)]
 pub(super) struct ConcurrencyOut {
-    /// What tasks are counted by; `null` counts all tasks of the queue together.
+    /// The key that tasks are counted by; `null` counts all tasks of the queue together.
     key: Option<String>,
     limit: u32,
     when_full: WhenReachedName,
 }
 
-/// What becomes of tasks above a limit.
+/// The action for tasks above a limit.
 #[derive(Clone, Copy, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = WhenLimitFull)]
@@ -95,20 +95,20 @@ enum WhenReachedName {
     CancelNewest,
 }
 
-/// At most so many starts in a time.
+/// A limit of starts in a time.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = Rate)]
 pub(super) struct RateOut {
-    /// What tasks are counted by; `null` counts all tasks of the queue together.
+    /// The key that tasks are counted by; `null` counts all tasks of the queue together.
     key: Option<String>,
     limit: u32,
     per: Seconds,
-    /// How many at once after a quiet time.
+    /// The maximum of starts at once after a quiet time.
     burst: u32,
 }
 
-/// Of tasks with the same key there is one at a time.
+/// Allows one task at a time with the same key.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = Unique)]
@@ -164,14 +164,14 @@ impl From<&UniqueRule> for UniqueOut {
 pub(crate) struct KeyOut {
     /// The key; `null` for a limit over the whole queue.
     key: Option<String>,
-    /// The template that it was made by, if the policy of the queue has it; `null` for a limit of a task's own.
+    /// The template of the key, if the policy of the queue has it; `null` for a limit of a task's own.
     template: Option<String>,
-    /// Attempts alive.
+    /// Live attempts.
     running: u32,
-    /// Tasks that wait; more of them if `moreWaiting` is set.
+    /// Waiting tasks; at least this many if `moreWaiting` is set.
     waiting: usize,
     more_waiting: bool,
-    /// How many may be alive at once.
+    /// The maximum of live attempts.
     limit: Option<u32>,
     rate: Option<KeyRateOut>,
 }
@@ -184,7 +184,7 @@ struct KeyRateOut {
     limit: u32,
     per: Seconds,
     burst: u32,
-    /// When the next one may start.
+    /// When the next attempt may start.
     next_at: Time,
 }
 
@@ -218,7 +218,7 @@ pub(crate) struct KeyPage {
     pub(crate) cursor: Option<String>,
 }
 
-/// How a worker is chosen.
+/// The choice of a worker.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = Strategy)]
@@ -231,7 +231,7 @@ enum StrategyName {
     ConsistentHash,
 }
 
-/// What consistent hashing does while the chosen worker has no room.
+/// The action of consistent hashing while the chosen worker is full.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = WhenFull)]

@@ -72,7 +72,7 @@ impl PartialSchema for StatusName {
     fn schema() -> RefOr<Schema> {
         let names = Status::ALL.map(Status::as_str);
         let schema = ObjectBuilder::new().schema_type(Type::String).enum_values(Some(names));
-        schema.description(Some("Where a task is in its life. The last three are final.")).into()
+        schema.description(Some("The status of a task. The last three are final.")).into()
     }
 }
 

@@ -13,18 +13,18 @@ use utoipa::ToSchema;
 
 use super::{AnyJson, Seconds, StatusName, Time, WebhookOut};
 
-/// A rule that creates tasks, and where it stands.
+/// A rule that creates tasks, and its state.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Schedule {
-    /// Its name.
+    /// The name of the lock.
     #[schema(pattern = "^[A-Za-z0-9._:@-]{1,128}$")]
     id: String,
     /// The cron expression.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     cron: Option<String>,
-    /// How the cron expression is written.
+    /// The dialect of the cron expression.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, value_type = String, pattern = "^(vixie|quartz)$")]
     dialect: Option<DialectName>,
@@ -46,30 +46,30 @@ pub(crate) struct Schedule {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     until: Option<Time>,
-    /// A fire is moved to later by up to this much.
+    /// A fire is delayed by up to this much.
     jitter: Seconds,
-    /// What is done while the last task is unfinished.
+    /// The action while the last task is unfinished.
     #[schema(value_type = String, pattern = "^(skip|bufferOne|bufferAll|cancelOther|allowAll)$")]
     overlap: OverlapName,
-    /// What is done about times that passed while no server ran.
+    /// The action for times that passed while no server ran.
     #[schema(value_type = String, pattern = "^(skip|runOnce|runAll)$")]
     missed: MissedName,
-    /// A time is missed when it is this late. Not there: after the distance to the following time, at least 5 seconds and
-    /// at most a minute.
+    /// A time is missed when it is this late; absent: the distance to the following time, at least 5 seconds and at
+    /// most a minute.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     missed_after: Option<Seconds>,
-    /// Times that passed longer ago are not made up for.
+    /// The age up to which missed times are made up for.
     catch_up: Seconds,
-    /// After so many failed tasks in a row it is paused.
+    /// The number of failed tasks in a row that pauses the schedule.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pause_after_failures: Option<u32>,
-    /// A time for which no task runs after this long is late.
+    /// A time without a running task after this long is late.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     late_after: Option<Seconds>,
-    /// Who is told of what.
+    /// Addresses to notify, and their occasions.
     webhooks: Vec<WebhookOut>,
     /// The task that each fire creates.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -81,31 +81,31 @@ pub(crate) struct Schedule {
     workflow: Option<AnyJson>,
     /// Whether it fires.
     enabled: bool,
-    /// Why it does not.
+    /// Why it does not fire.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     paused_because: Option<String>,
-    /// The next time, before it is moved by jitter. Not there when there is none.
+    /// The next time, before jitter; absent when no time follows.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     next_time: Option<Time>,
     /// Failed tasks in a row.
     failures: u32,
-    /// It is late: since this time, or an earlier one.
+    /// The schedule is late since this time or an earlier one.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     late: Option<Time>,
-    /// Tasks that are not known to have finished; only where that matters to the schedule.
+    /// Tasks that may be unfinished; only where `overlap` or `lateAfter` depends on them.
     running: Vec<String>,
-    /// A time that waits for the task before.
+    /// A time waits for the previous task.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     buffered: Option<Time>,
-    /// How many times wait for the task before. Not there when none does.
+    /// The number of times that wait for the previous task; absent when none waits.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     buffered_count: Option<usize>,
-    /// The last of its times that has led to a task. Not there before the first.
+    /// The last time that created a task; absent before the first.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     last_run: Option<LastRun>,
@@ -115,20 +115,20 @@ pub(crate) struct Schedule {
     updated_at: Time,
 }
 
-/// A time of a schedule that has led to a task, and how the task stands.
+/// A time of a schedule that created a task, and the state of the task.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 struct LastRun {
-    /// The time.
+    /// The planned time.
     nominal_time: Time,
     /// Its task.
     #[schema(format = "uuid")]
     task_id: String,
-    /// The status of the task. Not there when the task is no longer kept.
+    /// The status of the task; absent when the task is no longer kept.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     status: Option<StatusName>,
-    /// When the task ended. Not there before that.
+    /// When the task ended; absent before that.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     ended_at: Option<Time>,
@@ -206,26 +206,26 @@ impl Schedule {
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct SchedulePage {
     pub(crate) schedules: Vec<Schedule>,
-    /// Where to go on; not there at the end.
+    /// The position of the next page; absent on the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub(crate) cursor: Option<String>,
 }
 
-/// Times to come.
+/// Future times.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct NextTimes {
     times: Vec<NextTime>,
 }
 
-/// A time to come.
+/// A future time.
 #[derive(Debug, Serialize, ToSchema)]
 struct NextTime {
-    /// The time.
+    /// The planned time.
     time: Time,
-    /// The same on the clocks of the schedule's time zone.
+    /// The local time in the schedule's time zone.
     local: String,
-    /// What is special about it, where clocks are changed.
+    /// A note where clocks are changed.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     note: Option<String>,
@@ -250,43 +250,43 @@ impl From<Preview> for NextTimes {
     }
 }
 
-/// What became of the last times, the latest time first.
+/// The last fires, the latest time first.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct FireHistory {
     fires: Vec<FireOut>,
 }
 
-/// What became of a time.
+/// The outcome of a planned time.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 struct FireOut {
-    /// Which one: the schedule, the time, and `#n` for the nth backfill.
+    /// The name of the fire: the schedule, the time, and `#n` for the nth backfill.
     #[schema(example = "nightly@2030-01-31T03:00:00Z")]
     fire: String,
-    /// The time; the first, where several were missed.
+    /// The planned time; the first of several missed times.
     nominal_time: Time,
-    /// When that was settled.
+    /// When the outcome was decided.
     at: Time,
-    /// What became of it.
+    /// The outcome.
     #[schema(value_type = String, pattern = "^(fired|skipped|missed)$")]
     outcome: &'static str,
     /// Its task.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, format = "uuid")]
     task_id: Option<String>,
-    /// The status of its task. Not there when the task is no longer kept.
+    /// The status of its task; absent when the task is no longer kept.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     task_status: Option<StatusName>,
-    /// When its task ended. Not there before that.
+    /// When its task ended; absent before that.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     ended_at: Option<Time>,
-    /// Why there is none.
+    /// Why the fire has no task.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     reason: Option<String>,
-    /// How many times were missed, as far as they were counted (1000).
+    /// The number of missed times, counted up to 1000.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     count: Option<u32>,
@@ -329,7 +329,7 @@ fn shown(time: Timestamp) -> String {
         .map_or_else(|_| String::new(), |time| time.to_string())
 }
 
-/// A fire that was asked for.
+/// A requested fire.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Triggered {
@@ -349,23 +349,23 @@ pub(crate) struct BackfillRequest {
     pub(crate) dry_run: Option<bool>,
 }
 
-/// What a backfill does.
+/// The plan of a backfill.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Backfill {
-    /// Nothing was done.
+    /// The request was a dry run.
     pub(crate) dry_run: bool,
     /// The `n` in the names of its fires.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     number: Option<u32>,
-    /// How many times it fires.
+    /// The number of times that it fires.
     count: usize,
-    /// The first of them.
+    /// The first time.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     first: Option<Time>,
-    /// The last of them.
+    /// The last time.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     last: Option<Time>,

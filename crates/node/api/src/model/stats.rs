@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 
 use super::Time;
 
-/// How many tasks are in which state.
+/// The number of tasks in each state.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub(crate) struct CountsByStatus {
@@ -49,13 +49,13 @@ pub(crate) struct Stats {
     tasks: CountsByStatus,
     /// Live workers.
     workers: u64,
-    /// Attempts that workers hold.
+    /// Attempts that workers run.
     running: u64,
-    /// Attempts that workers could hold.
+    /// The attempts that workers can run at once.
     capacity: u64,
     lanes: Vec<LaneJson>,
     process: ProcessJson,
-    /// What has happened in this process since its start.
+    /// Counters of this process since its start.
     counters: BTreeMap<&'static str, u64>,
 }
 
@@ -69,20 +69,20 @@ struct LaneJson {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     epoch: Option<u64>,
-    /// Commits that this server has asked the store for since its start.
+    /// Commits that this server has sent to the store since its start.
     commits: u64,
-    /// Tasks written by them.
+    /// Tasks that these commits wrote.
     written: u64,
 }
 
-/// What the server's process uses.
+/// The resource use of the server's process.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = Process)]
 struct ProcessJson {
     /// Time on all cores together since its start.
     cpu_seconds: f64,
-    /// Memory that is its own now.
+    /// Its private memory now.
     anon_bytes: u64,
     /// The most memory of any kind so far.
     peak_bytes: u64,
@@ -123,7 +123,7 @@ pub(crate) struct Ready {
     checks: Vec<Check>,
 }
 
-/// One thing that must be well.
+/// One check.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[schema(as = ReadyCheck)]
 struct Check {

@@ -26,7 +26,7 @@ pub(crate) struct Task {
     queue: String,
     #[schema(minimum = 0, maximum = 9)]
     priority: u8,
-    /// What the executor is given. Left out of lists.
+    /// The executor's input. Left out of lists.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     payload: Option<AnyJson>,
@@ -40,7 +40,7 @@ pub(crate) struct Task {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     schedule: Option<String>,
-    /// The time that the schedule meant.
+    /// The planned time of the schedule.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     nominal_time: Option<Time>,
@@ -48,21 +48,21 @@ pub(crate) struct Task {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     hash_key: Option<String>,
-    /// Keys that limits count it under.
+    /// The keys of its limits.
     keys: Vec<String>,
-    /// The key of which it is the only task.
+    /// The unique key that the task holds.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     unique: Option<UniqueOut>,
-    /// Who is told when it has ended.
+    /// Addresses to notify when the task has ended.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
     webhooks: Vec<WebhookOut>,
-    /// The task that this one is a child or a retry of.
+    /// The composite or the retried task that this task belongs to.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, format = "uuid")]
     parent: Option<String>,
-    /// Which child of it: the name of a node, the index of an item.
+    /// The name or index of this child: the name of a node, the index of an item.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     child_name: Option<String>,
@@ -81,7 +81,7 @@ pub(crate) struct Task {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     scheduled_at: Option<Time>,
-    /// When the worker had it.
+    /// When the worker received it.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     dispatched_at: Option<Time>,
@@ -104,7 +104,7 @@ pub(crate) struct Task {
     /// Number of its current or last attempt; 0 before the first.
     #[schema(minimum = 0)]
     attempt: u32,
-    /// How many attempts may follow the first: the value of the request, the same as `retryPolicy.maxRetries`.
+    /// The maximum of attempts after the first: the value of the request, the same as `retryPolicy.maxRetries`.
     #[schema(minimum = 0)]
     retry_count: u32,
     /// Failed attempts that counted against `retryCount`.
@@ -118,15 +118,15 @@ pub(crate) struct Task {
     lost_before_start_count: u32,
     /// A cancel was accepted and the attempt is being stopped.
     pub(crate) cancel_requested: bool,
-    /// What the executor answered.
+    /// The result of the executor.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     result: Option<ResultJson>,
-    /// What went wrong last.
+    /// The last error.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub(crate) error: Option<ErrorJson>,
-    /// How far the attempt is, in its own words.
+    /// The progress that the attempt reports.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub(crate) progress: Option<ProgressJson>,
@@ -213,24 +213,24 @@ impl Task {
 /// A page of the children of a task.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ChildPage {
-    /// The newest first, with what they answered; a page may have fewer than asked for, and still a cursor.
+    /// The newest first, with their results; a page may have fewer than `limit`, and still a cursor.
     pub(crate) children: Vec<Task>,
-    /// Where to go on; not there at the end.
+    /// The position of the next page; absent on the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub(crate) cursor: Option<String>,
 }
 
-/// What an executor answered.
+/// The result of an executor.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = TaskResult)]
 pub(crate) struct ResultJson {
     /// 0 for success; else the executor's own code (exit code, HTTP status).
     code: i32,
-    /// For people.
+    /// The text for people.
     message: String,
-    /// What the task gave back; `null` for nothing.
+    /// The data of the result; `null` for none.
     data: AnyJson,
 }
 
@@ -241,14 +241,14 @@ impl From<&TaskResult> for ResultJson {
     }
 }
 
-/// What went wrong.
+/// An error.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = TaskError)]
 pub(crate) struct ErrorJson {
     /// Stable, for programs: `exit_code`, `timeout`, `start_timeout`, `lost_limit` …
     code: String,
-    /// For people.
+    /// The text for people.
     message: String,
 }
 
@@ -258,7 +258,7 @@ impl From<&TaskError> for ErrorJson {
     }
 }
 
-/// How far an attempt is.
+/// The progress of an attempt.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = Progress)]
@@ -275,7 +275,7 @@ impl From<&Progress> for ProgressJson {
     }
 }
 
-/// When and how often a failed attempt is followed by another.
+/// When and how often a failed attempt is retried.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = RetryPolicy)]
@@ -283,7 +283,7 @@ pub(crate) struct RetryJson {
     #[schema(minimum = 0)]
     max_retries: u32,
     retry_delay: Seconds,
-    /// Each further wait is this many times the one before.
+    /// The factor between one wait and the next.
     #[schema(minimum = 1)]
     backoff_rate: f64,
     max_delay: Seconds,
@@ -324,7 +324,7 @@ pub(crate) struct Attempt {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     ended_at: Option<Time>,
-    /// How it ended; absent while it is alive.
+    /// The outcome; absent while the attempt is live.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     outcome: Option<OutcomeName>,
@@ -333,7 +333,7 @@ pub(crate) struct Attempt {
     error: Option<ErrorJson>,
 }
 
-/// How an attempt ended.
+/// The outcome of an attempt.
 #[derive(Clone, Copy, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 #[schema(as = AttemptOutcome)]
@@ -385,7 +385,8 @@ pub(crate) struct AttemptPage {
 #[schema(as = TaskPage)]
 pub(crate) struct TaskPageJson {
     pub(crate) tasks: Vec<Task>,
-    /// Where to go on; absent at the end. A page may be short, even empty, and still have one.
+    /// The position of the next page; absent on the last page. A page may be short, even empty, and still have a
+    /// cursor.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub(crate) cursor: Option<String>,
@@ -397,7 +398,7 @@ pub(crate) struct TaskPageJson {
 pub(crate) struct Created {
     pub(crate) task_id: String,
     pub(crate) status: StatusName,
-    /// The same request was taken in before; this is its task.
+    /// The same request was accepted before; this is its task.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(crate) duplicate: bool,
 }

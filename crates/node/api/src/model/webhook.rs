@@ -10,13 +10,13 @@ use utoipa::ToSchema;
 use super::task::ErrorJson;
 use super::{StatusName, Time};
 
-/// Somebody who is told over HTTP of what happens.
+/// An address to notify over HTTP.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[schema(as = WebhookShown)]
 pub(crate) struct WebhookOut {
-    /// Where the news is sent to.
+    /// The address of the messages.
     url: String,
-    /// What is news.
+    /// The occasions.
     #[schema(value_type = Vec<String>)]
     on: Vec<OccasionName>,
 }
@@ -27,7 +27,7 @@ impl From<&Webhook> for WebhookOut {
     }
 }
 
-/// A message that is, or was, delivered. The delivery itself is a task: it is read, cancelled and repeated as one.
+/// A delivery of a message. The delivery is itself a task, and can be read, cancelled and retried as such.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[expect(clippy::struct_field_names, reason = "the names of the API")]
@@ -35,35 +35,35 @@ pub(crate) struct Delivery {
     /// The task that delivers it.
     #[schema(format = "uuid")]
     delivery_id: String,
-    /// What the receiver sees as `webhook-id`: the same however often it is sent.
+    /// The `webhook-id` of the message: the same for every attempt to send it.
     message_id: String,
-    /// What happened.
+    /// The occasion.
     #[schema(example = "task.failed")]
     event: String,
-    /// Who is told, without passwords and the query.
+    /// The address of the receiver, without passwords and the query.
     url: String,
-    /// The task that it is about.
+    /// The task of the message.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, format = "uuid")]
     task_id: Option<String>,
-    /// The schedule that it is about.
+    /// The schedule of the message.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     schedule: Option<String>,
-    /// `SUCCESS` when the receiver has it.
+    /// `SUCCESS` when the receiver has accepted it.
     status: StatusName,
-    /// How often it was tried.
+    /// The number of attempts.
     attempts: u32,
-    /// When it is tried next; while it is not.
+    /// The time of the next attempt, while it waits.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     next_attempt_at: Option<Time>,
-    /// What went wrong last.
+    /// The last error.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     error: Option<ErrorJson>,
     created_at: Time,
-    /// When it had arrived, or was given up.
+    /// When the message was delivered, or its retries ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     finished_at: Option<Time>,
@@ -100,21 +100,21 @@ pub(crate) struct DeliveryPage {
     pub(crate) cursor: Option<String>,
 }
 
-/// What deliveries of the namespace are signed with.
+/// The secrets that sign deliveries of the namespace.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct WebhookSecret {
-    /// In use.
+    /// The current secret.
     #[schema(example = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD2dEwlE5yHRc=")]
     secret: String,
-    /// Also in use, so that receivers can be changed one after the other: the latest first.
+    /// Previous secrets that still sign, so that receivers can change one after the other: the latest first.
     previous: Vec<PreviousSecret>,
 }
 
-/// A secret that was replaced, and is in use for a while.
+/// A replaced secret that still signs for a while.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 struct PreviousSecret {
     secret: String,
-    /// Until then.
+    /// The end of its use.
     until: Time,
 }
 
@@ -132,11 +132,11 @@ impl From<Secrets> for WebhookSecret {
 pub(crate) struct WebhookEndpoint {
     /// Its address.
     pub(crate) url: String,
-    /// What deliveries to it are signed with. Only the answer that made it has it.
+    /// The secret that signs deliveries to it. Only the answer to its creation has it.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, example = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD2dEwlE5yHRc=")]
     pub(crate) secret: Option<String>,
-    /// Until then deliveries are also signed with the secret before; absent if there is none.
+    /// Until then the previous secret signs deliveries too; absent without a previous secret.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub(crate) previous_until: Option<Time>,
@@ -158,7 +158,7 @@ pub(crate) struct EndpointPage {
     pub(crate) cursor: Option<String>,
 }
 
-/// An endpoint that is to have a secret of its own.
+/// An endpoint that gets a secret of its own.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct EndpointRequest {

@@ -15,33 +15,33 @@ use super::Time;
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Worker {
-    /// What people call it. Stays the same over restarts.
+    /// A name for people. Stays the same over restarts.
     name: String,
     /// New with each start.
     #[schema(format = "uuid")]
     session: String,
     status: WorkerStatus,
-    /// What its machine lacks, while it takes no new work for that reason.
+    /// The resource that its machine lacks, while the worker takes no new work for that reason.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, example = "the machine is out of file descriptors")]
     pause_reason: Option<String>,
-    /// How many attempts it runs at once.
+    /// The number of attempts that it runs at once.
     capacity: u32,
     weight: u32,
     labels: BTreeMap<String, String>,
     task_types: Vec<String>,
-    /// Where it is reached: its host, with the port of its API or health checks where it listens. Workers of earlier
-    /// versions have none.
+    /// Its address: its host, with the port of its API or health checks if it listens. Workers of earlier versions have
+    /// none.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, example = "10.0.0.7:7072")]
     address: Option<String>,
-    /// What its last heartbeat said; absent before the first.
+    /// The load of its last heartbeat; absent before the first.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     load: Option<WorkerLoad>,
 }
 
-/// Whether a worker has room.
+/// Whether a worker has free capacity.
 #[derive(Clone, Copy, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 enum WorkerStatus {
@@ -55,7 +55,7 @@ enum WorkerStatus {
     Draining,
     /// It takes no new work for a while, because its machine lacks something: see `pauseReason`.
     Pausing,
-    /// It sends heartbeats and does not receive what it is sent: it is given no work.
+    /// Its heartbeats arrive, but messages to it do not: it gets no work.
     NotReceiving,
 }
 
@@ -67,7 +67,7 @@ struct WorkerLoad {
     /// Memory that all processes of the worker's machine use together.
     memory_bytes: u64,
     running: u32,
-    /// In its local queue.
+    /// Tasks in its local queue.
     queued: u32,
     at: Time,
 }

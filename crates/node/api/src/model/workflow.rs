@@ -8,16 +8,16 @@ use utoipa::ToSchema;
 use super::task::{ErrorJson, ProgressJson, ResultJson};
 use super::{AnyJson, StatusName, Task, Time};
 
-/// A workflow that is run by its name.
+/// A named workflow.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Workflow {
-    /// Its name.
+    /// The name of the lock.
     #[schema(pattern = "^[A-Za-z0-9._:@-]{1,128}$")]
     id: String,
     /// Changes with every put that changes it.
     #[schema(minimum = 1)]
     version: u64,
-    /// As it was put.
+    /// The definition as it was put.
     definition: AnyJson,
 }
 
@@ -31,7 +31,7 @@ impl From<NamedDocument> for Workflow {
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct WorkflowPage {
     pub(crate) workflows: Vec<Workflow>,
-    /// Where to go on; not there at the end.
+    /// The position of the next page; absent on the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub(crate) cursor: Option<String>,
@@ -47,7 +47,7 @@ pub(crate) struct RunStarted {
     pub(crate) duplicate: bool,
 }
 
-/// A run that takes over what succeeded in another.
+/// A run that takes over the successful nodes of another run.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct RunRetried {
@@ -55,12 +55,13 @@ pub(crate) struct RunRetried {
     pub(crate) run_id: String,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(crate) duplicate: bool,
-    /// The run goes by the definition of the first one, and its workflow has a newer definition. `latest` runs by that.
+    /// The run uses the definition of the first one, and its workflow has a newer definition. `latest` uses the newer
+    /// one.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(crate) newer_definition: bool,
-    /// Nodes that succeeded and are taken over.
+    /// Successful nodes that are taken over.
     pub(crate) kept: Vec<String>,
-    /// The other nodes: each runs, unless its condition or what it waits for leaves it out.
+    /// The other nodes: each runs, unless its condition or its dependencies skip it.
     pub(crate) runs_again: Vec<String>,
 }
 
@@ -70,7 +71,7 @@ pub(crate) struct RunRetried {
 pub(crate) struct RunSummary {
     #[schema(format = "uuid")]
     run_id: String,
-    /// The workflow, or what the run is called.
+    /// The name of the workflow or of the run.
     name: String,
     status: StatusName,
     /// A cancel was accepted, and open nodes are being stopped.
@@ -80,11 +81,11 @@ pub(crate) struct RunSummary {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     finished_at: Option<Time>,
-    /// How far it is.
+    /// The progress.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     progress: Option<ProgressJson>,
-    /// Why it failed.
+    /// The error.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     error: Option<ErrorJson>,
@@ -109,7 +110,7 @@ impl From<Task> for RunSummary {
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct RunPage {
     pub(crate) runs: Vec<RunSummary>,
-    /// Where to go on; not there at the end.
+    /// The position of the next page; absent on the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub(crate) cursor: Option<String>,
@@ -121,9 +122,9 @@ pub(crate) struct RunPage {
 pub(crate) struct WorkflowRun {
     #[schema(format = "uuid")]
     run_id: String,
-    /// The workflow, or what the run is called.
+    /// The name of the workflow or of the run.
     name: String,
-    /// The workflow, if it was run by its name.
+    /// The workflow, if the run named one.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     workflow: Option<String>,
@@ -131,7 +132,7 @@ pub(crate) struct WorkflowRun {
     /// A cancel was accepted, and open nodes are being stopped.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     cancel_requested: bool,
-    /// What the run was given; `null` for nothing.
+    /// The input of the run; `null` for none.
     input: AnyJson,
     metadata: std::collections::BTreeMap<String, String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -145,26 +146,26 @@ pub(crate) struct WorkflowRun {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     finished_at: Option<Time>,
-    /// Why it failed.
+    /// The error.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     error: Option<ErrorJson>,
     counts: NodeCounts,
-    /// In the order in which they were given.
+    /// In the order of the request.
     nodes: Vec<RunNode>,
 }
 
-/// How many nodes are where.
+/// The number of nodes by state.
 #[derive(Debug, Serialize, ToSchema)]
 struct NodeCounts {
-    /// Those that have not begun and may still.
+    /// Nodes that have not begun and may still begin.
     waiting: usize,
-    /// Those whose task has not ended.
+    /// Nodes whose task has not ended.
     open: usize,
     succeeded: usize,
     failed: usize,
     cancelled: usize,
-    /// Those that have no task and get none.
+    /// Nodes that have no task and get none.
     skipped: usize,
 }
 
@@ -179,7 +180,7 @@ struct RunNode {
         pattern = "^(WAITING|SKIPPED|PENDING|SCHEDULED|DISPATCHED|RUNNING|SUCCESS|FAILED|CANCELLED|RETRYING)$"
     )]
     status: &'static str,
-    /// Why it was left out.
+    /// Why it was skipped.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     reason: Option<String>,
@@ -187,7 +188,7 @@ struct RunNode {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, format = "uuid")]
     task_id: Option<String>,
-    /// The task is that of the run which was taken over.
+    /// The task belongs to the run that was taken over.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     taken_over: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -199,18 +200,18 @@ struct RunNode {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     finished_at: Option<Time>,
-    /// How far its task is.
+    /// The progress of its task.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     progress: Option<ProgressJson>,
-    /// What its task answered.
+    /// The result of its task.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     result: Option<ResultJson>,
-    /// There is a result; it is found with its task.
+    /// The node has a result; its task has it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     result_left_out: bool,
-    /// What went wrong last.
+    /// The last error.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     error: Option<ErrorJson>,

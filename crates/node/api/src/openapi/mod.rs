@@ -140,8 +140,8 @@ pub(crate) fn openapi() -> Value {
             operation,
             json!({
                 "name": "Idempotency-Key", "in": "header", "required": false,
-                "description": "The client's name for this request: the same request again is done once. It is the same as \
-                    `requestId` in the body; if both are given they must be equal.",
+                "description": "The client's name for this request: a repeated request takes effect once. The header is the same \
+                    as `requestId` in the body; if both are given they must be equal.",
                 "schema": { "type": "string", "minLength": 1, "maxLength": 256, "pattern": pattern },
             }),
         );
@@ -165,16 +165,16 @@ fn strict() -> Value {
     api["servers"] =
         json!([{ "url": "http://localhost:7070", "description": "The server that `tasklane dev` starts." }]);
     api["tags"] = json!([
-        { "name": "tasks", "description": "Submit, look at, stop and repeat tasks." },
-        { "name": "queues", "description": "Where tasks wait, and by which policy." },
+        { "name": "tasks", "description": "Submit, read, stop and repeat tasks." },
+        { "name": "queues", "description": "Queues and their policies." },
         { "name": "schedules", "description": "Rules that create tasks at certain times." },
-        { "name": "workflows", "description": "Tasks that wait for each other." },
-        { "name": "executors", "description": "How task types are run, what looks at their results, and jobs." },
-        { "name": "locks", "description": "One owner at a time, for whoever needs that." },
-        { "name": "webhooks", "description": "Those who are told of what happens." },
+        { "name": "workflows", "description": "Tasks with dependencies." },
+        { "name": "executors", "description": "Definitions of task types, analyses of their results, and jobs." },
+        { "name": "locks", "description": "Locks with one owner at a time." },
+        { "name": "webhooks", "description": "Notifications over HTTP." },
         { "name": "receivers", "description": "Messages that the server sends to webhooks." },
-        { "name": "workers", "description": "Who runs tasks." },
-        { "name": "system", "description": "How the server is doing." },
+        { "name": "workers", "description": "The processes that run tasks." },
+        { "name": "system", "description": "The state of the server." },
     ]);
     let requests: Value = serde_json::from_str(REQUESTS).expect("requests.json is JSON");
     let components = api["components"].as_object_mut().expect("there are components");
@@ -189,7 +189,7 @@ fn strict() -> Value {
     components.insert("parameters".into(), headers);
     components.insert(
         "securitySchemes".into(),
-        json!({ "token": { "type": "http", "scheme": "bearer", "description": "Only where the server has a token." } }),
+        json!({ "token": { "type": "http", "scheme": "bearer", "description": "Required if the server has a token." } }),
     );
     api["webhooks"] = webhooks;
     api["security"] = json!([{}, { "token": [] }]);
@@ -220,17 +220,17 @@ fn with_workflows(requests: Value) -> Map<String, Value> {
     };
     let mut child = schemas["TaskRequest"].clone();
     without(&mut child, &["requestId", "runAt", "map", "shards", "broadcast"]);
-    child["description"] = json!("A task that is one of many: without `requestId` and `runAt` of its own.");
+    child["description"] = json!("A task of a composite: without `requestId` and `runAt` of its own.");
     let mut node = schemas["TaskRequest"].clone();
     without(&mut node, &["requestId", "runAt"]);
     with(&mut node, &of_node);
-    node["description"] = json!("A node of a workflow: a task, and which others it waits for.");
+    node["description"] = json!("A node of a workflow: a task and its dependencies.");
     node["examples"] =
         json!([{ "name": "extract", "taskType": "SHELL", "payload": "./extract.sh {{ input.day }}" }]);
     node["required"] = json!(["name", "taskType"]);
     node["properties"]["taskName"]["type"] = json!(["string", "null"]);
     node["properties"]["payload"] = json!({
-        "description": "What the executor is given. Texts in it may hold expressions, as `{{ nodes.extract.result.data.path }}`.",
+        "description": "The executor's input. Texts in it may have expressions, as `{{ nodes.extract.result.data.path }}`.",
         "examples": ["echo hello"],
     });
     let object = |description: &str, required: Value| {
@@ -239,14 +239,14 @@ fn with_workflows(requests: Value) -> Map<String, Value> {
             "properties": {},
         })
     };
-    let mut workflow = object("A workflow that is run by its name.", json!(["nodes"]));
+    let mut workflow = object("A named workflow.", json!(["nodes"]));
     with(&mut workflow, &of_workflow);
     let nodes = json!([
         { "name": "extract", "taskType": "SHELL", "payload": "./extract.sh {{ input.day }}" },
         { "name": "load", "taskType": "SHELL", "payload": "./load.sh", "dependsOn": ["extract"] },
     ]);
     workflow["examples"] = json!([{ "name": "nightly etl", "nodes": nodes }]);
-    let mut run = object("A run: of the nodes given, or of a workflow by its name.", json!([]));
+    let mut run = object("A run of the given nodes, or of a named workflow.", json!([]));
     with(&mut run, &of_workflow);
     with(&mut run, &of_run);
     run["examples"] = json!([{ "input": { "day": "monday" }, "nodes": nodes }, { "workflow": "etl" }]);
@@ -298,7 +298,7 @@ fn complete(path: &str, method: &str, operation: &mut Value) {
             operation,
             json!({
                 "name": "Tasklane-Namespace", "in": "header", "required": false,
-                "description": "The namespace that the request is about; `default` if not given.",
+                "description": "The namespace of the request; defaults to `default`.",
                 "schema": { "type": "string", "pattern": "^[A-Za-z0-9._:@-]{1,128}$", "default": "default" },
             }),
         );
@@ -326,7 +326,7 @@ fn complete(path: &str, method: &str, operation: &mut Value) {
     }
     if let Some(created) = responses.get_mut("201") {
         created["headers"] = json!({ "Location": {
-            "description": "The path of the new resource, or of the list that it is in.",
+            "description": "The path of the new resource, or of its list.",
             "schema": { "type": "string", "format": "uri-reference" },
         } });
     }

@@ -14,13 +14,13 @@ use crate::state::Api;
 
 /// Cancel or retry many tasks
 ///
-/// With `dryRun` the answer is how many tasks the action would be done to. Without, a durable operation begins, which
-/// goes on after a crash; tasks submitted later are not touched. An empty filter means all tasks of the namespace. A
-/// child of a run or a map is run again with it, as one new run or map that takes over what succeeded.
+/// With `dryRun` the answer is the number of matching tasks. Without it a durable operation begins, which resumes after
+/// a crash and ignores later submissions. An empty filter means all tasks of the namespace. A child of a run or a map
+/// runs again with its composite, as one new run or map that takes over the successful children.
 #[utoipa::path(
     post, path = "/api/v1/tasks/bulk", operation_id = "bulk", tag = "tasks",
     responses(
-        (status = 200, description = "With `dryRun`: how many tasks there are.", body = BulkStarted),
+        (status = 200, description = "With `dryRun`: the number of tasks.", body = BulkStarted),
         (status = 202, description = "The operation has begun.", body = BulkStarted),
     )
 )]
@@ -34,7 +34,7 @@ pub(crate) async fn bulk(
     let action = request.action.into();
     let latest = request.latest.unwrap_or(false);
     if latest && action == BulkAction::Cancel {
-        let message = "must not be given: a cancel runs nothing again".to_owned();
+        let message = "must not be given for a cancel".to_owned();
         return Err(FieldError { field: "latest".to_owned(), code: code::CONFLICTING_FIELDS, message }.into());
     }
     let filter = request.filter.0.into_filter(&namespace)?;
@@ -48,7 +48,7 @@ pub(crate) async fn bulk(
     Ok((StatusCode::ACCEPTED, Json(answer)))
 }
 
-/// Read how far a bulk operation is
+/// Read the progress of a bulk operation
 #[utoipa::path(
     get, path = "/api/v1/operations/{id}", operation_id = "getOperation", tag = "tasks",
     params(("id" = String, Path, description = "The operation.", format = "uuid")),

@@ -24,8 +24,8 @@ const TEARDOWN_WAIT: std::time::Duration = std::time::Duration::from_secs(30);
 #[utoipa::path(
     get, path = "/api/v1/executors", operation_id = "listExecutors", tag = "executors",
     params(
-        ("limit" = Option<u32>, Query, description = "How many, at most. 100 if not given.", minimum = 1, maximum = 1000),
-        ("cursor" = Option<String>, Query, description = "Where the page before ended, as it said.", pattern = "^[A-Za-z0-9._:@-]{1,128}$"),
+        ("limit" = Option<u32>, Query, description = "The maximum of entries; defaults to 100.", minimum = 1, maximum = 1000),
+        ("cursor" = Option<String>, Query, description = "The cursor of the previous page.", pattern = "^[A-Za-z0-9._:@-]{1,128}$"),
     ),
     responses((status = 200, description = "A page of task types.", body = ExecutorPage))
 )]
@@ -41,11 +41,11 @@ pub(crate) async fn executors(
     Ok(Json(ExecutorPage { executors: found.into_iter().map(TypeDefinition::from).collect(), cursor }))
 }
 
-/// Read how a task type is run
+/// Read the executor of a task type
 #[utoipa::path(
     get, path = "/api/v1/executors/{taskType}", operation_id = "getExecutor", tag = "executors",
     params(("taskType" = String, Path, description = "The task type.", pattern = "^[A-Za-z0-9._:@-]{1,128}$")),
-    responses((status = 200, description = "How it is run.", body = TypeDefinition))
+    responses((status = 200, description = "The executor.", body = TypeDefinition))
 )]
 pub(crate) async fn get_executor(
     State(api): State<Api>,
@@ -55,23 +55,23 @@ pub(crate) async fn get_executor(
 ) -> Result<Json<TypeDefinition>, Problem> {
     let found = api.node.executor(&namespace, &task_type).await?;
     let missing =
-        || Problem::new(&problem::EXECUTOR_NOT_FOUND, "no executor was registered for this task type");
+        || Problem::new(&problem::EXECUTOR_NOT_FOUND, "this namespace has no executor for this task type");
     found.map(|named| Json(named.into())).ok_or_else(missing)
 }
 
-/// Say how a task type is run
+/// Put the executor of a task type
 ///
-/// The same again changes nothing; something else is refused without `replace`. Tasks that were submitted before run as they
-/// would have.
+/// An equal executor changes nothing; a different one is refused without `replace`. Tasks that were submitted before
+/// keep the previous executor.
 #[utoipa::path(
     put, path = "/api/v1/executors/{taskType}", operation_id = "putExecutor", tag = "executors",
     params(
         ("taskType" = String, Path, description = "The task type.", pattern = r"^(?!tasklane\.|SHELL$|PYTHON_SCRIPT$|HTTP$|NOOP$)[A-Za-z0-9._:@-]{1,128}$"),
-        ("replace" = Option<bool>, Query, description = "Whether another one may be replaced."),
+        ("replace" = Option<bool>, Query, description = "Whether to replace a different definition."),
     ),
     responses(
-        (status = 200, description = "It was there, or was replaced.", body = TypeDefinition),
-        (status = 201, description = "It is new.", body = TypeDefinition),
+        (status = 200, description = "The definition existed, or was replaced.", body = TypeDefinition),
+        (status = 201, description = "The definition is new.", body = TypeDefinition),
     )
 )]
 pub(crate) async fn put_executor(
@@ -93,13 +93,13 @@ fn replaces(mut params: Params) -> Result<bool, Problem> {
     Ok(replace)
 }
 
-/// Forget how a task type is run
+/// Remove an executor
 ///
-/// Tasks that are there run on. Removing one that is not there is no error.
+/// Existing tasks go on. Removing a missing executor is no error.
 #[utoipa::path(
     delete, path = "/api/v1/executors/{taskType}", operation_id = "deleteExecutor", tag = "executors",
     params(("taskType" = String, Path, description = "The task type.", pattern = "^[A-Za-z0-9._:@-]{1,128}$")),
-    responses((status = 204, description = "Nothing is registered for it any more."))
+    responses((status = 204, description = "The executor is removed."))
 )]
 pub(crate) async fn delete_executor(
     State(api): State<Api>,
@@ -118,8 +118,8 @@ pub(crate) async fn delete_executor(
 #[utoipa::path(
     get, path = "/api/v1/analyzers", operation_id = "listAnalyzers", tag = "executors",
     params(
-        ("limit" = Option<u32>, Query, description = "How many, at most. 100 if not given.", minimum = 1, maximum = 1000),
-        ("cursor" = Option<String>, Query, description = "Where the page before ended, as it said.", pattern = "^[A-Za-z0-9._:@-]{1,128}$"),
+        ("limit" = Option<u32>, Query, description = "The maximum of entries; defaults to 100.", minimum = 1, maximum = 1000),
+        ("cursor" = Option<String>, Query, description = "The cursor of the previous page.", pattern = "^[A-Za-z0-9._:@-]{1,128}$"),
     ),
     responses((status = 200, description = "A page of analyzers.", body = AnalyzerPage))
 )]
@@ -135,7 +135,7 @@ pub(crate) async fn analyzers(
     Ok(Json(AnalyzerPage { analyzers: found.into_iter().map(TypeDefinition::from).collect(), cursor }))
 }
 
-/// Read what looks at the results of a task type
+/// Read the analyzer of a task type
 #[utoipa::path(
     get, path = "/api/v1/analyzers/{taskType}", operation_id = "getAnalyzer", tag = "executors",
     params(("taskType" = String, Path, description = "The task type.", pattern = "^[A-Za-z0-9._:@-]{1,128}$")),
@@ -149,23 +149,23 @@ pub(crate) async fn get_analyzer(
 ) -> Result<Json<TypeDefinition>, Problem> {
     let found = api.node.analyzer(&namespace, &task_type).await?;
     let missing =
-        || Problem::new(&problem::ANALYZER_NOT_FOUND, "no analyzer was registered for this task type");
+        || Problem::new(&problem::ANALYZER_NOT_FOUND, "this namespace has no analyzer for this task type");
     found.map(|named| Json(named.into())).ok_or_else(missing)
 }
 
-/// Say what looks at the results of a task type
+/// Put the analyzer of a task type
 ///
-/// From then on a task of this type becomes a job. The same again changes nothing; something else is refused without
-/// `replace`. Jobs that have begun keep what was there.
+/// From then on a task of this type becomes a job. An equal analyzer changes nothing; a different one is refused
+/// without `replace`. Started jobs keep the previous analyzer.
 #[utoipa::path(
     put, path = "/api/v1/analyzers/{taskType}", operation_id = "putAnalyzer", tag = "executors",
     params(
         ("taskType" = String, Path, description = "The task type.", pattern = r"^(?!tasklane\.)[A-Za-z0-9._:@-]{1,128}$"),
-        ("replace" = Option<bool>, Query, description = "Whether another one may be replaced."),
+        ("replace" = Option<bool>, Query, description = "Whether to replace a different definition."),
     ),
     responses(
-        (status = 200, description = "It was there, or was replaced.", body = TypeDefinition),
-        (status = 201, description = "It is new.", body = TypeDefinition),
+        (status = 200, description = "The definition existed, or was replaced.", body = TypeDefinition),
+        (status = 201, description = "The definition is new.", body = TypeDefinition),
     )
 )]
 pub(crate) async fn put_analyzer(
@@ -182,11 +182,11 @@ pub(crate) async fn put_analyzer(
 
 /// Remove an analyzer
 ///
-/// Jobs that have begun keep it. Removing one that is not there is no error.
+/// Started jobs keep it. Removing a missing analyzer is no error.
 #[utoipa::path(
     delete, path = "/api/v1/analyzers/{taskType}", operation_id = "deleteAnalyzer", tag = "executors",
     params(("taskType" = String, Path, description = "The task type.", pattern = "^[A-Za-z0-9._:@-]{1,128}$")),
-    responses((status = 204, description = "There is no such analyzer any more."))
+    responses((status = 204, description = "The analyzer is removed."))
 )]
 pub(crate) async fn delete_analyzer(
     State(api): State<Api>,
@@ -205,12 +205,12 @@ async fn found(api: &Api, namespace: &Name, id: tasklane_core::id::TaskId) -> Re
 
 /// Read a job
 ///
-/// By its own id, or that of any task that belongs to it. It is finished when nothing of it is queued, running or unanalyzed.
-/// With `wait` the answer comes when it has ended, or time is up.
+/// By its own id, or the id of any of its tasks. A job is finished when all of its tasks have ended and are analyzed.
+/// `wait` delays the answer until the end of the job, or of the wait.
 #[utoipa::path(
     get, path = "/api/v1/jobs/{id}", operation_id = "getJob", tag = "executors",
     params(
-        ("id" = String, Path, description = "The job, or a task of it.", format = "uuid"),
+        ("id" = String, Path, description = "The job, or one of its tasks.", format = "uuid"),
         ("wait" = Option<String>, Query, description = "How long to wait for its end: at most five minutes, as in `30s` or `1m30s`; a bare number is seconds.", example = "5s", pattern = "^([0-9]{1,2}|[0-9]{1,2}s|[1-4]m|[1-4]m[0-5]?[0-9]s|[0-9]{1,5}ms)$"),
     ),
     responses((status = 200, description = "The job.", body = Job))
@@ -236,17 +236,17 @@ pub(crate) async fn get_job(
     Ok(Json(found(&api, &namespace, id).await?.into()))
 }
 
-/// Tear a job down
+/// Remove a job
 ///
-/// Cancels what is open, waits for that (30 seconds, or `wait`), and removes all that belongs to the job. What could not be
-/// removed is told as a problem; then it can be asked for again.
+/// Cancels open tasks, waits for their end (30 seconds, or `wait`), and removes all tasks of the job. If tasks are
+/// left, the answer is a problem that names some; repeat the request then.
 #[utoipa::path(
     delete, path = "/api/v1/jobs/{id}", operation_id = "tearDownJob", tag = "executors",
     params(
-        ("id" = String, Path, description = "The job, or a task of it.", format = "uuid"),
-        ("wait" = Option<String>, Query, description = "How long to wait for what is being cancelled, at most five minutes.", example = "5s", pattern = "^([0-9]{1,2}|[0-9]{1,2}s|[1-4]m|[1-4]m[0-5]?[0-9]s|[0-9]{1,5}ms)$"),
+        ("id" = String, Path, description = "The job, or one of its tasks.", format = "uuid"),
+        ("wait" = Option<String>, Query, description = "How long to wait for cancelled tasks, at most five minutes.", example = "5s", pattern = "^([0-9]{1,2}|[0-9]{1,2}s|[1-4]m|[1-4]m[0-5]?[0-9]s|[0-9]{1,5}ms)$"),
     ),
-    responses((status = 200, description = "All of it is gone.", body = JobRemoved))
+    responses((status = 200, description = "The job is removed.", body = JobRemoved))
 )]
 pub(crate) async fn tear_down(
     State(api): State<Api>,

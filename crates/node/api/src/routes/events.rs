@@ -16,15 +16,15 @@ use crate::problem::Problem;
 use crate::sse::{self, EventSource};
 use crate::state::Api;
 
-/// Follow what happens to tasks
+/// Follow the changes of tasks
 ///
-/// A stream of server-sent events: `task` for each change of a task of the namespace, and `gap` where some are missing:
-/// then look at what matters to you anew. A client that comes back sends the last id it saw as `Last-Event-ID` or
+/// A stream of server-sent events: `task` for each change of a task of the namespace, and `gap` where events are
+/// missing: then read the relevant tasks again. A client that reconnects sends its last id as `Last-Event-ID` or
 /// `after`.
 #[utoipa::path(
     get, path = "/api/v1/events", operation_id = "followEvents", tag = "system",
     params(("after" = Option<String>, Query, description = "Only events after this one, by its id.")),
-    responses((status = 200, description = "Events, as they happen.", body = String, content_type = "text/event-stream"))
+    responses((status = 200, description = "Events, live.", body = String, content_type = "text/event-stream"))
 )]
 pub(crate) async fn events(
     State(api): State<Api>,

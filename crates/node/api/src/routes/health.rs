@@ -18,7 +18,7 @@ use crate::problem::{self, CODES, Problem};
 use crate::state::Api;
 use crate::worker;
 
-/// Read numbers about the whole
+/// Read statistics of the server
 #[utoipa::path(
     get, path = "/api/v1/stats", operation_id = "getStats", tag = "system",
     responses((status = 200, description = "Numbers.", body = Stats))
@@ -27,14 +27,14 @@ pub(crate) async fn stats(State(api): State<Api>, _: NoParams) -> Result<Json<St
     Ok(Json(api.node.stats().await?.into()))
 }
 
-/// Ask whether the process lives
+/// Check whether the process lives
 ///
 /// Needs no token.
 #[utoipa::path(
     get, path = "/healthz", operation_id = "healthz", tag = "system",
     responses(
-        (status = 200, description = "It does.", body = String, content_type = "text/plain"),
-        (status = 503, description = "It is held up: it says by what.", body = String, content_type = "text/plain"),
+        (status = 200, description = "The process makes progress.", body = String, content_type = "text/plain"),
+        (status = 503, description = "The process is stalled; the answer names the stalled parts.", body = String, content_type = "text/plain"),
     )
 )]
 pub(crate) async fn healthz(State(api): State<Api>) -> Response {
@@ -49,12 +49,12 @@ pub(crate) fn alive() -> &'static str {
     "ok\n"
 }
 
-/// Ask whether the server can do its work
+/// Check whether the server can do its work
 #[utoipa::path(
     get, path = "/readyz", operation_id = "readyz", tag = "system",
     responses(
-        (status = 200, description = "It can.", body = Ready),
-        (status = 503, description = "It cannot: see the checks.", body = Ready),
+        (status = 200, description = "The server can do its work.", body = Ready),
+        (status = 503, description = "The server cannot do its work: see the checks.", body = Ready),
     )
 )]
 pub(crate) async fn readyz(State(api): State<Api>) -> Response {
@@ -83,7 +83,7 @@ pub(crate) fn ready_response(ready: Ready) -> Response {
 
 /// Read the metrics
 ///
-/// In the text format of Prometheus, or as `OpenMetrics` where the header `Accept` asks for it.
+/// In the text format of Prometheus, or as `OpenMetrics` where the header `Accept` requests it.
 #[utoipa::path(
     get, path = "/metrics", operation_id = "metrics", tag = "system",
     responses((status = 200, description = "The metrics.", content(

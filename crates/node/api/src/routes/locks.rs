@@ -17,14 +17,14 @@ use crate::state::Api;
 /// The longest time for which a lock can be taken.
 const TTL_MAX: Duration = Duration::from_hours(24);
 
-/// List the locks that are held
+/// List the held locks
 ///
 /// By name. A page may be short, even empty, and still have a cursor.
 #[utoipa::path(
     get, path = "/api/v1/locks", operation_id = "listLocks", tag = "locks",
     params(
-        ("limit" = Option<u32>, Query, description = "How many, at most. 100 if not given.", minimum = 1, maximum = 1000),
-        ("cursor" = Option<String>, Query, description = "Where the page before ended, as it said.", pattern = "^[A-Za-z0-9._:@-]{1,128}$"),
+        ("limit" = Option<u32>, Query, description = "The maximum of entries; defaults to 100.", minimum = 1, maximum = 1000),
+        ("cursor" = Option<String>, Query, description = "The cursor of the previous page.", pattern = "^[A-Za-z0-9._:@-]{1,128}$"),
     ),
     responses((status = 200, description = "A page of locks.", body = LockPage))
 )]
@@ -41,11 +41,11 @@ pub(crate) async fn list(
     Ok(Json(LockPage { locks: locks.into_iter().map(LockOut::from).collect(), cursor }))
 }
 
-/// Read who holds a lock
+/// Read a lock
 #[utoipa::path(
     get, path = "/api/v1/locks/{name}", operation_id = "getLock", tag = "locks",
     params(("name" = String, Path, description = "The lock.", pattern = "^[A-Za-z0-9._:@-]{1,128}$")),
-    responses((status = 200, description = "The lock, which is held.", body = LockOut))
+    responses((status = 200, description = "The held lock.", body = LockOut))
 )]
 pub(crate) async fn get(
     State(api): State<Api>,
@@ -54,18 +54,18 @@ pub(crate) async fn get(
     _: NoParams,
 ) -> Result<Json<LockOut>, Problem> {
     let lock = api.node.lock(&namespace, &name).await?;
-    let free = || Problem::new(&problem::LOCK_NOT_HELD, "nobody holds this lock");
+    let free = || Problem::new(&problem::LOCK_NOT_HELD, "no owner holds this lock");
     Ok(Json(lock.ok_or_else(free)?.into()))
 }
 
 /// Take or renew a lock
 ///
-/// For `ttl` from now, if nobody else holds it. The same owner again renews it and keeps the token; a new owner gets a
-/// higher one.
+/// For `ttl` from now, if no other owner holds it. A repeated request of the owner renews it and keeps the token; a new
+/// owner gets a higher token.
 #[utoipa::path(
     put, path = "/api/v1/locks/{name}", operation_id = "takeLock", tag = "locks",
     params(("name" = String, Path, description = "The lock.", pattern = "^[A-Za-z0-9._:@-]{1,128}$")),
-    responses((status = 200, description = "The lock, which is yours.", body = LockOut))
+    responses((status = 200, description = "The lock, held by the caller.", body = LockOut))
 )]
 pub(crate) async fn take(
     State(api): State<Api>,
@@ -85,16 +85,16 @@ pub(crate) async fn take(
     }
 }
 
-/// Give a lock back
+/// Release a lock
 ///
-/// One that nobody holds is no error.
+/// Releasing a free lock is no error.
 #[utoipa::path(
     delete, path = "/api/v1/locks/{name}", operation_id = "releaseLock", tag = "locks",
     params(
         ("name" = String, Path, description = "The lock.", pattern = "^[A-Za-z0-9._:@-]{1,128}$"),
-        ("owner" = String, Query, description = "Who gives it back.", min_length = 1),
+        ("owner" = String, Query, description = "The owner.", min_length = 1),
     ),
-    responses((status = 204, description = "This owner does not hold it any more."))
+    responses((status = 204, description = "This owner no longer holds it."))
 )]
 pub(crate) async fn release(
     State(api): State<Api>,

@@ -27,13 +27,13 @@ const FOLLOW_BATCH: usize = 200;
 /// Read the output of a task
 ///
 /// With `follow=true` the answer is a stream of server-sent events: `log` for each piece of output, then `end` with the
-/// final status. A client that comes back sends the last id it saw as `Last-Event-ID` or `after`.
+/// final status. A client that reconnects sends its last id as `Last-Event-ID` or `after`.
 #[utoipa::path(
     get, path = "/api/v1/tasks/{id}/logs", operation_id = "getLogs", tag = "tasks",
     params(
         ("id" = String, Path, description = "The task.", format = "uuid"),
         ("after" = Option<String>, Query, description = "Only output after this position.", pattern = "^[0-9]{1,9}-[0-9]{1,9}$", example = "1-0"),
-        ("limit" = Option<u32>, Query, description = "How many pieces, at most. 500 if not given. Not with `follow`.", minimum = 1, maximum = 1000),
+        ("limit" = Option<u32>, Query, description = "The maximum of pieces; defaults to 500. Not with `follow`.", minimum = 1, maximum = 1000),
         ("follow" = Option<bool>, Query, description = "Stream the output until the task has finished."),
     ),
     responses((status = 200, description = "Output, in order.", content(

@@ -22,12 +22,12 @@ const PAUSE_ROUNDS: usize = 5;
 
 /// List queues
 ///
-/// Those that have tasks or a policy of their own, by name.
+/// Queues that have tasks or a policy of their own, by name.
 #[utoipa::path(
     get, path = "/api/v1/queues", operation_id = "listQueues", tag = "queues",
     params(
-        ("limit" = Option<u32>, Query, description = "How many, at most. 100 if not given.", minimum = 1, maximum = 1000),
-        ("cursor" = Option<String>, Query, description = "Where the page before ended, as it said.", pattern = "^[A-Za-z0-9._:@-]{1,128}$"),
+        ("limit" = Option<u32>, Query, description = "The maximum of entries; defaults to 100.", minimum = 1, maximum = 1000),
+        ("cursor" = Option<String>, Query, description = "The cursor of the previous page.", pattern = "^[A-Za-z0-9._:@-]{1,128}$"),
     ),
     responses((status = 200, description = "A page of queues.", body = QueuePage))
 )]
@@ -65,9 +65,8 @@ pub(crate) async fn get(
 
 /// Replace the policy of a queue
 ///
-/// Only if `version` is the one that is stored (0 for a queue without a policy). What the new policy does not say is as
-/// in a queue that nobody has touched. Changed numbers apply to waiting tasks at once; lowering a limit never stops what
-/// runs.
+/// Only if `version` is the stored version (0 for a queue without a policy). Omitted fields get the defaults of a new
+/// queue. Changed numbers apply to waiting tasks at once; a lower limit stops no running attempt.
 #[utoipa::path(
     put, path = "/api/v1/queues/{name}", operation_id = "putQueue", tag = "queues",
     params(("name" = String, Path, description = "The queue.", pattern = r"^(?!tasklane\.)[A-Za-z0-9._:@-]{1,128}$")),
@@ -91,14 +90,14 @@ pub(crate) async fn put(
 
 /// List the keys of a queue
 ///
-/// The keys that its limits count now, or that tasks in memory wait for; a key without tasks is not kept. In no order that
-/// means anything, the same from page to page.
+/// The keys that its limits count now, or that tasks in memory wait for; a key without tasks is not kept. The order is
+/// arbitrary, and the same from page to page.
 #[utoipa::path(
     get, path = "/api/v1/queues/{name}/keys", operation_id = "listKeys", tag = "queues",
     params(
         ("name" = String, Path, description = "The queue.", pattern = "^[A-Za-z0-9._:@-]{1,128}$"),
-        ("limit" = Option<u32>, Query, description = "How many, at most. 100 if not given.", minimum = 1, maximum = 1000),
-        ("cursor" = Option<String>, Query, description = "Where the page before ended, as it said.", pattern = "^[0-9a-f]{16}-([0-9a-f]{2}){0,1024}$"),
+        ("limit" = Option<u32>, Query, description = "The maximum of entries; defaults to 100.", minimum = 1, maximum = 1000),
+        ("cursor" = Option<String>, Query, description = "The cursor of the previous page.", pattern = "^[0-9a-f]{16}-([0-9a-f]{2}){0,1024}$"),
     ),
     responses((status = 200, description = "A page of keys.", body = KeyPage))
 )]
@@ -146,13 +145,13 @@ fn parse_key_cursor(text: &str) -> Option<KeyPosition> {
 
 /// Pause a queue
 ///
-/// Nothing of it is assigned until it is resumed. What runs goes on. A queue without tasks and without a policy is
+/// No task of it is assigned until it is resumed. Running tasks go on. A queue without tasks and without a policy is
 /// refused (`queue_not_found`), because its name may be mistyped; `create` pauses it before its first task.
 #[utoipa::path(
     post, path = "/api/v1/queues/{name}/pause", operation_id = "pauseQueue", tag = "queues",
     params(
         ("name" = String, Path, description = "The queue.", pattern = r"^(?!tasklane\.)[A-Za-z0-9._:@-]{1,128}$"),
-        ("create" = Option<bool>, Query, description = "Whether a queue without tasks and without a policy is paused too."),
+        ("create" = Option<bool>, Query, description = "Whether to pause a queue without tasks and without a policy too."),
     ),
     responses((status = 200, description = "The paused queue.", body = Queue))
 )]

@@ -24,12 +24,12 @@ use crate::state::Api;
 
 /// List schedules
 ///
-/// By name, each with its last run and how that stands.
+/// By name, each with its last run and its status.
 #[utoipa::path(
     get, path = "/api/v1/schedules", operation_id = "listSchedules", tag = "schedules",
     params(
-        ("limit" = Option<u32>, Query, description = "How many, at most. 100 if not given.", minimum = 1, maximum = 1000),
-        ("cursor" = Option<String>, Query, description = "Where the page before ended, as it said.", pattern = "^[A-Za-z0-9._:@-]{1,128}$"),
+        ("limit" = Option<u32>, Query, description = "The maximum of entries; defaults to 100.", minimum = 1, maximum = 1000),
+        ("cursor" = Option<String>, Query, description = "The cursor of the previous page.", pattern = "^[A-Za-z0-9._:@-]{1,128}$"),
     ),
     responses((status = 200, description = "A page of schedules.", body = SchedulePage))
 )]
@@ -64,12 +64,12 @@ pub(crate) async fn get(
 
 /// Put a schedule
 ///
-/// The same again changes nothing. A changed one counts its times from now on; what it has fired stays as it is.
+/// An equal schedule changes nothing. A changed schedule counts its times from now on; its past fires stay unchanged.
 #[utoipa::path(
     put, path = "/api/v1/schedules/{id}", operation_id = "putSchedule", tag = "schedules",
     params(("id" = String, Path, description = "The schedule; the caller chooses its name.", pattern = r"^(?!tasklane\.)[A-Za-z0-9._:@-]{1,128}$")),
     responses(
-        (status = 200, description = "The schedule, which was there.", body = Schedule),
+        (status = 200, description = "The schedule, which existed.", body = Schedule),
         (status = 201, description = "The new schedule.", body = Schedule),
     )
 )]
@@ -89,11 +89,11 @@ pub(crate) async fn put(
 
 /// Remove a schedule
 ///
-/// Its tasks stay as they are. Removing one that is not there is no error.
+/// Its tasks stay unchanged. Removing a missing schedule is no error.
 #[utoipa::path(
     delete, path = "/api/v1/schedules/{id}", operation_id = "deleteSchedule", tag = "schedules",
     params(("id" = String, Path, description = "The schedule.", pattern = "^[A-Za-z0-9._:@-]{1,128}$")),
-    responses((status = 204, description = "There is no such schedule any more."))
+    responses((status = 204, description = "The schedule is removed."))
 )]
 pub(crate) async fn delete(
     State(api): State<Api>,
@@ -108,7 +108,7 @@ pub(crate) async fn delete(
 
 /// Let a schedule fire
 ///
-/// From now on: times that passed while it was disabled are not made up for. Failures are counted anew.
+/// From now on: times that passed while it was disabled are not made up for. The count of failures restarts.
 #[utoipa::path(
     post, path = "/api/v1/schedules/{id}/enable", operation_id = "enableSchedule", tag = "schedules",
     params(("id" = String, Path, description = "The schedule.", pattern = "^[A-Za-z0-9._:@-]{1,128}$")),
@@ -146,13 +146,13 @@ pub(crate) async fn disable(
 
 /// Fire a schedule now
 ///
-/// Also one that is disabled, and whatever its `overlap` says.
+/// Also a disabled schedule, and regardless of its `overlap`.
 #[utoipa::path(
     post, path = "/api/v1/schedules/{id}/trigger", operation_id = "triggerSchedule", tag = "schedules",
     params(("id" = String, Path, description = "The schedule.", pattern = "^[A-Za-z0-9._:@-]{1,128}$")),
     responses(
         (status = 201, description = "The task.", body = Triggered),
-        (status = 200, description = "The same request was taken in before.", body = Triggered),
+        (status = 200, description = "The same request was accepted before.", body = Triggered),
     )
 )]
 pub(crate) async fn trigger(
@@ -171,14 +171,14 @@ pub(crate) async fn trigger(
 
 /// Fire times again
 ///
-/// All times from `from` to `until`, past or to come, whatever was fired for them before; at most 10,000. Their tasks run
-/// beside all others. With `dryRun` the answer says which times these are.
+/// All past or future times from `from` to `until`, regardless of earlier fires; at most 10,000. Their tasks run beside
+/// all others. With `dryRun` the answer names these times.
 #[utoipa::path(
     post, path = "/api/v1/schedules/{id}/backfill", operation_id = "backfillSchedule", tag = "schedules",
     params(("id" = String, Path, description = "The schedule.", pattern = "^[A-Za-z0-9._:@-]{1,128}$")),
     responses(
-        (status = 200, description = "With `dryRun`: what it would do.", body = Backfill),
-        (status = 202, description = "It has begun.", body = Backfill),
+        (status = 200, description = "With `dryRun`: the plan.", body = Backfill),
+        (status = 202, description = "The backfill has begun.", body = Backfill),
     )
 )]
 pub(crate) async fn backfill(
@@ -204,10 +204,10 @@ pub(crate) async fn backfill(
     get, path = "/api/v1/schedules/{id}/next", operation_id = "nextTimes", tag = "schedules",
     params(
         ("id" = String, Path, description = "The schedule.", pattern = "^[A-Za-z0-9._:@-]{1,128}$"),
-        ("count" = Option<u32>, Query, description = "How many. 10 if not given.", minimum = 1, maximum = 1000),
-        ("after" = Option<String>, Query, description = "After this time. Now if not given.", format = "date-time"),
+        ("count" = Option<u32>, Query, description = "The number of times; defaults to 10.", minimum = 1, maximum = 1000),
+        ("after" = Option<String>, Query, description = "After this time; defaults to now.", format = "date-time"),
     ),
-    responses((status = 200, description = "The times to come, as if it were enabled.", body = NextTimes))
+    responses((status = 200, description = "The next times, as if it were enabled.", body = NextTimes))
 )]
 pub(crate) async fn next(
     State(api): State<Api>,
@@ -229,8 +229,8 @@ pub(crate) async fn next(
 
 /// Preview times without a schedule
 ///
-/// The times of a cron expression, an interval or a single time, as a schedule with these fields has them. Nothing is
-/// stored.
+/// The times of a cron expression, an interval or a single time, as of a schedule with these fields. The request stores
+/// nothing.
 #[utoipa::path(
     post, path = "/api/v1/schedule-preview", operation_id = "previewTimes", tag = "schedules",
     responses((status = 200, description = "The times after `after`.", body = NextTimes))
@@ -240,13 +240,13 @@ pub(crate) async fn preview(_: NoParams, body: JsonBody) -> Result<Json<NextTime
     Ok(Json(request.preview(clock::wall())?.into()))
 }
 
-/// Read what became of the last times of a schedule
+/// Read the history of a schedule
 ///
-/// Fired, skipped or missed, and why; and how the task of each stands. The last 100, the latest time first.
+/// Fired, skipped or missed, with the reason and the status of its task. The last 100 times, the latest first.
 #[utoipa::path(
     get, path = "/api/v1/schedules/{id}/history", operation_id = "scheduleHistory", tag = "schedules",
     params(("id" = String, Path, description = "The schedule.", pattern = "^[A-Za-z0-9._:@-]{1,128}$")),
-    responses((status = 200, description = "What became of its times.", body = FireHistory))
+    responses((status = 200, description = "The outcomes of its times.", body = FireHistory))
 )]
 pub(crate) async fn history(
     State(api): State<Api>,

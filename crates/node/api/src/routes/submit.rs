@@ -34,16 +34,16 @@ pub(crate) const BATCH_MAX: usize = 10_000;
 
 /// Submit a task
 ///
-/// The task is durable when this answers. With the same `requestId` again, the answer is the first one's task and
-/// `duplicate` is true. With `wait` the answer is the finished task (200), or the task as it is when the time is up
-/// (202). Once the task was taken in, the answer names it whatever happens while it is waited for.
+/// The task is durable before the answer. A repeated `requestId` is answered with the first task, and `duplicate` is
+/// true. With `wait` the answer is the finished task (200), or its state at the end of the wait (202). Once the task is
+/// stored, the answer always names it.
 #[utoipa::path(
     post, path = "/api/v1/tasks", operation_id = "submitTask", tag = "tasks",
     params(("wait" = Option<String>, Query, description = "How long to wait for the end of the task: at most five minutes, as in `30s` or `1m30s`; a bare number is seconds.", example = "5s", pattern = "^([0-9]{1,2}|[0-9]{1,2}s|[1-4]m|[1-4]m[0-5]?[0-9]s|[0-9]{1,5}ms)$")),
     responses(
-        (status = 201, description = "The task was taken in.", body = SubmittedTask),
-        (status = 200, description = "The request was taken in before (`duplicate`), or, with `wait`, the task has finished.", body = SubmittedTask),
-        (status = 202, description = "With `wait`: the task was taken in, and time is up before it has finished, or it cannot be read at the moment. Then the answer has no more than its id and `PENDING`.", body = SubmittedTask),
+        (status = 201, description = "The task was accepted.", body = SubmittedTask),
+        (status = 200, description = "The request was accepted before (`duplicate`), or, with `wait`, the task has finished.", body = SubmittedTask),
+        (status = 202, description = "With `wait`: the task was accepted, and has not finished in time, or cannot be read at the moment. In the latter case the answer has only its id and `PENDING`.", body = SubmittedTask),
     )
 )]
 pub(crate) async fn submit(
@@ -104,7 +104,7 @@ async fn wait_for(
         () = closing.0.cancelled() => api.node.task(namespace, id).await,
     };
     let unread = |error: StoreError| {
-        tracing::warn!(task = %id, %error, "a task that is waited for could not be read");
+        tracing::warn!(task = %id, %error, "cannot read the task that a request waits for");
     };
     let view = view.map_err(unread).ok()??;
     let known = Task::whole(&view.row, view.result.as_ref());
@@ -132,13 +132,13 @@ impl PartialSchema for SubmittedTask {
             unreachable!("a task is an object")
         };
         schema.description = Some(
-            "A submitted task: its `taskId` and `status`; with `wait` all of the task that can be read."
+            "A submitted task: its `taskId` and `status`; with `wait` all readable fields of the task."
                 .to_owned(),
         );
         schema.required = vec!["taskId".to_owned(), "status".to_owned()];
         let duplicate = ObjectBuilder::new().schema_type(Type::Boolean);
         let duplicate =
-            duplicate.description(Some("The same request was taken in before; this is its task."));
+            duplicate.description(Some("The same request was accepted before; this is its task."));
         schema.properties.insert("duplicate".to_owned(), duplicate.into());
         schema.into()
     }
@@ -166,13 +166,13 @@ struct BatchRequest {
     tasks: Vec<Box<RawValue>>,
 }
 
-/// What became of the tasks of a batch, in the order given.
+/// The results of the tasks of a batch, in the order of the request.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct BatchAnswer {
     results: Vec<BatchItem>,
 }
 
-/// What became of one task of a batch: `taskId` and `status`, or `error`.
+/// The result of one task of a batch: `taskId` and `status`, or `error`.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 struct BatchItem {
@@ -202,11 +202,12 @@ impl BatchItem {
 
 /// Submit many tasks
 ///
-/// Each task is taken in or refused for itself. The results come in the order given. Where a refused task may be taken in
-/// later, as with a full queue, its error has `retryAfter`, and the header `Retry-After` has the longest of these times.
+/// Each task is accepted or refused by itself. Results are in the order of the request. If a refused task may be
+/// accepted later, as with a full queue, its error has `retryAfter`, and the header `Retry-After` has the longest of
+/// these times.
 #[utoipa::path(
     post, path = "/api/v1/tasks/batch", operation_id = "submitBatch", tag = "tasks",
-    responses((status = 200, description = "What became of each task.", body = BatchAnswer))
+    responses((status = 200, description = "The result of each task.", body = BatchAnswer))
 )]
 pub(crate) async fn batch(
     State(api): State<Api>,

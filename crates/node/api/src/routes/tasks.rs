@@ -84,8 +84,8 @@ async fn find(api: &Api, namespace: &Name, id: TaskId) -> Result<TaskView, Probl
 
 /// Read a task
 ///
-/// All that is known of it, with its last attempts and its last output. With `wait` the answer comes when the task has
-/// ended, or time is up.
+/// The whole task, with its last attempts and its last output. `wait` delays the answer until the end of the task, or
+/// of the wait.
 #[utoipa::path(
     get, path = "/api/v1/tasks/{id}", operation_id = "getTask", tag = "tasks",
     params(
@@ -137,7 +137,7 @@ pub(crate) async fn wait_for_end(
     params(
         ("id" = String, Path, description = "The task.", format = "uuid"),
         ("after" = Option<u32>, Query, description = "Only attempts with a higher number.", minimum = 0, maximum = 4_294_967_295_i64),
-        ("limit" = Option<u32>, Query, description = "How many, at most. 100 if not given.", minimum = 1, maximum = 1000),
+        ("limit" = Option<u32>, Query, description = "The maximum of entries; defaults to 100.", minimum = 1, maximum = 1000),
     ),
     responses((status = 200, description = "Its attempts, by number.", body = AttemptPage))
 )]
@@ -157,13 +157,13 @@ pub(crate) async fn attempts(
 
 /// List the children of a task
 ///
-/// Of a task that becomes many, or of a run: with what they answered.
+/// The children of a map or a run, with their results.
 #[utoipa::path(
     get, path = "/api/v1/tasks/{id}/children", operation_id = "listChildren", tag = "tasks",
     params(
         ("id" = String, Path, description = "The task.", format = "uuid"),
-        ("limit" = Option<u32>, Query, description = "How many, at most. 50 if not given.", minimum = 1, maximum = 1000),
-        ("cursor" = Option<String>, Query, description = "Where the page before ended, as it said.", pattern = "^[0-9a-f]{32}([0-9a-f]{48})?$"),
+        ("limit" = Option<u32>, Query, description = "The maximum of entries; defaults to 50.", minimum = 1, maximum = 1000),
+        ("cursor" = Option<String>, Query, description = "The cursor of the previous page.", pattern = "^[0-9a-f]{32}([0-9a-f]{48})?$"),
     ),
     responses((status = 200, description = "A page of its children.", body = ChildPage))
 )]
@@ -199,7 +199,7 @@ fn parse_child_cursor(text: &str) -> Option<ChildCursor> {
 #[utoipa::path(
     get, path = "/api/v1/tasks/{id}/explain", operation_id = "explainTask", tag = "tasks",
     params(("id" = String, Path, description = "The task.", format = "uuid")),
-    responses((status = 200, description = "What stands in its way.", body = ExplainedTask))
+    responses((status = 200, description = "The reasons.", body = ExplainedTask))
 )]
 pub(crate) async fn explain(
     State(api): State<Api>,
@@ -217,7 +217,7 @@ pub(crate) async fn explain(
 
 /// List tasks
 ///
-/// Newest first. All conditions given must hold. `metadata.KEY=VALUE` is short for `metadata=KEY=VALUE`.
+/// Newest first. All conditions must hold. `metadata.KEY=VALUE` is short for `metadata=KEY=VALUE`.
 #[utoipa::path(
     get, path = "/api/v1/tasks", operation_id = "listTasks", tag = "tasks",
     params(
@@ -231,8 +231,8 @@ pub(crate) async fn explain(
         ("createdAfter" = Option<String>, Query, description = "Created at this time or later.", format = DateTime),
         ("createdBefore" = Option<String>, Query, description = "Created before this time.", format = DateTime),
         ("metadata" = Option<Vec<String>>, Query, description = "Pairs of metadata, each as `KEY=VALUE`; all of them must hold. The parameter `metadata.KEY` with the value `VALUE` is the same pair.", explode = true, style = Form, min_items = 1, example = json!(["customer=c-17"])),
-        ("limit" = Option<u32>, Query, description = "How many, at most. 50 if not given.", minimum = 1, maximum = 1000),
-        ("cursor" = Option<String>, Query, description = "Where the page before ended, as it said.", pattern = "^[0-9a-f]{48}$"),
+        ("limit" = Option<u32>, Query, description = "The maximum of entries; defaults to 50.", minimum = 1, maximum = 1000),
+        ("cursor" = Option<String>, Query, description = "The cursor of the previous page.", pattern = "^[0-9a-f]{48}$"),
     ),
     responses((status = 200, description = "A page of tasks.", body = TaskPageJson))
 )]
@@ -311,7 +311,7 @@ pub(crate) fn parse_cursor(text: &str) -> Option<TaskCursor> {
     Some(TaskCursor { created_at: Timestamp::from_micros(micros), id: id.parse().ok()? })
 }
 
-/// Word that a cancel will be carried out.
+/// The confirmation of a cancel.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Accepted {
     #[schema(example = "Cancel request accepted.")]
@@ -326,14 +326,14 @@ impl Accepted {
 
 /// Cancel a task
 ///
-/// The request is durable once answered. What runs is stopped with its children; a task that succeeds meanwhile has
-/// succeeded.
+/// The request is durable once answered. A running attempt is stopped with its child processes; a task that succeeds
+/// meanwhile has succeeded.
 #[utoipa::path(
     delete, path = "/api/v1/tasks/{id}", operation_id = "cancelTask", tag = "tasks",
     params(("id" = String, Path, description = "The task.", format = "uuid")),
     responses(
-        (status = 202, description = "It will be cancelled, or was before.", body = Accepted),
-        (status = 409, description = "It has succeeded or failed already.", body = Problem, content_type = "application/problem+json"),
+        (status = 202, description = "The task will be cancelled, or already was.", body = Accepted),
+        (status = 409, description = "The task has succeeded or failed already.", body = Problem, content_type = "application/problem+json"),
     )
 )]
 pub(crate) async fn cancel(
@@ -360,7 +360,7 @@ pub(crate) struct RetryRequest {
     pub(crate) latest: Option<bool>,
 }
 
-/// A new task that does again what a finished one did.
+/// A new task that repeats a finished one.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Retried {
@@ -369,11 +369,11 @@ pub(crate) struct Retried {
     status: StatusName,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     duplicate: bool,
-    /// The new task runs by the definition of the first one, and a newer definition of its type or workflow is registered.
-    /// `latest` runs by that.
+    /// The new task uses the definition of the first one, and a newer definition of its type or workflow is registered.
+    /// `latest` uses the newer one.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     newer_definition: bool,
-    /// Of a run: nodes that succeeded and are taken over.
+    /// Of a run: successful nodes that are taken over.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     kept: Option<Vec<String>>,
@@ -385,14 +385,14 @@ pub(crate) struct Retried {
 
 /// Run a finished task again
 ///
-/// Creates a new task with the same spec, whose `parent` is this one. With `latest` it runs as its type, or its workflow, is
-/// defined now. The body is optional.
+/// Creates a new task with the same spec, whose `parent` is this task. With `latest` it uses the current definition of
+/// its type or workflow. The body is optional.
 #[utoipa::path(
     post, path = "/api/v1/tasks/{id}/retry", operation_id = "retryTask", tag = "tasks",
     params(("id" = String, Path, description = "The task.", format = "uuid")),
     responses(
-        (status = 201, description = "The new task was taken in.", body = Retried),
-        (status = 200, description = "The same request was taken in before.", body = Retried),
+        (status = 201, description = "The new task was accepted.", body = Retried),
+        (status = 200, description = "The same request was accepted before.", body = Retried),
     )
 )]
 pub(crate) async fn retry(
@@ -413,10 +413,7 @@ pub(crate) async fn retry(
             let detail = format!("the task is {status}");
             Err(Problem::new(&problem::TASK_UNFINISHED, detail).task_status(status))
         }
-        Retry::Removed => Err(Problem::new(
-            &problem::PAYLOAD_REMOVED,
-            "the payload was removed when its retention was over",
-        )),
+        Retry::Removed => Err(Problem::new(&problem::PAYLOAD_REMOVED, "retention has removed the payload")),
         Retry::Created(new) => {
             let (kept, runs_again) =
                 if new.is_run { Some(api.node.kept_nodes(new.id).await?).unzip() } else { (None, None) };

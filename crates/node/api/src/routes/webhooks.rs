@@ -25,9 +25,9 @@ use crate::state::Api;
     get, path = "/api/v1/webhooks/deliveries", operation_id = "listDeliveries", tag = "webhooks",
     params(
         ("status" = Option<Vec<StatusName>>, Query, description = "One or several states.", explode = false, style = Form, min_items = 1),
-        ("task" = Option<String>, Query, description = "Only those about this task.", format = "uuid"),
-        ("limit" = Option<u32>, Query, description = "How many, at most. 50 if not given.", minimum = 1, maximum = 1000),
-        ("cursor" = Option<String>, Query, description = "Where the page before ended, as it said.", pattern = "^[0-9a-f]{48}$"),
+        ("task" = Option<String>, Query, description = "Only deliveries for this task.", format = "uuid"),
+        ("limit" = Option<u32>, Query, description = "The maximum of entries; defaults to 50.", minimum = 1, maximum = 1000),
+        ("cursor" = Option<String>, Query, description = "The cursor of the previous page.", pattern = "^[0-9a-f]{48}$"),
     ),
     responses((status = 200, description = "A page of deliveries.", body = DeliveryPage))
 )]
@@ -59,7 +59,7 @@ pub(crate) async fn deliveries(
 
 /// Read the secret of webhooks
 ///
-/// What deliveries of the namespace are signed with, as Standard Webhooks says. Made when it is first needed.
+/// The secret that signs deliveries of the namespace, by Standard Webhooks. Created at its first use.
 #[utoipa::path(
     get, path = "/api/v1/webhooks/secret", operation_id = "getWebhookSecret", tag = "webhooks",
     responses((status = 200, description = "The secret.", body = WebhookSecret))
@@ -74,10 +74,10 @@ pub(crate) async fn secret(
 
 /// Replace the secret of webhooks
 ///
-/// For a day, deliveries are signed with both.
+/// For a day, both sign deliveries.
 #[utoipa::path(
     post, path = "/api/v1/webhooks/secret/rotate", operation_id = "rotateWebhookSecret", tag = "webhooks",
-    responses((status = 200, description = "The new secret, and the one before.", body = WebhookSecret))
+    responses((status = 200, description = "The new and the previous secret.", body = WebhookSecret))
 )]
 pub(crate) async fn rotate(
     State(api): State<Api>,
@@ -90,12 +90,12 @@ pub(crate) async fn rotate(
 
 /// List endpoints with a secret of their own
 ///
-/// The secrets are not shown. In no order that means anything, the same from page to page.
+/// The secrets are not shown. The order is arbitrary, and the same from page to page.
 #[utoipa::path(
     get, path = "/api/v1/webhooks/endpoints", operation_id = "listWebhookEndpoints", tag = "webhooks",
     params(
-        ("limit" = Option<u32>, Query, description = "How many, at most. 100 if not given.", minimum = 1, maximum = 1000),
-        ("cursor" = Option<String>, Query, description = "Where the page before ended, as it said.", pattern = "^[A-Za-z0-9._:@-]{1,128}$"),
+        ("limit" = Option<u32>, Query, description = "The maximum of entries; defaults to 100.", minimum = 1, maximum = 1000),
+        ("cursor" = Option<String>, Query, description = "The cursor of the previous page.", pattern = "^[A-Za-z0-9._:@-]{1,128}$"),
     ),
     responses((status = 200, description = "A page of endpoints.", body = EndpointPage))
 )]
@@ -111,15 +111,15 @@ pub(crate) async fn endpoints(
     Ok(Json(EndpointPage { endpoints, cursor: next.map(|next| next.to_string()) }))
 }
 
-/// Give an endpoint a secret of its own, or replace it
+/// Create or replace the secret of an endpoint
 ///
-/// Deliveries to its address are signed with this secret instead of that of the namespace, and for a day also with the
-/// endpoint's secret before. The answer is the only one that has the secret.
+/// This secret signs deliveries to its address instead of that of the namespace; for a day the endpoint's previous
+/// secret signs too. Only this answer has the secret.
 #[utoipa::path(
     post, path = "/api/v1/webhooks/endpoints", operation_id = "rotateWebhookEndpoint", tag = "webhooks",
     responses(
         (status = 200, description = "The secret was replaced.", body = WebhookEndpoint),
-        (status = 201, description = "It is the endpoint's first.", body = WebhookEndpoint),
+        (status = 201, description = "The endpoint has its first secret.", body = WebhookEndpoint),
     )
 )]
 pub(crate) async fn rotate_endpoint(
@@ -135,9 +135,9 @@ pub(crate) async fn rotate_endpoint(
     Ok(CreatedResponse::new(is_new, "/api/v1/webhooks/endpoints".to_owned(), endpoint))
 }
 
-/// Take the secret of an endpoint away
+/// Remove the secret of an endpoint
 ///
-/// Deliveries to its address are signed with the secret of the namespace. Removing one that is not there is no error.
+/// The secret of the namespace then signs deliveries to its address. Removing a missing secret is no error.
 #[utoipa::path(
     delete, path = "/api/v1/webhooks/endpoints", operation_id = "deleteWebhookEndpoint", tag = "webhooks",
     params(("url" = String, Query, description = "The address.", example = "https://example.com/hook", max_length = 2048, pattern = r"^https?://[^\s\u0000-\u001F\u007F-\u009F]+$")),
@@ -158,10 +158,10 @@ pub(crate) async fn delete_endpoint(
 
 /// Send a test message
 ///
-/// To see whether a receiver hears, and takes the signature for right.
+/// Shows whether a receiver accepts messages and their signature.
 #[utoipa::path(
     post, path = "/api/v1/webhooks/test", operation_id = "testWebhook", tag = "webhooks",
-    responses((status = 202, description = "It is on its way.", body = TestStarted))
+    responses((status = 202, description = "The message is on its way.", body = TestStarted))
 )]
 pub(crate) async fn test(
     State(api): State<Api>,

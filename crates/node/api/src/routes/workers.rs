@@ -40,7 +40,7 @@ pub(crate) async fn get(
 
 /// Change capacity, weight or labels of a worker
 ///
-/// Until its next start. What it has been given it keeps: a lower capacity or other labels stop nothing.
+/// Until its next start. It keeps its attempts: a lower capacity or other labels stop none.
 #[utoipa::path(
     patch, path = "/api/v1/workers/{name}", operation_id = "patchWorker", tag = "workers",
     params(("name" = String, Path, description = "Name or session of a live worker.", pattern = "^[A-Za-z0-9._:@-]{1,128}$")),
@@ -59,7 +59,7 @@ pub(crate) async fn patch(
 
 /// Drain a worker
 ///
-/// It takes no new work, finishes or hands back what it has, and leaves.
+/// The worker takes no new work, finishes or hands back its attempts, and leaves.
 #[utoipa::path(
     post, path = "/api/v1/workers/{name}/drain", operation_id = "drainWorker", tag = "workers",
     params(("name" = String, Path, description = "Name or session of a live worker.", pattern = "^[A-Za-z0-9._:@-]{1,128}$")),

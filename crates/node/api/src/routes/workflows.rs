@@ -27,8 +27,8 @@ use crate::state::{Api, RequestPermit};
 #[utoipa::path(
     get, path = "/api/v1/workflows", operation_id = "listWorkflows", tag = "workflows",
     params(
-        ("limit" = Option<u32>, Query, description = "How many, at most. 100 if not given.", minimum = 1, maximum = 1000),
-        ("cursor" = Option<String>, Query, description = "Where the page before ended, as it said.", pattern = "^[A-Za-z0-9._:@-]{1,128}$"),
+        ("limit" = Option<u32>, Query, description = "The maximum of entries; defaults to 100.", minimum = 1, maximum = 1000),
+        ("cursor" = Option<String>, Query, description = "The cursor of the previous page.", pattern = "^[A-Za-z0-9._:@-]{1,128}$"),
     ),
     responses((status = 200, description = "A page of workflows.", body = WorkflowPage))
 )]
@@ -65,12 +65,12 @@ pub(crate) async fn get(
 
 /// Put a workflow
 ///
-/// To be run by its name. The same again changes nothing. Runs go on with the workflow as it was when they began.
+/// Runs name it. An equal workflow changes nothing. Started runs keep the previous definition.
 #[utoipa::path(
     put, path = "/api/v1/workflows/{id}", operation_id = "putWorkflow", tag = "workflows",
     params(("id" = String, Path, description = "The workflow; the caller chooses its name.", pattern = r"^(?!tasklane\.|runs$)[A-Za-z0-9._:@-]{1,128}$")),
     responses(
-        (status = 200, description = "The workflow, which was there.", body = Workflow),
+        (status = 200, description = "The workflow, which existed.", body = Workflow),
         (status = 201, description = "The new workflow.", body = Workflow),
     )
 )]
@@ -88,11 +88,11 @@ pub(crate) async fn put(
 
 /// Remove a workflow
 ///
-/// Its runs go on. Removing one that is not there is no error.
+/// Its runs go on. Removing a missing workflow is no error.
 #[utoipa::path(
     delete, path = "/api/v1/workflows/{id}", operation_id = "deleteWorkflow", tag = "workflows",
     params(("id" = String, Path, description = "The workflow.", pattern = r"^(?!runs$)[A-Za-z0-9._:@-]{1,128}$")),
-    responses((status = 204, description = "There is no such workflow any more."))
+    responses((status = 204, description = "The workflow is removed."))
 )]
 pub(crate) async fn delete(
     State(api): State<Api>,
@@ -105,15 +105,15 @@ pub(crate) async fn delete(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Begin a run
+/// Start a run
 ///
-/// Of the nodes given, or of a workflow by its name. Durable when this answers. With the same `requestId` again, the
-/// answer is the first one's run and `duplicate` is true.
+/// Of the given nodes, or of a named workflow. The run is durable before the answer. A repeated `requestId` is answered
+/// with the first run, and `duplicate` is true.
 #[utoipa::path(
     post, path = "/api/v1/workflows/runs", operation_id = "startRun", tag = "workflows",
     responses(
-        (status = 201, description = "The run was taken in.", body = RunStarted),
-        (status = 200, description = "The same request was taken in before.", body = RunStarted),
+        (status = 201, description = "The run was accepted.", body = RunStarted),
+        (status = 200, description = "The same request was accepted before.", body = RunStarted),
     )
 )]
 pub(crate) async fn start(
@@ -138,8 +138,8 @@ pub(crate) async fn start(
     params(
         ("status" = Option<Vec<crate::model::StatusName>>, Query, description = "One or several states.", explode = false, style = Form, min_items = 1),
         ("workflow" = Option<String>, Query, description = "Only runs with this name."),
-        ("limit" = Option<u32>, Query, description = "How many, at most. 50 if not given.", minimum = 1, maximum = 1000),
-        ("cursor" = Option<String>, Query, description = "Where the page before ended, as it said.", pattern = "^[0-9a-f]{48}$"),
+        ("limit" = Option<u32>, Query, description = "The maximum of entries; defaults to 50.", minimum = 1, maximum = 1000),
+        ("cursor" = Option<String>, Query, description = "The cursor of the previous page.", pattern = "^[0-9a-f]{48}$"),
     ),
     responses((status = 200, description = "A page of runs.", body = RunPage))
 )]
@@ -175,8 +175,8 @@ async fn found(api: &Api, namespace: &Name, id: TaskId) -> Result<RunView, Probl
 
 /// Read a run
 ///
-/// With every node: those that wait or were left out too. Results are told up to 1 MiB in all; what is left out has
-/// `resultLeftOut`, and is found with its task. With `wait` the answer comes when the run has ended, or time is up.
+/// With every node, also waiting and skipped nodes. Results are included up to 1 MiB in all; a node with
+/// `resultLeftOut` has its result in its task. `wait` delays the answer until the end of the run, or of the wait.
 #[utoipa::path(
     get, path = "/api/v1/workflows/runs/{id}", operation_id = "getRun", tag = "workflows",
     params(
@@ -205,14 +205,14 @@ pub(crate) async fn get_run(
 
 /// Cancel a run
 ///
-/// What is open of it is cancelled, nothing more begins, and when all that has ended, the run is `CANCELLED`. The request
-/// is durable once answered.
+/// Cancels its open tasks and begins no more. When all of them have ended, the run is `CANCELLED`. The request is
+/// durable once answered.
 #[utoipa::path(
     delete, path = "/api/v1/workflows/runs/{id}", operation_id = "cancelRun", tag = "workflows",
     params(("id" = String, Path, description = "The run.", format = "uuid")),
     responses(
-        (status = 202, description = "It will be cancelled, or was before.", body = Accepted),
-        (status = 409, description = "It has succeeded or failed already.", body = Problem, content_type = "application/problem+json"),
+        (status = 202, description = "The task will be cancelled, or already was.", body = Accepted),
+        (status = 409, description = "The task has succeeded or failed already.", body = Problem, content_type = "application/problem+json"),
     )
 )]
 pub(crate) async fn cancel_run(
@@ -242,17 +242,17 @@ struct RunRetryRequest {
     definition: Option<Box<RawValue>>,
 }
 
-/// Run again what did not succeed
+/// Repeat the unsuccessful nodes of a run
 ///
-/// Begins a new run that takes over the nodes that succeeded in this one, and those that it had taken over itself. With
-/// `latest` or `definition` it goes by another definition: a node that succeeded is kept if neither it nor any node before it
-/// has changed. The body is optional.
+/// Starts a new run that takes over the successful nodes of this run, including nodes that this run had taken over.
+/// With `latest` or `definition` it uses another definition: a successful node is kept if neither it nor any node
+/// before it has changed. The body is optional.
 #[utoipa::path(
     post, path = "/api/v1/workflows/runs/{id}/retry", operation_id = "retryRun", tag = "workflows",
     params(("id" = String, Path, description = "The run.", format = "uuid")),
     responses(
-        (status = 201, description = "The new run was taken in.", body = RunRetried),
-        (status = 200, description = "The same request was taken in before.", body = RunRetried),
+        (status = 201, description = "The new run was accepted.", body = RunRetried),
+        (status = 200, description = "The same request was accepted before.", body = RunRetried),
     )
 )]
 pub(crate) async fn retry_run(

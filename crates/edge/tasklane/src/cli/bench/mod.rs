@@ -21,16 +21,16 @@ use super::exit::Exit;
 use super::out::Out;
 use super::value::duration;
 
-/// Measure how fast tasks are taken in and finished, against a server or in this process
+/// Measure how fast a server, or a Tasklane in this process, accepts and finishes tasks
 ///
-/// Counted are completions that are committed. All tasks are NOOPs, but for `shell`.
+/// Only committed completions count. All tasks are NOOPs, except in `shell`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// What to measure
+    /// The scenario
     #[arg(value_enum, default_value_t = Scenario::Burst)]
     scenario: Scenario,
 
-    /// How many tasks [default: burst, keys and crowd 100000, backlog 1000000, single 20000, sync 2000, shell 1000]
+    /// The number of tasks [default: burst, keys and crowd 100000, backlog 1000000, single 20000, sync 2000, shell 1000]
     #[arg(long, short = 'n', value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     tasks: Option<u64>,
 
@@ -46,23 +46,23 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 1000, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000))]
     rate: u64,
 
-    /// steady: for how long
+    /// steady: the duration
     #[arg(long = "for", default_value = "10s", value_name = "TIME", value_parser = duration)]
     lasting: Duration,
 
-    /// backlog: how many are finished before the clock stops [default: 100000]
+    /// backlog: the number of finished tasks at which the clock stops [default: 100000]
     #[arg(long, default_value_t = 100_000, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     drain: u64,
 
-    /// backlog: leave the rest as it is, instead of waiting until all are finished
+    /// backlog: leave the other tasks in the queue, instead of waiting until all are finished
     #[arg(long)]
     keep: bool,
 
-    /// keys, crowd: how many different keys
+    /// keys, crowd: the number of different keys
     #[arg(long, default_value_t = 1000, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     keys: u64,
 
-    /// keys, crowd: how often the two are measured in turns; medians are told
+    /// keys, crowd: the number of rounds that measure both in turns; the result is the median
     #[arg(long, default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
 
@@ -82,7 +82,7 @@ pub(crate) struct Args {
     #[arg(long)]
     embedded: bool,
 
-    /// embedded: where its data is kept while it is measured [default: a new folder here]
+    /// embedded: the data folder [default: a new folder here]
     #[arg(long, value_name = "DIR", requires = "embedded")]
     data_dir: Option<PathBuf>,
 
@@ -95,9 +95,9 @@ pub(crate) struct Args {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "camelCase")]
 enum Scenario {
-    /// Submit tasks by batches as fast as they are taken, and wait until all are finished
+    /// Submit tasks in batches as fast as the server accepts them, and wait until all are finished
     Burst,
-    /// Submit at a fixed rate, whatever the answers do, and measure latencies from when each was due
+    /// Submit at a fixed rate, independent of the answers, and measure latencies from the due time of each task
     Steady,
     /// One task for each request
     Single,
@@ -107,7 +107,7 @@ enum Scenario {
     Backlog,
     /// Fill a paused queue with tasks of many keys, then let it run: first without limits, then with a limit for each key
     Keys,
-    /// The same with nine of ten tasks under one key at its limit: how fast are the others, beside those alone
+    /// The same with nine of ten tasks under one key at its limit: the speed of the other tasks, beside that key and alone
     Crowd,
     /// Real processes, beside a bare loop that starts the same ones
     Shell,
