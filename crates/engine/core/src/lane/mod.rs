@@ -32,6 +32,8 @@ mod counters;
 mod ends;
 mod entry;
 mod explain;
+#[cfg(test)]
+mod golden;
 mod input;
 mod keys;
 mod limits;
