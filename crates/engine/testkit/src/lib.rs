@@ -3,6 +3,7 @@
 
 pub mod authority;
 pub mod daemon;
+pub mod golden;
 pub mod pgbouncer;
 pub mod postgres;
 pub mod programs;

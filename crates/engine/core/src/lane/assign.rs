@@ -12,7 +12,7 @@ use crate::status::Status;
 use crate::time::Timestamp;
 
 use super::entry::{Flight, Handle, Spot};
-use super::limits::{LimitKey, LimitState, Rule, rate_record};
+use super::limits::{LimitKey, LimitState, Rule, rate_record, rate_value};
 use super::machine::{Lane, Timer};
 
 /// Assignments in one step, so that reports and submits get their turn.
@@ -266,8 +266,7 @@ impl Lane {
             state.rate = Some(moved);
             let LimitKey { queue, limit, key } = &state.key;
             let key = rate_record(&self.queues[*queue].key, *limit, key);
-            let value = Some((moved - self.clock.shift).as_micros().to_le_bytes().to_vec());
-            let record = RecordChange { key, value };
+            let record = RecordChange { key, value: Some(rate_value(moved - self.clock.shift)) };
             if late {
                 // At once, and not with the start, which may be written later than assignments that follow.
                 self.write_loose(Group { records: vec![record], ..Group::default() });

@@ -389,3 +389,26 @@ impl Lane {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tasklane_testkit::golden::check;
+
+    use super::*;
+
+    #[test]
+    fn the_record_of_the_clock_keeps_its_bytes() {
+        let anchor = Anchor { boot: u64::MAX - 1, ahead: Shift::from_micros(2) };
+        let mut record = ClockRecord { shift: Shift::from_micros(-3), anchor, ..ClockRecord::default() };
+        check("lane_clock", |golden| {
+            record.is_rewritten = true;
+            let stored = golden.bytes("ClockRecord without steps", &record.encode());
+            assert_eq!(ClockRecord::decode(&stored), Some(record.clone()));
+            let clocks = (Timestamp::from_millis(5), Timestamp::from_millis(6));
+            record.note(Shift::from_micros(4), Seq(7), clocks);
+            let stored = golden.bytes("ClockRecord", &record.encode());
+            assert_eq!(ClockRecord::decode(&stored), Some(record));
+            golden.text("its key", clock_key().key);
+        });
+    }
+}

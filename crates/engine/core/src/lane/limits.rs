@@ -238,6 +238,11 @@ pub(super) fn rate_record(queue: &QueueKey, limit: LimitId, key: &str) -> Record
     RecordKey { kind: RecordKind::Rate, key: format!("{queue}/{limit}/{key}") }
 }
 
+/// The value of such a record.
+pub(super) fn rate_value(time: Timestamp) -> Vec<u8> {
+    time.as_micros().to_le_bytes().to_vec()
+}
+
 /// Back from [`rate_record`].
 pub(super) fn parse_rate_record(key: &str) -> Option<(QueueKey, LimitId, &str)> {
     let mut parts = key.splitn(4, '/');

@@ -32,6 +32,8 @@ mod completions;
 mod counters;
 mod entry;
 mod explain;
+#[cfg(test)]
+mod golden;
 mod input;
 mod keys;
 mod limits;

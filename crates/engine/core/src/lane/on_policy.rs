@@ -68,14 +68,18 @@ impl Lane {
     /// Writes which version this lane applies, ahead of the assignments that are judged by it.
     pub(super) fn record_policy(&mut self, key: &QueueKey, version: u64) {
         self.applied.insert(key.clone(), version);
-        let value = i64::try_from(version).unwrap_or(i64::MAX).to_le_bytes().to_vec();
-        let record = RecordChange { key: policy_record(key), value: Some(value) };
+        let record = RecordChange { key: policy_record(key), value: Some(policy_value(version)) };
         self.write_loose(Group { records: vec![record], ..Group::default() });
     }
 }
 
-fn policy_record(queue: &QueueKey) -> RecordKey {
+pub(super) fn policy_record(queue: &QueueKey) -> RecordKey {
     RecordKey { kind: RecordKind::AppliedPolicy, key: queue.to_string() }
+}
+
+/// The value of such a record.
+pub(super) fn policy_value(version: u64) -> Vec<u8> {
+    i64::try_from(version).unwrap_or(i64::MAX).to_le_bytes().to_vec()
 }
 
 /// Back from the key of such a record.

@@ -679,3 +679,49 @@ impl Waits {
         true
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tasklane_testkit::golden::check;
+    use tasklane_testkit::variants;
+
+    use super::*;
+
+    #[test]
+    fn payloads_and_results_of_operations_keep_their_form() {
+        let (at, task) = (Timestamp::from_millis(1_800_000_000_000), TaskId::from_random(7));
+        let name = |text| Some(Name::new(text).expect("a valid name"));
+        let text = |text: &str| Some(text.to_owned());
+        let spec = Spec {
+            action: BulkAction::Retry,
+            statuses: Status::ALL.into(),
+            queue: name("mail"),
+            task_type: name("SHELL"),
+            name: text("a mail"),
+            worker: name("w1"),
+            parent: Some(task),
+            schedule: text("nightly"),
+            metadata: vec![("k".to_owned(), "1".to_owned())],
+            created_from: Some(at),
+            created_before: at,
+            latest: true,
+        };
+        let tally = Tally { matched: 4, done: 2, failed: 1, with_whole: 1, ..Tally::default() };
+        let full = Tally {
+            refusal: text("the queue mail is full"),
+            after: Some((at, task)),
+            again_from: Some(Box::new(tally.clone())),
+            ..tally.clone()
+        };
+        check("bulk", |golden| {
+            golden.json("operation", &spec);
+            golden.json_variants(
+                "action",
+                variants!(BulkAction: Cancel, Retry),
+                [BulkAction::Cancel, BulkAction::Retry],
+            );
+            golden.json("tally", &full);
+            golden.json("tally least", &tally);
+        });
+    }
+}

@@ -23,12 +23,21 @@ fn key() -> DocumentKey {
     DocumentKey { kind: DocumentKind::Deployment, namespace: name("tasklane"), id: name("clock") }
 }
 
+/// The value of the document.
+fn value_of(at: Timestamp) -> Vec<u8> {
+    at.as_micros().to_string().into_bytes()
+}
+
+/// Back from [`value_of`].
+fn time_of(value: &[u8]) -> Option<Timestamp> {
+    str::from_utf8(value).ok()?.parse().ok().map(Timestamp::from_micros)
+}
+
 /// Compares the clock with the last time that the store knows of. Before anything is decided by the clock.
 pub async fn compare_with_store(documents: &dyn Documents) -> Result<(), StoreError> {
     let noted = documents.get(&[key()]).await?.pop().flatten();
-    let micros = noted.and_then(|noted| str::from_utf8(&noted.value).ok()?.parse().ok());
-    if let Some(micros) = micros
-        && let Trust::Unsettled { left, why } = clock::started(Timestamp::from_micros(micros)).trust
+    if let Some(at) = noted.and_then(|noted| time_of(&noted.value))
+        && let Trust::Unsettled { left, why } = clock::started(at).trust
     {
         tracing::warn!("{why}: what cannot be undone waits for {left:?}");
     }
@@ -47,10 +56,28 @@ impl Node {
         let documents = &self.0.parts.documents;
         let noted = documents.get(&[key()]).await?.pop().flatten();
         let expected = noted.map_or(0, |noted| noted.version);
-        let content = Some(Content { due: None, value: clock.wall.as_micros().to_string().into_bytes() });
+        let content = Some(Content { due: None, value: value_of(clock.wall) });
         // Another server that was first has noted the same.
         documents.put(&[PutDocument { key: key(), expected, content }]).await?;
         *self.0.noted_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(clock.steady);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tasklane_testkit::golden::check;
+
+    use super::*;
+
+    #[test]
+    fn the_document_of_the_clock_keeps_its_key_and_bytes() {
+        let at = Timestamp::from_micros(1_800_000_000_000_001);
+        check("clock", |golden| {
+            let DocumentKey { namespace, id, .. } = key();
+            golden.text("its name", format!("{namespace}/{id}"));
+            let stored = golden.bytes("its value", &value_of(at));
+            assert_eq!(time_of(&stored), Some(at));
+        });
     }
 }

@@ -5,6 +5,7 @@
 
 mod archive;
 mod expressions;
+mod golden;
 mod intake;
 mod jobs;
 mod payload_schemas;

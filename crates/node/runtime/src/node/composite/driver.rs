@@ -867,3 +867,25 @@ pub(in crate::node) fn child_request_id(composite: TaskId, name: &str) -> String
 pub(in crate::node) fn unreadable(error: &FieldError) -> DriveError {
     DriveError::Broken(format!("its request cannot be read: {error}"))
 }
+
+#[cfg(test)]
+mod tests {
+    use tasklane_testkit::golden::check;
+
+    use super::*;
+
+    #[test]
+    fn stored_names_of_composites_stay() {
+        let id = TaskId::from_random(7);
+        check("composite_names", |golden| {
+            golden.json("refusal", &Refusal::of(&TaskError::new(HELD, "task 7 holds the key")));
+            golden.text("type of a refusal", REFUSED_TYPE);
+            golden.text("prefix of a tombstone", TAKEN);
+            golden.text("request id of a child", part_request_id(id, "load"));
+            let DocumentKey { namespace, id, .. } = cancel_key(id);
+            golden.text("document of a cancel", format!("{namespace}/{id}"));
+            let unique = Unique { key: "k".to_owned(), until: None };
+            golden.text("unique key of a composite", unique_in(&own_name("mail"), &unique).key);
+        });
+    }
+}

@@ -763,3 +763,44 @@ impl Drive for JobNow {
         Progress { percent, message: format!("{ended} of {total} tasks, {unanalyzed} unanalyzed") }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tasklane_core::id::LaneId;
+    use tasklane_core::policy::{QueueBinding, QueuePolicy};
+    use tasklane_core::time::Timestamp;
+    use tasklane_testkit::golden::check;
+
+    use super::*;
+    use crate::request::Placement;
+
+    #[test]
+    fn payloads_and_results_of_jobs_keep_their_form() {
+        let mut request = TaskRequest::new("crawl", name("PAGE"), Payload::Json(r#"{"n":1}"#.to_owned()));
+        request.request_id = Some("r1".to_owned());
+        request.parent = Some(TaskId::from_random(7));
+        let place = Placement {
+            namespace: &name("default"),
+            binding: &QueueBinding::Lane(LaneId(3)),
+            policy: &QueuePolicy::default(),
+            now: Timestamp::from_millis(1_800_000_000_000),
+            random: 7,
+            limits: &RequestLimits::default(),
+            archived: true,
+        };
+        let analyzer = RawValue::from_string(r#"{ "taskType": "LINKS" }"#.to_owned()).expect("JSON");
+        let spec = JobSpec {
+            root: request.into_task(place).expect("a valid request"),
+            analyzers: BTreeMap::from([(name("PAGE"), analyzer)]),
+        };
+        let by_status = Status::ALL.map(|status| (status.as_str().to_owned(), 1)).into();
+        check("job", |golden| {
+            golden.json("job", &spec);
+            golden.json("counts", &JobCounts { total: 8, by_status, open: 3, unanalyzed: 2 });
+        });
+    }
+
+    fn name(text: &str) -> Name {
+        Name::new(text).expect("a valid name")
+    }
+}

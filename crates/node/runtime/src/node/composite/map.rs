@@ -660,3 +660,40 @@ impl Drive for MapDrive {
         Progress { percent, message: format!("{ended} of {total} children{failed}") }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tasklane_testkit::golden::check;
+    use tasklane_testkit::variants;
+
+    use super::*;
+
+    #[test]
+    fn payloads_of_maps_keep_their_form() {
+        let spec = MapSpec {
+            task: raw(r#"{"taskName":"t", "map":{"items":[]}}"#).expect("JSON"),
+            each: Each::Shards(2),
+            metadata: [("k".to_owned(), "1".to_owned())].into(),
+            texts: true,
+            context: Some(json!({ "input": 1 })),
+            takes_over: Some(TaskId::from_random(7)),
+        };
+        let items = ["1", r#"{ "n": 2 }"#].map(|item| raw(item).expect("JSON"));
+        check("map", |golden| {
+            golden.json("map", &spec);
+            golden.json("map least", &MapSpec { context: None, takes_over: None, ..spec });
+            golden.json_variants(
+                "each",
+                variants!(Each: Items, Shards, Workers),
+                [
+                    Each::Items(items.into()),
+                    Each::Shards(2),
+                    Each::Workers(vec![Name::new("w1").expect("a valid name")]),
+                ],
+            );
+        });
+        let earlier = r#"{"task":{},"each":{"shards":2},"metadata":{}}"#;
+        let read: MapSpec = serde_json::from_str(earlier).expect("what earlier versions stored");
+        assert!(!read.texts);
+    }
+}

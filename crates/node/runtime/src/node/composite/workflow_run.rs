@@ -507,3 +507,28 @@ pub(in crate::node) fn state_name(state: NodeState, row: Option<&TaskRow>) -> &'
         (_, None) => "WAITING",
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tasklane_testkit::golden::check;
+
+    use super::*;
+
+    #[test]
+    fn payloads_of_runs_keep_their_form() {
+        let raw = |json: &str| RawValue::from_string(json.to_owned()).expect("JSON");
+        let spec = RunSpec {
+            run: raw(r#"{"workflow":"etl","input":1}"#),
+            workflow: Some(raw(r#"{ "nodes": [] }"#)),
+            takes_over: Some(TaskId::from_random(7)),
+            changed: vec!["load".to_owned()],
+        };
+        check("workflow_run", |golden| {
+            golden.json("run", &spec);
+            golden.json(
+                "run least",
+                &RunSpec { workflow: None, takes_over: None, changed: Vec::new(), ..spec },
+            );
+        });
+    }
+}

@@ -274,3 +274,27 @@ fn delivery_of(body: &TaskBody) -> Result<Delivery, serde_json::Error> {
 fn written(at: Timestamp) -> String {
     jiff::Timestamp::from_microsecond(at.as_micros()).map_or_else(|_| String::new(), |at| format!("{at:.6}"))
 }
+
+#[cfg(test)]
+mod tests {
+    use tasklane_testkit::golden::check;
+
+    use super::*;
+
+    #[test]
+    fn payloads_of_deliveries_keep_their_form() {
+        let delivery = Delivery {
+            id: message_id("a task:0"),
+            url: "https://example.com/hook".to_owned(),
+            event: "task.failed".to_owned(),
+            at: Timestamp::from_millis(1_800_000_000_000),
+            task: Some(TaskId::from_random(7)),
+            data: None,
+        };
+        check("delivery", |golden| {
+            golden.json("of a task", &delivery);
+            let data = Some(json!({ "schedule": "nightly" }));
+            golden.json("of a schedule", &Delivery { task: None, data, ..delivery });
+        });
+    }
+}

@@ -214,7 +214,23 @@ impl Node {
 
 #[cfg(test)]
 mod tests {
+    use tasklane_testkit::golden::check;
+
     use super::*;
+
+    #[test]
+    fn stored_secrets_keep_their_keys_and_bytes() {
+        let namespace = Name::new("default").expect("a valid name");
+        let previous = vec![("whsec_AAAA".to_owned(), Timestamp::from_millis(1_800_000_000_000))];
+        let secrets = Secrets { current: "whsec_MfKQ".to_owned(), previous };
+        let url = "https://example.com/hook".to_owned();
+        check("secret", |golden| {
+            golden.text("its name", secret_key(&namespace).id);
+            golden.packed("secrets", &secrets);
+            golden.text("the name of an endpoint", endpoint_key(&namespace, &url).id);
+            golden.packed("endpoint", &StoredEndpoint { url, secrets });
+        });
+    }
 
     /// The example of the specification.
     #[test]

@@ -12,7 +12,7 @@ use tasklane_core::commit::{ClaimLane, Commit, GroupOutcome, LaneHead, SubmitOut
 use tasklane_core::id::{Epoch, LaneId, QueueKey, TaskId};
 use tasklane_core::policy::{QueueBinding, VersionedPolicy};
 use tasklane_core::read::LanePage;
-use tasklane_core::task::AttemptRecord;
+use tasklane_core::task::{AttemptRecord, NewTask};
 use tasklane_ports::{
     AttemptList, CountList, ExpiredQuery, ExpiredTasks, LoadQuery, PutPolicy, QueueCounts, Store,
     StoreCapabilities, StoreError, Submit, TaskList, TaskPage, TaskView,
@@ -34,11 +34,18 @@ type Plan = Box<dyn FnMut(&'static str) -> Option<Fault> + Send>;
 pub(crate) struct Faulty {
     store: Arc<dyn Store>,
     plan: Mutex<Plan>,
+    /// Every task that was to be created.
+    submitted: Mutex<Vec<NewTask>>,
 }
 
 impl Faulty {
     pub(crate) fn new(store: Arc<dyn Store>) -> Self {
-        Self { store, plan: Mutex::new(Box::new(|_| None)) }
+        Self { store, plan: Mutex::new(Box::new(|_| None)), submitted: Mutex::default() }
+    }
+
+    /// Every task that was to be created so far.
+    pub(crate) fn submitted(&self) -> Vec<NewTask> {
+        self.submitted.lock().unwrap().clone()
     }
 
     /// From now on, calls go as the plan says.
@@ -74,6 +81,7 @@ impl Store for Faulty {
 
     async fn submit(&self, submit: Submit) -> Result<Vec<SubmitOutcome>, StoreError> {
         self.pass("submit").await?;
+        self.submitted.lock().unwrap().extend_from_slice(&submit.tasks);
         self.store.submit(submit).await
     }
 
@@ -89,6 +97,8 @@ impl Store for Faulty {
 
     async fn commit(&self, commit: &Commit) -> Result<Vec<GroupOutcome>, StoreError> {
         self.pass("commit").await?;
+        let inserts = commit.groups.iter().filter_map(|group| group.insert.as_deref());
+        self.submitted.lock().unwrap().extend(inserts.cloned());
         self.store.commit(commit).await
     }
 
