@@ -61,7 +61,7 @@ fn make_private(path: &Path, mode: u32) {
     let path_shown = path.display();
     match std::fs::set_permissions(path, Permissions::from_mode(mode)) {
         Ok(()) => {
-            tracing::info!(path = %path_shown, "a file of the data folder was readable by other users; it is private now")
+            tracing::info!(path = %path_shown, "a file of the data folder was readable by other users; it is private now");
         }
         Err(error) => {
             tracing::warn!(path = %path_shown, %error, "a file of the data folder is readable by other users, and its mode cannot be changed");

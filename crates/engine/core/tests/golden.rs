@@ -14,8 +14,9 @@ use tasklane_core::id::{
 use tasklane_core::lock::SteadyEnd;
 use tasklane_core::member::{Role, WorkerDescriptor};
 use tasklane_core::message::{
-    AttemptId, Control, Dispatch, Ending, EventBatch, EventPlace, Finish, Heartbeat, Held, HeldState,
-    Message, OwnerBatch, Report, RetryAdvice, TaskEvent, ToLane, ToWorker, Verdict, WorkerBatch, WorkerStats,
+    AckReason, AttemptId, Control, Dispatch, Ending, EventBatch, EventPlace, Finish, Heartbeat, HeldAttempt,
+    HeldState, Message, OwnerBatch, Report, RetryAdvice, TaskEvent, ToLane, ToWorker, WorkerBatch,
+    WorkerStats,
 };
 use tasklane_core::policy::{
     Concurrency, ConcurrencyLimit, QueueBinding, QueuePolicy, Rate, RateLimit, Strategy, UniqueRule,
@@ -24,7 +25,7 @@ use tasklane_core::policy::{
 use tasklane_core::retry::RetryPolicy;
 use tasklane_core::status::{Status, Version};
 use tasklane_core::task::{
-    AttemptOutcome, AttemptRecord, Fingerprint, FlowKey, NewTask, Occasion, OwnLimit, Part, Payload,
+    AttemptOutcome, AttemptRecord, ChildOf, Fingerprint, FlowKey, NewTask, Occasion, OwnLimit, Payload,
     Priority, Progress, TaskBody, TaskError, TaskHead, TaskResult, TaskSpec, TaskState, Unique, Webhook,
 };
 use tasklane_core::time::{Shift, Timestamp};
@@ -57,6 +58,7 @@ fn pairs(text: &str) -> BTreeMap<String, String> {
     BTreeMap::from([(text.to_owned(), "1".to_owned())])
 }
 
+#[expect(clippy::unnecessary_wraps, reason = "fields of this kind are optional")]
 fn some<T>(value: &str, of: impl Fn(String) -> T) -> Option<T> {
     Some(of(value.to_owned()))
 }
@@ -137,8 +139,8 @@ fn body() -> TaskBody {
         hash_key: some("h1", String::from),
         unique: Some(Box::new(unique_rule())),
         parent: Some(task()),
-        part: some("n1", String::from),
-        whole: true,
+        child_name: some("n1", String::from),
+        composite: true,
         webhooks: vec![webhook()],
         watched: true,
         archived: true,
@@ -183,8 +185,8 @@ fn state() -> TaskState {
         worker: Some(name("w1")),
         error: Some(error()),
         progress: Some(Box::new(progress())),
-        part: Some(Box::new(Part { of: task(), name: "n1".to_owned() })),
-        whole: true,
+        child_of: Some(Box::new(ChildOf { composite: task(), name: "n1".to_owned() })),
+        composite: true,
         watched: true,
     }
 }
@@ -274,7 +276,7 @@ fn messages_keep_their_bytes() {
     let dispatch =
         Dispatch { k: DispatchNo(5), attempt, head: Arc::new(head()), body: Some(Arc::new(body())) };
     let finish = Finish { ran: SECONDS, ending: Ending::Success, result: result() };
-    let held = |state| Held { attempt, state };
+    let held = |state| HeldAttempt { attempt, state };
     let heartbeat = Heartbeat {
         beat: 8,
         epoch: Epoch(6),
@@ -290,7 +292,7 @@ fn messages_keep_their_bytes() {
         status: Status::Success,
         attempt: AttemptNo(2),
         at: AT,
-        part_of: Some(task()),
+        composite: Some(task()),
     };
     let place = EventPlace { lane: LANE, epoch: Epoch(6), number: 11 };
     let events = EventBatch { origin: session(), place: Some(place), events: vec![event] };
@@ -309,7 +311,7 @@ fn messages_keep_their_bytes() {
             ToWorker::Skip { first: DispatchNo(1), last: DispatchNo(4) },
             ToWorker::Recall { k: DispatchNo(5), attempt },
             ToWorker::Stop { attempt },
-            ToWorker::Ack { attempt, verdict: Verdict::Committed },
+            ToWorker::Ack { attempt, verdict: AckReason::Committed },
             ToWorker::Demand { wanted: 3, up_to: DispatchNo(12) },
         ]
     };
@@ -335,7 +337,7 @@ fn messages_keep_their_bytes() {
     check("message", |golden| {
         golden.variants(
             "Message",
-            variants!(Message: ToWorker, ToLane, Hint, Changed, Stats, Control, Servers, Deaf, Policy),
+            variants!(Message: ToWorker, ToLane, Hint, Changed, Stats, Control, Servers, NotReceiving, Policy),
             [
                 Message::ToWorker(owner),
                 Message::ToLane(WorkerBatch { lane: LANE, session: session(), messages: to_lane().into() }),
@@ -344,7 +346,7 @@ fn messages_keep_their_bytes() {
                 Message::Stats(stats),
                 Message::Control(Control::Drain),
                 Message::Servers(vec!["10.0.0.5:7070".to_owned()]),
-                Message::Deaf { session: session() },
+                Message::NotReceiving { session: session() },
                 Message::Policy { lane: LANE, queue: queue(), policy },
             ],
         );
@@ -360,9 +362,9 @@ fn messages_keep_their_bytes() {
             to_worker(),
         );
         golden.variants(
-            "Verdict",
-            variants!(Verdict: Committed, Stale),
-            [Verdict::Committed, Verdict::Stale],
+            "AckReason",
+            variants!(AckReason: Committed, Stale),
+            [AckReason::Committed, AckReason::Stale],
         );
         golden.variants("ToLane", variants!(ToLane: Report, Heartbeat, Credit), to_lane());
         golden.variants(
@@ -502,13 +504,13 @@ fn names_and_computed_values_stay() {
         for (kind, what) in [
             (RecordKind::Rate, "rate"),
             (RecordKind::AppliedPolicy, "applied policy"),
-            (RecordKind::Ended, "completion note"),
+            (RecordKind::Completion, "completion note"),
         ] {
             golden.text(&format!("RecordKind::code {what}"), kind.code());
         }
         assert_eq!(RecordKind::ALL.len(), 3, "each kind has its entry");
         golden.text("Fingerprint::RETRY", Fingerprint::RETRY);
-        golden.text("Name::OWN_PREFIX", Name::OWN_PREFIX);
+        golden.text("Name::SYSTEM_PREFIX", Name::SYSTEM_PREFIX);
         golden.text("WorkerDescriptor::NAME_LABEL", WorkerDescriptor::NAME_LABEL);
         let codes =
             [TaskError::TIMEOUT, TaskError::PROGRESS_TIMEOUT, TaskError::GUARD_LOST, TaskError::LEASE_LOST];

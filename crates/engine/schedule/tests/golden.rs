@@ -9,8 +9,8 @@ use tasklane_core::id::{Name, QueueKey, TaskId};
 use tasklane_core::task::{Fingerprint, NewTask, Occasion, Priority, TaskBody, TaskHead, TaskSpec, Webhook};
 use tasklane_core::time::Timestamp;
 use tasklane_schedule::{
-    Alert, Backfill, Fate, Fire, Missed, News, Overlap, Past, Planned, Rule, Schedule, Span, State, Unbegun,
-    When,
+    Alert, AlertKind, Backfill, Fate, Fire, MissedPolicy, Overlap, PastFire, PlannedFire, Rule, Schedule,
+    ScheduleState, Span, UnbegunFire, When,
 };
 use tasklane_testkit::golden::check;
 use tasklane_testkit::variants;
@@ -59,7 +59,7 @@ fn rule() -> Rule {
         until: Some(LATER),
         jitter: Duration::from_secs(5),
         overlap: Overlap::BufferOne,
-        missed: Missed::RunAll,
+        missed: MissedPolicy::RunAll,
         missed_after: Some(SECONDS),
         catch_up: Duration::from_hours(1),
         pause_after: Some(3),
@@ -72,9 +72,9 @@ fn rule() -> Rule {
     }
 }
 
-fn state() -> State {
+fn state() -> ScheduleState {
     let fire = Fire { nominal: AT, backfill: 2 };
-    State {
+    ScheduleState {
         paused: Some("3 failures in a row".to_owned()),
         next: Some(LATER),
         put_off: vec![
@@ -82,7 +82,7 @@ fn state() -> State {
             Span { from: AT, end: LATER, begun: false },
         ],
         dealt_with: Some(LATER),
-        planned: vec![Planned { fire, task: Box::new(new_task()) }],
+        planned: vec![PlannedFire { fire, task: Box::new(new_task()) }],
         cancels: vec![task()],
         buffered: Some(AT),
         waiting: vec![LATER],
@@ -93,17 +93,17 @@ fn state() -> State {
         failing: true,
         late: Some(AT),
         unbegun: vec![
-            Unbegun { nominal: AT, task: Some(task()), reason: String::new() },
-            Unbegun { nominal: LATER, task: None, reason: "the queue is full".to_owned() },
+            UnbegunFire { nominal: AT, task: Some(task()), reason: String::new() },
+            UnbegunFire { nominal: LATER, task: None, reason: "the queue is full".to_owned() },
         ],
-        alerts: vec![alert(News::Failing, None), alert(News::Late, Some(AT))],
+        alerts: vec![alert(AlertKind::Failing, None), alert(AlertKind::Late, Some(AT))],
         alerted: 2,
-        history: vec![Past { fire, at: LATER, what: Fate::Fired { task: task() } }],
-        ..State::new(AT)
+        history: vec![PastFire { fire, at: LATER, what: Fate::Fired { task: task() } }],
+        ..ScheduleState::new(AT)
     }
 }
 
-fn alert(what: News, nominal: Option<Timestamp>) -> Alert {
+fn alert(what: AlertKind, nominal: Option<Timestamp>) -> Alert {
     Alert { number: 1, at: LATER, what, failures: 2, nominal, reason: "task 7 has failed".to_owned() }
 }
 
@@ -120,7 +120,7 @@ fn schedules_keep_their_bytes() {
             webhooks: Vec::new(),
             ..rule()
         };
-        golden.packed("Schedule least", &Schedule { rule: least, state: State::new(AT) });
+        golden.packed("Schedule least", &Schedule { rule: least, state: ScheduleState::new(AT) });
         golden.variants(
             "When",
             variants!(When: Cron, Quartz, Every, At),
@@ -138,8 +138,8 @@ fn schedules_keep_their_bytes() {
         );
         golden.variants(
             "Missed",
-            variants!(Missed: Skip, RunOnce, RunAll),
-            [Missed::Skip, Missed::RunOnce, Missed::RunAll],
+            variants!(MissedPolicy: Skip, RunOnce, RunAll),
+            [MissedPolicy::Skip, MissedPolicy::RunOnce, MissedPolicy::RunAll],
         );
         let reason = || "the task before has not finished".to_owned();
         golden.variants(
@@ -153,8 +153,8 @@ fn schedules_keep_their_bytes() {
         );
         golden.variants(
             "News",
-            variants!(News: Failing, Paused, Recovered, Late, OnTime),
-            [News::Failing, News::Paused, News::Recovered, News::Late, News::OnTime],
+            variants!(AlertKind: Failing, Paused, Recovered, Late, OnTime),
+            [AlertKind::Failing, AlertKind::Paused, AlertKind::Recovered, AlertKind::Late, AlertKind::OnTime],
         );
     });
 }

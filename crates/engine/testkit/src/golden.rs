@@ -150,7 +150,7 @@ impl Golden {
     }
 
     /// A text as it is stored: a name, a key, a number.
-    pub fn text(&mut self, title: &str, text: impl ToString) {
+    pub fn text(&mut self, title: &str, text: impl std::fmt::Display) {
         self.add(title, vec![text.to_string()]);
     }
 
@@ -240,7 +240,9 @@ fn written(entries: &[Entry]) -> String {
         String::from("Bytes that other versions read and write; see crates/engine/testkit/src/golden.rs.\n");
     for Entry { title, lines } in entries {
         writeln!(text, "{TITLE}{title}").unwrap();
-        lines.iter().for_each(|line| writeln!(text, "{line}").unwrap());
+        for line in lines {
+            writeln!(text, "{line}").unwrap();
+        }
     }
     text
 }

@@ -3,7 +3,9 @@
 
 #![allow(clippy::unwrap_used, reason = "in tests a panic is an answer")]
 
-use tasklane_runtime::request::{Analysis, Analyzer, MapRequest, Registered, TaskRequest, Verdict, Workflow};
+use tasklane_runtime::request::{
+    Analysis, AnalysisVerdict, Analyzer, CustomType, MapRequest, TaskRequest, Workflow,
+};
 
 const TASK: &str = r#"{
     "taskName": "t", "taskType": "SHELL", "payload": "ls", "executionTimeout": "5m", "queue": "mail", "priority": 7,
@@ -51,7 +53,7 @@ fn stored_definitions_stay_readable() {
     let workflow = Workflow::from_stored(WORKFLOW).unwrap();
     assert_eq!((workflow.name.as_str(), workflow.nodes.len()), ("etl", 4));
     for json in EXECUTORS {
-        Registered::from_json(json.as_bytes()).unwrap();
+        CustomType::from_json(json.as_bytes()).unwrap();
     }
     for json in ANALYZERS {
         assert_eq!(Analyzer::from_json(json.as_bytes()).unwrap().max_depth, 3);
@@ -60,9 +62,11 @@ fn stored_definitions_stay_readable() {
 
 #[test]
 fn stored_results_of_analyses_stay_readable() {
-    for (name, verdict) in
-        [("success", Verdict::Success), ("failure", Verdict::Failure), ("retry", Verdict::Retry)]
-    {
+    for (name, verdict) in [
+        ("success", AnalysisVerdict::Success),
+        ("failure", AnalysisVerdict::Failure),
+        ("retry", AnalysisVerdict::Retry),
+    ] {
         let data =
             format!(r#"{{ "subtasks": [{{ "taskName": "t", "taskType": "ECHO" }}], "verdict": "{name}" }}"#);
         let analysis = Analysis::from_data(&data).unwrap();

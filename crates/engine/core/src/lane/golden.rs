@@ -6,7 +6,7 @@ use crate::commit::RecordKey;
 use crate::id::{LimitId, Name, QueueKey, TaskId};
 use crate::time::Timestamp;
 
-use super::ends::end_record;
+use super::completions::completion_record;
 use super::limits::{parse_rate_record, rate_record, rate_value};
 use super::on_policy::{parse_policy_record, policy_record, policy_value};
 
@@ -24,6 +24,6 @@ fn records_keep_their_keys_and_values() {
         golden.bytes("value of a rate", &rate_value(Timestamp::from_micros(1_800_000_000_000_001)));
         golden.text("key of an applied policy", text(policy));
         golden.bytes("value of an applied policy", &policy_value(7));
-        golden.text("key of a completion note", text(end_record(task)));
+        golden.text("key of a completion note", text(completion_record(task)));
     });
 }

@@ -706,12 +706,12 @@ mod tests {
             created_before: at,
             latest: true,
         };
-        let tally = Tally { matched: 4, done: 2, failed: 1, with_whole: 1, ..Tally::default() };
+        let tally = Tally { matched: 4, done: 2, failed: 1, with_composite: 1, ..Tally::default() };
         let full = Tally {
             refusal: text("the queue mail is full"),
             after: Some((at, task)),
             again_from: Some(Box::new(tally.clone())),
-            ..tally.clone()
+            ..tally
         };
         check("bulk", |golden| {
             golden.json("operation", &spec);

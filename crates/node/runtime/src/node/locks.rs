@@ -234,10 +234,10 @@ mod tests {
     fn stored_locks_keep_their_bytes() {
         let at = Timestamp::from_millis(1_800_000_000_000);
         let steady = Some(SteadyEnd { boot: Uuid::from_u128(7), until: at });
-        let stored = Stored { owner: "a".to_owned(), token: Some(3), since: at, until: at, steady };
+        let stored = StoredLock { owner: "a".to_owned(), token: Some(3), since: at, until: at, steady };
         check("lock", |golden| {
             golden.packed("lock", &stored);
-            golden.packed("lock least", &Stored { token: None, steady: None, ..stored });
+            golden.packed("lock least", &StoredLock { token: None, steady: None, ..stored });
         });
     }
 }

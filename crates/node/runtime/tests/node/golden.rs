@@ -81,7 +81,7 @@ async fn run_all(system: &System) {
 
 fn add(golden: &mut Golden, task: &NewTask) {
     let (head, body, fingerprint) = (&task.spec.head, &task.spec.body, task.fingerprint);
-    let part = body.part.as_ref().map_or(String::new(), |part| format!(", part {part}"));
+    let part = body.child_name.as_ref().map_or(String::new(), |part| format!(", part {part}"));
     let title = body.request_id.as_deref().unwrap();
     golden.text(
         title,

@@ -880,12 +880,12 @@ mod tests {
         check("composite_names", |golden| {
             golden.json("refusal", &Refusal::of(&TaskError::new(HELD, "task 7 holds the key")));
             golden.text("type of a refusal", REFUSED_TYPE);
-            golden.text("prefix of a tombstone", TAKEN);
-            golden.text("request id of a child", part_request_id(id, "load"));
+            golden.text("prefix of a tombstone", TOMBSTONE_PREFIX);
+            golden.text("request id of a child", child_request_id(id, "load"));
             let DocumentKey { namespace, id, .. } = cancel_key(id);
             golden.text("document of a cancel", format!("{namespace}/{id}"));
             let unique = Unique { key: "k".to_owned(), until: None };
-            golden.text("unique key of a composite", unique_in(&own_name("mail"), &unique).key);
+            golden.text("unique key of a composite", unique_in(&system_name("mail"), &unique).key);
         });
     }
 }

@@ -672,7 +672,7 @@ mod tests {
     fn payloads_of_maps_keep_their_form() {
         let spec = MapSpec {
             task: raw(r#"{"taskName":"t", "map":{"items":[]}}"#).expect("JSON"),
-            each: Each::Shards(2),
+            each: MapItems::Shards(2),
             metadata: [("k".to_owned(), "1".to_owned())].into(),
             texts: true,
             context: Some(json!({ "input": 1 })),
@@ -684,11 +684,11 @@ mod tests {
             golden.json("map least", &MapSpec { context: None, takes_over: None, ..spec });
             golden.json_variants(
                 "each",
-                variants!(Each: Items, Shards, Workers),
+                variants!(MapItems: Items, Shards, Workers),
                 [
-                    Each::Items(items.into()),
-                    Each::Shards(2),
-                    Each::Workers(vec![Name::new("w1").expect("a valid name")]),
+                    MapItems::Items(items.into()),
+                    MapItems::Shards(2),
+                    MapItems::Workers(vec![Name::new("w1").expect("a valid name")]),
                 ],
             );
         });
