@@ -172,7 +172,7 @@ pub struct Lane {
     pub(super) worker_by_session: BTreeMap<SessionId, Handle>,
     pub(super) members_revision: Option<u64>,
     pub(super) uses: u64,
-    /// LoadRank and last use of each worker, by handle: close together, because every assignment looks at many.
+    /// Load rank and last use of each worker, by handle: close together, because every assignment looks at many.
     pub(super) loads: Vec<LoadRank>,
     /// Workers with messages of this step.
     pub(super) talkative: Vec<Handle>,
