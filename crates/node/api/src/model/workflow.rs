@@ -138,6 +138,10 @@ pub(crate) struct WorkflowRun {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     request_id: Option<String>,
+    /// How far it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    progress: Option<ProgressJson>,
     /// The run whose results it has taken over.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, format = "uuid")]
@@ -256,6 +260,7 @@ impl From<RunView> for WorkflowRun {
             input: AnyJson::from_json(&run.input),
             metadata,
             request_id: request_id.map(str::to_owned),
+            progress: row.state.progress.as_deref().map(ProgressJson::from),
             takes_over: run.takes_over.map(|id| id.to_string()),
             created_at: Time(row.state.created_at),
             finished_at: row.state.finished_at.map(Time),
