@@ -32,7 +32,8 @@ pub use error::{FieldError, code};
 pub use exact::check_readable;
 pub(crate) use exact::{parse as parse_exact, write as write_exact};
 pub(crate) use expressions::{
-    check_run_unrendered, check_unrendered, render_payload, render_texts, render_whole_texts,
+    check_run_unrendered, check_unrendered, check_workflow_unrendered, render_payload, render_texts,
+    render_whole_texts,
 };
 pub(crate) use fan::check_count;
 pub use fan::{FanOut, MapRequest, Over, PARTS_MAX, Tolerance};
