@@ -116,8 +116,8 @@ server asks for.
 | 130 | the task was cancelled, or Ctrl-C |
 
 `submit --batch` ends with 7 if all that was refused may be taken in later, and with 1 if some of it never will.
-`schedule preview` ends with 1 if the expression has no time to come. `run` and `wait` end with the exit code of the
-task's own command where it has one. Programs that must tell the two apart use `--json` and look at `status` and
+`schedule preview` ends with 2 if the expression is refused, also because no day fits it (`0 0 30 2 *`), and with 1 if it has no time
+to come (its years have passed). `run` and `wait` end with the exit code of the task's own command where it has one. Programs that must tell the two apart use `--json` and look at `status` and
 `result.code`.
 ";
 
