@@ -10,9 +10,8 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use crate::commit::{RecordKey, RecordKind};
-use crate::id::{DispatchNo, Seq, TaskId};
+use crate::id::{Seq, TaskId};
 use crate::invariant::Invariant;
-use crate::message::ToWorker;
 use crate::read::{Arrival, LanePage, LaneRead};
 use crate::task::{OrderKey, Place, TaskHead, TaskRow};
 use crate::time::Timestamp;
@@ -206,10 +205,9 @@ impl Lane {
         for worker in gone {
             self.end_worker(worker);
         }
-        // Makes the epoch known, so that credit comes without waiting for a heartbeat.
         let workers: Vec<Handle> = self.workers.iter().map(|(handle, _)| handle).collect();
         for worker in workers {
-            self.tell(worker, ToWorker::Demand { wanted: 0, up_to: DispatchNo(0) });
+            self.greet(worker);
         }
         let entries: Vec<Handle> = self.by_id.values().copied().collect();
         for entry in entries {

@@ -122,15 +122,34 @@ fn a_worker_whose_greeting_was_lost_is_greeted_again() {
     assert_eq!(worker.takes(), [id]);
 }
 
+/// A restarted server sent each worker one greeting when a lane was loaded. Workers connect later than that, so the greeting
+/// was lost, and the first workers to send a heartbeat got all tasks.
+#[test]
+fn a_worker_that_connects_after_the_lane_has_loaded_is_greeted_again() {
+    let lane = Story::new();
+    let workers = ["w1", "w2", "w3"].map(|name| lane.worker(name, 4));
+    lane.lose_messages(true);
+    lane.hold_reads();
+    lane.takeover();
+    lane.advance(1);
+    lane.release_reads();
+    // As long as it takes the workers to learn of the server and to connect.
+    lane.advance(10);
+    lane.lose_messages(false);
+    lane.advance(1);
+    lane.submit_all((0..6).map(|_| task()));
+    assert_eq!(workers.map(|worker| worker.takes().len()), [2, 2, 2]);
+}
+
 #[test]
 fn a_worker_that_never_answers_is_not_greeted_for_ever() {
     let lane = Story::new();
     lane.lose_messages(true);
     let worker = lane.worker("w1", 2);
     let id = lane.submit(task());
-    lane.advance(10);
+    lane.advance(20);
     lane.lose_messages(false);
-    lane.advance(10);
+    lane.advance(20);
     assert!(worker.takes().is_empty());
     worker.beats();
     assert_eq!(worker.takes(), [id]);

@@ -8,7 +8,8 @@ use tasklane_core::task::Payload;
 
 use crate::executors::check_builtin;
 use crate::request::{
-    BUILT_IN, FieldError, MapRequest, RunRequest, Target, TaskRequest, Workflow, check_run_unrendered, slip,
+    BUILT_IN, FieldError, MapRequest, RunRequest, Target, TaskRequest, Workflow, check_run_unrendered,
+    check_workflow_unrendered, slip,
 };
 
 use super::workflows::refused;
@@ -51,12 +52,13 @@ impl Node {
         self.check_sent_nodes(namespace, &Workflow::from_stored(&run.json)?).await.map_err(refused)
     }
 
-    /// The same for the nodes of a workflow.
+    /// The same for the nodes of a workflow, and for its name.
     pub(super) async fn check_sent_nodes(
         &self,
         namespace: &Name,
         workflow: &Workflow,
     ) -> Result<(), SubmitError> {
+        check_workflow_unrendered(workflow)?;
         for (at, node) in workflow.nodes.iter().enumerate() {
             self.check_one(namespace, &node.task, true).await.map_err(|error| match error {
                 SubmitError::Invalid(error) => SubmitError::Invalid(error.below(&format!("nodes[{at}]"))),

@@ -196,6 +196,31 @@ async fn a_cancel_ends_everything_before_the_run_ends() {
     system.close().await;
 }
 
+/// The progress of a run was empty until the second look at the store.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_reports_before_its_first_node_ends() {
+    let slow = Run(|_: Dispatch, _: Arc<dyn Attempt>| async move {
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        success()
+    });
+    let system = System::start(vec![("SLOW", Arc::new(slow))]).await;
+    let run = json!({ "nodes": [
+        { "name": "a", "taskType": "SLOW" },
+        { "name": "b", "dependsOn": ["a"], "taskType": "SLOW" },
+    ] });
+    let id = begin(&system, &run).await.unwrap();
+    let progress = loop {
+        let run = view(&system, id).await;
+        if let Some(progress) = run.view.row.state.progress {
+            break progress;
+        }
+        assert_ne!(node(&run, "a").status, "SUCCESS", "no report came before the end of a node");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    };
+    assert_eq!((progress.percent, &*progress.message), (Some(0), "0 of 2 nodes"));
+    system.close().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_deadline_ends_a_run() {
     let system = start().await;
