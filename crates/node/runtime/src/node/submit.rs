@@ -202,7 +202,9 @@ impl Node {
         lane: LaneId,
         tasks: &[NewTask],
     ) -> Result<Vec<SubmitOutcome>, StoreError> {
-        match self.0.parts.scheduler.submit(lane, tasks.to_vec()).await {
+        let mut given = tasks.to_vec();
+        judge_by_gap(&mut given);
+        match self.0.parts.scheduler.submit(lane, given).await {
             Some(outcomes) => Ok(outcomes),
             None => self.store(lane, tasks).await,
         }
@@ -244,6 +246,7 @@ impl Node {
         let (shift, _) = recorded_clock(&rows).unwrap_or_default();
         let mut tasks = tasks.to_vec();
         tasks.iter_mut().filter(|task| task.unique.is_some()).for_each(|task| task.key_by(shift));
+        judge_by_gap(&mut tasks);
         Ok(Cow::Owned(tasks))
     }
 
@@ -279,6 +282,15 @@ impl Node {
         }
         cache.insert(queue.clone(), known.clone());
         Ok(known)
+    }
+}
+
+/// A clock that is not settled expires no unique key.
+fn judge_by_gap(tasks: &mut [NewTask]) {
+    let mut uniques = tasks.iter_mut().filter_map(|task| task.unique.as_mut()).peekable();
+    if uniques.peek().is_some() {
+        let gap = clock::now().gap;
+        uniques.for_each(|unique| unique.gap = gap);
     }
 }
 

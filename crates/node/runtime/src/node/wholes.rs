@@ -102,7 +102,7 @@ pub(super) fn whole_of(task_type: &str, request: &TaskRequest, payload: String) 
 
 /// What a whole holds for a task of a queue: wholes of all queues share one. No name of a queue has this character.
 pub(super) fn unique_in(queue: &Name, unique: &Unique) -> Unique {
-    Unique { key: format!("{queue}/{}", unique.key), until: unique.until }
+    Unique::new(format!("{queue}/{}", unique.key), unique.until)
 }
 
 impl Node {
