@@ -235,6 +235,15 @@ async fn follows_the_shared_clock(store: &str) {
     let server = clock.start("server", &folder.path().join("data"), &[&store]);
     let api = server.api();
     ready_says(&server, "wrong by more than 2 s").await;
+    let logged = async |line: &str| {
+        let log = || std::fs::read_to_string(folder.path().join("data.log")).unwrap();
+        until(line, async || log().contains(line).then_some(())).await;
+        log().matches(line).count()
+    };
+    assert_eq!(
+        logged("the clock of this machine is wrong: the coordinator's is this far ahead of it").await,
+        1
+    );
     let offset = metric(&server, "clock_offset_seconds").await.unwrap();
     assert!((-3602.0..-3598.0).contains(&offset), "{offset}");
     assert_eq!(metric(&server, "clock_settled").await, Some(0.0));
@@ -259,6 +268,7 @@ async fn follows_the_shared_clock(store: &str) {
     clock.ahead(0);
     until("agreement", async || (metric(&server, "clock_settled").await == Some(1.0)).then_some(())).await;
     assert!(!page(&server, "/readyz").await.contains("wrong by"));
+    assert_eq!(logged("the clock of this machine is right again").await, 1);
     server.terminate();
 }
 
