@@ -180,6 +180,18 @@ async fn where_all_connections_are_busy_a_new_one_waits() {
     server.close().await;
 }
 
+/// Three thousand half-sent heads of 60 KB took 344 MB.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_head_is_bounded() {
+    let server = Server::start().await;
+    let with_head = |bytes: usize| HEALTH.replace("host:", &format!("x: {}\r\nhost:", "y".repeat(bytes)));
+    until(&mut open(&server, &with_head(15_000)).await, "ok\n").await;
+    let mut stream = open(&server, &with_head(17_000)).await;
+    let answer = until(&mut stream, "\r\n\r\n").await;
+    assert!(answer.starts_with("HTTP/1.1 431 "), "{answer}");
+    server.close().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_address_may_have_a_bound() {
     let server = serving(|serve| serve.connections_per_address_max = Some(2)).await;
