@@ -173,6 +173,7 @@ async fn send_unread(to: SocketAddr, nth: usize) {
     };
     let requests = requests.repeat(1000);
     loop {
+        tokio::time::sleep(PAUSE).await;
         let Ok(stream) = TcpStream::connect(to).await else { continue };
         let (mut reading, mut writing) = stream.into_split();
         let write = async { while writing.write_all(&requests).await.is_ok() {} };
@@ -189,6 +190,5 @@ async fn send_unread(to: SocketAddr, nth: usize) {
             () = write => {}
             () = read => {}
         }
-        tokio::time::sleep(PAUSE).await;
     }
 }
