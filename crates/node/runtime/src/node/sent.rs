@@ -11,6 +11,7 @@ use crate::request::{
     BUILT_IN, FieldError, MapRequest, RunRequest, Target, TaskRequest, Workflow, check_run_unrendered, slip,
 };
 
+use super::submit::give_way;
 use super::workflows::refused;
 use super::{Node, ScheduleError, SubmitError, WorkflowError};
 
@@ -48,7 +49,7 @@ impl Node {
         if run.workflow.is_some() {
             return Ok(());
         }
-        self.check_sent_nodes(namespace, &Workflow::from_stored(&run.json)?).await.map_err(refused)
+        self.check_sent_nodes(namespace, &self.read_stored(&run.json).await?).await.map_err(refused)
     }
 
     /// The same for the nodes of a workflow.
@@ -58,6 +59,7 @@ impl Node {
         workflow: &Workflow,
     ) -> Result<(), SubmitError> {
         for (at, node) in workflow.nodes.iter().enumerate() {
+            give_way(at).await;
             self.check_one(namespace, &node.task, true).await.map_err(|error| match error {
                 SubmitError::Invalid(error) => SubmitError::Invalid(error.below(&format!("nodes[{at}]"))),
                 error => error,

@@ -104,6 +104,7 @@ impl Node {
         let mut lanes: BTreeMap<LaneId, Vec<(usize, NewTask)>> = BTreeMap::new();
         let mut away = None;
         for (at, request) in requests.into_iter().enumerate() {
+            give_way(at).await;
             let placed = match (not_internal(&request), &away) {
                 (Err(error), _) => Err(error.into()),
                 // A store that does not answer is not waited for by each of them.
@@ -282,6 +283,13 @@ impl Node {
         }
         cache.insert(queue.clone(), known.clone());
         Ok(known)
+    }
+}
+
+/// One of many that came together: others have their turn now and then.
+pub(super) async fn give_way(nth: usize) {
+    if nth % 64 == 63 {
+        tokio::task::yield_now().await;
     }
 }
 

@@ -9,7 +9,7 @@ use std::marker::PhantomData;
 
 use jiff::fmt::temporal::Pieces;
 use serde::de::value::MapAccessDeserializer;
-use serde::de::{self, Deserialize, DeserializeOwned, Deserializer, MapAccess, Visitor};
+use serde::de::{self, Deserialize, DeserializeOwned, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::error::Category;
 use serde_json::value::RawValue;
 use tasklane_core::id::Name;
@@ -88,6 +88,38 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
             }
         }
         deserializer.deserialize_map(MapOnly(PhantomData)).map(Self)
+    }
+}
+
+/// A list of 1 to `MAX` entries, each as its text. The entries beyond them are not read.
+#[derive(Debug)]
+pub struct Entries<const MAX: usize>(pub Vec<Box<RawValue>>);
+
+impl<'de, const MAX: usize> Deserialize<'de> for Entries<MAX> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct UpTo<const MAX: usize>;
+        impl<'de, const MAX: usize> Visitor<'de> for UpTo<MAX> {
+            type Value = Vec<Box<RawValue>>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a sequence")
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+                let mut entries = Vec::new();
+                while let Some(entry) = list.next_element()? {
+                    if entries.len() == MAX {
+                        return Err(de::Error::custom(format_args!(
+                            "must have 1 to {MAX} entries, not more"
+                        )));
+                    }
+                    entries.push(entry);
+                }
+                if entries.is_empty() {
+                    return Err(de::Error::custom(format_args!("must have 1 to {MAX} entries, not 0")));
+                }
+                Ok(entries)
+            }
+        }
+        deserializer.deserialize_seq(UpTo::<MAX>).map(Self)
     }
 }
 

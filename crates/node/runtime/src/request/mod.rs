@@ -37,7 +37,7 @@ pub(crate) use expressions::{
 pub(crate) use fan::check_count;
 pub use fan::{FanOut, MapRequest, Over, PARTS_MAX, Tolerance};
 pub use flow::{ConcurrencyJson, LIMIT_MAX, LIMITS_MAX, RateJson, UniqueJson, objects};
-pub use json::{Moment, Object, RETRIES_MAX, Ranged, canonical, parse_time, read_json};
+pub use json::{Entries, Moment, Object, RETRIES_MAX, Ranged, canonical, parse_time, read_json};
 pub use limits::{INTERNAL_PREFIX, RequestLimits, check_internal, check_key, check_labels, check_request_id};
 pub use registered::{Registered, RunAs};
 pub(crate) use render::{Context, Operand, Scope, holds, payload_of, render_value};
