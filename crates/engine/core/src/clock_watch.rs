@@ -72,6 +72,9 @@ pub struct Clock {
     pub shift: Shift,
     /// Whether destructive work may be done.
     pub trust: Trust,
+    /// While the clock is not settled: how far it was ahead of the last time that the store knew of when the server started.
+    /// Unique keys are judged by a time that is this much earlier, so that a wrong clock expires none of them.
+    pub gap: Shift,
 }
 
 impl Clock {
@@ -128,6 +131,8 @@ pub struct ClockWatch {
     shift: Shift,
     steps: u64,
     doubt: Option<(Timestamp, Doubt)>,
+    /// The gap of the start. It outlasts the steps that follow: one of them may set the clock right.
+    gap: Shift,
 }
 
 /// The last answer of the reference.
@@ -150,6 +155,7 @@ impl ClockWatch {
             shift: Shift::ZERO,
             steps: 0,
             doubt: None,
+            gap: Shift::ZERO,
         }
     }
 
@@ -204,6 +210,7 @@ impl ClockWatch {
         let agrees = self.reference.is_some_and(|compared| compared.offset.abs() <= AGREES_WITHIN);
         if gap.abs() > GAP_MAX && !agrees {
             self.doubt = Some((now.steady, Doubt::Gap(gap)));
+            self.gap = gap.max(Shift::ZERO);
         }
         self.clock(now)
     }
@@ -236,18 +243,24 @@ impl ClockWatch {
     }
 
     fn doubt_from(&mut self, steady: Timestamp, doubt: Doubt) {
+        if self.trust(steady) == Trust::Settled {
+            self.gap = Shift::ZERO;
+        }
         self.steps += 1;
         self.doubt = Some((steady, doubt));
     }
 
     fn clock(&self, now: Reading) -> Clock {
-        let trust = self.doubt.map_or(Trust::Settled, |(since, why)| {
-            match self.settle.checked_sub(now.steady.since(since)) {
-                None | Some(Duration::ZERO) => Trust::Settled,
-                Some(left) => Trust::Unsettled { left, why },
-            }
-        });
-        Clock { steady: now.steady, wall: now.wall + self.correction, shift: self.shift, trust }
+        let trust = self.trust(now.steady);
+        let gap = if trust == Trust::Settled { Shift::ZERO } else { self.gap };
+        Clock { steady: now.steady, wall: now.wall + self.correction, shift: self.shift, trust, gap }
+    }
+
+    fn trust(&self, steady: Timestamp) -> Trust {
+        self.doubt.map_or(Trust::Settled, |(since, why)| match self.settle.checked_sub(steady.since(since)) {
+            None | Some(Duration::ZERO) => Trust::Settled,
+            Some(left) => Trust::Unsettled { left, why },
+        })
     }
 }
 
@@ -418,5 +431,19 @@ mod tests {
         assert!(!machine.watch.started(machine.reading(600_000), at(1001 * DAY)).is_settled());
         assert!(machine.compare(601_000, 1900).is_settled());
         assert!(machine.watch.started(machine.reading(601_000), at(1001 * DAY)).is_settled());
+    }
+
+    #[test]
+    fn the_gap_of_a_start_counts_until_the_clock_has_settled_over_steps_too() {
+        let mut machine = Machine::new();
+        assert_eq!(machine.watch.started(machine.reading(0), at(990 * DAY)).gap, ms(10 * DAY));
+        machine.wall_at_zero -= 10 * DAY;
+        let clock = machine.read(1000);
+        assert_eq!((clock.shift, clock.gap), (ms(-10 * DAY), ms(10 * DAY)));
+        assert_eq!(machine.read(601_000).gap, Shift::ZERO);
+        machine.wall_at_zero += DAY;
+        assert_eq!(machine.read(602_000).gap, Shift::ZERO, "the gap is believed by now");
+        // Behind the last known time no key expires early.
+        assert_eq!(machine.watch.started(machine.reading(603_000), at(1100 * DAY)).gap, Shift::ZERO);
     }
 }

@@ -70,7 +70,7 @@ mod tests {
 
     fn clock(steady: i64, wall: i64) -> Clock {
         let (steady, wall) = (Timestamp::from_millis(steady * 1000), Timestamp::from_millis(wall * 1000));
-        Clock { steady, wall, shift: Shift::ZERO, trust: Trust::Settled }
+        Clock { steady, wall, shift: Shift::ZERO, trust: Trust::Settled, gap: Shift::ZERO }
     }
 
     #[test]

@@ -43,7 +43,13 @@ mod tests {
     fn nothing_is_removed_before_the_clock_has_settled() {
         let (day, wall) = (Duration::from_hours(24), Timestamp::from_millis(1_700_000_000_000));
         let retention = Retention { tasks: 2 * day, request_ids: day };
-        let clock = Clock { steady: Timestamp::ZERO, wall, shift: Shift::ZERO, trust: Trust::Settled };
+        let clock = Clock {
+            steady: Timestamp::ZERO,
+            wall,
+            shift: Shift::ZERO,
+            trust: Trust::Settled,
+            gap: Shift::ZERO,
+        };
         let bounds = Bounds { finished_before: wall - 2 * day, forget_before: wall - 2 * day };
         assert_eq!(retention.bounds(&clock), Some(bounds));
         let why = Doubt::Gap(Shift::from_millis(1));

@@ -114,12 +114,24 @@ pub struct Unique {
     /// The task holds its key until this time, counted as [`NewTask::keyed_at`] is; `None` until it has finished.
     #[serde(rename = "u", default, skip_serializing_if = "Option::is_none")]
     pub until: Option<Timestamp>,
+    /// Holders of the key are judged by a time that is this much earlier: see [`Clock::gap`](crate::clock_watch::Clock).
+    #[serde(rename = "g", default, skip_serializing_if = "is_no_shift")]
+    pub gap: Shift,
+}
+
+fn is_no_shift(shift: &Shift) -> bool {
+    *shift == Shift::ZERO
 }
 
 impl Unique {
+    /// A key that is held until a time, or until its task has finished.
+    pub fn new(key: impl Into<String>, until: Option<Timestamp>) -> Self {
+        Self { key: key.into(), until, gap: Shift::ZERO }
+    }
+
     /// What a task takes that is created at a time, by a rule whose key is made already.
     pub fn taken(rule: &UniqueRule, now: Timestamp) -> Self {
-        Self { key: rule.key.clone(), until: rule.hold_for.map(|time| now + time) }
+        Self::new(&rule.key, rule.hold_for.map(|time| now + time))
     }
 }
 
@@ -439,9 +451,10 @@ impl NewTask {
     }
 
     /// The time by which a unique key that another task holds is judged: when this one was created, without the steps of
-    /// the lane's clock.
+    /// the lane's clock, and without the gap of a clock that is not settled.
     pub fn keyed_at(&self) -> Timestamp {
-        self.created_at - self.shift.unwrap_or_default()
+        let gap = self.unique.as_ref().map_or(Shift::ZERO, |unique| unique.gap);
+        self.created_at - self.shift.unwrap_or_default() - gap
     }
 
     /// An upper bound of the keys or rows that a store writes for it: state, spec, index of waiting tasks, arrival, the

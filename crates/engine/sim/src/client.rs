@@ -259,9 +259,10 @@ impl World {
             0 => own_limits(rng),
             _ => Vec::new(),
         };
-        let unique = (index == UNIQUE).then(|| Unique {
-            key: format!("u{}", rng.below(3)),
-            until: rng.chance(30).then(|| created_at + Duration::from_millis(rng.below(20_000))),
+        let unique = (index == UNIQUE).then(|| {
+            let key = format!("u{}", rng.below(3));
+            let until = rng.chance(30).then(|| created_at + Duration::from_millis(rng.below(20_000)));
+            Unique::new(key, until)
         });
         let labels = if rng.chance(10) {
             BTreeMap::from([("zone".to_owned(), "b".to_owned())])

@@ -118,7 +118,7 @@ impl Make {
 
     /// One at a time of this key, until it has finished.
     pub fn unique(mut self, key: &str) -> Self {
-        self.unique = Some(Unique { key: key.to_owned(), until: None });
+        self.unique = Some(Unique::new(key, None));
         self
     }
 
@@ -130,7 +130,7 @@ impl Make {
 
     /// One at a time of this key, for so many seconds.
     pub fn unique_for(mut self, key: &str, secs: u64) -> Self {
-        self.unique = Some(Unique { key: key.to_owned(), until: None });
+        self.unique = Some(Unique::new(key, None));
         self.unique_for = Some(Duration::from_secs(secs));
         self
     }

@@ -24,7 +24,7 @@ use tokio::sync::Notify;
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::clock;
-use crate::request::{FieldError, SYSTEM_PREFIX, RequestLimits, ScheduleRequest, Target, merge, times_of};
+use crate::request::{FieldError, RequestLimits, SYSTEM_PREFIX, ScheduleRequest, Target, merge, times_of};
 
 use super::submit::Submitted;
 use super::{Node, SubmitError, WorkflowError};

@@ -12,6 +12,7 @@ use crate::request::{
     check_workflow_unrendered, slip,
 };
 
+use super::submit::give_way;
 use super::workflows::refused;
 use super::{Node, ScheduleError, SubmitError, WorkflowError};
 
@@ -49,7 +50,7 @@ impl Node {
         if run.workflow.is_some() {
             return Ok(());
         }
-        self.check_sent_nodes(namespace, &Workflow::from_stored(&run.json)?).await.map_err(refused)
+        self.check_sent_nodes(namespace, &self.read_stored(&run.json).await?).await.map_err(refused)
     }
 
     /// The same for the nodes of a workflow, and for its name.
@@ -60,6 +61,7 @@ impl Node {
     ) -> Result<(), SubmitError> {
         check_workflow_unrendered(workflow)?;
         for (at, node) in workflow.nodes.iter().enumerate() {
+            give_way(at).await;
             self.check_one(namespace, &node.task, true).await.map_err(|error| match error {
                 SubmitError::Invalid(error) => SubmitError::Invalid(error.below(&format!("nodes[{at}]"))),
                 error => error,

@@ -104,7 +104,7 @@ pub(in crate::node) fn composite_of(task_type: &str, request: &TaskRequest, payl
 /// What a composite holds for a task of a queue: composites of all queues share one. No name of a queue has this
 /// character.
 pub(in crate::node) fn unique_in(queue: &Name, unique: &Unique) -> Unique {
-    Unique { key: format!("{queue}/{}", unique.key), until: unique.until }
+    Unique::new(format!("{queue}/{}", unique.key), unique.until)
 }
 
 impl Node {
