@@ -8,6 +8,8 @@ mod connect;
 mod coordinator;
 mod documents;
 mod error;
+#[cfg(test)]
+mod golden;
 mod judge;
 mod keys;
 mod known;

@@ -7,6 +7,8 @@ mod connect;
 mod coordinator;
 mod documents;
 mod error;
+#[cfg(test)]
+mod golden;
 mod intake;
 mod keys;
 mod layout;
