@@ -40,11 +40,12 @@ number! {
     LaneId(u16)
 }
 number! {
-    /// Counts the owners of a lane. The store refuses commits of any but the current one.
+    /// Counts the owners of a lane. The store refuses commits under any other epoch than the current one.
     Epoch(u64)
 }
 number! {
-    /// Counts the commits of one owner of a lane, from 1. Settles what became of a commit whose answer was lost.
+    /// Counts the commits of one owner of a lane, from 1. Settles the outcome of a commit whose answer was
+    /// lost.
     CommitNo(u64)
 }
 number! {
@@ -337,7 +338,7 @@ impl LimitId {
         Self(xxh3_64(&plain).max(1))
     }
 
-    /// The rate that a task brings along: those with other numbers are other rates.
+    /// The rate that a task brings along: a rate with other numbers has another id.
     pub fn of_own_rate(template: &str, rate: &Rate) -> Self {
         let Rate { limit, per, burst } = rate;
         Self::of(&format!("{template}\0{limit}\0{}\0{burst}", per.as_micros()))

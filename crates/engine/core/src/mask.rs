@@ -87,7 +87,7 @@ fn width(text: &str) -> usize {
     text.chars().next().map_or(0, char::len_utf8)
 }
 
-/// A URL in a text ends at a blank or a quote; the punctuation before that is of the text.
+/// A URL in a text ends at a blank or a quote; punctuation before the end belongs to the text.
 fn len_of_url(text: &str) -> usize {
     let ends = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '"' | '<' | '>' | '`');
     let url = &text[..text.find(ends).unwrap_or(text.len())];

@@ -1,4 +1,4 @@
-//! Who is alive: members as the coordinator lists them.
+//! Members: the live processes that the coordinator lists.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -46,7 +46,8 @@ pub struct WorkerDescriptor {
     pub task_types: BTreeSet<Name>,
     /// Takes no new work.
     pub draining: bool,
-    /// Why it takes no new work for a while: what its machine lacks. `None` while it takes work.
+    /// The reason why the worker takes no new work for a while: its machine lacks something. `None` while it
+    /// takes work.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pause_reason: Option<String>,
     /// Where it is reached: its host, with the port of its API or health checks where it listens. Empty if unknown.
@@ -55,10 +56,10 @@ pub struct WorkerDescriptor {
 }
 
 impl WorkerDescriptor {
-    /// The label that every worker has without saying so: its name.
+    /// The label that every worker has: its name.
     pub const NAME_LABEL: &str = "tasklane.worker";
 
-    /// Whether it may be given such a task.
+    /// Whether the worker may execute such a task.
     pub fn can_run(&self, head: &TaskHead) -> bool {
         self.serves(head.executor(), &head.labels)
     }
