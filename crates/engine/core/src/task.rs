@@ -796,7 +796,7 @@ impl TaskError {
 
     /// The longest code that the owner keeps, in bytes.
     pub const CODE_BYTES_MAX: usize = 64;
-    /// The longest message kept, in bytes: of an error, and of a result.
+    /// The longest message that the owner keeps, in bytes: of an error, and of a result.
     pub const MESSAGE_BYTES_MAX: usize = 8 * 1024;
 
     /// The error with long texts cut: a worker may send anything, and the store takes only so much.

@@ -49,9 +49,9 @@ counters! {
     start_timeout,
     /// Attempts that ran past timeout and grace.
     attempt_overrun,
-    /// Choices put off until a worker answers that was asked for room.
+    /// Choices deferred until an asked worker answers.
     choice_waited,
-    /// Workers that did not answer in time when they were asked for room.
+    /// Workers that did not answer a demand for room in time.
     answer_late,
     /// Workers that sent and did not receive.
     worker_not_receiving,

@@ -1,5 +1,5 @@
-//! Policies. A new version binds from the commit that first names it; changed numbers apply to waiting tasks at once,
-//! and lowering a limit never stops what runs.
+//! Policies. A new version binds from the commit that first names it. Changed numbers apply to waiting tasks
+//! at once, and a lowered limit never stops a running attempt.
 
 use crate::commit::{Group, RecordChange, RecordKey, RecordKind};
 use crate::id::{Name, QueueKey};
@@ -19,7 +19,7 @@ impl Lane {
         }
     }
 
-    /// After loading: the newest policies are applied, whatever the last owner applied.
+    /// After loading: applies the newest policies, whichever versions the last owner applied.
     pub(super) fn apply_policies(&mut self) {
         let queues: Vec<QueueKey> = self.policies.keys().cloned().collect();
         for queue in queues {
@@ -65,7 +65,7 @@ impl Lane {
         }
     }
 
-    /// Writes which version this lane applies, ahead of the assignments that are judged by it.
+    /// Writes the version that this lane applies, ahead of the assignments that are judged by it.
     pub(super) fn record_policy(&mut self, key: &QueueKey, version: u64) {
         self.applied.insert(key.clone(), version);
         let value = i64::try_from(version).unwrap_or(i64::MAX).to_le_bytes().to_vec();
