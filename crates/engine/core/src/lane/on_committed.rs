@@ -93,7 +93,9 @@ impl Lane {
             GroupOutcome::Applied { seq } => SubmitOutcome::Created { seq: seq.unwrap_or_default() },
             GroupOutcome::NotCreated(outcome) => outcome.clone(),
             // An insert and its change are one group: there is no version that a new task could fail to have.
-            GroupOutcome::Mismatch { found } => unreachable!("a new task is as it was made, not {found:?}"),
+            GroupOutcome::Mismatch { found } => {
+                unreachable!("an insert has no expected version, found {found:?}")
+            }
         };
         let submission = self.submissions.get_mut(&token).expect("a submission is kept until it is answered");
         submission.outcomes[item] = Some(outcome);

@@ -519,7 +519,7 @@ impl WorkerSession {
         for id in self.queued.split_off(kept.min(self.queued.len())) {
             let Some(lane) = self.attempts.get(&id).map(|attempt| attempt.lane) else { continue };
             self.counters.prefetch_handed_back += 1;
-            let reason = "those before it take longer than was thought".to_owned();
+            let reason = "the attempts before it take longer than estimated".to_owned();
             self.conclude(lane, id, Report::HandedBack { reason });
         }
     }
@@ -636,7 +636,7 @@ impl WorkerSession {
                 Some(StopReason::TimedOut) => {
                     let error = match quiet_max {
                         Some(quiet) if stop_at < timeout => {
-                            let message = format!("the attempt told of no progress for {quiet:?}");
+                            let message = format!("the attempt reported no progress for {quiet:?}");
                             TaskError::new(TaskError::PROGRESS_TIMEOUT, message)
                         }
                         _ => {
