@@ -12,11 +12,11 @@ use crate::task::TaskHead;
 pub struct Member {
     /// Its session.
     pub session: SessionId,
-    /// What it does.
+    /// Its role.
     pub role: Role,
 }
 
-/// What a member does.
+/// The role of a member.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Role {
     /// Serves the API and owns lanes.
@@ -31,10 +31,10 @@ pub enum Role {
     Worker(WorkerDescriptor),
 }
 
-/// What a worker offers.
+/// The offer of a worker.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkerDescriptor {
-    /// What people call it. Stays the same over restarts, unlike its session.
+    /// Its name for people. Stays the same over restarts, unlike its session.
     pub name: Name,
     /// How many attempts it runs at once. Can be changed while it runs.
     pub capacity: u32,

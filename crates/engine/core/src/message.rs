@@ -407,7 +407,7 @@ pub enum Ending {
     Cancelled,
     /// It never began, because the machine of its worker lacks something. The worker hands it back and pauses.
     NotStarted {
-        /// What the machine lacks, for people.
+        /// The lack of the machine, for people.
         reason: String,
     },
 }

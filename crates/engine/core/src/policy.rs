@@ -67,7 +67,7 @@ pub struct VersionedPolicy {
     pub policy: QueuePolicy,
 }
 
-/// How a worker is chosen among those that can run a task and have room.
+/// The choice among the workers that can run a task and have room.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Strategy {
     /// Any worker.

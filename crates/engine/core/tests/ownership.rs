@@ -1,5 +1,5 @@
-//! Stories about the ownership machine: how a lane is taken, kept, lost and given back. The store, the coordinator and
-//! the clock are played by hand.
+//! Stories about the ownership machine: how a server takes, keeps, loses and gives back a lane. The test
+//! itself plays the store, the coordinator and the clock.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -22,9 +22,9 @@ const LANE: LaneId = LaneId(3);
 struct Stage {
     machine: Ownership,
     now: Timestamp,
-    /// Calls to the store that were not answered.
+    /// Calls to the store without an answer.
     calls: VecDeque<(u64, Request)>,
-    /// What else was asked for since the last time.
+    /// Other effects since the last look.
     asked: Vec<Asked>,
     answers: BTreeMap<SubmitToken, Option<Vec<SubmitOutcome>>>,
     epoch: u64,
@@ -114,7 +114,7 @@ impl Stage {
         self.step(Input::Reply { call, reply });
     }
 
-    /// The store answers who owns the lane.
+    /// The store answers with the head of the lane.
     fn head_is(&mut self, failures: u32, commit: u64) {
         let Some((call, Request::Head)) = self.calls.pop_front() else { panic!("nobody asked") };
         let owner = Some(OwnerId::from_random(99));
@@ -122,7 +122,7 @@ impl Stage {
         self.replies(call, Ok(Reply::Head(head)));
     }
 
-    /// The claim that was made and not answered.
+    /// The claim without an answer.
     fn claim(&self) -> (u64, ClaimLane) {
         match self.calls.front() {
             Some((call, Request::Claim(claim))) => (*call, *claim),
@@ -144,7 +144,7 @@ impl Stage {
         self.replies(call, Err(error));
     }
 
-    /// The requested view comes: nobody is there.
+    /// The requested view comes: it has no members.
     fn members(&mut self) {
         self.sees(1, true);
     }
@@ -252,7 +252,7 @@ impl Stage {
         self.commit_ends(Some(error))
     }
 
-    /// What a submission was answered.
+    /// The answer to a submission.
     fn answer(&self, token: SubmitToken) -> Option<&Option<Vec<SubmitOutcome>>> {
         self.answers.get(&token)
     }
@@ -737,7 +737,8 @@ fn a_lane_that_fails_under_several_owners_is_parked_and_tried_again_later() {
     assert_eq!(server.claim().1.failures, 4, "counted once");
 }
 
-/// A parked lane whose failures were stored used to be parked again for ever, though nobody had tried it.
+/// A parked lane whose failures were stored used to be parked again without end, though no server had tried
+/// it.
 #[test]
 fn a_lane_that_was_parked_long_enough_is_owned_again() {
     let mut server = Stage::owning(|_| {});
@@ -765,7 +766,7 @@ fn a_failure_after_long_work_is_counted_from_the_start() {
     }
 }
 
-/// A claim that was applied without an answer, and then given up, counted the same failure once more.
+/// A claim that was applied without an answer, and then given up, used to count the same failure once more.
 #[test]
 fn a_failure_is_counted_once_and_not_after_somebody_else_has_claimed() {
     let mut server = Stage::owning(|_| {});

@@ -37,7 +37,7 @@ impl Lane {
         whole.into_iter().chain(by_key).collect()
     }
 
-    /// Cancels the surplus under the limits of a line. `placed` is the task that has just come to wait in it,
+    /// Cancels the excess under the limits of a line. `placed` is the task that has just come to wait in it,
     /// if any.
     pub(super) fn cancel_newest(&mut self, line: Handle, placed: Option<Handle>) {
         if !self.loading.is_complete() || !self.options.invariants.on(Invariant::NewestCancelled) {
@@ -46,7 +46,7 @@ impl Lane {
         for (state, max) in self.cancelling(line) {
             let seq = placed.and_then(|entry| self.entries.get(entry)).map(|entry| entry.seq);
             let limit = self.limits.get_mut(state);
-            // Mostly the newest task is the one just placed, and the only surplus.
+            // Mostly the newest task is the one just placed, and the only excess.
             let newest = placed.filter(|_| seq > Some(limit.newest));
             limit.newest = limit.newest.max(seq.unwrap_or_default());
             let excess = self.taken(state).saturating_sub(usize::try_from(max).unwrap_or(usize::MAX));

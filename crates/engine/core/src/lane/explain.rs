@@ -1,4 +1,4 @@
-//! Why an unfinished task is not running.
+//! Explanations: the reasons why an unfinished task is not running.
 
 use crate::id::{AttemptNo, LimitId, Name, SessionId, TaskId};
 use crate::status::Status;
@@ -42,7 +42,7 @@ pub enum Reason {
     WorkersPause {
         /// How many.
         workers: usize,
-        /// What the machine of one of them lacks.
+        /// The pause reason of one of them.
         reason: String,
     },
     /// All workers that could run it are full.

@@ -88,7 +88,7 @@ pub(super) struct Worker {
     greet_again: Option<(Timestamp, Duration)>,
     /// The last dispatch number used.
     pub(super) last_k: DispatchNo,
-    /// The highest one that may be used.
+    /// The highest dispatch number that may be used.
     pub(super) credit: DispatchNo,
     /// Skipped numbers that the worker has not confirmed.
     pub(super) skipped: Vec<(DispatchNo, DispatchNo)>,

@@ -7,7 +7,7 @@
 //! a little.
 //!
 //! Room promised to a lane without an owner would be lost to the other lanes. So the worker takes an owner
-//! for silent if it was asked for surplus credit and sent no message for some heartbeats. Its promise does
+//! for silent if it was asked for unneeded credit and sent no message for some heartbeats. Its promise does
 //! not count until its next message. A silent owner may still use its promise, because credit is never
 //! lowered; then more dispatches come than there is room for. A few of them wait, the rest is handed back,
 //! and the worker promises no more before there is room.

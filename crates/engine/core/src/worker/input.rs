@@ -70,7 +70,7 @@ pub enum Effect {
     Drained,
     /// An attempt could not start because the machine lacks something: no new work is taken for a while.
     Pause {
-        /// What the machine lacks, for people.
+        /// The lack of the machine, for people.
         reason: String,
         /// How long the pause lasts.
         wait: Duration,

@@ -31,7 +31,7 @@ pub struct WorkerOptions {
     /// Attempts beyond that which may wait here too: attempts of a silent owner, whose promise was given to
     /// another lane. The worker hands further ones back.
     pub surplus: u32,
-    /// The worker takes an owner for silent if it has asked the owner for surplus credit and received no
+    /// The worker takes an owner for silent if it has asked the owner for unneeded credit and received no
     /// message for this many heartbeats.
     pub silent_after: u32,
     /// Reports that may be unacknowledged before they count against the room. A large one counts for several.
@@ -94,8 +94,7 @@ pub struct WorkerSession {
     pub(super) running: u32,
     /// Attempts whose processes are gone and whose output is not stored yet.
     exited: u32,
-    /// Attempts that came with the last inputs; the worker reports the ones that do not start at once as
-    /// accepted.
+    /// Attempts that came with the last inputs; attempts that do not start at once are reported as accepted.
     pub(super) arrived: Vec<AttemptId>,
     /// The mean run time of attempts, in microseconds; the last ones count most. 0 before the first.
     mean_run: u64,
