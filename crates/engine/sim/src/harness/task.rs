@@ -1,4 +1,4 @@
-//! Tasks, said shortly.
+//! Tasks in few words.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -110,7 +110,7 @@ impl Make {
         self
     }
 
-    /// Somebody must look at it when it has ended.
+    /// A watched task: a server must handle its completion.
     pub fn watched(mut self) -> Self {
         self.body.watched = true;
         self
@@ -135,7 +135,7 @@ impl Make {
         self
     }
 
-    /// Due at the time of day that it is so many seconds after it is submitted.
+    /// Due at the time of day this many seconds after its submit.
     pub fn after(mut self, secs: u64) -> Self {
         self.delay = Duration::from_secs(secs);
         self
@@ -177,7 +177,7 @@ impl Make {
         self
     }
 
-    /// What the request said, as far as it matters: two requests with different numbers are different.
+    /// The hash of the request: two requests with different hashes are different.
     pub fn fingerprint(mut self, hash: u64) -> Self {
         self.fingerprint = hash;
         self
