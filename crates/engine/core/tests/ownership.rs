@@ -116,7 +116,9 @@ impl Stage {
 
     /// The store answers with the head of the lane.
     fn head_is(&mut self, failures: u32, commit: u64) {
-        let Some((call, Request::Head)) = self.calls.pop_front() else { panic!("nobody asked") };
+        let Some((call, Request::Head)) = self.calls.pop_front() else {
+            panic!("the server did not ask for the head")
+        };
         let owner = Some(OwnerId::from_random(99));
         let head = LaneHead { epoch: Epoch(self.epoch), owner, commit: CommitNo(commit), failures };
         self.replies(call, Ok(Reply::Head(head)));
@@ -299,7 +301,7 @@ fn a_lane_is_granted_claimed_viewed_loaded_and_owned() {
     assert_eq!((claim.lane, claim.seen, claim.failures), (LANE, Epoch(6), 0));
     server.claimed();
     assert_eq!((server.machine.phase(), server.asked()), ("asking who is alive", vec![Asked::Members]));
-    assert!(server.calls.is_empty(), "nothing is read before it is known who is alive");
+    assert!(server.calls.is_empty(), "the server reads nothing before it has the members");
     server.members();
     assert_eq!(server.machine.phase(), "loading");
     server.loads();
@@ -440,7 +442,7 @@ fn a_commit_with_an_unknown_outcome_is_repeated_as_it_was() {
         let token = server.submits(1);
         let first = server.commit_fails(error);
         let later = server.submits(1);
-        assert!(!server.has_commit(), "what was decided since waits");
+        assert!(!server.has_commit(), "later decisions wait");
         server.after(199);
         assert!(!server.has_commit());
         server.after(1);

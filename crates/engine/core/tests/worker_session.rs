@@ -249,7 +249,7 @@ fn an_attempt_whose_output_is_being_kept_leaves_its_room_to_the_next() {
     worker.reports();
     worker.step(Input::Exited { attempt: A });
     assert_eq!(worker.started(), [B]);
-    assert_eq!(worker.reports(), [(B, "started")], "nothing is said of its end yet");
+    assert_eq!(worker.reports(), [(B, "started")], "its end is not reported yet");
     assert_eq!(worker.machine.load(), 2, "it is still held");
     // It cannot be stopped any more, and its run time does not grow.
     worker.until(1);
@@ -689,11 +689,11 @@ fn everything_stops_before_the_session_can_have_ended() {
     worker.reports();
     worker.hears(1, [dispatch(2, B)]);
     worker.succeeds(A);
-    assert!(worker.reports().is_empty(), "a session that is over says nothing more");
+    assert!(worker.reports().is_empty(), "an ended session reports nothing more");
     worker.started();
     worker.step(Input::Renewed { asked_at: Timestamp::from_millis(19_000) });
     worker.hears(1, [dispatch(3, C)]);
-    assert!(worker.started().is_empty(), "nor does it begin anew");
+    assert!(worker.started().is_empty(), "nor does it start an attempt");
 }
 
 #[test]
@@ -798,7 +798,7 @@ fn room_that_returns_goes_to_the_lane_that_has_work() {
     assert_eq!(worker.credit(0), Some(2));
     worker.hears_of(0, 1, [dispatch(1, A), dispatch(2, B)]);
     worker.succeeds(A);
-    assert_eq!(worker.credit(0), Some(3), "though it has not said yet that it needs more");
+    assert_eq!(worker.credit(0), Some(3), "though its owner has not asked for more yet");
     worker.hears_of(0, 1, [dispatch(3, C), demand()]);
     worker.succeeds(B);
     assert_eq!(worker.credit(0), Some(4));
@@ -813,13 +813,13 @@ fn room_that_returns_goes_to_the_lane_that_has_work() {
 fn room_that_one_lane_does_not_need_is_asked_back_for_another() {
     let mut worker = Stage::with(|o| (o.capacity, o.prefetch, o.lanes) = (3, 1, 2));
     worker.hears_of(0, 1, [demand()]);
-    assert_eq!(worker.credit(0), Some(4), "nobody else wanted it");
+    assert_eq!(worker.credit(0), Some(4), "no other lane wanted it");
     worker.hears_of(1, 1, [demand()]);
     assert!(worker.heartbeat(0).unwrap().wanted_back);
     worker.hears_of(1, 1, [demand()]);
     assert!(worker.heartbeat(0).is_none(), "asked once");
     worker.hears_of(0, 1, [skip(2, 4)]);
-    assert_eq!(worker.credit(1), Some(3), "what was given back");
+    assert_eq!(worker.credit(1), Some(3), "the returned credit");
     worker.hears_of(0, 1, [dispatch(1, A), dispatch(2, B)]);
     assert_eq!(worker.started(), [A], "a number that was given back is used up");
 }
@@ -865,7 +865,7 @@ fn an_owner_that_is_not_asked_may_be_silent() {
     worker.hears_of(0, 1, [demand()]);
     worker.until(60);
     worker.hears_of(1, 1, [demand()]);
-    assert_eq!(worker.credit(1), None, "it has never said that it needs less");
+    assert_eq!(worker.credit(1), None, "its owner was never asked");
 }
 
 #[test]
@@ -932,7 +932,7 @@ fn lanes_with_work_take_turns() {
             }
             _ => None,
         });
-        let (lane, k) = given.expect("somebody is given the place");
+        let (lane, k) = given.expect("a lane gets the place");
         turns.push(lane);
         let attempt = AttemptId { task: TaskId::from_random(100 + n), number: AttemptNo(1) };
         worker.hears_of(lane, 1, [dispatch(k, attempt), demand()]);
@@ -1086,7 +1086,11 @@ fn a_worker_whose_machine_lacks_something_hands_back_and_pauses() {
     assert_eq!(worker.reports(), [(A, "handed back"), (C, "handed back")]);
     worker.cannot_start(B);
     assert_eq!(worker.reports(), [(B, "handed back")]);
-    assert_eq!(worker.pauses, [Duration::from_secs(1)], "what fails together is one reason to pause");
+    assert_eq!(
+        worker.pauses,
+        [Duration::from_secs(1)],
+        "attempts that fail together are one reason to pause"
+    );
 
     // An owner that does not know of the pause yet.
     worker.hears(1, [demand(), dispatch(4, attempt(4))]);

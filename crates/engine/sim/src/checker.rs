@@ -246,7 +246,9 @@ impl Checker {
                 if wrongly_duplicate {
                     self.fail(
                         at,
-                        format!("task {task} was called a duplicate of a request that nobody had sent"),
+                        format!(
+                            "task {task} was answered as a duplicate, but its request was never sent before"
+                        ),
                     );
                 }
                 if !self.tasks.contains_key(&task) {
@@ -344,7 +346,7 @@ impl Checker {
     fn on_changed(&mut self, at: Timestamp, change: &Change) {
         let id = change.task;
         if self.owners.get(&change.lane) != Some(&(change.epoch, change.owner)) {
-            self.fail(at, format!("task {id} was written by an owner of lane {} that is none", change.lane));
+            self.fail(at, format!("task {id} was written by a former owner of lane {}", change.lane));
         }
         let task = self.tasks.entry(id).or_default();
         let was_final = task.status.is_some_and(Status::is_final);
@@ -364,7 +366,7 @@ impl Checker {
             self.fail(at, format!("task {id} was final and became {}", change.status));
         }
         if was_cancelled && (!change.cancel_requested || assigned) {
-            self.fail(at, format!("task {id} was to be cancelled and that was forgotten"));
+            self.fail(at, format!("task {id} lost its requested cancel"));
         }
         if change.lost > self.bounds.lost_max + 1 {
             self.fail(at, format!("task {id} went on after {} lost attempts", change.lost));
@@ -422,7 +424,7 @@ impl Checker {
         let current = self.tasks.get(&task);
         let counts = |task: &Task| task.status.is_some_and(Status::is_in_flight) && task.attempt == number;
         if !current.is_some_and(counts) {
-            self.fail(at, format!("attempt {number} of task {task} was started when it was over"));
+            self.fail(at, format!("attempt {number} of task {task} was started after its end"));
         }
         if !self.started.insert(attempt) {
             self.fail(at, format!("attempt {number} of task {task} was started twice"));
@@ -435,7 +437,7 @@ impl Checker {
             let alive = self.alive_by_limit.entry(key.clone()).or_default();
             *alive += 1;
             if *alive > *max {
-                let text = format!("{alive} attempts of {key} are alive, {max} may be");
+                let text = format!("{alive} attempts of {key} are alive; the limit is {max}");
                 self.fail(at, text);
             }
         }

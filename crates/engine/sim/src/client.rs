@@ -344,7 +344,9 @@ impl World {
         for (index, policy) in policies().into_iter().enumerate() {
             let queue = queue_key(index);
             let expected = self.store.policy(&queue).version;
-            self.store.put_policy(PutPolicy { queue, expected, policy }).expect("nobody else writes now");
+            self.store
+                .put_policy(PutPolicy { queue, expected, policy })
+                .expect("no other writer changes policies now");
         }
     }
 
@@ -389,7 +391,10 @@ impl World {
                 SubmitOutcome::Created { .. } => self.acknowledged(task.id, false),
                 SubmitOutcome::Duplicate => self.acknowledged(task.id, once),
                 SubmitOutcome::RequestIdReused if once => {
-                    let what = format!("task {} was refused as reused, though it was sent once", task.id);
+                    let what = format!(
+                        "task {} was refused as a reused request id, though it was sent once",
+                        task.id
+                    );
                     self.checker.fail(self.now, what);
                 }
                 SubmitOutcome::RequestIdReused => self.report.fault("request id reused"),

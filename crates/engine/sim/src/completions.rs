@@ -27,7 +27,7 @@ impl World {
     pub(crate) fn completions_shown(&mut self, tasks: &[TaskId]) {
         for task in tasks {
             if self.store.task(*task).is_none_or(|task| !task.state.status.is_final()) {
-                self.checker.fail(self.now, format!("task {task} is said to have ended and has not"));
+                self.checker.fail(self.now, format!("task {task} was reported as ended, but has not ended"));
             }
             if !self.handled.0.insert(*task) {
                 self.report.path("completion_repeated");
@@ -68,7 +68,7 @@ impl World {
         let watched = self.store.all_tasks().filter(|(_, task)| task.state.watched).map(|(id, _)| id);
         let missed: Vec<TaskId> = watched.filter(|id| !self.handled.0.contains(id)).collect();
         if !missed.is_empty() {
-            self.checker.fail(self.now, format!("nobody was told that these have ended: {missed:?}"));
+            self.checker.fail(self.now, format!("no server handled the completions of {missed:?}"));
         }
     }
 }

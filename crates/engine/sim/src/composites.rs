@@ -172,7 +172,7 @@ impl CompositeKind {
                         ends.iter().all(Option::is_some) && ends.iter().any(failed)
                     }
                 };
-                (!fits).then(|| format!("what it waits for was {ends:?}"))
+                (!fits).then(|| format!("the nodes that it waits for ended as {ends:?}"))
             }
             Self::Map { items, at_once, failures_max, .. } => {
                 let item = |at: usize| children.get(&at.to_string()).copied();
@@ -183,7 +183,7 @@ impl CompositeKind {
                 match child_of(name)? {
                     MapChild::Item(_) => {
                         let open = open.count();
-                        (open > *at_once).then(|| format!("{open} are open, {at_once} may be"))
+                        (open > *at_once).then(|| format!("{open} items are open; the limit is {at_once}"))
                     }
                     MapChild::Reduce => {
                         let ended = (0..*items).all(|at| item(at).is_some_and(Status::is_final));
@@ -225,7 +225,7 @@ impl CompositeKind {
                 }
                 let bad = |name: &&String| matches!(children[*name], Status::Failed | Status::Cancelled);
                 let should = children.keys().filter(|name| graph.find(name).is_some()).any(|name| bad(&name));
-                (should != failed).then(|| format!("it is said to have failed: {failed}"))
+                (should != failed).then(|| format!("its reported failure is wrong: {failed}"))
             }
             // Whether the driver saw a cancel before all children had ended is a matter of time.
             Self::Map { .. } | Self::Job { .. } if cancelled => None,
@@ -239,7 +239,7 @@ impl CompositeKind {
                     return Some("not all of its children have begun".to_owned());
                 }
                 let should = exceeded || bad(&reduced);
-                (should != failed).then(|| format!("it is said to have failed: {failed}"))
+                (should != failed).then(|| format!("its reported failure is wrong: {failed}"))
             }
             Self::Job { seed } => {
                 let status = |name: &str| children.get(name).copied();
@@ -247,14 +247,14 @@ impl CompositeKind {
                     let ended = matches!(status_of, Status::Success | Status::Failed);
                     let analysis = analysis_of(name);
                     if is_analyzed(name) && !name.starts_with('~') && ended && status(&analysis).is_none() {
-                        return Some(format!("nobody has looked at {name}"));
+                        return Some(format!("no analysis began for {name}"));
                     }
                     if is_analysis(name) && *status_of == Status::Success {
                         let of = analyzed_by(name);
                         let AnalysisResult { subtasks, again } = said(*seed, of);
                         let lacks = (0..subtasks).any(|at| status(&format!("{of}.{at}")).is_none());
                         if lacks || again && status(&format!("{of}+1")).is_none() {
-                            return Some(format!("what {name} has said was not done"));
+                            return Some(format!("the tasks that {name} added were not created"));
                         }
                     }
                 }
@@ -266,7 +266,7 @@ impl CompositeKind {
                     !(is_analyzed(name) && *status == Status::Failed) && *status != Status::Success
                 };
                 let should = children.iter().filter(|(name, _)| !name.starts_with('~')).any(is_bad);
-                (should != failed).then(|| format!("it is said to have failed: {failed}"))
+                (should != failed).then(|| format!("its reported failure is wrong: {failed}"))
             }
         }
     }

@@ -146,7 +146,7 @@ impl KeyWatch {
             // Ends are written before the assignments that they made room for, so the check is made at an
             // assignment.
             if assigned.is_some() && fresh > 0 && taken > usize::try_from(*max).unwrap_or(usize::MAX) {
-                wrong = Some(format!("{taken} tasks of {key} wait or run, {max} may"));
+                wrong = Some(format!("{taken} tasks of {key} wait or run; the limit is {max}"));
             }
         }
         if let Some((group, own)) = &keyed.turn {

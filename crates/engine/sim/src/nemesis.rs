@@ -146,7 +146,7 @@ impl World {
         }
     }
 
-    /// Kills or pauses a server, most often one that owns a lane and has work under way.
+    /// Kills or pauses a server, most often the owner of a lane with work under way.
     fn break_owner(&mut self, kill: bool) {
         let owner = (0..self.servers.len()).find(|&index| {
             let server = self.servers[index].process.as_ref();

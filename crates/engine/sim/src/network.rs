@@ -34,7 +34,7 @@ impl World {
             return;
         };
         self.report.fault("report in the name of another session");
-        let report = Report::HandedBack { reason: "it is another's".to_owned() };
+        let report = Report::HandedBack { reason: "the attempt belongs to another worker".to_owned() };
         let messages = vec![ToLane::Report { attempt, report }];
         let delay = self.between(100, 3_000);
         self.after(delay, Event::ToLane(WorkerBatch { lane: batch.lane, session, messages }));

@@ -23,7 +23,7 @@ pub struct Report {
     pub workers: usize,
     /// Tasks created.
     pub tasks: u64,
-    /// Lanes taken over by another process than the one that had them.
+    /// Lanes taken over by another process.
     pub takeovers: u64,
     /// Worker sessions that ended with attempts.
     pub worker_losses: u64,

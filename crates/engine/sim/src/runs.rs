@@ -271,11 +271,11 @@ impl World {
         let open: Vec<_> =
             self.children_of(run).into_iter().filter(|child| !child.status.is_final()).collect();
         if !open.is_empty() {
-            self.checker.fail(self.now, format!("run {run} is said to be over, and {open:?} are open"));
+            self.checker.fail(self.now, format!("run {run} was reported as over, but {open:?} are open"));
         }
         let ended = self.runs.0[run].ended.replace(failed);
         if ended.is_some_and(|before| before != failed) {
-            self.checker.fail(self.now, format!("run {run} is said to have failed, and not to have failed"));
+            self.checker.fail(self.now, format!("run {run} was reported both as failed and as not failed"));
         }
         self.report.path("run_ended");
     }

@@ -337,7 +337,7 @@ impl World {
                 };
                 if task != said {
                     let wrong =
-                        format!("{nominal} of schedule {id} is said to have {said:?} and has {task:?}");
+                        format!("{nominal} of schedule {id} is stored as {said:?}, but its task is {task:?}");
                     self.checker.fail(self.now, wrong);
                 }
             }

@@ -163,13 +163,13 @@ impl World {
         Some((asked.hold_for.map(|time| asked.first + time - SLACK), asked.last))
     }
 
-    /// A task was refused because of another one that holds its key until a time.
+    /// A task was refused because another task holds its key until a time.
     pub(crate) fn check_refused(&mut self, task: TaskId, holder: TaskId) {
         let (Some(new), Some(old)) = (self.asked_of_key(task), self.asked_of_key(holder)) else { return };
         if let Some(until) = old.hold_for.map(|time| old.last + time + SLACK)
             && until < new.first
         {
-            let what = format!("task {task} was refused, and {holder} was to hold its key until {until}");
+            let what = format!("task {task} was refused, but {holder} holds its key only until {until}");
             self.checker.fail(self.now, what);
         }
     }
@@ -182,11 +182,10 @@ impl World {
         let (from, now) = (asked.first, self.now);
         if let Some(delay) = asked.delay.filter(|delay| now + SLACK < from + *delay) {
             let what =
-                format!("task {task} was to wait for {delay:?} and started after {:?}", now.since(from));
+                format!("task {task} has a delay of {delay:?}, but started after {:?}", now.since(from));
             self.checker.fail(now, what);
         } else if let Some(run_at) = asked.run_at.filter(|run_at| !self.was(*run_at, from)) {
-            let what =
-                format!("task {task} was to run at {run_at} by the wall clock, which never showed that");
+            let what = format!("task {task} started, but the wall clock never showed its time {run_at}");
             self.checker.fail(now, what);
         }
     }
@@ -199,7 +198,7 @@ impl World {
         let (from, time) = (asked.first, asked.delay.unwrap_or_default() + timeout);
         if self.now + SLACK < from + time {
             let passed = self.now.since(from);
-            let what = format!("task {task} had {time:?} to start, and was given up after {passed:?}");
+            let what = format!("task {task} had {time:?} to start, but failed after {passed:?}");
             self.checker.fail(self.now, what);
         }
     }

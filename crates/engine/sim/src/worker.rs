@@ -185,7 +185,7 @@ impl World {
         let fenced = machine.is_fenced();
         let (load, load_max) = (machine.load(), machine.load_max());
         if load > load_max {
-            self.checker.fail(now, format!("worker {index} holds {load} attempts, {load_max} are the most"));
+            self.checker.fail(now, format!("worker {index} holds {load} attempts; the limit is {load_max}"));
         }
         let acked: Vec<AttemptId> =
             awaited.into_iter().filter(|attempt| !fenced && !machine.awaits_ack(*attempt)).collect();
@@ -284,7 +284,7 @@ impl World {
         worker.guard_at = None;
         let fence_at = worker.machine.as_ref().map(WorkerSession::fence_at);
         if host.paused && fence_at.is_some_and(|at| at <= self.now) {
-            self.report.fault("guard killed what a paused worker ran");
+            self.report.fault("guard killed a paused worker's attempts");
             let kill = self.between(1_000, 500_000);
             self.end_executions(kill, |e| e.worker == index && e.incarnation == incarnation);
         } else {

@@ -659,7 +659,7 @@ impl Ownership {
     /// The first commit is settled: sends the next ones, and gives the machine its outcomes.
     fn on_settled(&mut self, outcomes: Vec<GroupOutcome>, effects: &mut Vec<Effect>) {
         let OwnershipState::Owning(owning) = &mut self.state else { return };
-        let settled = owning.commits.pop_front().expect("what is settled was under way");
+        let settled = owning.commits.pop_front().expect("a settled commit was under way");
         owning.number = owning.number.next();
         owning.tries = 0;
         owning.outcomes.extend(outcomes);

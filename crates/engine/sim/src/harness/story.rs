@@ -120,7 +120,7 @@ impl Inner {
         self.epoch = seen.next();
         self.number = CommitNo(0);
         let claim = ClaimLane { lane: LANE, owner: self.owner(), seen, failures: 0 };
-        self.store.claim_lane(claim).expect("nobody else claims the lane");
+        self.store.claim_lane(claim).expect("no other owner claims the lane");
         let anchor = Anchor { boot: self.boot, ahead: self.ahead };
         let machine = Lane::new(self.options.clone(), LANE, self.epoch, self.epoch.0, self.now);
         self.machine = machine.anchored(anchor);
@@ -392,7 +392,10 @@ impl Story {
         let mut inner = self.inner.borrow_mut();
         let VersionedPolicy { version: expected, mut policy } = inner.store.policy(&queue);
         change(&mut policy);
-        inner.store.put_policy(PutPolicy { queue, expected, policy }).expect("nobody else changes policies");
+        inner
+            .store
+            .put_policy(PutPolicy { queue, expected, policy })
+            .expect("no other writer changes policies");
     }
 
     /// Lets time pass; the machine is woken whenever it wants to be.

@@ -323,7 +323,7 @@ impl Worker {
         Self { inner: Rc::clone(&self.inner), index }
     }
 
-    /// What it offers changes.
+    /// Its offer changes.
     pub fn offers(&self, change: impl FnOnce(&mut WorkerDescriptor)) {
         self.with(|w| change(&mut w.descriptor));
         self.inner.borrow_mut().announce_members();
