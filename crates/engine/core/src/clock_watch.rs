@@ -1,9 +1,9 @@
 //! Watches the wall clock of a process: notices its steps, corrects it by a reference, and decides whether it
 //! is trusted.
 //!
-//! The steady clock (`CLOCK_BOOTTIME`) never jumps, so the distance between the two clocks shows every step of the wall
-//! clock. Small changes of that distance are slewing: time services bring a clock right by running it a little faster
-//! or slower, and the wall time simply follows.
+//! The steady clock (`CLOCK_BOOTTIME`) never jumps, so the distance between the two clocks shows every step
+//! of the wall clock. Small changes of that distance are slewing: time services bring a clock right by
+//! running it a little faster or slower, and the wall time simply follows.
 //!
 //! A store or coordinator with a clock of its own serves as the reference of all servers. The watch then
 //! follows the reference: a step of the local clock alone moves nothing, because the corrected wall time goes

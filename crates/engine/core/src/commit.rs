@@ -58,8 +58,8 @@ pub struct TaskChange {
 }
 
 impl TaskChange {
-    /// Whether the store may apply the change: the expected version is stored, the status table allows the path,
-    /// and the path ends in the new state. A final task never changes, even under an empty path.
+    /// Whether the store may apply the change: the expected version is stored, the status table allows the
+    /// path, and the path ends in the new state. A final task never changes, even under an empty path.
     pub fn fits(&self, stored: Version) -> bool {
         !stored.status.is_final()
             && self.expected == stored

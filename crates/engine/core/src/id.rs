@@ -112,8 +112,8 @@ random_id! {
     /// bytes 2-7   44 bits: milliseconds since 1970, or hash (the high nibble of byte 6 is the UUID version)
     /// bytes 8-15  2 bits UUID variant, 1 bit kind (1 = hash of a request id), 61 bits random or hash
     /// ```
-    /// With a request id the rest is `hash(namespace, queue, spread key, requestId)`, so that idempotency is the
-    /// primary key: one slot, one transaction, in every store.
+    /// With a request id the rest is `hash(namespace, queue, spread key, requestId)`, so that idempotency is
+    /// the primary key: one slot, one transaction, in every store.
     TaskId
 }
 
@@ -313,8 +313,8 @@ impl LineHasher {
     }
 }
 
-/// Identity of a limit within its queue: the text of its key template, and for a rate that a task brings along also
-/// the numbers. Tasks are counted together that have the same limit and the same key.
+/// Identity of a limit within its queue: the text of its key template, and for a rate that a task brings
+/// along also the numbers. Tasks are counted together that have the same limit and the same key.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct LimitId(pub u64);

@@ -1,5 +1,6 @@
-//! The invariants that keep Tasklane right, by name, so that a test can switch one off and see that the simulator's
-//! checker notices. Without the feature `switchable-invariants` every invariant is on, at no cost.
+//! The invariants that keep Tasklane right, by name, so that a test can switch one off and see that the
+//! simulator's checker notices. Without the feature `switchable-invariants` every invariant is on, at no
+//! cost.
 
 macro_rules! invariants {
     ($($(#[$doc:meta])* $name:ident,)*) => {

@@ -5,8 +5,8 @@ use std::borrow::Cow;
 /// Takes the place of a secret.
 const MASK: &str = "***";
 
-/// A text with the URLs in it masked: `https://***@host/path?***`. In URLs of other kinds than `http` and `https` the name of
-/// the user stays: `postgres://user:***@host/db?***`.
+/// A text with the URLs in it masked: `https://***@host/path?***`. In URLs of other kinds than `http` and
+/// `https` the name of the user stays: `postgres://user:***@host/db?***`.
 pub fn masked(text: &str) -> Cow<'_, str> {
     if !text.contains("://") {
         return Cow::Borrowed(text);

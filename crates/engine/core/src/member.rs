@@ -50,7 +50,8 @@ pub struct WorkerDescriptor {
     /// takes work.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pause_reason: Option<String>,
-    /// Where it is reached: its host, with the port of its API or health checks where it listens. Empty if unknown.
+    /// Where it is reached: its host, with the port of its API or health checks where it listens. Empty if
+    /// unknown.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub address: String,
 }

@@ -304,7 +304,8 @@ pub struct Dispatch {
     pub attempt: AttemptId,
     /// The head of the task.
     pub head: Arc<TaskHead>,
-    /// The rest of the spec. `None` where it was too large to keep in memory: the driver reads it before sending.
+    /// The rest of the spec. `None` where it was too large to keep in memory: the driver reads it before
+    /// sending.
     pub body: Option<Arc<TaskBody>>,
 }
 
@@ -405,7 +406,8 @@ pub enum Ending {
     },
     /// It was stopped on request.
     Cancelled,
-    /// It never began, because the machine of its worker lacks something. The worker hands it back and pauses.
+    /// It never began, because the machine of its worker lacks something. The worker hands it back and
+    /// pauses.
     NotStarted {
         /// The lack of the machine, for people.
         reason: String,

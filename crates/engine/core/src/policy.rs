@@ -1,5 +1,5 @@
-//! The policy of a queue: versioned, changed by compare-and-set, applied by the owner of the lane from the commit
-//! that first names its version.
+//! The policy of a queue: versioned, changed by compare-and-set, applied by the owner of the lane from the
+//! commit that first names its version.
 
 use std::time::Duration;
 
@@ -79,7 +79,8 @@ pub enum Strategy {
     LeastLoad,
     /// The workers in turn, in proportion to their weights.
     Weighted,
-    /// Tasks with the same hash key go to the same worker (rendezvous hashing). Without a key a task goes by its id.
+    /// Tasks with the same hash key go to the same worker (rendezvous hashing). Without a key a task goes by
+    /// its id.
     ConsistentHash {
         /// What happens while that worker has no room.
         when_full: WhenFull,
@@ -156,8 +157,8 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// The time that one assignment takes out of the rate: rounded up to what times are counted in, so that rounding
-    /// never lets one more through.
+    /// The time that one assignment takes out of the rate: rounded up to what times are counted in, so that
+    /// rounding never lets one more through.
     pub fn interval(&self) -> Duration {
         let micros = self.per.as_micros().div_ceil(u128::from(self.limit.max(1))).max(1);
         Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX))

@@ -111,7 +111,8 @@ pub struct Unique {
     /// The key.
     #[serde(rename = "k")]
     pub key: String,
-    /// The task holds its key until this time, counted as [`NewTask::keyed_at`] is; `None` until it has finished.
+    /// The task holds its key until this time, counted as [`NewTask::keyed_at`] is; `None` until it has
+    /// finished.
     #[serde(rename = "u", default, skip_serializing_if = "Option::is_none")]
     pub until: Option<Timestamp>,
 }
@@ -173,8 +174,8 @@ pub struct TaskHead {
 }
 
 impl TaskHead {
-    /// Number of hash buckets: enough that a few hundred workers share them evenly, few enough that they add few
-    /// lines.
+    /// Number of hash buckets: enough that a few hundred workers share them evenly, few enough that they add
+    /// few lines.
     pub const HASH_BUCKETS: u16 = 1024;
 
     /// The approximate size of the parts that vary between heads. A line's key holds most of them once more.
@@ -394,8 +395,8 @@ pub struct NewTask {
     pub created_at: Timestamp,
     /// When it may run: `created_at` unless it is delayed.
     pub due: Timestamp,
-    /// Hash of the request as the client sent it, with the version of the hashing. The same request id with another
-    /// fingerprint is refused.
+    /// Hash of the request as the client sent it, with the version of the hashing. The same request id with
+    /// another fingerprint is refused.
     pub fingerprint: Fingerprint,
     /// Refuse if this many tasks or more wait in the queue already.
     pub queue_len_max: Option<u32>,
@@ -444,8 +445,8 @@ impl NewTask {
         self.created_at - self.shift.unwrap_or_default()
     }
 
-    /// An upper bound of the keys or rows that a store writes for it: state, spec, index of waiting tasks, arrival, the
-    /// index of start deadlines if it has one, and its unique key both ways.
+    /// An upper bound of the keys or rows that a store writes for it: state, spec, index of waiting tasks,
+    /// arrival, the index of start deadlines if it has one, and its unique key both ways.
     pub fn ops(&self) -> usize {
         4 + usize::from(self.spec.head.start_timeout.is_some()) + 2 * usize::from(self.unique.is_some())
     }
@@ -538,9 +539,9 @@ pub struct TaskState {
     /// `LaneOptions::lost_max`.
     #[serde(rename = "l", default, skip_serializing_if = "is_zero")]
     pub lost: u32,
-    /// Attempts lost before their worker had reported that they started. They have a limit of their own, and a
-    /// higher one: see `LaneOptions::lost_before_start_max`. Tasks of earlier versions have none: those versions
-    /// counted every loss in `lost`.
+    /// Attempts lost before their worker had reported that they started. They have a limit of their own, and
+    /// a higher one: see `LaneOptions::lost_before_start_max`. Tasks of earlier versions have none: those
+    /// versions counted every loss in `lost`.
     #[serde(rename = "lu", default, skip_serializing_if = "is_zero")]
     pub lost_before_start: u32,
     /// When it may run (again).

@@ -9,7 +9,8 @@
 //! 6. Only the current owner of a lane writes to it.
 //! 7. Limits and rates are never exceeded.
 //! 8. A task is created once; a request never sent before is not answered as a duplicate.
-//! 9. An acknowledged command is not lost, and is removed only when it has taken effect; a cancelled task is not started again.
+//! 9. An acknowledged command is not lost, and is removed only when it has taken effect; a cancelled task is
+//!    not started again.
 //! 10. A report is acknowledged only when its effect is durable.
 //! 11. A task whose attempts keep getting lost is stopped.
 //! 12. A lane that failed under several owners in a row rests for a while before it is tried again.

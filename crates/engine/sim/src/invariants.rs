@@ -22,7 +22,8 @@ const HEADER: &str = "\
 # Written by `cargo xtask sim --invariants --write`.
 ";
 
-/// Reads the file: an invariant and its seed in each line. Names that are no invariant, or no longer one, are left out.
+/// Reads the file: an invariant and its seed in each line. Names that are no invariant, or no longer one, are
+/// left out.
 pub fn parse(text: &str) -> BTreeMap<Invariant, u64> {
     let line = |line: &str| {
         let (name, seed) = line.split_once(char::is_whitespace)?;

@@ -1,4 +1,5 @@
-//! The invariants about keys: uniqueness, turns, and limits that cancel. Part of the [checker](crate::checker).
+//! The invariants about keys: uniqueness, turns, and limits that cancel. Part of the
+//! [checker](crate::checker).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -14,8 +15,8 @@ pub struct TaskKeys {
     pub unique: Option<(String, Option<Timestamp>)>,
     /// When it was created, by the clock that `unique` was made by.
     pub created_at: Timestamp,
-    /// Lines take turns: the group of lines, and the line of this task in it. Only its turn keeps the task from
-    /// running.
+    /// Lines take turns: the group of lines, and the line of this task in it. Only its turn keeps the task
+    /// from running.
     pub turn: Option<(String, String)>,
     /// At most this many tasks of the key wait or run.
     pub only: Option<(String, u32)>,

@@ -38,8 +38,8 @@ pub(crate) struct Curse {
     inputs: u64,
 }
 
-/// A lane machine takes at most this many inputs between two panics of a curse. Few enough that owners fail before they
-/// have loaded, while they load, and when they have committed something.
+/// A lane machine takes at most this many inputs between two panics of a curse. Few enough that owners fail
+/// before they have loaded, while they load, and when they have committed something.
 const CURSE_INPUTS_MAX: u64 = 40;
 /// Panics of a curse that is meant to park the lane, and to fail again when it is tried after that.
 const CURSE_PANICS: (u64, u64) = (4, 7);

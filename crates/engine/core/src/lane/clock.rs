@@ -83,7 +83,8 @@ struct Step {
 }
 
 impl Step {
-    /// Whether a task was made before this step: it is in the store, and the clock from before is nearer to its time.
+    /// Whether a task was made before this step: it is in the store, and the clock from before is nearer to
+    /// its time.
     fn is_after(&self, row: &TaskRow) -> bool {
         let made = row.state.created_at;
         let (old, new) = self.clocks;

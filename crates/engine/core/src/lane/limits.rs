@@ -168,8 +168,9 @@ impl Limits {
         range.take_while(move |(key, _)| key.queue == queue).map(|(_, &handle)| &self.states[handle])
     }
 
-    /// The round of a line's next turn, given its first key and the earliest it may be. Lines of one key have their turns
-    /// in different rounds, so that it makes no difference to other keys how many lines a key has.
+    /// The round of a line's next turn, given its first key and the earliest it may be. Lines of one key have
+    /// their turns in different rounds, so that it makes no difference to other keys how many lines a key
+    /// has.
     pub(super) fn next_round(&mut self, first_key: Option<Handle>, earliest: u64) -> u64 {
         let Some(state) = first_key.map(|handle| &mut self.states[handle]) else { return earliest };
         let round = state.round.max(earliest);
@@ -232,8 +233,8 @@ impl Limits {
     }
 }
 
-/// Key of the record that keeps the time of a rate, without the steps of the lane's clock. Names contain no slash, so the
-/// parts stay apart.
+/// Key of the record that keeps the time of a rate, without the steps of the lane's clock. Names contain no
+/// slash, so the parts stay apart.
 pub(super) fn rate_record(queue: &QueueKey, limit: LimitId, key: &str) -> RecordKey {
     RecordKey { kind: RecordKind::Rate, key: format!("{queue}/{limit}/{key}") }
 }

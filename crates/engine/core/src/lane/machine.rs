@@ -36,8 +36,8 @@ pub const BODY_BYTES_MAX: usize = 4 << 10;
 pub struct LaneOptions {
     /// Tasks of a line kept in memory; up to twice as many for a moment.
     pub window: usize,
-    /// Waiting tasks of all lines together kept in memory. Where there are many lines, their windows are shorter, but
-    /// every line has room for a few.
+    /// Waiting tasks of all lines together kept in memory. Where there are many lines, their windows are
+    /// shorter, but every line has room for a few.
     pub tasks_max: usize,
     /// Delayed tasks of the lane kept in memory.
     pub delayed_window: usize,
@@ -68,9 +68,9 @@ pub struct LaneOptions {
     pub overrun_grace: Duration,
     /// A task fails when more of its attempts than this were lost after they had started.
     pub lost_max: u32,
-    /// A task fails when more of its attempts than this were lost before they had started. Higher, because most
-    /// of them only waited at a worker that was lost; and a limit, because a task may take its worker down at
-    /// once.
+    /// A task fails when more of its attempts than this were lost before they had started. Higher, because
+    /// most of them only waited at a worker that was lost; and a limit, because a task may take its worker
+    /// down at once.
     pub lost_before_start_max: u32,
     /// The most bytes of data that an attempt may answer with, up to [`TaskResult::DATA_BYTES_LIMIT`].
     pub result_bytes_max: usize,
@@ -175,7 +175,8 @@ pub struct Lane {
     pub(super) worker_by_session: BTreeMap<SessionId, Handle>,
     pub(super) members_revision: Option<u64>,
     pub(super) uses: u64,
-    /// The [`LoadRank`] and last use of each worker, by handle: close together, because every assignment looks at many.
+    /// The [`LoadRank`] and last use of each worker, by handle: close together, because every assignment
+    /// looks at many.
     pub(super) loads: Vec<LoadRank>,
     /// Workers with messages of this step.
     pub(super) talkative: Vec<Handle>,

@@ -18,7 +18,8 @@ const WINDOW_MIN: usize = 4;
 const QUEUES_IDLE_MAX: usize = 1024;
 
 impl Lane {
-    /// Lines have come or gone: the share of each changes. Half, because a window may be twice as long for a moment.
+    /// Lines have come or gone: the share of each changes. Half, because a window may be twice as long for a
+    /// moment.
     pub(super) fn share_window(&mut self) {
         let share = self.options.tasks_max / (2 * self.lines.len().max(1));
         // A window option below the least is used as it is.

@@ -11,10 +11,11 @@
 //!                          ▲   (per line)                   ▲                                        │
 //!     pages from the store ┘                                └────────── reports of workers ◄─────────┘
 //! ```
-//! - Tasks wait in **lines** (same queue, type, labels, flow keys, hash bucket). A line is blocked as a whole or not at
-//!   all, so it can be parked without looking at its tasks. Memory holds a window of each line; the rest is paged in.
-//! - Lines that need the same kind of worker share a **class**. While no worker of a class has room, none of its lines
-//!   is looked at.
+//! - Tasks wait in **lines** (same queue, type, labels, flow keys, hash bucket). A line is blocked as a whole
+//!   or not at all, so it can be parked without looking at its tasks. Memory holds a window of each line; the
+//!   rest is paged in.
+//! - Lines that need the same kind of worker share a **class**. While no worker of a class has room, none of
+//!   its lines is looked at.
 //! - Changes are made in memory at once and gather while commits are under way, at most two of them. A task
 //!   that changed several times is written once, with the path it took. Messages that rest on a commit leave
 //!   when it is durable.

@@ -57,7 +57,8 @@ impl Lane {
             }
             self.refresh_active(queue);
         }
-        // Only queues of this lane are recorded; one without tasks here is recorded when its first task is assigned.
+        // Only queues of this lane are recorded; one without tasks here is recorded when its first task is
+        // assigned.
         let in_lane = self.queue_by_key.contains_key(key);
         if in_lane && self.applied.get(key).is_none_or(|&version| version < policy.version) {
             self.counters.policy_applied += 1;

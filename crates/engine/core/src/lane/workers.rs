@@ -513,9 +513,9 @@ impl Lane {
         }
     }
 
-    /// A burst onto idle workers that is larger than the credit at hand asks all of them before its first task is assigned.
-    /// Otherwise the demand would reach workers that are busy starting the first tasks, and their answers would be late.
-    /// True while a worker has not answered.
+    /// A burst onto idle workers that is larger than the credit at hand asks all of them before its first
+    /// task is assigned. Otherwise the demand would reach workers that are busy starting the first tasks, and
+    /// their answers would be late. True while a worker has not answered.
     fn asks_first(&mut self, queue: Handle, class: Handle) -> bool {
         let serving = &self.classes[class].serving;
         let holds = |&worker: &Handle| !self.workers[worker].holds.is_empty();
@@ -593,8 +593,8 @@ impl Lane {
         others.filter(is_better).min_by_key(|&w| self.loads[w]).unwrap_or(best)
     }
 
-    /// Smooth weighted round robin: each worker gains its weight with each choice, and the chosen one pays for all of
-    /// them. So no worker is ever ahead of its share by a whole task.
+    /// Smooth weighted round robin: each worker gains its weight with each choice, and the chosen one pays
+    /// for all of them. So no worker is ever ahead of its share by a whole task.
     fn take_turn(&mut self, queue: Handle, class: Handle, chosen: Handle) {
         let strategy = self.queues[queue].policy.policy.strategy;
         if !matches!(strategy, Strategy::RoundRobin | Strategy::Weighted) {

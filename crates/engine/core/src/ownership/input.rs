@@ -89,7 +89,8 @@ pub enum Effect {
     },
     /// Send to a worker.
     Send(OwnerBatch),
-    /// Answer a local submission; `None` if this server does not own the lane: the store takes the same tasks.
+    /// Answer a local submission; `None` if this server does not own the lane: the store takes the same
+    /// tasks.
     Submitted {
         /// Which one.
         token: lane::SubmitToken,

@@ -1,5 +1,5 @@
-//! The ownership machine: takes a lane when it is granted, claims it in the store, loads it, keeps its commits in
-//! order, and gives it up again.
+//! The ownership machine: takes a lane when it is granted, claims it in the store, loads it, keeps its
+//! commits in order, and gives it up again.
 //!
 //! ```text
 //!  idle ──wanted──► acquiring ──granted──► heading ──► claiming ──► viewing ──► owning ──► releasing ──► idle

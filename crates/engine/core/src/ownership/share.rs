@@ -7,8 +7,9 @@ use crate::id::{LaneId, SessionId};
 
 /// The server that should own each lane, by number of the lane; empty where there is no server.
 ///
-/// Every server gets as many lanes as any other, or one less. Within that, each lane goes to the server that rendezvous
-/// hashing ranks first among those with room, so that a server that comes or goes moves little more than its share.
+/// Every server gets as many lanes as any other, or one less. Within that, each lane goes to the server that
+/// rendezvous hashing ranks first among those with room, so that a server that comes or goes moves little
+/// more than its share.
 pub fn fair_shares(lanes: u16, servers: impl Iterator<Item = SessionId>) -> Vec<SessionId> {
     let mut servers: Vec<(SessionId, usize)> = servers.map(|server| (server, 0)).collect();
     servers.sort_unstable();

@@ -247,8 +247,8 @@ impl WorkerSession {
         }
     }
 
-    /// Sends the load to owners that know a much higher one. Other lanes' tasks have ended since, and the next burst would
-    /// pass this worker over until its next heartbeat.
+    /// Sends the load to owners that know a much higher one. Other lanes' tasks have ended since, and the
+    /// next burst would pass this worker over until its next heartbeat.
     pub(super) fn report_load(&mut self) {
         let (load, much) = (self.load(), (self.capacity / 4).max(1));
         let has_fallen = |lane_credit: &LaneCredit| {

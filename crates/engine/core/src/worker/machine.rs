@@ -23,8 +23,8 @@ pub struct WorkerOptions {
     pub prefetch: u32,
     /// The most that may wait, where attempts are short. Not more than `prefetch` if this is lower.
     pub prefetch_max: u32,
-    /// How long the waiting attempts should keep the worker busy: long enough to fill the time until more come.
-    /// By this and the mean run time the worker computes how many may wait.
+    /// How long the waiting attempts should keep the worker busy: long enough to fill the time until more
+    /// come. By this and the mean run time the worker computes how many may wait.
     pub prefetch_for: Duration,
     /// The approximate bytes that attempts may have that wait beyond `prefetch`.
     pub prefetch_bytes: usize,
