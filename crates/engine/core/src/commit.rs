@@ -45,7 +45,7 @@ pub struct Group {
 pub struct TaskChange {
     /// Which one.
     pub task: TaskId,
-    /// What must be stored now, or the group is skipped.
+    /// The version that must be stored now, or the group is skipped.
     pub expected: Version,
     /// The statuses passed through since. Empty when only other fields change.
     pub path: Path,

@@ -57,7 +57,7 @@ number! {
     AttemptNo(u32)
 }
 number! {
-    /// The `k` of a dispatch: counts what one owner of a lane sends to one worker session, from 1.
+    /// The `k` of a dispatch: counts the dispatches of one owner of a lane to one worker session, from 1.
     DispatchNo(u64)
 }
 

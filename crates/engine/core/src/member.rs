@@ -40,7 +40,7 @@ pub struct WorkerDescriptor {
     pub capacity: u32,
     /// Share under the weighted strategy.
     pub weight: u32,
-    /// What selectors of tasks match against.
+    /// The labels that selectors of tasks match against.
     pub labels: BTreeMap<String, String>,
     /// Task types it can execute.
     pub task_types: BTreeSet<Name>,

@@ -409,7 +409,7 @@ pub enum Ending {
     /// It never began, because the machine of its worker lacks something. The worker hands it back and
     /// pauses.
     NotStarted {
-        /// The lack of the machine, for people.
+        /// The resource that the machine lacks, for people.
         reason: String,
     },
 }

@@ -22,9 +22,9 @@ pub struct QueuePolicy {
     pub strategy: Strategy,
     /// Share among the queues of a lane, relative to the others.
     pub weight: u32,
-    /// Limits on what runs at once.
+    /// Limits on the attempts that are alive at once.
     pub concurrency: Vec<ConcurrencyLimit>,
-    /// Limits on what starts in a time.
+    /// Limits on the attempts that start in a time.
     pub rate: Vec<RateLimit>,
     /// The unique rule of tasks that bring no unique key.
     pub unique: Option<UniqueRule>,
@@ -82,12 +82,12 @@ pub enum Strategy {
     /// Tasks with the same hash key go to the same worker (rendezvous hashing). Without a key a task goes by
     /// its id.
     ConsistentHash {
-        /// What happens while that worker has no room.
+        /// The behaviour while that worker has no room.
         when_full: WhenFull,
     },
 }
 
-/// What consistent hashing does while the chosen worker has no room.
+/// The behaviour of consistent hashing while the chosen worker has no room.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum WhenFull {
     /// Wait for it.
@@ -120,11 +120,11 @@ pub struct RateLimit {
 pub struct Concurrency {
     /// At most this many.
     pub limit: u32,
-    /// What happens to tasks above the limit.
+    /// The fate of tasks above the limit.
     pub when_reached: WhenReached,
 }
 
-/// What happens to tasks above a limit.
+/// The fate of tasks above a limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum WhenReached {
     /// They wait.
@@ -149,7 +149,7 @@ pub struct UniqueRule {
 pub struct Rate {
     /// How many.
     pub limit: u32,
-    /// In what time.
+    /// The span of time.
     #[serde(with = "duration_micros")]
     pub per: Duration,
     /// How many at once after a quiet time.

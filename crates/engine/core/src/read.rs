@@ -103,7 +103,7 @@ pub enum LanePage {
     },
     /// To `Arrivals`.
     Arrivals {
-        /// What arrived, in order.
+        /// The arrivals, in order.
         rows: Vec<Arrival>,
         /// The page covers all arrivals up to this number.
         next: Seq,

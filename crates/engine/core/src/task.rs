@@ -199,7 +199,7 @@ impl TaskHead {
         u16::try_from(bucket).expect("a remainder of a u16")
     }
 
-    /// The line that this task waits in. What blocks one task of a line blocks all of it.
+    /// The line that this task waits in. A block of one task of a line blocks all of it.
     pub fn line(&self) -> LineKey {
         let bucket = self.hash_bucket.map_or(String::new(), |b| b.to_string());
         let fixed =

@@ -223,7 +223,7 @@ impl Stage {
         self.calls.iter().any(|(_, request)| matches!(request, Request::Commit(_)))
     }
 
-    /// The commit under way is answered; says which one it was.
+    /// The commit under way is answered; returns it.
     fn commit_ends(&mut self, error: Option<CallError>) -> Commit {
         let (_, commit) = self.commit();
         self.ends(commit.number.0, error)
@@ -601,7 +601,7 @@ fn what_the_store_passed_over_leads_to_a_new_claim() {
     server.ends(1, Some(CallError::Unknown));
     server.ends(2, None);
     server.after(200);
-    // It was applied, and the store remembers only what became of the second.
+    // It was applied, and the store remembers only the outcomes of the second.
     server.ends(1, Some(CallError::Fenced));
     server.expect_not_owned(first);
     server.expect_not_owned(second);
@@ -636,7 +636,7 @@ fn a_release_that_failed_is_asked_for_again() {
     assert_eq!(server.asked(), [Asked::Release]);
     server.step(Input::NotReleased);
     assert_eq!((server.machine.phase(), server.asked()), ("idle", vec![Asked::Release]));
-    // Whoever wants the lane meanwhile may have lost it: the grant is asked for.
+    // A server that wants the lane meanwhile may have lost it: it asks for the grant.
     server.step(Input::Wanted(true));
     server.step(Input::NotReleased);
     assert_eq!((server.machine.phase(), server.asked()), ("acquiring", vec![Asked::Acquire]));

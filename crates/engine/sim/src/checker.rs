@@ -64,7 +64,7 @@ pub enum Observation {
         epoch: Epoch,
         /// Its owner.
         owner: OwnerId,
-        /// Owners in a row that have failed before, as the claim says.
+        /// Failed owners in a row, as recorded by the claim.
         failures: u32,
     },
     /// The owner of a lane begins to work.

@@ -1,4 +1,4 @@
-//! Rare paths carry a counter, so that the simulator can say which of them no seed reached.
+//! Rare paths carry a counter, so that the simulator can name the paths that no seed reached.
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {

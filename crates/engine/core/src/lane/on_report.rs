@@ -295,7 +295,8 @@ impl Lane {
         self.on_credit(other);
     }
 
-    /// The attempt is lost: the worker's session has ended, or the worker lost what ran the attempt.
+    /// The attempt is lost: the worker's session has ended, or the worker lost the guard that ran the
+    /// attempt.
     pub(super) fn lose(&mut self, handle: Handle, error: TaskError) {
         self.counters.attempt_lost += 1;
         let (now, shift) = (self.now, self.clock.shift);

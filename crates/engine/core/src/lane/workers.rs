@@ -68,7 +68,7 @@ const ASKED_MIN: usize = 4;
 const GREET_AFTER: Duration = Duration::from_millis(20);
 /// … up to here; after that a heartbeat of the worker does as well.
 const GREET_AFTER_MAX: Duration = Duration::from_secs(1);
-/// The most that a worker is asked for.
+/// The highest demand for one worker.
 const WANTED_MAX: usize = 1 << 14;
 /// Queues that the demand counts, …
 const QUEUES_COUNTED_MAX: usize = 256;

@@ -21,7 +21,7 @@ use super::pack::{PackLimits, pack};
 pub struct OwnershipOptions {
     /// Of the lane machine.
     pub lane: LaneOptions,
-    /// What one commit may hold.
+    /// The bounds of one commit.
     pub pack: PackLimits,
     /// The wait before a failed call is repeated.
     pub retry_after: Duration,

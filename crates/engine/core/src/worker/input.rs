@@ -40,9 +40,9 @@ pub enum Input {
     },
     /// How many attempts to run at once from now on.
     Capacity(u32),
-    /// Take nothing more; give back what has not started.
+    /// Take nothing more; hand back the attempts that have not started.
     Drain,
-    /// Draining has taken long enough: stop what still runs and give it back, too.
+    /// Draining has taken long enough: stop the running attempts and hand them back, too.
     Leave,
     /// Time has passed.
     Tick,
@@ -70,7 +70,7 @@ pub enum Effect {
     Drained,
     /// An attempt could not start because the machine lacks something: no new work is taken for a while.
     Pause {
-        /// The lack of the machine, for people.
+        /// The resource that the machine lacks, for people.
         reason: String,
         /// How long the pause lasts.
         wait: Duration,
