@@ -1,4 +1,4 @@
-//! What is old enough to be removed.
+//! Retention: the age at which finished tasks are stripped and forgotten.
 
 use std::time::Duration;
 
@@ -14,17 +14,17 @@ pub struct Retention {
     pub request_ids: Duration,
 }
 
-/// What may be removed at one moment.
+/// The times by which retention strips and forgets tasks at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// The data of tasks that finished before this.
+    /// Tasks that finished before this lose their data.
     pub finished_before: Timestamp,
-    /// Tasks that finished before this, altogether.
+    /// Tasks that finished before this are removed altogether.
     pub forget_before: Timestamp,
 }
 
 impl Retention {
-    /// What may be removed now; nothing while the clock is not settled, since nothing brings it back.
+    /// The bounds for now; `None` while the clock is not settled, since removed data cannot be restored.
     pub fn bounds(&self, clock: &Clock) -> Option<Bounds> {
         clock.is_settled().then(|| Bounds {
             finished_before: clock.wall - self.tasks,
