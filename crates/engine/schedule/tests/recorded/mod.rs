@@ -108,7 +108,7 @@ struct Case {
     note: String,
 }
 
-/// The cells of a line: tabs between them, quotes around those that hold tabs or quotes.
+/// The cells of a line: tabs separate them, quotes surround cells with tabs or quotes.
 fn cells(line: &str) -> Vec<String> {
     let (mut cells, mut cell, mut quoted) = (Vec::new(), String::new(), false);
     let mut chars = line.chars().peekable();
@@ -158,7 +158,7 @@ impl Case {
         years
     }
 
-    /// What is wrong with our times, if the library knows others.
+    /// The difference between our times and those of the library, if there is one.
     fn wrong(&self, times: &Times) -> Option<String> {
         if self.from.is_empty() {
             return None;
