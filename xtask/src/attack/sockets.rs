@@ -178,13 +178,15 @@ async fn send_unread(to: SocketAddr, nth: usize) {
         let (mut reading, mut writing) = stream.into_split();
         let write = async { while writing.write_all(&requests).await.is_ok() {} };
         let read = async {
-            while nth % 3 == 1 {
+            if nth % 3 != 1 {
+                std::future::pending::<()>().await;
+            }
+            loop {
                 tokio::time::sleep(Duration::from_millis(700)).await;
                 if !matches!(reading.read(&mut [0; 4096]).await, Ok(1..)) {
                     return;
                 }
             }
-            std::future::pending().await
         };
         tokio::select! {
             () = write => {}

@@ -7,7 +7,7 @@ use tasklane_core::task::{Fingerprint, OrderKey};
 use tasklane_core::time::Timestamp;
 use tasklane_testkit::golden::check;
 
-use crate::{keys, outcomes, plan};
+use crate::{keys, outcomes, write_lane};
 
 const LANE: LaneId = LaneId(0x8003);
 const LINE: LineKey = LineKey(u128::MAX - 1);
@@ -39,10 +39,10 @@ fn columns_and_keys_keep_their_bytes() {
     let version = Version { status: Status::Cancelled, attempt: AttemptNo(258) };
     let fingerprint = Fingerprint { version: 129, hash: u64::MAX - 1 };
     check("columns", |golden| {
-        golden.text("version", plan::version_number(version));
-        assert_eq!(plan::version_of(plan::version_number(version)), Some(version));
-        let stored = golden.bytes("fixed", &plan::fixed(fingerprint, LINE, 4));
-        assert_eq!(plan::fingerprint_of(&stored), Some(fingerprint));
+        golden.text("version", write_lane::version_number(version));
+        assert_eq!(write_lane::version_of(write_lane::version_number(version)), Some(version));
+        let stored = golden.bytes("fixed", &write_lane::fixed(fingerprint, LINE, 4));
+        assert_eq!(write_lane::fingerprint_of(&stored), Some(fingerprint));
         golden.text("key of a row", keys::row_key(LANE, Seq(258)));
         golden.bytes("time", &keys::time(AT));
         golden.bytes("place of a ready task", &keys::ready(LANE, LINE, ORDER));

@@ -66,7 +66,7 @@ fn packed_values_keep_their_bytes() {
         let attempts = [ended(1, AttemptOutcome::Lost), ended(2, AttemptOutcome::Failed)];
         let stored = golden.bytes("ended attempts", &layout::ended(&attempts));
         assert_eq!(layout::attempts_of(&stored).unwrap(), attempts);
-        let unique = |until| layout::unique(&Unique { key: "u".to_owned(), until }, AT);
+        let unique = |until| layout::unique(&Unique::new("u", until), AT);
         golden.bytes("unique key until the end", &unique(None));
         golden.bytes("unique key until a time", &unique(Some(AT)));
         let record = RecordKey { kind: RecordKind::AppliedPolicy, key: "default/mail".to_owned() };

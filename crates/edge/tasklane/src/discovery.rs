@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tasklane_core::member::Role;
 use tasklane_core::message::Message;
-use tasklane_direct::{Connected, DirectBus};
+use tasklane_direct::{ConnectionCounts, DirectBus};
 use tasklane_ports::{Address, Bus, Coordinator, View};
 use tasklane_runtime::scheduler::SchedulerHandle;
 use tokio::sync::watch;
@@ -88,7 +88,7 @@ pub(crate) async fn keep_worker(bus: DirectBus, coordinator: Arc<dyn Coordinator
 }
 
 /// Waits until the number of connected servers is as it should be.
-async fn until(connected: &mut watch::Receiver<Connected>, is_reached: fn(usize) -> bool) {
+async fn until(connected: &mut watch::Receiver<ConnectionCounts>, is_reached: fn(usize) -> bool) {
     // The bus outlives this.
     let _ = connected.wait_for(|now| is_reached(now.peers)).await;
 }

@@ -120,6 +120,7 @@ pub struct Unique {
     pub gap: Shift,
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
 fn is_no_shift(shift: &Shift) -> bool {
     *shift == Shift::ZERO
 }

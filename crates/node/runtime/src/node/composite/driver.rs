@@ -884,7 +884,7 @@ mod tests {
             golden.text("request id of a child", child_request_id(id, "load"));
             let DocumentKey { namespace, id, .. } = cancel_key(id);
             golden.text("document of a cancel", format!("{namespace}/{id}"));
-            let unique = Unique { key: "k".to_owned(), until: None };
+            let unique = Unique::new("k", None);
             golden.text("unique key of a composite", unique_in(&system_name("mail"), &unique).key);
         });
     }
