@@ -169,7 +169,7 @@ impl Target {
     }
 }
 
-/// Whether a host, which may be an IPv6 address in brackets, has a port behind it.
+/// Whether a host, which may be an IPv6 address in brackets, is followed by a port.
 fn has_port(host: &str) -> bool {
     host.rsplit_once(':').is_some_and(|(_, port)| !port.contains(']'))
 }
