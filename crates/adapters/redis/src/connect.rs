@@ -316,7 +316,7 @@ impl Info {
                      writes of the last second; set appendfsync always if that must not be",
                 ),
                 None => warnings.push(
-                    "Redis does not tell how it writes to disk (CONFIG GET is refused): unless appendfsync is always, a \
+                    "Redis does not report how it writes to disk (CONFIG GET is refused): unless appendfsync is always, a \
                      power cut loses the last acknowledged writes",
                 ),
             }

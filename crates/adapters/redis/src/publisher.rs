@@ -237,7 +237,7 @@ mod tests {
         assert_eq!(both.bytes(), 500);
         assert_eq!(state.next("a"), None);
         assert_eq!((state.bytes, state.channels.len()), (100, 1));
-        assert!(put(&mut state, "a", 100), "it begins anew");
+        assert!(put(&mut state, "a", 100), "the channel is ready again");
     }
 
     #[test]

@@ -240,7 +240,7 @@ fn who_only_holds_a_session_neither_looks_nor_listens() {
         tokio::time::sleep(TTL / 4).await;
         let before = calls(&server, "evalsha");
         tokio::time::sleep(TTL).await;
-        assert_eq!(calls(&server, "evalsha"), before, "nobody watches");
+        assert_eq!(calls(&server, "evalsha"), before, "no process watches");
         assert!(!server.command(&["CLIENT", "LIST", "TYPE", "pubsub"]).contains("cmd="));
         Some(())
     });
