@@ -29,7 +29,8 @@ pub struct DirectOptions {
     pub message_bytes_max: usize,
     /// Bytes that wait for one peer. When there are more, the oldest batches are dropped.
     pub peer_bytes_max: usize,
-    /// Parts of messages that wait for one subscription. When there are more, the oldest messages are dropped.
+    /// Parts of messages that wait for one subscription. When there are more, the oldest messages are
+    /// dropped.
     pub waiting_max: usize,
     /// … or about so many bytes.
     pub waiting_bytes_max: usize,
@@ -105,7 +106,7 @@ pub(crate) async fn serve(
     let ended =
         server.serve_with_incoming_shutdown(service, connections(listener), leaving.cancelled()).await;
     if let Err(error) = ended {
-        tracing::warn!(%error, "peers cannot connect any more");
+        tracing::warn!(%error, "the server of the bus has ended: peers cannot connect");
     }
 }
 
@@ -171,7 +172,7 @@ enum DisconnectReason {
     // Only the debug form of these errors names the cause.
     #[error("the connection broke or could not be made: {0:?}")]
     Broken(Box<dyn std::error::Error + Send + Sync>),
-    #[error("the peer says nothing")]
+    #[error("the peer sent no hello in time")]
     Silent,
     #[error(transparent)]
     Useless(UselessPeer),

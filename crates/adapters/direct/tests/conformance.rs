@@ -1,4 +1,5 @@
-//! The direct bus under the suite of its port: within a member, and between members in every relation that there is.
+//! The direct bus under the suite of its port: within a member, and between members in every relation that
+//! there is.
 
 mod support;
 

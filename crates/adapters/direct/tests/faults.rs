@@ -232,7 +232,8 @@ async fn a_silent_connection_is_given_up_and_made_again() {
     get_through(&worker, to_lane(2), &mut to_server, &hint(2)).await;
 }
 
-/// The worker knows that its connection is lost and has made another, while the server still believes in the old one.
+/// The worker knows that its connection is lost and has made another, while the server still believes in the
+/// old one.
 #[tokio::test(flavor = "multi_thread")]
 async fn of_two_connections_the_newest_is_used() {
     let server = server_with(careless()).await;

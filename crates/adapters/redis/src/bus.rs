@@ -48,8 +48,8 @@ struct Inner {
 }
 
 impl RedisBus {
-    /// Opens the bus that a URL names, as [`RedisStore::connect`](crate::RedisStore::connect) does. Must be called within
-    /// a tokio runtime.
+    /// Opens the bus that a URL names, as [`RedisStore::connect`](crate::RedisStore::connect) does. Must be
+    /// called within a tokio runtime.
     pub async fn connect(url: &str, options: &RedisOptions) -> Result<Self, StoreError> {
         let (server, prefix) = Server::connect(url, options, Purpose::Messages).await?;
         let server = Arc::new(server);

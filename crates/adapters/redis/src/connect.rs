@@ -291,7 +291,7 @@ impl Info {
         let limited = self.get("maxmemory").is_some_and(|bytes| bytes != "0");
         if used_for == Purpose::Data && limited && policy != "noeviction" {
             let reason = format!(
-                "this server drops keys when its memory is full (maxmemory-policy {policy}): what was acknowledged \
+                "this server drops keys when its memory is full (maxmemory-policy {policy}): acknowledged writes \
                  would be lost; set maxmemory-policy noeviction, by CONFIG SET and in redis.conf, or use another server"
             );
             return Err(StoreError::Refused { reason });

@@ -1,9 +1,9 @@
 //! The coordinator: sessions and grants as plain data in one slot, one script for each verb.
 //!
-//! Redis's own expiry is not used: it follows the wall clock, and a session's grants must end with it in one step.
-//! Instead each session has a number that rises with every renewal, and every process that watches detects failures by
-//! its own steady clock (`tasklane_ports::failure_detector`). Changes are published; a process that only holds a
-//! session neither listens nor detects.
+//! Redis's own expiry is not used: it follows the wall clock, and a session's grants must end with it in one
+//! step. Instead each session has a number that rises with every renewal, and every process that watches
+//! detects failures by its own steady clock (`tasklane_ports::failure_detector`). Changes are published; a
+//! process that only holds a session neither listens nor detects.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

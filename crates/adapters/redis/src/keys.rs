@@ -13,7 +13,8 @@ use crate::cluster::slot_of;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub(crate) enum LaneKey {
-    /// Hash: epoch, owner, last commit and its outcomes, failures, last arrival number, how far arrivals are trimmed.
+    /// Hash: epoch, owner, last commit and its outcomes, failures, last arrival number, how far arrivals are
+    /// trimmed.
     Lane,
     /// Hash: packed state by task.
     State,

@@ -18,7 +18,8 @@ const SENTINEL_PORT: u16 = 26379;
 #[derive(Debug)]
 pub(crate) struct Target {
     pub(crate) topology: Topology,
-    /// The servers, the nodes of a cluster or the sentinels that the URL names; all with the credentials of servers.
+    /// The servers, the nodes of a cluster or the sentinels that the URL names; all with the credentials of
+    /// servers.
     pub(crate) hosts: Vec<ConnectionInfo>,
     pub(crate) tls: Option<Tls>,
     pub(crate) prefix: Option<String>,

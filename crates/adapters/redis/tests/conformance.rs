@@ -1,5 +1,5 @@
-//! The suites of all ports: once against a plain server, as the user that docs/cluster.md describes, and once against a
-//! cluster of three. Parts of them over encrypted connections and behind sentinels (`reach`).
+//! The suites of all ports: once against a plain server, as the user that docs/cluster.md describes, and once
+//! against a cluster of three. Parts of them over encrypted connections and behind sentinels (`reach`).
 
 mod reach;
 mod support;

@@ -342,7 +342,8 @@ fn a_store_in_a_cluster_goes_on_at_the_replica() {
 
         cluster.nodes[primary].kill();
         let next = owner.next([changing(new[1].id, &new[1].state(), &[Scheduled])]);
-        // The connection breaks, then there is none, then the cluster is down, then the replica has taken over.
+        // The connection breaks, then there is none, then the cluster is down, then the replica has taken
+        // over.
         let mut refusals = 0;
         let outcomes = retried(async || {
             refusals += 1;

@@ -15,8 +15,8 @@ use tasklane_testkit::{Authority, RedisSentinel, RedisServer};
 
 use super::{everything_works, refused, support};
 
-/// A lane commits while its primary dies: the same commit is sent until a primary takes it, and nothing that both
-/// servers had is lost.
+/// A lane commits while its primary dies: the same commit is sent until a primary takes it, and nothing that
+/// both servers had is lost.
 #[test]
 fn a_lane_commits_on_when_the_sentinels_replace_the_primary() {
     run("sentinel failover", async {
