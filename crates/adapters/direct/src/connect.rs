@@ -23,7 +23,7 @@ use crate::wire::bus_server::{Bus, BusServer};
 pub struct DirectOptions {
     /// Where a server listens; port 0 takes a free one. `None` for a worker, which only dials.
     pub bind: Option<SocketAddr>,
-    /// Where others reach this server, as `host` or `host:port`, where that is not what it is bound to.
+    /// The name under which peers reach this server, `host` or `host:port`, where that differs from `bind`.
     pub advertise: Option<String>,
     /// Largest message, encoded. At most 16 MiB.
     pub message_bytes_max: usize,

@@ -64,7 +64,7 @@ const COMMIT_CONNECTIONS: usize = 2;
 pub(crate) enum Purpose {
     /// Two connections for commits, and a pool.
     Store,
-    /// A connection that listens, and others that are opened one by one. There is no pool.
+    /// A connection that listens, and further ones, opened one by one. There is no pool.
     Coordinator,
     /// A pool.
     Archive,

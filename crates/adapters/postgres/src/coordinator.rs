@@ -86,7 +86,7 @@ impl PostgresCoordinator {
         self.members.told.warning().into_iter().collect()
     }
 
-    /// Ends all watches and closes the connections. Sessions stay what they are.
+    /// Ends all watches and closes the connections. Sessions stay open.
     pub fn disconnect(&self) {
         self.watcher.close();
         self.members.calls.database.close();

@@ -67,7 +67,7 @@ impl RedisCoordinator {
         self.members.server.warnings()
     }
 
-    /// Ends all watches and closes the connection. Sessions stay what they are.
+    /// Ends all watches and closes the connection. Sessions stay open.
     pub async fn disconnect(&self) {
         self.watcher.close();
         self.members.server.close().await;

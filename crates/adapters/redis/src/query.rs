@@ -21,9 +21,9 @@ use crate::store::{RedisStore, id_arg};
 
 /// Most tasks in one answer with whole tasks: payload and result of each may be 1 MiB.
 const VIEWS_MAX: usize = 64;
-/// Lanes asked at the same time.
+/// Lanes that a query reads in parallel.
 pub(crate) const LANES_AT_ONCE: usize = 16;
-/// Most tasks of a lane that one question over all lanes looks at.
+/// Most tasks that one query over all lanes reads from a lane.
 pub(crate) const SCAN_MAX: usize = 1000;
 /// About how many bytes of bodies one `list` reads from a lane.
 const SCAN_BYTES_MAX: usize = 4 << 20;

@@ -1,4 +1,4 @@
-//! The owner's reads: pages of what a lane holds.
+//! The owner's reads: pages of a lane's tasks, arrivals and records.
 
 use std::sync::Arc;
 

@@ -22,7 +22,7 @@ const LIST_WORK_MAX: usize = 50_000;
 const STATUS_WORK: usize = 2;
 /// and reading all of a task this.
 const TASK_WORK: usize = 10;
-/// About how many bytes of bodies are read for one page, where the filter asks for what is in them.
+/// About how many bytes of bodies are read for one page, where the filter needs them.
 const LIST_BYTES_MAX: usize = 32 << 20;
 /// Larger bodies are left out of lists.
 const LIST_BODY_MAX: i64 = 4 << 10;

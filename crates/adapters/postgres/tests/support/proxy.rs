@@ -125,7 +125,7 @@ async fn pass_answers(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mode: wat
     }
 }
 
-/// Takes the messages that are complete, and answers those of a kind that is wanted.
+/// Takes the messages that are complete, and answers the wanted kinds.
 fn take_messages(pending: &mut Vec<u8>, wanted: impl Fn(u8) -> bool) -> Vec<u8> {
     let (mut taken, mut answer) = (0, Vec::new());
     while let Some([kind, a, b, c, d]) = pending.get(taken..taken + 5) {

@@ -39,7 +39,7 @@ struct Process {
 }
 
 impl RedisServer {
-    /// Starts one without persistence. `None`, said aloud, where there is no `redis-server`.
+    /// Starts one without persistence. `None`, with a message, where there is no `redis-server`.
     pub(crate) fn start() -> Option<Self> {
         Self::start_with(&["--save", "", "--appendonly", "no"])
     }
@@ -148,7 +148,8 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    /// Starts one and waits until all of it is well. `None`, said aloud, where there is no `redis-server`.
+    /// Starts one and waits until all nodes are well. `None`, with a message, where there is no
+    /// `redis-server`.
     pub(crate) fn start() -> Option<Self> {
         let mut nodes = Vec::new();
         for _ in RANGES {
@@ -173,7 +174,7 @@ impl Cluster {
         Some(Self { nodes })
     }
 
-    /// Adds a replica of a node, and waits until it has everything.
+    /// Adds a replica of a node, and waits until it has all data.
     pub(crate) fn add_replica(&mut self, of: usize) {
         let (replica, bus) = start_node().expect("the others could be started");
         let port = replica.port().to_string();
@@ -226,7 +227,7 @@ impl RedisServer {
         self.command(&["CLUSTER", "KEYSLOT", key])[1..].trim().parse().unwrap()
     }
 
-    /// How many replicas have everything, after waiting for one.
+    /// How many replicas have all data, after waiting for one.
     pub(crate) fn wait_for_replicas(&self) -> String {
         self.command(&["WAIT", "1", "4000"])
     }
