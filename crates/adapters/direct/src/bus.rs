@@ -1,4 +1,4 @@
-//! The bus as its users see it.
+//! The public handle of the direct bus.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
@@ -16,7 +16,8 @@ use crate::endpoint::Endpoint;
 use crate::routes::{Bounds, ConnectionCounts, DirectCounters, OpenSubscription, Routes, lock};
 use crate::subscription::SubscriptionBounds;
 
-/// Carries messages between members. Clones are the same bus; it ends with the last of them, or when it is closed.
+/// Carries messages between members. Clones are handles of the same bus. It closes with its last clone, or by
+/// [`close`](Self::close).
 #[derive(Clone, Debug)]
 pub struct DirectBus(Arc<Inner>);
 
@@ -25,14 +26,15 @@ struct Inner {
     routes: Arc<Routes>,
     options: Arc<DirectOptions>,
     endpoint: Option<Endpoint>,
-    /// Servers that are dialled, each with what stops it.
+    /// Servers that this member dials, each with the token that stops its dialler.
     dialled: Mutex<HashMap<Endpoint, CancellationToken>>,
     /// `set_peers` may be called from anywhere.
     runtime: Handle,
 }
 
 impl DirectBus {
-    /// Opens the bus: a server begins to listen. Nobody is dialled before [`set_peers`](Self::set_peers).
+    /// Opens the bus: a server begins to listen. The bus dials no server before
+    /// [`set_peers`](Self::set_peers).
     pub async fn listen(mut options: DirectOptions) -> Result<Self, BusError> {
         options.message_bytes_max = options.message_bytes_max.min(MESSAGE_BYTES_MAX);
         let routes = Arc::new(Routes::new(Bounds {
@@ -61,12 +63,13 @@ impl DirectBus {
         Ok(Self(Arc::new(Inner { routes, options, endpoint, dialled: Mutex::default(), runtime })))
     }
 
-    /// `host:port/secret` of a server: what its peers have to be told. Whoever knows it may connect.
+    /// `host:port/secret` of a server, for its peers. A process that knows it may connect.
     pub fn endpoint(&self) -> Option<String> {
         self.0.endpoint.as_ref().map(ToString::to_string)
     }
 
-    /// Connects to these servers, given as their endpoints, and to no others. Its own is passed over.
+    /// Connects to these servers, given as their endpoints, and to no others. The member's own endpoint is
+    /// skipped.
     pub fn set_peers(&self, endpoints: Vec<String>) {
         let mut wanted = HashSet::new();
         for text in endpoints {
@@ -97,18 +100,18 @@ impl DirectBus {
         }
     }
 
-    /// Who is connected, so that each knows what the other listens to; and when that changes.
+    /// The numbers of connected members and of connections, updated at each change.
     pub fn connected(&self) -> watch::Receiver<ConnectionCounts> {
         self.0.routes.connected()
     }
 
-    /// What was lost on the way.
+    /// The numbers of lost messages.
     pub fn counters(&self) -> DirectCounters {
         self.0.routes.counters()
     }
 
-    /// Ends all subscriptions once they have received what waits for them, and all connections once peers have taken
-    /// what waits for them, or were given the time.
+    /// Ends each subscription once it has received its waiting messages, and each connection once its peer
+    /// has taken its waiting batches or `close_timeout` has passed.
     pub async fn close(&self) {
         self.0.routes.close(self.0.options.close_timeout).await;
     }
@@ -131,7 +134,7 @@ impl Bus for DirectBus {
     }
 
     fn publish_now(&self, address: Address, message: Message) -> Option<Message> {
-        // What is refused is lost, as any message may be.
+        // A refused message is lost, as any message may be.
         let _ = self.0.routes.publish(address, vec![message]);
         None
     }

@@ -1,4 +1,4 @@
-//! How connections are made: a server takes them, every member dials.
+//! Making connections: a server accepts them, every member dials.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -23,31 +23,33 @@ use crate::wire::bus_server::{Bus, BusServer};
 pub struct DirectOptions {
     /// Where a server listens; port 0 takes a free one. `None` for a worker, which only dials.
     pub bind: Option<SocketAddr>,
-    /// Where others reach this server, as `host` or `host:port`, where that is not what it is bound to.
+    /// The name under which peers reach this server, `host` or `host:port`, where that differs from `bind`.
     pub advertise: Option<String>,
     /// Largest message, encoded. At most 16 MiB.
     pub message_bytes_max: usize,
     /// Bytes that wait for one peer. When there are more, the oldest batches are dropped.
     pub peer_bytes_max: usize,
-    /// Parts of messages that wait for one subscription. When there are more, the oldest messages are dropped.
+    /// Parts of messages that wait for one subscription. When there are more, the oldest messages are
+    /// dropped.
     pub waiting_max: usize,
     /// … or about so many bytes.
     pub waiting_bytes_max: usize,
     /// Messages that one `receive` gives.
     pub receive_max: usize,
-    /// How long `subscribe` waits for peers to have heard of it. One that is too slow is not waited for any more.
+    /// How long `subscribe` waits for the acknowledgements of peers. Later calls do not wait for a peer that
+    /// missed this time until it acknowledges again.
     pub announce_timeout: Duration,
-    /// How long `close` waits for peers to take what waits for them.
+    /// How long `close` waits for peers to take their waiting batches.
     pub close_timeout: Duration,
-    /// A connection that cannot be made in this time cannot be made.
+    /// How long making a connection may take.
     pub connect_timeout: Duration,
-    /// A peer that was silent for this long is asked whether it is there, …
+    /// A peer that was silent for this long receives a ping.
     pub keep_alive_interval: Duration,
-    /// … and given up when it does not answer for this long.
+    /// A connection is closed when the answer to a ping takes longer than this.
     pub keep_alive_timeout: Duration,
-    /// Between two tries to reach a peer: this at first, twice as long each time, …
+    /// First pause between two attempts to reach a peer; it doubles with each attempt,
     pub retry_first: Duration,
-    /// … up to this; always with jitter.
+    /// up to this pause. Every pause has jitter.
     pub retry_max: Duration,
 }
 
@@ -72,20 +74,20 @@ impl Default for DirectOptions {
     }
 }
 
-/// The largest message that any member may be set to. What is received is bounded by this and not by what this member
-/// is set to, so that members with different settings understand each other.
+/// The upper bound of `message_bytes_max` of any member. Receivers apply this bound and not their own
+/// setting, so that members with different settings understand each other.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 16 << 20;
-/// … and with everything else in the same frame.
+/// The same bound with the rest of a frame.
 const FRAME_BYTES_MAX: usize = MESSAGE_BYTES_MAX + (1 << 20);
-/// How much may be under way to a peer before it has taken any of it. HTTP/2's own 64 KiB would make throughput a
-/// matter of the round trip.
+/// How many bytes may be on the way to a peer that has taken none of them. HTTP/2's own 64 KiB would bind
+/// throughput to the round trip.
 const WINDOW_BYTES: u32 = 2 << 20;
 /// Calls at the same time over one connection. A peer needs one.
 const CALLS_MAX: u32 = 8;
-/// After a connection could not be taken, mostly because there are too many open files.
+/// Pause after a failed accept, mostly because too many files are open.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
-/// Takes connections until the routes is to make none any more.
+/// Accepts connections until the routes leave.
 pub(crate) async fn serve(
     routes: Arc<Routes>,
     listener: TcpListener,
@@ -104,7 +106,7 @@ pub(crate) async fn serve(
     let ended =
         server.serve_with_incoming_shutdown(service, connections(listener), leaving.cancelled()).await;
     if let Err(error) = ended {
-        tracing::warn!(%error, "peers cannot connect any more");
+        tracing::warn!(%error, "the server of the bus has ended: peers cannot connect");
     }
 }
 
@@ -113,7 +115,7 @@ fn connections(listener: TcpListener) -> impl Stream<Item = std::io::Result<TcpS
         loop {
             match listener.accept().await {
                 Ok((stream, _)) => {
-                    // Without, it is slower.
+                    // Without it small frames wait for the kernel.
                     let _ = stream.set_nodelay(true);
                     return Some((Ok(stream), listener));
                 }
@@ -154,7 +156,7 @@ impl Bus for ConnectionHost {
         tokio::spawn(async move {
             let ended = read(&routes, &connection, request.into_inner(), hello_timeout).await;
             routes.close_connection(&connection);
-            tracing::debug!(connection = connection.number, reason = %ended, "a peer that dialled is gone");
+            tracing::debug!(connection = connection.number, reason = %ended, "the connection of a peer has ended");
         });
         Ok(Response::new(Box::pin(frames)))
     }
@@ -163,20 +165,20 @@ impl Bus for ConnectionHost {
 /// Why a connection has ended.
 #[derive(Debug, thiserror::Error)]
 enum DisconnectReason {
-    #[error("the peer has ended it")]
+    #[error("the peer ended the connection")]
     ByPeer,
-    #[error("it was ended here")]
+    #[error("this member ended the connection")]
     Here,
-    // Of these errors only the long form tells the cause.
-    #[error("it broke, or could not be made: {0:?}")]
+    // Only the debug form of these errors names the cause.
+    #[error("the connection broke or could not be made: {0:?}")]
     Broken(Box<dyn std::error::Error + Send + Sync>),
-    #[error("the peer says nothing")]
+    #[error("the peer sent no hello in time")]
     Silent,
     #[error(transparent)]
     Useless(UselessPeer),
 }
 
-/// Takes in what a peer says until the connection ends.
+/// Reads the frames of a peer until the connection ends.
 async fn read(
     routes: &Routes,
     connection: &Arc<Connection>,
@@ -206,7 +208,7 @@ async fn read(
     }
 }
 
-/// Keeps a connection to a server until it is told to stop.
+/// Keeps a connection to a server until `stop` is cancelled.
 pub(crate) async fn dial(
     routes: Arc<Routes>,
     endpoint: Endpoint,
@@ -221,7 +223,7 @@ pub(crate) async fn dial(
         };
         tracing::debug!(peer = endpoint.place(), was_up, reason = %ended, "not connected");
         if matches!(ended, DisconnectReason::Useless(UselessPeer::Own)) {
-            // As long as it is in the list it will be us.
+            // The endpoint is this member's own, for as long as it is in the list.
             return;
         }
         tries = if was_up { 0 } else { tries + 1 };
@@ -249,7 +251,7 @@ async fn converse(routes: &Routes, endpoint: &Endpoint, options: &DirectOptions)
         Err(error) => return (false, DisconnectReason::Broken(error.into())),
     };
     let Some(connection) = routes.open_connection() else { return (false, DisconnectReason::Here) };
-    // Also when this is given up in the middle.
+    // Dropping it closes the connection, also when this future is dropped.
     let connection = DialledConnection { routes, connection };
     let mut request = Request::new(connection.connection.frames());
     let mut bearer: MetadataValue<_> =
@@ -308,7 +310,7 @@ mod tests {
         (server, endpoint)
     }
 
-    /// What a server answers to somebody who shows this and says that.
+    /// The answer of a server to a dialler with this secret and this frame.
     async fn call(
         endpoint: &Endpoint,
         shown: Option<&str>,
@@ -333,7 +335,7 @@ mod tests {
         assert!(call(&endpoint, Some(&bearer), futures::stream::pending()).await.is_ok());
     }
 
-    /// The connection is ended when a peer says something that makes no sense.
+    /// A frame that breaks the protocol ends the connection.
     #[tokio::test]
     async fn whoever_does_not_keep_to_the_protocol_is_left() {
         let (server, endpoint) = server().await;
@@ -350,7 +352,7 @@ mod tests {
         assert_eq!(server.connected().borrow().connections, 0);
     }
 
-    /// A newer member may say things that this one does not know, and is understood in the rest.
+    /// A newer member may send fields that this one does not know; the rest of the frame counts.
     #[tokio::test]
     async fn what_is_not_known_is_passed_over() {
         use tasklane_core::id::LaneId;

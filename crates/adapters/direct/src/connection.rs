@@ -1,8 +1,10 @@
-//! One connection to a peer, whoever dialled: what waits to be said over it, and how far the peer has heard.
+//! One connection to a peer, dialled from either side: its outgoing queue, and how far the peer has
+//! acknowledged.
 //!
-//! What waits is bounded. Parcels are dropped, the oldest first, when a peer is too slow. What this member listens to
-//! is not a queue but the difference between what is so and what was said: however long a peer does not receive, it
-//! does not grow beyond the addresses themselves, and none of it is ever dropped.
+//! The queue is bounded. A peer that is too slow loses the oldest parcels. Announcements of subscribed
+//! addresses are not queued: the connection keeps the difference between the subscriptions and the last
+//! announcement. That difference never grows beyond the addresses themselves, and no announcement is ever
+//! dropped.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::pin::Pin;
@@ -21,13 +23,13 @@ use crate::frame::{self, MemberId};
 use crate::routes::lock;
 use crate::wire;
 
-/// A frame is filled with what waits up to this size, so that it is written at once and yet holds nobody up for long.
+/// A frame takes waiting parcels up to this size: large enough for one write, small enough to delay no other.
 const FRAME_BYTES: usize = 64 << 10;
-/// Addresses that one frame tells of.
+/// Addresses of one announcement frame.
 const FRAME_ADDRESSES: usize = 1024;
-/// What a parcel takes in memory besides its bytes.
+/// Memory of a parcel besides its bytes.
 const PARCEL_OVERHEAD: usize = 96;
-/// What the peer has heard of when there is nobody any more to hear.
+/// The acknowledged version of a closed connection: it releases every waiter.
 const CLOSED: u64 = u64::MAX;
 
 /// A connection to a peer.
@@ -35,16 +37,16 @@ const CLOSED: u64 = u64::MAX;
 pub(crate) struct Connection {
     /// Counts the connections of this member, so that the newest is known.
     pub(crate) number: u64,
-    /// Known when the peer has said hello.
+    /// Set by the peer's hello.
     pub(crate) peer: OnceLock<MemberId>,
     outgoing: Mutex<OutgoingQueue>,
     bytes_max: usize,
-    /// Version of `OutgoingQueue::changes` up to which the peer has heard all.
+    /// Version of `OutgoingQueue::changes` that the peer has acknowledged.
     heard: watch::Sender<u64>,
-    /// The peer did not tell in time that it had heard. Nobody waits for it until it does.
+    /// The peer missed the time for an acknowledgement. No `subscribe` waits for it until it acknowledges.
     overdue: AtomicBool,
     closed: CancellationToken,
-    /// Parcels, of all connections together.
+    /// Dropped parcels, of all connections together.
     dropped: Arc<AtomicU64>,
 }
 
@@ -53,17 +55,17 @@ struct OutgoingQueue {
     hello: Option<MemberId>,
     parcels: VecDeque<Parcel>,
     bytes: usize,
-    /// Addresses whose listening began (true) or ended since it was last told.
+    /// Addresses whose subscription began (true) or ended since the last announcement.
     changes: BTreeMap<Address, bool>,
     /// Counts changes.
     version: u64,
-    /// The version that was told last.
+    /// The version of the last announcement.
     told: u64,
-    /// What we have heard of the peer's listening, not yet told.
+    /// The peer's version to acknowledge with the next frame.
     heard: Option<u64>,
     /// Parcels dropped since one was sent.
     dropped: u64,
-    /// Nothing more is taken in; the stream ends when all is sent.
+    /// The queue takes no more; the stream ends when all is sent.
     finishing: bool,
     waker: Option<Waker>,
 }
@@ -80,14 +82,14 @@ pub(crate) struct Parcel {
 pub(crate) struct NewConnection {
     pub(crate) number: u64,
     pub(crate) own: MemberId,
-    /// What waits for the peer, at most.
+    /// Most bytes that wait for the peer.
     pub(crate) bytes_max: usize,
     pub(crate) closed: CancellationToken,
     pub(crate) dropped: Arc<AtomicU64>,
 }
 
 impl Connection {
-    /// One over which it is still to be said who we are and what we listen to.
+    /// A connection that still has to send its hello and announce its subscriptions.
     pub(crate) fn new(new: NewConnection, listening: impl Iterator<Item = Address>) -> Self {
         let outgoing = OutgoingQueue {
             hello: Some(new.own),
@@ -130,11 +132,11 @@ impl Connection {
         });
     }
 
-    /// Tells the peer that listening at an address has begun or ended. The peer has heard of it when it has heard of
-    /// the version that this answers.
+    /// Announces to the peer that a subscription of an address has begun or ended. Answers the version whose
+    /// acknowledgement covers it.
     pub(crate) fn change(&self, address: Address, begun: bool) -> u64 {
         self.say(|outgoing| {
-            // What was not even told need not be taken back.
+            // A change that was never announced cancels out.
             if outgoing.changes.get(&address) == Some(&!begun) {
                 outgoing.changes.remove(&address);
             } else {
@@ -150,12 +152,12 @@ impl Connection {
         lock(&self.outgoing).version
     }
 
-    /// Tells the peer that its changes were heard.
+    /// Acknowledges the peer's announcement.
     pub(crate) fn acknowledge(&self, version: u64) {
         self.say(|outgoing| outgoing.heard = Some(version));
     }
 
-    /// The peer tells that it has heard our changes. Answers whether these are the first.
+    /// Notes the peer's acknowledgement. Answers whether it is the first.
     pub(crate) fn on_heard(&self, version: u64) -> bool {
         self.overdue.store(false, Ordering::Relaxed);
         let mut is_first = false;
@@ -168,26 +170,30 @@ impl Connection {
         is_first
     }
 
-    /// Whether the two know what each listens to.
+    /// Whether both sides know each other's subscriptions.
     pub(crate) fn is_up(&self) -> bool {
         self.peer.get().is_some() && *self.heard.borrow() > 0
     }
 
-    /// Whether it is worth waiting for the peer to hear something.
+    /// Whether `subscribe` waits for the acknowledgement of this peer.
     pub(crate) fn is_prompt(&self) -> bool {
         self.is_up() && !self.overdue.load(Ordering::Relaxed)
     }
 
-    /// Waits until the peer has heard of a version, or is gone, or has had its time.
+    /// Waits until the peer has acknowledged a version, the connection has closed, or the deadline has
+    /// passed.
     pub(crate) async fn until_heard(&self, version: u64, deadline: Instant) {
         let mut heard = self.heard.subscribe();
         if tokio::time::timeout_at(deadline, heard.wait_for(|heard| *heard >= version)).await.is_err() {
             self.overdue.store(true, Ordering::Relaxed);
-            tracing::debug!(connection = self.number, "a peer is slow to hear what is listened to here");
+            tracing::debug!(
+                connection = self.number,
+                "the peer has not acknowledged the subscriptions in time"
+            );
         }
     }
 
-    /// Takes nothing more in, and ends our side when all is sent. The peer then ends its side.
+    /// Takes no more parcels, and ends this side when all is sent. The peer then ends its side.
     pub(crate) fn finish(&self) {
         self.say(|outgoing| outgoing.finishing = true);
     }
@@ -207,12 +213,12 @@ impl Connection {
         self.closed.cancelled().await;
     }
 
-    /// What is to be said, as it comes to be said. The connection ends with it.
+    /// The outgoing frames. Dropping the stream finishes the connection.
     pub(crate) fn frames(self: &Arc<Self>) -> Frames {
         Frames(Arc::clone(self))
     }
 
-    /// Changes what is to be said, and wakes whoever says it.
+    /// Changes the outgoing queue, and wakes its reader.
     fn say<T>(&self, change: impl FnOnce(&mut OutgoingQueue) -> T) -> T {
         let (result, waker) = {
             let mut outgoing = lock(&self.outgoing);
@@ -255,7 +261,7 @@ impl Stream for Frames {
 }
 
 impl Drop for Frames {
-    /// Whoever wrote them has ended, so nobody hears us any more; but what the peer has sent may still be read.
+    /// The stream of frames has ended, so nothing more can be sent. Frames of the peer may still be read.
     fn drop(&mut self) {
         self.0.finish();
     }
@@ -348,7 +354,7 @@ mod tests {
         Parcel { address: lane(number), messages: Bytes::from(vec![0; bytes]) }
     }
 
-    /// What is there to be said, without waiting.
+    /// The next frame, without waiting.
     fn said(frames: &mut Frames) -> Option<wire::Frame> {
         frames.next().now_or_never().map(|frame| frame.expect("it is open"))
     }

@@ -1,4 +1,4 @@
-//! Where a server listens, and the secret without which it talks to nobody: `host:port/secret`.
+//! The endpoint of a server, `host:port/secret`. Without the secret the server refuses a connection.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use subtle::ConstantTimeEq;
 use tonic::transport::Uri;
 
-/// A server as its peers know it. Whoever can read this may connect.
+/// A server as its peers know it. A process that can read it may connect.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Endpoint {
     /// `host:port`.
@@ -19,8 +19,8 @@ pub(crate) struct Endpoint {
 pub(crate) struct Secret(String);
 
 impl Endpoint {
-    /// Of a server bound to `bound` that others reach as `advertised`, if that is another place: a host, or a host and
-    /// a port.
+    /// The endpoint of a server bound to `bound`. `advertised` replaces the host, or host and port, where
+    /// peers reach the server under another name.
     pub(crate) fn new(bound: SocketAddr, advertised: Option<&str>) -> Result<Self, String> {
         let place = match advertised {
             None if bound.ip().is_unspecified() => {
@@ -34,9 +34,9 @@ impl Endpoint {
         Self::parse(&format!("{place}/{secret}"))
     }
 
-    /// Reads what another server said of itself.
+    /// Parses the endpoint that another server has published.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
-        // What is wrong with it is told without its secret.
+        // Errors name the fault without the secret.
         let (place, secret) = text.split_once('/').ok_or("an endpoint without a secret")?;
         let uri: Uri = format!("http://{place}").parse().map_err(|_| format!("{place:?} is no place"))?;
         let known =
@@ -70,12 +70,12 @@ fn has_port(place: &str) -> bool {
 }
 
 impl Secret {
-    /// What a dialler shows.
+    /// The header value that a dialler presents.
     pub(crate) fn bearer(&self) -> String {
         format!("Bearer {}", self.0)
     }
 
-    /// Whether a dialler knows it. Takes as long for a wrong one as for the right one.
+    /// Whether a dialler presents this secret. A wrong secret takes as long as the right one.
     pub(crate) fn is_shown_by(&self, authorization: &[u8]) -> bool {
         self.bearer().as_bytes().ct_eq(authorization).into()
     }

@@ -1,4 +1,4 @@
-//! Between our types and those of the wire.
+//! Conversion between the crate's types and those of the wire.
 
 use bytes::Bytes;
 use tasklane_core::id::{LaneId, SessionId};
@@ -49,7 +49,8 @@ pub(crate) fn from_wire(address: &wire::Address) -> Option<Address> {
     })
 }
 
-/// Messages as bytes, once for all who get them. A batch that is larger than a message may be becomes several pieces.
+/// Encodes messages once for all their receivers. A batch larger than a message may be becomes several
+/// pieces.
 pub(crate) fn encode(messages: &[Message], message_bytes_max: usize) -> Result<Vec<Bytes>, BusError> {
     let whole = codec::encode(messages);
     if whole.len() <= message_bytes_max {

@@ -1,8 +1,8 @@
-//! Who listens to what, here and at the peers; where everything that is published is passed on.
+//! Subscriptions here and at the peers, and the routing of published messages to them.
 //!
-//! Two members may have several connections: two servers dial each other, and one that was lost may not be known to be
-//! lost at the other end. A batch goes over one of them, the newest whose peer has told that it listens; so nothing is
-//! delivered twice, and the two sides need not agree on which connection they use.
+//! Two members may have several connections: two servers dial each other, and one end may notice a broken
+//! connection later than the other. A batch goes over one of them: the newest whose peer has announced the
+//! address. So no message is delivered twice, and the two sides need not agree on the connection.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,21 +20,21 @@ use crate::frame::{self, MemberId};
 use crate::subscription::{SubscriptionBounds, SubscriptionQueue};
 use crate::wire;
 
-/// What was lost on the way, since the start.
+/// Numbers of lost messages, since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DirectCounters {
     /// Parts of messages that subscriptions of this process were too slow to receive.
     pub dropped_by_subscribers: u64,
     /// Batches that peers were too slow to take.
     pub dropped_by_peers: u64,
-    /// Batches that could not be read: from a newer member, or damaged.
+    /// Batches that could not be decoded: sent by a newer member, or damaged.
     pub unreadable: u64,
 }
 
-/// Who can be talked to, both ways.
+/// Connected members: announcements were exchanged both ways.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ConnectionCounts {
-    /// Members.
+    /// Connected members.
     pub peers: usize,
     /// Connections to them. Two servers that dial each other have two, and use one.
     pub connections: usize,
@@ -46,7 +46,7 @@ pub(crate) struct Bounds {
     pub(crate) message_bytes_max: usize,
     pub(crate) peer_bytes_max: usize,
     pub(crate) subscription: SubscriptionBounds,
-    /// How long a subscription waits for peers to hear of it.
+    /// How long `subscribe` waits for acknowledgements of peers.
     pub(crate) announce_timeout: Duration,
 }
 
@@ -58,9 +58,9 @@ pub(crate) struct Routes {
     state: Mutex<RoutingTable>,
     /// Follows `RoutingTable::connections`.
     connected: watch::Sender<ConnectionCounts>,
-    /// Cancelled when no connection is to be made any more.
+    /// Cancelled when no new connection may be made.
     leaving: CancellationToken,
-    /// Cancelled when all connections are to be broken off. The token of each connection is its child.
+    /// Cancelled to break all connections off. The token of each connection is its child.
     closed: CancellationToken,
     dropped_by_subscribers: Arc<AtomicU64>,
     dropped_by_peers: Arc<AtomicU64>,
@@ -73,7 +73,7 @@ struct RoutingTable {
     /// By their number.
     connections: BTreeMap<u64, ConnectedMember>,
     next_number: u64,
-    /// Over which connections an address can be reached, the newest first.
+    /// The connections whose peer has announced an address, the newest first.
     by_address: BTreeMap<Address, Vec<Arc<Connection>>>,
     closed: bool,
 }
@@ -81,16 +81,16 @@ struct RoutingTable {
 #[derive(Debug)]
 struct ConnectedMember {
     connection: Arc<Connection>,
-    /// What the peer listens to.
+    /// The addresses that the peer has announced.
     listens: BTreeSet<Address>,
 }
 
-/// Why a connection is of no use.
+/// Why a peer is of no use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum UselessPeer {
     #[error("the peer does not keep to the protocol: {0}")]
     Protocol(&'static str),
-    #[error("the peer is this very member")]
+    #[error("the peer is this member itself")]
     Own,
 }
 
@@ -117,10 +117,10 @@ impl Routes {
         }
     }
 
-    /// Passes messages on to all who listen at an address. Never waits.
+    /// Passes messages on to all subscriptions of an address. Never waits.
     pub(crate) fn publish(&self, address: Address, messages: Vec<Message>) -> Result<(), BusError> {
         let max = self.bounds.message_bytes_max;
-        // Nothing is encoded for this process alone: an estimate has to do.
+        // Local messages are not encoded: an estimate of their size has to do.
         if let Some(size) = messages.iter().map(Message::bytes).find(|size| *size > max) {
             return Err(BusError::TooLarge { size, max });
         }
@@ -145,14 +145,14 @@ impl Routes {
         Ok(())
     }
 
-    /// Whether anybody listens, here or elsewhere.
+    /// Whether an address has a subscription, here or at a peer.
     pub(crate) fn is_heard(&self, address: Address) -> bool {
         let state = lock(&self.state);
         state.subscriptions.contains_key(&address) || !state.connections_to(address).is_empty()
     }
 
-    /// Opens a subscription. The peers that can be talked to have heard of it when this returns, or were given the
-    /// time.
+    /// Opens a subscription. It returns when each prompt peer has acknowledged the announcement, or the time
+    /// for that has passed.
     pub(crate) async fn subscribe(self: Arc<Self>, address: Address) -> Result<OpenSubscription, BusError> {
         let (open, to_hear) = {
             let mut state = lock(&self.state);
@@ -194,7 +194,7 @@ impl Routes {
         }
     }
 
-    /// A new connection, over which nothing was said yet. `None` when there are to be no more.
+    /// A new connection, still without frames. `None` once the member leaves.
     pub(crate) fn open_connection(&self) -> Option<Arc<Connection>> {
         let mut state = lock(&self.state);
         if state.closed {
@@ -227,7 +227,7 @@ impl Routes {
         self.tell_connected(&state);
     }
 
-    /// Takes in what a peer has said.
+    /// Handles a frame of a peer.
     pub(crate) fn on_frame(
         &self,
         connection: &Arc<Connection>,
@@ -268,7 +268,7 @@ impl Routes {
             state.on_begun(connection, address);
         }
         if listening.version > 0 {
-            // Under the lock, so that what is acknowledged holds for whoever publishes after it.
+            // Under the lock: a publish after the acknowledgement finds the announced addresses.
             connection.acknowledge(listening.version);
         }
     }
@@ -276,7 +276,7 @@ impl Routes {
     fn on_parcel(&self, parcel: &wire::Parcel) {
         let Some(address) = parcel.address.as_ref().and_then(frame::from_wire) else { return };
         let subscriptions = lock(&self.state).subscriptions.get(&address).cloned().unwrap_or_default();
-        // Whoever listened may be gone by now.
+        // The subscription may have ended meanwhile.
         if subscriptions.is_empty() {
             return;
         }
@@ -289,7 +289,7 @@ impl Routes {
         }
     }
 
-    /// Who can be talked to, and when that changes.
+    /// The numbers of connected members and of connections, updated at each change.
     pub(crate) fn connected(&self) -> watch::Receiver<ConnectionCounts> {
         self.connected.subscribe()
     }
@@ -299,13 +299,13 @@ impl Routes {
         self.connected.send_if_modified(|told| std::mem::replace(told, now) != now);
     }
 
-    /// No connection is to be made after this is done.
+    /// Cancelled when no new connection may be made.
     pub(crate) fn leaving(&self) -> &CancellationToken {
         &self.leaving
     }
 
-    /// Ends subscriptions when they have received what waits, sends what waits for peers for as long as `patience`,
-    /// and breaks all connections off.
+    /// Ends subscriptions when they have received their waiting messages, gives peers `patience` to take
+    /// their waiting batches, and breaks all connections off.
     pub(crate) async fn close(&self, patience: Duration) {
         let connections: Vec<Arc<Connection>> = {
             let mut state = lock(&self.state);
@@ -324,7 +324,7 @@ impl Routes {
         self.closed.cancel();
     }
 
-    /// Ends everything at once.
+    /// Ends every subscription and connection immediately.
     pub(crate) fn abandon(&self) {
         lock(&self.state).close_ears();
         self.leaving.cancel();
@@ -369,7 +369,7 @@ impl RoutingTable {
         }
     }
 
-    /// Members that have told what they listen to and have heard what we do.
+    /// Counts the members that exchanged announcements with this one.
     fn connected(&self) -> ConnectionCounts {
         let connections = self
             .connections

@@ -10,12 +10,12 @@ use tokio::sync::Notify;
 
 use crate::routes::lock;
 
-/// A message with more parts is not added to, …
+/// A message with this many parts takes no further ones,
 const JOINED_PARTS: usize = 1024;
-/// … nor one that is larger.
+/// and neither does a message of this size.
 const JOINED_BYTES: usize = 1 << 20;
 
-/// How much at most waits for one subscription.
+/// Bounds of one subscription's queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SubscriptionBounds {
     /// Parts of messages.
@@ -45,11 +45,11 @@ struct PendingMessages {
     /// In all of them.
     parts: usize,
     bytes: usize,
-    /// Parts dropped since something was taken.
+    /// Parts dropped since the last take.
     dropped: u64,
 }
 
-/// To measure a message takes a look at all of its parts, so it is done once.
+/// Measuring a message reads all of its parts, so it is done once.
 #[derive(Debug)]
 struct MeasuredMessage {
     message: Message,
@@ -87,14 +87,14 @@ impl SubscriptionQueue {
         self.woken.notify_one();
     }
 
-    /// Waits for messages. `None` when it was closed and has given all.
+    /// Waits for messages. `None` when the subscription is closed and empty.
     pub(crate) async fn receive(&self) -> Option<Vec<Message>> {
         loop {
             if let Some(taken) = self.take() {
                 return Some(taken);
             }
             if self.closed.load(Ordering::Acquire) {
-                // What was put just before the closing.
+                // Messages from just before the closing.
                 return self.take();
             }
             self.woken.notified().await;
@@ -119,7 +119,7 @@ impl SubscriptionQueue {
 }
 
 impl PendingMessages {
-    /// A slow subscriber hears all that came from one sender at once, so that it catches up.
+    /// Joins a message to the last one where it fits, so that a slow subscriber catches up.
     fn put(&mut self, message: Message) {
         let bytes = message.bytes();
         self.parts += message.parts();

@@ -1,4 +1,5 @@
-//! The direct bus under the suite of its port: within a member, and between members in every relation that there is.
+//! The direct bus under the suite of its port: within a member, and between members in every relation that
+//! there is.
 
 mod support;
 
@@ -41,7 +42,7 @@ impl BusEnv for Server {
         let worker = worker().await;
         worker.set_peers(vec![endpoint(&self.server)]);
         let count = {
-            let mut workers = self.workers.lock().expect("nobody panics meanwhile");
+            let mut workers = self.workers.lock().expect("no case panics while it holds the lock");
             workers.push(worker.clone());
             workers.len()
         };
@@ -70,7 +71,7 @@ impl BusEnv for Worker {
     async fn second(&self) -> Arc<dyn Bus> {
         let server = server().await;
         let endpoints: Vec<String> = {
-            let mut servers = self.servers.lock().expect("nobody panics meanwhile");
+            let mut servers = self.servers.lock().expect("no case panics while it holds the lock");
             servers.push(server.clone());
             servers.iter().map(endpoint).collect()
         };

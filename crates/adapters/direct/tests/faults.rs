@@ -1,4 +1,4 @@
-//! What goes wrong between members: servers that die, connections that break or go silent, peers that are too slow.
+//! Faults between members: servers die, connections break or go silent, peers are too slow.
 
 mod support;
 
@@ -14,7 +14,7 @@ use support::{
     to_lane, until, worker,
 };
 
-/// Notices quickly that the other end is gone.
+/// Options that notice a dead peer quickly.
 fn watchful() -> DirectOptions {
     DirectOptions {
         keep_alive_interval: Duration::from_millis(200),
@@ -23,7 +23,7 @@ fn watchful() -> DirectOptions {
     }
 }
 
-/// Takes its time to notice.
+/// Options that notice a dead peer late.
 fn careless() -> DirectOptions {
     DirectOptions {
         keep_alive_interval: Duration::from_mins(10),
@@ -40,7 +40,7 @@ fn large(number: u128, bytes: usize) -> Message {
     Message::ToLane(WorkerBatch { lane: LaneId(1), session, messages: vec![report] })
 }
 
-/// As long as nobody is killed, nothing is lost here, and never is anything repeated.
+/// Without a kill no message is lost here. No message is ever repeated.
 #[tokio::test(flavor = "multi_thread")]
 async fn servers_that_dial_each_other_deliver_once() {
     let servers = [server().await, server().await, server().await];
@@ -53,7 +53,7 @@ async fn servers_that_dial_each_other_deliver_once() {
     for number in numbers.clone() {
         servers[usize::from(number % 3)].publish(Address::Events, vec![hint(number)]).await.unwrap();
     }
-    // From each, so that everything of each has come.
+    // One message of each server arrives last, so all earlier ones of it have arrived.
     for (number, server) in (2_000..).zip(&servers) {
         server.publish(Address::Events, vec![hint(number)]).await.unwrap();
     }
@@ -70,7 +70,7 @@ async fn servers_that_dial_each_other_deliver_once() {
     }
 }
 
-/// `subscribe` returns when peers have heard of it, so the very first message comes.
+/// `subscribe` returns after the peers' acknowledgements, so the very first message arrives.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_published_after_a_subscription_comes() {
     let (server, worker) = (server().await, worker().await);
@@ -129,7 +129,7 @@ async fn a_server_that_is_not_in_the_list_any_more_is_left() {
     until(&second, |now| now.peers == 0).await;
 }
 
-/// Under whatever name a server is told of itself.
+/// A server recognises itself under every name in its list.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_does_not_talk_to_itself() {
     let (server, worker) = (server().await, worker().await);
@@ -161,7 +161,7 @@ async fn a_server_without_a_place_to_dial_is_refused() {
     assert!(matches!(refused, Err(BusError::Unavailable { .. })), "{refused:?}");
 }
 
-/// Whoever reaches the port could send commands to workers otherwise.
+/// A process that merely reaches the port must not send commands to workers.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_peer_without_the_secret_is_refused() {
     let server = server().await;
@@ -192,7 +192,7 @@ async fn a_peer_without_the_secret_is_refused() {
     assert_eq!(ask(Some(format!("Bearer {secret}"))).await, Ok(()));
 }
 
-/// A connection breaks; subscriptions of both sides are announced anew over the next one.
+/// A connection breaks. Both sides announce their subscriptions over the next one.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_broken_connection_is_made_again() {
     let (server, worker) = (server().await, worker().await);
@@ -207,8 +207,8 @@ async fn a_broken_connection_is_made_again() {
     }
 }
 
-/// Nothing passes, and nobody is told. Both sides notice, publishers are not held up meanwhile, and it goes on when the
-/// way is free.
+/// No byte passes, and neither side gets an error. Both sides notice, publishers are not held up meanwhile,
+/// and messages pass again when the proxy lets them.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_silent_connection_is_given_up_and_made_again() {
     let server = server_with(watchful()).await;
@@ -219,7 +219,7 @@ async fn a_silent_connection_is_given_up_and_made_again() {
     let mut to_worker = worker.subscribe(to_lane(1)).await.unwrap();
     let mut to_server = server.subscribe(to_lane(2)).await.unwrap();
     proxy.hold();
-    // The peer cannot hear of it; that holds it up only for a while.
+    // The peer cannot acknowledge it; `subscribe` waits for a bounded time only.
     let _ear = worker.subscribe(to_lane(3)).await.unwrap();
     for number in 0..1_000 {
         worker.publish(to_lane(2), vec![large(number, 1_000)]).await.unwrap();
@@ -232,7 +232,8 @@ async fn a_silent_connection_is_given_up_and_made_again() {
     get_through(&worker, to_lane(2), &mut to_server, &hint(2)).await;
 }
 
-/// The worker knows that its connection is lost and has made another, while the server still believes in the old one.
+/// The worker knows that its connection is lost and has made another, while the server still believes in the
+/// old one.
 #[tokio::test(flavor = "multi_thread")]
 async fn of_two_connections_the_newest_is_used() {
     let server = server_with(careless()).await;
@@ -244,11 +245,12 @@ async fn of_two_connections_the_newest_is_used() {
     proxy.hold_present();
     until(&server, |now| now.connections > 1).await;
     assert_eq!(server.connected().borrow().peers, 1);
-    // The worker may think that this one is lost too, if the machine is slow; but not for ever.
+    // On a slow machine the worker may give this connection up too, and dials again.
     get_through(&server, to_lane(1), &mut subscription, &hint(2)).await;
 }
 
-/// A peer that takes nothing loses messages; others hear everything, and publishers are not held up.
+/// A peer that takes nothing loses messages. Other peers receive all of theirs, and publishers are not held
+/// up.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slow_peer_slows_nobody_down() {
     let server = server_with(DirectOptions { peer_bytes_max: 1 << 20, ..careless() }).await;
@@ -308,7 +310,7 @@ async fn a_message_that_is_too_large_is_refused_before_anything_is_sent() {
     assert_eq!(receive_until(&mut subscription, &batch[3]).await, batch);
 }
 
-/// A process that says back what it hears.
+/// A process that publishes the messages that it receives.
 #[test]
 #[ignore = "run by the other tests, as another process"]
 fn other_process() {
@@ -324,7 +326,7 @@ fn other_process() {
     });
 }
 
-/// Its next start has another port and another secret; who knew the old ones is told the new ones.
+/// Each start of a server has another port and another secret. The worker gets the new endpoint in its list.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_was_killed_is_found_at_its_next_place() {
     let worker = worker().await;
@@ -341,7 +343,8 @@ async fn a_server_that_was_killed_is_found_at_its_next_place() {
     }
 }
 
-/// As after a long pause of its machine: peers have given it up, and come back when it goes on.
+/// As after a long pause of its machine: peers have closed their connections, and connect again when it goes
+/// on.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_was_stopped_is_found_again_when_it_goes_on() {
     let worker = DirectBus::listen(watchful()).await.unwrap();

@@ -1,5 +1,6 @@
-//! What the bus can carry between two processes of one machine. Not a test of anything, so it runs only when asked for:
-//! `cargo test --profile ci -p tasklane-direct --test throughput -- --ignored --nocapture`.
+//! Measures how many messages the bus carries between two processes of one machine. It asserts nothing and
+//! runs only on request: `cargo test --profile ci -p tasklane-direct --test throughput -- --ignored
+//! --nocapture`.
 
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 #![expect(clippy::print_stdout, reason = "what was measured is printed")]
@@ -17,9 +18,9 @@ use support::{Other, endpoint, hint, role, say, server, to_lane, until, worker};
 
 /// Messages of one batch.
 const BATCH: u32 = 100;
-/// Batches between two words of the receiver on how far it is.
+/// Batches between two progress messages of the receiver.
 const STEP: u32 = 10;
-/// Batches that are under way at most: nothing is lost, so that what is counted is what was carried.
+/// Most batches on the way: none is lost, so the sent messages are the carried ones.
 const UNDER_WAY: u32 = 200;
 
 const THERE: u16 = 1;
@@ -36,7 +37,7 @@ fn report(number: u32) -> Message {
     Message::ToLane(WorkerBatch { lane: LaneId(THERE), session, messages: vec![report] })
 }
 
-/// As one worker says it.
+/// The reports of one worker as one message.
 fn reports_together() -> Message {
     let mut all = report(0);
     let Message::ToLane(batch) = &mut all else { unreachable!("a report goes to a lane") };
@@ -44,7 +45,7 @@ fn reports_together() -> Message {
     all
 }
 
-/// Tells how many parts have come, and says every message of one part back.
+/// Reports how many parts have arrived, and publishes every message of one part back.
 #[test]
 #[ignore = "run by the other test, as another process"]
 fn other_process() {
@@ -82,7 +83,7 @@ fn cpu_ticks() -> u64 {
     [11, 12].map(|index: usize| fields[index].parse::<u64>().unwrap()).iter().sum()
 }
 
-/// Sends batches, and waits whenever too many are under way.
+/// Sends batches, and pauses while too many are on the way.
 async fn carry(what: &str, batch: &[Message], batches: u32) {
     let mut other = Other::start("count");
     let sender = worker().await;

@@ -1,4 +1,5 @@
-//! The port `Archive`: finished tasks as plain rows, for people and their tools. Nothing of Tasklane reads them.
+//! The port `Archive`: finished tasks as plain rows, for people and their tools. Tasklane itself never reads
+//! them.
 
 use std::collections::BTreeMap;
 
@@ -18,12 +19,12 @@ use crate::migrate::{self, migrate};
 const BYTES_MAX: usize = 4 << 20;
 const TASKS_MAX: usize = 1_000;
 
-/// An archive in a schema of a database: the tables `archived_task` and `archived_attempt`. It may be that of a store, or
-/// any other.
+/// An archive in a schema of a database: the tables `archived_task` and `archived_attempt`. The schema may be
+/// that of a store, or any other.
 #[derive(Debug)]
 pub struct PostgresArchive {
     database: Database,
-    /// Its tables are there.
+    /// The tables are there.
     made: OnceCell<()>,
 }
 
@@ -31,8 +32,9 @@ impl PostgresArchive {
     /// The fewest connections that an archive works with.
     pub const CONNECTIONS_MIN: usize = Purpose::Archive.connections_min();
 
-    /// Opens the archive that a URL names, as [`PostgresStore::connect`](crate::PostgresStore::connect) does, and makes
-    /// its tables. One that cannot be reached is opened too: what is given to it waits, and nothing else has to.
+    /// Opens the archive that a URL names, as [`PostgresStore::connect`](crate::PostgresStore::connect) does,
+    /// and creates its tables. An archive that cannot be reached is opened too: its tasks wait, and
+    /// everything else continues.
     pub async fn connect(url: &str, options: &PostgresOptions) -> Result<Self, StoreError> {
         let archive =
             Self { database: Database::from_url(url, options, Purpose::Archive)?, made: OnceCell::new() };
@@ -50,7 +52,7 @@ impl PostgresArchive {
         self.made.get_or_try_init(make).await.copied()
     }
 
-    /// Ends its connections. It takes nothing afterwards.
+    /// Closes the connections. The archive takes no tasks afterwards.
     pub fn close(&self) {
         self.database.close();
     }
@@ -86,7 +88,7 @@ fn task_bytes(archived: &ArchivedTask) -> usize {
 
 macro_rules! rows {
     ($($column:ident: $kind:ident,)*) => {
-        /// In the order of the statement's parameters.
+        /// Columns in the order of the statement's parameters.
         struct Rows {
             $($column: Column,)*
         }
@@ -178,7 +180,8 @@ impl Rows {
         self.parent.maybe_uuid(body.and_then(|body| body.parent).map(|id| id.0));
         self.schedule.maybe_text(body.and_then(|body| body.schedule.as_deref()));
         let last = state.last_attempt();
-        // The attempt that ended the task is part of it. One that ended before the task did is among the others.
+        // The attempt that ended the task is part of the task's row. An attempt that ended earlier has a row
+        // of its own.
         let last =
             last.iter().filter(|last| archived.attempts.iter().all(|other| other.number != last.number));
         for attempt in archived.attempts.iter().chain(last) {
@@ -201,7 +204,7 @@ impl Rows {
     }
 }
 
-/// As JSON that the server takes: without zeros, which it cannot hold even if they are written as escapes.
+/// JSON that the server takes: without zeros, which it cannot hold even as escapes.
 fn json(metadata: &BTreeMap<String, String>) -> String {
     let plain = |text: &String| text.replace('\0', "\u{fffd}");
     let metadata: BTreeMap<String, String> = metadata.iter().map(|(k, v)| (plain(k), plain(v))).collect();

@@ -1,7 +1,7 @@
 //! Arrays as parameters: a batch goes to the server as one array for each column.
 //!
-//! Values are put straight into the form in which they go over the wire, so that a batch of a thousand tasks is a few
-//! buffers and not some thousand values.
+//! Values are encoded directly into their wire form, so that a batch of a thousand tasks is a few buffers
+//! instead of some thousand values.
 
 use bytes::{BufMut, BytesMut};
 use tokio_postgres::types::{IsNull, Kind, ToSql, Type, to_sql_checked};
@@ -12,7 +12,7 @@ use uuid::Uuid;
 pub(crate) struct Column {
     element: Type,
     count: usize,
-    /// How many of them are NULL.
+    /// The number of NULL values.
     nulls: usize,
     wire: Vec<u8>,
 }
@@ -145,7 +145,7 @@ impl ToSql for Column {
             Kind::Array(element) if *element == self.element => {}
             _ => return Err(format!("an array of {} for a parameter of type {ty}", self.element).into()),
         }
-        // One without values is sent as an empty one: `unnest` fills up the shorter of several arrays with NULL.
+        // An array of NULLs alone is sent empty: `unnest` fills the shorter of several arrays up with NULL.
         let is_empty = self.count == self.nulls;
         out.put_i32(i32::from(!is_empty));
         out.put_i32(i32::from(self.nulls > 0));

@@ -1,8 +1,8 @@
 //! From a URL to connections.
 //!
-//! Owners commit over two connections of their own ([`CommitConnection`]); all else goes over a small pool. Statements
-//! name their schema and take nothing from the session but its timeouts and the way they are planned, so a pooler in
-//! between does no harm as long as it keeps prepared statements, which is probed (`pooler.rs`).
+//! Owners commit over two connections of their own ([`CommitConnection`]); all other calls go over a small
+//! pool. Statements name their schema and take only timeouts and planner settings from the session. So a
+//! pooler in between does no harm as long as it keeps prepared statements; a probe checks that (`pooler.rs`).
 
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,19 +27,20 @@ use crate::write_lane::LaneWrite;
 /// How to use a server.
 #[derive(Clone, Debug)]
 pub struct PostgresOptions {
-    /// The schema that everything lies in; it is made if it is not there. Two deployments with different schemas can
-    /// share a database. `?schema=…` in the URL goes first.
+    /// The schema of all tables; it is created if it does not exist. Two deployments with different schemas
+    /// can share a database. `?schema=…` in the URL overrides it.
     pub schema: String,
-    /// Most connections at one time. Each store, coordinator and archive has this many for itself: a store at least
-    /// [`PostgresStore::CONNECTIONS_MIN`](crate::PostgresStore::CONNECTIONS_MIN), two of which only commit.
+    /// Most connections at one time. Each store, coordinator and archive has this many for itself: a store at
+    /// least [`PostgresStore::CONNECTIONS_MIN`](crate::PostgresStore::CONNECTIONS_MIN), two of which only
+    /// commit.
     pub connections: usize,
-    /// A call without an answer for this long has failed; whether it was applied is unknown. The server gives a
-    /// statement up a little earlier, and then it was not.
+    /// A call without an answer for this long has failed; its outcome is unknown. The server cancels a
+    /// statement a little earlier, and then it was not applied.
     pub response_timeout: Duration,
-    /// A connection that cannot be made in this time cannot be made.
+    /// How long making a connection may take.
     pub connect_timeout: Duration,
-    /// A claim that has waited this long for a commit of the lane's old owner ends that owner's connection. A quarter of
-    /// the servers' session TTL is a good time.
+    /// A claim that has waited this long for a commit of the lane's old owner ends that owner's connection. A
+    /// quarter of the servers' session TTL is a good time.
     pub claim_patience: Duration,
 }
 
@@ -63,14 +64,14 @@ const COMMIT_CONNECTIONS: usize = 2;
 pub(crate) enum Purpose {
     /// Two connections for commits, and a pool.
     Store,
-    /// A connection that listens, and others that are opened one by one. There is no pool.
+    /// A connection that listens, and further ones, opened one by one. There is no pool.
     Coordinator,
     /// A pool.
     Archive,
 }
 
 impl Purpose {
-    /// The fewest connections that it works with.
+    /// The fewest connections that the adapter works with.
     pub(crate) const fn connections_min(self) -> usize {
         match self {
             Self::Store => COMMIT_CONNECTIONS + 2,
@@ -136,7 +137,7 @@ impl Database {
             opener,
             pool,
             commit_connections: Default::default(),
-            // A claim that waits has one connection, and the search for the transaction that it waits for another.
+            // A waiting claim has one connection, and the search for the transaction that blocks it another.
             claims: Semaphore::new(pooled.saturating_sub(1).max(1)),
             statements: Statements::new(&schema.quoted),
             schema,
@@ -160,7 +161,7 @@ impl Database {
         Ok(self.pool.get().await?)
     }
 
-    /// A connection of its own, which lives until the client is dropped.
+    /// A connection outside the pool, which lives until the client is dropped.
     pub(crate) async fn open(&self) -> Result<(Client, JoinHandle<()>), CallError> {
         self.open_listening(|_| {}).await
     }
@@ -171,7 +172,7 @@ impl Database {
         Ok(Connection { client, driver })
     }
 
-    /// The same, for somebody who listens: `heard` gets what others notify of.
+    /// Like [`open`](Self::open), with a receiver of notifications.
     pub(crate) async fn open_listening(
         &self,
         heard: impl FnMut(Notification) + Send + 'static,
@@ -194,7 +195,8 @@ impl Database {
         used(client, answer)
     }
 
-    /// Claims a lane, by a statement that is not prepared. One connection of the pool is left for others.
+    /// Claims a lane, by a statement that is not prepared. One connection of the pool is left for other
+    /// calls.
     pub(crate) async fn claim(
         &self,
         sql: &str,
@@ -220,7 +222,7 @@ impl Database {
 
     async fn prepared(&self, client: &Object, sql: &str) -> Result<Statement, CallError> {
         self.in_time(client.prepare_cached(sql)).await.map_err(|error| match error {
-            // What it is prepared for was not sent.
+            // The statement itself was not sent.
             CallError::Failed(error) => CallError::NoConnection(error),
             CallError::TimedOut(_) => CallError::NoneFree,
             other => other,
@@ -256,7 +258,7 @@ impl Database {
         self.query(sql, params).await.map_err(CallError::of_read)
     }
 
-    /// Sends a commit down the connection of its lane.
+    /// Sends a commit over the connection of its lane.
     pub(crate) async fn commit(&self, lane: LaneId, write: &LaneWrite) -> Result<Row, CallError> {
         if self.is_closed() {
             return Err(CallError::Closed);
@@ -264,7 +266,7 @@ impl Database {
         self.commit_connections[usize::from(lane.0) % self.commit_connections.len()].write(self, write).await
     }
 
-    /// Waits for an answer, but not for ever.
+    /// Waits for an answer, up to `response_timeout`.
     pub(crate) async fn in_time<T>(
         &self,
         call: impl Future<Output = Result<T, Error>>,
@@ -287,16 +289,16 @@ impl Database {
     }
 }
 
-/// Gives a connection back, unless it is of no more use.
+/// Returns a connection to the pool, unless it is broken.
 fn used<T>(client: Object, answer: Result<T, CallError>) -> Result<T, CallError> {
     if answer.as_ref().is_err_and(CallError::is_fatal) {
-        // Somebody else would wait in vain.
+        // The next user of the connection would wait in vain.
         drop(Object::take(client));
     }
     answer
 }
 
-/// A connection that is closed when this is dropped, whatever the server is still asked.
+/// A connection that closes when it is dropped, also with statements unanswered.
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub(crate) client: Client,
@@ -313,7 +315,7 @@ impl Drop for Connection {
 #[derive(Clone, Debug)]
 pub(crate) struct Schema {
     pub(crate) name: String,
-    /// As it stands in statements.
+    /// The name as it stands in statements.
     pub(crate) quoted: String,
 }
 

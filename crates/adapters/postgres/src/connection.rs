@@ -1,8 +1,9 @@
 //! The connections that owners commit over.
 //!
-//! There are two, shared by all lanes: more only make commits wait for each other inside the server. The commits of a
-//! lane all go over one of them, so that they arrive in their order even when the next one is sent before the last is
-//! answered; that is also why nothing is awaited between the call and the sending, once the connection is there.
+//! All lanes share two of them: more only make commits wait for each other inside the server. All commits of
+//! a lane use the same one, so that they arrive in their order even when the next one is sent before the last
+//! is answered. For the same reason nothing is awaited between the call and the sending, once the connection
+//! is there.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -13,11 +14,11 @@ use crate::connect::Database;
 use crate::error::CallError;
 use crate::write_lane::LaneWrite;
 
-/// A connection that is made when it is needed, and made anew when it has broken.
+/// A connection that is made at first use, and again after it has broken.
 #[derive(Debug, Default)]
 pub(crate) struct CommitConnection {
     session: Mutex<Option<Arc<Session>>>,
-    /// Held by the one who connects.
+    /// Held while a caller connects.
     connecting: tokio::sync::Mutex<()>,
 }
 
@@ -31,7 +32,7 @@ struct Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        // Nobody waits for an answer any more.
+        // No caller waits for an answer any more.
         self.driver.abort();
     }
 }
@@ -70,7 +71,7 @@ impl CommitConnection {
         Ok(session)
     }
 
-    /// Drops a connection that has failed, unless there is another already.
+    /// Drops a connection that has failed, unless another has replaced it already.
     fn forget(&self, failed: &Arc<Session>) {
         let mut session = self.lock();
         if session.as_ref().is_some_and(|session| Arc::ptr_eq(session, failed)) {

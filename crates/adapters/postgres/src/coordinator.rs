@@ -1,10 +1,10 @@
 //! The coordinator: sessions and grants as rows, one statement for each verb.
 //!
-//! Each session has a number that rises with every renewal, and every process that watches detects failures by its own
-//! steady clock (`tasklane_ports::failure_detector`): no time of the server is used. Every change that somebody can see
-//! locks the one row of `members` first and raises its revision, so changes become visible in the order of their
-//! revisions. Renewals leave that row alone. A process that only holds a session has one connection, and asks for
-//! nothing but its renewals.
+//! Each session has a number that rises with every renewal. Every process that watches detects failures by
+//! its own steady clock (`tasklane_ports::failure_detector`): no time of the server is used. Every change of
+//! members or grants locks the one row of `members` first and raises its revision, so changes become visible
+//! in the order of their revisions. Renewals leave that row alone. A process that only holds a session has
+//! one connection and sends nothing but its renewals.
 //!
 //! Statements are not prepared: there are a few in a second, and so a pooler may stand in between.
 
@@ -36,16 +36,16 @@ use crate::listen::{ListenState, NotificationListener};
 use crate::migrate::{self, migrate};
 use crate::rows::{column, number};
 
-/// Failure detectors look at least every 200 milliseconds, and allow for a gap of a third of a TTL.
+/// Failure detectors read at least every 200 milliseconds, and allow for a gap of a third of a TTL.
 const TTL_MIN: Duration = Duration::from_secs(1);
-/// A renewal that takes longer is made again over another connection, while there is time for it.
+/// A renewal that takes longer is sent again over another connection, while there is time for it.
 const RESPONSE_TIMEOUT_MAX: Duration = Duration::from_secs(2);
-/// Connections that are kept while they are not used.
+/// Most idle connections that are kept.
 const IDLE_MAX: usize = 4;
 /// The connection that listens.
 const LISTENING: usize = 1;
 
-/// The coordinator in a schema of a database. Watches outlive it, unless it is told to disconnect.
+/// The coordinator in a schema of a database. Its watches outlive it, until `disconnect`.
 #[derive(Debug)]
 pub struct PostgresCoordinator {
     members: Arc<Members>,
@@ -56,8 +56,9 @@ impl PostgresCoordinator {
     /// The fewest connections that a coordinator works with.
     pub const CONNECTIONS_MIN: usize = Purpose::Coordinator.connections_min();
 
-    /// Opens the coordinator that a URL names, as [`PostgresStore::connect`](crate::PostgresStore::connect) does. Where
-    /// the store is reached through a pooler, the coordinator should go past it, to hear of changes at once.
+    /// Opens the coordinator that a URL names, as [`PostgresStore::connect`](crate::PostgresStore::connect)
+    /// does. Where the store is reached through a pooler, the coordinator should bypass it, to receive
+    /// notifications.
     pub async fn connect(url: &str, options: &PostgresOptions) -> Result<Self, StoreError> {
         let response_timeout = options.response_timeout.min(RESPONSE_TIMEOUT_MAX);
         let options = PostgresOptions { response_timeout, ..options.clone() };
@@ -66,7 +67,7 @@ impl PostgresCoordinator {
         let statements = Statements::new(&database.schema.quoted);
         let turns = Semaphore::new(options.connections - LISTENING);
         let channel = format!("tasklane_members_{}", database.schema.name);
-        // A longer name would be refused.
+        // The server refuses a longer name.
         let channel = channel.chars().take(63).collect();
         let members = Members {
             calls: Arc::new(Calls { database, turns, idle: Mutex::default() }),
@@ -79,13 +80,13 @@ impl PostgresCoordinator {
         Ok(Self { members, watcher: MembershipWatcher::new(table) })
     }
 
-    /// What should be known about the way changes are heard of, in plain sentences; empty where all is well, or nobody
-    /// watches.
+    /// Warnings about the notifications of changes, in plain sentences; empty where they arrive, or no watch
+    /// is open.
     pub fn warnings(&self) -> Vec<String> {
         self.members.told.warning().into_iter().collect()
     }
 
-    /// Ends all watches and closes the connections. Sessions stay what they are.
+    /// Ends all watches and closes the connections. Sessions stay open.
     pub fn disconnect(&self) {
         self.watcher.close();
         self.members.calls.database.close();
@@ -189,17 +190,17 @@ fn if_alive(answer: Option<bool>, session: SessionId) -> Result<(), CoordinatorE
     if answer == Some(true) { Ok(()) } else { Err(CoordinatorError::SessionEnded { session }) }
 }
 
-/// One that is no secret of ours is a wrong one.
+/// A token that is no UUID is a wrong one.
 fn secret_of(token: &SessionToken) -> Result<Uuid, CoordinatorError> {
     Uuid::try_parse(&token.secret).map_err(|_| CoordinatorError::SessionEnded { session: token.session })
 }
 
-/// Rounded up: a session never lives shorter than it was told.
+/// Rounded up: a session never lives shorter than its TTL.
 fn millis(ttl: Duration) -> i64 {
     i64::try_from(ttl.as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX)
 }
 
-/// With the type of each, so that a statement needs no preparation.
+/// Parameters with their types, so that a statement needs no preparation.
 type Params<'a> = &'a [(&'a (dyn ToSql + Sync), Type)];
 
 /// The statements, with the names of one schema.
@@ -234,7 +235,7 @@ impl Statements {
             release: sql("SELECT @grant_release($1, $2, $3, $4)"),
             end: sql("SELECT @session_end($1, $2, $3)"),
             raise: sql("SELECT @members_raise($1, $2)"),
-            // A server that only reads must not be the ground of a detection: nobody could renew.
+            // A read-only server must not cause a detection: no process could renew there.
             renewal_numbers: sql("SELECT NULL::uuid, revision, current_setting('transaction_read_only') FROM @members
                 UNION ALL SELECT session, renewals, NULL FROM @session"),
             read: sql("SELECT NULL::uuid, revision, NULL::bigint, NULL::bytea, NULL::integer FROM @members
@@ -244,12 +245,12 @@ impl Statements {
     }
 }
 
-/// Sessions and grants where they are kept.
+/// Where sessions and grants are stored.
 #[derive(Debug)]
 struct Members {
     calls: Arc<Calls>,
     statements: Statements,
-    /// Where changes are told.
+    /// The channel of changes.
     channel: String,
     told: Arc<ListenState>,
 }
@@ -259,7 +260,7 @@ impl Members {
         self.calls.query(sql, params).await.map_err(|error| coordinator_error(error.into()))
     }
 
-    /// Runs a statement that answers with a truth or nothing.
+    /// Runs a statement that answers a boolean or no row.
     async fn flag(&self, sql: &str, params: Params<'_>) -> Result<Option<bool>, CoordinatorError> {
         match self.query(sql, params).await?.first() {
             Some(row) => column(row, 0).map_err(coordinator_error),
@@ -287,7 +288,7 @@ impl MembershipTable for Members {
         let of_row = |row: &Row| Ok((column(row, 0)?, Some(column(row, 1)?)));
         let renewed: HashSet<(Uuid, Option<Uuid>)> =
             rows.iter().map(of_row).collect::<Result<_, _>>().map_err(coordinator_error)?;
-        // The row that was made last is the nearest to the answer.
+        // The last row was made nearest to the answer.
         let wall = rows.last().map(|row| column(row, 2)).transpose().map_err(coordinator_error)?;
         let alive = held.iter().map(|token| renewed.contains(token)).collect();
         Ok(RenewalOutcome { alive, wall: wall.map(Timestamp::from_micros) })
@@ -324,7 +325,7 @@ fn renewal_numbers(rows: &[Row]) -> Result<RenewalNumbers, StoreError> {
         match column::<Option<Uuid>>(row, 0)? {
             Some(session) => numbers.numbers.push((SessionId(session), number(row, 1)?)),
             None if column::<&str>(row, 2)? == "on" => {
-                return Err(StoreError::unavailable("the server only reads now"));
+                return Err(StoreError::unavailable("the server is read-only now"));
             }
             None => numbers.revision = number(row, 1)?,
         }
@@ -353,7 +354,7 @@ fn snapshot(rows: &[Row]) -> Result<MembershipSnapshot, StoreError> {
     Ok(MembershipSnapshot { view, renewals })
 }
 
-/// In the words of the coordinator, which knows no other failure than that it cannot be asked.
+/// As a coordinator error: the coordinator has only the unavailable one.
 fn coordinator_error(error: StoreError) -> CoordinatorError {
     let outcome = error.outcome();
     match error {
@@ -362,12 +363,12 @@ fn coordinator_error(error: StoreError) -> CoordinatorError {
     }
 }
 
-/// A few connections for statements that stand alone. One whose call was given up is closed: what it is still asked
-/// would hold up the next one.
+/// A few connections for single statements. A connection whose call was dropped is closed: its pending
+/// statement would hold up the next one.
 #[derive(Debug)]
 pub(crate) struct Calls {
     pub(crate) database: Database,
-    /// One for each connection that may be open.
+    /// One permit for each connection that may be open.
     turns: Semaphore,
     idle: Mutex<Vec<Connection>>,
 }

@@ -14,7 +14,7 @@ use crate::error::unexpected;
 use crate::rows::{column, name, number};
 use crate::store::PostgresStore;
 
-/// Most documents read by key at once: each may have 1 MiB.
+/// Most documents in one read by key: each may have 1 MiB.
 const GET_MAX: usize = 1_000;
 
 #[async_trait]
@@ -105,7 +105,7 @@ impl PostgresStore {
     }
 }
 
-/// From columns with namespace, id, version, due and value.
+/// Documents from columns with namespace, id, version, due and value.
 fn documents(kind: DocumentKind, rows: &[Row]) -> Result<Vec<Document>, StoreError> {
     let document = |row: &Row| {
         let key = DocumentKey { kind, namespace: name(row, 0)?, id: name(row, 1)? };

@@ -1,9 +1,9 @@
-//! What the server says, in the words of the port.
+//! Errors of the server as errors of the ports.
 //!
-//! The question that matters is whether a write may have happened. A statement that the server has refused with an error
-//! was undone with its transaction. One that could not be sent never began. Of one whose answer did not come nobody
-//! knows, and that is also so when the connection ended with a reason: a server that shuts down may have committed
-//! before it said so.
+//! Callers must know whether a write may have happened. A statement that the server refused with an error was
+//! undone with its transaction. A statement that could not be sent never began. The outcome of a statement
+//! without an answer is unknown, also where the connection ended with a reason: a server that shuts down may
+//! have committed before it sent the reason.
 
 use std::fmt::{self, Write as _};
 use std::time::Duration;
@@ -15,10 +15,10 @@ use tokio_postgres::error::{DbError, Severity, SqlState};
 
 use crate::pooler::{REMEDY, loses_statements};
 
-/// Raised by `write_lane` after it has written something: what is stored is not what was expected.
+/// Raised by `write_lane` after it has written something: the stored values are not the expected ones.
 pub(crate) const NOT_AS_EXPECTED: &str = "TL001";
 
-/// Why a call brought no answer.
+/// Why a call has no answer.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CallError {
     /// Nothing was sent: there is no connection.
@@ -27,10 +27,10 @@ pub(crate) enum CallError {
     /// Nothing was sent: all connections are busy, or none can be made.
     #[error("no connection was free or could be made in time")]
     NoneFree,
-    /// It was sent, or may have been; the server refused it, or its answer did not come.
+    /// The statement was sent, or may have been; the server refused it, or its answer was lost.
     #[error("{}", ErrorDetail(.0))]
     Failed(Error),
-    /// It was sent, and nothing has come back.
+    /// The statement was sent, and no answer has arrived.
     #[error("no answer after {0:?}")]
     TimedOut(Duration),
     /// The store was closed.
@@ -39,7 +39,7 @@ pub(crate) enum CallError {
 }
 
 impl CallError {
-    /// The server's own code, if it is the server's refusal.
+    /// The server's own code, if the server refused.
     pub(crate) fn code(&self) -> Option<&SqlState> {
         match self {
             Self::NoConnection(error) | Self::Failed(error) => error.code(),
@@ -47,7 +47,7 @@ impl CallError {
         }
     }
 
-    /// Whether the connection can be used no more.
+    /// Whether the connection is of no more use.
     pub(crate) fn is_fatal(&self) -> bool {
         match self {
             Self::Failed(error) => {
@@ -58,7 +58,7 @@ impl CallError {
         }
     }
 
-    /// The answer to somebody who only wanted to read.
+    /// The error for a read.
     pub(crate) fn of_read(self) -> StoreError {
         match StoreError::from(self) {
             StoreError::Unavailable { source, .. } => {
@@ -93,7 +93,7 @@ impl From<CallError> for StoreError {
             CallError::Failed(cause) => match cause.as_db_error() {
                 None => Self::unknown(error),
                 Some(db) if ends_connection(db) => Self::unknown(error),
-                // Nothing ran: the pooler may be set right while this process goes on.
+                // Nothing ran. The pooler may be configured correctly while this process goes on.
                 Some(db) if loses_statements(db) => Self::unavailable(error),
                 Some(db) => of_server(&db.code().clone(), error),
             },
@@ -110,14 +110,14 @@ fn of_server(code: &SqlState, error: CallError) -> StoreError {
         return refused(&error);
     }
     match &code.code()[..2] {
-        // Deadlocks; too few resources; locks and timeouts; read-only after a failover; trouble of the system, and of
-        // the server's own.
+        // Deadlocks; too few resources; locks and timeouts; read-only after a failover; errors of the system,
+        // and of the server itself.
         "40" | "53" | "55" | "57" | "25" | "58" | "XX" => StoreError::unavailable(error),
         _ => StoreError::corrupt(error),
     }
 }
 
-/// Nothing that waiting would mend: no such database, role, schema or function, or no right to it.
+/// Faults that waiting does not mend: no such database, role, schema or function, or no right to it.
 fn is_misconfigured(code: &SqlState) -> bool {
     matches!(&code.code()[..2], "28" | "3D" | "3F" | "42")
 }
@@ -130,7 +130,7 @@ fn ends_connection(error: &DbError) -> bool {
     matches!(error.parsed_severity(), Some(Severity::Fatal | Severity::Panic)) || error.severity() == "FATAL"
 }
 
-/// An answer that no statement of ours gives.
+/// An answer that none of the statements gives.
 pub(crate) fn unexpected(error: impl Into<tasklane_ports::Source>) -> StoreError {
     StoreError::corrupt(error)
 }
@@ -145,7 +145,7 @@ fn remedy(error: &DbError) -> Option<&'static str> {
     lacks_cert.then_some("name the files of one and of its key with sslcert=… and sslkey=…")
 }
 
-/// The client's errors say little of themselves and keep the rest as their source.
+/// The client's errors hold the cause as their source only.
 struct ErrorDetail<'a>(&'a Error);
 
 impl fmt::Display for ErrorDetail<'_> {

@@ -1,7 +1,7 @@
 //! Keys of rows and of the index through which an owner finds its waiting tasks.
 //!
-//! A task's `place` is bytes that sort as the reads need them. They end with the task's number, which is known only
-//! when the task is written: what is made here for writing lacks it.
+//! A task's `place` is bytes that sort as the reads need them. They end with the task's number, which is
+//! known only when the task is written: prefixes made here for a write lack it.
 //! ```text
 //! ready      lane  0  line  rank  due  seq
 //! delayed    lane  1  due   seq
@@ -24,8 +24,8 @@ const READY: u8 = 0;
 const DELAYED: u8 = 1;
 const DEADLINE: u8 = 3;
 
-/// The key of the task or inbox row `seq` of a lane. Keys of a lane are in the order of arrival; those of the upper
-/// half of the lanes are negative, which does not matter.
+/// The key of the task or inbox row `seq` of a lane. Keys of a lane are in the order of arrival; those of the
+/// upper half of the lanes are negative, which does not matter.
 pub(crate) fn row_key(lane: LaneId, seq: Seq) -> i64 {
     assert!(seq.0 <= SEQ_MAX, "a lane numbers at most 2^48 rows");
     ((u64::from(lane.0) << SEQ_BITS) | seq.0).cast_signed()
@@ -41,7 +41,7 @@ pub(crate) fn seq_of(key: i64) -> Seq {
     Seq(key.cast_unsigned() & SEQ_MAX)
 }
 
-/// Place of a ready task, but for its number.
+/// Place of a ready task, without its number.
 pub(crate) fn ready_prefix(lane: LaneId, line: LineKey, rank: u8, due: Timestamp) -> IndexKey {
     let mut key = line_start(lane, line);
     key.push(rank);
@@ -49,21 +49,21 @@ pub(crate) fn ready_prefix(lane: LaneId, line: LineKey, rank: u8, due: Timestamp
     key
 }
 
-/// Place of a delayed task, but for its number.
+/// Place of a delayed task, without its number.
 pub(crate) fn delayed_prefix(lane: LaneId, due: Timestamp) -> IndexKey {
     let mut key = place(lane, DELAYED);
     put_time(&mut key, due);
     key
 }
 
-/// The deadline of a waiting task, but for its number.
+/// The deadline of a waiting task, without its number.
 pub(crate) fn deadline_prefix(lane: LaneId, start_by: Timestamp) -> IndexKey {
     let mut key = place(lane, DEADLINE);
     put_time(&mut key, start_by);
     key
 }
 
-/// A time that sorts.
+/// A time as bytes that sort.
 pub(crate) fn time(time: Timestamp) -> [u8; 8] {
     (time.as_micros() ^ i64::MIN).to_be_bytes()
 }
@@ -93,7 +93,7 @@ pub(crate) fn delayed_start(lane: LaneId) -> IndexKey {
     place(lane, DELAYED)
 }
 
-/// After those.
+/// After the delayed ones.
 pub(crate) fn delayed_end(lane: LaneId) -> IndexKey {
     place(lane, DELAYED + 1)
 }

@@ -1,9 +1,9 @@
-//! Hears of changes by `LISTEN`, on a connection of its own.
+//! Receives notifications of changes by `LISTEN`, on a connection of its own.
 //!
-//! Behind a pooler that gives a connection to somebody else after each transaction, `LISTEN` is answered as if all were
-//! well, and nothing is ever heard. So each time the connection is made it is tried out: a notification sent over
-//! another connection must come back. Where it does not, that is told once, and changes are found by looking alone;
-//! now and then it is tried again.
+//! A pooler in transaction mode gives the server connection to other clients after each transaction. It
+//! acknowledges `LISTEN`, but no notification ever arrives. So each new connection is probed: a notification
+//! sent over another connection must arrive. Where it does not, the listener logs one warning, watches find
+//! changes by reading alone, and the probe is repeated after [`TRY_AGAIN_AFTER`].
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,30 +20,30 @@ use crate::connect::Connection;
 use crate::coordinator::Calls;
 use crate::error::CallError;
 
-/// Pause before a connection that was lost is made anew.
+/// Pause before a lost connection is made again.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
-/// Pause before it is tried again to hear something, where nothing could be heard.
+/// Pause before the next probe where the last one failed.
 const TRY_AGAIN_AFTER: Duration = Duration::from_mins(1);
-/// What has not come back after this long will not.
+/// A probe whose notification has not arrived after this long has failed.
 const HEARD_WITHIN: Duration = Duration::from_secs(5);
-/// A connection is asked this often whether it still is one.
+/// An idle connection is checked this often.
 const ASK_EVERY: Duration = Duration::from_secs(30);
-/// Begins what is sent to try a connection out.
+/// Prefix of the notifications that probe a connection.
 const TRIAL: &str = "trial ";
 
-/// What was heard, and whether anything can be.
+/// Received notices of changes, and the state of the probe.
 #[derive(Debug, Default)]
 pub(crate) struct ListenState {
     changed: Notify,
-    /// What a trial waits for, and who is told that it came.
+    /// The payload that a probe waits for, and its waiter.
     trial: Mutex<Option<(String, oneshot::Sender<()>)>>,
-    /// The last trial was in vain.
+    /// The last probe failed.
     not_listening: AtomicBool,
 }
 
 impl ListenState {
     pub(crate) fn warning(&self) -> Option<String> {
-        let sentence = "notifications of PostgreSQL are not heard, as behind a pooler in transaction mode: changes of \
+        let sentence = "notifications of PostgreSQL do not arrive, as behind a pooler in transaction mode: changes of \
                         members and grants are noticed up to a second later; give the coordinator a URL that leads to \
                         the server itself";
         self.not_listening.load(Ordering::Acquire).then(|| sentence.to_owned())
@@ -62,7 +62,7 @@ impl ListenState {
     }
 }
 
-/// Listens until it is dropped.
+/// The listening task. It stops when this is dropped.
 pub(crate) struct NotificationListener {
     state: Arc<ListenState>,
     task: JoinHandle<()>,
@@ -93,7 +93,7 @@ async fn run(calls: Arc<Calls>, channel: String, state: Arc<ListenState>) {
         let pause = match listen(&calls, &channel, &state).await {
             Ok(Some(connection)) => {
                 state.not_listening.store(false, Ordering::Release);
-                // Before, something may have been missed.
+                // Earlier changes may have been missed.
                 state.changed.notify_one();
                 until_lost(&calls, connection).await;
                 AGAIN_AFTER
@@ -110,7 +110,7 @@ async fn run(calls: Arc<Calls>, channel: String, state: Arc<ListenState>) {
     }
 }
 
-/// A connection that hears, or `None` if it hears nothing.
+/// A connection that receives notifications, or `None` if the probe failed.
 async fn listen(
     calls: &Calls,
     channel: &str,

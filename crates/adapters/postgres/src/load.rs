@@ -1,4 +1,4 @@
-//! The owner's reads: pages of what a lane holds.
+//! The owner's reads: pages of a lane's tasks, arrivals and records.
 
 use rustc_hash::FxHashMap;
 use tasklane_core::command::InboxRow;
@@ -156,7 +156,7 @@ impl PageQuery<'_> {
                 &[&self.bodies, &self.lane_number(), &from, &end, &self.one_more()],
             )
             .await?;
-        // Nothing was ever numbered in a lane without its row.
+        // Every number of a lane was given out with its row.
         let last = found.first().map(|row| number(row, 0)).transpose()?.map_or(Seq(0), Seq);
         let (mut rows, mut heads) = (Vec::with_capacity(found.len()), Heads::default());
         for row in &found {
@@ -175,7 +175,7 @@ impl PageQuery<'_> {
         }));
         let next = match rows.last() {
             Some(last) if more => last.seq(),
-            // Numbers of commands that are gone already are passed too.
+            // The page also covers the numbers of finished commands.
             _ => last,
         };
         Ok(LanePage::Arrivals { rows, next, more })
@@ -207,7 +207,7 @@ impl PageQuery<'_> {
         let mut revision = 0;
         for row in &found {
             let Some(of_row) = column::<Option<i64>>(row, 1)? else {
-                // Nothing has changed since.
+                // No change since.
                 revision = number(row, 0)?;
                 break;
             };

@@ -20,7 +20,7 @@ const REMOVE_MAX: usize = 1_000;
 #[async_trait]
 impl Logs for PostgresStore {
     async fn append(&self, chunks: &[LogChunk]) -> Result<(), StoreError> {
-        // In one order for all, so that two who bring the same chunks cannot wait for each other.
+        // In one order, so that two writers of the same chunks cannot wait for each other.
         let mut sorted: Vec<&LogChunk> = chunks.iter().collect();
         sorted.sort_by_key(|chunk| (chunk.task, chunk.position));
         let mut rest = sorted.as_slice();

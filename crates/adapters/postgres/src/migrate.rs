@@ -1,9 +1,9 @@
-//! The schema, version by version. A table in it says how far it has come; all steps that are missing are one
-//! transaction, under a lock that keeps other servers from doing the same. A step that was released is never changed:
+//! The schema, version by version. A version table names the current version. All missing steps run in one
+//! transaction, under a lock that keeps other servers from doing the same. A released step is never changed:
 //! add another. `schema.sql` shows the result of all of them.
 //!
-//! Servers of the version before go on while a step is made and after it: so a step adds, and what it replaces is
-//! removed by a step of the release after. A function that changes gets another name.
+//! Servers of the version before go on during a step and after it. So a step adds, and a step of the release
+//! after removes the replaced parts. A function that changes gets another name.
 
 use tasklane_ports::StoreError;
 use tokio_postgres::Client;
@@ -16,12 +16,12 @@ use crate::error::{CallError, unexpected};
 /// The steps to one set of tables. Step `n` leads from version `n` to `n + 1`.
 #[derive(Debug)]
 pub(crate) struct Migration {
-    /// The table that says how far it has come.
+    /// The version table.
     version_table: &'static str,
     steps: &'static [&'static str],
 }
 
-/// All but the archive.
+/// The tables of every port but the archive.
 pub(crate) const STORE: Migration = Migration {
     version_table: "schema_version",
     steps: &[
@@ -40,16 +40,16 @@ pub(crate) const ARCHIVE: Migration = Migration {
     ],
 };
 
-/// The oldest server that has all that is used here.
+/// The oldest server version with all features in use.
 const SERVER_MIN: i32 = 13;
 
-/// Brings a schema to the newest version, and makes it if it is not there; refuses one that is newer still, without
-/// touching it.
+/// Brings a schema to the newest version, and creates it if it does not exist. Refuses a schema that is newer
+/// still, without touching it.
 pub(crate) async fn migrate(database: &Database, migration: &Migration) -> Result<(), StoreError> {
     let (client, driver) = database.open().await?;
     let migrated = migrate_over(&client, &database.schema, migration).await;
     drop(client);
-    // Ends with its client, after what it still has to say.
+    // The driver ends after the client, with the last messages sent.
     let _ = driver.await;
     migrated
 }
@@ -59,7 +59,7 @@ async fn migrate_over(client: &Client, schema: &Schema, migration: &Migration) -
     if version(client, schema, migration).await? == Some(migration.steps.len()) {
         return Ok(());
     }
-    // Others may hold the lock for as long as their steps take.
+    // Another server holds the lock for as long as its steps take.
     run(client, "BEGIN; SET LOCAL statement_timeout = 0").await?;
     let done = migrate_within(client, schema, migration).await;
     let end = run(client, if done.is_ok() { "COMMIT" } else { "ROLLBACK" }).await;
@@ -71,10 +71,10 @@ async fn migrate_within(client: &Client, schema: &Schema, migration: &Migration)
     let Migration { version_table, steps } = migration;
     run(client, &format!("SELECT pg_advisory_xact_lock(hashtextextended('tasklane schema {name}', 0))"))
         .await?;
-    // Somebody else may have been first.
+    // Another server may have been first.
     let found = version(client, schema, migration).await?;
     if found.is_none() {
-        // Making a schema takes a right that using it does not.
+        // Creating a schema takes a right that using it does not.
         let there = "SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = $1)";
         if !ask::<bool>(client, there, &[(name, Type::TEXT)]).await? {
             run(client, &format!("CREATE SCHEMA {quoted}")).await?;
@@ -107,7 +107,7 @@ async fn check_server(client: &Client) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// How far a schema has come; `None` where nothing of ours is.
+/// The version of a schema; `None` where no table of Tasklane is.
 async fn version(
     client: &Client,
     schema: &Schema,
@@ -115,7 +115,7 @@ async fn version(
 ) -> Result<Option<usize>, StoreError> {
     let Schema { name, quoted } = schema;
     let Migration { version_table, steps } = migration;
-    // `to_regclass` may answer what was so before somebody was waited for.
+    // `to_regclass` may answer from before the wait for the lock.
     let there = "SELECT EXISTS (SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
                  WHERE n.nspname = $1 AND c.relname = $2)";
     if !ask::<bool>(client, there, &[(name, Type::TEXT), (version_table, Type::TEXT)]).await? {
@@ -138,7 +138,7 @@ async fn run(client: &Client, sql: &str) -> Result<(), StoreError> {
     client.batch_execute(sql).await.map_err(failed)
 }
 
-/// Asks for one value. Nothing is prepared: a pooler may stand in between, and is not probed yet.
+/// Reads one value. Nothing is prepared: a pooler may stand in between, and is not probed yet.
 async fn ask<T: for<'a> FromSql<'a>>(
     client: &Client,
     sql: &str,

@@ -1,5 +1,5 @@
-//! Opens connections, all in the same way: to the first host that can be written to, encrypted as the URL asks, with the
-//! session's settings. Host names are resolved each time.
+//! Opens connections, all in the same way: to the first host that can be written to, encrypted as the URL
+//! asks, with the session's settings. Host names are resolved each time.
 
 use std::collections::BTreeSet;
 use std::future::poll_fn;
@@ -22,7 +22,7 @@ use crate::tls::Tls;
 /// Makes connections.
 #[derive(Clone, Debug)]
 pub(crate) struct Opener {
-    /// The same for each host.
+    /// One config for each host.
     hosts: Arc<[Config]>,
     tls: Tls,
     settings: Arc<str>,
@@ -34,7 +34,7 @@ pub(crate) struct Opener {
 struct OpenerShared {
     /// The host of the last connection: the others are tried after it.
     host: AtomicUsize,
-    /// The server processes behind open connections.
+    /// The server processes of open connections.
     backends: Mutex<BTreeSet<i32>>,
     /// Held by a probe, which needs a second connection.
     probing: tokio::sync::Mutex<()>,
@@ -55,11 +55,11 @@ impl Opener {
             }
             config.connect_timeout(connect_timeout);
             config.tcp_user_timeout(options.response_timeout);
-            // After a failover the old server may still be there, and only reads.
+            // After a failover the old server may still be there, read-only.
             config.target_session_attrs(TargetSessionAttrs::ReadWrite);
             config
         });
-        // Given up by the server before it is given up here, so that the outcome is known.
+        // The server cancels a statement before the client gives it up, so that the outcome is known.
         let timeout = options.response_timeout.mul_f32(0.9).as_millis().max(1);
         let settings = format!(
             "SET statement_timeout = {timeout}; SET idle_in_transaction_session_timeout = {idle}; {PLANNING}; \
@@ -74,12 +74,13 @@ impl Opener {
         self.hosts.first().cloned().unwrap_or_default()
     }
 
-    /// How long a connection may take: each host has its time.
+    /// How long opening may take: each host has the whole timeout.
     pub(crate) fn timeout(&self) -> Duration {
         self.connect_timeout * u32::try_from(self.hosts.len().max(1)).unwrap_or(u32::MAX)
     }
 
-    /// Opens a connection. A pooler that shares one server process among connections is probed before it is used.
+    /// Opens a connection. A pooler that shares one server process among connections is probed before it is
+    /// used.
     pub(crate) async fn open(
         &self,
         heard: impl FnMut(Notification) + Send + 'static,
@@ -99,7 +100,8 @@ impl Opener {
         pooler::probe(&first, &second).await
     }
 
-    /// The last part of the answer is whether the server process has another connection that is open.
+    /// Opens a connection without a probe. The last part of the answer is whether another open connection
+    /// shares the server process.
     async fn open_unprobed(
         &self,
         heard: impl FnMut(Notification) + Send + 'static,
@@ -120,7 +122,7 @@ impl Opener {
         });
         let Some(pid) = pid else { return Ok((client, driver, false)) };
         let is_shared = !self.shared.lock().insert(pid);
-        // Lies in the driver's hands until the connection ends.
+        // The driver holds it until the connection ends.
         let _ = send.send(Backend { pid, shared: Arc::clone(&self.shared) });
         Ok((client, driver, is_shared))
     }
@@ -132,7 +134,7 @@ impl Opener {
             let host = (start + n) % count;
             let connecting = self.connect_to(&self.hosts[host]);
             let connected = if n + 1 == count {
-                // The caller limits the whole.
+                // The caller limits the total time.
                 connecting.await
             } else {
                 match tokio::time::timeout(self.connect_timeout, connecting).await {
@@ -163,7 +165,7 @@ impl Opener {
                 let tls = tls.fresh();
                 match host.connect(tls.clone()).await {
                     Ok((client, connection)) => Ok((client, AnyConnection::Tls(Box::new(connection)))),
-                    // As libpq does. The error is that of the better way.
+                    // As libpq does. The error is that of the encrypted attempt.
                     Err(error) if tls.was_offered() && may_be_plain(&error) => {
                         plain().await.map_err(|_| error)
                     }
@@ -178,7 +180,7 @@ impl Opener {
     }
 }
 
-/// Whether the server may take a connection that is not encrypted where it has refused this one, which was.
+/// Whether a server that refused an encrypted connection may take a plain one.
 fn may_be_plain(error: &Error) -> bool {
     error.as_db_error().is_none_or(|db| *db.code() == SqlState::INVALID_AUTHORIZATION_SPECIFICATION)
 }
@@ -190,7 +192,7 @@ enum AnyConnection {
     Tls(Box<RawConnection<crate::tls::Encrypted>>),
 }
 
-/// A server process that has a connection.
+/// A server process with an open connection.
 #[derive(Debug)]
 struct Backend {
     pid: i32,
@@ -257,7 +259,7 @@ fn hosts(config: &Config) -> impl Iterator<Item = Config> {
     })
 }
 
-/// Keeps a connection going until it ends. How it ends is told to those who use it.
+/// Drives a connection until it ends. Its users get the reason of the end.
 async fn drive<S, T>(mut connection: tokio_postgres::Connection<S, T>, mut heard: impl FnMut(Notification))
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -270,8 +272,8 @@ where
     }
 }
 
-/// All statements go through indexes, step by step, whatever the tables hold and however old the server's statistics of
-/// them are. (Compiling a plan pays only for those that run for long.)
+/// All statements go through indexes, step by step, whatever the tables hold and however old the server's
+/// statistics of them are. (Compiling a plan pays only for statements that run long.)
 const PLANNING: &str = "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET enable_bitmapscan = off; \
                         SET enable_hashjoin = off; SET enable_mergejoin = off; SET jit = off";
 

@@ -1,14 +1,15 @@
-//! The outcomes of a lane's last commit, as they lie in its row. Nearly all groups of nearly all commits were applied,
-//! so they are kept as runs: a thousand of them take a few bytes instead of a few pages in every transaction.
+//! The stored outcomes of a lane's last commit. Nearly all groups of nearly all commits are applied, so
+//! outcomes are kept as runs: a thousand of them take a few bytes instead of a few pages in every
+//! transaction.
 //!
-//! They are made before the transaction, where the numbers of created tasks are not known: those count from 1, and the
-//! row keeps from where to count.
+//! They are made before the transaction, where the numbers of created tasks are not known: those count from
+//! 1, and the row keeps the base.
 
 use tasklane_core::commit::GroupOutcome;
 use tasklane_core::id::Seq;
 
-/// Runs of outcomes: how many, and the first one. The numbers of inserted tasks rise by one within a run; other
-/// outcomes are the same throughout.
+/// Runs of outcomes: how many, and the first one. The numbers of inserted tasks rise by one within a run;
+/// other outcomes are the same throughout.
 pub(crate) type OutcomeRuns = Vec<(u32, GroupOutcome)>;
 
 pub(crate) fn pack(outcomes: &[GroupOutcome]) -> OutcomeRuns {
@@ -26,7 +27,7 @@ pub(crate) fn unpack(runs: &OutcomeRuns) -> Vec<GroupOutcome> {
     runs.iter().flat_map(|(count, first)| (0..*count).map(|n| nth(first, n))).collect()
 }
 
-/// The outcomes as they are told.
+/// The outcomes with the numbers that count from `base`.
 pub(crate) fn counted_from(mut outcomes: Vec<GroupOutcome>, base: u64) -> Vec<GroupOutcome> {
     for outcome in &mut outcomes {
         if let GroupOutcome::Applied { seq: Some(seq) } = outcome {

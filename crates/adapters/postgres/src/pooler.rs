@@ -1,12 +1,13 @@
 //! Finds poolers that lose prepared statements.
 //!
-//! `PgBouncer` in transaction mode gives each transaction any of its server connections. Before version 1.21, and without
-//! `max_prepared_statements`, it does not prepare a client's statements there: the server knows no statement of that
-//! name, or runs another client's statement of that name. Nothing of this is seen while few connections are used, so the
-//! probe makes it happen: the first connection prepares a statement, the second takes the server connection that has it
-//! away by a transaction, and the first runs its statement.
+//! `PgBouncer` in transaction mode gives each transaction any of its server connections. Before version 1.21,
+//! and without `max_prepared_statements`, it does not prepare a client's statements there: the server knows
+//! no statement of that name, or runs another client's statement of that name. The fault stays hidden while
+//! few connections are used, so the probe provokes it: the first connection prepares a statement, the second
+//! one takes the prepared server connection away by a transaction, and the first runs its statement.
 //!
-//! A direct connection, a pooler in session mode and a pooler that prepares statements wherever they are run all pass.
+//! A direct connection, a pooler in session mode and a pooler that prepares statements wherever they are run
+//! all pass.
 
 use std::fmt::Write as _;
 
@@ -14,10 +15,12 @@ use tokio_postgres::error::{DbError, Severity, SqlState};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Error};
 
-/// No statement of another program has this many parameters, so the server refuses to run it in place of the probe's.
+/// No statement of another program has this many parameters, so the server refuses to run it in place of the
+/// probe's.
 const PARAMS: usize = 61;
 
-/// The second connection does not always take the right server connection where other clients use the pooler as well.
+/// The second connection does not always take the right server connection where other clients use the pooler
+/// as well.
 const ROUNDS: usize = 3;
 
 /// Fails with the server's error if the first connection's prepared statement is not its own.
@@ -40,7 +43,8 @@ pub(crate) async fn probe(first: &Client, second: &Client) -> Result<(), Error> 
     Ok(())
 }
 
-/// Whether this error comes of a prepared statement that the session does not have, or that another session has made.
+/// Whether the error names a prepared statement that the session does not have, or that another session has
+/// made.
 pub(crate) fn loses_statements(error: &DbError) -> bool {
     let ends = matches!(error.parsed_severity(), Some(Severity::Fatal | Severity::Panic));
     let codes = [

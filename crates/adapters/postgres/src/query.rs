@@ -1,4 +1,4 @@
-//! Reads for people: tasks by id, lists, counts, policies.
+//! Queries: tasks by id, lists, counts, policies.
 
 use rustc_hash::FxHashMap;
 use tasklane_core::id::{Name, QueueKey, TaskId};
@@ -16,17 +16,17 @@ use crate::rows::{Heads, column, number, queue_key, task_id};
 use crate::store::PostgresStore;
 use crate::write_lane::QueueNo;
 
-/// Most tasks looked at for one page.
+/// Most tasks read for one page.
 const LOOKS_MAX: usize = 20_000;
-/// Most tasks read at once …
+/// Most tasks in one read,
 const CHUNK_MAX: usize = 1_000;
-/// … and where the filter asks for what is in their bodies, which may be large.
+/// and in one read with the bodies that a filter needs, which may be large.
 const BODIES_MAX: usize = 32;
 /// About how many bytes of bodies are read for one page.
 const LIST_BYTES_MAX: usize = 32 << 20;
 /// Larger bodies are left out of lists.
 const LIST_BODY_MAX: i32 = 4 << 10;
-/// Most tasks read by id at once: their bodies may be large.
+/// Most tasks in one read by id: their bodies may be large.
 const VIEWS_MAX: usize = 1_000;
 
 impl PostgresStore {
@@ -73,7 +73,7 @@ impl PostgresStore {
             for (status, count) in statuses.into_iter().zip(counts) {
                 let of_status = usize::try_from(status).ok().and_then(|status| by_status.get_mut(status));
                 let of_status = of_status.ok_or_else(|| unexpected(format!("tasks have status {status}")))?;
-                // A count that is off must not look huge.
+                // A wrong count must not look huge.
                 *of_status = u64::try_from(count).unwrap_or(0);
             }
             Ok(QueueCounts { queue: queue_key(row, 0)?, by_status })
@@ -81,8 +81,8 @@ impl PostgresStore {
         counts.collect()
     }
 
-    /// Tasks newest first. Parents and schedules have their index; queues and states are told by the server, the rest is
-    /// found by looking at tasks here, a bounded number for each page.
+    /// Tasks newest first. Parents and schedules have their index, the server filters queues and statuses,
+    /// and this loop checks the other conditions on rows, a bounded number for each page.
     pub(crate) async fn page(&self, list: &TaskList) -> Result<TaskPage, StoreError> {
         let filter = &list.filter;
         let nothing = TaskPage { tasks: Vec::new(), next: None };
@@ -92,7 +92,7 @@ impl PostgresStore {
         let statuses: Vec<i32> = filter.statuses.iter().map(|status| i32::from(status.code())).collect();
         let statuses = (!statuses.is_empty()).then_some(statuses);
         let in_body = filter.name.is_some() || !filter.metadata.is_empty();
-        // These are told by their index, but a body shows them.
+        // An index finds parents and schedules, but the final check needs the body.
         let told_by_body = in_body || filter.parent.is_some() || filter.schedule.is_some();
         let bodies = if told_by_body { i32::MAX } else { LIST_BODY_MAX };
         let chunk_max = if told_by_body { BODIES_MAX } else { CHUNK_MAX };
@@ -146,7 +146,8 @@ impl PostgresStore {
         }
     }
 
-    /// The numbers of the queues that a filter names: `Some(None)` for all, `None` where there is no such queue.
+    /// The numbers of the queues that a filter names: `Some(None)` for all, `None` where there is no such
+    /// queue.
     async fn queues_named(
         &self,
         namespace: Option<&Name>,

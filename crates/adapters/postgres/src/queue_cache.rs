@@ -1,7 +1,7 @@
-//! Which queue a task belongs to, remembered for those that are likely to change soon.
+//! The queues of tasks that are likely to change soon.
 //!
-//! A change does not say it, and the counts of the queue change with it. It never changes, so what is remembered is
-//! right for ever; what is not remembered is read before the write.
+//! A change does not name its queue, and the counts of the queue change with it. The queue of a task never
+//! changes, so an entry is never stale. A missing entry is read before the write.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -12,14 +12,14 @@ use tasklane_core::id::TaskId;
 use crate::resolve::{Part, Queues};
 use crate::write_lane::QueueNo;
 
-/// Twice this many tasks are remembered at most: some megabytes.
+/// At most twice this many tasks are remembered: some megabytes.
 const GENERATION_MAX: usize = 64 << 10;
 
 /// Tasks and their queues.
 #[derive(Debug, Default)]
 pub(crate) struct QueueCache(Mutex<Generations>);
 
-/// When the young are many they become the old, and those are forgotten.
+/// When the young generation is full it becomes the old one, and the former old one is dropped.
 #[derive(Debug, Default)]
 struct Generations {
     young: FxHashMap<TaskId, QueueNo>,
@@ -27,10 +27,10 @@ struct Generations {
 }
 
 impl QueueCache {
-    /// Takes note of new tasks and fills in the queues of changed ones. Answers for which tasks it could not.
+    /// Notes new tasks and fills in the queues of changed ones. Answers the changed tasks without an entry.
     ///
-    /// Whether the new ones will be created does not matter: were they not, nobody asks for them. The next commit may
-    /// ask before this one is answered.
+    /// A new task is noted before its creation is certain: no commit asks for a task that was not created,
+    /// and the next commit may ask before this one is answered.
     pub(crate) fn find(&self, parts: &mut [Part<'_>], queues: &Queues) -> Vec<TaskId> {
         let mut unknown = Vec::new();
         let mut cache = self.lock();
@@ -48,7 +48,7 @@ impl QueueCache {
         unknown
     }
 
-    /// Forgets what is finished now.
+    /// Drops the entries of finished tasks.
     pub(crate) fn forget_finished(&self, parts: &[Part<'_>], outcomes: &[GroupOutcome]) {
         let mut cache = self.lock();
         for (part, outcome) in parts.iter().zip(outcomes) {
@@ -58,7 +58,7 @@ impl QueueCache {
         }
     }
 
-    /// Takes note of tasks that were read.
+    /// Notes tasks that were read.
     pub(crate) fn note(&self, tasks: impl Iterator<Item = (TaskId, QueueNo)>) {
         let mut cache = self.lock();
         tasks.for_each(|(id, queue)| cache.insert(id, queue));

@@ -1,10 +1,10 @@
-//! Decides what becomes of each part of a commit or a submit, before anything is written.
+//! Resolves the parts of a commit or a submit before the write.
 //!
-//! Nearly always all of it applies. So that is taken for granted at first ([`optimistic`]): one call checks what it
-//! rests on and writes everything. If something does not hold, nothing is written; then what is stored is read
-//! ([`StoredFacts`]), each part is resolved in its order as if it were the only one ([`resolve`]), and the call is made
-//! again with what applies. It rests on what was read just as the first one rested on what was hoped for, so it may
-//! fail again when others are at work; each time somebody else has got on.
+//! Nearly always all parts apply. So the first call assumes that ([`optimistic`]): it checks its assumptions
+//! and writes everything. If an assumption does not hold, nothing is written. The adapter then reads the
+//! stored values ([`StoredFacts`]), resolves each part in its order ([`resolve`]), and calls again with the
+//! parts that apply. That call assumes that the read values still hold, so it fails again when another writer
+//! has changed them; each failure means that another writer has made progress.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use tasklane_core::commit::{Group, GroupOutcome, RecordChange, RecordKey, SubmitOutcome, TaskChange};
@@ -15,10 +15,10 @@ use tasklane_core::time::Timestamp;
 
 use crate::write_lane::{LaneWriteBuilder, QueueNo};
 
-/// The numbers of the queues that are named.
+/// The numbers of the queues that the parts name.
 pub(crate) type Queues = FxHashMap<QueueKey, QueueNo>;
 
-/// What is to become of a task, and what goes with it: a group of a commit, or one task of a submit.
+/// The change of a task with everything that must go with it: a group of a commit, or one task of a submit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Part<'a> {
     insert: Option<&'a NewTask>,
@@ -54,7 +54,7 @@ impl<'a> Part<'a> {
         self.insert.map(|new| (new.id, &new.spec.head.queue))
     }
 
-    /// The task that it ends.
+    /// The task that the part ends.
     pub(crate) fn finished(&self) -> Option<TaskId> {
         self.change.filter(|change| change.state.status.is_final()).map(|change| change.task)
     }
@@ -65,7 +65,7 @@ impl<'a> Part<'a> {
     }
 }
 
-/// What everything rests on that has to be read.
+/// The values to read before parts are resolved.
 #[derive(Debug, Default)]
 pub(crate) struct FactsQuery<'a> {
     pub(crate) ids: FxHashSet<TaskId>,
@@ -97,12 +97,12 @@ impl<'a> FactsQuery<'a> {
     }
 }
 
-/// What is stored.
+/// Stored values.
 #[derive(Debug, Default)]
 pub(crate) struct StoredFacts {
-    /// Those that were asked for and exist, and those that hold a key.
+    /// The queried tasks that exist, and the tasks that hold a key.
     pub(crate) tasks: FxHashMap<TaskId, StoredTask>,
-    /// Who took a key, and until when it is held, where that is a time.
+    /// The task that took a key last, and the end of its hold where that is a time.
     pub(crate) keys: FxHashMap<(QueueNo, String), (TaskId, Option<Timestamp>)>,
     /// How many tasks wait in a queue.
     pub(crate) waiting: FxHashMap<QueueNo, i64>,
@@ -116,14 +116,14 @@ pub(crate) struct StoredTask {
     pub(crate) fingerprint: Fingerprint,
 }
 
-/// Takes for granted that everything applies. `None` where that cannot be, or cannot be said in one step: a task or a
-/// unique key that comes twice.
+/// Assumes that every part applies. `None` where that is impossible, or needs two steps: a task or a unique
+/// key that comes twice.
 pub(crate) fn optimistic(lane: LaneId, parts: &[Part<'_>], queues: &Queues) -> Option<LaneWriteBuilder> {
     let mut builder = LaneWriteBuilder::new(lane);
     let mut tasks = FxHashSet::with_capacity_and_hasher(parts.len(), rustc_hash::FxBuildHasher);
     let mut taken = FxHashSet::default();
     let mut extras = Extras::default();
-    // How many more tasks wait than before, at most: those of changes count for every queue.
+    // Upper bound of the additional waiting tasks: changed tasks count for every queue.
     let (mut returned, mut added) = (0, FxHashMap::<QueueNo, i64>::default());
     for part in parts {
         let mut seq = None;
@@ -175,7 +175,7 @@ pub(crate) fn optimistic(lane: LaneId, parts: &[Part<'_>], queues: &Queues) -> O
     Some(builder)
 }
 
-/// Resolves each part against what is stored and what those before it have left.
+/// Resolves each part against the stored values and the effects of the parts before it.
 pub(crate) fn resolve(
     lane: LaneId,
     parts: &[Part<'_>],
@@ -204,29 +204,29 @@ pub(crate) fn resolve(
     builder
 }
 
-/// What is stored, with what was decided on top of it.
+/// Stored values, with the effects of resolved parts on top.
 struct Overlay<'a> {
     facts: &'a StoredFacts,
-    /// Where in `touched` a task is.
+    /// Index of a task in `touched`.
     tasks: FxHashMap<TaskId, usize>,
-    /// In the order in which they were touched first.
+    /// In the order of the first change.
     touched: Vec<TouchedTask<'a>>,
     keys: FxHashMap<(QueueNo, &'a str), (TaskId, Option<Timestamp>)>,
-    /// How many more tasks wait in a queue than are stored.
+    /// The waiting tasks of a queue beyond the stored count.
     added: FxHashMap<QueueNo, i64>,
 }
 
 /// A task that is created or changed.
 struct TouchedTask<'a> {
     id: TaskId,
-    /// If it is created here.
+    /// Set if it is created here.
     new: Option<&'a NewTask>,
-    /// What is stored; that of a new one if it is created here.
+    /// The stored version; `Version::NEW` for a task created here.
     before: Version,
     queue: QueueNo,
     fingerprint: Fingerprint,
     version: Version,
-    /// `None` for a new one that was not changed since.
+    /// `None` for a new task without a change.
     state: Option<&'a TaskState>,
     result: Option<&'a TaskResult>,
 }
@@ -354,7 +354,7 @@ impl<'a> Overlay<'a> {
                 let key = unique.key.as_str();
                 let before = self.facts.keys.get(&(task.queue, key.to_owned())).map(|(task, _)| *task);
                 builder.require_key(task.queue, key, new.keyed_at(), before);
-                // Another one may have taken it since.
+                // A later task may have taken the key since.
                 if self.keys[&(task.queue, key)].0 == task.id {
                     builder.take_key(task.queue, unique, task.id);
                 }
@@ -367,7 +367,7 @@ impl<'a> Overlay<'a> {
     }
 }
 
-/// What goes with the parts that apply. Of several that write the same, the last one counts.
+/// The extras of parts that apply. Of several writes to the same key, the last one counts.
 #[derive(Default)]
 struct Extras<'a> {
     done: Vec<Seq>,

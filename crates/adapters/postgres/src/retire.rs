@@ -1,4 +1,4 @@
-//! What becomes of tasks that finished long ago.
+//! Retention of finished tasks.
 
 use std::collections::BTreeMap;
 
@@ -11,11 +11,12 @@ use crate::columns::Column;
 use crate::rows::{column, task_id};
 use crate::store::PostgresStore;
 
-/// Most tasks that one transaction retires. It holds up those who create tasks in the same lane.
+/// Most tasks that one transaction retires. It holds up submits to the same lane.
 const RETIRED_MAX: usize = 500;
 
 impl PostgresStore {
-    /// Looks at tasks, the oldest first. The index of creation times is the one that lists use, read the other way round.
+    /// Reads finished tasks, the oldest first, through the index of creation times that lists read in the
+    /// other direction.
     pub(crate) async fn expired_page(&self, retire: &ExpiredQuery) -> Result<ExpiredTasks, StoreError> {
         let (after, id) =
             retire.after.map_or((i64::MIN, Uuid::nil()), |at| (at.created_at.as_micros(), at.id.0));
@@ -38,7 +39,7 @@ impl PostgresStore {
         Ok(expired)
     }
 
-    /// Takes their data from tasks and forgets others, lane by lane.
+    /// Strips tasks and forgets others, lane by lane.
     pub(crate) async fn retire_tasks(&self, strip: &[TaskId], forget: &[TaskId]) -> Result<(), StoreError> {
         for (tasks, forget) in [(strip, false), (forget, true)] {
             let mut lanes: BTreeMap<LaneId, Vec<TaskId>> = BTreeMap::new();

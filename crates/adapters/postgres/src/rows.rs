@@ -1,4 +1,4 @@
-//! Stored rows, read back.
+//! Decoding of stored rows.
 
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ pub(crate) fn queue_key(row: &Row, at: usize) -> Result<QueueKey, StoreError> {
     Ok(QueueKey::new(name(row, at)?, name(row, at + 1)?))
 }
 
-/// Heads seen so far. Most tasks of a line have the same one: it is read once, and kept once.
+/// Heads decoded so far. Most tasks of a line have the same one: it is decoded once, and kept once.
 #[derive(Default)]
 pub(crate) struct Heads(FxHashMap<Vec<u8>, Arc<TaskHead>>);
 

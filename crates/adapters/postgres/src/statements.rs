@@ -23,7 +23,7 @@ macro_rules! statements {
     };
 }
 
-/// What a `TaskRow` is made of. `$1` is the largest body to read; that of a stripped task is NULL.
+/// The columns of a `TaskRow`. `$1` is the largest body to read; the body of a stripped task is NULL.
 macro_rules! task_columns {
     ($rest:literal) => {
         concat!(
@@ -33,8 +33,9 @@ macro_rules! task_columns {
     };
 }
 
-/// Tasks in the order of the list, from where the page before ended: those that may be wanted with all there is, of the
-/// others only where they are. `$1` is the largest body to read, `$5` and `$6` the queues and states, NULL for all.
+/// Tasks in the order of the list, from the end of the page before: rows that the filter may want in full, of
+/// the others the position only. `$1` is the largest body to read, `$5` and `$6` the queues and states, NULL
+/// for all.
 macro_rules! list {
     ($condition:literal) => {
         concat!(

@@ -1,5 +1,5 @@
-//! The store: submits, claims, commits and posts. Reading is in `load.rs` (for owners) and `query.rs` (for everyone),
-//! the end of tasks in `retire.rs`.
+//! The store: submits, claims, commits and posts. Reads are in `load.rs` (for owners) and `query.rs` (for
+//! clients), retention in `retire.rs`.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -32,12 +32,12 @@ use crate::resolve::{self, FactsQuery, Part, Queues, StoredFacts, StoredTask};
 use crate::rows::{column, number, task_id};
 use crate::write_lane::{Fence, QueueNo, fingerprint_of, version_of};
 
-/// Most that one submit or commit may bring. A transaction of this size takes some hundred milliseconds.
+/// Bounds of one submit or commit. A transaction of this size takes some hundred milliseconds.
 const CAPABILITIES: StoreCapabilities =
     StoreCapabilities { ops_max: 16 << 10, bytes_max: 8 << 20, insert_and_assign: true };
 
-/// A write is decided anew this often when others change what it rests on. They get on each time, so that many in a row
-/// are a sign of trouble.
+/// A write is resolved again this often when other writers change the values that it rests on. Each time
+/// another writer makes progress, so many rounds in a row are a sign of trouble.
 const ROUNDS_MAX: usize = 20;
 
 /// Most queues remembered.
@@ -58,8 +58,8 @@ impl PostgresStore {
     pub const CONNECTIONS_MIN: usize = Purpose::Store.connections_min();
 
     /// Opens the store that a URL names, `postgres://user:password@host:port/database` or
-    /// `postgres:///database?host=/run/postgresql`, with `?schema=…` if it shall lie elsewhere than `options` says.
-    /// Brings the schema to the newest version.
+    /// `postgres:///database?host=/run/postgresql`, with `?schema=…` for another schema than that of
+    /// `options`. Brings the schema to the newest version.
     pub async fn connect(url: &str, options: &PostgresOptions) -> Result<Self, StoreError> {
         let database = Database::from_url(url, options, Purpose::Store)?;
         database.probe().await?;
@@ -73,12 +73,12 @@ impl PostgresStore {
         })
     }
 
-    /// What the server may lose although it was acknowledged, in plain sentences; empty where that is nothing.
+    /// How the server may lose acknowledged writes, in plain sentences; empty where they are safe.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
 
-    /// Writes parts that belong together, and answers what became of each.
+    /// Writes parts together, and answers the outcome of each.
     async fn write(
         &self,
         lane: LaneId,
@@ -133,10 +133,10 @@ impl PostgresStore {
                 }
             }
         }
-        Err(StoreError::unavailable("others kept changing what this rests on"))
+        Err(StoreError::unavailable("other writers kept changing the values that this write rests on"))
     }
 
-    /// The numbers of queues. Those that are not known yet are asked for, and made.
+    /// The numbers of queues. New queues get theirs from the server.
     async fn queue_numbers<'a>(
         &self,
         queues: impl Iterator<Item = &'a QueueKey> + Send,
@@ -147,7 +147,7 @@ impl PostgresStore {
             let known = self.queues.read().unwrap_or_else(PoisonError::into_inner);
             let mut last = None;
             for queue in queues {
-                // Tasks that come together are often of one queue.
+                // Tasks of one submit are often of one queue.
                 if last == Some(queue) || numbers.contains_key(queue) {
                     continue;
                 }
@@ -185,13 +185,14 @@ impl PostgresStore {
         Ok(numbers)
     }
 
-    /// Takes note of tasks that an owner has read, and is likely to change.
+    /// Notes tasks that an owner has read, and is likely to change.
     pub(crate) fn note<'a>(&self, rows: impl Iterator<Item = &'a TaskRow>) {
         let queues = self.queues.read().unwrap_or_else(PoisonError::into_inner);
         self.queue_cache.note(rows.filter_map(|row| Some((row.id, *queues.get(&row.head.queue)?))));
     }
 
-    /// Finds the queues of the tasks that are changed. A task's queue never changes, so nothing has to be locked for it.
+    /// Finds the queues of the changed tasks. A task's queue never changes, so no row has to be locked for
+    /// it.
     async fn find_changed(&self, parts: &mut [Part<'_>], queues: &Queues) -> Result<(), StoreError> {
         let unknown = self.queue_cache.find(parts, queues);
         if unknown.is_empty() {
@@ -212,7 +213,7 @@ impl PostgresStore {
         Ok(self.queue_numbers(std::iter::once(queue)).await?[queue])
     }
 
-    /// Reads what a write rests on.
+    /// Reads the values that a write rests on.
     async fn facts(&self, lane: LaneId, query: FactsQuery<'_>) -> Result<StoredFacts, StoreError> {
         let statements = &self.database.statements;
         let mut facts = StoredFacts::default();
@@ -249,7 +250,7 @@ impl PostgresStore {
         Ok(facts)
     }
 
-    /// Claims a lane. A commit of the old owner that is being written is waited for, but not for long.
+    /// Claims a lane. It waits for an open commit of the old owner, but at most `claim_patience`.
     async fn claim(&self, claim: ClaimLane) -> Result<Row, CallError> {
         let database = &self.database;
         let (lane, owner) = (i32::from(claim.lane.0), claim.owner.0);
@@ -264,7 +265,7 @@ impl PostgresStore {
             tokio::select! {
                 answer = &mut claiming => return answer.map(first),
                 () = tokio::time::sleep(database.options.claim_patience) => {
-                    // It says nothing when it fails: the claim goes on waiting, and its own timeout ends it.
+                    // A failure is not reported: the claim goes on waiting, and its own timeout ends it.
                     let end = "SELECT pg_terminate_backend(b.pid) FROM pg_stat_activity a
                                CROSS JOIN unnest(pg_blocking_pids(a.pid)) AS b(pid) WHERE a.query = $1";
                     let _ = database.query(end, &[&sql]).await;
@@ -315,7 +316,7 @@ impl HeldCommit {
     }
 }
 
-/// What `write_lane` answers.
+/// The answer of `write_lane`.
 enum WriteReply {
     Written {
         base: u64,
@@ -330,7 +331,7 @@ enum WriteReply {
     OutOfOrder {
         last: CommitNo,
     },
-    /// Something else is stored than what it rests on.
+    /// The stored values differ from the assumptions of the write.
     Otherwise,
 }
 
@@ -343,7 +344,7 @@ impl WriteReply {
             2 => Self::Fenced { current: Epoch(number(row, 1)?) },
             3 => Self::OutOfOrder { last: CommitNo(number(row, 1)?) },
             4 => Self::Otherwise,
-            other => return Err(unexpected(format!("write_lane says {other}"))),
+            other => return Err(unexpected(format!("write_lane answers {other}"))),
         })
     }
 }
@@ -353,12 +354,12 @@ fn queues_of<'a>(parts: &[Part<'a>]) -> impl Iterator<Item = &'a QueueKey> {
     parts.iter().filter_map(|part| part.inserted().map(|(_, queue)| queue))
 }
 
-/// The one row of an answer that has one.
+/// The row of an answer with exactly one.
 fn first(rows: Vec<Row>) -> Row {
     rows.into_iter().next().expect("a function that answers no set answers one row")
 }
 
-/// From columns with version, queue and what is fixed.
+/// From columns with version, queue and fixed fields.
 fn stored(row: &Row, at: usize) -> Result<StoredTask, StoreError> {
     let version = column(row, at)?;
     Ok(StoredTask {
@@ -369,7 +370,7 @@ fn stored(row: &Row, at: usize) -> Result<StoredTask, StoreError> {
     })
 }
 
-/// Asks the server what it does to keep what it has acknowledged.
+/// Reads the server's settings of durability.
 async fn warnings(database: &Database) -> Result<Vec<String>, StoreError> {
     let row = database
         .query_one(
@@ -387,8 +388,8 @@ async fn warnings(database: &Database) -> Result<Vec<String>, StoreError> {
     }
     if setting(1)? == "off" {
         warnings.push(
-            "PostgreSQL runs with synchronous_commit = off: a crash of the server may take back what was acknowledged \
-             in the last moments."
+            "PostgreSQL runs with synchronous_commit = off: a crash of the server may lose the last acknowledged \
+             writes."
                 .to_owned(),
         );
     }
@@ -469,7 +470,7 @@ impl Store for PostgresStore {
     }
 
     async fn post(&self, lane: LaneId, commands: &[Command]) -> Result<(), StoreError> {
-        // Posting a part is right: each command stands for itself.
+        // A post may be applied in part: each command stands for itself.
         for commands in commands.chunks(CAPABILITIES.ops_max) {
             let mut encoded = Column::byteas();
             for command in commands {

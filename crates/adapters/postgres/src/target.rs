@@ -1,4 +1,4 @@
-//! The parts of a URL: those that the client library reads, and those that are read here.
+//! The parts of a URL: parameters of the client library, and parameters of this crate.
 
 use crate::tls::TlsOptions;
 
@@ -47,7 +47,7 @@ fn check_attrs(value: &str) -> Result<(), String> {
     ))
 }
 
-/// Text of a URL without its percent-encoding; `None` if it has none that is valid.
+/// Text of a URL without its percent-encoding; `None` where that is invalid.
 fn decoded(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

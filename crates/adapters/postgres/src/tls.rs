@@ -127,7 +127,7 @@ fn unreadable(parameter: &str, file: &str, error: &dyn fmt::Display) -> String {
 #[derive(Clone)]
 pub(crate) struct Connector {
     tls: TlsConnector,
-    /// A host that no certificate can name does not matter where names are not checked.
+    /// Names are not checked, so a host that no certificate can name is allowed.
     any_name: bool,
     /// The server has offered encryption.
     offered: Arc<AtomicBool>,
@@ -211,7 +211,7 @@ fn explained(error: io::Error, host: &str) -> io::Error {
     let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<rustls::Error>());
     let remedy = match cause {
         Some(rustls::Error::InvalidCertificate(cause)) => match cause {
-            // Authorities of the same name are told apart by their signatures.
+            // Authorities of the same name differ in their signatures.
             CertificateError::UnknownIssuer | CertificateError::BadSignature => {
                 "name the file with the certificate of the server's authority with sslrootcert=…".to_owned()
             }
@@ -226,7 +226,7 @@ fn explained(error: io::Error, host: &str) -> io::Error {
     io::Error::new(error.kind(), format!("{error}; {remedy}"))
 }
 
-/// A connection that is.
+/// An encrypted connection.
 pub(crate) struct Encrypted(tokio_rustls::client::TlsStream<Socket>);
 
 impl TlsStream for Encrypted {

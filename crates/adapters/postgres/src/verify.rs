@@ -1,4 +1,5 @@
-//! How much of the server's certificate is checked. That the server has the certificate's key is always checked.
+//! How much of the server's certificate is checked. The server always proves that it has the certificate's
+//! key.
 
 use std::sync::Arc;
 
@@ -54,7 +55,7 @@ impl ServerCertVerifier for Lenient {
         let verified =
             authority.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
         match verified {
-            // The name is compared last, after all else is found to be right.
+            // The name is compared last, after every other check has passed.
             Err(Error::InvalidCertificate(
                 CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
             )) => Ok(ServerCertVerified::assertion()),

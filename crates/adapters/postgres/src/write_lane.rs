@@ -1,4 +1,4 @@
-//! What one call of `write_lane` brings: what must hold, and what is written if it does.
+//! The arguments of one call of `write_lane`: the assumptions, and the writes if all of them hold.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use crate::outcomes;
 /// The number of a queue.
 pub(crate) type QueueNo = i32;
 
-/// Under which lock a count is changed, and so in which row.
+/// The lock that protects a count, which selects its row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Side {
     Coming = 0,
@@ -40,7 +40,7 @@ pub(crate) fn version_of(number: i64) -> Option<Version> {
     Some(Version { status, attempt: AttemptNo(u32::try_from(number >> 8).ok()?) })
 }
 
-/// What a task keeps for good besides its head: fingerprint, line and rank.
+/// The fixed fields of a task besides its head: fingerprint, line and rank.
 pub(crate) fn fixed(fingerprint: Fingerprint, line: LineKey, rank: u8) -> [u8; 26] {
     let mut bytes = [0; 26];
     bytes[0] = fingerprint.version;
@@ -50,7 +50,7 @@ pub(crate) fn fixed(fingerprint: Fingerprint, line: LineKey, rank: u8) -> [u8; 2
     bytes
 }
 
-/// The fingerprint in it.
+/// The fingerprint in the fixed fields.
 pub(crate) fn fingerprint_of(fixed: &[u8]) -> Option<Fingerprint> {
     let hash = fixed.get(1..9)?.try_into().ok()?;
     Some(Fingerprint { version: fixed[0], hash: u64::from_be_bytes(hash) })
@@ -79,7 +79,7 @@ macro_rules! columns {
 }
 
 columns! {
-    /// In the order of the function's parameters.
+    /// Columns in the order of the function's parameters.
     Columns {
         key_queue: integers,
         key_name: byteas,
@@ -148,7 +148,7 @@ impl Fence {
     }
 }
 
-/// All that is to be written to a lane at once.
+/// All assumptions and writes of one call, to one lane.
 #[derive(Debug)]
 pub(crate) struct LaneWriteBuilder {
     lane: LaneId,
@@ -157,11 +157,11 @@ pub(crate) struct LaneWriteBuilder {
     counts: FxHashMap<(QueueNo, Side, Status), i64>,
     limits: SmallVec<[(QueueNo, i64); 4]>,
     head: Option<HeadRow>,
-    /// In the order of what was asked. Created tasks are numbered from 1 here.
+    /// In the order of the parts. Created tasks are numbered from 1 here.
     pub(crate) outcomes: Vec<GroupOutcome>,
 }
 
-/// The last head: tasks that come together often have the same.
+/// The last encoded head: tasks that come together often have the same.
 #[derive(Debug)]
 struct HeadRow {
     head: Arc<TaskHead>,
@@ -183,7 +183,7 @@ impl LaneWriteBuilder {
         }
     }
 
-    /// A unique key must be free for a task that is resolved by a time, or held by the one allowed.
+    /// Requires that a unique key is free at a time, or held by the allowed task.
     pub(crate) fn require_key(
         &mut self,
         queue: QueueNo,
@@ -197,7 +197,7 @@ impl LaneWriteBuilder {
         self.columns.key_allowed.maybe_uuid(allowed.map(|id| id.0));
     }
 
-    /// Fewer than this many tasks must wait in a queue before anything is written.
+    /// Requires that fewer than this many tasks wait in a queue before the write.
     pub(crate) fn require_below(&mut self, queue: QueueNo, below: i64) {
         match self.limits.iter_mut().find(|(known, _)| *known == queue) {
             Some((_, least)) => *least = below.min(*least),
@@ -205,7 +205,7 @@ impl LaneWriteBuilder {
         }
     }
 
-    /// Creates a task in a state, and answers its number among those that are created.
+    /// Creates a task in a state, and answers its number among the created ones.
     pub(crate) fn create(
         &mut self,
         new: &NewTask,
@@ -276,7 +276,7 @@ impl LaneWriteBuilder {
         columns.change_result.maybe_bytea(result.map(encode).as_deref());
         let (from, to) = (expected.status, state.status);
         let place = match state.place() {
-            // Its line is known where it is stored.
+            // The stored row has its line.
             Place::Ready => Some(SmallVec::from_slice(&keys::time(state.due))),
             Place::Delayed => Some(keys::delayed_prefix(self.lane, state.due)),
             Place::InFlight | Place::Done => None,
@@ -301,26 +301,27 @@ impl LaneWriteBuilder {
         }
     }
 
-    /// An attempt of a task has ended and was not the last. Of several with one number only the last may be given.
+    /// An attempt of a task has ended and was not the last. Of several attempts with one number only the last
+    /// may be given.
     pub(crate) fn attempt(&mut self, id: TaskId, attempt: &AttemptRecord) {
         self.columns.attempt_id.uuid(id.0);
         self.columns.attempt_number.bigint(i64::from(attempt.number.0));
         self.columns.attempt_record.bytea(&encode(attempt));
     }
 
-    /// An inbox row is dealt with.
+    /// Removes a finished row of the inbox.
     pub(crate) fn done(&mut self, seq: Seq) {
         self.columns.done.bigint(keys::row_key(self.lane, seq));
     }
 
-    /// A record is written or removed. Of several with one key only the last may be given.
+    /// Writes or removes a record. Of several changes of one key only the last may be given.
     pub(crate) fn record(&mut self, change: &RecordChange) {
         self.columns.record_kind.smallint(i16::from(change.key.kind.code()));
         self.columns.record_key.bytea(change.key.key.as_bytes());
         self.columns.record_value.maybe_bytea(change.value.as_deref());
     }
 
-    /// Ready to be sent.
+    /// Completes the arguments of the call.
     pub(crate) fn finish(mut self, fence: Option<Fence>) -> LaneWrite {
         for (queue, below) in &self.limits {
             self.columns.len_queue.integer(*queue);
@@ -346,7 +347,7 @@ impl LaneWriteBuilder {
     }
 }
 
-/// When a waiting task is found by its deadline.
+/// The index entry of a waiting task's start deadline.
 fn deadline(lane: LaneId, state: &TaskState) -> Option<keys::IndexKey> {
     let start_by = state.start_by.filter(|_| state.status.is_waiting())?;
     Some(keys::deadline_prefix(lane, start_by))
@@ -375,7 +376,7 @@ impl LaneWrite {
         fence.into_iter().chain(self.columns.params()).collect()
     }
 
-    /// The outcomes, once it is known from where created tasks are numbered.
+    /// The outcomes, numbered from `base`.
     pub(crate) fn outcomes(self, base: u64) -> Vec<GroupOutcome> {
         outcomes::counted_from(self.outcomes, base)
     }

@@ -1,4 +1,4 @@
-//! The archive: what people find in its tables.
+//! The archive: the rows of its tables.
 
 mod support;
 
@@ -77,7 +77,7 @@ fn a_task_given_twice_is_kept_once() {
         archive.put(&[]).await.unwrap();
         let tasks: Vec<_> = (0..1_500).map(archived).collect();
         archive.put(&tasks).await.unwrap();
-        // Given again, in another order and with another end: the first one counts.
+        // Archived again, in another order and with another end: the first one counts.
         let mut again = tasks[..10].to_vec();
         again.reverse();
         again[0].task.row.state.error = Some(tasklane_core::task::TaskError::new("late", "not kept"));

@@ -1,5 +1,5 @@
-//! The suites of the store, the logs, the documents and the coordinator against a real server. All cases share it; each has a schema of
-//! its own.
+//! The suites of the store, the logs, the documents and the coordinator against a real server. All cases
+//! share it; each has a schema of its own.
 
 mod support;
 
@@ -89,7 +89,7 @@ struct MembersEnv {
     server: &'static PostgresServer,
     options: PostgresOptions,
     coordinator: Arc<PostgresCoordinator>,
-    /// Sessions end while somebody watches.
+    /// Sessions end only while a process watches.
     _watching: Mutex<Box<dyn Watch>>,
 }
 
@@ -134,8 +134,8 @@ fn reference() -> Arc<dyn Store> {
     Arc::new(MemoryStore::new(MemoryOptions::default()))
 }
 
-/// A few sequences share a place and go on at once; each of them has lanes of its own, and questions about all lanes
-/// should not be about thousands.
+/// A few sequences share a schema and run in parallel; each of them has lanes of its own. Queries over all
+/// lanes should not cover thousands.
 #[test]
 fn behaves_like_the_reference() {
     const IN_ONE_PLACE: usize = 25;

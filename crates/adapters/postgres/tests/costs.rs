@@ -1,4 +1,4 @@
-//! What a commit costs does not grow with what happened before.
+//! The cost of a commit does not grow with the history of its rows.
 
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
@@ -14,8 +14,8 @@ use tasklane_ports::conformance::run;
 use tasklane_postgres::PostgresOptions;
 use tokio_postgres::NoTls;
 
-/// Some commits of one task each, over connections of their own. Answers how many pages of the tables that every commit
-/// changes were looked at for one of them.
+/// Makes some commits of one task each, over connections of their own. Answers the pages that one commit
+/// reads in the tables that every commit changes.
 async fn pages_looked_at(
     server: &PostgresServer,
     options: &PostgresOptions,
@@ -29,7 +29,7 @@ async fn pages_looked_at(
         owner.commit([inserting(new.clone())]).await;
         owner.commit([changing(new.id, &new.state(), &[Scheduled])]).await;
     }
-    // What a connection has looked at is counted when it ends.
+    // A connection publishes its statistics when it ends.
     store.close().await.unwrap();
     while server.sql("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'tasklane'") != "0" {}
     #[expect(clippy::cast_precision_loss, reason = "a few thousand")]
@@ -45,8 +45,8 @@ fn pages(server: &PostgresServer, schema: &str) -> f64 {
     server.sql(&sum).parse().unwrap()
 }
 
-/// While somebody holds on to an old view of the database (a dump, a forgotten transaction), nothing that was can be
-/// cleaned away. Rows that change with every commit were then found by passing all that they had been.
+/// An old snapshot of the database (a dump, a forgotten transaction) keeps dead rows from being cleaned away.
+/// A row that changes with every commit was then found by passing all of its dead versions.
 #[test]
 fn somebody_with_an_old_view_does_not_make_commits_dear() {
     run("old view", async {

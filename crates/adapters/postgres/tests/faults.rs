@@ -1,5 +1,5 @@
-//! What happens when servers and connections fail: nothing that was acknowledged is lost, and the caller is told the
-//! truth about the rest.
+//! Servers and connections fail: no acknowledged write is lost, and each error states the outcome of its
+//! write.
 
 mod support;
 
@@ -145,7 +145,7 @@ fn a_commit_whose_answer_was_lost_is_unknown_and_settled_by_its_number() {
         let error = owner.send(&commit).await.unwrap_err();
         assert_eq!(error.outcome(), Outcome::Unknown, "{error}");
         assert!(error.is_retryable());
-        // It may still be written when the connection is gone.
+        // The server may still write it after the connection has ended.
         while direct.lane_head(LANE).await.unwrap().commit != commit.number {}
 
         proxy.set(Mode::Pass);
@@ -258,13 +258,13 @@ fn what_waits_too_long_for_another_is_given_up_and_not_applied() {
         let patient = support::connect(&server.url(), &options).await;
         let mut owner = Owner::claim(&(Arc::new(patient.clone()) as Arc<dyn Store>), LANE).await;
         let (hasty, _) = connect_hasty(&server.url(), &options).await;
-        // Whoever creates something in the lane waits for it.
+        // Another write that creates a task in the lane waits for it.
         let held = patient.hold_commit(&owner.next([inserting(task(1).build())])).await.unwrap();
         let submits = Submit { lane: LANE, tasks: tasks([2]).into() };
         let error = hasty.submit(submits.clone()).await.unwrap_err();
         assert_eq!(error.outcome(), Outcome::NotApplied, "{error}");
         assert!(error.is_retryable());
-        // Another lane is nothing to it, and neither are readers.
+        // Other lanes and readers do not wait.
         retried(async || hasty.post(OTHER_LANE, &[cancel(task(1).id())]).await).await;
         assert_eq!(pages::all_counts(&patient, 10).await, []);
         held.release().await.unwrap();
@@ -290,7 +290,7 @@ fn a_claim_does_not_wait_for_ever_for_the_old_owner() {
         let commit = owner.next(groups);
         let held = old.hold_commit(&commit).await.unwrap();
 
-        // It is never released, so only force can end it.
+        // It is never released, so only the claim can end it.
         let claim = ClaimLane { lane: LANE, owner: owner_id(77), seen: owner.epoch, failures: 0 };
         assert_eq!(new.claim_lane(claim).await.unwrap(), Epoch(owner.epoch.0 + 1));
         let error = held.release().await.unwrap_err();
@@ -340,7 +340,7 @@ fn a_schema_that_is_not_fit_is_refused_and_says_what_to_do() {
         assert_eq!(server.sql("SELECT to_regclass('theirs.schema_version') IS NULL"), "t");
         refused(&url.replace("/postgres", "/nothing"), "nothing").await;
         refused(&format!("{url}?sslmode=maybe"), "sslmode").await;
-        // One that is there and empty is as good as none, also for somebody who may not make any.
+        // An empty schema that exists is as good as none, also for a role that may not create any.
         server.sql("CREATE ROLE modest LOGIN; CREATE SCHEMA given AUTHORIZATION modest");
         let modest = of("given").replace("tasklane@", "modest@");
         create(&support::connect(&modest, &options).await, tasks([1])).await;
@@ -357,7 +357,7 @@ fn a_server_that_only_reads_is_not_available() {
         let store: Arc<dyn Store> = Arc::new(support::connect(&server.url(), &options).await);
         let mut owner = Owner::claim(&store, LANE).await;
         owner.commit([]).await;
-        // As after a failover: those who are connected, and those who connect.
+        // As after a failover: for open connections, and for new ones.
         server.sql("ALTER SYSTEM SET default_transaction_read_only = on");
         server.sql("SELECT pg_reload_conf()");
         let commit = owner.next([]);

@@ -1,4 +1,4 @@
-//! Sessions and watches when servers and connections fail, and what they cost when nothing happens.
+//! Sessions and watches when servers and connections fail, and their cost while nothing changes.
 
 mod support;
 
@@ -121,7 +121,7 @@ fn nobody_is_judged_while_renewals_are_refused() {
             server.sql("SELECT pg_reload_conf()");
         };
         set("ALTER SYSTEM SET default_transaction_read_only = on");
-        // Each connection hears of it in its own time.
+        // Each connection applies the setting in its own time.
         while here.renew(&token).await.is_ok() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -159,7 +159,7 @@ fn without_notifications_changes_are_found_by_looking() {
 
 /// Statements since the start, as the server counts transactions.
 fn transactions(server: &PostgresServer) -> u64 {
-    // What other connections did is told with a delay, unless they are idle for a moment.
+    // The server counts the statements of other connections with a delay, unless they are idle for a moment.
     let count = server.sql("SELECT pg_stat_force_next_flush(); SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = 'postgres'");
     count.lines().last().expect("a row").trim().parse().expect("a number")
 }
@@ -191,7 +191,8 @@ fn who_only_holds_a_session_has_one_connection() {
     });
 }
 
-/// What a cluster of three servers and ten workers asks of PostgreSQL when nothing happens: printed, to be compared.
+/// Prints the statements that an idle cluster of three servers and ten workers sends to PostgreSQL, for
+/// comparison.
 #[test]
 #[ignore = "measures, and takes half a minute"]
 fn an_idle_cluster_is_cheap() {
@@ -215,7 +216,7 @@ fn an_idle_cluster_is_cheap() {
                 }
             }));
         }
-        // Long enough for what came before to be counted: the server does so with a delay.
+        // Long enough for earlier statements to be counted: the server counts with a delay.
         tokio::time::sleep(Duration::from_secs(10)).await;
         let before = transactions(&server);
         tokio::time::sleep(Duration::from_secs(SECONDS)).await;

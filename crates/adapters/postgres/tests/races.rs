@@ -1,4 +1,5 @@
-//! Many at once on one lane, for long enough that every row that is changed in place has moved on in its index.
+//! Many writers on one lane, for long enough that every row that is changed in place has moved on in its
+//! index.
 
 mod support;
 
@@ -33,7 +34,7 @@ fn numbers_and_counts_are_right_whoever_writes_at_once() {
                 let mut numbers = Vec::new();
                 for round in 0..ROUNDS {
                     let number = writer * ROUNDS + round;
-                    // One that is new, one that all bring, and sometimes a command.
+                    // A new task, a task that all writers submit, and sometimes a command.
                     let outcomes = submit(&**store, tasks([number, 1_000_000 + round])).await;
                     numbers.extend(outcomes.iter().filter_map(|outcome| match outcome {
                         SubmitOutcome::Created { seq } => Some(*seq),

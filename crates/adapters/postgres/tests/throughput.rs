@@ -1,7 +1,6 @@
-//! What the store can do alone: whole life cycles of tasks, committed in batches. Not a test of anything, so it runs only
-//! when asked for:
-//! `cargo test --profile ci -p tasklane-postgres --test throughput --
-//! --ignored --nocapture --test-threads 1`.
+//! Measures the store alone: whole life cycles of tasks, committed in batches. It asserts nothing and runs
+//! only on request: `cargo test --profile ci -p tasklane-postgres --test throughput -- --ignored --nocapture
+//! --test-threads 1`.
 
 #![expect(
     clippy::print_stdout,
@@ -42,8 +41,8 @@ fn tasks(lane: LaneId, numbers: std::ops::Range<u64>) -> Vec<NewTask> {
     numbers.map(create).collect()
 }
 
-/// Times a part, and the CPU that the server and this process spent on it: on a machine with other work only that can be
-/// compared.
+/// Measures the time of a part and the CPU of server and process for it: on a machine with other work only
+/// the CPU is comparable.
 struct Watch<'a> {
     server: &'a PostgresServer,
     tasks: u64,
@@ -70,7 +69,7 @@ impl<'a> Watch<'a> {
     }
 }
 
-/// Of all processes of the server that are still there, and of this one.
+/// CPU of all present processes of the server, and of this process.
 fn cpu_seconds(server: &PostgresServer) -> (f64, f64) {
     let stat = |pid: &str| -> Option<(String, f64)> {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -92,7 +91,7 @@ fn check(outcomes: Vec<GroupOutcome>) {
     assert!(outcomes.into_iter().all(|outcome| matches!(outcome, GroupOutcome::Applied { .. })));
 }
 
-/// Sends commits of one lane, two of them under way.
+/// Sends commits of one lane, two of them at a time.
 async fn commit_all(owner: &mut Owner, batches: impl Iterator<Item = Vec<Group>>) {
     let store = Arc::clone(&owner.store);
     let send = |commit: Commit| {
@@ -136,7 +135,7 @@ async fn measure(server: &PostgresServer, batch: usize, count: u64) {
     }
 }
 
-/// Some lanes at once, each task created and assigned in one write and ended by the next but one.
+/// Several lanes in parallel, each task created and assigned in one write and ended by the next but one.
 async fn two_writes(server: &PostgresServer, store: &Arc<dyn Store>, lanes: u16, batch: usize, count: u64) {
     let lane = move |number: u16| LaneId(100 + 10 * lanes + number);
     let each = count / u64::from(lanes);

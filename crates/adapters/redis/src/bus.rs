@@ -1,9 +1,10 @@
 //! The bus over publish and subscribe: a channel for each address.
 //!
-//! Messages are encoded where they are published and decoded where they are received, so that the connections in between
-//! carry bytes alone. What waits for the same channel travels as one payload. A subscription is a bounded queue of
-//! payloads that drops its oldest; the connection that fills it never waits, so the server rarely has to cut it off.
-//! Where it does, or is restarted, the connection is made anew and what came meanwhile is lost, as any hint may be.
+//! The publisher encodes messages and the receiver decodes them, so that the connections in between carry
+//! bytes alone. Waiting messages of one channel travel as one payload. A subscription is a bounded queue of
+//! payloads that drops its oldest; the connection that fills it never waits, so the server rarely cuts the
+//! connection off. After a cut or a restart the adapter connects again. Messages published meanwhile are
+//! lost, as any hint may be.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -21,7 +22,7 @@ use crate::payload::{self, Batch};
 use crate::publisher::Publisher;
 use crate::subscriber::{ChannelSubscription, Listener, Subscriber};
 
-/// Largest message. A server cuts off who lets 32 MiB wait, so four of them must fit.
+/// Largest message. A server cuts a subscriber off when 32 MiB wait for it, so four messages must fit.
 const MESSAGE_BYTES_MAX: usize = 8 << 20;
 /// Messages that wait for one subscriber. When there are more, the oldest payloads are dropped.
 const WAITING_MAX: usize = 1 << 16;
@@ -29,10 +30,10 @@ const WAITING_MAX: usize = 1 << 16;
 const WAITING_BYTES_MAX: usize = 64 << 20;
 /// Messages that one `receive` gives.
 const RECEIVE_MAX: usize = 512;
-/// A message with more parts is not added to.
+/// A message with this many parts takes no further ones.
 const JOINED_PARTS: usize = 1024;
 
-/// The bus on a Redis server or cluster. Clones are the same bus.
+/// The bus on a Redis server or cluster. Clones are handles of the same bus.
 #[derive(Clone, Debug)]
 pub struct RedisBus(Arc<Inner>);
 
@@ -41,14 +42,14 @@ struct Inner {
     prefix: String,
     subscriber: Subscriber,
     publisher: Publisher,
-    /// Open subscriptions, to be told of the end.
+    /// Open subscriptions, which `close` ends.
     subscriptions: Mutex<Vec<std::sync::Weak<SubscriptionQueue>>>,
     closed: AtomicBool,
 }
 
 impl RedisBus {
-    /// Opens the bus that a URL names, as [`RedisStore::connect`](crate::RedisStore::connect) does. Must be called within
-    /// a tokio runtime.
+    /// Opens the bus that a URL names, as [`RedisStore::connect`](crate::RedisStore::connect) does. Must be
+    /// called within a tokio runtime.
     pub async fn connect(url: &str, options: &RedisOptions) -> Result<Self, StoreError> {
         let (server, prefix) = Server::connect(url, options, Purpose::Messages).await?;
         let server = Arc::new(server);
@@ -61,7 +62,8 @@ impl RedisBus {
         })))
     }
 
-    /// Ends all subscriptions once they have received what waits for them. What waits to be sent is sent.
+    /// Ends each subscription once it has received its waiting messages. Messages that wait for the server
+    /// are still sent.
     pub fn close(&self) {
         self.0.closed.store(true, Ordering::Release);
         self.0.publisher.close();
@@ -74,7 +76,7 @@ impl RedisBus {
     }
 }
 
-/// The channel of an address and its slot. In a cluster each has a place of its own, a lane's beside its data.
+/// The channel of an address and its slot. In a cluster the channel of a lane lies beside the lane's data.
 pub(crate) fn channel_of(prefix: &str, address: Address) -> (String, u16) {
     let tag = match address {
         Address::Lane(lane) => format!("{prefix}:{lane}"),
@@ -114,7 +116,8 @@ impl Bus for RedisBus {
         BusCapabilities { message_bytes_max: MESSAGE_BYTES_MAX }
     }
 
-    /// Never waits for the server. An error says that what was sent last did not go through; this is tried all the same.
+    /// Never waits for the server. An error reports the failure of an earlier payload; this payload is queued
+    /// nevertheless.
     async fn publish(&self, address: Address, messages: Vec<Message>) -> Result<(), BusError> {
         self.0.put(address, &messages)?;
         match self.0.publisher.failure() {
@@ -124,7 +127,7 @@ impl Bus for RedisBus {
     }
 
     fn publish_now(&self, address: Address, message: Message) -> Option<Message> {
-        // What is refused is lost, as any message may be.
+        // A refused message is lost, as any message may be.
         let _ = self.0.put(address, &[message]);
         None
     }
@@ -202,7 +205,7 @@ impl Listener for SubscriptionQueue {
 struct RedisSubscription {
     address: Address,
     subscription: Arc<SubscriptionQueue>,
-    /// Of a payload with more messages than one `receive` gives.
+    /// Messages of a payload with more of them than one `receive` gives.
     decoded: VecDeque<Message>,
     _subscription: ChannelSubscription,
 }
@@ -236,7 +239,7 @@ impl Subscription for RedisSubscription {
     }
 }
 
-/// A slow subscriber hears all that came from one sender at once, so that it catches up.
+/// Joins a message to the last one where it fits, so that a slow subscriber catches up.
 fn put(messages: &mut VecDeque<Message>, message: Message) {
     let apart = match messages.back_mut().filter(|last| last.parts() < JOINED_PARTS) {
         Some(last) => last.join(message),
@@ -271,7 +274,7 @@ mod tests {
             waiting.put(payload(0..many));
         }
         assert_eq!((waiting.payloads.len(), waiting.messages), (8, WAITING_MAX));
-        // One alone is kept, whatever its size.
+        // A payload is kept whatever its size when no other waits.
         let large = payload(0..u16::MAX);
         waiting.put(Arc::clone(&large));
         waiting.put(Arc::clone(&large));

@@ -1,8 +1,8 @@
-//! A cluster: which node serves which slot, and what to do when that changes.
+//! A cluster: which node serves which slot, and following the changes of that map.
 //!
-//! The crate's cluster client repeats a command whose connection broke. That is wrong here: a policy that was changed
-//! by the first try would answer the second one with a conflict. Here a command is sent again only after a node has
-//! refused it, or when it could not be sent at all.
+//! The crate's cluster client repeats a command whose connection broke. That is wrong here: a policy that the
+//! first attempt changed would answer the second one with a conflict. This client sends a command again only
+//! after a node has refused it, or when it could not be sent at all.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +19,7 @@ use crate::tls::{Tls, refused};
 /// Hash slots of a cluster.
 const SLOTS: u16 = 16384;
 
-/// How often one command follows the cluster's changes before its caller is told.
+/// How many redirections one command follows before its caller gets the error.
 const REDIRECTS_MAX: usize = 5;
 
 /// The slot of a hash tag (or of a key without one): CRC-16/XMODEM modulo 16384.
@@ -36,21 +36,21 @@ pub(crate) type Address = (String, u16);
 
 #[derive(Debug)]
 pub(crate) struct Cluster {
-    /// The nodes that the URL names: where to start, and where to go back to. They carry the credentials.
+    /// The nodes that the URL names: the first to ask, and the last resort. They carry the credentials.
     seeds: Vec<ConnectionInfo>,
     tls: Option<Tls>,
     timeouts: Timeouts,
     nodes: RwLock<HashMap<Address, Arc<Node>>>,
     map: RwLock<Arc<SlotMap>>,
-    /// A connection broke: ask who serves what before the next command.
+    /// A connection broke: the next command reads the map first.
     stale: AtomicBool,
-    /// Held while the map is read anew.
+    /// Held while the map is read again.
     refreshing: Mutex<()>,
 }
 
 #[derive(Debug, Default)]
 struct SlotMap {
-    /// Counts the maps, so that those who wait for a new one see that it came.
+    /// Counts the maps, so that a waiting caller sees that a new one has arrived.
     number: u64,
     /// First slot, last slot, primary.
     ranges: Vec<(u16, u16, Address)>,
@@ -88,7 +88,7 @@ impl Cluster {
             asking = false;
             match (&error, error.code()) {
                 (CallError::Sent(refusal), Some("ASK")) => {
-                    // Only this once: the slot is on its way to that node.
+                    // For this command only: the slot is moving to that node.
                     let Some(target) = redirected(refusal, &address) else { return Err(error) };
                     address = target;
                     asking = true;
@@ -96,7 +96,7 @@ impl Cluster {
                 (CallError::Sent(refusal), Some("MOVED")) => {
                     let Some(target) = redirected(refusal, &address) else { return Err(error) };
                     map = self.refresh(&map).await?;
-                    // The node that refused knows best, even if the one that drew the map did not know yet.
+                    // The redirection is newer than the map, whose node may not know the move yet.
                     address = target;
                 }
                 (CallError::NotSent(_), _) => {
@@ -127,7 +127,7 @@ impl Cluster {
         Err(CallError::NotSent((ErrorKind::ClusterConnectionNotFound, text).into()))
     }
 
-    /// Who serves a slot.
+    /// The node that serves a slot.
     pub(crate) async fn owner_of(&self, slot: u16) -> Result<Address, CallError> {
         let mut map = self.map();
         if self.stale.load(Ordering::Acquire) || map.owner_of(slot).is_none() {
@@ -136,7 +136,7 @@ impl Cluster {
         owner(&map, slot)
     }
 
-    /// Asks who serves what before the next command.
+    /// Makes the next command read the map first.
     pub(crate) fn distrust_map(&self) {
         self.stale.store(true, Ordering::Release);
     }
@@ -182,7 +182,7 @@ impl Cluster {
         Arc::clone(nodes.entry(address.clone()).or_insert_with(new))
     }
 
-    /// Reads the map anew, unless somebody has done so since `seen`.
+    /// Reads the map again, unless another caller has done so since `seen`.
     async fn refresh(&self, seen: &SlotMap) -> Result<Arc<SlotMap>, CallError> {
         let _one_at_a_time = self.refreshing.lock().await;
         let map = self.map();
@@ -237,7 +237,8 @@ fn no_cluster((host, port): &Address) -> RedisError {
     refused(format!("{host}:{port} is no node of a cluster: use redis:// in place of redis+cluster://"))
 }
 
-/// Where a refusal points to. A node that does not know its own address leaves the host empty: the one asked.
+/// The target of a redirection. A node that does not know its own address leaves the host empty: then it is
+/// the asked node.
 fn redirected(refusal: &RedisError, asked: &Address) -> Option<Address> {
     let (target, _) = refusal.redirect_node()?;
     let (host, port) = target.rsplit_once(':')?;

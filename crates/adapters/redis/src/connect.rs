@@ -17,11 +17,12 @@ use crate::target::{Target, Topology, sentinel_settings};
 /// How to use a Redis server.
 #[derive(Clone, Debug)]
 pub struct RedisOptions {
-    /// Starts every key. Two deployments with different prefixes can share a server. `?prefix=…` in the URL goes first.
+    /// First part of every key. Two deployments with different prefixes can share a server. `?prefix=…` in
+    /// the URL overrides it.
     pub prefix: String,
-    /// A call without an answer for this long has failed; whether it was applied is unknown.
+    /// A call without an answer for this long has failed; its outcome is unknown.
     pub response_timeout: Duration,
-    /// A connection that cannot be made in this time cannot be made.
+    /// How long making a connection may take.
     pub connect_timeout: Duration,
 }
 
@@ -35,7 +36,7 @@ impl Default for RedisOptions {
     }
 }
 
-/// What a connection is for. Large answers to readers must not hold up the owners' commits.
+/// Kind of traffic of a connection. Large answers to readers must not hold up the owners' commits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Traffic {
     /// Submits, claims, commits, posts, loads.
@@ -74,7 +75,7 @@ impl Node {
 pub(crate) struct Server {
     nodes: Nodes,
     timeouts: Timeouts,
-    /// What people should know about the way in which data is kept there.
+    /// How this server may lose acknowledged writes, for users.
     warnings: Vec<String>,
 }
 
@@ -87,17 +88,18 @@ enum Nodes {
 /// A node of a cluster, or the one server.
 pub(crate) type Place = Option<Address>;
 
-/// What a server is to be used for.
+/// The use of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// It keeps something that must not be lost.
+    /// Data that must not be lost.
     Data,
-    /// It carries messages.
+    /// Messages only.
     Messages,
 }
 
 impl Server {
-    /// Reaches the servers that a URL names, makes sure that they are fit, and answers them with the prefix of all keys.
+    /// Connects to the servers that a URL names, checks that they are fit for the purpose, and answers them
+    /// with the prefix of all keys.
     pub(crate) async fn connect(
         url: &str,
         options: &RedisOptions,
@@ -113,7 +115,7 @@ impl Server {
         Ok((server, prefix))
     }
 
-    /// Reads a URL, and answers the servers and the prefix that it names, if it does.
+    /// Parses a URL into the servers and the prefix, if it names one.
     fn from_url(url: &str, options: &RedisOptions) -> Result<(Self, Option<String>), StoreError> {
         let refuse = |reason: String| StoreError::Refused { reason };
         let Target { topology, hosts, tls, prefix } = Target::parse(url).map_err(refuse)?;
@@ -165,7 +167,7 @@ impl Server {
         call: &Cmd,
     ) -> Result<Value, CallError> {
         match self.call(slot, traffic, call).await {
-            // A refusal: nothing has happened yet.
+            // The script has not run.
             Err(error) if error.code() == Some("NOSCRIPT") => {
                 self.call(slot, traffic, &script.with_code(call)).await
             }
@@ -173,7 +175,7 @@ impl Server {
         }
     }
 
-    /// Where a slot is served.
+    /// The node that serves a slot.
     pub(crate) async fn place_of(&self, slot: u16) -> Result<Place, CallError> {
         match &self.nodes {
             Nodes::Single(_) => Ok(None),
@@ -181,7 +183,7 @@ impl Server {
         }
     }
 
-    /// What is known about places may be wrong: somebody has moved, or does not answer.
+    /// Makes the next command read the map: a slot has moved, or a node does not answer.
     pub(crate) fn distrust_places(&self) {
         match &self.nodes {
             Nodes::Single(_) => {}
@@ -189,8 +191,8 @@ impl Server {
         }
     }
 
-    /// A connection of its own, for what cannot be shared: subscriptions, and commands that wait. An answer may take
-    /// `patience` longer than usual.
+    /// A connection for one use that cannot share it: subscriptions, and commands that wait. An answer may
+    /// take `patience` longer than usual.
     pub(crate) async fn dial(
         &self,
         place: &Place,
@@ -208,7 +210,7 @@ impl Server {
         LiveConnection::connect(&endpoint, timeouts, pushes).await
     }
 
-    /// Asks every server whether it is fit for this, and answers what people should know of it all the same.
+    /// Checks whether every server is fit for the purpose, and answers the warnings for users.
     async fn check(&self, used_for: Purpose) -> Result<Vec<String>, StoreError> {
         let (command, mut warnings) = (redis::cmd("INFO"), Vec::new());
         match &self.nodes {
@@ -255,7 +257,8 @@ impl Server {
 const FAILOVER: &str = "Redis has replicas, which follow a moment later: a failover to one of them may lose the last \
                         acknowledged writes, and then an attempt may run twice";
 
-/// Settings that cannot work end a start at once. Later they count as an outage: the server's settings may come back.
+/// Settings that cannot work refuse a start. Later they count as an outage: the server's settings may be
+/// corrected.
 fn at_start(error: CallError) -> StoreError {
     match error {
         CallError::NotSent(error) if error.kind() == ErrorKind::Client => {
@@ -265,7 +268,7 @@ fn at_start(error: CallError) -> StoreError {
     }
 }
 
-/// What a server says of itself.
+/// The answer of a server to `INFO`.
 struct Info(String);
 
 impl Info {
@@ -288,7 +291,7 @@ impl Info {
         let limited = self.get("maxmemory").is_some_and(|bytes| bytes != "0");
         if used_for == Purpose::Data && limited && policy != "noeviction" {
             let reason = format!(
-                "this server drops keys when its memory is full (maxmemory-policy {policy}): what was acknowledged \
+                "this server drops keys when its memory is full (maxmemory-policy {policy}): acknowledged writes \
                  would be lost; set maxmemory-policy noeviction, by CONFIG SET and in redis.conf, or use another server"
             );
             return Err(StoreError::Refused { reason });
@@ -297,7 +300,7 @@ impl Info {
     }
 }
 
-/// What acknowledged writes may be lost by, in a plain sentence each.
+/// How this server may lose acknowledged writes, in a plain sentence each.
 impl Info {
     fn warnings(&self, settings: &Settings) -> Vec<String> {
         let mut warnings = Vec::new();
@@ -313,7 +316,7 @@ impl Info {
                      writes of the last second; set appendfsync always if that must not be",
                 ),
                 None => warnings.push(
-                    "Redis does not tell how it writes to disk (CONFIG GET is refused): unless appendfsync is always, a \
+                    "Redis does not report how it writes to disk (CONFIG GET is refused): unless appendfsync is always, a \
                      power cut loses the last acknowledged writes",
                 ),
             }
@@ -335,7 +338,7 @@ impl Info {
     }
 }
 
-/// Settings of a server that are in no `INFO`. Some servers keep them to themselves.
+/// Settings that `INFO` does not have. Some servers refuse `CONFIG GET`.
 #[derive(Debug, Default)]
 struct Settings(HashMap<String, String>);
 

@@ -1,8 +1,8 @@
-//! One connection to one server, made anew when it is lost.
+//! One connection to one server. It reconnects after a loss.
 //!
-//! The crate's own connection manager hides whether a command was sent before the connection broke. Here the two are
-//! kept apart: making the connection (nothing was sent) and using it (something may have been). A connection that was
-//! closed while nobody used it is noticed before the next command is sent.
+//! The crate's own connection manager hides whether a command was sent before the connection broke. This one
+//! separates making the connection (nothing was sent) from using it (the command may have been sent). A
+//! connection that closed while idle is noticed before the next command is sent.
 
 use std::fmt;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ pub(crate) struct Timeouts {
 pub(crate) struct Endpoint {
     pub(crate) info: ConnectionInfo,
     pub(crate) tls: Option<Tls>,
-    /// They know the address, in place of `info`.
+    /// The sentinels that name the address, in place of `info`.
     pub(crate) sentinels: Option<Arc<Sentinels>>,
 }
 
@@ -55,17 +55,18 @@ pub(crate) struct Connection {
     state: Mutex<ConnectionState>,
 }
 
-/// What a server says without being asked, and who hears it.
+/// Receiver of the messages that a server pushes.
 pub(crate) type Pushes = Arc<dyn AsyncPushSender>;
 
 #[derive(Default)]
 struct ConnectionState {
     live: Option<Arc<LiveConnection>>,
-    /// The last failure to connect. Those who waited for that attempt share it instead of trying one after the other.
+    /// The last failure to connect. Callers that waited for that attempt share it instead of trying one after
+    /// the other.
     failed: Option<(Instant, RedisError)>,
 }
 
-/// A connection as long as it lasts. Dropping it closes it, whatever the server is still asked.
+/// An open connection. Dropping it closes it, also with commands unanswered.
 #[derive(Debug)]
 pub(crate) struct LiveConnection {
     connection: MultiplexedConnection,
@@ -73,13 +74,13 @@ pub(crate) struct LiveConnection {
 }
 
 impl LiveConnection {
-    /// Makes a connection. With `pushes` it is one that can subscribe.
+    /// Makes a connection. With `pushes` it can subscribe.
     pub(crate) async fn connect(
         endpoint: &Endpoint,
         timeouts: Timeouts,
         pushes: Option<Pushes>,
     ) -> Result<Self, RedisError> {
-        // Each sentinel has the time that a server has.
+        // Each sentinel may take the time of a server.
         let address = match &endpoint.sentinels {
             Some(sentinels) => &sentinels.primary(timeouts).await?,
             None => endpoint.info.addr(),
@@ -133,7 +134,7 @@ impl LiveConnection {
         Ok(Self { connection, driver: tokio::spawn(driver) })
     }
 
-    /// A server that the sentinels call the primary may be a replica for a moment: before it is promoted, or after.
+    /// A server that the sentinels name may be a replica for a moment: before its promotion, or after.
     async fn check_role(&self, address: &ConnectionAddr) -> Result<(), RedisError> {
         let Value::Array(role) = self.send(&redis::cmd("ROLE")).await? else { return Ok(()) };
         match role.into_iter().next() {
@@ -176,7 +177,8 @@ impl Connection {
         &self.endpoint
     }
 
-    /// Sends a command and waits for its answer. With `asking`, a node that is about to take over the slot answers too.
+    /// Sends a command and waits for its answer. With `asking`, the node that a slot is moving to answers
+    /// too.
     pub(crate) async fn send(&self, command: &Cmd, asking: bool) -> Result<Value, CallError> {
         let live = self.live().await.map_err(CallError::NotSent)?;
         let answer = if asking {
@@ -196,7 +198,7 @@ impl Connection {
         answer.map_err(CallError::Sent)
     }
 
-    /// Closes the connection once nobody waits for an answer on it.
+    /// Closes the connection once no command waits for an answer.
     pub(crate) async fn close(&self) {
         self.state.lock().await.live = None;
     }
@@ -236,7 +238,7 @@ impl Connection {
     }
 }
 
-/// A server that does not encrypt never answers the first message of a client that does.
+/// A server without encryption never answers the first message of an encrypting client.
 fn timed_out(address: &ConnectionAddr, encrypted: bool) -> RedisError {
     let mut text = format!("{address} does not answer in time");
     if encrypted {
@@ -245,7 +247,7 @@ fn timed_out(address: &ConnectionAddr, encrypted: bool) -> RedisError {
     std::io::Error::new(std::io::ErrorKind::TimedOut, text).into()
 }
 
-/// A server that wants a client's certificate refuses only after the handshake, with the first answer.
+/// A server that requires a client certificate refuses only after the handshake, with the first answer.
 fn explain_client_certificate(error: RedisError, host: &str) -> RedisError {
     let text = error.to_string();
     if !text.contains("CertificateRequired") && !text.contains("certificate required") {
@@ -257,8 +259,8 @@ fn explain_client_certificate(error: RedisError, host: &str) -> RedisError {
     ))
 }
 
-/// A connection on which no answer came may be dead for good; one to a server that became a replica should be made
-/// anew, because the name may lead to the new primary by now.
+/// A connection without an answer may be dead. A server that became a replica needs a new connection, because
+/// its name may lead to the new primary by now.
 fn needs_new_connection(error: &RedisError) -> bool {
     error.is_io_error() || error.is_unrecoverable_error() || error.code() == Some("READONLY")
 }

@@ -1,9 +1,9 @@
 //! The coordinator: sessions and grants as plain data in one slot, one script for each verb.
 //!
-//! Redis's own expiry is not used: it follows the wall clock, and a session's grants must end with it in one step.
-//! Instead each session has a number that rises with every renewal, and every process that watches detects failures by
-//! its own steady clock (`tasklane_ports::failure_detector`). Changes are published; a process that only holds a
-//! session neither listens nor detects.
+//! Redis's own expiry is not used: it follows the wall clock, and a session's grants must end with it in one
+//! step. Instead each session has a number that rises with every renewal, and every process that watches
+//! detects failures by its own steady clock (`tasklane_ports::failure_detector`). Changes are published; a
+//! process that only holds a session neither listens nor detects.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -33,16 +33,16 @@ use crate::layout::{self, ReplyValues};
 use crate::script::{SCRIPTS, Script};
 use crate::subscriber::{ChannelSubscription, Listener, Subscriber};
 
-/// Failure detectors look at least every 200 milliseconds, and allow for a gap of a third of a TTL.
+/// Failure detectors read at least every 200 milliseconds, and allow for a gap of a third of a TTL.
 const TTL_MIN: Duration = Duration::from_secs(1);
 
-/// A renewal that takes longer is made again over another connection, while there is time for it.
+/// A renewal that takes longer is sent again over another connection, while there is time for it.
 const RESPONSE_TIMEOUT_MAX: Duration = Duration::from_secs(2);
 
 /// Hexadecimal digits of a secret.
 const SECRET_LEN: usize = 32;
 
-/// The coordinator on a Redis server or cluster. Watches outlive it, unless it is told to disconnect.
+/// The coordinator on a Redis server or cluster. Its watches outlive it, until `disconnect`.
 #[derive(Debug)]
 pub struct RedisCoordinator {
     members: Arc<Members>,
@@ -62,18 +62,18 @@ impl RedisCoordinator {
         Ok(Self { members, watcher: MembershipWatcher::new(table) })
     }
 
-    /// How acknowledged writes may be lost on this server, in a plain sentence each. Empty where they are safe.
+    /// How this server may lose acknowledged writes, in a plain sentence each. Empty where they are safe.
     pub fn warnings(&self) -> &[String] {
         self.members.server.warnings()
     }
 
-    /// Ends all watches and closes the connection. Sessions stay what they are.
+    /// Ends all watches and closes the connection. Sessions stay open.
     pub async fn disconnect(&self) {
         self.watcher.close();
         self.members.server.close().await;
     }
 
-    /// Does something as a session. Answers `None` if there is no such session.
+    /// Calls a script for a session. Answers `None` if there is no such session.
     async fn act(&self, script: &Script, token: &SessionToken, with: Option<&[u8]>) -> ActionResult {
         let mut call = self.members.call(script);
         call.arg(name_of(token.session)).arg(&token.secret);
@@ -150,12 +150,12 @@ fn if_alive(answer: &Value, session: SessionId) -> Result<(), CoordinatorError> 
     if *answer == Value::Int(1) { Ok(()) } else { Err(CoordinatorError::SessionEnded { session }) }
 }
 
-/// Rounded up: a session never lives shorter than it was told.
+/// Rounded up: a session never lives shorter than its TTL.
 fn millis(ttl: Duration) -> u64 {
     u64::try_from(ttl.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
-/// Sessions by name, as people read them too.
+/// The name of a session in keys, readable for people.
 fn name_of(session: SessionId) -> String {
     session.0.simple().to_string()
 }
@@ -164,7 +164,7 @@ fn session_of(name: &[u8]) -> Result<SessionId, StoreError> {
     Uuid::try_parse_ascii(name).map(SessionId).map_err(StoreError::corrupt)
 }
 
-/// Sessions and grants where they are kept.
+/// Where sessions and grants are stored.
 #[derive(Debug)]
 struct Members {
     server: Arc<Server>,
@@ -173,7 +173,7 @@ struct Members {
 }
 
 impl Members {
-    /// A call of a script that may publish a change; what follows are its arguments.
+    /// A call of a script that may publish a change; the script's own arguments follow.
     fn call(&self, script: &Script) -> Cmd {
         let publish = if self.server.is_cluster() { "SPUBLISH" } else { "PUBLISH" };
         let mut call = script.call(self.keys.all());
@@ -237,7 +237,7 @@ impl MembershipTable for Members {
     }
 }
 
-/// What `TIME` says: seconds, and microseconds.
+/// The answer of `TIME`: seconds, and microseconds.
 fn wall_of(clock: &[Value]) -> Option<Timestamp> {
     let number = |value: &Value| match value {
         Value::BulkString(text) => std::str::from_utf8(text).ok()?.parse::<i64>().ok(),
@@ -247,7 +247,7 @@ fn wall_of(clock: &[Value]) -> Option<Timestamp> {
     Some(Timestamp::from_micros(number(seconds)?.checked_mul(1_000_000)?.checked_add(number(micros)?)?))
 }
 
-/// Told of a change.
+/// Notices of changes.
 #[derive(Debug, Default)]
 struct ChangeSignal(Notify);
 
@@ -341,7 +341,7 @@ mod tests {
             members,
             ..
         } = &*SCRIPTS;
-        // The clock is read after all is done, and only answered.
+        // The clock is read after all changes, and only answered.
         let (renews, answers) = renew.code().split_once("local time = ").unwrap();
         assert!(!renews.contains("TIME") && !answers.contains("HINCRBY"));
         for script in [open, update, close, revoke, acquire, release, end, raise, renewal_numbers, members] {

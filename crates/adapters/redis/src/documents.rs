@@ -1,4 +1,4 @@
-//! Documents: a hash of all of a kind, and two indexes, by name and by time.
+//! Documents: one hash for each kind, and two indexes, by name and by time.
 
 use async_trait::async_trait;
 use tasklane_core::id::Name;
@@ -13,7 +13,7 @@ use crate::layout::{self, ReplyValues};
 use crate::script::SCRIPTS;
 use crate::store::RedisStore;
 
-/// Stands between namespace and id, and in no name: so names are in the order of both.
+/// Stands between namespace and id, and occurs in no name, so entries sort by namespace, then id.
 const BETWEEN: char = '\0';
 
 #[async_trait]

@@ -1,25 +1,25 @@
-//! What Redis says, in the words of the port.
+//! Redis errors as errors of the ports.
 //!
-//! The question that matters is whether a write may have happened. A script that was refused (wrong node, loading,
-//! read-only, no memory) has not run. A script whose answer did not come may have. Scripts write only at their end and
-//! nothing that can fail, so one that ran has either refused or done all of it.
+//! Callers must know whether a write may have happened. A refused script (wrong node, loading, read-only, no
+//! memory) has not run. A script without an answer may have run. Scripts write only at their end, by commands
+//! that cannot fail, so a script that ran has either refused or written everything.
 
 use redis::{ErrorKind, RedisError};
 use tasklane_ports::{CoordinatorError, StoreError};
 
-/// Why a call brought no answer.
+/// Why a call has no answer.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CallError {
     /// Nothing was sent: there is no connection.
     #[error("{0}")]
     NotSent(RedisError),
-    /// It was sent, or may have been; the server refused it, or its answer did not come.
+    /// The command was sent, or may have been; the server refused it, or its answer was lost.
     #[error("{0}")]
     Sent(RedisError),
 }
 
 impl CallError {
-    /// The server's code, if it is the server's refusal.
+    /// The server's code, if the server refused.
     pub(crate) fn code(&self) -> Option<&str> {
         match self {
             Self::NotSent(_) => None,
@@ -34,7 +34,7 @@ impl CallError {
     }
 }
 
-/// The server has taken the command and will not do it, but may do it later, or another server may.
+/// Whether the server refuses the command for now: it, or another server, may take it later.
 pub(crate) fn is_passing_refusal(code: &str) -> bool {
     matches!(
         code,
@@ -80,7 +80,7 @@ impl From<CallError> for CoordinatorError {
     }
 }
 
-/// In the words of the coordinator, which knows no other failure than that it cannot be asked.
+/// As a coordinator error: the coordinator has only the unavailable one.
 pub(crate) fn coordinator_error(error: StoreError) -> CoordinatorError {
     let outcome = error.outcome();
     match error {
@@ -98,7 +98,7 @@ fn refused(error: &RedisError) -> StoreError {
     StoreError::Refused { reason: error.to_string() }
 }
 
-/// An answer that no script of ours gives.
+/// An answer that none of the scripts gives.
 pub(crate) fn unexpected(what: &str) -> StoreError {
     StoreError::corrupt(format!("unexpected answer: {what}"))
 }

@@ -1,11 +1,11 @@
-//! The intake: `LPUSH prefix:inbox '<json>'` by anyone, taken from the other end.
+//! The intake: clients run `LPUSH prefix:inbox '<json>'`, takers take from the other end.
 //!
-//! A script moves messages to a hash of their taker, each with an id, before they are given out; there they stay until
-//! they are acknowledged. A taker that finds nothing waits in a `BLMOVE` on a connection of its own, which the server
-//! answers when something comes: an empty inbox costs nothing. What that moves is not given out by it, but by the next
-//! script. Ids begin with the session of their taker, which is random for each start, and so are never used twice,
-//! even where a server has lost its last writes. What a taker had when it was lost goes to a list of its own, with
-//! its ids, and is given before anything new.
+//! A script moves messages to the hash of their taker, each with an id, before `take` answers them. They stay
+//! there until the taker acknowledges them. A taker with an empty inbox waits in a `BLMOVE` on a connection
+//! of its own, which the server answers when a message arrives: an empty inbox costs nothing. The moved
+//! message is not answered directly; the next script takes it. Ids begin with the session of their taker,
+//! which is random for each start, so no id is used twice, even where a server has lost its last writes.
+//! Messages of a lost taker go to another list with their ids, and are given again before new ones.
 //!
 //! All keys share the slot of the inbox, whose name is the hash tag of the others.
 
@@ -26,10 +26,10 @@ use crate::connection::LiveConnection;
 use crate::error::CallError;
 use crate::script::SCRIPTS;
 
-/// How long the server lets a taker wait before it answers that nothing came: a connection that is dead is noticed
-/// after a little more than this.
+/// How long the server lets a taker wait before it answers without a message. A dead connection is noticed a
+/// little later than that.
 const WAIT: Duration = Duration::from_secs(30);
-/// After so many bytes a take ends, so that a script is quick.
+/// A take ends after so many bytes, so that a script is quick.
 const TAKE_BYTES: usize = 4 << 20;
 
 /// One taker of the inbox on a Redis server or cluster.
@@ -42,12 +42,12 @@ struct Inner {
     keys: IntakeKeys,
     taker: Taker,
     state: Mutex<IntakeState>,
-    /// Held while the server is asked for messages.
+    /// Held while a script takes messages.
     fetching: tokio::sync::Mutex<()>,
-    /// The connection for waiting, while nobody waits on it. A wait that is given up takes it along: what the server is
-    /// still asked there would hold up whatever is asked next.
+    /// The idle connection for `BLMOVE`. A wait that is dropped takes its connection along: the command still
+    /// under way there would hold up the next one.
     waiting: Mutex<Option<LiveConnection>>,
-    /// Something is to be given again: do not wait for the inbox.
+    /// Messages of a lost taker were requeued: skip the wait for the inbox.
     recovered: Notify,
 }
 
@@ -55,41 +55,43 @@ struct Inner {
 struct IntakeState {
     /// Numbers that were used for ids.
     numbers: u64,
-    /// Taken at the server, and not given out yet.
+    /// Taken from the server, and not answered yet.
     fetched: VecDeque<IntakeMessage>,
-    /// Given out, and neither acknowledged nor rejected.
+    /// Answered, and neither acknowledged nor rejected.
     held: HashSet<String>,
-    /// An answer was lost: messages may be this taker's at the server that it does not know of.
+    /// An answer was lost: the taker's hash may hold messages that this process does not know.
     uncertain: bool,
 }
 
-/// A taker and the keys of what it has.
+/// A taker and the keys of its messages.
 #[derive(Debug)]
 struct Taker {
     name: String,
-    /// Hash: what was given to it, by id.
+    /// Hash: messages of this taker, by id.
     taken: String,
 }
 
 #[derive(Debug)]
 struct IntakeKeys {
     slot: u16,
-    /// List: messages as they came, the newest first.
+    /// List: new messages, the newest first.
     inbox: String,
-    /// List: id and body of what is to be given again, the oldest first.
+    /// List: id and body of messages to give again, the oldest first.
     again: String,
-    /// List: what takers were woken with, for whoever takes next: one that was woken may be gone by then.
+    /// List: messages that `BLMOVE` moved, for the next take of any taker: the woken taker may have ended
+    /// since.
     moved: String,
-    /// Set: takers that may have something.
+    /// Set: takers that may have messages.
     takers: String,
-    /// List: what was rejected, the newest first.
+    /// List: rejected messages, the newest first.
     dead: String,
 }
 
 impl IntakeKeys {
     fn new(prefix: &str, cluster: bool) -> Self {
         let inbox = format!("{prefix}:inbox");
-        // People look for it beside the inbox; in a cluster it has to lie in the same slot, and is named so.
+        // Users look for it beside the inbox; in a cluster the hash tag in its name puts it into the same
+        // slot.
         let dead = if cluster { format!("{{{inbox}}}:dead") } else { format!("{inbox}:dead") };
         Self {
             slot: slot_of(&inbox),
@@ -113,8 +115,9 @@ impl IntakeKeys {
 }
 
 impl RedisIntake {
-    /// Opens the inbox under the prefix that a URL names, as [`RedisStore::connect`](crate::RedisStore::connect) does, for
-    /// a taker that is known by its session. No session may be used for two takers.
+    /// Opens the inbox under the prefix that a URL names, as
+    /// [`RedisStore::connect`](crate::RedisStore::connect) does, for the taker of a session. A session must
+    /// not be used for two takers.
     pub async fn connect(url: &str, options: &RedisOptions, session: SessionId) -> Result<Self, StoreError> {
         let (server, prefix) = Server::connect(url, options, Purpose::Data).await?;
         let keys = IntakeKeys::new(&prefix, server.is_cluster());
@@ -130,14 +133,14 @@ impl RedisIntake {
         })))
     }
 
-    /// How acknowledged writes may be lost on this server, in a plain sentence each. Empty where they are safe.
+    /// How this server may lose acknowledged writes, in a plain sentence each. Empty where they are safe.
     pub fn warnings(&self) -> &[String] {
         self.0.server.warnings()
     }
 }
 
 impl Inner {
-    /// Gives out what was fetched.
+    /// Answers fetched messages and holds them.
     fn give(&self, limit: usize) -> Vec<IntakeMessage> {
         let mut state = lock(&self.state);
         let count = state.fetched.len().min(limit);
@@ -146,7 +149,7 @@ impl Inner {
         given
     }
 
-    /// Asks the server for messages, unless some wait to be given out.
+    /// Takes messages from the server, unless fetched ones are left.
     async fn fetch(&self, limit: usize) -> Result<(), IntakeError> {
         let _one_at_a_time = self.fetching.lock().await;
         if lock(&self.state).uncertain {
@@ -188,7 +191,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Waits until something has come to the inbox, or for a while.
+    /// Waits until a message arrives in the inbox, or for [`WAIT`].
     async fn wait(&self) -> Result<(), IntakeError> {
         let kept = lock(&self.waiting).take().filter(|live| !live.is_lost());
         let live = if let Some(live) = kept {
@@ -208,7 +211,7 @@ impl Inner {
             unavailable(CallError::Sent(error))
         })?;
         *lock(&self.waiting) = Some(live);
-        // A call whose answer was lost may have reached the server long after.
+        // A `BLMOVE` whose answer was lost may have run at the server much later.
         lock(&self.state).uncertain |= woken == Value::Nil;
         Ok(())
     }
@@ -219,7 +222,7 @@ impl Inner {
         let names = self.server.call(self.keys.slot, Traffic::Lane, &command).await.map_err(unavailable)?;
         let names: Vec<String> = redis::from_redis_value(names)
             .map_err(|error| IntakeError::Unavailable { source: error.into() })?;
-        // What is no session was put there by somebody else.
+        // Other names were written by another program.
         Ok(names.iter().filter_map(|name| Uuid::try_parse(name).ok().map(SessionId)).collect())
     }
 
@@ -238,7 +241,7 @@ impl Intake for RedisIntake {
             if !given.is_empty() {
                 return Ok(given);
             }
-            // In a task of its own: what the server has moved must be known here, even if nobody waits for it now.
+            // In its own task: this process must note the moved messages even if the caller drops the call.
             let inner = Arc::clone(&self.0);
             let fetched = tokio::spawn(async move { inner.fetch(limit).await }).await;
             fetched.map_err(|error| IntakeError::Unavailable { source: error.into() })??;
@@ -298,7 +301,7 @@ impl Intake for RedisIntake {
     }
 }
 
-/// What an id ends with: it rises with every message of a taker.
+/// The number at the end of an id: it rises with every message of a taker.
 fn number_of(id: &str) -> u64 {
     id.rsplit_once('-').and_then(|(_, number)| number.parse().ok()).unwrap_or(0)
 }
@@ -318,7 +321,7 @@ fn messages(answer: Value) -> Result<Vec<IntakeMessage>, IntakeError> {
     Ok(pairs.into_iter().map(|(id, body)| IntakeMessage { id, body }).collect())
 }
 
-/// What is kept of a message that was rejected. One that is no text is kept in hexadecimal digits.
+/// The stored form of a rejected message. A body that is no text is stored as hexadecimal digits.
 fn dead_letter(message: &IntakeMessage, reason: &str) -> String {
     const DIGITS: &[u8] = b"0123456789abcdef";
     let digit = |number: u8| char::from(DIGITS[usize::from(number)]);

@@ -1,5 +1,5 @@
-//! Names of keys. All keys of a lane share the hash tag `{prefix:lane}`, so that one script may touch them all in a
-//! cluster; what belongs to no lane has the tag `{prefix}`.
+//! Names of keys. All keys of a lane share the hash tag `{prefix:lane}`, so that one script may touch them
+//! all in a cluster. Keys that belong to no lane have the tag `{prefix}`.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +13,8 @@ use crate::cluster::slot_of;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub(crate) enum LaneKey {
-    /// Hash: epoch, owner, last commit and its outcomes, failures, last arrival number, how far arrivals are trimmed.
+    /// Hash: epoch, owner, last commit and its outcomes, failures, last arrival number, how far arrivals are
+    /// trimmed.
     Lane,
     /// Hash: packed state by task.
     State,
@@ -45,7 +46,8 @@ pub(crate) enum LaneKey {
     Counts,
     /// Sorted set: creation time, id.
     Created,
-    /// Hash: by queue and unique key the task that took it last, and the time until which it holds it, if that is one.
+    /// Hash: by queue and unique key the task that took it last, and the end of its hold where that is a
+    /// time.
     Unique,
     /// Hash: queue and unique key by task.
     UniqueOf,
@@ -122,11 +124,11 @@ impl LaneKeys {
     }
 }
 
-/// Keys of what belongs to no lane.
+/// Keys that belong to no lane.
 #[derive(Debug)]
 pub(crate) struct SharedKeys {
     pub(crate) slot: u16,
-    /// Hash: what the data is like.
+    /// Hash: the version of the data.
     pub(crate) meta: String,
     /// Set: the lanes that were ever used.
     pub(crate) lanes: String,
@@ -184,7 +186,7 @@ impl SharedKeys {
 #[derive(Debug)]
 pub(crate) struct MemberKeys {
     pub(crate) slot: u16,
-    /// Where changes are told.
+    /// The channel of changes.
     pub(crate) channel: String,
     keys: [String; 6],
 }
@@ -201,7 +203,7 @@ impl MemberKeys {
         self.keys.iter().map(String::as_str)
     }
 
-    /// What a failure detector looks at: renewals and the revision.
+    /// The keys that a failure detector reads: renewals and the revision.
     pub(crate) fn looked_at(&self) -> impl ExactSizeIterator<Item = &str> {
         [&self.keys[1], &self.keys[4]].map(String::as_str).into_iter()
     }

@@ -1,6 +1,6 @@
-//! How values are packed: what a script must read without decoding stands in front, in fixed places (`writing.lua` has
-//! the table), and the value itself follows, encoded by `tasklane_ports::codec`. Numbers that are compared are big-endian, times with their
-//! sign turned, so that the order of bytes is the order of values.
+//! The packed form of values. Fields that a script reads without decoding stand first, in fixed places
+//! (`writing.lua` has the table). The value follows, encoded by `tasklane_ports::codec`. Numbers in sorted
+//! keys are big-endian, times with their sign turned, so that the order of bytes is the order of values.
 
 use std::sync::Arc;
 
@@ -19,15 +19,15 @@ use uuid::Uuid;
 
 use crate::error::unexpected;
 
-/// Of the packed state. A new one is readable beside the old.
+/// Layout of the packed state. A new layout is readable beside the old one.
 const LAYOUT: u8 = 1;
-/// Where the layout stands, after the arrival number.
+/// Position of the layout, after the arrival number.
 const LAYOUT_AT: usize = 8;
-/// Where the size of the body stands.
+/// Position of the size of the body.
 const BODY_BYTES_AT: usize = 35;
-/// Where the name of the queue starts, after its length.
+/// Position of the queue's name, after its length.
 const QUEUE: usize = 49;
-/// Length of what stands before the encoded state and changes with it.
+/// Length of the changing fields before the encoded state.
 const MOVING: usize = 23;
 /// A body up to this size is stored with its head.
 const BODY_WITH_HEAD_MAX: usize = 4 << 10;
@@ -90,7 +90,7 @@ pub(crate) fn packed(task: &NewTask, state: &TaskState) -> Vec<u8> {
     packed
 }
 
-/// A spec as it is stored: the size of the head, the head, and the body, if it is small; else the body apart.
+/// A stored spec: the size of the head, the head, and a small body; a larger body is the second value.
 pub(crate) fn spec(spec: &TaskSpec) -> (Vec<u8>, Vec<u8>) {
     let mut packed = vec![0; 4];
     packed.extend_from_slice(&codec::encode(&*spec.head));
@@ -104,8 +104,8 @@ pub(crate) fn spec(spec: &TaskSpec) -> (Vec<u8>, Vec<u8>) {
     }
 }
 
-/// A unique key as scripts take it: the time by which one that is held is judged; then '-' and the key, or '+', the time
-/// until which it is held, and the key.
+/// A unique key as scripts take it: the time that decides whether an earlier hold has ended; then '-' and the
+/// key, or '+', the end of the new hold, and the key.
 pub(crate) fn unique(unique: &Unique, keyed_at: Timestamp) -> Vec<u8> {
     let at = time_key(keyed_at);
     match unique.until {
@@ -153,7 +153,7 @@ fn encoded_state(packed: &[u8]) -> Result<&[u8], StoreError> {
     encoded.ok_or_else(|| unexpected("a state that is cut off"))
 }
 
-/// The state of a finished task, and whether it was not stripped: then the size of its body is not 0.
+/// The state of a finished task, and whether it still has its data: a stripped task has a body of size 0.
 pub(crate) fn finished(packed: &[u8]) -> Result<(TaskState, bool), StoreError> {
     let state = codec::decode(encoded_state(packed)?)?;
     Ok((state, fixed(packed, BODY_BYTES_AT)? != [0; 4]))
@@ -207,7 +207,7 @@ pub(crate) fn ended(attempts: &[AttemptRecord]) -> Vec<u8> {
     packed
 }
 
-/// The attempts by number; of those with the same number the last counts.
+/// The attempts by number; of several with the same number the last counts.
 pub(crate) fn attempts_of(mut packed: &[u8]) -> Result<Vec<AttemptRecord>, StoreError> {
     let mut attempts = std::collections::BTreeMap::new();
     while !packed.is_empty() {
@@ -224,7 +224,7 @@ pub(crate) fn attempts_of(mut packed: &[u8]) -> Result<Vec<AttemptRecord>, Store
 pub(crate) mod bound {
     use super::{LineKey, OrderKey, RecordKey, Seq, TaskId, Timestamp, record_key, time_key};
 
-    /// More than an id, so it stands after every entry that starts with what is before it.
+    /// Longer than an id, so it sorts after every entry with the prefix before it.
     const END: [u8; 17] = [0xff; 17];
 
     fn from(parts: &[&[u8]]) -> Vec<u8> {
@@ -403,7 +403,7 @@ pub(crate) fn be_number(bytes: &[u8]) -> Result<u64, StoreError> {
     fixed(bytes, 0).map(u64::from_be_bytes)
 }
 
-/// A policy from revision, version and what it says.
+/// A policy from its stored revision, version and value.
 pub(crate) fn policy_of(stored: &[u8]) -> Result<VersionedPolicy, StoreError> {
     let version = u64::from_be_bytes(fixed(stored, 8)?);
     let policy = codec::decode(stored.get(16..).unwrap_or_default())?;

@@ -1,4 +1,4 @@
-//! What the owner of a lane reads.
+//! The reads of a lane's owner.
 
 use redis::Cmd;
 use tasklane_core::id::Seq;
@@ -12,7 +12,7 @@ use crate::layout::{self, ReplyValues, bound};
 use crate::script::SCRIPTS;
 use crate::store::{RedisStore, id_arg};
 
-/// Most ids in one question.
+/// Most ids in one call.
 const IDS_MAX: usize = 1000;
 
 impl RedisStore {
@@ -174,7 +174,7 @@ impl RedisStore {
     }
 }
 
-/// How much of an answer is wanted.
+/// Bounds of an answer.
 #[derive(Clone, Copy)]
 struct PageQuery {
     limit: usize,
@@ -182,7 +182,7 @@ struct PageQuery {
 }
 
 impl PageQuery {
-    /// A call of `rows.lua`; what is asked follows.
+    /// A call of `rows.lua`; the query's arguments follow.
     fn rows_call(self, lane: &LaneKeys, index: LaneKey) -> Cmd {
         let keys = [LaneKey::State, LaneKey::Spec, LaneKey::Body, index].map(|key| lane.key(key));
         let mut call = SCRIPTS.rows.call(keys.into_iter());

@@ -68,7 +68,7 @@ impl Logs for RedisStore {
         for (lane, tasks) in by_lane {
             let lane = self.lane(lane);
             for tasks in tasks.chunks(REMOVED_MAX) {
-                // The server frees the memory beside its work.
+                // The server frees the memory in the background.
                 let mut command = redis::cmd("UNLINK");
                 for task in tasks {
                     command.arg(lane.log_of(*task));

@@ -1,5 +1,5 @@
-//! What travels over a channel: a version, then each message with its length before it, so that one that cannot be
-//! read is passed over and does not take the others with it.
+//! The payload of a channel: a version, then each message after its length. A receiver skips a message that
+//! it cannot decode and keeps the others.
 
 use tasklane_core::message::Message;
 use tasklane_ports::codec;

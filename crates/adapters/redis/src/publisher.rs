@@ -1,9 +1,9 @@
-//! Publishes without making anybody wait: a task sends what waits, one payload for each channel at a time.
+//! Publishing without waiting: one task sends the queued payloads, one for each channel at a time.
 //!
-//! While a payload is on its way, what comes for the same channel gathers and travels as the next one; so the slower the
-//! server, the larger the payloads. What is ready for several channels at once goes to a server in one call. Channels do
-//! not wait for each other: in a cluster one node that does not answer holds up nobody else's. What was not sent, or got
-//! no answer, is not sent again.
+//! While a payload is on its way, further messages for its channel gather and travel as the next one; so the
+//! slower the server, the larger the payloads. Payloads that are ready for several channels of a server
+//! travel in one call. Channels do not wait for each other: a cluster node that does not answer delays only
+//! its own channels. A payload that was not sent, or got no answer, is dropped.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -19,12 +19,12 @@ use crate::error::CallError;
 use crate::payload::Batch;
 use crate::script::SCRIPTS;
 
-/// A payload that is larger is not added to, …
+/// A payload of this size takes no further messages.
 const PAYLOAD_BYTES: usize = 1 << 20;
-/// … and what waits for all channels is not more than this. What does not fit is dropped.
+/// Most bytes that wait in all channels. Messages beyond that are dropped.
 const WAITING_BYTES_MAX: usize = 64 << 20;
 
-/// Ends with what it still has to send when it is dropped.
+/// The publishing task. When it is dropped, the queued payloads are still sent.
 #[derive(Debug)]
 pub(crate) struct Publisher(Arc<PublisherShared>);
 
@@ -36,18 +36,18 @@ struct PublisherShared {
 #[derive(Default)]
 struct PublisherState {
     channels: HashMap<String, Channel>,
-    /// Channels with something to send and nothing on its way.
+    /// Channels with a payload to send and none on its way.
     ready: Vec<String>,
-    /// That wait in all channels.
+    /// Bytes that wait in all channels.
     bytes: usize,
-    /// What became of the last payload, if it did not go through.
+    /// The error of the last payload, if it failed.
     failure: Option<String>,
     closed: bool,
 }
 
 struct Channel {
     slot: u16,
-    /// The oldest first; each is a payload.
+    /// Payloads, the oldest first.
     waiting: std::collections::VecDeque<Batch>,
 }
 
@@ -65,14 +65,14 @@ impl Publisher {
         Self(shared)
     }
 
-    /// Sends, or drops when too much is waiting.
+    /// Queues a batch, or drops it when too much is waiting.
     pub(crate) fn put(&self, channel: String, slot: u16, batch: Batch) {
         if self.0.lock().put(channel, slot, batch) {
             self.0.woken.notify_one();
         }
     }
 
-    /// Why the last payload did not go through, if it did not.
+    /// The error of the last payload, if it failed.
     pub(crate) fn failure(&self) -> Option<String> {
         self.0.lock().failure.clone()
     }
@@ -96,7 +96,7 @@ impl PublisherShared {
 }
 
 impl PublisherState {
-    /// Answers whether the task has something to do that it did not have before.
+    /// Queues a batch. Answers whether its channel is newly ready.
     fn put(&mut self, name: String, slot: u16, batch: Batch) -> bool {
         let bytes = batch.bytes();
         if self.bytes + bytes > WAITING_BYTES_MAX && self.bytes > 0 {
@@ -115,7 +115,7 @@ impl PublisherState {
         true
     }
 
-    /// What a channel sends next. It is forgotten when there is nothing.
+    /// Takes the next payload of a channel. A channel without payloads is forgotten.
     fn next(&mut self, name: &str) -> Option<(u16, Batch)> {
         let channel = self.channels.get_mut(name)?;
         if let Some(batch) = channel.waiting.pop_front() {
@@ -132,7 +132,7 @@ type SendFuture = BoxFuture<'static, (Vec<String>, Result<(), CallError>)>;
 async fn run(server: Arc<Server>, shared: Arc<PublisherShared>) {
     let mut under_way: FuturesUnordered<SendFuture> = FuturesUnordered::new();
     loop {
-        // Whoever says something often says more in the same breath.
+        // A busy caller often publishes more within the same turn.
         tokio::task::yield_now().await;
         let (ready, closed) = {
             let mut state = shared.lock();
@@ -152,7 +152,7 @@ async fn run(server: Arc<Server>, shared: Arc<PublisherShared>) {
     }
 }
 
-/// Sends what waits for some channels that have nothing on its way.
+/// Sends the next payloads of channels that have none on its way.
 fn start_next(
     server: &Arc<Server>,
     shared: &PublisherShared,
@@ -181,14 +181,14 @@ fn start_next(
     }
 }
 
-/// What is sent to one channel.
+/// A payload for one channel.
 struct Payload {
     name: String,
     slot: u16,
     batch: Batch,
 }
 
-/// Sends payloads in one call: several only where there is one server.
+/// Sends payloads in one call: several only without a cluster.
 async fn send(server: Arc<Server>, payloads: Vec<Payload>) -> (Vec<String>, Result<(), CallError>) {
     let sent = match &*payloads {
         [Payload { name, slot, batch }] => {
@@ -237,7 +237,7 @@ mod tests {
         assert_eq!(both.bytes(), 500);
         assert_eq!(state.next("a"), None);
         assert_eq!((state.bytes, state.channels.len()), (100, 1));
-        assert!(put(&mut state, "a", 100), "it begins anew");
+        assert!(put(&mut state, "a", 100), "the channel is ready again");
     }
 
     #[test]
@@ -248,7 +248,7 @@ mod tests {
         }
         assert_eq!(state.bytes, WAITING_BYTES_MAX);
         assert_eq!(state.channels["a"].waiting.len(), 64);
-        // What is large on its own has its turn when nothing else waits.
+        // A payload of any size is sent when no other waits.
         let mut state = PublisherState::default();
         assert!(put(&mut state, "a", WAITING_BYTES_MAX + 1));
         assert!(!put(&mut state, "b", 100));

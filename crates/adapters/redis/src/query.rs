@@ -1,5 +1,5 @@
-//! What everyone may ask: tasks by id, lists, counts. Questions about all lanes go to each of them and are put together
-//! here.
+//! Queries: tasks by id, lists, counts. A query over all lanes goes to each lane, and this module merges the
+//! answers.
 
 use std::collections::BTreeMap;
 
@@ -19,11 +19,11 @@ use crate::layout::{self, ReplyValues};
 use crate::script::SCRIPTS;
 use crate::store::{RedisStore, id_arg};
 
-/// Most tasks in one answer to a question for whole tasks: payload and result of each may be 1 MiB.
+/// Most tasks in one answer with whole tasks: payload and result of each may be 1 MiB.
 const VIEWS_MAX: usize = 64;
-/// Lanes asked at the same time.
+/// Lanes that a query reads in parallel.
 pub(crate) const LANES_AT_ONCE: usize = 16;
-/// Most tasks of a lane that one question over all lanes looks at.
+/// Most tasks that one query over all lanes reads from a lane.
 pub(crate) const SCAN_MAX: usize = 1000;
 /// About how many bytes of bodies one `list` reads from a lane.
 const SCAN_BYTES_MAX: usize = 4 << 20;
@@ -91,7 +91,7 @@ impl RedisStore {
         Ok(lanes.into_iter().map(LaneId).collect())
     }
 
-    /// The first queues of each lane, put together: none of the first ones of all is missing.
+    /// The first queues over all lanes: merging the first ones of each lane misses none.
     pub(crate) async fn queue_counts(&self, list: &CountList) -> Result<Vec<QueueCounts>, StoreError> {
         let lanes = self.all_lanes().await?;
         let asked = lanes.into_iter().map(|lane| self.counts_of(lane, list));
@@ -148,7 +148,7 @@ impl RedisStore {
         call.arg(newest.map_or_else(|| b"+".to_vec(), |newest| [b"(".as_slice(), &newest].concat()));
         let oldest = filter.created_from.map(layout::time_key);
         call.arg(oldest.map_or_else(|| b"-".to_vec(), |oldest| [b"[".as_slice(), &oldest].concat()));
-        // The index of children gives no others.
+        // The index of children holds the children of one parent only.
         let rest = TaskFilter { parent: None, ..filter.clone() };
         let wants_bodies = wants_bodies(&rest);
         call.arg(if *filter == TaskFilter::default() { *limit } else { SCAN_MAX }).arg(*limit);
@@ -173,7 +173,7 @@ impl RedisStore {
     }
 }
 
-/// Some conditions are about the body, so it has to be read, however large it is.
+/// Whether a condition needs the body, however large it is.
 fn wants_bodies(filter: &TaskFilter) -> bool {
     filter.name.is_some() || filter.schedule.is_some() || !filter.metadata.is_empty()
 }
@@ -181,11 +181,11 @@ fn wants_bodies(filter: &TaskFilter) -> bool {
 /// A part of the list of one lane.
 struct LaneList {
     rows: Vec<TaskRow>,
-    /// The last task looked at; `None` at the end of the lane.
+    /// The last task read; `None` at the end of the lane.
     stopped_at: Option<TaskCursor>,
 }
 
-/// One list out of those of the lanes. It goes back only as far as every lane was looked at.
+/// Merges the lists of the lanes. The result ends where the first lane stopped reading.
 fn merge(pages: Vec<LaneList>, limit: usize) -> TaskPage {
     let horizon = pages.iter().filter_map(|page| page.stopped_at).max();
     let cursor = |row: &TaskRow| TaskCursor { created_at: row.state.created_at, id: row.id };

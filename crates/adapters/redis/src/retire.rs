@@ -1,5 +1,5 @@
-//! What becomes of tasks that finished long ago. The question goes to every lane and is put together here; retiring goes
-//! to the lanes of the tasks, each of which holds all that there is of its own.
+//! Retention of finished tasks. The query goes to every lane, and this module merges the answers. Retiring
+//! goes to the lanes of the tasks; a lane holds everything of its tasks.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,8 @@ use crate::query::{LANES_AT_ONCE, SCAN_MAX};
 use crate::script::SCRIPTS;
 use crate::store::{RedisStore, id_arg};
 
-/// Fewest tasks that a lane is asked to look at, so that one that has them all is not gone through in tiny steps.
+/// Fewest tasks that a lane reads for a page, so that a lane which holds all of them is not read in tiny
+/// steps.
 const SHARE_MIN: usize = 100;
 /// Most tasks that one script retires: some milliseconds.
 const RETIRED_MAX: usize = 500;
@@ -100,14 +101,14 @@ struct FinishedTask {
     has_data: bool,
 }
 
-/// The finished ones among the tasks of one lane that were looked at.
+/// The finished tasks that one lane has read.
 struct FinishedInLane {
     tasks: Vec<FinishedTask>,
-    /// The last task looked at; `None` at the end of the lane.
+    /// The last task read; `None` at the end of the lane.
     stopped_at: Option<TaskCursor>,
 }
 
-/// One page out of those of the lanes. It goes only as far as every lane was looked at.
+/// Merges the pages of the lanes. The result ends where the first lane stopped reading.
 fn merge(pages: Vec<FinishedInLane>, retire: &ExpiredQuery, limit: usize) -> ExpiredTasks {
     let horizon = pages.iter().filter_map(|page| page.stopped_at).min();
     let cursor = |task: &FinishedTask| TaskCursor { created_at: task.state.created_at, id: task.id };

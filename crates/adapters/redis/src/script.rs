@@ -1,4 +1,4 @@
-//! The scripts, and how they are called: by their hash, or whole where a server does not know them yet.
+//! The scripts and their calls: by their hash, or with their code where a server does not know them yet.
 
 use std::sync::LazyLock;
 
@@ -16,7 +16,7 @@ impl Script {
         Self { code, hash: redis::Script::new(code).get_hash().to_owned() }
     }
 
-    /// A call of this script; what follows are its arguments.
+    /// A call of this script; the script's own arguments follow.
     pub(crate) fn call<'a>(&self, keys: impl ExactSizeIterator<Item = &'a str>) -> Cmd {
         let mut command = redis::cmd("EVALSHA");
         command.arg(&self.hash).arg(keys.len());
@@ -61,13 +61,14 @@ macro_rules! scripts {
     };
 }
 
-// With the first line a server checks before it starts a script: memory, role, and that all keys are of one slot.
+// With the first line a server checks before it starts a script: memory, role, and that all keys are of one
+// slot.
 scripts! {
     submit: "" + "writing.lua" + "submit.lua";
     commit: "" + "writing.lua" + "commit.lua";
     claim: "" + "claim.lua";
     post: "" + "post.lua";
-    // Not a reader, as a server sees it; and what is said takes no memory.
+    // No reader in the eyes of a server; and publishing takes no memory.
     publish: " flags=allow-oom" + "publish.lua";
     put_once: "" + "put_once.lua";
     put_policy: "" + "put_policy.lua";
@@ -84,7 +85,7 @@ scripts! {
     counts: " flags=no-writes" + "counts.lua";
     policies: " flags=no-writes" + "reading.lua" + "policies.lua";
     documents: " flags=no-writes" + "reading.lua" + "documents.lua";
-    // These move what is there already, and sessions take next to no memory: both go on when there is none left.
+    // These move stored values, and sessions take next to no memory: both go on when no memory is left.
     take: " flags=allow-oom" + "take.lua";
     reject: " flags=allow-oom" + "reject.lua";
     recover: " flags=allow-oom" + "recover.lua";

@@ -1,7 +1,8 @@
 //! Sentinels: they know which server is the primary now.
 //!
-//! They are asked before every connection, so a connection that is made after a failover leads to the new primary. A
-//! connection is given up when its server answers `READONLY`; sentinels close connections to a primary that they demote.
+//! The adapter asks them before every connection, so a connection made after a failover leads to the new
+//! primary. The adapter closes a connection when its server answers `READONLY`; sentinels close connections
+//! to a primary that they demote.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -13,7 +14,7 @@ use crate::tls::refused;
 /// The sentinels of one primary.
 #[derive(Debug)]
 pub(crate) struct Sentinels {
-    /// The name under which they know the primary.
+    /// The name of the primary at the sentinels.
     name: String,
     endpoints: Vec<Endpoint>,
     /// The position of the sentinel that answered last.
@@ -56,7 +57,7 @@ async fn ask(
     timeouts: Timeouts,
     command: &Cmd,
 ) -> Result<Option<(String, u16)>, RedisError> {
-    // A sentinel knows no other sentinels' primary: this recursion ends here.
+    // A sentinel is not behind other sentinels: this recursion ends here.
     let live = Box::pin(LiveConnection::connect(endpoint, timeouts, None)).await?;
     match live.send(command).await {
         Ok(Value::Nil) => Ok(None),

@@ -1,5 +1,5 @@
-//! The store: submits, claims, commits and posts. Reading is in `load.rs` (for owners) and `query.rs` (for everyone),
-//! the end of tasks in `retire.rs`.
+//! The store: submits, claims, commits and posts. Reads are in `load.rs` (for owners) and `query.rs` (for
+//! clients), retention in `retire.rs`.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,7 +30,7 @@ use crate::script::{SCRIPTS, Script};
 const CAPABILITIES: StoreCapabilities =
     StoreCapabilities { ops_max: 8192, bytes_max: 8 << 20, insert_and_assign: true };
 
-/// Of the data as a whole. A store that finds another one does not touch it.
+/// Version of all data. A store that finds a newer version leaves it untouched.
 const DATA_VERSION: u64 = 2;
 
 /// The store on a Redis server or cluster. Also keeps logs.
@@ -44,8 +44,8 @@ pub struct RedisStore {
 }
 
 impl RedisStore {
-    /// Opens the store that a URL names: `redis://host:port/db` or `redis+cluster://host:port,host:port`, with
-    /// `?prefix=…` if the keys shall start otherwise than `options` says.
+    /// Opens the store that a URL names: `redis://host:port/db` or `redis+cluster://host:port,host:port`,
+    /// with `?prefix=…` if the keys shall start otherwise than `options` says.
     pub async fn connect(url: &str, options: &RedisOptions) -> Result<Self, StoreError> {
         let (server, prefix) = Server::connect(url, options, Purpose::Data).await?;
         let shared = SharedKeys::new(&prefix);
@@ -54,7 +54,7 @@ impl RedisStore {
         Ok(store)
     }
 
-    /// How acknowledged writes may be lost on this server, in a plain sentence each. Empty where they are safe.
+    /// How this server may lose acknowledged writes, in a plain sentence each. Empty where they are safe.
     pub fn warnings(&self) -> &[String] {
         self.server.warnings()
     }
@@ -122,8 +122,8 @@ impl RedisStore {
         Arc::clone(lanes.entry(lane).or_insert_with(|| Arc::new(LaneKeys::new(&self.prefix, lane))))
     }
 
-    /// The keys of a lane that is about to be written to. It is put into the list of lanes first, so that queries over
-    /// all lanes find it: the list is in another slot, and one script cannot write both.
+    /// The keys of a lane for a write. The lane is added to the list of lanes first, so that queries over all
+    /// lanes find it: the list is in another slot, and one script cannot write both.
     async fn listed_lane(&self, lane: LaneId) -> Result<Arc<LaneKeys>, StoreError> {
         let keys = self.lane(lane);
         if !keys.is_listed() {
@@ -131,7 +131,7 @@ impl RedisStore {
             command.arg(&self.shared.lanes).arg(lane.0);
             let listed = self.send(self.shared.slot, Traffic::Lane, &command).await;
             listed.map_err(|error| match error {
-                // The list may have been written; what was asked for was not.
+                // The list may have been written; the caller's write was not.
                 StoreError::Unavailable { source, .. } => {
                     StoreError::Unavailable { outcome: Outcome::NotApplied, source }
                 }
@@ -222,7 +222,8 @@ impl Store for RedisStore {
     }
 
     async fn post(&self, lane: LaneId, commands: &[Command]) -> Result<(), StoreError> {
-        // Bounded, because one script must not take long. Posting a part is right: each command stands for itself.
+        // Bounded, because one script must be short. A post may be applied in part: each command stands for
+        // itself.
         for commands in commands.chunks(CAPABILITIES.ops_max) {
             let lane = self.listed_lane(lane).await?;
             let keys = [LaneKey::Lane, LaneKey::Inbox, LaneKey::Arrivals].map(|key| lane.key(key));
@@ -412,7 +413,7 @@ impl<'a> GroupParts<'a> {
             }
         }
         if let Some(change) = change {
-            // Whether a path is right depends on what is stored only by where it starts; that is compared there.
+            // The stored state decides whether a path fits only by its start; the script compares that.
             let possible = change.fits(change.expected);
             let expected = layout::version_key(change.expected);
             call.arg(if possible { &expected[..] } else { &[] }).arg(layout::moving(&change.state));

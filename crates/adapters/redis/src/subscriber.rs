@@ -1,10 +1,9 @@
-//! Subscriptions: one connection of its own for all of a process, made anew when it is lost.
+//! Subscriptions: one connection for all subscriptions of a process. It reconnects after a loss.
 //!
-//! A task keeps what is subscribed at the server equal to what is asked for here. In a cluster channels belong to slots
-//! as keys do (`SSUBSCRIBE`), so there is one connection for each node that is needed, and a channel follows its slot.
-//! Whatever was published while a connection was lost is lost; those who listen are told that they have missed
-//! something. A connection on which nothing came for a while is asked whether it still is one. None is there while
-//! nobody listens.
+//! A task keeps the subscriptions at the server equal to the requested ones. In a cluster channels belong to
+//! slots as keys do (`SSUBSCRIBE`), so there is one connection for each node in use, and a channel follows
+//! its slot. Messages published while a connection is lost are lost; the listeners are notified of the gap. A
+//! connection that was silent for a while receives a ping. Without listeners there is no connection.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -22,29 +21,29 @@ use crate::connect::{Place, Server};
 use crate::connection::{LiveConnection, Pushes};
 use crate::error::{CallError, is_passing_refusal};
 
-/// Pause before what could not be done is tried again, …
+/// Pause before a failed subscription is retried.
 const AGAIN_AFTER: Duration = Duration::from_millis(200);
-/// … and before what the server has refused is asked for again: somebody has to give the right to it first.
+/// Pause before a refused subscription is retried: an administrator has to grant the right first.
 const REFUSED_FOR: Duration = LOOK_EVERY;
-/// Connections are looked at this often, …
+/// Connections are checked this often.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// … and one on which nothing came between so many looks is asked.
+/// A connection that was silent between so many checks receives a ping.
 const SILENT_LOOKS: u32 = 3;
 
-/// Hears what is published on a channel. Called by the connection, so it must be quick.
+/// Receives the messages of a channel. The connection calls it, so it must be quick.
 pub(crate) trait Listener: Send + Sync {
-    /// Something was published.
+    /// A message was published.
     fn hear(&self, payload: &Arc<Vec<u8>>);
 
-    /// From now on what is published is heard. Before, something may have been missed.
+    /// The subscription is active from now on. Earlier messages may be lost.
     fn resumed(&self);
 }
 
-/// Where subscriptions are made.
+/// Makes the subscriptions of a process.
 #[derive(Debug)]
 pub(crate) struct Subscriber {
     shared: Arc<SubscriberShared>,
-    /// The task, while somebody listens.
+    /// The task, while there are listeners.
     running: Mutex<Weak<SubscriberTask>>,
 }
 
@@ -57,9 +56,9 @@ struct SubscriberShared {
 struct Channel {
     slot: u16,
     listeners: Vec<Arc<dyn Listener>>,
-    /// Where it is subscribed.
+    /// The node where it is subscribed.
     at: Option<Place>,
-    /// Who waits for that.
+    /// Callers that wait for the subscription.
     waiting: Vec<oneshot::Sender<Result<(), RedisError>>>,
 }
 
@@ -78,7 +77,7 @@ impl fmt::Debug for SubscriberShared {
     }
 }
 
-/// Somebody listens to a channel until this is dropped.
+/// A subscription of a channel, until it is dropped.
 pub(crate) struct ChannelSubscription {
     shared: Arc<SubscriberShared>,
     name: String,
@@ -98,8 +97,8 @@ impl Subscriber {
         Self { shared: Arc::new(shared), running: Mutex::default() }
     }
 
-    /// Listens to a channel. The second value says when the server has confirmed it, or that it could not be asked; it is
-    /// tried again all the same.
+    /// Subscribes to a channel. The receiver gets the server's confirmation, or the error of the first
+    /// attempt; the subscription is retried after an error too.
     pub(crate) fn listen(
         &self,
         name: &str,
@@ -109,7 +108,7 @@ impl Subscriber {
         let running = {
             let mut place = self.running.lock().unwrap_or_else(PoisonError::into_inner);
             place.upgrade().unwrap_or_else(|| {
-                // What the last task had subscribed went with its connections.
+                // The subscriptions of the last task ended with its connections.
                 self.shared.lock().values_mut().for_each(|channel| channel.at = None);
                 let running = Arc::new(SubscriberTask(tokio::spawn(run(Arc::clone(&self.shared)))));
                 *place = Arc::downgrade(&running);
@@ -185,7 +184,7 @@ impl SubscriberShared {
         self.lock().contains_key(name)
     }
 
-    /// Everything that was subscribed there has to be subscribed anew.
+    /// All channels of that node have to be subscribed again.
     fn lost(&self, place: &Place) {
         for channel in self.lock().values_mut().filter(|channel| channel.at.as_ref() == Some(place)) {
             channel.at = None;
@@ -197,16 +196,16 @@ impl SubscriberShared {
 struct NodeConnection {
     live: LiveConnection,
     health: Arc<ConnectionHealth>,
-    /// What is subscribed on it.
+    /// Channels subscribed on it.
     names: HashSet<String>,
 }
 
-/// What a connection shows of itself.
+/// Health of a connection.
 #[derive(Debug, Default)]
 struct ConnectionHealth {
-    /// It is lost, or says what does not fit.
+    /// It is lost, or has sent an unexpected message.
     broken: AtomicBool,
-    /// Looks since something came.
+    /// Checks since the last message.
     silent: AtomicU32,
 }
 
@@ -234,8 +233,8 @@ fn pushes(shared: Weak<SubscriberShared>, health: Arc<ConnectionHealth>) -> Push
                 Some(Value::BulkString(name)),
                 Some(Value::BulkString(payload)),
             ) => shared.hear(&name, payload),
-            // The slot has moved away and its channels with it. This was no answer to anything, but the client has
-            // taken it for one: what it says from now on cannot be trusted.
+            // The slot has moved away with its channels. The server pushed this message, but the client has
+            // counted it as the answer to a command: its later answers cannot be trusted.
             (PushKind::SUnsubscribe, Some(Value::BulkString(name)), _)
                 if std::str::from_utf8(&name).is_ok_and(|name| shared.is_wanted(name)) =>
             {
@@ -279,7 +278,7 @@ async fn run(shared: Arc<SubscriberShared>) {
     }
 }
 
-/// Subscribes what is not. Answers when to try again, if something still is not.
+/// Subscribes the missing channels. Answers when to retry, if some are still missing.
 async fn subscribe_missing(
     shared: &Arc<SubscriberShared>,
     connections: &mut HashMap<Place, NodeConnection>,
@@ -337,7 +336,7 @@ async fn subscribe(
     names: Vec<String>,
 ) -> Option<Duration> {
     let command = if shared.server.is_cluster() { "SSUBSCRIBE" } else { "SUBSCRIBE" };
-    // One channel each, so that each has one answer. They travel together all the same.
+    // One command for each channel, so that each has one answer. They travel together.
     let live = &connection.live;
     let asked = names.iter().map(|name| async move { live.send(redis::cmd(command).arg(name)).await });
     let answers = join_all(asked).await;

@@ -18,7 +18,8 @@ const SENTINEL_PORT: u16 = 26379;
 #[derive(Debug)]
 pub(crate) struct Target {
     pub(crate) topology: Topology,
-    /// The servers, the nodes of a cluster or the sentinels that the URL names; all with the credentials of servers.
+    /// The servers, the nodes of a cluster or the sentinels that the URL names; all with the credentials of
+    /// servers.
     pub(crate) hosts: Vec<ConnectionInfo>,
     pub(crate) tls: Option<Tls>,
     pub(crate) prefix: Option<String>,
@@ -169,7 +170,7 @@ impl Target {
     }
 }
 
-/// Whether a host, which may be an IPv6 address in brackets, has a port behind it.
+/// Whether a host, which may be an IPv6 address in brackets, is followed by a port.
 fn has_port(host: &str) -> bool {
     host.rsplit_once(':').is_some_and(|(_, port)| !port.contains(']'))
 }

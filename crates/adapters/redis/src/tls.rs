@@ -64,7 +64,7 @@ impl Tls {
     }
 }
 
-/// A certificate that was not accepted is an error of its own kind, with the remedy.
+/// A rejected certificate is an error of its own kind, with the remedy.
 fn explained(error: io::Error, host: &str) -> RedisError {
     match tls::remedy(&error, host) {
         Some(remedy) => refused(format!("the certificate of {host} is not accepted: {error}; {remedy}")),

@@ -1,5 +1,5 @@
-//! The suites of all ports: once against a plain server, as the user that docs/cluster.md describes, and once against a
-//! cluster of three. Parts of them over encrypted connections and behind sentinels (`reach`).
+//! The suites of all ports: once against a plain server, as the user that docs/cluster.md describes, and once
+//! against a cluster of three. Parts of them over encrypted connections and behind sentinels (`reach`).
 
 mod reach;
 mod support;
@@ -121,7 +121,7 @@ struct RedisCoordinatorEnv {
     url: String,
     options: RedisOptions,
     coordinator: Arc<RedisCoordinator>,
-    /// Sessions end while somebody watches.
+    /// Sessions end only while a process watches.
     _watching: Mutex<Box<dyn Watch>>,
 }
 
@@ -216,8 +216,8 @@ fn reference() -> Arc<dyn Store> {
     Arc::new(MemoryStore::new(MemoryOptions::default()))
 }
 
-/// Compares with the reference by random calls. A few sequences share a place and go on at once; each of them has lanes
-/// of its own, and questions about all lanes should not be about thousands.
+/// Compares with the reference by random calls. A few sequences share a server and run in parallel; each of
+/// them has lanes of its own. Queries over all lanes should not cover thousands.
 fn compare_with_the_reference<F: Future<Output = Option<RedisEnv>>>(env: impl Fn() -> F) {
     const IN_ONE_PLACE: usize = 25;
     let mut plan = Plan::from_environment();
@@ -237,7 +237,7 @@ fn compare_with_the_reference<F: Future<Output = Option<RedisEnv>>>(env: impl Fn
 mod plain {
     use super::*;
 
-    /// A server whose user has the rights that the docs give it, and no others.
+    /// A server whose user has exactly the rights that the docs list.
     fn start() -> Option<RedisServer> {
         let server = RedisServer::start()?;
         assert_eq!(server.command(&reach::documented_user()), "+OK\r\n");

@@ -1,5 +1,5 @@
-//! What happens when servers and connections fail: nothing that was acknowledged is lost, and the caller is told the
-//! truth about the rest.
+//! Servers and connections fail: no acknowledged write is lost, and each error states the outcome of its
+//! write.
 
 mod support;
 
@@ -121,7 +121,7 @@ fn a_connection_that_was_closed_in_silence_is_replaced_before_it_is_used() {
         let mut owner = Owner::claim(&store, LANE).await;
         for _ in 0..10 {
             server.command(&["CLIENT", "KILL", "TYPE", "normal"]);
-            // The end of a connection is news that has to arrive.
+            // The end of a connection takes time to arrive.
             tokio::time::sleep(Duration::from_millis(50)).await;
             owner.commit([]).await;
         }
@@ -270,14 +270,14 @@ fn what_a_server_may_lose_is_said() {
         server.command(&["CONFIG", "SET", "save", "3600 1"]);
         warned(&["snapshots only"]).await;
         server.command(&["CONFIG", "SET", "appendonly", "yes"]);
-        // A server does not end while it writes its first file.
+        // A server does not shut down while it writes its first file.
         while server.command(&["INFO", "persistence"]).contains("aof_rewrite_in_progress:1") {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         warned(&["last second"]).await;
         server.command(&["CONFIG", "SET", "appendfsync", "always"]);
         warned(&[]).await;
-        // Some servers keep their settings to themselves.
+        // Some servers refuse `CONFIG GET`.
         server.command(&["ACL", "SETUSER", "default", "-config"]);
         warned(&["CONFIG GET is refused"]).await;
         Some(())
@@ -298,8 +298,8 @@ fn a_store_in_a_cluster_follows_slots_that_move_and_nodes_that_die() {
         let slot = cluster.nodes[0].slot_of(&tag);
         let from = Cluster::first_owner_of(slot);
         let to = (from + 1) % 3;
-        // While a slot is on its way a script is refused, because its keys are at two places. What needs one key
-        // only is found at either.
+        // While a slot moves, a script is refused, because its keys are at two nodes. A command with one key
+        // succeeds at either node.
         cluster.begin_move(slot, from, to);
         let waits = async || {
             let error = owner.send(&owner.numbered(1, [])).await.unwrap_err();
@@ -315,7 +315,7 @@ fn a_store_in_a_cluster_follows_slots_that_move_and_nodes_that_die() {
         owner.advance(new[0].id, &[Scheduled]).await;
         owner.advance(new[0].id, &[Dispatched, Running, Success]).await;
 
-        // A node that has nothing to do with the lane dies.
+        // A node without a slot of the lane dies.
         let other = (0..3).find(|node| *node != to).unwrap();
         cluster.nodes[other].kill();
         let next = owner.next([]);
@@ -342,7 +342,8 @@ fn a_store_in_a_cluster_goes_on_at_the_replica() {
 
         cluster.nodes[primary].kill();
         let next = owner.next([changing(new[1].id, &new[1].state(), &[Scheduled])]);
-        // The connection breaks, then there is none, then the cluster is down, then the replica has taken over.
+        // The connection breaks, then there is none, then the cluster is down, then the replica has taken
+        // over.
         let mut refusals = 0;
         let outcomes = retried(async || {
             refusals += 1;

@@ -1,4 +1,4 @@
-//! The inbox when servers and connections fail, and what it costs while nothing comes.
+//! The inbox when servers and connections fail, and the cost of an empty inbox.
 
 mod support;
 
@@ -59,7 +59,7 @@ fn what_was_taken_by_a_call_whose_answer_was_lost_is_given_all_the_same() {
         let again = take(&intake).await;
         assert_eq!(bodies(&again), ["a", "b", "c"]);
         assert_eq!(bodies(&take(&intake).await), ["later"]);
-        // What the caller has already is not given twice.
+        // Messages that the caller has already are not given twice.
         assert_eq!(bodies(&first), ["first"]);
         Some(())
     });
@@ -102,7 +102,7 @@ fn a_taker_goes_on_after_a_restart_of_the_server() {
         send(&server, &options, "new");
         assert_eq!(bodies(&waiting.await.unwrap()), ["new"]);
         intake.acknowledge(&[kept[0].id.clone()]).await.unwrap();
-        // What it had is given to whoever comes after it, under the same id.
+        // The next taker gets the messages of the lost one, under the same ids.
         drop(intake);
         let second = connect(&server.url(), &options, 2).await;
         second.recover(&[SessionId::from_random(2)]).await.unwrap();

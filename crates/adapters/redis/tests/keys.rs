@@ -1,4 +1,4 @@
-//! What is stored, and how much of it: what users of the server see.
+//! The stored keys and their sizes, as users of the server see them.
 
 mod support;
 
@@ -116,7 +116,7 @@ fn arrivals_are_trimmed_to_the_committed_cursor_and_no_further() {
         assert!(matches!(rows.last(), Some(Arrival::Command(_))));
         assert_eq!(pages::load(&*store, LANE, LaneRead::Arrivals { after: Seq(3) }, 3).await, LanePage::Gap);
 
-        // An earlier cursor takes nothing back; one from the future trims what there is.
+        // An earlier cursor restores nothing; a cursor beyond the last arrival trims every entry.
         for (cursor, left) in [(2, 7), (1_000, 0)] {
             let mut commit = owner.next([]);
             commit.cursor = Seq(cursor);
@@ -127,7 +127,7 @@ fn arrivals_are_trimmed_to_the_committed_cursor_and_no_further() {
         create(&*store, [task(11).build()]).await;
         let (rows, next) = pages::all_arrivals(&*store, LANE, Seq(11), 3).await.unwrap();
         assert_eq!((rows.len(), next), (1, Seq(12)));
-        // What was trimmed from the index is still there.
+        // Commands trimmed from the index are still in the inbox.
         assert_eq!(pages::all_inbox(&*store, LANE, 10).await.len(), 1);
         Some(())
     });
@@ -139,13 +139,13 @@ fn entries_of_unique_keys_go_with_their_tasks() {
         let server = RedisServer::start()?;
         let store: Arc<dyn Store> = store(&server, "k").await;
         let mut owner = Owner::claim(&store, LANE).await;
-        // Unique keys, and tasks that took one.
+        // Unique keys, and tasks that hold one.
         let entries =
             || ["unique", "uniqueof"].map(|key| server.command(&["HLEN", &format!("{{k:3}}:{key}")]));
         let lengths = |keys: u32, tasks: u32| [format!(":{keys}\r\n"), format!(":{tasks}\r\n")];
         create(&*store, [task(1).unique("a").build(), task(2).unique_until("b", at(10)).build()]).await;
         owner.commit([inserting_assigned(task(3).unique("c").build())]).await;
-        // Refused ones leave nothing, and neither do those without a key.
+        // Refused tasks leave no entry, and neither do tasks without a key.
         submit(&*store, [task(4).unique("a").build(), task(5).unique("d").len_max(0).build()]).await;
         create(&*store, [task(6).build()]).await;
         assert_eq!(entries(), lengths(3, 3));
@@ -156,7 +156,7 @@ fn entries_of_unique_keys_go_with_their_tasks() {
         let all: Vec<_> = (1..=7).map(|number| task(number).id()).collect();
         store.retire(&all, &[]).await.unwrap();
         assert_eq!(entries(), lengths(3, 3));
-        // Taken over: the one before knows what it took until it is forgotten.
+        // Taken over: the earlier task keeps its entry until it is forgotten.
         create(&*store, [task(7).unique("a").build()]).await;
         assert_eq!(entries(), lengths(3, 4));
         store.retire(&[], &all).await.unwrap();
@@ -168,7 +168,7 @@ fn entries_of_unique_keys_go_with_their_tasks() {
     });
 }
 
-/// Just before the numbers that Lua can count exactly end.
+/// Just below the limit of numbers that Lua counts exactly.
 const START: u64 = (1 << 53) - 100;
 
 #[test]

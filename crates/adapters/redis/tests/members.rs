@@ -1,4 +1,4 @@
-//! Sessions and watches when servers and connections fail, and what they cost when nothing happens.
+//! Sessions and watches when servers and connections fail, and their cost while nothing changes.
 
 mod support;
 
@@ -74,7 +74,7 @@ fn an_outage_longer_than_the_ttl_ends_nobody_and_watches_go_on() {
         tokio::time::sleep(TTL * 3 / 2).await;
         server.start_again();
         retried(async || here.renew(&kept).await).await;
-        // Who does not renew ends, and the others are still told; nobody else has ended by the outage.
+        // The session without renewals ends and watchers see it. No other session has ended by the outage.
         let renewing = async {
             loop {
                 tokio::time::sleep(TTL / 4).await;
@@ -87,7 +87,7 @@ fn an_outage_longer_than_the_ttl_ends_nobody_and_watches_go_on() {
         };
         assert!(view.members.contains_key(&kept.session), "{view:?}");
         assert_eq!(view.grants.get(&LANE), Some(&kept.session));
-        // Changes are told again, not only found.
+        // Changes are published again, not only found by reading.
         let token = open(&here, 3, TTL).await;
         until(&mut watch, |view| view.members.contains_key(&token.session)).await;
         Some(())
@@ -133,7 +133,7 @@ fn a_judge_that_was_cut_off_counts_anew() {
         proxy.set(Mode::HoldAnswers);
         tokio::time::sleep(TTL).await;
         proxy.set(Mode::Pass);
-        // Longer than a TTL after the only renewal, but its view was broken.
+        // Longer than a TTL after the only renewal, but the detector's observation was interrupted.
         here.renew(&token).await.unwrap();
         let ended = until(&mut watch, |view| view.members.is_empty()).await;
         assert!(ended.grants.is_empty());
@@ -195,7 +195,7 @@ fn nobody_is_judged_while_renewals_are_refused() {
         let token = open(&here, 1, TTL).await;
         let mut watch = here.watch().await.unwrap();
         watch.next().await.unwrap();
-        // Reading goes on, writing does not.
+        // Reads succeed, writes do not.
         server.command(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
         assert!(here.renew(&token).await.unwrap_err().is_retryable());
         tokio::time::sleep(TTL * 3 / 2).await;
@@ -228,7 +228,7 @@ fn who_only_holds_a_session_neither_looks_nor_listens() {
         assert_eq!(calls(&server, "subscribe"), 0);
         here.renew(&token).await.unwrap();
 
-        // One who watches does both, and stops when it watches no more.
+        // A watching process does both, and stops when its watch ends.
         let mut watch = here.watch().await.unwrap();
         watch.next().await.unwrap();
         let other = connect(&server.url(), &options).await;
@@ -240,7 +240,7 @@ fn who_only_holds_a_session_neither_looks_nor_listens() {
         tokio::time::sleep(TTL / 4).await;
         let before = calls(&server, "evalsha");
         tokio::time::sleep(TTL).await;
-        assert_eq!(calls(&server, "evalsha"), before, "nobody watches");
+        assert_eq!(calls(&server, "evalsha"), before, "no process watches");
         assert!(!server.command(&["CLIENT", "LIST", "TYPE", "pubsub"]).contains("cmd="));
         Some(())
     });
@@ -263,7 +263,7 @@ fn without_the_right_to_listen_changes_are_found_by_looking() {
             here.close(&token).await.unwrap();
             until(&mut watch, |view| view.members.is_empty()).await;
         }
-        // It is not asked for again and again.
+        // The refused subscription is retried rarely.
         assert!(calls(&server, "subscribe") + rejected(&server, "subscribe") <= 4);
         Some(())
     });
@@ -300,7 +300,7 @@ fn watches_in_a_cluster_follow_a_slot_that_moves() {
     });
 }
 
-/// What a cluster of three servers and ten workers asks of Redis when nothing happens: printed, to be compared.
+/// Prints the commands that an idle cluster of three servers and ten workers sends to Redis, for comparison.
 #[test]
 #[ignore = "measures, and takes half a minute"]
 fn an_idle_cluster_is_cheap() {

@@ -21,7 +21,7 @@ fn hint(lane: u16) -> Message {
     Message::Hint { lane: LaneId(lane) }
 }
 
-/// Publishes until it is heard.
+/// Publishes until the message arrives.
 async fn deliver(bus: &RedisBus, to: Address, message: Message, subscription: &mut Box<dyn Subscription>) {
     for _ in 0..200 {
         let _ = bus.publish(to, vec![message.clone()]).await;
@@ -50,7 +50,7 @@ fn subscriptions_outlive_the_server() {
                 deliver(&here, address, hint(round), subscription).await;
             }
             server.kill();
-            // Publishing goes on without waiting, and says sooner or later that it leads nowhere.
+            // Publishing continues without waiting, and reports the failure sooner or later.
             let mut failed = false;
             while !failed {
                 let published =
@@ -100,7 +100,7 @@ fn a_connection_that_is_silent_is_asked() {
         let there = connect(&proxy.url(), &options).await;
         let mut subscription = there.subscribe(TO_LANE).await.unwrap();
         deliver(&here, TO_LANE, hint(1), &mut subscription).await;
-        // Nothing comes through that connection any more, and nobody closes it. New ones are well.
+        // No byte passes that connection any more, and neither side closes it. New connections pass.
         proxy.silence();
         deliver(&here, TO_LANE, hint(2), &mut subscription).await;
         Some(())
@@ -150,7 +150,7 @@ fn closing_ends_subscriptions_after_what_waits() {
         bus.close();
         assert!(matches!(bus.publish(TO_LANE, vec![hint(3)]).await, Err(BusError::Closed)));
         assert!(matches!(bus.subscribe(TO_LANE).await, Err(BusError::Closed)));
-        // What waited to be sent was sent.
+        // The queued messages were sent.
         while !elsewhere.receive().await.unwrap().contains(&hint(2)) {}
         while subscription.receive().await.is_some() {}
         Some(())
@@ -174,7 +174,7 @@ fn subscriptions_in_a_cluster_follow_their_slots() {
         cluster.end_move(slot, to);
         deliver(&here, TO_LANE, hint(2), &mut subscription).await;
         deliver(&here, Address::Events, hint(3), &mut events).await;
-        // A node that others need dies and comes back.
+        // A node that other connections need dies and comes back.
         cluster.nodes[to].kill();
         cluster.nodes[to].start_again();
         deliver(&here, TO_LANE, hint(4), &mut subscription).await;
@@ -183,7 +183,7 @@ fn subscriptions_in_a_cluster_follow_their_slots() {
     });
 }
 
-/// How much the bus carries from one process to another, and how quickly: printed, to be compared.
+/// Prints how much the bus carries from one process to another, and how fast, for comparison.
 #[test]
 #[ignore = "measures"]
 fn how_much_it_carries() {

@@ -1,6 +1,6 @@
-//! What the store can do alone: whole life cycles of tasks, committed in batches, one after the other. Not a test of
-//! anything, so it runs only when asked for:
-//! `cargo test --profile ci -p tasklane-redis --test throughput -- --ignored --nocapture`.
+//! Measures the store alone: whole life cycles of tasks, committed in batches, one after the other. It
+//! asserts nothing and runs only on request: `cargo test --profile ci -p tasklane-redis --test throughput --
+//! --ignored --nocapture`.
 
 #![expect(clippy::print_stdout, reason = "what was measured is printed")]
 
@@ -28,7 +28,8 @@ fn finishing(new: &NewTask) -> Group {
     changing(new.id, &assigned, &[Dispatched, Running, Success])
 }
 
-/// Times a part, and the CPU that the server spent on it: on a machine with other work only that can be compared.
+/// Measures the time of a part and the server's CPU for it: on a machine with other work only the CPU is
+/// comparable.
 struct Watch<'a> {
     server: &'a RedisServer,
     tasks: u32,

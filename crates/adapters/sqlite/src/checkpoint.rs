@@ -1,12 +1,13 @@
-//! Copying the log into the database file, off the writer's path.
+//! Checkpoints: copying the write-ahead log into the database file, off the writer's path.
 //!
-//! SQLite would do it inside every so many commits, which is where latencies of tens of milliseconds come from. Here a
-//! thread of its own does it, with a connection of its own, while the writer goes on writing.
+//! SQLite would copy the log within a commit from time to time, which costs tens of milliseconds. Here a
+//! thread of its own, the copier, copies with its own connection while the writer goes on writing.
 //!
-//! The log starts anew only when all of it has been copied and the next transaction finds it so. Under steady load the
-//! copier is always a little behind, and the log would grow for ever. So when it has nearly caught up it says so, and
-//! the writer copies the small rest itself between two transactions. Should readers keep an old part of the log in
-//! use until it has become very large, the writer waits a moment for them, and cuts the log off.
+//! The log restarts only when all of it has been copied and the next transaction finds it so. Under steady
+//! load the copier is always a little behind, and the log would grow without bound. So when the copier has
+//! nearly caught up, it sets a flag, and the writer copies the small rest itself between two transactions. If
+//! readers keep an old part of the log in use until it has become very large, the writer waits a moment for
+//! them, and truncates the log.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -21,11 +22,11 @@ use rusqlite::wal::CheckpointMode;
 use crate::log_mark::LogMark;
 use crate::presence::{LOOK_EVERY, Presence};
 
-/// The copier starts when the log has grown by this many frames of 4 KiB since it last did.
+/// The copier starts when the log has grown by this many frames of 4 KiB since the last copy.
 const STEP_FRAMES: u32 = 4 << 10;
-/// With a log longer than this the writer waits for readers and cuts it off.
+/// With a log longer than this the writer waits for readers and truncates it,
 const CUT_FRAMES: u32 = 64 << 10;
-/// … but no longer than this.
+/// but waits no longer than this.
 const CUT_WAIT: Duration = Duration::from_millis(200);
 /// How often the copier starts over while the writer is ahead of it.
 const ROUNDS_MAX: usize = 4;
@@ -43,13 +44,13 @@ pub(crate) struct Checkpoints {
 
 #[derive(Debug, Default)]
 struct Shared {
-    /// Where the length is noted.
+    /// The file that notes the length.
     mark: Option<LogMark>,
-    /// Something was removed that is still to be read in the log.
+    /// A transaction has removed a value that can still be read in the log.
     erase: AtomicBool,
     /// Length of the log after the last transaction.
     frames: AtomicU32,
-    /// The copier is so close behind that the writer can do the rest.
+    /// The copier is so close behind that the writer can copy the rest.
     nearly_done: AtomicBool,
 }
 
@@ -68,7 +69,7 @@ pub(crate) fn checkpoints(mark: Option<LogMark>) -> (Checkpoints, Copier) {
 }
 
 impl Checkpoints {
-    /// Has SQLite tell the length of the log after each transaction.
+    /// Makes SQLite report the length of the log after each transaction.
     pub(crate) fn watch(&self, conn: &mut Connection) -> rusqlite::Result<()> {
         let shared = Arc::clone(&self.shared);
         conn.wal_hook(Some(move |_: &mut Wal, frames: i32| {
@@ -77,8 +78,8 @@ impl Checkpoints {
         }))
     }
 
-    /// After a transaction, which may have removed something for good. A checkpoint that fails is tried again at the next
-    /// step.
+    /// Runs after a transaction, which may have erased a value. A checkpoint that fails is retried at the
+    /// next step.
     pub(crate) fn on_commit(&self, conn: &Connection, erased: bool) {
         let frames = self.shared.frames.load(Ordering::Relaxed);
         if let Some(mark) = &self.shared.mark {
@@ -90,11 +91,11 @@ impl Checkpoints {
         let wake_at = self.wake_at.get();
         let grown = frames >= wake_at;
         if grown {
-            // One wake-up is enough, however often it is sent.
+            // One wake-up is enough for several calls.
             let _ = self.wake.try_send(());
             self.wake_at.set(frames + STEP_FRAMES);
         } else if frames + STEP_FRAMES < wake_at {
-            // The log has started anew.
+            // The log has restarted.
             self.wake_at.set(STEP_FRAMES);
         }
         if grown && frames > CUT_FRAMES {
@@ -106,7 +107,7 @@ impl Checkpoints {
 }
 
 impl Shared {
-    /// Waits for readers, copies everything and cuts the log off, which it answers.
+    /// Waits for readers, copies everything and truncates the log. Answers whether it was truncated.
     fn cut(&self, conn: &Connection) -> bool {
         if let Some(mark) = &self.mark {
             mark.forget();
@@ -119,7 +120,7 @@ impl Shared {
     }
 }
 
-/// Waits for readers, copies everything and cuts the log off, which it answers.
+/// Waits for readers, copies everything and truncates the log. Answers whether it was truncated.
 fn cut(conn: &Connection) -> bool {
     let patience = conn.query_row("PRAGMA busy_timeout", [], |row| row.get::<_, i64>(0));
     let _ = conn.busy_timeout(CUT_WAIT);
@@ -132,7 +133,7 @@ fn cut(conn: &Connection) -> bool {
 }
 
 impl Copier {
-    /// Runs until the writer is gone. It also looks after the files while nothing is written to them.
+    /// Runs until the writer has ended. It also checks the files while the store is idle.
     pub(crate) fn run(&self, conn: &Connection, presence: &Presence) {
         loop {
             match self.wake.recv_timeout(LOOK_EVERY) {
@@ -141,7 +142,7 @@ impl Copier {
                 Err(RecvTimeoutError::Disconnected) => break,
             }
             self.erase(conn);
-            // It has told what it found; those who write are told by their own look.
+            // The check logs its findings; writers get the error from their own check.
             let _ = presence.check();
             presence.look_for_disk_space();
         }
@@ -150,13 +151,14 @@ impl Copier {
         }
     }
 
-    /// What was removed is overwritten in the database by then, but pages of before that lie in the log. Most of it is
-    /// copied beside the writer, so that this keeps it waiting for moments.
+    /// Erases removed values from the log. The transaction has overwritten them in the database, but older
+    /// pages lie in the log. The copier copies most of it beside the writer, so the writer waits only for
+    /// moments.
     fn erase(&self, conn: &Connection) {
         if self.shared.erase.swap(false, Ordering::Relaxed) {
             self.copy(conn);
             if !self.shared.cut(conn) {
-                // Somebody reads in it: at the next look.
+                // A reader uses the log: retry at the next look.
                 self.shared.erase.store(true, Ordering::Relaxed);
             }
         }
@@ -183,7 +185,7 @@ mod tests {
     use super::*;
     use crate::connect::{Options, open_checkpointer, open_first, open_reader, open_writer};
 
-    /// As many pages as it takes for the log to grow by this many frames.
+    /// Writes as many pages as it takes for the log to grow by this many frames.
     fn grow(conn: &Connection, frames: u32) {
         let sql = "INSERT INTO log VALUES (randomblob(16), 1, 1, 1, 1, zeroblob(4000 * ?1))";
         conn.execute(sql, [frames]).unwrap();

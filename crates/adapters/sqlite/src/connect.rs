@@ -15,22 +15,22 @@ use crate::signals::Signals;
 /// How to open a store.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The database file. Its folder is made if it is not there; beside it lie `<file>-wal`, `<file>-shm` and
-    /// `<file>.lock`. All of them are for their owner alone to read.
+    /// The database file. Its folder is created if it does not exist; beside the file lie `<file>-wal`,
+    /// `<file>-shm` and `<file>.lock`. All of them are readable by their owner alone.
     pub path: PathBuf,
     /// What an acknowledged write survives. Default: [`Durability::Full`].
     pub durability: Durability,
     /// Connections that answer reads, each with its thread. Default: 3.
     pub readers: usize,
-    /// The file grows no larger than this; beyond it writes are answered with `StoreError::Full`. Default: as large
-    /// as the disk.
+    /// Largest size of the file; beyond it writes are answered with `StoreError::Full`. Default: as large as
+    /// the disk.
     pub bytes_max: Option<u64>,
     #[doc(hidden)]
     pub signals: Signals,
 }
 
 impl Options {
-    /// The defaults, for a file.
+    /// The default options for a file.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self {
             path: path.into(),
@@ -48,25 +48,26 @@ pub enum Durability {
     /// Also a power cut: every transaction is on the disk before it is acknowledged (`synchronous=FULL`).
     #[default]
     Full,
-    /// A crash or `kill -9` of the process, but not of the machine: a power cut may take the last moments back, in
-    /// order and never in part (`synchronous=NORMAL`). Several times faster where few requests come together.
+    /// A crash or `kill -9` of the process, but not of the machine: a power cut may take the last moments
+    /// back, in order and never in part (`synchronous=NORMAL`). Several times faster where few requests
+    /// arrive together.
     Relaxed,
 }
 
-/// How long to wait for a foreign program (a backup, the `sqlite3` shell) that holds SQLite's own lock.
+/// How long to wait for another program (a backup, the `sqlite3` shell) that holds SQLite's own lock.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
-/// A log that grew larger than this is cut back to it when it starts anew.
+/// A log that grew larger than this is truncated to it when it restarts.
 const WAL_BYTES_KEPT: u64 = 128 << 20;
 const PAGE_BYTES: u64 = 4096;
-/// A file of an earlier version that is no larger is rewritten at the start, in about a second.
+/// A file of an earlier version is rewritten at the start, in about a second, if it is no larger than this.
 const REWRITTEN_MAX: u64 = 64 << 20;
 const WRITER_CACHE_KIB: i64 = 16 << 10;
 const READER_CACHE_KIB: i64 = 8 << 10;
 
-/// What all connections that ask questions have in common.
+/// The settings of every connection that reads.
 fn set_up(conn: &Connection) -> rusqlite::Result<()> {
     conn.busy_timeout(BUSY_TIMEOUT)?;
-    // Otherwise a statement is planned anew whenever it is given other values.
+    // Otherwise SQLite plans a statement again for other parameters.
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     Ok(())
 }
@@ -90,8 +91,8 @@ pub(crate) fn open_first(options: &Options) -> Result<Connection, StoreError> {
     Ok(conn)
 }
 
-/// Rewrites a file that an earlier version has made, so that it can shrink and holds nothing of what was removed. Where
-/// that takes too long for a start: how to do it.
+/// Rewrites a file of an earlier version, so that it can shrink and holds no removed values. Answers the
+/// instructions to do so where it takes too long for a start.
 pub(crate) fn does_not_shrink(conn: &Connection, path: &Path) -> Result<Option<String>, StoreError> {
     if number(conn, "PRAGMA auto_vacuum")? != 0 {
         return Ok(None);
@@ -101,7 +102,7 @@ pub(crate) fn does_not_shrink(conn: &Connection, path: &Path) -> Result<Option<S
     if bytes <= REWRITTEN_MAX {
         match conn.execute_batch("PRAGMA auto_vacuum = INCREMENTAL; VACUUM") {
             Ok(()) => {
-                // What the file was lies in the log, and what it is.
+                // The log holds the file's old pages and its new ones.
                 let _ = conn.wal_checkpoint_v2(None::<&str>, CheckpointMode::TRUNCATE);
                 tracing::info!(%path, bytes, "the file of an earlier version was rewritten: from now on it can shrink");
                 return Ok(None);
@@ -112,7 +113,7 @@ pub(crate) fn does_not_shrink(conn: &Connection, path: &Path) -> Result<Option<S
         }
     }
     Ok(Some(format!(
-        "{path} was made by an earlier version: it does not shrink, and what was removed before can be read in it. To \
+        "{path} was made by an earlier version: it does not shrink, and values removed earlier can be read in it. To \
          rewrite it once, stop the server and run: sqlite3 {path} 'PRAGMA auto_vacuum = INCREMENTAL; VACUUM'"
     )))
 }
@@ -121,7 +122,7 @@ fn number(conn: &Connection, sql: &str) -> Result<i64, StoreError> {
     conn.query_row(sql, [], |row| row.get(0)).map_err(failed)
 }
 
-/// Opens the writer's connection again after something went badly wrong with it.
+/// Opens the writer's connection again after a transaction that could not be ended.
 pub(crate) fn open_writer(options: &Options) -> Result<Connection, StoreError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let conn = Connection::open_with_flags(&options.path, flags).map_err(failed)?;
@@ -149,7 +150,7 @@ pub(crate) fn open_checkpointer(options: &Options) -> Result<Connection, StoreEr
     Ok(conn)
 }
 
-/// A connection opens the log with its first question. Asked now, so that all of them have the same one.
+/// A connection opens the log with its first query. It runs now, so that all connections have the same log.
 fn open_log(conn: &Connection) -> Result<(), StoreError> {
     conn.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(())).map_err(failed)
 }
@@ -172,7 +173,7 @@ fn set_writer(conn: &Connection, options: &Options) -> Result<(), StoreError> {
     conn.pragma_update(None, "journal_size_limit", kept).map_err(failed)?;
     conn.pragma_update(None, "cache_size", -WRITER_CACHE_KIB).map_err(failed)?;
     conn.pragma_update(None, "temp_store", "MEMORY").map_err(failed)?;
-    // What is removed is overwritten with zeros in the transaction that removes it.
+    // Removed values are overwritten with zeros in the transaction that removes them.
     conn.pragma_update_and_check(None, "secure_delete", "ON", |_| Ok(())).map_err(failed)?;
     if let Some(bytes) = options.bytes_max {
         let pages = i64::try_from(bytes / PAGE_BYTES).unwrap_or(i64::MAX).max(1);

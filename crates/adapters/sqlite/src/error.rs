@@ -1,4 +1,4 @@
-//! What SQLite says, and what it means for those who asked.
+//! Errors of SQLite as errors of the store.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -6,8 +6,7 @@ use std::sync::Arc;
 use rusqlite::{ErrorCode, ffi};
 use tasklane_ports::{Outcome, StoreError};
 
-/// Why a transaction was undone or a read gave nothing. Everything in a transaction shares its fate, so it can be
-/// cloned.
+/// Why a transaction was undone or a read failed. All requests of a transaction get it, so it can be cloned.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum Failure {
     #[error(transparent)]
@@ -17,7 +16,7 @@ pub(crate) enum Failure {
     Unreadable(Arc<StoreError>),
     #[error("a request made the store panic: {0}")]
     Panic(String),
-    /// The files are not the store's any more.
+    /// The files no longer belong to the store.
     #[error("{0}")]
     Lost(String),
 }
@@ -34,16 +33,16 @@ impl From<StoreError> for Failure {
     }
 }
 
-/// What kind of trouble it is.
+/// The kind of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Trouble {
-    /// No room; perhaps there is for a smaller request.
+    /// No room; a smaller request may still fit.
     Full,
-    /// The files are gone, or somebody else's.
+    /// The files are gone or were replaced.
     Lost,
-    /// The file cannot be read or written now, whoever asks.
+    /// The file cannot be read or written now, by any request.
     Unavailable,
-    /// What is stored, or what was asked, is not understood.
+    /// A stored or given value is not valid.
     NotUnderstood,
 }
 

@@ -1,15 +1,15 @@
 //! Keys of rows and of the two indexes through which an owner finds its tasks.
 //!
-//! A task's `place` is one column under one index, whatever the task is waiting for. It holds bytes that sort as the
-//! reads need them, so that a change of place is one entry out and one entry in:
+//! A task's `place` is one column under one index, whatever the task is waiting for. It holds bytes that sort
+//! as the reads need them, so that a change of place is one entry out and one entry in:
 //! ```text
 //! ready      lane  0  line  rank  due  seq
 //! delayed    lane  1  due   seq
 //! in flight  lane  2  id
 //! finished   NULL
 //! ```
-//! An `expiry` is `lane, start deadline, seq`. All numbers are big-endian, and times have their sign bit turned, so
-//! that bytes sort as numbers do.
+//! An `expiry` is `lane, start deadline, seq`. All numbers are big-endian, and times have their sign bit
+//! turned, so that bytes sort as numbers do.
 
 use smallvec::SmallVec;
 use tasklane_core::id::{LaneId, LineKey, Seq, TaskId};
@@ -25,8 +25,8 @@ const READY: u8 = 0;
 const DELAYED: u8 = 1;
 const IN_FLIGHT: u8 = 2;
 
-/// The key of the task or inbox row `seq` of a lane. Keys of a lane are in the order of arrival; those of the upper
-/// half of the lanes are negative, which does not matter.
+/// The key of the task or inbox row `seq` of a lane. Keys of a lane are in the order of arrival; those of the
+/// upper half of the lanes are negative, which does not matter.
 pub(crate) fn row_key(lane: LaneId, seq: Seq) -> i64 {
     assert!(seq.0 <= SEQ_MAX, "a lane numbers at most 2^48 rows");
     ((u64::from(lane.0) << SEQ_BITS) | seq.0).cast_signed()
@@ -84,7 +84,7 @@ pub(crate) fn delayed_start(lane: LaneId) -> IndexKey {
     place(lane, DELAYED)
 }
 
-/// After those, and before the ones in flight.
+/// After the delayed ones, and before the tasks in flight.
 pub(crate) fn in_flight_start(lane: LaneId) -> IndexKey {
     place(lane, IN_FLIGHT)
 }

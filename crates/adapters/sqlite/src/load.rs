@@ -1,4 +1,4 @@
-//! The owner's reads: pages of what a lane holds.
+//! The owner's reads: pages of a lane's tasks, arrivals and records.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use tasklane_ports::{LoadQuery, StoreError, codec};
 use crate::error::Failure;
 use crate::keys::{self, IndexKey, seq_of};
 
-/// What a [`TaskRow`] is made of. `?1` is the largest body to read; that of a stripped task has size 0.
+/// The columns of a [`TaskRow`]. `?1` is the largest body to read; the body of a stripped task has size 0.
 macro_rules! task_columns {
     ($from:literal) => {
         concat!(
@@ -100,8 +100,8 @@ impl PageQuery<'_> {
         Ok(LanePage::Tasks { rows, more })
     }
 
-    /// The first ready task of each line. From the head of one line a single step leads to the next, however many
-    /// tasks lie between.
+    /// The first ready task of each line. From the head of one line a single step leads to the next, however
+    /// many tasks lie between.
     fn lines(&self, after: Option<LineKey>) -> Result<LanePage, Failure> {
         let mut next = self.conn.prepare_cached(
             "SELECT place, key FROM task INDEXED BY task_place
@@ -198,7 +198,7 @@ impl PageQuery<'_> {
         let (rows, more) = self.cut(rows);
         let next = match rows.last() {
             Some(last) if more => last.seq(),
-            // Numbers of commands that are gone already are passed too.
+            // The page also covers the numbers of finished commands.
             _ => last_seq(self.conn, self.lane)?,
         };
         Ok(LanePage::Arrivals { rows, next, more })
@@ -269,7 +269,7 @@ fn task_rows(statement: &mut Statement<'_>, params: impl rusqlite::Params) -> Re
     Ok(rows)
 }
 
-/// Heads seen so far. Most tasks of a line have the same one: it is read once, and kept once.
+/// Heads decoded so far. Most tasks of a line have the same one: it is decoded once, and kept once.
 #[derive(Default)]
 pub(crate) struct Heads(FxHashMap<Vec<u8>, Arc<TaskHead>>);
 

@@ -1,15 +1,17 @@
 //! The lock by which one process owns a database file: an `flock` on the file itself.
 //!
-//! A lock file beside it can be removed by anyone who takes it for litter, and a second process then starts on the same
-//! tasks. The database file cannot be removed without being missed (see `presence`).
+//! A lock file beside it is easily mistaken for litter and removed, and a second process then starts on the
+//! same tasks. The removal of the database file itself is noticed (see `presence`).
 //!
-//! SQLite locks the same file in another way, with POSIX locks, and those have a trap: a process that closes *any*
-//! descriptor of a file loses all of its POSIX locks on it. So the descriptor is opened before SQLite opens the file,
-//! nothing else in this process opens the file and closes it again, and whoever needs the lock elsewhere (the guard,
-//! which holds it for as long as an attempt lives) shares this one descriptor. It is closed when neither a connection
-//! nor anyone else uses it, under the same mutex under which the file would be opened again.
+//! SQLite locks the same file in another way, with POSIX locks, and those have a trap: a process that closes
+//! *any* descriptor of a file loses all of its POSIX locks on it. So this module opens its descriptor before
+//! SQLite opens the file, and nothing else in this process opens the file and closes it again. The guard,
+//! which holds the lock as long as an attempt lives, shares this one descriptor. The descriptor is closed
+//! when neither a connection nor the guard's side uses it, under the same mutex under which the file would be
+//! opened again.
 //!
-//! Earlier versions lock `<file>.lock` alone. It is locked too, so that one of them and this one do not run together.
+//! Earlier versions lock `<file>.lock` alone. This version locks it too, so that an earlier version does not
+//! run beside it.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions, TryLockError};
@@ -25,12 +27,12 @@ use tasklane_ports::StoreError;
 
 /// How long the attempts of an earlier process may hold the file. They end within a few seconds of it.
 const ATTEMPTS_WITHIN: Duration = Duration::from_secs(10);
-/// How often to look whether they have ended.
+/// How often to check whether they have ended.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// What is in the file is for its owner's eyes.
+/// Only the owner of the file may read it.
 const MODE: u32 = 0o600;
 
-/// Which file it is, whatever it is called.
+/// Identity of a file under any of its names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct FileId {
     device: u64,
@@ -42,7 +44,7 @@ impl FileId {
         Self { device: about.dev(), inode: about.ino() }
     }
 
-    /// What has a name now; `None` if nothing has.
+    /// The file at a path; `None` if there is none.
     pub(crate) fn at(path: &Path) -> io::Result<Option<Self>> {
         match std::fs::metadata(path) {
             Ok(about) => Ok(Some(Self::of(&about))),
@@ -52,13 +54,13 @@ impl FileId {
     }
 }
 
-/// The database file, open and locked. Shared with whoever must keep the lock beyond the store.
+/// The database file, open and locked. The guard shares it to keep the lock after the store has ended.
 #[derive(Debug)]
 pub struct LockedFile {
     id: FileId,
     /// `None` only while it is dropped.
     file: Option<File>,
-    /// A store of this process has it.
+    /// A store of this process uses it.
     in_use: AtomicBool,
 }
 
@@ -83,20 +85,20 @@ impl AsFd for LockedFile {
 
 impl Drop for LockedFile {
     fn drop(&mut self) {
-        // Nobody opens the file anew before this descriptor of it is closed.
+        // The file is opened again only after this descriptor is closed.
         let mut locked = locked();
         locked.remove(&self.id);
         self.file = None;
     }
 }
 
-/// Kept while any connection is open. A second process is told who has it.
+/// Kept while any connection is open. The error of a second process names the process that holds it.
 #[derive(Debug)]
 pub(crate) struct FileLock {
     /// The file's own path, without symlinks.
     pub(crate) path: PathBuf,
     pub(crate) file: Arc<LockedFile>,
-    // That of earlier versions. The lock ends with its last descriptor, however the process ends.
+    // The lock of earlier versions. It ends with its last descriptor, in whatever way the process ends.
     _beside: File,
 }
 
@@ -106,7 +108,7 @@ impl Drop for FileLock {
     }
 }
 
-/// Makes folder and file where they are not there, and takes the locks.
+/// Creates folder and file where they do not exist, and takes the locks.
 pub(crate) fn lock(path: &Path) -> Result<FileLock, StoreError> {
     let failed = |what: &str, error: io::Error| failure(what, path, &error);
     if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.exists()) {
@@ -116,8 +118,8 @@ pub(crate) fn lock(path: &Path) -> Result<FileLock, StoreError> {
         let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
         made.map_err(|error| failed("make the folder of", error))?;
     }
-    // Made here if it is not there, so that two names of one file come to the same lock. Nothing in this process has a
-    // file open that was not there.
+    // Created here if it does not exist, so that two names of one file lead to the same lock. A new file is
+    // open nowhere else in this process.
     match File::options().write(true).create_new(true).mode(MODE).open(path) {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(failed("create", error)),
         Ok(_) | Err(_) => {}
@@ -129,7 +131,7 @@ pub(crate) fn lock(path: &Path) -> Result<FileLock, StoreError> {
     Ok(FileLock { path: real, file, _beside: beside })
 }
 
-/// The lock of earlier versions, which also tells who has the file.
+/// The lock of earlier versions. The file also holds the id of the process that holds the lock.
 fn lock_beside(path: &Path, real: &Path) -> Result<File, StoreError> {
     let mut file = OpenOptions::new()
         .read(true)
@@ -148,7 +150,7 @@ fn lock_beside(path: &Path, real: &Path) -> Result<File, StoreError> {
         }
         Err(TryLockError::Error(error)) => return Err(failure("lock", path, &error)),
     }
-    // Only for the message above: a lock without it is as good.
+    // Only for the message above: the lock works without it.
     let _ = file.set_len(0);
     let _ = file.rewind();
     let _ = write!(file, "{}", std::process::id());
@@ -163,13 +165,13 @@ fn lock_itself(path: &Path, real: &Path) -> Result<Arc<LockedFile>, StoreError> 
         let id = FileId::at(real).map_err(|error| failed("look at", error))?;
         if let Some(known) = id.and_then(|id| files.get(&id)) {
             let Some(file) = known.upgrade() else {
-                // About to be closed by another thread, which waits for the mutex.
+                // Another thread is about to close it, and waits for the mutex.
                 drop(files);
                 std::thread::yield_now();
                 continue;
             };
             let is_taken = file.in_use.swap(true, Ordering::Acquire);
-            // Before `file` may be the last to go, which takes the mutex.
+            // `file` may be the last reference, whose drop takes the mutex.
             drop(files);
             return if is_taken { Err(in_use(path, Some(std::process::id()))) } else { Ok(file) };
         }
@@ -177,7 +179,8 @@ fn lock_itself(path: &Path, real: &Path) -> Result<Arc<LockedFile>, StoreError> 
         let opened = opened.map_err(|error| failed("open", error))?;
         let id = FileId::of(&opened.metadata().map_err(|error| failed("look at", error))?);
         if files.contains_key(&id) {
-            // Exchanged for another file that is in use, since it was looked at: closing it would end those locks.
+            // The path was exchanged for another file in use after the look at it: closing this descriptor
+            // would end the locks on that file.
             std::mem::forget(opened);
             continue;
         }
@@ -191,7 +194,7 @@ fn lock_itself(path: &Path, real: &Path) -> Result<Arc<LockedFile>, StoreError> 
             Err(TryLockError::Error(error)) => return Err(failed("lock", error)),
         }
         drop(files);
-        // A server that was killed lives on in its guard until the last of its attempts has ended. One that lives does
+        // The guard of a killed server holds the lock until the last attempt has ended. A living server does
         // not give the file up.
         if let Some(holder) = living_holder(id) {
             return Err(in_use(path, Some(holder)));
@@ -210,7 +213,7 @@ fn lock_itself(path: &Path, real: &Path) -> Result<Arc<LockedFile>, StoreError> 
     }
 }
 
-/// The process that has locked a file, if it lives and can be seen.
+/// The process that has locked a file, if it lives and is visible.
 fn living_holder(id: FileId) -> Option<u32> {
     let device = (rustix::fs::major(id.device), rustix::fs::minor(id.device));
     let place = format!("{:02x}:{:02x}:{}", device.0, device.1, id.inode);
@@ -221,12 +224,12 @@ fn living_holder(id: FileId) -> Option<u32> {
         is_it.then(|| fields[4].parse().ok())?
     })?;
     let status = std::fs::read_to_string(format!("/proc/{holder}/stat")).ok()?;
-    // A zombie has let go of everything but its number.
+    // A zombie holds nothing but its process id.
     let state = status.rsplit(')').next()?.split_whitespace().next()?;
     (state != "Z").then_some(holder)
 }
 
-/// Takes from others what earlier versions let them read.
+/// Removes the rights to read that earlier versions gave to others.
 fn make_private(real: &Path) {
     let mut were_open = Vec::new();
     for suffix in ["", "-wal", "-shm", ".lock"] {
@@ -236,7 +239,7 @@ fn make_private(real: &Path) {
             match std::fs::set_permissions(&path, PermissionsExt::from_mode(MODE)) {
                 Ok(()) => were_open.push(path.display().to_string()),
                 Err(error) => {
-                    tracing::warn!(path = %path.display(), %error, "others can read this file, and it could not be taken from them");
+                    tracing::warn!(path = %path.display(), %error, "other users can read this file, and its mode could not be changed");
                 }
             }
         }
@@ -244,7 +247,7 @@ fn make_private(real: &Path) {
     if !were_open.is_empty() {
         tracing::info!(
             files = were_open.join(", "),
-            "others could read these files; now only their owner can"
+            "other users could read these files; now only their owner can"
         );
     }
 }

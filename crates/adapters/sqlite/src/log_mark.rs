@@ -1,12 +1,12 @@
-//! How far the write-ahead log was good, kept beside it: `<file>-mark`.
+//! The mark: how far the write-ahead log was good, noted beside it in `<file>-mark`.
 //!
-//! SQLite reads the log after a crash up to the first frame whose checksum is wrong, and takes that for its end: a log
-//! that was deleted, cut short or damaged meanwhile looks like a shorter one, and what was acknowledged after that
-//! point is gone without a word. So after each commit the log's salts and its length in frames are noted in a file of
-//! 12 bytes, without waiting for the disk: that is for crashes of the process. After a loss of power the note may be
-//! older than the log, which only means that less is known.
+//! SQLite reads the log after a crash up to the first frame whose checksum is wrong, and takes that frame for
+//! its end. A log that was deleted, cut short or damaged meanwhile looks like a shorter one, and acknowledged
+//! writes after that point are lost without an error. So after each commit the log's salts and its length in
+//! frames are noted in a file of 12 bytes, without waiting for the disk: that covers crashes of the process.
+//! After a power cut the note may be older than the log, which only makes the check weaker.
 //!
-//! The file is there while the store is in use. No log is expected where there is no note.
+//! The file exists while the store is in use. Without a note no log is expected.
 
 use std::fs::File;
 use std::io;
@@ -16,12 +16,12 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::lock_file::with_suffix;
 
-/// Where the salts are in the header of a log.
+/// Position of the salts in the header of a log.
 const SALTS_AT: u64 = 16;
-/// The file's two salts. The first one rises by one whenever the log begins anew, after all of it was copied.
+/// The file's two salts. The first one rises by one whenever the log restarts, after all of it was copied.
 type Salts = [u8; 8];
 
-/// A note: which log, and how many frames of it were good.
+/// A note: the log's salts, and its number of good frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Note {
     salts: Salts,
@@ -48,7 +48,7 @@ impl Note {
     }
 }
 
-/// What was noted before the store was opened, beside what its log says of itself.
+/// The note from before the store was opened, and the salts of the log.
 #[derive(Debug)]
 pub(crate) struct PriorNote {
     note: Note,
@@ -58,7 +58,8 @@ pub(crate) struct PriorNote {
 }
 
 impl PriorNote {
-    /// To be read before SQLite opens the database. `None` if the store was closed in order, or is new.
+    /// Reads the note. It runs before SQLite opens the database. `None` if the store was closed in order, or
+    /// is new.
     pub(crate) fn read(database: &Path) -> Option<Self> {
         let mut bytes = [0; 12];
         File::open(with_suffix(database, "-mark")).ok()?.read_exact_at(&mut bytes, 0).ok()?;
@@ -68,7 +69,7 @@ impl PriorNote {
         (note.frames > 0).then_some(Self { note, found, log })
     }
 
-    /// What is missing of the log, now that SQLite has found this many frames in it.
+    /// A warning if the log lacks acknowledged frames, now that SQLite has found this many in it.
     pub(crate) fn missing(&self, frames: u32) -> Option<String> {
         let log = self.log.display();
         let what = match self.found {
@@ -80,7 +81,7 @@ impl PriorNote {
                     self.note.frames
                 )
             }
-            // It had begun anew, and the process was killed before that was noted.
+            // The log had restarted, and the process was killed before the next note.
             Some(salts)
                 if Note { salts, ..self.note }.generation() == self.note.generation().wrapping_add(1) =>
             {
@@ -89,13 +90,13 @@ impl PriorNote {
             Some(_) => format!("{log} is damaged, or that of another database"),
         };
         Some(format!(
-            "{what}, and the server before this one was not stopped in order: some of what it acknowledged last is gone. \
+            "{what}, and the last server was not stopped in order: some of its last acknowledged writes are lost. \
              If the files were copied or restored, take all of them together"
         ))
     }
 }
 
-/// Notes how far the log is good.
+/// Writes the notes.
 #[derive(Debug)]
 pub(crate) struct LogMark {
     path: PathBuf,
@@ -109,7 +110,7 @@ struct OpenFiles {
 }
 
 impl LogMark {
-    /// When the log is there, with this many frames.
+    /// Opens the mark of a log with this many frames.
     pub(crate) fn open(database: &Path, frames: u32) -> io::Result<Self> {
         let path = with_suffix(database, "-mark");
         let mark = File::options().write(true).create(true).truncate(false).mode(0o600).open(&path)?;
@@ -120,7 +121,7 @@ impl LogMark {
         Ok(opened)
     }
 
-    /// After a commit: the log has this many frames. That it cannot be noted is no reason to fail.
+    /// Notes the length of the log after a commit. A failure is ignored.
     pub(crate) fn note(&self, frames: u32) {
         self.with(|open| {
             if let Ok(salts) = salts(&open.log) {
@@ -129,14 +130,14 @@ impl LogMark {
         });
     }
 
-    /// Before the log is cut off, and after it.
+    /// Clears the note, before the log is truncated.
     pub(crate) fn forget(&self) {
         self.with(|open| {
             let _ = open.mark.write_all_at(&Note::NONE.bytes(), 0);
         });
     }
 
-    /// The log was cut off, unless something was written to it since.
+    /// Clears the note after a truncation, unless a write has followed.
     pub(crate) fn was_cut(&self) {
         self.with(|open| {
             if open.log.metadata().is_ok_and(|about| about.len() == 0) {
@@ -145,7 +146,7 @@ impl LogMark {
         });
     }
 
-    /// Before the last connection closes, and takes the log away.
+    /// Removes the mark, before the last connection closes and removes the log.
     pub(crate) fn close(&self) {
         *self.open.lock().unwrap_or_else(PoisonError::into_inner) = None;
         let _ = std::fs::remove_file(&self.path);
@@ -180,7 +181,7 @@ mod tests {
         let missing = |found, frames| PriorNote { note, found, log: PathBuf::from("db-wal") }.missing(frames);
         assert_eq!(missing(Some(salts(7, 1)), 10), None);
         assert_eq!(missing(Some(salts(7, 1)), 12), None, "it was killed before it noted the last ones");
-        assert_eq!(missing(Some(salts(8, 2)), 3), None, "or that the log has begun anew");
+        assert_eq!(missing(Some(salts(8, 2)), 3), None, "or that the log has restarted");
         assert!(missing(Some(salts(7, 1)), 9).unwrap().contains("9 of 10 pages"));
         assert!(missing(Some(salts(9, 2)), 30).unwrap().contains("another database"));
         assert!(missing(None, 0).unwrap().contains("missing"));

@@ -1,5 +1,5 @@
-//! The schema, version by version. SQLite's `user_version` says how far a file has come; each step is one transaction.
-//! A step that was released is never changed: add another. `schema.sql` shows the result of all of them.
+//! The schema, version by version. SQLite's `user_version` names the version of a file; each step is one
+//! transaction. A released step is never changed: add another. `schema.sql` shows the result of all of them.
 
 use rusqlite::Connection;
 use tasklane_ports::StoreError;
@@ -13,10 +13,11 @@ const STEPS: &[&str] = &[
     include_str!("../migrations/0003_documents.sql"),
 ];
 
-/// In the file's header: the bytes of "Lane". So that no other program's file is taken for ours.
+/// In the file's header: the bytes of "Lane". So no other program's file is mistaken for Tasklane's.
 const APPLICATION_ID: i32 = i32::from_be_bytes(*b"Lane");
 
-/// Brings a file to the newest version; refuses one that is newer still, or that is not ours, without touching it.
+/// Brings a file to the newest version. Refuses a file that is newer still, or belongs to another program,
+/// without touching it.
 pub(crate) fn migrate(conn: &Connection) -> Result<(), StoreError> {
     let failed = |error: rusqlite::Error| read_failed(&error.into());
     let found = version(conn)?;
@@ -30,7 +31,7 @@ pub(crate) fn migrate(conn: &Connection) -> Result<(), StoreError> {
         });
     }
     if found == 0 {
-        // Before the first table, so that pages which become free can be given back to the disk.
+        // Before the first table, so that free pages can be given back to the disk.
         conn.pragma_update(None, "auto_vacuum", "INCREMENTAL").map_err(failed)?;
     }
     for (at, step) in STEPS.iter().enumerate().skip(found) {
@@ -39,7 +40,7 @@ pub(crate) fn migrate(conn: &Connection) -> Result<(), StoreError> {
             "BEGIN IMMEDIATE; {step} PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {next}; COMMIT;"
         );
         conn.execute_batch(&sql).map_err(|error| {
-            // Ends the transaction where SQLite has not done so itself; the error to tell is the first one.
+            // Ends the transaction where SQLite has not done so itself; the first error is the one to report.
             let _ = conn.execute_batch("ROLLBACK");
             failed(error)
         })?;
@@ -47,7 +48,7 @@ pub(crate) fn migrate(conn: &Connection) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// How far a file has come; 0 for an empty one.
+/// The version of a file; 0 for an empty one.
 fn version(conn: &Connection) -> Result<usize, StoreError> {
     let number = |sql: &str| conn.query_row(sql, [], |row| row.get::<_, i64>(0));
     let read = || -> rusqlite::Result<(i64, i64, i64)> {

@@ -1,11 +1,12 @@
-//! The outcomes of a lane's last commit, as they lie in its row. Nearly all groups of nearly all commits were applied,
-//! so they are kept as runs: a thousand of them take a few bytes instead of a few pages in every transaction.
+//! The stored outcomes of a lane's last commit. Nearly all groups of nearly all commits are applied, so
+//! outcomes are kept as runs: a thousand of them take a few bytes instead of a few pages in every
+//! transaction.
 
 use tasklane_core::commit::GroupOutcome;
 use tasklane_core::id::Seq;
 
-/// Runs of outcomes: how many, and the first one. The numbers of inserted tasks rise by one within a run; other
-/// outcomes are the same throughout.
+/// Runs of outcomes: how many, and the first one. The numbers of inserted tasks rise by one within a run;
+/// other outcomes are the same throughout.
 pub(crate) type OutcomeRuns = Vec<(u32, GroupOutcome)>;
 
 pub(crate) fn pack(outcomes: &[GroupOutcome]) -> OutcomeRuns {

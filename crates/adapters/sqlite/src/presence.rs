@@ -1,8 +1,8 @@
-//! Whether the store's files are still there, and have room.
+//! Checks whether the store's files are still there, and have room.
 //!
-//! SQLite goes on writing to files that were deleted or moved away, and everything it acknowledges then is gone with
-//! the process. So after each transaction, before anyone is told of it, and twice a second besides, the names are
-//! compared with what is open. Two calls to the system are little beside a write to the disk.
+//! SQLite goes on writing to files that were deleted or moved away, and everything it acknowledges then is
+//! gone with the process. So the names are compared with the open files twice a second, and after each
+//! transaction before its requests are answered. Two system calls cost little beside a write to the disk.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,9 +14,9 @@ use tasklane_ports::StoreError;
 use crate::error::Failure;
 use crate::lock_file::{FileId, FileLock, LockedFile, with_suffix};
 
-/// How often to look while nothing is written.
+/// How often to check while the store is idle.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// With less than this left on the disk, the store counts as full: something that is written will soon fail.
+/// With less than this left on the disk, the store counts as full: a write will soon fail.
 const DISK_SPACE_MIN: u64 = 1 << 20;
 const FULL: &str = "the disk of the database is full: free some of it";
 
@@ -24,21 +24,21 @@ const FULL: &str = "the disk of the database is full: free some of it";
 #[derive(Debug)]
 pub(crate) struct Presence {
     path: PathBuf,
-    /// Released by `close`, when there is nothing to watch over any more.
+    /// Released by `close`, which ends the checks.
     file: Weak<LockedFile>,
     log: PathBuf,
     /// The log that all connections have open.
     log_id: OnceLock<FileId>,
-    /// Something of `state` speaks against writing: looked at before the state is.
+    /// `state` has a reason against writing: checked before `state` is locked.
     is_troubled: AtomicBool,
     state: Mutex<PresenceState>,
 }
 
 #[derive(Debug, Default)]
 struct PresenceState {
-    /// Why the files are not the store's any more.
+    /// Why the files no longer belong to the store.
     lost: Option<String>,
-    /// Why they will never be again in this process.
+    /// Why they never will again in this process.
     taken: Option<String>,
     /// The last write found no room, and none has succeeded since.
     refused: bool,
@@ -69,7 +69,7 @@ impl Presence {
         self.file.upgrade()
     }
 
-    /// All connections have opened the log: from now on it stays where it is.
+    /// Notes the log that all connections have opened; it must stay at its path from now on.
     pub(crate) fn log_is_open(&self) -> Result<(), StoreError> {
         match FileId::at(&self.log) {
             Ok(Some(id)) => {
@@ -81,7 +81,8 @@ impl Presence {
         }
     }
 
-    /// Looks whether the files are still there. To be called after a transaction and before it is told of.
+    /// Checks whether the files are still there. It runs after a transaction and before its requests are
+    /// answered.
     pub(crate) fn check(&self) -> Result<(), Failure> {
         let found = self.find();
         if found.is_none() && !self.is_troubled.load(Ordering::Relaxed) {
@@ -90,9 +91,9 @@ impl Presence {
         let path = self.path.display();
         self.change(|state| {
             match (&state.lost, &found) {
-                (None, Some(reason)) => tracing::error!(%path, "{reason}; nothing is written any more"),
+                (None, Some(reason)) => tracing::error!(%path, "{reason}; the store refuses writes"),
                 (Some(_), None) => {
-                    tracing::info!(%path, "the files of the store are back: it is written to again");
+                    tracing::info!(%path, "the files of the store are back: it takes writes again");
                 }
                 _ => {}
             }
@@ -101,9 +102,9 @@ impl Presence {
         })
     }
 
-    /// What has happened to the files.
+    /// The reason why the files are lost, if they are.
     fn find(&self) -> Option<String> {
-        // Without their folder: anyone may ask whether the server is ready.
+        // Without their folder: the readiness check answers every client.
         let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let (path, log) = (name(&self.path), name(&self.log));
         let remedy = "stop this server, put the files back and start it again";
@@ -122,11 +123,11 @@ impl Presence {
         }
     }
 
-    /// Another process has written what only the owner of the store may.
+    /// Another process has written to a lane of this one.
     pub(crate) fn taken(&self, reason: String) {
         self.change(|state| {
             if state.taken.is_none() {
-                tracing::error!("{reason}; nothing is written any more");
+                tracing::error!("{reason}; the store refuses writes");
                 state.taken = Some(reason);
             }
         });
@@ -139,7 +140,7 @@ impl Presence {
         }
     }
 
-    /// Looks how much space there is.
+    /// Checks how much space there is.
     pub(crate) fn look_for_disk_space(&self) {
         let Some(Ok(disk)) = self.file().map(rustix::fs::fstatvfs) else { return };
         // The last blocks are root's.
@@ -155,13 +156,13 @@ impl Presence {
                     _ => {}
                 }
                 state.is_low = is_low;
-                // Nobody may have tried since.
+                // No write may have been tried since.
                 state.refused &= is_low;
             });
         }
     }
 
-    /// Why nothing is written at the moment.
+    /// Why writes are refused at the moment.
     pub(crate) fn trouble(&self) -> Option<StoreError> {
         if !self.is_troubled.load(Ordering::Relaxed) {
             return None;

@@ -1,4 +1,4 @@
-//! Reads for people: tasks by id, lists, counts, policies, output.
+//! Queries: tasks by id, lists, counts, policies, output.
 
 use rusqlite::types::ToSql;
 use rusqlite::{CachedStatement, Connection, OptionalExtension, Rows, params};
@@ -16,13 +16,13 @@ use crate::error::Failure;
 use crate::load::{Heads, queue_key, task_columns, task_id};
 use crate::write_state::counts_of;
 
-/// How much is done for one page, at most; some tens of milliseconds. An index entry costs 1, …
+/// Most work for one page, some tens of milliseconds. An index entry costs 1,
 const LIST_WORK_MAX: usize = 50_000;
-/// … a look at a task's status
+/// reading a task's status this,
 const STATUS_WORK: usize = 2;
-/// … and reading all of a task.
+/// and reading all of a task this.
 const TASK_WORK: usize = 10;
-/// About how many bytes of bodies are read for one page, where the filter asks for what is in them.
+/// About how many bytes of bodies are read for one page, where the filter needs them.
 const LIST_BYTES_MAX: usize = 32 << 20;
 /// Larger bodies are left out of lists.
 const LIST_BODY_MAX: i64 = 4 << 10;
@@ -111,8 +111,8 @@ pub(crate) fn counts(conn: &Connection, list: &CountList) -> Result<Vec<QueueCou
     Ok(counts)
 }
 
-/// Tasks newest first. Parents and schedules have their index, queues are told by the index entry alone, the rest is
-/// found by looking at tasks, a bounded number for each page.
+/// Tasks newest first. Parents and schedules have their index, index entries name the queue, and this loop
+/// checks the other conditions on rows, a bounded number for each page.
 pub(crate) fn list(conn: &Connection, list: &TaskList) -> Result<TaskPage, Failure> {
     let filter = &list.filter;
     let Some(queues) = queues(conn, filter)? else { return Ok(TaskPage { tasks: Vec::new(), next: None }) };

@@ -1,5 +1,5 @@
-//! A few threads, each with a connection that only reads. SQLite lets them go on while the writer writes; each question
-//! is answered from one snapshot.
+//! A few threads, each with a connection that only reads. SQLite lets them go on while the writer writes;
+//! each query is answered from one snapshot.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,17 +10,17 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::error::{Failure, read_failed};
 
-/// Most questions that wait; further callers wait for room.
+/// Most queries that wait; further callers wait for room.
 pub(crate) const WAITING_MAX: usize = 256;
 
-/// What a reader is sent.
+/// A message to a reader.
 pub(crate) enum ReaderMessage {
     Read(Box<dyn FnOnce(&Connection) + Send>),
     Close,
 }
 
 impl ReaderMessage {
-    /// A question, and where its answer goes.
+    /// A query, and the channel of its answer.
     pub(crate) fn of<T: Send + 'static>(
         read: impl FnOnce(&Connection) -> Result<T, Failure> + Send + 'static,
         reply: oneshot::Sender<Result<T, StoreError>>,
@@ -31,20 +31,20 @@ impl ReaderMessage {
                 read(&snapshot)
             }));
             let answer = answer.unwrap_or_else(|panic| Err(Failure::from_panic(&*panic)));
-            // Whoever asked may be gone.
+            // The caller may have dropped its call.
             let _ = reply.send(answer.map_err(|failure| read_failed(&failure)));
         }))
     }
 }
 
-/// Runs until it is told to close or nobody can ask any more. All readers share one line of questions.
+/// Runs until `Close` arrives or all senders are dropped. All readers share one queue of queries.
 pub(crate) fn run(conn: &Connection, questions: &Arc<Mutex<mpsc::Receiver<ReaderMessage>>>) {
     loop {
         let next = {
             let mut questions = questions.lock().unwrap_or_else(PoisonError::into_inner);
             let next = questions.blocking_recv();
             if matches!(next, Some(ReaderMessage::Close)) {
-                // The other readers answer what is left, and then hear of it.
+                // The other readers answer the remaining queries and find the queue closed.
                 questions.close();
             }
             next

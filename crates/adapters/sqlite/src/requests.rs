@@ -1,7 +1,7 @@
-//! What each kind of write does within the writer's transaction.
+//! The effect of each kind of write within the writer's transaction.
 //!
-//! A request looks first and writes only when it is sure to go through, so that a refusal leaves nothing behind and
-//! needs no savepoint. What goes wrong after that is SQLite's (no room, a bad disk) and undoes the transaction.
+//! A request checks first and writes only when it is sure to succeed, so that a refusal leaves nothing behind
+//! and needs no savepoint. Later failures come from SQLite (no room, a bad disk) and undo the transaction.
 
 use tasklane_core::commit::{Group, GroupOutcome, SubmitOutcome};
 use tasklane_core::id::{Epoch, LaneId, QueueKey};
@@ -23,8 +23,8 @@ pub(crate) trait Request: Send + 'static {
     /// About how many rows and bytes it writes.
     fn size(&self) -> Size;
 
-    /// Does it. The inner error is the answer of a request that was refused and wrote nothing; the outer one undoes
-    /// the transaction.
+    /// Applies the request. The inner error is the answer of a request that was refused and wrote nothing;
+    /// the outer one undoes the transaction.
     fn apply(&self, write_state: &mut WriteState<'_>) -> Result<Result<Self::Response, StoreError>, Failure>;
 }
 
@@ -61,7 +61,7 @@ impl Request for SubmitRows {
     }
 }
 
-/// Creates a task, or says why not.
+/// Creates a task, or answers the refusal.
 fn create(
     write_state: &mut WriteState<'_>,
     lane: LaneId,
@@ -77,8 +77,8 @@ fn create(
     }
 }
 
-/// Why a task cannot be created, as far as that can be said without trying: trying is cheaper than looking for an id
-/// that is hardly ever there.
+/// Why a task cannot be created, as far as that is known without an attempt: an attempt is cheaper than a
+/// search for an id that is hardly ever there.
 fn refusal(write_state: &mut WriteState<'_>, task: &NewRow) -> Result<Option<SubmitOutcome>, Failure> {
     let refused = if let Some(task) = write_state.holder(task)? {
         SubmitOutcome::Exists { task }
@@ -87,18 +87,18 @@ fn refusal(write_state: &mut WriteState<'_>, task: &NewRow) -> Result<Option<Sub
     } else {
         return Ok(None);
     };
-    // A repeated request is told so, whatever else speaks against it.
+    // A repeated request gets its duplicate outcome, also where another refusal applies.
     Ok(Some(existing(write_state, task)?.unwrap_or(refused)))
 }
 
-/// Whether as many tasks wait in the queue as may.
+/// Whether the queue has its maximum of waiting tasks.
 fn is_full(write_state: &mut WriteState<'_>, task: &NewRow) -> Result<bool, Failure> {
     let Some(max) = task.queue_len_max else { return Ok(false) };
     let queue = write_state.queue(&task.queue)?;
     Ok(write_state.waiting(queue)? >= u64::from(max))
 }
 
-/// The same, with a look for the id.
+/// Like [`refusal`], with a search for the id.
 fn could_create(write_state: &mut WriteState<'_>, task: &NewRow) -> Result<Option<SubmitOutcome>, Failure> {
     match refusal(write_state, task)? {
         Some(refused) => Ok(Some(refused)),
@@ -106,7 +106,7 @@ fn could_create(write_state: &mut WriteState<'_>, task: &NewRow) -> Result<Optio
     }
 }
 
-/// What to say of a task whose id is taken.
+/// The outcome for a task whose id is taken.
 fn existing(write_state: &mut WriteState<'_>, task: &NewRow) -> Result<Option<SubmitOutcome>, Failure> {
     let Some(found) = write_state.task(task.id)? else { return Ok(None) };
     let same = write_state.fingerprint(found.key)?.agrees(task.fingerprint);
@@ -191,7 +191,7 @@ fn write_group(
             let refused = could_create(write_state, task)?;
             return Ok(refused.map_or(GroupOutcome::Mismatch { found: None }, GroupOutcome::NotCreated));
         }
-        // Not what groups are for, but they can say it: another task is changed beside the new one.
+        // Unusual but possible: the group changes another task beside the new one.
         (Some(state), Some(change)) => {
             if let Some(refused) = could_create(write_state, task)? {
                 return Ok(GroupOutcome::NotCreated(refused));
@@ -209,8 +209,8 @@ fn write_group(
     })
 }
 
-/// The task that a change may be written to, or what is stored instead. A task of another lane is not this owner's to
-/// touch.
+/// The task that a change may be written to, or the mismatch. An owner must not change a task of another
+/// lane.
 fn changeable(
     write_state: &mut WriteState<'_>,
     lane: LaneId,
@@ -233,7 +233,7 @@ fn write_change(
     write_rest(write_state, found.key, change)
 }
 
-/// What a change brings besides the state.
+/// Writes the attempts and the result of a change.
 fn write_rest(write_state: &mut WriteState<'_>, key: i64, change: &ChangeRow) -> Result<(), Failure> {
     for (number, record) in &change.ended {
         write_state.put_attempt(key, *number, record)?;

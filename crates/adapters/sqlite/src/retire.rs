@@ -1,5 +1,5 @@
-//! What becomes of tasks that finished long ago, and of their output. A stripped task's body is empty and has size 0,
-//! which no other has.
+//! Retention of finished tasks and their output. A stripped task's body is empty and has size 0, which no
+//! other has.
 
 use rusqlite::{Connection, params};
 use tasklane_core::id::TaskId;
@@ -12,14 +12,16 @@ use crate::load::task_id;
 use crate::requests::{Request, Size};
 use crate::write_state::WriteState;
 
-/// Most tasks that one write retires. Each may have a body of 1 MiB, whose pages have to be passed through.
+/// Most tasks that one write retires. Each may have a body of 1 MiB, whose pages have to be read.
 pub(crate) const RETIRED_MAX: usize = 128;
 /// Most chunks, and tasks without any, that one write removes.
 const REMOVED_MAX: usize = 512;
-/// Pages that one write gives back to the disk, each of which may have to change places with another: see the statement.
+/// Pages that one write gives back to the disk, each of which may have to change places with another: see the
+/// statement.
 pub(crate) const RELEASED_MAX: usize = 256;
 
-/// Looks at tasks, the oldest first. The index of creation times is the one that lists use, read the other way round.
+/// Reads finished tasks, the oldest first, through the index of creation times that lists read in the other
+/// direction.
 pub(crate) fn expired(conn: &Connection, retire: &ExpiredQuery) -> Result<ExpiredTasks, Failure> {
     let mut statement = conn.prepare_cached(
         "SELECT t.created_at, t.id, t.place IS NULL, t.state, s.body_bytes > 0
@@ -49,7 +51,7 @@ pub(crate) fn expired(conn: &Connection, retire: &ExpiredQuery) -> Result<Expire
     Ok(expired)
 }
 
-/// `Store::retire`, a part of it.
+/// A part of `Store::retire`.
 pub(crate) struct RetireRows {
     pub(crate) tasks: Vec<TaskId>,
     /// Else they only lose their data.
@@ -60,7 +62,8 @@ impl Request for RetireRows {
     type Response = ();
 
     fn size(&self) -> Size {
-        // Rows of `task`, `spec`, `result`, an attempt and an index or two; pages that change, not what is in them.
+        // Rows of `task`, `spec`, `result`, an attempt and an index or two; pages that change, not what is in
+        // them.
         Size { ops: 6 * self.tasks.len(), bytes: self.tasks.len() << 12 }
     }
 
@@ -78,7 +81,7 @@ impl Request for RetireRows {
     }
 }
 
-/// Gives some of the pages that are free back to the disk. Answers whether there are more to be given back.
+/// Gives some of the free pages back to the disk. Answers whether more are left.
 pub(crate) struct ReleasePages;
 
 impl Request for ReleasePages {
@@ -93,8 +96,8 @@ impl Request for ReleasePages {
     }
 }
 
-/// `Logs::remove`, as much of it as one transaction should take. Answers how many tasks, from the first on, have no
-/// output any more.
+/// `Logs::remove`, as much of it as one transaction should take. Answers how many tasks, from the first on,
+/// have no output left.
 pub(crate) struct RemoveLogs(pub(crate) Vec<TaskId>);
 
 impl Request for RemoveLogs {
@@ -112,7 +115,7 @@ impl Request for RemoveLogs {
             }
             let removed = write_state.drop_logs(*task, left)?;
             if removed == left {
-                // There may be more of it.
+                // More output of the task may be left.
                 return Ok(Ok(done));
             }
             left -= removed.max(1);

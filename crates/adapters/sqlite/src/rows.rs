@@ -1,4 +1,4 @@
-//! Tasks and states as they are stored. Made by whoever asks for the write, so that the writer's thread only writes.
+//! Stored forms of tasks and states. The calling thread makes them, so that the writer's thread only writes.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ pub(crate) struct NewRow {
     pub(crate) body_bytes: i64,
 }
 
-/// What scheduling looks at.
+/// The fields that scheduling reads.
 #[derive(Clone)]
 pub(crate) struct HeadRow {
     pub(crate) line: LineKey,
@@ -72,12 +72,12 @@ impl NewRow {
     }
 }
 
-/// A state, and what of it is a column.
+/// A state, with the fields that have a column.
 pub(crate) struct StateRow {
     pub(crate) version: Version,
     pub(crate) place: Place,
     pub(crate) due: Timestamp,
-    /// Only while it waits: then it has to be found by it.
+    /// Only of a waiting task: its expiry is in the index.
     pub(crate) start_by: Option<Timestamp>,
     pub(crate) bytes: Vec<u8>,
 }
@@ -96,7 +96,7 @@ impl StateRow {
 
 /// A commit, ready to be written.
 pub(crate) struct CommitRows {
-    /// Inbox rows and records are taken from here.
+    /// Source of inbox rows and records.
     pub(crate) commit: Commit,
     /// In the order of its groups.
     pub(crate) groups: Vec<GroupRows>,
@@ -110,7 +110,7 @@ impl CommitRows {
     }
 }
 
-/// A group, but for what is written as it is.
+/// The prepared parts of a group.
 pub(crate) struct GroupRows {
     pub(crate) insert: Option<InsertRow>,
     pub(crate) change: Option<ChangeRow>,
@@ -119,7 +119,7 @@ pub(crate) struct GroupRows {
 /// A task to create.
 pub(crate) struct InsertRow {
     pub(crate) task: NewRow,
-    /// `None` where its own change in the same group says in which state it is to be.
+    /// `None` where the group also has a change of this task, which holds its state.
     pub(crate) state: Option<StateRow>,
 }
 

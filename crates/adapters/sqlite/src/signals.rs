@@ -1,4 +1,5 @@
-//! Places where a test can hold the store. In production nobody listens, and each costs a look at an empty option.
+//! Places where a test can hold the store. In production no test is attached, and each costs a check of an
+//! empty option.
 
 use std::fmt;
 use std::pin::Pin;
@@ -7,21 +8,22 @@ use std::sync::Arc;
 use rusqlite::Connection;
 use rusqlite::trace::{TraceEvent, TraceEventCodes};
 
-/// What a test hears, and may delay by not returning.
+/// Callbacks of a test, which hold the store until they return.
 #[derive(Clone, Default)]
 pub struct Signals {
-    /// A write is ready, and about to be sent to the writer. Heard only of the handle that has it.
+    /// A write is ready, and about to be sent to the writer. Called for the handle with these signals only.
     pub before_send: Option<Arc<dyn Fn() -> SignalFuture + Send + Sync>>,
-    /// The writer has taken this many waiting requests and is about to begin their transaction. Heard only if it is
-    /// among the options.
+    /// The writer has taken this many waiting requests and is about to begin their transaction. Called only
+    /// for the signals of the options.
     pub before_transaction: Option<Arc<dyn Fn(usize) + Send + Sync>>,
-    /// Everything of a transaction is written, and its `COMMIT` comes next. Heard only if it is among the options.
+    /// Everything of a transaction is written, and its `COMMIT` comes next. Called only for the signals of
+    /// the options.
     pub before_commit: Option<Arc<dyn Fn() + Send + Sync>>,
-    /// The writer begins this statement. Heard only if it is among the options.
+    /// The writer begins this statement. Called only for the signals of the options.
     pub statement: Option<OnStatement>,
 }
 
-/// Hears of a statement.
+/// Called with the text of a statement.
 pub type OnStatement = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// The store waits here until it is done.
@@ -40,7 +42,7 @@ impl Signals {
         }
     }
 
-    /// Has SQLite tell of each statement, if somebody listens.
+    /// Makes SQLite report each statement, if a callback is set.
     pub(crate) fn watch(&self, conn: &mut Connection) -> rusqlite::Result<()> {
         let Some(signal) = self.statement.clone() else { return Ok(()) };
         conn.trace_v2(

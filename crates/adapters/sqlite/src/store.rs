@@ -33,12 +33,12 @@ use crate::signals::Signals;
 use crate::writer::{self, WriterMessage};
 use crate::{load, query};
 
-/// Most that one submit or commit may bring. A transaction of this size takes tens of milliseconds.
+/// Bounds of one submit or commit. A transaction of this size takes tens of milliseconds.
 const CAPABILITIES: StoreCapabilities =
     StoreCapabilities { ops_max: 16 << 10, bytes_max: 8 << 20, insert_and_assign: true };
 
-/// A store and its logs in one SQLite file. Cheap to clone; the file is released when the last clone is dropped, or
-/// by `close`.
+/// A store and its logs in one SQLite file. Cheap to clone; the file is released when the last clone is
+/// dropped, or by `close`.
 #[derive(Clone, Debug)]
 pub struct Sqlite {
     inner: Arc<Inner>,
@@ -47,7 +47,7 @@ pub struct Sqlite {
 
 #[derive(Debug)]
 struct Inner {
-    // `None` only while it is dropped: the threads end when nobody can ask any more.
+    // `None` only while the store is dropped: the threads end when all senders are dropped.
     writes: Option<mpsc::Sender<WriterMessage>>,
     questions: Option<mpsc::Sender<ReaderMessage>>,
     readers: Threads,
@@ -64,7 +64,7 @@ struct Threads {
 }
 
 impl Sqlite {
-    /// Opens a file, or makes one; brings it to the newest schema.
+    /// Opens a file, or creates one; brings it to the newest schema.
     pub async fn connect(options: Options) -> Result<Self, StoreError> {
         let (reply, opened) = oneshot::channel();
         // Opening may take a while: a recovery after a crash, a migration.
@@ -101,7 +101,7 @@ impl Sqlite {
         let (writer_alive, writer_ended) = watch::channel(());
         let (readers_alive, readers_ended) = watch::channel(());
 
-        // In each thread what is named first is dropped last: connections, then the lock, then the sign of life.
+        // Each thread drops its connection first, then the sign of life, then the lock.
         let mut writer_threads = Vec::new();
         let alive = (writer_alive.clone(), Arc::clone(&lock));
         let watched = Arc::clone(&presence);
@@ -140,15 +140,15 @@ impl Sqlite {
         })
     }
 
-    /// What people should know of the files, as they were found.
+    /// Warnings about the files, in plain sentences; empty where there are none.
     #[must_use]
     pub fn warnings(&self) -> &[String] {
         &self.inner.warnings
     }
 
-    /// The locked database file, until the store is closed: for whoever must keep other processes from it for longer than
-    /// this one lives. Only as it is: were its descriptor copied and the copy closed in this process, SQLite's own locks
-    /// would end.
+    /// The locked database file, until the store is closed. The guard shares it to keep other processes from
+    /// the file after this one has ended. The descriptor must not be copied: closing a copy in this process
+    /// would end SQLite's own locks.
     #[must_use]
     pub fn locked_file(&self) -> Option<Arc<LockedFile>> {
         self.inner.presence.file()
@@ -196,20 +196,20 @@ impl Threads {
     fn join(&self) {
         let handles = std::mem::take(&mut *self.handles.lock().unwrap_or_else(PoisonError::into_inner));
         for handle in handles {
-            // A panic in it was told when it happened.
+            // A panic in it was logged when it happened.
             let _ = handle.join();
         }
     }
 
     async fn ended(&self) {
-        // Nothing is ever sent: it ends with its senders.
+        // No value is ever sent: the channel ends with its senders.
         let _ = self.ended.clone().changed().await;
     }
 }
 
 impl Drop for Inner {
-    /// Waits for what was asked to be done, so that the file can be opened again at once. The writer goes last: the
-    /// last connection that can write leaves the file without a log beside it.
+    /// Waits for the pending requests, so that the file can be opened again immediately afterwards. The
+    /// writer ends last: the last connection that can write leaves the file without a log beside it.
     fn drop(&mut self) {
         self.questions = None;
         self.readers.join();
@@ -324,7 +324,7 @@ impl Store for Sqlite {
     }
 
     async fn close(&self) -> Result<(), StoreError> {
-        // Whoever closes second finds the door shut, and waits with the first.
+        // A second `close` finds the channel closed, and waits for the same threads.
         let _ = self.inner.questions().send(ReaderMessage::Close).await;
         self.inner.readers.ended().await;
         let _ = self.inner.writes().send(WriterMessage::Close).await;

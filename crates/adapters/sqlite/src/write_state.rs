@@ -1,8 +1,8 @@
-//! The state of the writer: prepared statements, and in memory what every transaction looks at.
+//! The state of the writer: prepared statements, and a cache of the rows that every transaction reads.
 //!
-//! There is one writer, so what it remembers of the lanes and of the counts is what is stored. Changes of them are
-//! gathered and written once at the end of a transaction. After a rollback, or when another program has written to the
-//! file, everything remembered is dropped and read anew.
+//! There is one writer, so its cached lanes and counts are the stored ones. Changes of them are gathered and
+//! written once at the end of a transaction. After a rollback, or a write of another program to the file, the
+//! cache is dropped and read again.
 
 use rusqlite::{Connection, OptionalExtension, Statement, params};
 use rustc_hash::FxHashMap;
@@ -18,7 +18,7 @@ use crate::rows::{NewRow, StateRow};
 
 /// Most tasks in flight remembered from one transaction to the next.
 const TASKS_REMEMBERED: usize = 1 << 16;
-/// Free pages that the file keeps for what comes next.
+/// Free pages that the file keeps for later writes.
 const FREE_PAGES_KEPT: i64 = 256;
 /// Most queues remembered.
 const QUEUES_REMEMBERED: usize = 16 << 10;
@@ -83,7 +83,7 @@ statements! {
     put_unique: "INSERT OR REPLACE INTO unique_key (lane, queue, name, until, key)
                  VALUES (?1, ?2, ?3, ?4, ?5)";
     add_fired: "INSERT INTO fired (schedule, created_at, id, key) VALUES (?1, ?2, ?3, ?4)";
-    // Names no indexed column, so no index is touched.
+    // The statement names no indexed column, so no index is touched.
     change_in_place: "UPDATE task SET status = ?2, attempt = ?3, state = ?4 WHERE key = ?1";
     change: "UPDATE task SET status = ?2, attempt = ?3, state = ?4, place = ?5, expiry = ?6 WHERE key = ?1";
     put_attempt: "INSERT OR REPLACE INTO attempt (key, number, record) VALUES (?1, ?2, ?3)";
@@ -115,25 +115,26 @@ statements! {
     release_pages: "PRAGMA incremental_vacuum(256)";
 }
 
-/// Everything that a transaction reads and writes.
+/// Statements, cache and changes of the writer's transactions.
 pub(crate) struct WriteState<'c> {
     sql: Statements<'c>,
     data_version: i64,
     lanes: FxHashMap<LaneId, Cached<LaneRow>>,
     queues: FxHashMap<QueueKey, i64>,
     counts: FxHashMap<i64, Cached<[u64; 8]>>,
-    /// Tasks in flight, as they were written last: what changes next is most likely one of them.
+    /// Tasks in flight, as they were last written: the next changes are most likely theirs.
     in_flight: FxHashMap<TaskId, StoredTask>,
     lanes_changed: Vec<LaneId>,
     counts_changed: Vec<i64>,
-    /// Under which epochs this process has claimed lanes. Never forgotten: what is stored beyond that is a stranger's.
+    /// The epochs of this process's claims. Never forgotten: a higher stored epoch belongs to another
+    /// process.
     claimed: FxHashMap<LaneId, Epoch>,
     taken: Option<String>,
-    /// Something was removed for good.
+    /// The transaction has erased a value.
     erased: bool,
 }
 
-/// A row in memory.
+/// A cached row.
 struct Cached<T> {
     row: T,
     changed: bool,
@@ -151,7 +152,7 @@ pub(crate) struct LaneRow {
     pub(crate) outcomes: Vec<u8>,
 }
 
-/// What a change must know of a task.
+/// The fields of a task that a change needs.
 #[derive(Clone, Copy)]
 pub(crate) struct StoredTask {
     pub(crate) key: i64,
@@ -176,7 +177,7 @@ impl<'c> WriteState<'c> {
         })
     }
 
-    /// After `BEGIN`.
+    /// Runs after `BEGIN`.
     pub(crate) fn on_begin(&mut self) -> Result<(), Failure> {
         let data_version = self.sql.data_version.query_row([], |row| row.get(0))?;
         if data_version != self.data_version || self.queues.len().max(self.counts.len()) > QUEUES_REMEMBERED {
@@ -186,7 +187,7 @@ impl<'c> WriteState<'c> {
         Ok(())
     }
 
-    /// Before `COMMIT`: writes what was gathered.
+    /// Runs before `COMMIT`: writes the gathered changes.
     pub(crate) fn on_commit(&mut self) -> Result<(), Failure> {
         for lane in self.lanes_changed.drain(..) {
             let cached = self.lanes.get_mut(&lane).expect("a changed lane is remembered");
@@ -211,7 +212,7 @@ impl<'c> WriteState<'c> {
         Ok(())
     }
 
-    /// After a rollback: what was remembered may never have been.
+    /// Drops the cache after a rollback: its values may never have been stored.
     pub(crate) fn forget(&mut self) {
         self.lanes.clear();
         self.queues.clear();
@@ -230,12 +231,12 @@ impl<'c> WriteState<'c> {
         self.claimed.insert(lane, epoch);
     }
 
-    /// That another process has taken a lane since this one claimed it, if it was found just now.
+    /// Takes the finding that another process has taken a lane since this one claimed it.
     pub(crate) fn taken(&mut self) -> Option<String> {
         self.taken.take()
     }
 
-    /// For changing it.
+    /// The row of a lane, to change it.
     pub(crate) fn lane_mut(&mut self, lane: LaneId) -> Result<&mut LaneRow, Failure> {
         self.cached_lane(lane)?;
         let cached = self.lanes.get_mut(&lane).expect("just looked at");
@@ -278,7 +279,7 @@ impl<'c> WriteState<'c> {
         }
     }
 
-    /// The number of a queue, which is made if it is not there.
+    /// The number of a queue; a new queue gets one.
     pub(crate) fn queue(&mut self, queue: &QueueKey) -> Result<i64, Failure> {
         if let Some(number) = self.queues.get(queue) {
             return Ok(*number);
@@ -342,14 +343,14 @@ impl<'c> WriteState<'c> {
         Ok(Status::ALL.iter().filter(|s| s.is_waiting()).map(|s| counts[usize::from(s.code())]).sum())
     }
 
-    /// A task was created in a state, went from one to another, or is forgotten.
+    /// Counts a task that was created in a state, went from one to another, or is forgotten.
     fn count(&mut self, queue: i64, from: Option<Status>, to: Option<Status>) -> Result<(), Failure> {
         if from == to {
             return Ok(());
         }
         let cached = self.cached_counts(queue)?;
         if let Some(from) = from {
-            // A count that is off must not stop the store: it would not start again either.
+            // A wrong count must not stop the store: it would not start again either.
             let count = &mut cached.row[usize::from(from.code())];
             *count = count.saturating_sub(1);
         }
@@ -374,7 +375,7 @@ impl<'c> WriteState<'c> {
         }
     }
 
-    /// Remembers a task as it is written, if it is in flight.
+    /// Caches a written task if it is in flight.
     fn remember(&mut self, id: TaskId, found: StoredTask) {
         if !found.version.status.is_in_flight() {
             self.in_flight.remove(&id);
@@ -510,7 +511,7 @@ impl<'c> WriteState<'c> {
         Ok(())
     }
 
-    /// Takes a task's data, and what was found by it.
+    /// Removes a task's data and its index entries.
     pub(crate) fn strip_task(&mut self, id: TaskId, found: StoredTask) -> Result<(), Failure> {
         let key = found.key;
         self.erased = true;
@@ -591,13 +592,13 @@ impl<'c> WriteState<'c> {
         Ok(self.sql.drop_logs.execute(params![id, attempt, number])?)
     }
 
-    /// Whether something was removed for good since this was asked last.
+    /// Whether a value was erased since the last call.
     pub(crate) fn erased(&mut self) -> bool {
         std::mem::take(&mut self.erased)
     }
 
-    /// Gives some free pages back to the disk, unless they are few and soon needed again. Answers whether more are
-    /// left.
+    /// Gives some free pages back to the disk, unless they are few and soon needed again. Answers whether
+    /// more are left.
     pub(crate) fn release_pages(&mut self) -> Result<bool, Failure> {
         let free = self.free_pages()?;
         let all: i64 = self.sql.pages.query_row([], |row| row.get(0))?;
@@ -632,7 +633,7 @@ pub(crate) fn counts_of(row: &rusqlite::Row<'_>) -> rusqlite::Result<[u64; 8]> {
 }
 
 impl StateRow {
-    /// Where a task in this state is found. Line and rank are asked for only if it is in its line.
+    /// The place of a task in this state. Line and rank are read only if it is ready.
     fn place(
         &self,
         lane: LaneId,
@@ -652,7 +653,7 @@ impl StateRow {
     }
 }
 
-/// How the table names a document.
+/// The columns that identify a document.
 fn document_name(key: &DocumentKey) -> (u8, &str, &str) {
     (key.kind.code(), key.namespace.as_str(), key.id.as_str())
 }

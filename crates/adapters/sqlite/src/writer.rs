@@ -1,14 +1,16 @@
 //! The one thread that writes.
 //!
-//! It takes whatever is waiting, puts all of it into one transaction, and answers all of it after `COMMIT`: one write
-//! to the disk for as many requests as came while the last one was under way. No timer, no waiting for company.
+//! The writer takes all waiting requests, applies them in one transaction, and answers them after `COMMIT`:
+//! one write to the disk for all requests that arrived during the last one. There is no timer and no waiting
+//! for further requests.
 //!
-//! When a transaction fails, nothing of it is there. The requests in it are then tried one by one, so that one that is
-//! too large for the room that is left, or stumbles over a damaged row, does not fail the others.
+//! When a transaction fails, nothing of it is stored. The writer then tries its requests one by one, so that
+//! a request which is too large for the remaining room, or meets a damaged row, does not fail the others.
 //!
-//! A failed `COMMIT` needs care. SQLite has then rolled back, but the frames of the transaction may lie complete in the
-//! log, where a recovery after a crash would find them. The next commit writes over them. So before anyone is told
-//! that a write has not happened, a commit that changes nothing is made; if that fails too, the outcome is unknown.
+//! A failed `COMMIT` needs care. SQLite has then rolled back, but the frames of the transaction may lie
+//! complete in the log, where a recovery after a crash would find them. The next commit writes over them. So
+//! the writer makes a commit that changes nothing before it answers that a write has not happened. If that
+//! commit fails too, the outcome is unknown.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -26,17 +28,17 @@ use crate::write_state::WriteState;
 
 /// Most requests that wait; further callers wait for room.
 pub(crate) const WAITING_MAX: usize = 1024;
-/// A transaction takes no further request once it has this much.
+/// A transaction of this size takes no further request.
 const TRANSACTION_MAX: Size = Size { ops: 32 << 10, bytes: 16 << 20 };
 
-/// What the writer is sent.
+/// A message to the writer.
 pub(crate) enum WriterMessage {
     Write(Box<dyn Job>),
     Close,
 }
 
 impl WriterMessage {
-    /// A request, and where its answer goes.
+    /// A request, and the channel of its answer.
     pub(crate) fn of<R: Request>(
         request: R,
         reply: oneshot::Sender<Result<R::Response, StoreError>>,
@@ -48,9 +50,9 @@ impl WriterMessage {
 /// A request with its answer.
 pub(crate) trait Job: Send {
     fn size(&self) -> Size;
-    /// Does it and keeps the answer.
+    /// Applies the request and keeps its answer.
     fn apply(&mut self, write_state: &mut WriteState<'_>) -> Result<(), Failure>;
-    /// Gives the answer that was kept, or the reason why there is none.
+    /// Sends the kept answer, or the error.
     fn settle(self: Box<Self>, end: Result<(), StoreError>);
 }
 
@@ -73,12 +75,12 @@ impl<R: Request> Job for PendingRequest<R> {
     fn settle(self: Box<Self>, end: Result<(), StoreError>) {
         let Self { reply, answer, .. } = *self;
         let answer = end.and_then(|()| answer.expect("what was committed was applied"));
-        // Whoever asked may be gone.
+        // The caller may have dropped its call.
         let _ = reply.send(answer);
     }
 }
 
-/// Runs until it is told to close or nobody can send any more.
+/// Runs until `Close` arrives or all senders are dropped.
 pub(crate) fn run(
     first: Connection,
     options: &Options,
@@ -88,13 +90,13 @@ pub(crate) fn run(
 ) {
     let mut conn = Some(first);
     loop {
-        // A file that has taken the place of the store's is not opened.
+        // A file that has replaced the store's is not opened.
         let reopen = || presence.check().map_err(|lost| lost.answer(Outcome::NotApplied));
         let opened = conn.take().map_or_else(|| reopen().and_then(|()| open_writer(options)), Ok);
         match opened.and_then(|conn| Writer::run(conn, options, &mut messages, checkpoints, presence)) {
             Ok(Exit::Closed) => return,
             Ok(Exit::Broken) => {}
-            // The file cannot be opened now: say so to the next who asks, then try again.
+            // The file cannot be opened now: the next request gets the error, then the writer tries again.
             Err(error) => match messages.blocking_recv() {
                 Some(WriterMessage::Write(job)) => job.settle(Err(error)),
                 Some(WriterMessage::Close) | None => return refuse_rest(&mut messages),
@@ -104,9 +106,9 @@ pub(crate) fn run(
 }
 
 enum Exit {
-    /// Nothing more to do.
+    /// No request can follow.
     Closed,
-    /// A transaction could not be ended: the connection is in no state to go on.
+    /// A transaction could not be ended: the connection is unusable.
     Broken,
 }
 
@@ -156,7 +158,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Writes and answers everything in `batch`.
+    /// Applies and answers all requests of `batch`.
     fn write(&mut self, batch: &mut Vec<Box<dyn Job>>) {
         match self.transaction(batch) {
             Ok(()) => batch.drain(..).for_each(|job| job.settle(Ok(()))),
@@ -170,7 +172,7 @@ impl Writer<'_> {
         }
     }
 
-    /// A transaction in files that are still there when it is done.
+    /// Runs a transaction. It fails if the files are gone at its end.
     fn transaction(&mut self, jobs: &mut [Box<dyn Job>]) -> Result<(), FailedTransaction> {
         let done = self.try_transaction(jobs);
         let Some(presence) = self.presence else { return done };
@@ -187,7 +189,7 @@ impl Writer<'_> {
     }
 
     fn try_transaction(&mut self, jobs: &mut [Box<dyn Job>]) -> Result<(), FailedTransaction> {
-        // Nothing is half-done after a panic: the transaction is undone, and what was remembered is forgotten.
+        // A panic leaves nothing half-done: the transaction is undone, and the cache is dropped.
         let applied = catch_unwind(AssertUnwindSafe(|| self.apply(jobs)))
             .unwrap_or_else(|panic| Err(Failure::from_panic(&*panic)));
         if let Err(failure) = applied {
@@ -198,7 +200,8 @@ impl Writer<'_> {
         self.conn.execute_batch("COMMIT").map_err(|error| {
             let failure = Failure::from(error);
             self.undo();
-            // "Full" comes from a frame that could not be written, and the one that completes a transaction is last.
+            // "Full" comes from a frame that could not be written, and the frame that completes a transaction
+            // is the last one.
             let undone = self.conn.is_autocommit()
                 && (failure.trouble() == Trouble::Full || self.settle_log().is_ok());
             let outcome = if undone { Outcome::NotApplied } else { Outcome::Unknown };
@@ -218,12 +221,12 @@ impl Writer<'_> {
     fn undo(&mut self) {
         self.write_state.forget();
         if !self.conn.is_autocommit() {
-            // If this fails too, the connection is given up: see `run`.
+            // If this fails too, `run` drops the connection.
             let _ = self.conn.execute_batch("ROLLBACK");
         }
     }
 
-    /// A commit that changes nothing, over whatever an earlier one has left in the log.
+    /// A commit that changes nothing. It overwrites the frames that a failed commit has left in the log.
     fn settle_log(&self) -> rusqlite::Result<()> {
         let version: i64 = self.conn.query_row("PRAGMA user_version", [], |row| row.get(0))?;
         self.conn.pragma_update(None, "user_version", version)
@@ -231,7 +234,7 @@ impl Writer<'_> {
 }
 
 impl FailedTransaction {
-    /// Another request of the same transaction might go through.
+    /// Whether the failure may concern one request only.
     fn may_concern_one(&self) -> bool {
         match self.failure.trouble() {
             Trouble::Full | Trouble::NotUnderstood => self.outcome == Outcome::NotApplied,
@@ -244,7 +247,7 @@ impl FailedTransaction {
     }
 }
 
-/// Waits for a request and takes those that wait behind it. Answers whether to close afterwards.
+/// Waits for a request and takes those behind it. Answers whether to close afterwards.
 fn take_waiting(messages: &mut mpsc::Receiver<WriterMessage>, batch: &mut Vec<Box<dyn Job>>) -> bool {
     let mut total = Size::default();
     let mut next = messages.blocking_recv();
@@ -263,13 +266,13 @@ fn take_waiting(messages: &mut mpsc::Receiver<WriterMessage>, batch: &mut Vec<Bo
         }
         match messages.try_recv() {
             Ok(message) => next = Some(message),
-            // If nobody can send any more, the next call hears of it.
+            // If all senders are dropped, the next call finds that.
             Err(_) => return false,
         }
     }
 }
 
-/// Tells whoever came too late.
+/// Refuses the requests behind `Close`.
 fn refuse_rest(messages: &mut mpsc::Receiver<WriterMessage>) {
     messages.close();
     while let Some(message) = messages.blocking_recv() {

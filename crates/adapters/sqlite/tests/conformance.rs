@@ -22,12 +22,13 @@ struct File {
     // Held for as long as the folder is needed.
     folder: TempDir,
     durability: Durability,
-    /// The last one is in use; those before it have crashed.
+    /// The last store is in use; the earlier ones have crashed.
     opened: Mutex<Vec<Sqlite>>,
     hold: Arc<Hold>,
 }
 
-/// Stops the writer before a `COMMIT`, once it is armed: it then says so and waits to be let go on.
+/// Stops the writer before a `COMMIT`, once it is armed. The writer notifies the test and waits for its
+/// permission.
 #[derive(Default)]
 struct Hold(Mutex<Option<(oneshot::Sender<()>, mpsc::Receiver<()>)>>);
 
@@ -67,7 +68,7 @@ impl File {
         self.opened.lock().unwrap().last().unwrap().clone()
     }
 
-    /// Opens the file and its log as they lie on the disk at this moment, which is what a crash would leave.
+    /// Opens a copy of file and log as they lie on the disk at this moment, as a crash would leave them.
     async fn crash(&self) {
         let number = self.opened.lock().unwrap().len();
         let path = |number: usize, end: &str| self.folder.path().join(format!("{number}.db{end}"));
@@ -86,7 +87,7 @@ impl StoreEnv for File {
         Arc::new(self.current())
     }
 
-    /// A second process is refused, so there is only one store to have handles on.
+    /// A second process is refused, so the second handle is one of the same store.
     async fn second(&self) -> Arc<dyn Store> {
         Arc::new(self.current())
     }
@@ -96,8 +97,8 @@ impl StoreEnv for File {
         self.store()
     }
 
-    /// What the writer has taken is before any claim that follows, so the latest moment at which it holds nobody up is
-    /// the one before it is sent.
+    /// Later claims wait for a commit that the writer has taken. So the commit is held just before it is
+    /// sent, where it blocks no other request.
     async fn stalled_commit(&self, commit: Commit) -> StalledCommit {
         let (ready, go_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
         let signal = {

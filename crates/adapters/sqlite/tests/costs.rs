@@ -1,4 +1,4 @@
-//! What a task costs, counted: a change that makes it dearer shows here and not only on a clock.
+//! The number of statements for a task: a change that costs more fails here, independent of the clock.
 
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
@@ -72,7 +72,7 @@ fn tasks(from: u64) -> Vec<NewTask> {
     (from..from + TASKS as u64).map(|number| task(number).payload_bytes(200).build()).collect()
 }
 
-/// A short task whose owner is local: inserted and assigned at once, then finished.
+/// A short task whose owner is local: inserted and assigned together, then finished.
 #[tokio::test]
 async fn statements_of_a_task_that_is_assigned_at_once() {
     let mut counted = CountingStore::new().await;
@@ -86,7 +86,7 @@ async fn statements_of_a_task_that_is_assigned_at_once() {
     assert_eq!(counted.cost(ended.collect()).await, 1, "what is in flight is known, and changed");
 }
 
-/// One that had to wait: inserted, assigned, finished.
+/// A task that had to wait: inserted, assigned, finished.
 #[tokio::test]
 async fn statements_of_a_task_that_waited() {
     let mut counted = CountingStore::new().await;
@@ -96,7 +96,7 @@ async fn statements_of_a_task_that_waited() {
     assert_eq!(counted.cost(assigned.collect()).await, 2, "it is looked for, and changed");
 }
 
-/// One with a unique key.
+/// A task with a unique key.
 #[tokio::test]
 async fn statements_of_a_task_with_a_unique_key() {
     let mut counted = CountingStore::new().await;

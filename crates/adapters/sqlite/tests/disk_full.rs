@@ -1,4 +1,5 @@
-//! No room left: nothing is half-written, everyone is told, and it goes on when there is room again.
+//! No room left: no write is stored in part, every request gets an answer, and writes succeed again when
+//! there is room.
 
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
@@ -22,7 +23,7 @@ async fn submit(store: &dyn Store, task: NewTask) -> Result<SubmitOutcome, Store
     store.submit(Submit { lane: LANE, tasks: [task].into() }).await.map(|mut outcomes| outcomes.remove(0))
 }
 
-/// Submits tasks of 64 KiB from `first` on until there is no room; answers how many were taken.
+/// Submits tasks of 64 KiB from `first` on until there is no room; answers how many were created.
 async fn fill(store: &dyn Store, first: u64) -> u64 {
     for number in first..first + 10_000 {
         match submit(store, task(number).payload_bytes(64 << 10).build()).await {
@@ -97,7 +98,7 @@ async fn request_without_room_does_not_fail_those_beside_it() {
         let store = store.clone();
         tokio::spawn(async move { submit(&store, new).await })
     };
-    // The first one keeps the writer, the others gather behind it.
+    // The first request occupies the writer, the others gather behind it.
     let first = send(task(0).build());
     tokio::task::yield_now().await;
     let (began, go_on) = (began.1, go_on.0);
@@ -124,7 +125,7 @@ async fn request_without_room_does_not_fail_those_beside_it() {
     drop(go_on);
 }
 
-/// The scenario on a real disk that is full, in a mount namespace of its own, so that nothing is left behind.
+/// The scenario on a real full disk, in a mount namespace of its own, so that nothing is left behind.
 #[test]
 fn full_disk_refuses_writes_until_there_is_room_again() {
     const SKIPPED: i32 = 77;
@@ -197,7 +198,7 @@ fn on_full_disk() {
     });
 }
 
-/// Not by a macro: what those print is shown only for tests that fail.
+/// Not by a macro: macros print only for tests that fail.
 fn skipped(why: &str) {
     let name = "full_disk_refuses_writes_until_there_is_room_again";
     let _ = writeln!(std::io::stderr(), "SKIPPED {name}: {why}");

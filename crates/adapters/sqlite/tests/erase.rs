@@ -1,4 +1,4 @@
-//! What was removed cannot be read in any file any more, and takes no room.
+//! Removed values cannot be read in any file any more, and take no room.
 
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
@@ -17,7 +17,7 @@ use tasklane_ports::conformance::fixture::{LANE, Owner, changing, create, task};
 use tasklane_ports::{LogChunk, LogPosition, LogStream, Logs, Store};
 use tasklane_sqlite::{Options, Sqlite};
 
-const MARKER: &str = "a secret that nobody else has";
+const MARKER: &str = "a secret that no other file has";
 const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Whether the marker is in any file of a folder.
@@ -26,7 +26,7 @@ fn is_anywhere(folder: &Path) -> bool {
     std::fs::read_dir(folder).unwrap().any(|entry| finds(&std::fs::read(entry.unwrap().path()).unwrap()))
 }
 
-/// Waits for what the store does when it has nothing else to do.
+/// Waits for the idle work of the store.
 async fn until(what: &str, done: impl Fn() -> bool) {
     let started = Instant::now();
     while !done() {
@@ -35,7 +35,7 @@ async fn until(what: &str, done: impl Fn() -> bool) {
     }
 }
 
-/// Small ones lie in pages with others, large ones have pages of their own.
+/// Small values share pages with others, large ones have pages of their own.
 fn secret(number: u64, bytes: usize) -> NewTask {
     let text = MARKER.repeat(bytes / MARKER.len() + 1);
     task(number).with(move |_, body| body.payload = Payload::Text(text)).build()
@@ -68,7 +68,7 @@ async fn what_was_removed_is_in_no_file_any_more() {
     let tasks: Vec<_> =
         (0..200).map(|number| secret(number, if number % 2 == 0 { 100 } else { 20_000 })).collect();
     let ids = run(&store, &tasks).await;
-    // What stays lies between them.
+    // The tasks that stay lie between them.
     create(
         &*store,
         (1_000..1_100).map(|number| task(number).payload_bytes(3_000).build()).collect::<Vec<_>>(),

@@ -1,4 +1,4 @@
-//! What only shows with many tasks.
+//! Cases that need many tasks.
 
 mod support;
 
@@ -22,14 +22,14 @@ async fn pages_stay_bounded_with_many_tasks() {
         create(&store, tasks).await;
     }
 
-    // The oldest of all, and the only one of its queue: the first page ends before it, and says so.
+    // The oldest task, and the only one of its queue: the first page ends before it, with a cursor.
     let filter = TaskFilter { queue: Some(name("rare")), ..TaskFilter::default() };
     let first = store.list(TaskList { filter: filter.clone(), after: None, limit: 10 }).await.unwrap();
     assert!(first.tasks.is_empty() && first.next.is_some());
     let listed = all_listed(&store, filter, 10).await;
     assert_eq!(listed.iter().map(|task| task.id).collect::<Vec<_>>(), [rare.id]);
 
-    // Two lines, of which one is very long.
+    // Two lines, one of them very long.
     let load = LoadQuery { lane: LANE, read: LaneRead::Lines { after: None }, limit: 10, body_bytes_max: 0 };
     let LanePage::Tasks { rows, more } = store.load(load).await.unwrap() else { panic!("not tasks") };
     assert_eq!((rows.len(), more), (2, false));

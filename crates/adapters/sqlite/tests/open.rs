@@ -41,7 +41,7 @@ async fn file_can_be_opened_again_as_soon_as_it_is_dropped_or_closed() {
             assert!(matches!(other.lane_head(LANE).await, Err(StoreError::Unavailable { .. })));
         }
     }
-    // In order, so that the file is all there is.
+    // Closed in order, so there is no other file.
     assert!(!folder.path().join("tasklane.db-wal").exists());
 }
 
@@ -50,7 +50,7 @@ async fn requests_that_were_sent_are_written_before_it_is_dropped() {
     let folder = support::folder();
     let path = folder.path().join("tasklane.db");
     let store = Sqlite::connect(Options::new(&path)).await.unwrap();
-    // Polled once, which sends it, and never again.
+    // Polled once, which sends the request, and then dropped.
     for number in 0..100 {
         let submit =
             store.submit(tasklane_ports::Submit { lane: LANE, tasks: [task(number).build()].into() });
@@ -73,7 +73,7 @@ async fn second_store_on_the_same_file_is_refused_by_any_name() {
         let holder = format!("in use by process {}", std::process::id());
         assert!(reason.contains(&holder) && reason.contains("Stop that one"), "{reason}");
     }
-    // The attempt has done no harm.
+    // The refused attempt has changed nothing.
     create(&store, tasks(1..=3)).await;
 }
 
@@ -82,7 +82,7 @@ async fn file_of_the_first_version_goes_on_with_what_it_holds() {
     let folder = support::folder();
     let path = folder.path().join("tasklane.db");
     create(&Sqlite::connect(Options::new(&path)).await.unwrap(), tasks(1..=3)).await;
-    // As it was before unique keys and documents.
+    // The schema before unique keys and documents.
     let shell = Connection::open(&path).unwrap();
     let older =
         "DROP TABLE unique_key; DROP TABLE document; DROP TABLE document_version; PRAGMA user_version = 1";
@@ -125,8 +125,8 @@ async fn file_of_another_kind_is_refused_and_left_as_it_is() {
     assert!(refusal(Options::new(folder.path())).await.contains("cannot"));
 }
 
-/// Somebody may look at the file, and even write to it, with the `sqlite3` shell: what the store remembers of it is
-/// then read anew.
+/// Users may read the file, and even write to it, with the `sqlite3` shell: the store then reads its cache
+/// again.
 #[tokio::test]
 async fn changes_by_another_program_are_noticed() {
     let folder = support::folder();
@@ -144,7 +144,7 @@ async fn changes_by_another_program_are_noticed() {
     assert_eq!(submit(&*store, [task(4).len_max(3).build()]).await.len(), 1);
 }
 
-/// A version before locked the file beside the database, and nothing else.
+/// An earlier version locked only the file beside the database.
 #[tokio::test]
 async fn earlier_versions_and_this_one_keep_each_other_out() {
     let folder = support::folder();
@@ -156,15 +156,15 @@ async fn earlier_versions_and_this_one_keep_each_other_out() {
     drop(earlier);
     let store = Sqlite::connect(Options::new(&path)).await.unwrap();
     assert!(std::fs::File::open(&beside).unwrap().try_lock().is_err());
-    // Whoever removes it changes nothing: the database itself is locked.
+    // Its removal changes nothing: the database itself is locked.
     std::fs::remove_file(&beside).unwrap();
     let holder = format!("in use by process {}", std::process::id());
     assert!(refusal(Options::new(&path)).await.contains(&holder));
     create(&store, tasks(1..=3)).await;
 }
 
-/// Closing any descriptor of the file would end SQLite's own locks on it; another program that is the last to close the
-/// file, as it thinks, then removes the log that is in use.
+/// Closing any descriptor of the file would end SQLite's own locks on it. Another program that closes the
+/// file then believes that it is the last one, and removes the log in use.
 #[tokio::test]
 async fn the_locks_of_sqlite_last_as_long_as_the_store() {
     let folder = support::folder();

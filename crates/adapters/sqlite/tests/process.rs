@@ -1,8 +1,8 @@
-//! What only a real process shows: a second one is refused, and one that is killed, or whose disk fails, has kept what
-//! it acknowledged. The other process is this test binary, started again with a role.
+//! Real processes: a second one is refused, and a process that is killed, or whose disk fails, has kept its
+//! acknowledged writes. The other process is this test binary, started again with a role.
 
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
-#![expect(clippy::print_stdout, reason = "how the other process tells what it has done")]
+#![expect(clippy::print_stdout, reason = "the other process reports its writes by its output")]
 
 mod support;
 
@@ -30,7 +30,7 @@ const PATH: &str = "TASKLANE_SQLITE_TEST_PATH";
 const BATCH: u64 = 4;
 const BUSY_LANE: LaneId = LaneId(9);
 
-/// This binary in a role, and what it says.
+/// This binary in a role, with its output.
 struct OtherProcess {
     process: Child,
     lines: Lines<BufReader<ChildStdout>>,
@@ -38,7 +38,7 @@ struct OtherProcess {
 
 impl OtherProcess {
     fn start(role: &str, path: &Path) -> Self {
-        // So that a limit of a file's size is an error and no signal.
+        // A limit of a file's size must be an error and no signal.
         let script = "trap '' XFSZ; exec \"$@\"";
         let mut process = Command::new("sh")
             .args(["-c", script, "sh"])
@@ -54,7 +54,7 @@ impl OtherProcess {
         Self { process, lines }
     }
 
-    /// The next thing it says; `None` when it is gone.
+    /// The next line of its output; `None` at the end.
     fn hear(&mut self) -> Option<String> {
         self.lines.by_ref().map_while(Result::ok).find_map(|line| line.strip_prefix("> ").map(str::to_owned))
     }
@@ -107,7 +107,7 @@ async fn write_for_ever(store: &Arc<dyn Store>) {
     );
 }
 
-/// Says what became of each batch of tasks.
+/// Prints the outcome of each batch of tasks.
 async fn submit_for_ever(store: &dyn Store, next: &AtomicU64) {
     loop {
         let first = next.fetch_add(BATCH, Ordering::Relaxed);
@@ -141,7 +141,7 @@ async fn run_for_ever(store: &Arc<dyn Store>) {
     }
 }
 
-/// What another process said that it had done.
+/// The outcomes that another process has printed.
 #[derive(Default)]
 struct ReportedWork {
     submitted: BTreeSet<u64>,
@@ -165,7 +165,7 @@ impl ReportedWork {
         set.insert(number.parse().unwrap());
     }
 
-    /// Opens what the process has left behind and compares.
+    /// Opens the files of the ended process and compares.
     async fn check(&self, path: &Path) {
         let store = Sqlite::connect(Options::new(path)).await.unwrap();
         let there = async |first: &u64| {
@@ -196,7 +196,7 @@ impl ReportedWork {
         }
         let counts = all_counts(&store, 10).await.into_iter().map(|c| (c.queue, c.by_status)).collect();
         assert_eq!(counted, counts);
-        // It goes on as if nothing had been.
+        // The store works as before.
         create(&store, tasks(1_000_000..1_000_010)).await;
         store.close().await.unwrap();
         let conn = Connection::open(path).unwrap();
@@ -233,7 +233,7 @@ async fn what_was_acknowledged_survives_kill_9_in_the_middle_of_writes() {
             said.note(&other.hear().unwrap());
         }
         other.kill();
-        // What it said before it was killed counts too.
+        // Lines from before the kill count too.
         while let Some(line) = other.hear() {
             said.note(&line);
         }
@@ -273,7 +273,7 @@ async fn io_errors_leave_nothing_half_written_and_pass() {
         }
     }
     other.kill();
-    // Where the next commit could be made, it is known that this one was not; elsewhere it is not.
+    // The outcome is known to be "not applied" where the next commit succeeded, and unknown elsewhere.
     assert!(!said.refused.is_empty() && !said.unknown.is_empty());
     said.check(&path).await;
 }
@@ -294,7 +294,7 @@ async fn warnings(path: &Path) -> Vec<String> {
     Sqlite::connect(Options::new(path)).await.unwrap().warnings().to_vec()
 }
 
-/// SQLite takes what is left of the log for all of it.
+/// SQLite takes the rest of the log for all of it.
 #[tokio::test]
 async fn a_log_that_was_lost_or_damaged_is_told_at_the_start() {
     let (_folder, path, _) = killed();
@@ -307,7 +307,7 @@ async fn a_log_that_was_lost_or_damaged_is_told_at_the_start() {
     std::os::unix::fs::FileExt::write_all_at(&file, b"damage", middle).unwrap();
     let told = warnings(&path).await;
     assert!(told[0].contains("tasklane.db-wal is damaged or cut short"), "{told:?}");
-    assert_eq!(warnings(&path).await, [""; 0], "told once");
+    assert_eq!(warnings(&path).await, [""; 0], "the warning appears once");
 
     let (_folder, path, log) = killed();
     std::fs::remove_file(&log).unwrap();

@@ -27,7 +27,7 @@ async fn entries_go_with_their_tasks() {
     create(&*store, [task(1).unique("a").build(), task(2).unique_until("b", at(10)).build()]).await;
     let inserted = task(3).unique("c").build();
     owner.commit([inserting_assigned(inserted)]).await;
-    // Refused ones leave nothing, and neither do those without a key.
+    // Refused tasks leave no entry, and neither do tasks without a key.
     submit(&*store, [task(4).unique("a").build(), task(5).unique("d").len_max(0).build()]).await;
     create(&*store, [task(6).build()]).await;
     assert_eq!(entries(), 3);

@@ -18,7 +18,7 @@ use tasklane_core::message::Message;
 use tasklane_direct::{ConnectionCounts, DirectBus, DirectOptions};
 use tasklane_ports::{Address, Bus, Subscription};
 
-/// What does not happen in this time does not happen.
+/// The bound of every wait in these tests.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A free port of this machine.
@@ -26,7 +26,7 @@ pub(crate) fn anywhere() -> SocketAddr {
     (Ipv4Addr::LOCALHOST, 0).into()
 }
 
-/// For a machine that is busy with other tests: nobody is given up because it is slow.
+/// Options for a machine that is busy with other tests: no peer is given up for being slow.
 pub(crate) fn patient() -> DirectOptions {
     DirectOptions {
         announce_timeout: PATIENCE,
@@ -83,7 +83,7 @@ pub(crate) fn to_lane(lane: u16) -> Address {
     Address::Lane(LaneId(lane))
 }
 
-/// All that comes until `last` does.
+/// Receives until `last` arrives; answers all messages.
 pub(crate) async fn receive_until(subscription: &mut Box<dyn Subscription>, last: &Message) -> Vec<Message> {
     let mut came = Vec::new();
     while !came.contains(last) {
@@ -93,7 +93,7 @@ pub(crate) async fn receive_until(subscription: &mut Box<dyn Subscription>, last
     came
 }
 
-/// Publishes until it comes.
+/// Publishes a message until it arrives.
 pub(crate) async fn get_through(
     from: &DirectBus,
     address: Address,

@@ -5,7 +5,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 
 const ROLE: &str = "TASKLANE_DIRECT_TEST_ROLE";
 
-/// This binary in a role, and what it says.
+/// This binary in a role, with its output.
 #[derive(Debug)]
 pub(crate) struct Other {
     process: Child,
@@ -18,7 +18,7 @@ impl Other {
         let mut process = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "other_process", "--ignored", "--nocapture"])
             .env(ROLE, role)
-            // It ends when this process does, however that ends.
+            // The process ends with this one: its input closes.
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -27,7 +27,7 @@ impl Other {
         Self { process, lines }
     }
 
-    /// The next thing it says; `None` when it is gone.
+    /// The next line of its output; `None` at the end.
     pub(crate) fn hear(&mut self) -> Option<String> {
         self.lines.by_ref().map_while(Result::ok).find_map(|line| line.strip_prefix("> ").map(str::to_owned))
     }
@@ -56,7 +56,7 @@ impl Drop for Other {
 pub(crate) fn role() -> Option<String> {
     let role = std::env::var(ROLE).ok()?;
     std::thread::spawn(|| {
-        // Nothing is ever written there: this returns when whoever started us is gone.
+        // The input never has a line: the read returns when the parent process has ended.
         let _ = std::io::stdin().read_line(&mut String::new());
         std::process::exit(1);
     });
@@ -65,7 +65,7 @@ pub(crate) fn role() -> Option<String> {
     Some(role)
 }
 
-/// Says something that [`Other::hear`] hears.
+/// Writes a line for [`Other::hear`].
 pub(crate) fn say(what: &str) {
     println!("> {what}");
 }

@@ -1,4 +1,4 @@
-//! A TCP proxy that stops passing bytes on, without a word to either side.
+//! A TCP proxy that stops passing bytes, without an error to either side.
 
 use std::sync::Arc;
 
@@ -11,11 +11,11 @@ use tokio::task::JoinHandle;
 /// What happens to connections, by their numbers.
 #[derive(Clone, Copy, Debug, Default)]
 struct Rules {
-    /// The number that the next one gets.
+    /// The number of the next connection.
     next: u64,
-    /// Those with lower numbers stay open, and nothing passes.
+    /// Connections with lower numbers stay open, and no byte passes.
     held_below: u64,
-    /// Those with lower numbers are broken.
+    /// Connections with lower numbers are broken.
     cut_below: u64,
 }
 
@@ -38,17 +38,17 @@ impl Proxy {
         Self { port, rules, listener }
     }
 
-    /// The endpoint of the server behind it, by way of this proxy.
+    /// The endpoint of the server behind the proxy, with the proxy's address.
     pub(crate) fn endpoint(&self, of: &str) -> String {
         format!("127.0.0.1:{}/{}", self.port, of.split_once('/').unwrap().1)
     }
 
-    /// Nothing passes any more, neither over connections that there are nor over new ones.
+    /// Holds all bytes, of present and of new connections.
     pub(crate) fn hold(&self) {
         self.rules.send_modify(|rules| rules.held_below = u64::MAX);
     }
 
-    /// Nothing passes any more over connections that there are. New ones are well.
+    /// Holds all bytes of present connections. New ones pass.
     pub(crate) fn hold_present(&self) {
         self.rules.send_modify(|rules| rules.held_below = rules.next);
     }

@@ -1,4 +1,4 @@
-//! How many connections there are.
+//! The number of connections.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,7 +34,7 @@ fn no_more_connections_are_opened_than_were_given() {
             }
             most
         });
-        // Submits, claims of all lanes and sessions, all at once and again and again.
+        // Submits, claims of all lanes and sessions, in parallel and repeatedly.
         for round in 0..10_u64 {
             let submits = (0..40).map(|n| {
                 let number = round * 1_000 + n;

@@ -49,7 +49,7 @@ fn the_standby_is_used_when_it_is_promoted() {
     });
 }
 
-/// A host that takes connections and never answers, as a machine that hangs, costs its own time and not that of others.
+/// A host that accepts connections and never answers, as a machine that hangs, costs only its own time.
 #[test]
 fn a_host_that_hangs_does_not_keep_the_next_one_from_being_tried() {
     run("a host hangs", async {

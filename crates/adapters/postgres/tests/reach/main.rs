@@ -1,4 +1,4 @@
-//! The ways to a server: encrypted, through a pooler, by several hosts, with so many connections.
+//! Ways to reach a server: encrypted, through a pooler, by several hosts, with so many connections.
 
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 

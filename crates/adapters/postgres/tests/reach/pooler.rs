@@ -17,7 +17,8 @@ use crate::support::{self, PostgresServer};
 
 const TRANSACTION: &str = "pool_mode = transaction";
 
-/// Versions that can keep prepared statements do so unless they are set not to; others do not know the setting.
+/// Versions that can keep prepared statements do so unless they are set not to; others do not know the
+/// setting.
 fn forgetful() -> &'static str {
     if is_newer() { "max_prepared_statements = 0" } else { "" }
 }
@@ -60,7 +61,8 @@ fn a_pooler_that_loses_prepared_statements_is_refused() {
     });
 }
 
-/// A connection that is made later is probed too, if it shares a process of the server with another connection.
+/// A connection that is made later is probed too, if it shares a process of the server with another
+/// connection.
 #[test]
 fn a_pooler_that_comes_in_between_later_is_refused() {
     run("a pooler later", async {

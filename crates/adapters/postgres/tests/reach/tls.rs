@@ -11,7 +11,7 @@ use tasklane_testkit::Authority;
 
 use crate::support::{self, PostgresServer};
 
-/// Whether all connections of ours are encrypted, and whether there are any.
+/// Whether all connections of these tests are encrypted, and whether there are any.
 fn encrypted(server: &PostgresServer) -> String {
     server.sql(
         "SELECT count(*) > 0, bool_and(s.ssl) FROM pg_stat_ssl s JOIN pg_stat_activity a USING (pid)
@@ -74,10 +74,10 @@ fn a_server_that_proves_who_it_is_is_talked_to_in_secret() {
         let known = authority.ca().display().to_string();
         let accepted = [
             url("verify-full", &known),
-            // The name is not looked at.
+            // The name is not checked.
             url("verify-ca", &known).replace("127.0.0.1", "localhost"),
             url("require", &known).replace("127.0.0.1", "localhost"),
-            // Nothing is looked at.
+            // The certificate is not checked.
             format!("{}?sslmode=require", server.url()),
         ];
         for url in accepted {
@@ -138,7 +138,8 @@ fn a_server_that_asks_for_certificates_takes_every_connection_with_one_and_none_
 
         let error = error_of(&format!("{}?sslmode=require", server.url())).await.to_string();
         assert!(error.contains("sslcert=") && error.contains("sslkey="), "{error}");
-        // A certificate of another name, one of an unknown authority, and a key that is another's.
+        // A certificate of another name, a certificate of an unknown authority, and a key that does not
+        // match.
         let error = error_of(&with(&authority.client("somebody"))).await.to_string();
         assert!(error.contains("authentication failed"), "{error}");
         let (stranger, _) = stranger();

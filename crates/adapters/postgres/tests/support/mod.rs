@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use tasklane_postgres::{PostgresOptions, PostgresStore};
 
-/// Options with a schema that nobody else uses.
+/// Options with a fresh schema.
 pub(crate) fn fresh_options() -> PostgresOptions {
     static USED: AtomicU32 = AtomicU32::new(0);
     let schema = format!("test{}", USED.fetch_add(1, Ordering::Relaxed));
@@ -27,7 +27,7 @@ pub(crate) fn fresh_options() -> PostgresOptions {
     }
 }
 
-/// Opens a store that must be there.
+/// Opens a store, which must succeed.
 pub(crate) async fn connect(url: &str, options: &PostgresOptions) -> PostgresStore {
     PostgresStore::connect(url, options).await.unwrap_or_else(|error| panic!("{url}: {error}"))
 }

@@ -8,7 +8,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 
-/// What a proxy does with what passes through it.
+/// The behaviour of a proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     /// Passes everything on.
@@ -19,7 +19,7 @@ pub(crate) enum Mode {
     LoseAnswers,
     /// Passes a part of a request on, and then breaks the connection.
     CutRequests,
-    /// Takes no connection and breaks those that are used.
+    /// Accepts no connection and breaks the open ones.
     Refuse,
     /// Passes everything on but notifications, as a pooler in transaction mode does.
     DropNotifications,
@@ -45,7 +45,7 @@ impl Proxy {
         Self { port, mode, held, listener }
     }
 
-    /// Without the question for TLS, whose answer is no message of the protocol.
+    /// Without the request for TLS, whose answer is no message of the protocol.
     pub(crate) fn url(&self) -> String {
         format!("postgres://tasklane@127.0.0.1:{}/postgres?sslmode=disable", self.port)
     }
@@ -101,7 +101,7 @@ async fn pass_requests(
         }
         let now = *mode.borrow();
         if now == Mode::CutRequests {
-            // As much of it as comes first; what it lacks never comes.
+            // The first half of the request; the rest never arrives.
             let _ = to.write_all(&buffer[..n / 2]).await;
             return;
         }
@@ -125,7 +125,7 @@ async fn pass_answers(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mode: wat
     }
 }
 
-/// Takes the messages that are complete, and answers those of a kind that is wanted.
+/// Takes the messages that are complete, and answers the wanted kinds.
 fn take_messages(pending: &mut Vec<u8>, wanted: impl Fn(u8) -> bool) -> Vec<u8> {
     let (mut taken, mut answer) = (0, Vec::new());
     while let Some([kind, a, b, c, d]) = pending.get(taken..taken + 5) {

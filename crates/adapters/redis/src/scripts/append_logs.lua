@@ -1,4 +1,4 @@
--- KEYS: logs of tasks. ARGV: for each chunk which key, its position (8 bytes), what is kept of it.
+-- KEYS: logs of tasks. ARGV: for each chunk the index of its key, its position (8 bytes), its stored value.
 -- A log is a sorted set whose members start with their position; the byte after it is never 255.
 for i = 1, #ARGV, 3 do
   local key, position = KEYS[tonumber(ARGV[i])], ARGV[i + 1]

@@ -2,7 +2,7 @@
 -- Answers {'gap'}, or {'ok', highest number, number covered, then for each row: id, state, spec, body of a task, or
 -- '', 8 bytes of number and command, false, false of a command}.
 local body_max, limit, after = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
--- Commands that are done leave holes. So many pages full of them are passed over before an empty answer.
+-- Finished commands leave holes. At most this many pages of holes are skipped before an empty answer.
 local PAGES_MAX = 16
 local lane = call('HMGET', KEYS[1], 'seq', 'trimmed')
 local seq, trimmed = tonumber(lane[1]) or 0, tonumber(lane[2]) or 0

@@ -6,7 +6,7 @@ local after, limit = tonumber(ARGV[2]), tonumber(ARGV[3])
 local entries, numbers, at = {}, {}, 1
 while at <= #packed do
   local a, b, c, d, e, f, g, h = byte(packed, at, at + 7)
-  -- Cut off: the reader finds that out.
+  -- Cut off: the reader reports it.
   if not h then return packed end
   local number, last = ((a * 256 + b) * 256 + c) * 256 + d, at + 7 + ((e * 256 + f) * 256 + g) * 256 + h
   if number > after then

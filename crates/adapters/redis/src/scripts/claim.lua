@@ -6,6 +6,6 @@ if epoch == ARGV[1] then
   redis.call('HDEL', KEYS[1], 'outcomes')
   return { 'ok' }
 end
--- The same claim again, because its answer was lost.
+-- The same claim, sent again because its answer was lost.
 if epoch == ARGV[2] and lane[2] == ARGV[3] and lane[3] == '0' then return { 'ok' } end
 return { 'lost', epoch }

@@ -3,14 +3,14 @@
 --   parts: the sum of 1 insert, 2 change, 4 inbox, 8 result, 16 ended attempts, 32 records, 64 an insert that must not
 --          be made because its change is wrong
 --   insert:  as in submit.lua; where it is changed at once, in the state after that
---   change:  of a task that is not inserted: version expected (empty if it can never be right), packed state from
+--   change:  of a task that is not inserted: version expected (empty if no version fits), packed state from
 --            position e+1 on
 --   inbox:   the arrival numbers, 8 bytes each
 --   result:  as it is stored
 --   ended:   as they are stored, one after the other
 --   records: how many, then pairs of key and '+' value, or key and '-'
 -- Answers {'ok', outcomes}, {'fenced', epoch} or {'order', last}. Outcomes, one after the other: A(pplied);
--- C and 8 bytes (applied with an insert); what `refusal` says; M and the 5 bytes of the version found; N if none was.
+-- C and 8 bytes (applied with an insert); an answer of `refusal`; M and the 5 bytes of the version found; N if none was.
 local number = ARGV[3]
 local lane = call('HMGET', LANE, 'epoch', 'owner', 'commit', 'seq', 'trimmed', 'outcomes')
 if lane[1] ~= ARGV[1] or lane[2] ~= ARGV[2] then return { 'fenced', lane[1] or '0' } end
@@ -35,7 +35,7 @@ local function next_id()
   return ARGV[ids]
 end
 
--- A group with a change and nothing else, which most are.
+-- A group of one change, as most are.
 local function only_change()
   local id, expected, moving = next_id(), ARGV[at + 1], ARGV[at + 2]
   at = at + 2
@@ -51,7 +51,7 @@ end
 
 local function has(parts, bit) return parts % (2 * bit) >= bit end
 
--- Any group. Takes its arguments whole, whatever becomes of it.
+-- Any group. Consumes all of its arguments, also if it is refused.
 local function group(parts)
   local inserted, len_max, unique, parent, packed, spec, body
   if has(parts, 1) then

@@ -3,7 +3,8 @@
 local byte, sub = string.byte, string.sub
 local limit = tonumber(ARGV[2])
 
--- Lua would compare by the server's locale. A slash parts namespace and name, and sorts before whatever is in either.
+-- Lua would compare by the server's locale. A slash separates namespace and name, and sorts before all
+-- characters of both.
 local function before(left, right)
   for i = 1, math.min(#left, #right) do
     local a, b = byte(left, i), byte(right, i)

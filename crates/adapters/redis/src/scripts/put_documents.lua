@@ -1,6 +1,6 @@
 -- KEYS: documents, names, times, version. ARGV for each put: name, version expected (8 bytes), 'put' or 'remove', time (8
 -- bytes, or nothing for none), value. A document is stored as its version, the size of its time, its time and its value.
--- Answers for each whether it was written, and the version that there is.
+-- Answers for each whether it was written, and the version stored now.
 local call, sub, byte = redis.call, string.sub, string.byte
 local answer = {}
 for i = 1, #ARGV, 5 do

@@ -1,5 +1,5 @@
 -- KEYS: policies, changes, revision. ARGV: queue, version expected, new version (8 bytes each), policy.
--- A policy is stored as revision and version, 8 bytes each, and what it says. Answers {'ok'} or {'conflict', version}.
+-- A policy is stored as revision and version, 8 bytes each, and its value. Answers {'ok'} or {'conflict', version}.
 local stored = redis.call('HGET', KEYS[1], ARGV[1])
 local version = stored and string.sub(stored, 9, 16) or '\0\0\0\0\0\0\0\0'
 if version ~= ARGV[2] then return { 'conflict', version } end

@@ -1,4 +1,4 @@
--- What the reading scripts share: the rows of tasks by id. Positions as in writing.lua.
+-- Shared by the reading scripts: the rows of tasks by id. Positions as in writing.lua.
 local call, byte, sub = redis.call, string.byte, string.sub
 local CHUNK = 4000
 

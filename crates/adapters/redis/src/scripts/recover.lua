@@ -1,5 +1,5 @@
--- KEYS: inbox, again, takers, taken of a taker that is gone, moved. ARGV: that taker. What was given to it keeps its id.
--- Answers how much is to be given again.
+-- KEYS: inbox, again, takers, taken of a lost taker, moved. ARGV: that taker. Its messages keep their ids.
+-- Answers how many messages wait in `again` and `moved`.
 local call = redis.call
 local taken = call('HGETALL', KEYS[4])
 local entries = {}

@@ -1,5 +1,5 @@
--- ARGV goes on with sessions, each with its secret. Answers for each whether it was renewed, then what the clock says, in
--- seconds and microseconds, unless this user may not ask it. Nobody is told: the number is for failure detectors.
+-- ARGV goes on with sessions, each with its secret. Answers for each whether it was renewed, then the clock, in seconds
+-- and microseconds, unless this user may not read it. Publishes nothing: failure detectors read the number.
 local renewed = {}
 for i = 3, #ARGV, 2 do
   local alive = stored(ARGV[i], ARGV[i + 1]) and call('SISMEMBER', KEYS[3], ARGV[i]) == 0

@@ -1,12 +1,12 @@
 -- KEYS: lane, state, spec, body, result, attempts, arrivals, counts, created, unique, uniqueof, children, parentof. ARGV:
--- how many tasks to strip, their ids, then the ids of those to forget. Tasks that are not finished are passed over.
+-- how many tasks to strip, their ids, then the ids of those to forget. Unfinished tasks are skipped.
 -- Positions as in writing.lua.
 local LANE, STATE, SPEC, BODY, RESULT, ATTEMPTS = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local ARRIVALS, COUNTS, CREATED, UNIQUE, UNIQUE_OF = KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11]
 local CHILDREN, PARENT_OF = KEYS[12], KEYS[13]
 local strips = tonumber(ARGV[1])
 
--- The finished ones among the tasks that some arguments name. Each comes once, so that none is counted twice.
+-- The finished tasks among some arguments. Each comes once, so that none is counted twice.
 local function finished(first, last)
   local ids, seen = {}, {}
   for i = first, last do
@@ -45,7 +45,7 @@ local function drop_data(tasks)
   end
 end
 
--- Of the spec its head stays. A body of size 0 is one that was stripped: no other is so small.
+-- The head of the spec stays. A body of size 0 was stripped: no other body has size 0.
 local stripped = finished(2, strips + 1)
 for i = 1, #stripped do
   local id, state = stripped[i].id, stripped[i].state
@@ -58,8 +58,8 @@ for i = 1, #stripped do
 end
 drop_data(stripped)
 
--- The list of arrivals holds one entry for each number after `trimmed`: that of a forgotten task becomes empty, as that
--- of a command which is done. Otherwise it would stand for the next task with this id.
+-- The list of arrivals holds one entry for each number after `trimmed`. The entry of a forgotten task becomes empty, as
+-- the entry of a finished command does. Otherwise it would name the next task with this id.
 local forgotten = finished(strips + 2, #ARGV)
 local trimmed = tonumber(call('HGET', LANE, 'trimmed')) or 0
 for i = 1, #forgotten do

@@ -1,7 +1,7 @@
 -- KEYS: state, spec, body, index. ARGV: largest body, limit, then one of
 --   'range', first, last    entries of the index between two bounds
 --   'lines', first          the first entry of each line
---   'ids', ids…             these, as far as they exist
+--   'ids', ids…             the tasks of these ids that exist
 -- Answers whether there is more, then id, state, spec, body for each task. Every entry of an index ends with the id.
 local body_max, limit, kind = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
 local ids, more = {}, 0

@@ -1,6 +1,7 @@
--- For everything that touches sessions. KEYS: sessions, renewals, revoked, grants, revision, used. ARGV begins with the
--- command that publishes and the channel; where somebody acts for a session it goes on with the session and its secret.
--- A session is stored as its secret (32 bytes), its TTL in milliseconds (8 bytes) and its role. No time is looked at here.
+-- Shared by the scripts of sessions. KEYS: sessions, renewals, revoked, grants, revision, used. ARGV begins with the
+-- command that publishes and the channel; in a call of a session it goes on with the session and its secret.
+-- A session is stored as its secret (32 bytes), its TTL in milliseconds (8 bytes) and its role.
+-- No script reads a time to end a session.
 local call, sub = redis.call, string.sub
 
 -- Identities of ended sessions that are remembered. They are random, so this is a courtesy.

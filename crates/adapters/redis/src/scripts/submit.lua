@@ -1,6 +1,6 @@
 -- ARGV: number of tasks, their ids; then for each: maximum length of the queue or '', unique key (as in `unique_field`)
 -- or '', parent or '', packed state from position 9 on, spec, body or ''.
--- Answers for each task: C and 8 bytes of arrival number, or what `refusal` says.
+-- Answers for each task: C and 8 bytes of arrival number, or an answer of `refusal`.
 local n = tonumber(ARGV[1])
 read_tasks(1, n)
 seq = tonumber(call('HGET', LANE, 'seq')) or 0

@@ -1,6 +1,6 @@
 -- KEYS: inbox, again, takers, taken, moved. ARGV: taker, limit, first number for an id, bytes after which no more are
--- taken. What others had comes first and keeps its id; then what takers were woken with; then the inbox, whose oldest
--- is at its right end. Answers id and body of each.
+-- taken. Messages of lost takers come first and keep their ids; then messages that `BLMOVE` moved; then the inbox,
+-- whose oldest is at its right end. Answers id and body of each.
 local call = redis.call
 local limit, number, room = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local answer = {}

@@ -1,9 +1,9 @@
--- What `submit` and `commit` share. It reads every task it needs at once, works on Lua values, and writes everything
--- at once at the end (`write_tasks`): so a refusal or an error on the way has changed nothing, and one batch costs a
--- dozen commands rather than a dozen for each task.
+-- Shared by `submit` and `commit`. A script reads all of its tasks first, works on Lua values, and writes everything at
+-- the end (`write_tasks`). So a refusal or an error on the way has changed nothing, and one batch costs a dozen commands
+-- rather than a dozen for each task.
 --
 -- A state, as layout.rs packs it (positions from 1):
---    1- 8  arrival number                  what stays
+--    1- 8  arrival number                  fixed
 --    9     layout
 --   10-25  line
 --   26     rank
@@ -12,7 +12,7 @@
 --   40-47  creation time
 --   48-49  length of the queue's name
 --   50-    queue's name; it ends at e
---   e+1    1 if it has a start deadline, else 0   what changes: given whole by every change
+--   e+1    1 if it has a start deadline, else 0   changing: every change has all of it
 --   e+2    place: r(eady) d(elayed) f (in flight) x (done)
 --   e+3    status
 --   e+4    attempt, 4 bytes
@@ -20,7 +20,7 @@
 --   e+16   start deadline of a waiting task, 8 bytes, or zeros
 --   e+24   the encoded state
 --
--- What costs here is Lua, not the commands: making strings, looking up globals, finding the length of a table, calling
+-- Lua is the cost here, not the commands: making strings, looking up globals, finding the length of a table, calling
 -- functions. The parts that run for every task avoid these; lists keep their length at 0.
 local LANE, STATE, SPEC, BODY, RESULT, ATTEMPTS = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local READY, DELAYED, EXPIRING, IN_FLIGHT = KEYS[7], KEYS[8], KEYS[9], KEYS[10]
@@ -46,13 +46,13 @@ local function add(list, value)
   list[n], list[0] = value, n
 end
 
--- A score, which is always the same, or a field; and a member, or a value.
+-- A constant score and a member, or a field and a value.
 local function add_two(list, first, second)
   local n = list[0] + 2
   list[n - 1], list[n], list[0] = first, second, n
 end
 
--- By task id: the packed state (false if there is none), and of those that changed what it was before.
+-- By task id: the packed state (false if there is none), and the earlier state of changed tasks.
 local now, before = {}, {}
 -- Ids of the tasks that changed, in order.
 local changed = { [0] = 0 }
@@ -96,9 +96,9 @@ local function is_after(one, other)
   return high > other_high or high == other_high and low > other_low
 end
 
--- What `unique` asks for (the time by which a key that is held is judged; then '-' key, or '+' time key): its field, which
--- is queue and key, and the time or ''. Names of queues have one slash in the middle, so the key begins after the second
--- one.
+-- Splits the argument `unique` (the time that decides whether an earlier hold has ended; then '-' key, or '+' time key):
+-- its field, which is queue and key, and the time or ''. Names of queues have one slash in the middle,
+-- so the key begins after the second slash.
 local function unique_field(packed, unique)
   local high, low = byte(packed, 40, 41)
   local queue = sub(packed, 42, 41 + high * 256 + low)
@@ -106,10 +106,10 @@ local function unique_field(packed, unique)
   return queue .. '/' .. sub(unique, 10), ''
 end
 
--- By field: id and time of the task that took it last, or false. Read when asked for, because few tasks have a key.
+-- By field: id and time of the task that took it last, or false. Read on demand, because few tasks have a key.
 local taken = {}
 
--- The task that holds the unique key which a new one asks for.
+-- The task that holds the unique key of a new one.
 local function holder(packed, unique)
   local field = unique_field(packed, unique)
   local found = taken[field]

@@ -1,4 +1,4 @@
-//! The ways to servers: encrypted, behind sentinels, by a name that moves, as a user with few rights.
+//! Ways to reach a server: encrypted, behind sentinels, by a name that moves, as a user with few rights.
 
 mod hosts;
 mod sentinel;
@@ -23,7 +23,8 @@ pub(crate) fn documented_user() -> Vec<&'static str> {
     command.expect("the docs have the command").split_whitespace().collect()
 }
 
-/// Uses the store, the bus, the coordinator and the intake behind a URL. `produce` puts a message into the inbox.
+/// Uses the store, the bus, the coordinator and the intake behind a URL. `produce` puts a message into the
+/// inbox.
 async fn everything_works(url: &str, options: &RedisOptions, produce: impl FnOnce(&[&str])) {
     let store: Arc<dyn Store> = Arc::new(support::connect(url, options).await);
     let new = tasks(0..10);
@@ -54,7 +55,7 @@ async fn everything_works(url: &str, options: &RedisOptions, produce: impl FnOnc
     intake.acknowledge(&[taken[0].id.clone()]).await.expect("the intake is there");
 }
 
-/// A store that must be refused, for a reason with all these words.
+/// Expects that a store is refused, for a reason with all these words.
 async fn refused(url: &str, words: &[&str]) {
     let error = RedisStore::connect(url, &support::fresh_options()).await.expect_err("a refusal");
     assert!(matches!(error, StoreError::Refused { .. }), "{url}: {error}");

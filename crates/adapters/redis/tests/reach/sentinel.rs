@@ -15,8 +15,8 @@ use tasklane_testkit::{Authority, RedisSentinel, RedisServer};
 
 use super::{everything_works, refused, support};
 
-/// A lane commits while its primary dies: the same commit is sent until a primary takes it, and nothing that both
-/// servers had is lost.
+/// A lane commits while its primary dies: the same commit is sent until a primary takes it, and nothing that
+/// both servers had is lost.
 #[test]
 fn a_lane_commits_on_when_the_sentinels_replace_the_primary() {
     run("sentinel failover", async {
@@ -73,7 +73,7 @@ fn a_lane_commits_on_when_the_sentinels_replace_the_primary() {
         let scheduled = state(&*store, new[1].id).await;
         assert_eq!(owner.commit([changing(new[1].id, &scheduled, &[Dispatched])]).await, [APPLIED]);
 
-        // A sentinel that is gone is passed over.
+        // A dead sentinel is skipped.
         set.sentinels[0].kill();
         support::connect(&set.url(), &options).await;
         Some(())

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use tasklane_redis::{RedisOptions, RedisStore};
 
-/// Options with a prefix that nobody else uses.
+/// Options with a fresh prefix.
 pub(crate) fn fresh_options() -> RedisOptions {
     static USED: AtomicU32 = AtomicU32::new(0);
     let prefix = format!("tasklane{}", USED.fetch_add(1, Ordering::Relaxed));
@@ -26,7 +26,7 @@ pub(crate) fn fresh_options() -> RedisOptions {
     }
 }
 
-/// Opens a store that must be there.
+/// Opens a store, which must succeed.
 pub(crate) async fn connect(url: &str, options: &RedisOptions) -> RedisStore {
     RedisStore::connect(url, options).await.unwrap_or_else(|error| panic!("{url}: {error}"))
 }

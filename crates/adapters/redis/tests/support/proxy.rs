@@ -10,7 +10,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 
-/// What a proxy does with what passes through it.
+/// The behaviour of a proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     /// Passes everything on.
@@ -21,7 +21,7 @@ pub(crate) enum Mode {
     HoldAnswers,
     /// Passes requests on, and breaks the connection instead of passing an answer on.
     LoseAnswers,
-    /// Takes no connection and breaks those that are used.
+    /// Accepts no connection and breaks the open ones.
     Refuse,
 }
 
@@ -41,8 +41,8 @@ impl Proxy {
         Self::before(&[target]).await
     }
 
-    /// Starts one in front of several local ports. The nodes of a cluster tell each other's addresses; on the way to
-    /// the client the proxy puts its own in their place.
+    /// Starts one in front of several local ports. The nodes of a cluster announce each other's addresses; in
+    /// answers to the client the proxy replaces them by its own.
     pub(crate) async fn before(targets: &[u16]) -> Self {
         let mut places = Vec::new();
         for target in targets {
@@ -78,7 +78,7 @@ impl Proxy {
         self.mode.send_replace(mode);
     }
 
-    /// Nothing comes through connections that there are now, any more, and nobody closes them. New ones are well.
+    /// No byte passes the present connections any more, and neither side closes them. New connections pass.
     pub(crate) fn silence(&self) {
         self.silenced.send_modify(|times| *times += 1);
     }
@@ -95,8 +95,8 @@ impl Drop for Proxy {
     }
 }
 
-/// Ports as the servers tell them in `CLUSTER SLOTS`, each with what stands in its place. Those of tests are above all
-/// numbers of slots, so nothing else in such an answer looks like one.
+/// Ports in answers to `CLUSTER SLOTS`, each with its replacement. The ports of tests are higher than every
+/// slot number, so no other number in an answer matches one.
 type Names = Arc<[(String, String)]>;
 
 async fn accept(
@@ -126,7 +126,7 @@ async fn accept(
             });
             tokio::select! {
                 () = &mut passing => {}
-                // Both ends are kept, so that neither side notices.
+                // Both ends stay open, so that neither side notices.
                 Ok(()) = silenced.changed() => std::future::pending().await,
             }
         });

@@ -1,4 +1,4 @@
-//! Servers that live as long as the value that stands for them, and never longer than the test process.
+//! Servers that live as long as their value, and never longer than the test process.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -7,11 +7,11 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// A server that has not answered after this long will not.
+/// The bound of a server's start.
 const START_MAX: Duration = Duration::from_secs(20);
 
-/// Waits for its input to end, which it does when the test process ends however it ends, and then ends the server and
-/// removes its folder, unless it is told to keep it.
+/// Waits until its input closes, which happens when the test process ends in any way. Then it stops the
+/// server and removes the folder, unless the input says `keep`.
 const KEEPER: &str = r#"
 "$@" >>"$0/log" 2>&1 &
 pid=$!
@@ -39,7 +39,7 @@ struct Process {
 }
 
 impl RedisServer {
-    /// Starts one without persistence. `None`, said aloud, where there is no `redis-server`.
+    /// Starts one without persistence. `None`, with a message, where there is no `redis-server`.
     pub(crate) fn start() -> Option<Self> {
         Self::start_with(&["--save", "", "--appendonly", "no"])
     }
@@ -131,7 +131,7 @@ impl RedisServer {
 impl Drop for RedisServer {
     fn drop(&mut self) {
         self.stop("");
-        // Of one that was killed nobody else does.
+        // A killed server has left its folder behind.
         if self.folder.exists() {
             std::fs::remove_dir_all(&self.folder).unwrap();
         }
@@ -148,7 +148,8 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    /// Starts one and waits until all of it is well. `None`, said aloud, where there is no `redis-server`.
+    /// Starts one and waits until all nodes are well. `None`, with a message, where there is no
+    /// `redis-server`.
     pub(crate) fn start() -> Option<Self> {
         let mut nodes = Vec::new();
         for _ in RANGES {
@@ -173,7 +174,7 @@ impl Cluster {
         Some(Self { nodes })
     }
 
-    /// Adds a replica of a node, and waits until it has everything.
+    /// Adds a replica of a node, and waits until it has all data.
     pub(crate) fn add_replica(&mut self, of: usize) {
         let (replica, bus) = start_node().expect("the others could be started");
         let port = replica.port().to_string();
@@ -206,7 +207,7 @@ fn start_node() -> Option<(RedisServer, String)> {
     let bus = free_port().to_string();
     let mut args =
         vec!["--save", "", "--appendonly", "no", "--cluster-enabled", "yes", "--cluster-port", &bus];
-    // Short, for a failover that can be waited for; long enough for a machine that is busy with other tests.
+    // Short, so that a test can wait for a failover; long enough for a machine that is busy with other tests.
     args.extend(["--cluster-node-timeout", "5000"]);
     let node = RedisServer::start_with(&args)?;
     Some((node, bus))
@@ -226,7 +227,7 @@ impl RedisServer {
         self.command(&["CLUSTER", "KEYSLOT", key])[1..].trim().parse().unwrap()
     }
 
-    /// How many replicas have everything, after waiting for one.
+    /// How many replicas have all data, after waiting for one.
     pub(crate) fn wait_for_replicas(&self) -> String {
         self.command(&["WAIT", "1", "4000"])
     }
@@ -263,7 +264,7 @@ impl Cluster {
 
     pub(crate) fn end_move(&self, slot: u16, to: usize) {
         let (slot, id) = (slot.to_string(), self.nodes[to].id());
-        // The new owner first, so that nobody is sent round in a circle.
+        // The new owner first, so that no client is redirected in a circle.
         assert_eq!(self.nodes[to].command(&["CLUSTER", "SETSLOT", &slot, "NODE", &id]), "+OK\r\n");
         for node in &self.nodes {
             assert_eq!(node.command(&["CLUSTER", "SETSLOT", &slot, "NODE", &id]), "+OK\r\n");
@@ -271,7 +272,7 @@ impl Cluster {
     }
 }
 
-/// Whether servers can be started here. Where tests must not be skipped it is an error that they cannot.
+/// Whether servers can be started here. Where tests must not be skipped, a missing program is an error.
 fn is_there() -> bool {
     static IS_THERE: OnceLock<bool> = OnceLock::new();
     *IS_THERE.get_or_init(|| {
