@@ -26,10 +26,10 @@ pub struct LogChunk {
     /// When.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<Timestamp>,
-    /// What was printed, as far as it is text.
+    /// The output, as far as it is text.
     #[serde(default)]
     pub text: String,
-    /// What was printed, if it is not text.
+    /// The output, if it is not text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base64: Option<String>,
 }

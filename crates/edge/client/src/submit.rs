@@ -1,4 +1,4 @@
-//! Handing in tasks, one by one or many at once.
+//! Submits tasks, one by one or many at once.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,15 +12,15 @@ use crate::error::{Error, Problem};
 use crate::task::{Status, Task};
 use crate::webhook::Webhook;
 
-/// What is to be run. What is left out is up to the queue's policy or the server's defaults.
+/// A task to submit. The queue's policy and the server's defaults fill in missing fields.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TaskRequest {
-    /// What people call it.
+    /// The task's name.
     pub task_name: String,
     /// Chooses the executor: `SHELL`, `PYTHON_SCRIPT`, `HTTP`, `NOOP`, or a registered function.
     pub task_type: String,
-    /// What the executor is given: text or JSON.
+    /// The executor's input: text or JSON.
     #[serde(skip_serializing_if = "Value::is_null")]
     pub payload: Value,
     /// An attempt that runs longer is stopped.
@@ -71,7 +71,7 @@ pub struct TaskRequest {
     /// While another task holds this key, that one is the answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unique: Option<Unique>,
-    /// Who is told when it has ended.
+    /// The receivers that are notified of its end.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub webhooks: Vec<Webhook>,
 }
@@ -93,7 +93,7 @@ impl TaskRequest {
     }
 }
 
-/// How failed attempts are repeated. What is left out is up to the queue's policy.
+/// How failed attempts are retried. The queue's policy fills in missing fields.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RetryPolicy {
@@ -211,7 +211,7 @@ impl Client {
         self.answer(self.post(&["tasks"]).json(request)).await
     }
 
-    /// Hands in one task and waits for its end, up to `wait`. The task may be unfinished when time is up.
+    /// Submits one task and waits for its end, up to `wait`. The answered task may be unfinished.
     pub async fn submit_and_wait(
         &self,
         request: &(impl Serialize + ?Sized),

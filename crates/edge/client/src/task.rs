@@ -1,4 +1,4 @@
-//! Tasks as the server tells them. Fields that this version does not know are kept in `more`.
+//! Tasks as the server shows them. Fields that this version does not know are kept in `more`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -81,7 +81,7 @@ impl fmt::Display for Status {
 pub struct Task {
     /// Its id.
     pub task_id: String,
-    /// What people call it.
+    /// The task's name.
     #[serde(default)]
     pub task_name: String,
     /// What executes it.
@@ -113,7 +113,7 @@ pub struct Task {
     /// Before this time it does not run (again).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub due_at: Option<Timestamp>,
-    /// What the executor answered.
+    /// The executor's answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<TaskResult>,
     /// What went wrong last.
@@ -153,7 +153,7 @@ pub struct TaskResult {
     pub code: i32,
     /// For people.
     pub message: String,
-    /// What the task gave back.
+    /// The data of the task's result.
     pub data: Value,
 }
 

@@ -9,12 +9,13 @@ use crate::client::Client;
 use crate::error::Error;
 use crate::task::{Status, TaskError};
 
-/// Somebody who is told over HTTP of what happens.
+/// A URL that receives notifications.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Webhook {
     /// Where the news is sent to.
     pub url: String,
-    /// What is news: `finished`, `failed`, and for schedules `failing`, `late`. Empty for what the server takes then.
+    /// The events to send: `finished`, `failed`, and for schedules `failing`, `late`. Empty for the server's
+    /// default.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub on: Vec<String>,
 }
@@ -32,11 +33,11 @@ impl Webhook {
 pub struct Delivery {
     /// The task that delivers it.
     pub delivery_id: String,
-    /// What the receiver knows it by.
+    /// The id by which the receiver recognizes the message.
     pub message_id: String,
     /// What happened.
     pub event: String,
-    /// Who is told.
+    /// The receiver's URL.
     pub url: String,
     /// The task that it is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]

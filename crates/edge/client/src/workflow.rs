@@ -62,7 +62,7 @@ pub struct WorkflowRun {
 pub struct RunNode {
     /// Its name.
     pub name: String,
-    /// The names of those that it waits for.
+    /// The names of the nodes that it waits for.
     #[serde(default)]
     pub depends_on: Vec<String>,
     /// The status of its task; `WAITING` before it has one, `SKIPPED` if it gets none.
@@ -139,7 +139,7 @@ impl Client {
         self.answer(self.post(&["workflows", "runs"]).json(run)).await
     }
 
-    /// A run with its nodes, when it has ended or time is up.
+    /// A run with its nodes, when it has ended or `wait` is over.
     pub async fn workflow_run(&self, id: &str, wait: Option<Duration>) -> Result<WorkflowRun, Error> {
         let call = self.get(&["workflows", "runs", id]);
         let call = match wait {

@@ -1,5 +1,5 @@
-//! The data folder, which is for the user of the server alone: payloads and results are in it, and working folders of
-//! attempts. Earlier versions made it, and what is in it, as the umask said.
+//! The data folder, which is for the user of the server alone: it holds payloads and results, and working
+//! folders of attempts. Earlier versions made the folder and its files as the umask said.
 
 use std::fs::{DirBuilder, Permissions};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};

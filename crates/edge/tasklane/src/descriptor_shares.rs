@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-/// The most connections by default. Each takes memory too: one that has sent half of a head up to 64 KiB.
+/// The most connections by default. Each takes memory too: up to 64 KiB for half of a head.
 const CONNECTIONS_MAX: u64 = 16_384;
 /// Kept for the store, the log, the bus and what else a process opens.
 const OTHERS: u64 = 128;

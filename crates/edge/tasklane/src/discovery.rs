@@ -1,8 +1,8 @@
-//! Who is connected to whom, where processes are connected to each other without a server between them: every member
-//! calls every server.
-//!
-//! Servers see each other in what the coordinator tells them. Workers are told by servers, so that a thousand of them
-//! do not have to follow the coordinator; they look there when no server has told them anything for a while.
+//! Discovery for the direct bus, where no server stands between processes: every member connects to every
+//! server.
+//! // Servers find each other in the coordinator's view. Servers announce themselves to workers, so that a
+//! thousand workers need not follow the coordinator; a worker reads the view only after a while without an
+//! announcement.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,9 +13,9 @@ use tasklane_direct::DirectBus;
 use tasklane_ports::{Address, Bus, Coordinator, View};
 use tasklane_runtime::scheduler::SchedulerHandle;
 
-/// How often servers tell workers of each other.
+/// How often servers announce each other to workers.
 const TELL_EVERY: Duration = Duration::from_secs(5);
-/// A worker that has heard nothing for this long looks by itself.
+/// A worker without an announcement for this long reads the view by itself.
 const LOOK_AFTER: Duration = Duration::from_secs(12);
 /// Wait before the coordinator is asked again.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
@@ -28,7 +28,7 @@ fn servers(view: &View) -> Vec<String> {
     view.members.values().filter_map(|member| bus(&member.role)).collect()
 }
 
-/// Keeps a server connected to the others, and tells workers of them, for ever.
+/// Keeps a server connected to the others, and announces them to workers. Ends with the views.
 pub(crate) async fn keep_server(bus: DirectBus, scheduler: SchedulerHandle) {
     let mut views = scheduler.views();
     let mut again = tokio::time::interval(TELL_EVERY);
@@ -39,12 +39,12 @@ pub(crate) async fn keep_server(bus: DirectBus, scheduler: SchedulerHandle) {
         }
         let servers = servers(&views.borrow_and_update());
         bus.set_peers(servers.clone());
-        // Who does not hear it hears the next.
+        // A worker that misses this announcement receives the next one.
         let _ = bus.publish(Address::Servers, vec![Message::Servers(servers)]).await;
     }
 }
 
-/// Keeps a worker connected to all servers, for ever.
+/// Keeps a worker connected to all servers. Ends with the bus.
 pub(crate) async fn keep_worker(bus: DirectBus, coordinator: Arc<dyn Coordinator>) {
     loop {
         match look(&*coordinator).await {

@@ -1,4 +1,4 @@
-//! What commands print: tables for people, JSON for programs.
+//! Printed results of commands: tables for people, JSON for programs.
 
 use std::fmt::{Display, Write as _};
 use std::io::{IsTerminal, Write as _};

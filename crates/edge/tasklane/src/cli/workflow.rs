@@ -295,7 +295,7 @@ fn is_over(node: &RunNode) -> bool {
     matches!(node.status.as_str(), "SUCCESS" | "FAILED" | "CANCELLED" | "SKIPPED")
 }
 
-/// What is worth saying of a node beside its status.
+/// A remark on a node beside its status.
 fn remark_on(node: &RunNode) -> String {
     let error = node.error.as_ref().filter(|_| node.status != "SUCCESS").map(|error| error.message.clone());
     let taken_over = node.more.get("takenOver").and_then(Value::as_bool) == Some(true);

@@ -35,7 +35,7 @@ impl AdapterUrl {
         Self(url.into())
     }
 
-    /// The URL as it was given, for whoever connects.
+    /// The URL as it was given, for adapters that connect.
     pub fn reveal(&self) -> &str {
         &self.0
     }
