@@ -247,7 +247,7 @@ impl From<&StoreError> for Problem {
             ),
             StoreError::Full { .. } => Self::new(&STORE_FULL, "the store is full").later(),
             StoreError::Lost { reason } => Self::new(&STORE_LOST, reason.clone()).later(),
-            // Which owner a lane has is the server's own business: whoever asks, asks again.
+            // The owner of a lane is the server's own business: the client repeats its request.
             StoreError::Unavailable { .. }
             | StoreError::Fenced { .. }
             | StoreError::OutOfOrder { .. }

@@ -1,4 +1,4 @@
-//! What a server answers that cannot begin: the same to everyone.
+//! The router of a server that cannot begin: one answer for every request.
 
 use std::sync::Arc;
 

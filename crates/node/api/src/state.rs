@@ -11,8 +11,8 @@ use crate::ApiOptions;
 use crate::metrics::HttpMetrics;
 use crate::problem::Problem;
 
-/// The room that a request takes while it is handled. One that begins to wait gives it back, because it has room among
-/// the streams instead: otherwise those who wait would keep out everybody else.
+/// The room that a request takes while it is handled. A request that begins to wait returns it, because it
+/// has room among the streams instead: otherwise waiting requests would keep out all others.
 #[derive(Clone, Debug)]
 pub(crate) struct RequestPermit(Arc<Mutex<Option<OwnedSemaphorePermit>>>);
 

@@ -98,7 +98,7 @@ impl From<&Holder> for HolderJson {
     }
 }
 
-/// What workers are called, by session.
+/// The names of workers, by session.
 #[derive(Debug, Default)]
 pub(crate) struct WorkerNames(BTreeMap<SessionId, String>);
 

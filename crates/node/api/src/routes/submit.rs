@@ -1,4 +1,4 @@
-//! Taking tasks in.
+//! Submits tasks.
 
 use std::time::Duration;
 
@@ -91,7 +91,7 @@ pub(crate) fn wait_time(params: &mut Params) -> Result<Option<Duration>, Problem
     Ok(wait)
 }
 
-/// The task when it has finished or time is up, as far as it can be read.
+/// The task when it has finished or the wait is over, as far as it can be read.
 async fn wait_for(
     api: &Api,
     namespace: &Name,
@@ -125,8 +125,8 @@ enum SubmittedTask {
 }
 
 impl PartialSchema for SubmittedTask {
-    /// The fields of a task, of which only two are always there: one schema for both variants, because clients that are
-    /// generated cannot tell two schemas apart of which one is part of the other.
+    /// The fields of a task, of which only two are always there: one schema for both variants, because
+    /// generated clients cannot distinguish two schemas if one is part of the other.
     fn schema() -> RefOr<Schema> {
         let RefOr::T(Schema::Object(mut schema)) = Task::schema() else {
             unreachable!("a task is an object")
@@ -162,7 +162,7 @@ fn created(submitted: Submitted) -> Created {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct BatchRequest {
-    /// Kept as text, so that one that is wrong does not hold back the others.
+    /// Kept as text, so that an invalid task does not hold back the others.
     tasks: Vec<Box<RawValue>>,
 }
 
@@ -224,7 +224,7 @@ pub(crate) async fn batch(
     }
     let read = batch.tasks.iter().map(|item| TaskRequest::from_json(item.get().as_bytes()));
     let mut requests = Vec::with_capacity(count);
-    // What is wrong keeps its place among the results.
+    // A refused task keeps its place among the results.
     let refused: Vec<Option<FieldError>> =
         read.map(|request| request.map(|request| requests.push(request)).err()).collect();
     drop(batch);

@@ -215,7 +215,7 @@ async fn tasks_are_listed_by_filter_and_page_by_page() {
     let (third, _) = list(&format!("queue=q&limit=2&cursor={}", cursor.unwrap())).await;
     assert_eq!([first, second, third].concat(), newest_first);
 
-    // Its body is too large for lists; its name is shown all the same.
+    // Its body is too large for lists; its name is shown nevertheless.
     let named = server.get("/api/v1/tasks?name=large").await.json();
     assert_eq!(named["tasks"][0]["taskName"], "large");
     assert!(named["tasks"][0]["payload"].is_null() && named["tasks"][0]["logs"].is_null());
