@@ -1,5 +1,5 @@
-//! Hostile heads, framing and connections: what a proxy or a parser might read in two ways, and clients that stop in the
-//! middle.
+//! Hostile heads, framing and connections: bytes that a proxy or a parser might read in two ways, and clients
+//! that stop in the middle.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What attempts wrote down about themselves: read as a whole at the end, and followed while they run.
+//! The attempts' own records: read as a whole at the end, and followed while they run.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -158,7 +158,7 @@ impl Follower {
     }
 
     fn with<T>(&self, then: impl FnOnce(&mut Followed) -> T) -> T {
-        let mut state = self.state.lock().expect("nobody panics while holding it");
+        let mut state = self.state.lock().expect("no thread panics while holding it");
         for path in files(&self.folder) {
             state.follow(&path);
         }
