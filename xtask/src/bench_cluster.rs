@@ -1,7 +1,8 @@
 //! `cargo xtask bench-cluster`: the speed of Tasklane on PostgreSQL and on Redis, beside the speed of each of
 //! them alone in the same run, and how much faster two servers drain a spread queue than one.
-//! // Client, servers, workers and database share the cores of one machine. The report shows the share of
-//! each, because that shows the limit.
+//!
+//! Client, servers, workers and database share the cores of one machine. The report shows the share of each,
+//! because that shows the limit.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};

@@ -1,5 +1,6 @@
 //! `cargo xtask bench-lane`: the speed of the lane machine alone, and the memory of a waiting task.
-//! // Everything around the machine is as cheap as it can be: commits are applied at once, and workers report
+//!
+//! Everything around the machine is as cheap as it can be: commits are applied at once, and workers report
 //! each attempt as accepted, started and finished in one batch. The benchmark times the machine's own work,
 //! on one core.
 

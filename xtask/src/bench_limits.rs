@@ -1,7 +1,8 @@
 //! `cargo xtask bench-limits`: the speed of Tasklane, beside that of SQLite alone in the same run with the
 //! same durability.
-//! // Machines differ, and this one differs from minute to minute, so each figure is a median of several
-//! rounds, and every round measures the limit again.
+//!
+//! Machines differ, and this one differs from minute to minute, so each figure is a median of several rounds,
+//! and every round measures the limit again.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;

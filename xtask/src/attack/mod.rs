@@ -10,7 +10,8 @@
 //! ```
 //! The plan is a pure function of the seed ([`plan`]). The time of each move depends a little on the speed of
 //! processes; its kind and its target do not.
-//! // The checker ([`check`](mod@check)) trusts the steady clock only: attempts record their own times on it,
+//!
+//! The checker ([`check`](mod@check)) trusts the steady clock only: attempts record their own times on it,
 //! and the clock of the server is under attack. A run in which too little happened proves nothing, and fails.
 //!
 //! | file | subject |

@@ -1,6 +1,7 @@
 //! An attempt that records its own life: this program, started by a worker as the command of a `SHELL` task.
-//! // It is started some hundred times a second, so it does little: it writes two lines of history, one at
-//! its start and one at its end, and between them looks for other attempts of the same task. That look is the
+//!
+//! It is started some hundred times a second, so it does little: it writes two lines of history, one at its
+//! start and one at its end, and between them looks for other attempts of the same task. That look is the
 //! exact check for two live attempts: each process first enters itself into the file of its task and then
 //! reads it, so of two that live at the same time at least one finds the other.
 

@@ -1,5 +1,6 @@
 //! Checks whether the cluster kept its promises, and whether the run could have shown that it did not.
-//! // The API's answers and the attempts' own records are joined into one account, which the checker of the
+//!
+//! The API's answers and the attempts' own records are joined into one account, which the checker of the
 //! simulator judges. Both clocks are those of one machine, so they can be compared. An account from outside
 //! cannot contain the writers of the store's rows; the simulator checks those.
 

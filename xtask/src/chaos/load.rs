@@ -1,5 +1,6 @@
 //! The load: tasks that record their own attempts, submitted at a steady pace to whichever server answers.
-//! // An unanswered submit is sent again, to another server, with the same request ids, until it is answered.
+//!
+//! An unanswered submit is sent again, to another server, with the same request ids, until it is answered.
 //! Only acknowledged tasks count.
 
 use std::collections::BTreeMap;

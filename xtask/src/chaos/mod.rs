@@ -11,7 +11,8 @@
 //! Everything is a real process, on addresses of the loopback interface. The kind, the target and the order
 //! of the faults follow from a seed; their times do not quite, because the nemesis waits until enough
 //! attempts run and because real processes take their own time.
-//! // At the end two accounts of the run are joined: the attempts' own records ([`attempt`]), and the API's
+//!
+//! At the end two accounts of the run are joined: the attempts' own records ([`attempt`]), and the API's
 //! answers. The checker of the simulator judges them, with a few questions that only this harness can ask
 //! ([`check`](mod@check)). A run in which too little happened proves nothing, and fails.
 //!

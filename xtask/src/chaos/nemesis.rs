@@ -1,5 +1,6 @@
 //! Executes the plan of faults, and records its moves.
-//! // It waits for events that the plan cannot know: that a process has recovered from its last fault, that
+//!
+//! It waits for events that the plan cannot know: that a process has recovered from its last fault, that
 //! another one of its kind has no fault, so that the cluster can get on, and that enough attempts run for
 //! this fault to matter.
 

@@ -1,5 +1,6 @@
 //! The faults: their kinds, how often each happens, and a plan that follows from the seed.
-//! // The plan gives the kind, the target and the order. Faults overlap, but by the plan each process has one
+//!
+//! The plan gives the kind, the target and the order. Faults overlap, but by the plan each process has one
 //! fault at a time.
 
 use std::collections::BTreeMap;

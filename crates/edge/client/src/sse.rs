@@ -1,5 +1,6 @@
 //! Server-sent events: reads them, and resumes after a break.
-//! // A stream ends when its caller drops it, or by an error. After a connection that ends, breaks or falls
+//!
+//! A stream ends when its caller drops it, or by an error. After a connection that ends, breaks or falls
 //! silent, the client reconnects and names the last event seen, so that no event is missed and none comes
 //! twice. Only failures in a row count against [`FAILURES_MAX`].
 

@@ -1,6 +1,7 @@
 //! Puts a Tasklane together in this process: store, scheduler, worker, API, or as much of it as its roles ask
 //! for.
-//! // The order matters. A start first takes the store, which refuses a second process at once. Then it waits
+//!
+//! The order matters. A start first takes the store, which refuses a second process at once. Then it waits
 //! until the guard of an earlier process has ended the last of its attempts, because only then can their
 //! tasks be assigned again. A stop goes the other way: the process takes nothing new, the worker finishes,
 //! the scheduler releases its lanes, the store closes.

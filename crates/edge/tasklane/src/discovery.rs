@@ -1,6 +1,7 @@
 //! Discovery for the direct bus, where no server stands between processes: every member connects to every
 //! server.
-//! // Servers find each other in the coordinator's view. Servers announce themselves to workers, so that a
+//!
+//! Servers find each other in the coordinator's view. Servers announce themselves to workers, so that a
 //! thousand workers need not follow the coordinator; a worker reads the view only after a while without an
 //! announcement.
 

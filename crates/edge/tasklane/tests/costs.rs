@@ -1,6 +1,7 @@
 //! The cost of a task from end to end, counted: commits, allocations, bytes written. Clocks differ, counts
 //! hardly do.
-//! // The bounds leave some room for how the work happens to fall into batches. A change that makes tasks
+//!
+//! The bounds leave some room for how the work happens to fall into batches. A change that makes tasks
 //! cheaper lowers them.
 
 #![allow(clippy::unwrap_used, reason = "in tests a panic is an answer")]

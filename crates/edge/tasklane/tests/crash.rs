@@ -1,5 +1,6 @@
 //! A server that is killed again and again while it works, and restarted at once.
-//! // The test joins two independent histories and gives them to the checker of the simulator. The first is
+//!
+//! The test joins two independent histories and gives them to the checker of the simulator. The first is
 //! written by triggers that the test puts into the database: every row that the server writes leaves a mark
 //! in the same transaction. The second is written by the tasks themselves while they are alive: a line when
 //! they start, and a line every few hundredths of a second, also by children that have left their process

@@ -1,7 +1,8 @@
 //! Runs of workflows on a server that is killed again and again. A second opinion, which knows nothing of how
 //! runs are driven, judges the end of each node.
-//! // `WORKFLOW_RUNS=1000 WORKFLOW_KILLS=100 cargo test --release -p tasklane --test workflow_crash` is the
-//! long version.
+//!
+//! `WORKFLOW_RUNS=1000 WORKFLOW_KILLS=100 cargo test --release -p tasklane --test workflow_crash` is the long
+//! version.
 
 #![allow(clippy::unwrap_used, reason = "in tests a panic is an answer")]
 

@@ -1,7 +1,8 @@
 //! Watches members and grants on systems that keep them as plain data. One task serves all watches of a
 //! process: it polls, detects failures and notifies the watches. It runs only while watches are open.
-//! // A change notice of the system is a hint that starts the next poll at once; it may get lost. Each poll
-//! asks for the renewal numbers and the revision, and reads everything again when the revision has changed.
+//!
+//! A change notice of the system is a hint that starts the next poll at once; it may get lost. Each poll asks
+//! for the renewal numbers and the revision, and reads everything again when the revision has changed.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,7 +1,8 @@
 //! A connection whose client still sends after its answer.
-//! // A request may be refused before its body has arrived: it is too large, or has no token. Many clients
-//! send the whole body before they read an answer. If the server closed the connection under them, their
-//! system would discard the answer and report a broken pipe. So the server sends the answer with `connection:
+//!
+//! A request may be refused before its body has arrived: it is too large, or has no token. Many clients send
+//! the whole body before they read an answer. If the server closed the connection under them, their system
+//! would discard the answer and report a broken pipe. So the server sends the answer with `connection:
 //! close`, closes its own side, and then reads and discards the rest for a while. A small rest is read before
 //! the answer, and the connection goes on.
 

@@ -1,5 +1,6 @@
 //! Serves a router over TCP.
-//! // Connections are bounded: at the limit, the longest idle one is closed for a new one. A connection whose
+//!
+//! Connections are bounded: at the limit, the longest idle one is closed for a new one. A connection whose
 //! client has stopped reading is dropped. A connection whose client still sends after its answer is closed
 //! when the client has had time to read it. On shutdown the server accepts no new connections, lets answers
 //! under way finish, ends streams and waiting requests, and closes idle connections; the rest is dropped

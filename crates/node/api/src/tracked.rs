@@ -1,6 +1,7 @@
 //! A stream that reports its reads and writes to its [`Connection`], and answers a client that has
 //! half-closed it.
-//! // A client may say that it sends no more (`shutdown` of its side, as `nc -N` does) and still wait for its
+//!
+//! A client may say that it sends no more (`shutdown` of its side, as `nc -N` does) and still wait for its
 //! answer. To the server that looks like a client that has left, until something is sent to it. So the server
 //! answers such a client, but a wait for a task soon ends for it.
 

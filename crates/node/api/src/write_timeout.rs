@@ -1,5 +1,6 @@
 //! A connection whose client has stopped reading.
-//! // Unsent bytes stay in memory. So a write that makes no headway for a while fails, which ends the
+//!
+//! Unsent bytes stay in memory. So a write that makes no headway for a while fails, which ends the
 //! connection.
 
 use std::io;

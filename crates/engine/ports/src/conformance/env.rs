@@ -35,7 +35,8 @@ pub trait StoreEnv: Send + Sync {
 
     /// Starts a commit and stops it inside the store, when all of it is written and nothing of it is visible
     /// yet. An adapter whose commit is a transaction must be able to, or promise 5 is hardly tested.
-    /// // `None` where a commit is one step and has no such moment: a script that a server runs alone, or a
+    ///
+    /// `None` where a commit is one step and has no such moment: a script that a server runs alone, or a
     /// critical section. Stopping such a step in the middle stops every reader too, so that no reader can
     /// distinguish it from a commit that has not begun: [`stalled_commit`](Self::stalled_commit) gives that.
     async fn held_commit(&self, _commit: Commit) -> Option<StalledCommit> {

@@ -3,8 +3,9 @@
 //! Paths and answers describe themselves beside the code that makes them. Requests are described in
 //! `requests.json`, because their rules need more of JSON Schema than attributes can say. Parts common to all
 //! paths (namespace, token, problems) are added here, once.
-//! // There are two descriptions. The strict one has every rule of a request and is for fuzzers and
-//! validators. The published one has the shapes of requests and is for generators of clients and for people
+//!
+//! There are two descriptions. The strict one has every rule of a request and is for fuzzers and validators.
+//! The published one has the shapes of requests and is for generators of clients and for people
 //! (`clients.rs`).
 
 mod clients;

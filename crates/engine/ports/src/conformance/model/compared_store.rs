@@ -1,5 +1,6 @@
 //! One of the two stores, and the arrivals behind its own numbers.
-//! // Stores may leave numbers out, so the numbers themselves cannot be compared. A side maps each of its
+//!
+//! Stores may leave numbers out, so the numbers themselves cannot be compared. A side maps each of its
 //! numbers to the task or command that has it, checks that they rise, and takes them out of answers.
 
 use std::collections::BTreeMap;

@@ -1,10 +1,12 @@
 //! Runs random operations on a store and on the reference, whose answers must be the same.
-//! // Operations are drawn so that they often meet: few tasks, few owners, stale versions and numbers,
+//!
+//! Operations are drawn so that they often meet: few tasks, few owners, stale versions and numbers,
 //! duplicates within a batch. They are abstract ("the next commit of the second owner"), so that any part of
 //! a sequence is a sequence too; a sequence that shows a difference is cut down to the operations that it
 //! takes.
-//! // All sequences of a run share one store. Each has lanes, a namespace and a span of time of its own, so
-//! that many run at once, each in a thread, and a slow store is kept busy.
+//!
+//! All sequences of a run share one store. Each has lanes, a namespace and a span of time of its own, so that
+//! many run at once, each in a thread, and a slow store is kept busy.
 
 mod compared_store;
 mod op;
