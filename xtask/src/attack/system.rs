@@ -32,7 +32,7 @@ const DESCRIPTORS_SOFT: usize = 1024;
 /// Attempts at a time.
 const CAPACITY: usize = 24;
 /// How long a server may take to be ready.
-const READY_WITHIN: Duration = Duration::from_secs(45);
+pub(super) const READY_WITHIN: Duration = Duration::from_secs(45);
 
 /// The system under attack.
 #[derive(Debug)]

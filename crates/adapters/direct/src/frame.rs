@@ -79,8 +79,10 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Vec<Message>, tasklane_ports::Store
 
 #[cfg(test)]
 mod tests {
+    use prost::Message as _;
     use tasklane_core::id::{AttemptNo, TaskId};
     use tasklane_core::message::{AttemptId, Report, ToLane, WorkerBatch};
+    use tasklane_testkit::golden::check;
 
     use super::*;
 
@@ -101,6 +103,34 @@ mod tests {
         assert_eq!(from_wire(&wire::Address { to: None }), None);
         let large = wire::Address { to: Some(wire::address::To::Lane(1 << 16)) };
         assert_eq!(from_wire(&large), None);
+    }
+
+    #[test]
+    fn frames_keep_their_bytes() {
+        let addresses = [
+            Address::Lane(LaneId(3)),
+            Address::Session(SessionId::from_random(7)),
+            Address::Events,
+            Address::Stats,
+            Address::Servers,
+        ];
+        check("frame", |golden| {
+            let hello = wire::Frame { hello: Some(MemberId(7).hello()), ..wire::Frame::default() };
+            golden.bytes("hello", &hello.encode_to_vec());
+            let (begun, ended) = addresses.split_at(3);
+            let listening = wire::Listening {
+                version: 5,
+                begun: begun.iter().copied().map(to_wire).collect(),
+                ended: ended.iter().copied().map(to_wire).collect(),
+            };
+            let messages = encode(&[message(1)], 1_024).unwrap().remove(0);
+            let address = Some(to_wire(addresses[0]));
+            let parcels = vec![wire::Parcel { address, messages }];
+            let frame = wire::Frame { hello: None, listening: Some(listening), heard: 4, parcels };
+            let stored = golden.bytes("frame", &frame.encode_to_vec());
+            assert_eq!(wire::Frame::decode(&*stored).unwrap(), frame);
+            assert_eq!(decode(&frame.parcels[0].messages).unwrap(), [message(1)]);
+        });
     }
 
     #[test]

@@ -9,6 +9,8 @@ mod connection;
 mod coordinator;
 mod documents;
 mod error;
+#[cfg(test)]
+mod golden;
 mod keys;
 mod listen;
 mod load;

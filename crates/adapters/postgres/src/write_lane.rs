@@ -41,7 +41,7 @@ pub(crate) fn version_of(number: i64) -> Option<Version> {
 }
 
 /// What a task keeps for good besides its head: fingerprint, line and rank.
-fn fixed(fingerprint: Fingerprint, line: LineKey, rank: u8) -> [u8; 26] {
+pub(crate) fn fixed(fingerprint: Fingerprint, line: LineKey, rank: u8) -> [u8; 26] {
     let mut bytes = [0; 26];
     bytes[0] = fingerprint.version;
     bytes[1..9].copy_from_slice(&fingerprint.hash.to_be_bytes());

@@ -74,19 +74,19 @@ impl RedisBus {
     }
 }
 
-impl Inner {
-    /// The channel of an address and its slot. In a cluster each has a place of its own, a lane's beside its data.
-    fn channel(&self, address: Address) -> (String, u16) {
-        let tag = match address {
-            Address::Lane(lane) => format!("{}:{lane}", self.prefix),
-            Address::Session(session) => format!("{}:session:{}", self.prefix, session.0.simple()),
-            Address::Events => format!("{}:events", self.prefix),
-            Address::Stats => format!("{}:stats", self.prefix),
-            Address::Servers => format!("{}:servers", self.prefix),
-        };
-        (format!("{{{tag}}}:bus"), slot_of(&tag))
-    }
+/// The channel of an address and its slot. In a cluster each has a place of its own, a lane's beside its data.
+pub(crate) fn channel_of(prefix: &str, address: Address) -> (String, u16) {
+    let tag = match address {
+        Address::Lane(lane) => format!("{prefix}:{lane}"),
+        Address::Session(session) => format!("{prefix}:session:{}", session.0.simple()),
+        Address::Events => format!("{prefix}:events"),
+        Address::Stats => format!("{prefix}:stats"),
+        Address::Servers => format!("{prefix}:servers"),
+    };
+    (format!("{{{tag}}}:bus"), slot_of(&tag))
+}
 
+impl Inner {
     fn put(&self, address: Address, messages: &[Message]) -> Result<(), BusError> {
         if self.closed.load(Ordering::Acquire) {
             return Err(BusError::Closed);
@@ -102,7 +102,7 @@ impl Inner {
         if messages.is_empty() {
             return Ok(());
         }
-        let (channel, slot) = self.channel(address);
+        let (channel, slot) = channel_of(&self.prefix, address);
         self.publisher.put(channel, slot, batch);
         Ok(())
     }
@@ -139,7 +139,7 @@ impl Bus for RedisBus {
             subscriptions.retain(|subscription| subscription.strong_count() > 0);
             subscriptions.push(Arc::downgrade(&subscription));
         }
-        let (channel, slot) = self.0.channel(address);
+        let (channel, slot) = channel_of(&self.0.prefix, address);
         let listener: Arc<dyn Listener> = Arc::clone(&subscription) as _;
         let (listening, confirmed) = self.0.subscriber.listen(&channel, slot, listener);
         match confirmed.await {

@@ -98,11 +98,8 @@ impl Coordinator for RedisCoordinator {
             return Err(CoordinatorError::TtlTooShort { ttl, min: TTL_MIN });
         }
         let secret = format!("{:032x}", rand::random::<u128>());
-        let mut stored = secret.clone().into_bytes();
-        stored.extend(millis(ttl).to_be_bytes());
-        stored.extend(codec::encode(&role));
         let mut call = self.members.call(&SCRIPTS.open);
-        call.arg(name_of(session)).arg(stored);
+        call.arg(name_of(session)).arg(stored_session(&secret, ttl, &role));
         let token = SessionToken { session, secret };
         if_alive(&self.members.run(&SCRIPTS.open, &call).await?, token.session)?;
         Ok(token)
@@ -298,11 +295,8 @@ fn snapshot(answer: Value) -> Result<MembershipSnapshot, StoreError> {
     while !sessions.is_empty() {
         let session = session_of(&sessions.bytes()?)?;
         let stored = sessions.bytes()?;
-        let cut_off = || unexpected("a session cut off");
-        let (ttl, role) =
-            stored.get(SECRET_LEN..).ok_or_else(cut_off)?.split_at_checked(8).ok_or_else(cut_off)?;
-        let ttl = Duration::from_millis(layout::be_number(ttl)?);
-        members.insert(session, Member { session, role: codec::decode(role)? });
+        let (ttl, role) = ttl_and_role(&stored)?;
+        members.insert(session, Member { session, role });
         let number = *by_session.get(&session).ok_or_else(|| unexpected("a session without a number"))?;
         renewals.push(Renewal { session, number, ttl });
     }
@@ -312,6 +306,19 @@ fn snapshot(answer: Value) -> Result<MembershipSnapshot, StoreError> {
         grants.insert(LaneId(lane), session_of(&held.bytes()?)?);
     }
     Ok(MembershipSnapshot { view: View { revision, members, grants }, renewals })
+}
+
+/// A session as it is stored, and as `update.lua` cuts it.
+pub(crate) fn stored_session(secret: &str, ttl: Duration, role: &Role) -> Vec<u8> {
+    [secret.as_bytes(), &millis(ttl).to_be_bytes(), &codec::encode(role)].concat()
+}
+
+/// What others read of a stored session.
+pub(crate) fn ttl_and_role(stored: &[u8]) -> Result<(Duration, Role), StoreError> {
+    let cut_off = || unexpected("a session cut off");
+    let (ttl, role) =
+        stored.get(SECRET_LEN..).ok_or_else(cut_off)?.split_at_checked(8).ok_or_else(cut_off)?;
+    Ok((Duration::from_millis(layout::be_number(ttl)?), codec::decode(role)?))
 }
 
 #[cfg(test)]

@@ -120,7 +120,7 @@ impl RedisStore {
     }
 }
 
-fn name_of(namespace: &Name, id: &str) -> String {
+pub(crate) fn name_of(namespace: &Name, id: &str) -> String {
     format!("{namespace}{BETWEEN}{id}")
 }
 
@@ -133,7 +133,7 @@ fn key_of(kind: DocumentKind, name: &[u8]) -> Result<DocumentKey, StoreError> {
 }
 
 /// A document from its version, the size of its time, its time and its value.
-fn document(key: DocumentKey, stored: &[u8]) -> Result<Document, StoreError> {
+pub(crate) fn document(key: DocumentKey, stored: &[u8]) -> Result<Document, StoreError> {
     let cut_off = || unexpected("a document cut off");
     let version = layout::be_number(stored)?;
     let rest = stored.get(8..).ok_or_else(cut_off)?;

@@ -8,6 +8,8 @@ mod connection;
 mod coordinator;
 mod documents;
 mod error;
+#[cfg(test)]
+mod golden;
 mod intake;
 mod keys;
 mod layout;

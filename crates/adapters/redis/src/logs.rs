@@ -129,12 +129,12 @@ fn position_key(position: LogPosition) -> [u8; 8] {
     key
 }
 
-fn add_chunk(call: &mut Cmd, key: usize, chunk: &LogChunk) {
+pub(crate) fn add_chunk(call: &mut Cmd, key: usize, chunk: &LogChunk) {
     let kept = [&[chunk.stream.code()], &layout::time_key(chunk.at)[..], &chunk.bytes].concat();
     call.arg(key).arg(&position_key(chunk.position)).arg(kept);
 }
 
-fn chunk_of(task: TaskId, member: &[u8]) -> Result<LogChunk, StoreError> {
+pub(crate) fn chunk_of(task: TaskId, member: &[u8]) -> Result<LogChunk, StoreError> {
     let (position, rest) = member.split_first_chunk::<8>().ok_or_else(|| unexpected("a chunk cut off"))?;
     let position = u64::from_be_bytes(*position);
     let (stream, rest) = rest.split_first().ok_or_else(|| unexpected("a chunk cut off"))?;

@@ -6,6 +6,8 @@ mod checkpoint;
 mod connect;
 mod documents;
 mod error;
+#[cfg(test)]
+mod golden;
 mod keys;
 mod load;
 mod lock_file;

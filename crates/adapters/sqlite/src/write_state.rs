@@ -457,7 +457,7 @@ impl<'c> WriteState<'c> {
         if let Some(schedule) = &task.schedule {
             self.sql.add_fired.execute(params![schedule, created_at, id, key])?;
         }
-        if let Some(Unique { key: name, until }) = &task.unique {
+        if let Some(Unique { key: name, until, .. }) = &task.unique {
             let until = until.map(Timestamp::as_micros);
             self.sql.put_unique.execute(params![task.id.lane().0, queue, name, until, key])?;
         }

@@ -45,7 +45,7 @@ pub struct WorkflowRun {
     /// Why it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<TaskError>,
-    /// How far it is. Only in lists.
+    /// How far it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<Progress>,
     /// Its nodes, in the order in which they were given. Left out of lists.

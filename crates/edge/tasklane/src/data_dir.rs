@@ -23,6 +23,8 @@ pub(crate) fn prepare(folder: &Path) -> Result<()> {
         DirBuilder::new().recursive(true).mode(0o700).create(folder).with_context(cannot)?;
         return Ok(());
     }
+    // The folder itself is made private, however it is reached.
+    let folder = &folder.canonicalize().with_context(|| format!("cannot find {}", folder.display()))?;
     for (name, mode) in [(WORK, 0o700), (GUARD_LOCK, 0o600)] {
         make_private(&folder.join(name), mode);
     }
@@ -54,7 +56,7 @@ fn is_open(path: &Path) -> bool {
 }
 
 fn make_private(path: &Path, mode: u32) {
-    // A symlink's target is not ours to judge.
+    // What a symlink in the folder points to is not ours to judge.
     if !is_open(path) {
         return;
     }

@@ -1,23 +1,26 @@
 //! Discovery for the direct bus, where no server stands between processes: every member connects to every
 //! server.
 //!
-//! Servers find each other in the coordinator's view. Servers announce themselves to workers, so that a
-//! thousand workers need not follow the coordinator; a worker reads the view only after a while without an
-//! announcement.
+//! Servers see each other in the view of the coordinator. Servers send workers the list of servers, so that a thousand
+//! workers need not watch the coordinator. A worker reads the view when it has lost its last server, and when no server
+//! has sent it the list for a while.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tasklane_core::member::Role;
 use tasklane_core::message::Message;
-use tasklane_direct::DirectBus;
+use tasklane_direct::{ConnectionCounts, DirectBus};
 use tasklane_ports::{Address, Bus, Coordinator, View};
 use tasklane_runtime::scheduler::SchedulerHandle;
+use tokio::sync::watch;
 
 /// How often servers announce each other to workers.
 const TELL_EVERY: Duration = Duration::from_secs(5);
 /// A worker without an announcement for this long reads the view by itself.
 const LOOK_AFTER: Duration = Duration::from_secs(12);
+/// A worker without a server looks again after this long, then after twice as long, …, up to [`LOOK_AFTER`].
+const LOOK_FIRST: Duration = Duration::from_millis(250);
 /// Wait before the coordinator is asked again.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
@@ -47,6 +50,8 @@ pub(crate) async fn keep_server(bus: DirectBus, scheduler: SchedulerHandle) {
 
 /// Keeps a worker connected to all servers. Ends with the bus.
 pub(crate) async fn keep_worker(bus: DirectBus, coordinator: Arc<dyn Coordinator>) {
+    let mut connected = bus.connected();
+    let mut pause = LOOK_FIRST;
     loop {
         match look(&*coordinator).await {
             Ok(servers) => bus.set_peers(servers),
@@ -56,8 +61,20 @@ pub(crate) async fn keep_worker(bus: DirectBus, coordinator: Arc<dyn Coordinator
                 continue;
             }
         }
+        // Jitter: all workers lose a server at the same moment.
+        let wait = pause.mul_f64(rand::random_range(0.5..=1.0));
+        if tokio::time::timeout(wait, until(&mut connected, |peers| peers > 0)).await.is_err() {
+            pause = (pause * 2).min(LOOK_AFTER);
+            continue;
+        }
+        pause = LOOK_FIRST;
         let Ok(mut subscription) = bus.subscribe(Address::Servers).await else { return };
-        while let Ok(heard) = tokio::time::timeout(LOOK_AFTER, subscription.receive()).await {
+        loop {
+            let heard = tokio::select! {
+                heard = tokio::time::timeout(LOOK_AFTER, subscription.receive()) => heard,
+                () = until(&mut connected, |peers| peers == 0) => break,
+            };
+            let Ok(heard) = heard else { break };
             let Some(heard) = heard else { return };
             let told = heard.into_iter().rev().find_map(|message| match message {
                 Message::Servers(servers) => Some(servers),
@@ -68,6 +85,12 @@ pub(crate) async fn keep_worker(bus: DirectBus, coordinator: Arc<dyn Coordinator
             }
         }
     }
+}
+
+/// Waits until the number of connected servers is as it should be.
+async fn until(connected: &mut watch::Receiver<ConnectionCounts>, is_reached: fn(usize) -> bool) {
+    // The bus outlives this.
+    let _ = connected.wait_for(|now| is_reached(now.peers)).await;
 }
 
 async fn look(coordinator: &dyn Coordinator) -> Result<Vec<String>, tasklane_ports::CoordinatorError> {

@@ -13,8 +13,7 @@ const TRIES: usize = 10;
 
 /// The number of lanes: the stored one, or the configured one if it is the first, or the only process can let it grow.
 pub(crate) async fn agree(config: &Config, documents: &dyn Documents) -> Result<u16> {
-    let name = |text| Name::new(text).expect("a valid name");
-    let key = DocumentKey { kind: DocumentKind::Deployment, namespace: name("tasklane"), id: name("lanes") };
+    let key = key();
     let wanted = config.lanes.map(std::num::NonZeroU16::get);
     for _ in 0..TRIES {
         let stored = documents.get(std::slice::from_ref(&key)).await?.pop().flatten();
@@ -36,7 +35,7 @@ pub(crate) async fn agree(config: &Config, documents: &dyn Documents) -> Result<
                 }
             }
         };
-        let content = Some(Content { due: None, value: lanes.to_string().into_bytes() });
+        let content = Some(Content { due: None, value: value_of(lanes) });
         let put = PutDocument { key: key.clone(), expected, content };
         if let [PutOutcome::Stored { .. }] = documents.put(&[put]).await?[..] {
             return Ok(lanes);
@@ -45,9 +44,37 @@ pub(crate) async fn agree(config: &Config, documents: &dyn Documents) -> Result<
     bail!("other servers keep changing the number of lanes: start again")
 }
 
+fn key() -> DocumentKey {
+    let name = |text| Name::new(text).expect("a valid name");
+    DocumentKey { kind: DocumentKind::Deployment, namespace: name("tasklane"), id: name("lanes") }
+}
+
+/// The value of the document.
+fn value_of(lanes: u16) -> Vec<u8> {
+    lanes.to_string().into_bytes()
+}
+
+/// Back from [`value_of`].
 fn read(value: &[u8]) -> Result<u16> {
     match str::from_utf8(value).ok().and_then(|text| text.parse().ok()) {
         Some(lanes) if lanes > 0 => Ok(lanes),
         _ => bail!("the stored number of lanes cannot be read"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tasklane_testkit::golden::check;
+
+    use super::*;
+
+    #[test]
+    fn the_document_of_the_lane_count_keeps_its_key_and_bytes() {
+        check("lane_count", |golden| {
+            let DocumentKey { namespace, id, .. } = key();
+            golden.text("its name", format!("{namespace}/{id}"));
+            let stored = golden.bytes("its value", &value_of(16));
+            assert_eq!(read(&stored).unwrap(), 16);
+        });
     }
 }

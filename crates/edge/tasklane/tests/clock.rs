@@ -32,11 +32,22 @@ impl Clock {
     }
 
     fn start(&self, command: &str, data: &Path, set: &[&str]) -> Server {
+        self.start_with(command, data, set, &[])
+    }
+
+    /// Starts a server as if the machine was started again meanwhile: its steady clock says nothing about the time before.
+    fn start_after_a_boot(&self, data: &Path, set: &[&str]) -> Server {
+        let boot = ("TASKLANE_TEST_BOOT_ID", "0b007000-0000-4000-8000-000000000000");
+        self.start_with("dev", data, set, &[boot])
+    }
+
+    fn start_with(&self, command: &str, data: &Path, set: &[&str], env: &[(&str, &str)]) -> Server {
         let mut args = vec!["--listen", "127.0.0.1:0"];
         for set in set {
             args.extend(["--set", *set]);
         }
-        Server::start_as(command, data, &args, &[("TASKLANE_TEST_CLOCK", self.0.to_str().unwrap())])
+        let clock = ("TASKLANE_TEST_CLOCK", self.0.to_str().unwrap());
+        Server::start_as(command, data, &args, &[&[clock], env].concat())
     }
 }
 
@@ -170,6 +181,7 @@ async fn a_lock_is_held_for_its_time_whichever_way_the_clock_steps() {
     server.terminate();
 }
 
+/// The unique key expired at such a start: the same request made a second task.
 #[tokio::test]
 async fn a_start_after_a_gap_waits_before_it_removes_anything() {
     let folder = tempfile::tempdir().unwrap();
@@ -177,6 +189,12 @@ async fn a_start_after_a_gap_waits_before_it_removes_anything() {
     let server = clock.start("dev", &data, &["retention.every=50ms"]);
     let id = server.api().submit(request(0)).await;
     server.api().finished(&id).await;
+    let keyed = json!({ "taskName": "k", "taskType": "NOOP", "unique": { "key": "k", "until": "1h" } });
+    let holder = server.api().submit(keyed.clone()).await;
+    let lock = async |server: &Server, owner: &str| {
+        server.api().put("/locks/gap", json!({ "owner": owner, "ttl": "1h" })).await.0
+    };
+    assert_eq!(lock(&server, "a").await, 200);
     until("the time in the store", async || {
         let database = rusqlite::Connection::open(data.join("tasklane.db")).unwrap();
         let noted = "SELECT count(*) FROM document WHERE id = 'clock'";
@@ -185,13 +203,19 @@ async fn a_start_after_a_gap_waits_before_it_removes_anything() {
     .await;
     server.terminate();
     clock.ahead(TEN_DAYS);
-    let server = clock.start("dev", &data, &["retention.every=50ms", "clock.settle_time=4s"]);
+    let server = clock.start_after_a_boot(&data, &["retention.every=50ms", "clock.settle_time=4s"]);
     assert!(page(&server, "/readyz").await.contains("the last time that the store knows of"));
+    let (status, again) = server.api().post("/tasks", keyed.clone()).await;
+    assert_eq!((status, again["taskId"].as_str()), (200, Some(holder.as_str())), "{again}");
+    assert_eq!(lock(&server, "b").await, 409);
     let (_, again) = server.api().post("/tasks", request(0)).await;
     assert_eq!(again["taskId"].as_str(), Some(id.as_str()), "{again}");
     // A clock that stays as it is is right in the end.
     until("retention", async || (server.api().get(&format!("/tasks/{id}")).await.0 == 404).then_some(()))
         .await;
+    let (status, next) = server.api().post("/tasks", keyed).await;
+    assert_eq!(status, 201, "{next}");
+    assert_eq!(lock(&server, "b").await, 200);
     server.terminate();
 }
 
@@ -211,6 +235,15 @@ async fn follows_the_shared_clock(store: &str) {
     let server = clock.start("server", &folder.path().join("data"), &[&store]);
     let api = server.api();
     ready_says(&server, "wrong by more than 2 s").await;
+    let logged = async |line: &str| {
+        let log = || std::fs::read_to_string(folder.path().join("data.log")).unwrap();
+        until(line, async || log().contains(line).then_some(())).await;
+        log().matches(line).count()
+    };
+    assert_eq!(
+        logged("the clock of this machine is wrong: the coordinator's is this far ahead of it").await,
+        1
+    );
     let offset = metric(&server, "clock_offset_seconds").await.unwrap();
     assert!((-3602.0..-3598.0).contains(&offset), "{offset}");
     assert_eq!(metric(&server, "clock_settled").await, Some(0.0));
@@ -235,6 +268,7 @@ async fn follows_the_shared_clock(store: &str) {
     clock.ahead(0);
     until("agreement", async || (metric(&server, "clock_settled").await == Some(1.0)).then_some(())).await;
     assert!(!page(&server, "/readyz").await.contains("wrong by"));
+    assert_eq!(logged("the clock of this machine is right again").await, 1);
     server.terminate();
 }
 

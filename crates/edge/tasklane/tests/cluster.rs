@@ -12,6 +12,7 @@ mod support;
 #[allow(dead_code, reason = "a part of it is used here")]
 mod redis;
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
@@ -207,6 +208,43 @@ async fn what_is_killed_goes_on_elsewhere_on_postgres() {
     let (root, Certificate { cert, key }) = (authority.ca(), authority.client("tasklane"));
     let files = format!("sslrootcert={}&sslcert={}&sslkey={}", root.display(), cert.display(), key.display());
     what_is_killed_goes_on_elsewhere(&format!("{}?sslmode=verify-full&{files}", postgres.url())).await;
+}
+
+/// How long workers may take to find a restarted server. Before, it took them up to 12 seconds, and the first of them to come
+/// got all tasks that waited.
+const FOUND_WITHIN: Duration = Duration::from_secs(5);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn workers_that_outlive_their_server_share_the_tasks_of_the_next_one() {
+    let Some(postgres) = PostgresServer::start() else { return };
+    let (folder, store) = (tempfile::tempdir().unwrap(), postgres.url());
+    let folder = folder.path();
+    let first = server(folder, "server", &store, &[]);
+    let names = ["a", "b", "c"];
+    let _workers = names.map(|name| Worker::start(folder, name, &store, &[]));
+    // Each of them is connected: it runs what only it may run.
+    for name in names {
+        let mut task = task("before", "true");
+        task["labels"] = json!({ "tasklane.worker": name });
+        let done = first.api().finished(&first.api().submit(task).await).await;
+        assert_eq!(done["worker"], name, "{done}");
+    }
+    first.terminate();
+    let second = server(folder, "server", &store, &[]);
+    let api = second.api();
+    until("the lanes", async || (owned(&api).await == 16).then_some(())).await;
+    tokio::time::sleep(FOUND_WITHIN).await;
+
+    // Half of what they have room for, so that two of them could take it all.
+    let tasks: Vec<Value> = (0..6).map(|_| task("after", "sleep 1")).collect();
+    let (status, answer) = api.post("/tasks/batch", json!({ "tasks": tasks })).await;
+    assert_eq!(status, 200, "{answer}");
+    let mut taken = BTreeMap::new();
+    for result in answer["results"].as_array().unwrap() {
+        let done = api.finished(result["taskId"].as_str().unwrap()).await;
+        *taken.entry(done["worker"].as_str().unwrap().to_owned()).or_insert(0) += 1;
+    }
+    assert_eq!(taken.len(), names.len(), "{taken:?}");
 }
 
 /// The guard of a process.

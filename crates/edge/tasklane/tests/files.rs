@@ -221,6 +221,28 @@ async fn an_owner_whose_lane_is_taken_by_a_stranger_stops() {
     assert!(home.log().contains("another process has taken lane"), "{}", home.log());
 }
 
+/// The folder stayed open to all, and no line of the log said so.
+#[tokio::test]
+async fn a_data_folder_behind_a_symlink_is_for_its_user_alone() {
+    let home = Home::new();
+    let folder = home.folder.path().join("elsewhere");
+    std::fs::create_dir(&folder).unwrap();
+    let open = |mode| std::fs::set_permissions(&folder, PermissionsExt::from_mode(mode)).unwrap();
+    let mode = || folder.metadata().unwrap().mode() & 0o777;
+    open(0o755);
+    std::os::unix::fs::symlink(&folder, home.data()).unwrap();
+    let server = Server::start(&home.data());
+    assert_eq!(mode(), 0o700);
+    assert_eq!(home.log().matches("others could read").count(), 1, "{}", home.log());
+    server.terminate();
+
+    std::fs::write(folder.join("notes.txt"), "").unwrap();
+    open(0o755);
+    let _server = Server::start(&home.data());
+    assert_eq!(mode(), 0o755);
+    assert!(home.log().contains("other users may look into the data folder"), "{}", home.log());
+}
+
 #[tokio::test]
 async fn what_a_server_keeps_is_for_its_user_alone() {
     let home = Home::new();

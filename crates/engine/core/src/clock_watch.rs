@@ -1,12 +1,13 @@
-//! Watches the wall clock of a process: notices its steps, corrects it by a reference, and says whether it is trusted.
+//! Watches the wall clock of a process: notices its steps, corrects it by a reference, and decides whether it
+//! is trusted.
 //!
-//! The steady clock (`CLOCK_BOOTTIME`) never jumps, so the distance between the two clocks shows every step of the wall
-//! clock. Small changes of that distance are slewing: time services bring a clock right by running it a little faster
-//! or slower, and the wall time simply follows.
+//! The steady clock (`CLOCK_BOOTTIME`) never jumps, so the distance between the two clocks shows every step
+//! of the wall clock. Small changes of that distance are slewing: time services bring a clock right by
+//! running it a little faster or slower, and the wall time simply follows.
 //!
-//! Where the store or the coordinator is a server with a clock of its own, that clock is the reference of all servers.
-//! The watch then holds on to it: a step of the local clock alone moves nothing, because the corrected wall time goes
-//! on evenly until the reference itself says otherwise. Without a reference the wall time follows the local clock at
+//! A store or coordinator with a clock of its own serves as the reference of all servers. The watch then
+//! follows the reference: a step of the local clock alone moves nothing, because the corrected wall time goes
+//! on evenly until the reference itself differs. Without a reference the wall time follows the local clock at
 //! once.
 //!
 //! ```text
@@ -16,31 +17,32 @@
 //!   without        ──────┐                 ┌──────       two steps: `shift` rises by 10 days, then falls by 10 days
 //!                        └─────────────────┘
 //! ```
-//! What cannot be undone (removing finished tasks, forgetting request ids, letting locks expire, making up for missed
-//! times) waits while the clock is not [settled](Trust): a clock that jumped once may soon jump back. A reference that agrees
-//! ends the wait, but not one that has just stepped itself: where the store runs on this machine, both have one clock.
+//! Work that cannot be undone (removing finished tasks, forgetting request ids, expiring locks, making up for
+//! missed times) waits while the clock is not [settled](Trust): a clock that jumped once may soon jump back.
+//! A reference that agrees ends the wait, unless it has just stepped itself: a store on this machine shares
+//! its clock.
 
 use std::fmt;
 use std::time::Duration;
 
 use crate::time::{Shift, Timestamp};
 
-/// A smaller change of the distance between the clocks is slewing.
+/// The watch takes a smaller change of the distance between the clocks for slewing.
 pub const STEP_MIN: Duration = Duration::from_millis(500);
-/// The kernel slews by at most 500 ppm: by one part of so many.
+/// The kernel slews by at most 500 ppm: one part in this many.
 const SLEW_PARTS: u32 = 2000;
-/// A reference that differs by no more agrees.
+/// A reference agrees if it differs by no more than this.
 pub const AGREES_WITHIN: Duration = Duration::from_secs(2);
-/// A gap between the last time that the store knows of and the start of a server that is suspicious.
+/// The watch suspects the clock if a server starts further than this from the last time in the store.
 pub const GAP_MAX: Duration = Duration::from_hours(1);
 /// How long a clock takes to settle, unless a setting says otherwise.
 pub const SETTLE_TIME: Duration = Duration::from_mins(10);
-/// An answer of the reference that took longer says too little.
+/// The watch ignores an answer of the reference that took longer.
 const ROUND_TRIP_MAX: Duration = Duration::from_millis(500);
-/// For how long after its last answer the watch holds on to a reference, and goes by what it said.
+/// The watch uses the last answer of a reference for this long.
 const HOLD_ON: Duration = Duration::from_mins(5);
 
-/// What both clocks of the machine say at one moment.
+/// Both clocks of the machine, read at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reading {
     /// The steady clock.
@@ -60,18 +62,21 @@ pub struct Reference {
     pub wall: Timestamp,
 }
 
-/// What the watch makes of the clocks.
+/// The clocks as the watch judges them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Clock {
     /// The steady time.
     pub steady: Timestamp,
     /// The wall time, corrected by the reference.
     pub wall: Timestamp,
-    /// The sum of all steps of the corrected wall time. Whoever remembers the sum it saw last finds every step, however
-    /// seldom it looks: the difference is what to shift durations by.
+    /// The sum of all steps of the corrected wall time. A reader that remembers the last sum finds every
+    /// step, however seldom it looks: durations shift by the difference.
     pub shift: Shift,
     /// Whether destructive work may be done.
     pub trust: Trust,
+    /// While the clock is not settled: how far it was ahead of the last time that the store knew of when the server started.
+    /// Unique keys are judged by a time that is this much earlier, so that a wrong clock expires none of them.
+    pub gap: Shift,
 }
 
 impl Clock {
@@ -84,13 +89,13 @@ impl Clock {
 /// Whether destructive work may rest on the wall time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trust {
-    /// It may.
+    /// Destructive work may run.
     Settled,
-    /// Not yet.
+    /// Destructive work waits.
     Unsettled {
-        /// For how long, if nothing else happens.
+        /// How long the wait lasts if the clocks do not step again.
         left: Duration,
-        /// Why.
+        /// The reason.
         why: Doubt,
     },
 }
@@ -100,7 +105,7 @@ pub enum Trust {
 pub enum Doubt {
     /// A clock stepped: the machine's or the reference's.
     Step(Shift),
-    /// The server started this long after (or before) the last time that the store knows of.
+    /// The server started this long after (or before) the last time in the store.
     Gap(Shift),
 }
 
@@ -122,12 +127,14 @@ pub struct ClockWatch {
     last: Option<Reading>,
     correction: Shift,
     reference: Option<ReferenceOffset>,
-    /// When the reference itself stepped last. It may share the clock of this machine, so until it has settled as well its
-    /// word does not end a doubt.
+    /// When the reference itself stepped last. It may share the clock of this machine, so its agreement ends
+    /// no doubt until it has settled as well.
     reference_stepped_at: Option<Timestamp>,
     shift: Shift,
     steps: u64,
     doubt: Option<(Timestamp, Doubt)>,
+    /// The gap of the start. It outlasts the steps that follow: one of them may set the clock right.
+    gap: Shift,
 }
 
 /// The last answer of the reference.
@@ -139,7 +146,7 @@ struct ReferenceOffset {
 }
 
 impl ClockWatch {
-    /// A watch that waits this long after a step. It trusts the clock until it sees a reason not to.
+    /// A watch that waits this long after a step. It trusts the clock until it sees a reason for doubt.
     pub fn new(settle: Duration) -> Self {
         Self {
             settle,
@@ -150,15 +157,16 @@ impl ClockWatch {
             shift: Shift::ZERO,
             steps: 0,
             doubt: None,
+            gap: Shift::ZERO,
         }
     }
 
-    /// Waits this long after a step, also after one already seen.
+    /// Changes the wait after a step, also for a step already seen.
     pub fn settle_within(&mut self, settle: Duration) {
         self.settle = settle;
     }
 
-    /// Takes a reading in. Readings come in the order of the steady clock.
+    /// Takes in a reading. Readings come in the order of the steady clock.
     pub fn read(&mut self, now: Reading) -> Clock {
         if let Some(last) = self.last {
             let elapsed = now.steady.since(last.steady);
@@ -171,7 +179,7 @@ impl ClockWatch {
         self.clock(now)
     }
 
-    /// Takes an answer of the reference in; the same one again does no harm.
+    /// Takes in an answer of the reference; a repeated answer does no harm.
     pub fn compare(&mut self, now: Reading, reference: Reference) -> Clock {
         self.read(now);
         let round_trip = reference.answered.since(reference.asked);
@@ -197,13 +205,14 @@ impl ClockWatch {
         self.clock(now)
     }
 
-    /// Takes in the last time that the store knows of when a server starts.
+    /// Takes in the last time in the store when a server starts.
     pub fn started(&mut self, now: Reading, last_known: Timestamp) -> Clock {
         let clock = self.read(now);
         let gap = clock.wall.shift_from(last_known);
         let agrees = self.reference.is_some_and(|compared| compared.offset.abs() <= AGREES_WITHIN);
         if gap.abs() > GAP_MAX && !agrees {
             self.doubt = Some((now.steady, Doubt::Gap(gap)));
+            self.gap = gap.max(Shift::ZERO);
         }
         self.clock(now)
     }
@@ -220,10 +229,11 @@ impl ClockWatch {
 
     fn on_local_step(&mut self, now: Reading, moved: Shift) {
         let is_known = self.reference.is_some_and(|compared| now.steady.since(compared.at) <= HOLD_ON);
-        // What the reference said last explains such a step even if it is silent by now: the machine was set right.
+        // The last answer of the reference explains such a step even if the reference is silent by now: the
+        // machine was set right.
         let is_nearer = (self.correction - moved).abs() < self.correction.abs();
         if is_known || is_nearer {
-            // The reference did not step, as far as anyone knows: its next answer says so, or corrects this.
+            // The reference is assumed not to have stepped; its next answer corrects this if it did.
             self.correction = self.correction - moved;
             if let Some(compared) = &mut self.reference {
                 compared.offset = compared.offset - moved;
@@ -236,18 +246,24 @@ impl ClockWatch {
     }
 
     fn doubt_from(&mut self, steady: Timestamp, doubt: Doubt) {
+        if self.trust(steady) == Trust::Settled {
+            self.gap = Shift::ZERO;
+        }
         self.steps += 1;
         self.doubt = Some((steady, doubt));
     }
 
     fn clock(&self, now: Reading) -> Clock {
-        let trust = self.doubt.map_or(Trust::Settled, |(since, why)| {
-            match self.settle.checked_sub(now.steady.since(since)) {
-                None | Some(Duration::ZERO) => Trust::Settled,
-                Some(left) => Trust::Unsettled { left, why },
-            }
-        });
-        Clock { steady: now.steady, wall: now.wall + self.correction, shift: self.shift, trust }
+        let trust = self.trust(now.steady);
+        let gap = if trust == Trust::Settled { Shift::ZERO } else { self.gap };
+        Clock { steady: now.steady, wall: now.wall + self.correction, shift: self.shift, trust, gap }
+    }
+
+    fn trust(&self, steady: Timestamp) -> Trust {
+        self.doubt.map_or(Trust::Settled, |(since, why)| match self.settle.checked_sub(steady.since(since)) {
+            None | Some(Duration::ZERO) => Trust::Settled,
+            Some(left) => Trust::Unsettled { left, why },
+        })
     }
 }
 
@@ -284,7 +300,7 @@ mod tests {
             self.watch.read(self.reading(steady))
         }
 
-        /// A reference answers whose clock was never moved.
+        /// A reference answers; its clock was never moved.
         fn compare(&mut self, steady: i64, off: i64) -> Clock {
             let wall = at(1000 * DAY + off + steady - 5);
             let reference = Reference { asked: at(steady - 10), answered: at(steady), wall };
@@ -418,5 +434,19 @@ mod tests {
         assert!(!machine.watch.started(machine.reading(600_000), at(1001 * DAY)).is_settled());
         assert!(machine.compare(601_000, 1900).is_settled());
         assert!(machine.watch.started(machine.reading(601_000), at(1001 * DAY)).is_settled());
+    }
+
+    #[test]
+    fn the_gap_of_a_start_counts_until_the_clock_has_settled_over_steps_too() {
+        let mut machine = Machine::new();
+        assert_eq!(machine.watch.started(machine.reading(0), at(990 * DAY)).gap, ms(10 * DAY));
+        machine.wall_at_zero -= 10 * DAY;
+        let clock = machine.read(1000);
+        assert_eq!((clock.shift, clock.gap), (ms(-10 * DAY), ms(10 * DAY)));
+        assert_eq!(machine.read(601_000).gap, Shift::ZERO);
+        machine.wall_at_zero += DAY;
+        assert_eq!(machine.read(602_000).gap, Shift::ZERO, "the gap is believed by now");
+        // Behind the last known time no key expires early.
+        assert_eq!(machine.watch.started(machine.reading(603_000), at(1100 * DAY)).gap, Shift::ZERO);
     }
 }

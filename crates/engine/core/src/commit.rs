@@ -1,5 +1,5 @@
-//! What an owner writes: numbered commits, made of groups. A group is the atomic unit: one task's change and whatever
-//! must go with it.
+//! Commits: the numbered writes of an owner, made of groups. A group is the atomic unit: one task's change
+//! and everything that must go with it.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::id::{CommitNo, Epoch, LaneId, OwnerId, Seq, TaskId};
 use crate::status::{Path, Version, check_path};
 use crate::task::{AttemptRecord, NewTask, TaskResult, TaskState};
 
-/// All that one transaction of an owner writes.
+/// The writes of one transaction of an owner.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Commit {
     /// The lane written to.
@@ -18,7 +18,8 @@ pub struct Commit {
     pub epoch: Epoch,
     /// … and identity: both must be the stored ones.
     pub owner: OwnerId,
-    /// One more than the last commit; or the same, with exactly the same groups, to learn what became of it.
+    /// One more than the last commit. A repeated commit keeps its number and its groups, and the store
+    /// answers with the first outcome.
     pub number: CommitNo,
     /// The changes. Shared, because a commit is kept until its outcome is known.
     pub groups: Arc<[Group]>,
@@ -44,7 +45,7 @@ pub struct Group {
 pub struct TaskChange {
     /// Which one.
     pub task: TaskId,
-    /// What must be stored now, or the group is skipped.
+    /// The version that must be stored now, or the group is skipped.
     pub expected: Version,
     /// The statuses passed through since. Empty when only other fields change.
     pub path: Path,
@@ -57,8 +58,8 @@ pub struct TaskChange {
 }
 
 impl TaskChange {
-    /// Whether it may be written over what is stored: the expectation holds, the status table allows the path, and the
-    /// path ends where the new state stands. What is final stays as it is, also under an empty path.
+    /// Whether the store may apply the change: the expected version is stored, the status table allows the
+    /// path, and the path ends in the new state. A final task never changes, even under an empty path.
     pub fn fits(&self, stored: Version) -> bool {
         !stored.status.is_final()
             && self.expected == stored
@@ -66,8 +67,8 @@ impl TaskChange {
     }
 }
 
-/// A small keyed value that belongs to a lane and is changed only by its owner: the state of a rate, the applied
-/// version of a policy, a task whose end somebody must look at.
+/// A small keyed value of a lane that its owner alone changes: the time of a rate, the applied version of a
+/// policy, the completion of a watched task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecordChange {
     /// Which one.
@@ -79,9 +80,9 @@ pub struct RecordChange {
 /// Names a record of a lane. Records of one kind are loaded together.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct RecordKey {
-    /// What it is.
+    /// The kind of record.
     pub kind: RecordKind,
-    /// Which one of its kind.
+    /// The key among the records of that kind.
     pub key: String,
 }
 
@@ -93,7 +94,7 @@ pub enum RecordKind {
     Rate = 1,
     /// The policy version that the lane applies to a queue.
     AppliedPolicy = 2,
-    /// A watched task that has ended, and that nobody has looked at since.
+    /// The completion of a watched task, until a server has handled it.
     #[serde(rename = "Ended")]
     Completion = 3,
 }
@@ -141,7 +142,7 @@ impl Group {
     }
 }
 
-/// What became of a group.
+/// The outcome of a group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum GroupOutcome {
     /// All of it was written. `seq` is the arrival number of the inserted task.
@@ -153,12 +154,12 @@ pub enum GroupOutcome {
     NotCreated(SubmitOutcome),
     /// The task was not as expected; nothing of the group was written.
     Mismatch {
-        /// What is stored; `None` if there is no such task.
+        /// The stored version; `None` if there is no such task.
         found: Option<Version>,
     },
 }
 
-/// What became of a submitted task.
+/// The outcome of a submitted task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SubmitOutcome {
     /// Stored, and durable.
@@ -175,20 +176,20 @@ pub enum SubmitOutcome {
         /// Which one.
         task: TaskId,
     },
-    /// The queue has as many waiting tasks as it may.
+    /// The queue holds its maximum of waiting tasks.
     QueueFull,
 }
 
 /// Who owns a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LaneHead {
-    /// Counts the owners. 0 for a lane that nobody has claimed.
+    /// Counts the owners. 0 for a lane without a claim.
     pub epoch: Epoch,
-    /// The current one, if there was one.
+    /// The current owner, if the lane was ever claimed.
     pub owner: Option<OwnerId>,
     /// Its last commit.
     pub commit: CommitNo,
-    /// How many owners in a row have failed on this lane, as the last claim said.
+    /// How many owners in a row have failed on this lane, as recorded by the last claim.
     pub failures: u32,
 }
 

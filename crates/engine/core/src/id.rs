@@ -40,11 +40,12 @@ number! {
     LaneId(u16)
 }
 number! {
-    /// Counts the owners of a lane. The store refuses commits of any but the current one.
+    /// Counts the owners of a lane. The store refuses commits under any other epoch than the current one.
     Epoch(u64)
 }
 number! {
-    /// Counts the commits of one owner of a lane, from 1. Settles what became of a commit whose answer was lost.
+    /// Counts the commits of one owner of a lane, from 1. Settles the outcome of a commit whose answer was
+    /// lost.
     CommitNo(u64)
 }
 number! {
@@ -56,7 +57,7 @@ number! {
     AttemptNo(u32)
 }
 number! {
-    /// The `k` of a dispatch: counts what one owner of a lane sends to one worker session, from 1.
+    /// The `k` of a dispatch: counts the dispatches of one owner of a lane to one worker session, from 1.
     DispatchNo(u64)
 }
 
@@ -111,8 +112,8 @@ random_id! {
     /// bytes 2-7   44 bits: milliseconds since 1970, or hash (the high nibble of byte 6 is the UUID version)
     /// bytes 8-15  2 bits UUID variant, 1 bit kind (1 = hash of a request id), 61 bits random or hash
     /// ```
-    /// With a request id the rest is `hash(namespace, queue, spread key, requestId)`, so that idempotency is the
-    /// primary key: one slot, one transaction, in every store.
+    /// With a request id the rest is `hash(namespace, queue, spread key, requestId)`, so that idempotency is
+    /// the primary key: one slot, one transaction, in every store.
     TaskId
 }
 
@@ -312,8 +313,8 @@ impl LineHasher {
     }
 }
 
-/// Identity of a limit within its queue: the text of its key template, and for a rate that a task brings along also
-/// the numbers. Tasks are counted together that have the same limit and the same key.
+/// Identity of a limit within its queue: the text of its key template, and for a rate that a task brings
+/// along also the numbers. Tasks are counted together that have the same limit and the same key.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct LimitId(pub u64);
@@ -337,7 +338,7 @@ impl LimitId {
         Self(xxh3_64(&plain).max(1))
     }
 
-    /// The rate that a task brings along: those with other numbers are other rates.
+    /// The rate that a task brings along: a rate with other numbers has another id.
     pub fn of_own_rate(template: &str, rate: &Rate) -> Self {
         let Rate { limit, per, burst } = rate;
         Self::of(&format!("{template}\0{limit}\0{}\0{burst}", per.as_micros()))

@@ -1,5 +1,6 @@
-//! The invariants that keep Tasklane right, by name, so that a test can switch one off and see that the simulator's
-//! checker notices. Without the feature `switchable-invariants` every invariant is on, at no cost.
+//! The invariants that keep Tasklane right, by name, so that a test can switch one off and see that the
+//! simulator's checker notices. Without the feature `switchable-invariants` every invariant is on, at no
+//! cost.
 
 macro_rules! invariants {
     ($($(#[$doc:meta])* $name:ident,)*) => {
@@ -30,17 +31,17 @@ invariants! {
     RequestIdKey,
     /// Store: a unique key is held by one task.
     UniqueKey,
-    /// Store: a document is replaced only by whoever knows its version.
+    /// Store: a document is replaced only by a writer that names its version.
     DocumentVersion,
     /// Store: arrival numbers become visible in their order.
     ArrivalsOrder,
     /// Store: inbox rows are removed in the group that applies them.
     InboxDoneInGroup,
-    /// Ownership: after an outcome that cannot be settled the lane is claimed and loaded anew.
+    /// Ownership: after an outcome that cannot be settled the lane is claimed and loaded again.
     ReclaimAfterUnknown,
     /// Ownership: a lane that failed under several owners in a row is left alone for a while.
     ParkedLaneRests,
-    /// Lane: what an insert led to is learned from the outcome, not assumed.
+    /// Lane: the owner learns the effect of an insert from the outcome and does not assume it.
     InsertOutcome,
     /// Lane: reports must name the current attempt.
     AttemptMatch,
@@ -50,13 +51,13 @@ invariants! {
     NewAttemptAfterRecall,
     /// Lane: an assignment is committed before it is sent.
     WriteAhead,
-    /// Lane: a report is acknowledged only when what it led to is committed.
+    /// Lane: a report is acknowledged only when its effect is committed.
     AckAfterCommit,
     /// Lane: a report is called stale only after loading is complete.
     StaleAfterLoading,
     /// Lane: the inbox is read at takeover.
     InboxAtTakeover,
-    /// Lane: what is in flight counts against limits after a takeover.
+    /// Lane: attempts in flight count against limits after a takeover.
     LimitsAfterTakeover,
     /// Lane: the stored times of rates are loaded at takeover.
     RateAfterTakeover,
@@ -64,7 +65,7 @@ invariants! {
     ChoiceWaitsForAnswers,
     /// Lane: lines with keys take turns.
     LinesTakeTurns,
-    /// Lane: where a limit says so, the newest task above it is cancelled.
+    /// Lane: if the limit asks for it, the newest task above the limit is cancelled.
     NewestCancelled,
     /// Lane: a limit that a task brings along counts.
     OwnLimits,
@@ -76,7 +77,7 @@ invariants! {
     LostLimit,
     /// Lane: durations in memory move with a step of the wall clock.
     StepMovesMemory,
-    /// Lane: so do those in the store, when they are read.
+    /// Lane: durations in the store move when they are read.
     StepMovesStored,
     /// Lane: steps are written into the lane's record.
     StepRecorded,
@@ -94,27 +95,27 @@ invariants! {
     WorkerEpoch,
     /// Worker: attempts are stopped before the session can have ended.
     SelfFencing,
-    /// Worker: the lease is counted from before it was asked for.
+    /// Worker: the trust window counts from before the renewal was sent.
     LeaseFromBeforeAsked,
-    /// Worker: final reports are repeated until they are acknowledged.
+    /// Worker: final reports are resent until they are acknowledged.
     ReportRepetition,
-    /// Worker: a recalled attempt that was called not started is never started.
+    /// Worker: an attempt reported as recalled before its start is never started.
     RecallRefusesLater,
-    /// Worker: what comes on top of the room and its surplus is handed back.
+    /// Worker: dispatches beyond the room and its surplus are handed back.
     SurplusHandedBack,
-    /// Schedule: what is planned is submitted before anything else is decided.
+    /// Schedule: planned fires are submitted before any other decision.
     PlannedFirst,
-    /// Workflow: a node is decided when all that it waits for has ended.
+    /// Workflow: a node is decided when all nodes that it waits for have ended.
     NodeWaitsForAll,
     /// Workflow: a run is over when all its tasks have ended.
     CompositeWaitsForChildren,
-    /// Workflow: what is stopped before it begins cannot begin any more when the run is over.
+    /// Workflow: a node stopped before it begins cannot begin after the run is over.
     StoppedNodesTombstoned,
-    /// Workflow: the same, of a task that becomes many.
+    /// Workflow: an item of a map stopped before it begins cannot begin after the map is over.
     StoppedItemsTombstoned,
-    /// Workflow: the same, of a job.
+    /// Workflow: a subtask of a job stopped before it begins cannot begin after the job is over.
     StoppedSubtasksTombstoned,
-    /// Workflow: what succeeded in an earlier run is not taken over below what begins anew.
+    /// Workflow: nodes that succeeded in an earlier run are not taken over below a node that runs again.
     TakenOverUnchanged,
     /// Coordinator: a revoked session ends one TTL after its last renewal, not at once.
     RevokeWaitsTtl,

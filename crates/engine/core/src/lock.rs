@@ -1,8 +1,9 @@
-//! For how long a user's lock is held.
+//! How long a user's lock is held.
 //!
-//! A time to live is a duration, so it keeps its steady length whatever the wall clock does. The steady clock counts
-//! from the start of a machine: every process on the same machine, until its next start, reads the end of a lease on it.
-//! Any other process goes by the wall clock, and lets nothing expire while it does not trust that.
+//! A TTL is a duration, so it keeps its length on the steady clock while the wall clock steps. The steady
+//! clock counts from the boot of a machine: every process on the same machine reads the end of a lease on it
+//! until the next boot. A process on another machine uses the wall clock, and expires no lock while that
+//! clock is not settled.
 
 use std::time::Duration;
 
@@ -24,7 +25,7 @@ pub struct Lease {
 /// The end of a lease by the steady clock of a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SteadyEnd {
-    /// The start of the machine that this clock counts from.
+    /// The boot of the machine that this clock counts from.
     #[serde(rename = "i")]
     pub boot: Uuid,
     /// The time.
@@ -33,7 +34,7 @@ pub struct SteadyEnd {
 }
 
 impl Lease {
-    /// One that begins now.
+    /// A lease that begins now.
     pub fn taken(clock: &Clock, boot: Uuid, ttl: Duration) -> Self {
         let steady = Some(SteadyEnd { boot, until: clock.steady + ttl });
         Self { until: clock.wall + ttl, steady }
@@ -47,7 +48,8 @@ impl Lease {
         }
     }
 
-    /// When it ends, by the wall clock as it is now: as it was said, unless that has stepped.
+    /// When the lease ends, by the present wall clock: the stored time, unless the wall clock has stepped
+    /// since.
     pub fn until(&self, clock: &Clock, boot: Uuid) -> Timestamp {
         let now = self.steady_here(boot).map(|until| clock.wall + until.shift_from(clock.steady));
         now.filter(|now| now.shift_from(self.until).abs() > STEP_MIN).unwrap_or(self.until)
@@ -70,7 +72,7 @@ mod tests {
 
     fn clock(steady: i64, wall: i64) -> Clock {
         let (steady, wall) = (Timestamp::from_millis(steady * 1000), Timestamp::from_millis(wall * 1000));
-        Clock { steady, wall, shift: Shift::ZERO, trust: Trust::Settled }
+        Clock { steady, wall, shift: Shift::ZERO, trust: Trust::Settled, gap: Shift::ZERO }
     }
 
     #[test]

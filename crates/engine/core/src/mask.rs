@@ -5,8 +5,8 @@ use std::borrow::Cow;
 /// Takes the place of a secret.
 const MASK: &str = "***";
 
-/// A text with the URLs in it masked: `https://***@host/path?***`. In URLs of other kinds than `http` and `https` the name of
-/// the user stays: `postgres://user:***@host/db?***`.
+/// A text with the URLs in it masked: `https://***@host/path?***`. In URLs of other kinds than `http` and
+/// `https` the name of the user stays: `postgres://user:***@host/db?***`.
 pub fn masked(text: &str) -> Cow<'_, str> {
     if !text.contains("://") {
         return Cow::Borrowed(text);
@@ -87,7 +87,7 @@ fn width(text: &str) -> usize {
     text.chars().next().map_or(0, char::len_utf8)
 }
 
-/// A URL in a text ends at a blank or a quote; the punctuation before that is of the text.
+/// A URL in a text ends at a blank or a quote; punctuation before the end belongs to the text.
 fn len_of_url(text: &str) -> usize {
     let ends = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '"' | '<' | '>' | '`');
     let url = &text[..text.find(ends).unwrap_or(text.len())];

@@ -1,4 +1,4 @@
-//! Who is alive: members as the coordinator lists them.
+//! Members: the live processes that the coordinator lists.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,11 +12,11 @@ use crate::task::TaskHead;
 pub struct Member {
     /// Its session.
     pub session: SessionId,
-    /// What it does.
+    /// Its role.
     pub role: Role,
 }
 
-/// What a member does.
+/// The role of a member.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Role {
     /// Serves the API and owns lanes.
@@ -31,34 +31,36 @@ pub enum Role {
     Worker(WorkerDescriptor),
 }
 
-/// What a worker offers.
+/// The offer of a worker.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkerDescriptor {
-    /// What people call it. Stays the same over restarts, unlike its session.
+    /// Its name for people. Stays the same over restarts, unlike its session.
     pub name: Name,
     /// How many attempts it runs at once. Can be changed while it runs.
     pub capacity: u32,
     /// Share under the weighted strategy.
     pub weight: u32,
-    /// What selectors of tasks match against.
+    /// The labels that selectors of tasks match against.
     pub labels: BTreeMap<String, String>,
     /// Task types it can execute.
     pub task_types: BTreeSet<Name>,
     /// Takes no new work.
     pub draining: bool,
-    /// Why it takes no new work for a while: what its machine lacks. `None` while it takes work.
+    /// The reason why the worker takes no new work for a while: its machine lacks something. `None` while it
+    /// takes work.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pause_reason: Option<String>,
-    /// Where it is reached: its host, with the port of its API or health checks where it listens. Empty if unknown.
+    /// Where it is reached: its host, with the port of its API or health checks where it listens. Empty if
+    /// unknown.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub address: String,
 }
 
 impl WorkerDescriptor {
-    /// The label that every worker has without saying so: its name.
+    /// The label that every worker has: its name.
     pub const NAME_LABEL: &str = "tasklane.worker";
 
-    /// Whether it may be given such a task.
+    /// Whether the worker may execute such a task.
     pub fn can_run(&self, head: &TaskHead) -> bool {
         self.serves(head.executor(), &head.labels)
     }

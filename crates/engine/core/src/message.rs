@@ -1,5 +1,5 @@
-//! What owners of lanes and workers say to each other over the bus. Any of it may be lost, repeated, reordered or
-//! late; both machines are built for that.
+//! The messages between owners of lanes and workers. The bus may lose, repeat, reorder or delay any of them;
+//! both machines are built for that.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,15 +25,15 @@ pub enum Message {
         /// The lane to look at.
         lane: LaneId,
     },
-    /// To whoever follows events: tasks changed.
+    /// To followers of events: tasks changed.
     Changed(EventBatch),
-    /// To whoever follows statistics: how a worker is doing.
+    /// To followers of statistics: the load of a worker.
     Stats(WorkerStats),
-    /// To a worker session, from people.
+    /// To a worker session: a request of an operator.
     Control(Control),
-    /// To workers: where the buses of all servers are.
+    /// To workers: the bus addresses of all servers.
     Servers(Vec<String>),
-    /// To whoever follows statistics: this worker session sends and does not receive.
+    /// To followers of statistics: this worker session sends and does not receive.
     #[serde(rename = "Deaf")]
     NotReceiving {
         /// Which one.
@@ -43,15 +43,15 @@ pub enum Message {
     Policy {
         /// The lane.
         lane: LaneId,
-        /// Whose.
+        /// The queue of the policy.
         queue: QueueKey,
-        /// What it says now.
+        /// The new policy.
         policy: Box<VersionedPolicy>,
     },
 }
 
 impl Message {
-    /// How many things are said.
+    /// The number of items in the message.
     pub fn parts(&self) -> usize {
         match self {
             Self::ToWorker(batch) => batch.messages.len(),
@@ -66,7 +66,7 @@ impl Message {
         }
     }
 
-    /// Adds what the same sender says to the same receiver; gives it back where that cannot be.
+    /// Merges a message of the same sender to the same receiver; returns it where the two cannot merge.
     pub fn join(&mut self, next: Self) -> Option<Self> {
         match (self, next) {
             (Self::ToLane(last), Self::ToLane(next))
@@ -94,7 +94,7 @@ impl Message {
         }
     }
 
-    /// About how large it is: the parts that can be large.
+    /// The approximate size: counts the parts that can be large.
     pub fn bytes(&self) -> usize {
         match self {
             Self::ToWorker(batch) => batch.messages.iter().map(ToWorker::bytes).sum(),
@@ -111,7 +111,7 @@ impl Message {
 }
 
 impl ToWorker {
-    /// About how large it is.
+    /// The approximate size.
     pub fn bytes(&self) -> usize {
         match self {
             Self::Dispatch(dispatch) => dispatch.body.as_ref().map_or(0, |body| body.bytes()),
@@ -125,7 +125,7 @@ impl ToWorker {
 }
 
 impl ToLane {
-    /// About how large it is.
+    /// The approximate size.
     pub fn bytes(&self) -> usize {
         match self {
             Self::Report { report: Report::Finished(finish), .. } => finish.result.bytes(),
@@ -138,25 +138,26 @@ impl ToLane {
     }
 }
 
-/// What became of tasks, told by one server.
+/// Events of tasks, forwarded by one server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EventBatch {
-    /// Names whoever tells, so that it does not take its own words for those of another.
+    /// The session of the sending server, so that it does not take its own events for those of another
+    /// server.
     pub origin: SessionId,
-    /// Where the owner of a lane tells it: what an owner before it has said may come later.
+    /// The lane, epoch and number of the batch: a batch of an earlier owner may arrive later.
     pub place: Option<EventPlace>,
-    /// What it tells.
+    /// The events.
     pub events: Vec<TaskEvent>,
 }
 
-/// Where in the story of a lane something is told.
+/// The position of an event batch in the history of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct EventPlace {
     /// The lane.
     pub lane: LaneId,
     /// Its owner.
     pub epoch: Epoch,
-    /// Counts what this owner has told.
+    /// Counts the batches of this owner.
     pub number: u64,
 }
 
@@ -173,26 +174,26 @@ pub struct TaskEvent {
     pub task: TaskId,
     /// Its queue.
     pub queue: QueueKey,
-    /// What it is now.
+    /// Its new status.
     pub status: Status,
     /// Its current or last attempt.
     pub attempt: AttemptNo,
-    /// When the owner decided so.
+    /// When the owner decided the change.
     pub at: Timestamp,
-    /// The composite that it is a child of.
+    /// Its composite, if the task is a child.
     #[serde(rename = "part_of")]
     pub composite: Option<TaskId>,
 }
 
 impl TaskEvent {
-    /// About how many bytes one takes.
+    /// The approximate bytes of one event.
     const BYTES: usize = 128;
 }
 
-/// How a worker is doing: for people and statistics, not for scheduling.
+/// The load of a worker: for people and statistics, not for scheduling.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkerStats {
-    /// Whose.
+    /// The worker's session.
     pub session: SessionId,
     /// CPU in use on its machine; 100 is one core.
     pub cpu_percent: u32,
@@ -206,7 +207,7 @@ pub struct WorkerStats {
     pub at: Timestamp,
 }
 
-/// What people ask of a worker. It answers by changing what it says of itself to the coordinator.
+/// A request of an operator to a worker. The worker answers by changing its entry at the coordinator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Control {
     /// Run this many attempts at once.
@@ -231,17 +232,17 @@ pub struct AttemptId {
 /// Messages of one owner to one worker session.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OwnerBatch {
-    /// The lane that speaks.
+    /// The lane of the owner.
     pub lane: LaneId,
-    /// Its owner's epoch: a worker ignores lower ones than it has heard.
+    /// Its owner's epoch: a worker ignores batches of lower epochs than the highest it has received.
     pub epoch: Epoch,
-    /// For whom this is. A worker ignores what was meant for an earlier session.
+    /// The receiver. A worker ignores batches for an earlier session of its name.
     pub session: SessionId,
-    /// What is said.
+    /// The messages.
     pub messages: Vec<ToWorker>,
 }
 
-/// What an owner says to a worker.
+/// A message of an owner to a worker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ToWorker {
     /// Execute this.
@@ -265,32 +266,32 @@ pub enum ToWorker {
         /// Which attempt.
         attempt: AttemptId,
     },
-    /// The report needs no repetition.
+    /// The report need not be resent.
     Ack {
         /// Of which attempt.
         attempt: AttemptId,
-        /// Why not.
+        /// The verdict.
         verdict: AckReason,
     },
-    /// The owner asks for room: so many tasks of the lane could be sent to this worker now. The worker answers with
-    /// [`ToLane::Credit`], at once or when other lanes have given credit back, and keeps the demand until it is met; 0
-    /// withdraws it.
+    /// The owner asks for credit for this many tasks of the lane. The worker answers with [`ToLane::Credit`],
+    /// at once or when other lanes have returned credit, and keeps the demand until it is met; 0 withdraws
+    /// it.
     Demand {
         /// How many.
         wanted: u32,
-        /// The highest dispatch number that the owner could use, so that a late or repeated demand adds nothing. 0 from
-        /// an owner of an earlier version.
+        /// The highest dispatch number that the owner could use, so that a late or repeated demand adds
+        /// nothing. 0 from an owner of an earlier version.
         #[serde(default)]
         up_to: DispatchNo,
     },
 }
 
-/// Why a report needs no repetition.
+/// The verdict on a report; the worker need not resend the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AckReason {
-    /// What it led to is durable.
+    /// The effect of the report is durable.
     Committed,
-    /// It is of an attempt that no longer counts.
+    /// The attempt no longer counts.
     Stale,
 }
 
@@ -301,34 +302,35 @@ pub struct Dispatch {
     pub k: DispatchNo,
     /// Which attempt.
     pub attempt: AttemptId,
-    /// What scheduling knew.
+    /// The head of the task.
     pub head: Arc<TaskHead>,
-    /// The rest of the spec. `None` where it was too large to keep in memory: the driver reads it before sending.
+    /// The rest of the spec. `None` where it was too large to keep in memory: the driver reads it before
+    /// sending.
     pub body: Option<Arc<TaskBody>>,
 }
 
 /// Messages of one worker session to the owner of one lane.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WorkerBatch {
-    /// The lane spoken to.
+    /// The receiving lane.
     pub lane: LaneId,
-    /// Who speaks.
+    /// The sending session.
     pub session: SessionId,
-    /// What is said.
+    /// The messages.
     pub messages: Vec<ToLane>,
 }
 
-/// What a worker says to the owner of a lane.
+/// A message of a worker to the owner of a lane.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ToLane {
     /// About one attempt.
     Report {
         /// Which one.
         attempt: AttemptId,
-        /// What.
+        /// The report.
         report: Report,
     },
-    /// Where the worker stands.
+    /// The state of the worker.
     Heartbeat(Heartbeat),
     /// More room, between heartbeats.
     Credit {
@@ -338,36 +340,37 @@ pub enum ToLane {
         credit: DispatchNo,
         /// Attempts held for other lanes.
         load: u32,
-        /// The worker has given what it can of the demand up to this number. While it waits for credit that other lanes
-        /// give back, this is the number of the demand before. 0 from a worker of an earlier version.
+        /// The worker has given what it can of the demand up to this number. While it waits for credit that
+        /// other lanes return, this is the number of the previous demand. 0 from a worker of an earlier
+        /// version.
         #[serde(default)]
         answered: DispatchNo,
     },
 }
 
-/// What a worker says about an attempt.
+/// A worker's message about an attempt.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Report {
-    /// It is in the worker's local queue. Not repeated: heartbeats say it too.
+    /// The attempt waits in the worker's local queue. Not resent: heartbeats carry the same.
     Accepted,
-    /// It is executing. Not repeated: heartbeats say it too.
+    /// The attempt is executing. Not resent: heartbeats carry the same.
     Started {
         /// How long ago, by the worker's steady clock.
         ago: Duration,
     },
-    /// How far it is. Not repeated: more will come.
+    /// The progress of the attempt. Not resent: a later report replaces it.
     Progress(Box<Progress>),
-    /// It did not start and never will, or was stopped because its worker leaves. Repeated until acknowledged.
+    /// The attempt did not start and never will, or the leaving worker stopped it. Resent until acknowledged.
     HandedBack {
         /// Why, for people.
         reason: String,
     },
-    /// It ended. Repeated until acknowledged.
+    /// The attempt ended. Resent until acknowledged.
     Finished(Box<Finish>),
 }
 
 impl Report {
-    /// Repeated until the owner says that it needs no more.
+    /// The worker resends the report until the owner acknowledges it.
     pub fn is_final(&self) -> bool {
         matches!(self, Self::HandedBack { .. } | Self::Finished(_))
     }
@@ -378,22 +381,22 @@ impl Report {
 pub struct Finish {
     /// How long it ran.
     pub ran: Duration,
-    /// What came of it.
+    /// The ending.
     pub ending: Ending,
-    /// What the executor answered.
+    /// The answer of the executor.
     pub result: TaskResult,
 }
 
-/// What came of an attempt.
+/// The ending of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Ending {
-    /// It went well.
+    /// The executor reported success.
     Success,
-    /// It did not.
+    /// The executor reported a failure.
     Failed {
         /// Why.
         error: TaskError,
-        /// Whether it may be tried again.
+        /// Whether another attempt may follow.
         retry: RetryAdvice,
     },
     /// It ran longer than it may, or made no progress for longer than it may.
@@ -403,60 +406,62 @@ pub enum Ending {
     },
     /// It was stopped on request.
     Cancelled,
-    /// It never began, because the machine of its worker lacks something. The worker hands it back and pauses.
+    /// It never began, because the machine of its worker lacks something. The worker hands it back and
+    /// pauses.
     NotStarted {
-        /// What the machine lacks, for people.
+        /// The resource that the machine lacks, for people.
         reason: String,
     },
 }
 
-/// What an executor thinks of trying again.
+/// The executor's advice about a retry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RetryAdvice {
     /// As the retry policy says.
     Policy,
-    /// After this time, whatever the policy says of waiting: who asked for it knows best.
+    /// After this time, also where the policy waits longer or shorter: the executor asked for it.
     After(Duration),
     /// It would fail again.
     Never,
 }
 
-/// Where a worker stands, as one lane needs to know it.
+/// The state of a worker, as one lane needs it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Heartbeat {
-    /// Rises with each heartbeat of the session, so that a late one is known.
+    /// Rises with each heartbeat of the session, so that the owner recognizes a late one.
     pub beat: u64,
-    /// The epoch that `credit` and the numbers in `held` belong to: the highest that this worker has heard of.
+    /// The epoch that `credit` and the numbers in `held` belong to: the highest that this worker has
+    /// received.
     pub epoch: Epoch,
     /// The highest number that this owner may use for a dispatch. Only rises.
     pub credit: DispatchNo,
-    /// All numbers up to here are used up: dispatched, recalled or skipped. What the owner has skipped above it is
-    /// said again.
+    /// All numbers up to here are used up: dispatched, recalled or skipped. The owner resends its skips above
+    /// this number.
     pub used: DispatchNo,
     /// Every attempt of this lane that the worker holds or whose last report is unacknowledged.
     pub held: Vec<HeldAttempt>,
     /// Attempts held for other lanes, for the least-load strategy.
     pub load: u32,
-    /// Credit that other lanes ask for: please skip what you do not need.
+    /// Other lanes ask for credit: the owner should skip numbers that it does not need.
     pub wanted_back: bool,
 }
 
-/// An attempt that a worker knows.
+/// An attempt that a worker holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeldAttempt {
     /// Which one.
     pub attempt: AttemptId,
-    /// Where it stands.
+    /// Its state.
     pub state: HeldState,
 }
 
-/// Where an attempt stands at its worker.
+/// The state of an attempt at its worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum HeldState {
     /// In the local queue.
     Queued,
     /// Executing for this long.
     Running(Duration),
-    /// Over; its last report is being repeated.
+    /// Ended; the worker resends its last report.
     Ended,
 }

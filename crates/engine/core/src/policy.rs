@@ -1,5 +1,5 @@
-//! The policy of a queue: versioned, changed by compare-and-set, applied by the owner of the lane from the commit
-//! that first names its version.
+//! The policy of a queue: versioned, changed by compare-and-set, applied by the owner of the lane from the
+//! commit that first names its version.
 
 use std::time::Duration;
 
@@ -22,20 +22,20 @@ pub struct QueuePolicy {
     pub strategy: Strategy,
     /// Share among the queues of a lane, relative to the others.
     pub weight: u32,
-    /// Limits on what runs at once.
+    /// Limits on the attempts that are alive at once.
     pub concurrency: Vec<ConcurrencyLimit>,
-    /// Limits on what starts in a time.
+    /// Limits on the attempts that start in a time.
     pub rate: Vec<RateLimit>,
-    /// For tasks that do not bring their own.
+    /// The unique rule of tasks that bring no unique key.
     pub unique: Option<UniqueRule>,
-    /// Who is told when its tasks end.
+    /// The webhooks that receive the ends of its tasks.
     pub webhooks: Vec<Webhook>,
-    /// The queue is spread over all lanes by this template; empty for no key. As its binding says, see
-    /// [`QueueBinding`]: it never changes.
+    /// The template of the spread key, if the queue is spread over all lanes; empty for no key. It never
+    /// changes, because the binding keeps it: see [`QueueBinding`].
     pub spread: Option<String>,
-    /// For tasks that do not bring their own.
+    /// The retry policy of tasks that bring none.
     pub retry: RetryPolicy,
-    /// For tasks that do not bring their own.
+    /// The timeout of tasks that bring none.
     #[serde(with = "duration_micros")]
     pub execution_timeout: Duration,
 }
@@ -58,35 +58,36 @@ impl Default for QueuePolicy {
     }
 }
 
-/// A policy with its version. Version 0 is the default policy that nobody wrote.
+/// A policy with its version. Version 0 is the default policy, which is not stored.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VersionedPolicy {
     /// Rises by one with every change.
     pub version: u64,
-    /// What it says.
+    /// The policy.
     pub policy: QueuePolicy,
 }
 
-/// How a worker is chosen among those that can run a task and have room.
+/// The choice among the workers that can run a task and have room.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Strategy {
-    /// Any of them.
+    /// Any worker.
     Random,
-    /// Each in its turn.
+    /// The workers in turn.
     RoundRobin,
-    /// The one with the smallest share of its capacity in use.
+    /// The worker with the smallest share of its capacity in use.
     #[default]
     LeastLoad,
-    /// Each in its turn, in proportion to their weights.
+    /// The workers in turn, in proportion to their weights.
     Weighted,
-    /// Tasks with the same hash key go to the same worker (rendezvous hashing). Without a key a task goes by its id.
+    /// Tasks with the same hash key go to the same worker (rendezvous hashing). Without a key a task goes by
+    /// its id.
     ConsistentHash {
-        /// What to do while that worker has no room.
+        /// The behaviour while that worker has no room.
         when_full: WhenFull,
     },
 }
 
-/// What consistent hashing does while the chosen worker has no room.
+/// The behaviour of consistent hashing while the chosen worker has no room.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum WhenFull {
     /// Wait for it.
@@ -119,11 +120,11 @@ pub struct RateLimit {
 pub struct Concurrency {
     /// At most this many.
     pub limit: u32,
-    /// What becomes of the tasks above that.
+    /// The fate of tasks above the limit.
     pub when_reached: WhenReached,
 }
 
-/// What becomes of tasks above a limit.
+/// The fate of tasks above a limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum WhenReached {
     /// They wait.
@@ -133,7 +134,7 @@ pub enum WhenReached {
     CancelNewest,
 }
 
-/// Of tasks with the same key there is one at a time.
+/// A rule for unique keys: of tasks with the same key there is one at a time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UniqueRule {
     /// Template of the key.
@@ -148,7 +149,7 @@ pub struct UniqueRule {
 pub struct Rate {
     /// How many.
     pub limit: u32,
-    /// In what time.
+    /// The span of time.
     #[serde(with = "duration_micros")]
     pub per: Duration,
     /// How many at once after a quiet time.
@@ -156,17 +157,18 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// The time that one assignment takes out of the rate: rounded up to what times are counted in, so that rounding
-    /// never lets one more through.
+    /// The time that one assignment takes out of the rate: rounded up to what times are counted in, so that
+    /// rounding never lets one more through.
     pub fn interval(&self) -> Duration {
         let micros = self.per.as_micros().div_ceil(u128::from(self.limit.max(1))).max(1);
         Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX))
     }
 
-    /// What is assigned may wait for as long as this before it starts, and still counts as started when it was assigned.
+    /// An assigned task may start this much later and still counts as started when it was assigned.
     pub const AHEAD: Duration = Duration::from_millis(100);
 
-    /// How many may be assigned that have not started: those that the burst allows, or that come in [`AHEAD`](Self::AHEAD).
+    /// How many assigned tasks may wait for their start: as many as the burst allows, or as come in
+    /// [`AHEAD`](Self::AHEAD).
     pub fn ahead(&self) -> u32 {
         let soon = u128::from(self.limit) * Self::AHEAD.as_micros() / self.per.as_micros().max(1);
         self.burst.max(u32::try_from(soon).unwrap_or(u32::MAX)).max(1)
@@ -176,8 +178,8 @@ impl Rate {
         self.interval() * self.burst.max(1).saturating_sub(1)
     }
 
-    /// The stored time, as far as it can be right: it never lies further ahead than a full bucket, so one from an
-    /// owner whose clock was ahead does not block the key for longer than that.
+    /// The stored time, cut to a possible one: it never lies further ahead than a full bucket, so a time from
+    /// an owner whose clock was ahead does not block the key for longer than that.
     pub fn settle(&self, stored: Timestamp, now: Timestamp) -> Timestamp {
         stored.min(now + self.tolerance() + self.interval())
     }
@@ -193,7 +195,7 @@ impl Rate {
     }
 }
 
-/// Where the tasks of a queue go. Stored at the queue's first use and never changed.
+/// The lane or lanes of a queue. Stored at the queue's first use and never changed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum QueueBinding {
     /// All to one lane.

@@ -1,11 +1,12 @@
-//! Text of others on a screen: names, errors and output must not move the cursor, hide or reorder what stands beside them.
+//! Foreign text on a screen: names, errors and output must not move the cursor, or hide or reorder the text
+//! beside them.
 
 use std::borrow::Cow;
 use std::fmt::Write;
 
-/// Whether a character shows nothing and changes what is shown around it: control characters, line separators, and the format
-/// controls that reorder text or are invisible. The joiners U+200C and U+200D, variation selectors and tags are none of them:
-/// Persian, Indic scripts, emoji and flags are written with them.
+/// Whether a character shows nothing and changes the text around it: control characters, line separators, and
+/// the format controls that reorder text or are invisible. The joiners U+200C and U+200D, variation selectors
+/// and tags are not among them: Persian, Indic scripts, emoji and flags need them.
 pub fn is_unprintable(c: char) -> bool {
     c.is_control()
         || matches!(c,

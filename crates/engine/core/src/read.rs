@@ -1,7 +1,7 @@
-//! What the owner of a lane reads from the store, and what it gets.
+//! The reads of a lane's owner, and the answers of the store.
 //!
-//! Every read is bounded by `limit` and says whether there is more. A page is a snapshot of some moment between the
-//! question and the answer; the lane machine drops rows of tasks that it changed meanwhile.
+//! Every read is bounded by `limit` and its answer states whether there is more. A page is a snapshot of some
+//! moment between the read and the answer; the lane machine drops rows of tasks that it changed meanwhile.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +12,7 @@ use crate::policy::VersionedPolicy;
 use crate::task::{OrderKey, TaskRow};
 use crate::time::Timestamp;
 
-/// A question about one lane.
+/// A read of one lane.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LaneRead {
     /// The highest arrival number that can be read. Answered by [`LanePage::Cursor`].
@@ -41,7 +41,7 @@ pub enum LaneRead {
     Line {
         /// Which line.
         line: LineKey,
-        /// Last position that is known already.
+        /// Last position that memory has.
         after: Option<OrderKey>,
     },
     /// Delayed tasks by (due time, arrival). Answered by [`LanePage::Tasks`].
@@ -57,9 +57,8 @@ pub enum LaneRead {
         /// Last one of the page before.
         after: Option<(Timestamp, Seq)>,
     },
-    /// New tasks and inbox rows in the order in which they became visible: once one was seen, nothing before it
-    /// appears later. Tasks are given as they are now, whatever has become of them. Answered by
-    /// [`LanePage::Arrivals`].
+    /// New tasks and inbox rows in the order in which they became visible: no earlier number appears after a
+    /// later one was read. Tasks come in their present state. Answered by [`LanePage::Arrivals`].
     Arrivals {
         /// Last number seen.
         after: Seq,
@@ -104,20 +103,20 @@ pub enum LanePage {
     },
     /// To `Arrivals`.
     Arrivals {
-        /// What arrived, in order.
+        /// The arrivals, in order.
         rows: Vec<Arrival>,
-        /// Everything up to here has been given.
+        /// The page covers all arrivals up to this number.
         next: Seq,
         /// There may be more after it.
         more: bool,
     },
-    /// To `Arrivals`, when the index does not reach back to where the reader stands: load the lane anew.
+    /// To `Arrivals`, when the index does not reach back to the reader's cursor: the owner reloads the lane.
     Gap,
     /// To `Policies`.
     Policies {
         /// Changed policies.
         rows: Vec<(QueueKey, VersionedPolicy)>,
-        /// Everything up to here has been given.
+        /// The page covers all changes up to this revision.
         revision: u64,
         /// There may be more after it.
         more: bool,

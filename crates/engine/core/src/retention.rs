@@ -1,4 +1,4 @@
-//! What is old enough to be removed.
+//! Retention: the age at which finished tasks are stripped and forgotten.
 
 use std::time::Duration;
 
@@ -14,17 +14,17 @@ pub struct Retention {
     pub request_ids: Duration,
 }
 
-/// What may be removed at one moment.
+/// The times by which retention strips and forgets tasks at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// The data of tasks that finished before this.
+    /// Tasks that finished before this lose their data.
     pub finished_before: Timestamp,
-    /// Tasks that finished before this, altogether.
+    /// Tasks that finished before this are removed altogether.
     pub forget_before: Timestamp,
 }
 
 impl Retention {
-    /// What may be removed now; nothing while the clock is not settled, since nothing brings it back.
+    /// The bounds for now; `None` while the clock is not settled, since removed data cannot be restored.
     pub fn bounds(&self, clock: &Clock) -> Option<Bounds> {
         clock.is_settled().then(|| Bounds {
             finished_before: clock.wall - self.tasks,
@@ -43,7 +43,13 @@ mod tests {
     fn nothing_is_removed_before_the_clock_has_settled() {
         let (day, wall) = (Duration::from_hours(24), Timestamp::from_millis(1_700_000_000_000));
         let retention = Retention { tasks: 2 * day, request_ids: day };
-        let clock = Clock { steady: Timestamp::ZERO, wall, shift: Shift::ZERO, trust: Trust::Settled };
+        let clock = Clock {
+            steady: Timestamp::ZERO,
+            wall,
+            shift: Shift::ZERO,
+            trust: Trust::Settled,
+            gap: Shift::ZERO,
+        };
         let bounds = Bounds { finished_before: wall - 2 * day, forget_before: wall - 2 * day };
         assert_eq!(retention.bounds(&clock), Some(bounds));
         let why = Doubt::Gap(Shift::from_millis(1));

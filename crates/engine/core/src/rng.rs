@@ -1,4 +1,5 @@
-//! A small seeded source of randomness (splitmix64), so that a machine with the same seed and inputs does the same.
+//! A small seeded source of randomness (splitmix64), so that a machine with the same seed and inputs does the
+//! same.
 
 use serde::{Deserialize, Serialize};
 

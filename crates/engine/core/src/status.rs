@@ -1,5 +1,5 @@
-//! The status table: which states a task can be in and which may follow which. Everything that changes a status, in
-//! a machine or in a store, goes through [`check_path`].
+//! The status table: the statuses of a task and the changes that are allowed between them. Every change of a
+//! status, in a machine or in a store, goes through [`check_path`].
 
 use std::fmt;
 
@@ -17,7 +17,7 @@ pub enum Status {
     Pending = 0,
     /// Assigned to a worker; durable, perhaps not yet sent.
     Scheduled = 1,
-    /// The worker has said that it has it.
+    /// The worker has reported that it holds the attempt.
     Dispatched = 2,
     /// Executing.
     Running = 3,
@@ -38,8 +38,9 @@ impl Status {
     pub const ALL: [Self; 8] =
         [Pending, Scheduled, Dispatched, Running, Retrying, Success, Failed, Cancelled];
 
-    /// What may come next. An attempt that was lost, recalled or refused leads back to `PENDING`; final states lead
-    /// nowhere. `FAILED` straight from a waiting or unstarted state is a start timeout or one lost attempt too many.
+    /// The statuses that may follow. An attempt that was lost, recalled or refused leads back to `PENDING`;
+    /// final statuses lead nowhere. `FAILED` straight from a waiting or unstarted status is a start timeout
+    /// or one lost attempt too many.
     pub const fn successors(self) -> &'static [Self] {
         match self {
             Pending => &[Scheduled, Failed, Cancelled],
@@ -51,17 +52,17 @@ impl Status {
         }
     }
 
-    /// No more changes.
+    /// Whether the status allows no more changes.
     pub const fn is_final(self) -> bool {
         self.successors().is_empty()
     }
 
-    /// A worker has it, or is about to.
+    /// Whether a worker holds the task, or will be sent it.
     pub const fn is_in_flight(self) -> bool {
         matches!(self, Scheduled | Dispatched | Running)
     }
 
-    /// Neither at a worker nor finished.
+    /// Whether the task is neither at a worker nor finished.
     pub const fn is_waiting(self) -> bool {
         matches!(self, Pending | Retrying)
     }
@@ -97,7 +98,7 @@ impl fmt::Display for Status {
     }
 }
 
-/// What a change of a task expects to find and every write of it is guarded by.
+/// The version that a change of a task expects in the store; every write of the change checks it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Version {
     /// The last committed status.
@@ -126,22 +127,22 @@ pub struct Step {
     pub at: Timestamp,
 }
 
-/// The steps between two writes of a task. Usually one, at most a few: several changes that happened while a commit
-/// was under way are written once, with the path they took.
+/// The steps between two writes of a task. Usually one, at most a few: several changes that happened while a
+/// commit was under way are written together, with the path they took.
 pub type Path = SmallVec<[Step; 4]>;
 
 /// A path that the table does not allow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a task cannot go from {from} to {to}")]
 pub struct IllegalTransition {
-    /// Where the path stood.
+    /// The status that the path had reached.
     pub from: Status,
-    /// Where it wanted to go.
+    /// The status that the path asked for.
     pub to: Status,
 }
 
-/// The one transition function: follows `path` from `from` and says where it ends. Entering `SCHEDULED` takes a new
-/// attempt number.
+/// The one transition function: follows `path` from `from` and returns the version at its end. Entering
+/// `SCHEDULED` takes a new attempt number.
 pub fn check_path(from: Version, path: &[Step]) -> Result<Version, IllegalTransition> {
     path.iter().try_fold(from, |at, step| {
         if !at.status.successors().contains(&step.status) {

@@ -1,8 +1,8 @@
 //! The task: an immutable spec and a small state.
 //!
-//! The spec has two parts. The **head** is what scheduling looks at; it is always in memory for a task in the
-//! window. The **body** is what only the worker and the reader need; it may be large, and a large one is read from the
-//! store when the task is sent.
+//! The spec has two parts. The **head** is the part that scheduling reads; it is always in memory for a task
+//! in the window. The **body** is the part for the worker and for readers; it may be large, and the driver
+//! reads a large body from the store when the task is sent.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -71,7 +71,7 @@ pub struct FlowKey {
     /// Value of its key for this task.
     #[serde(rename = "k")]
     pub key: Arc<str>,
-    /// What the task itself says of this limit; the queue's policy may say more.
+    /// The task's own limit under this key; the queue's policy may have another.
     #[serde(rename = "o", default, skip_serializing_if = "Option::is_none")]
     pub own: Option<OwnLimit>,
 }
@@ -79,16 +79,16 @@ pub struct FlowKey {
 /// A limit that a task brings along.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum OwnLimit {
-    /// It is not assigned while this many are alive.
+    /// The task is not assigned while this many attempts of its key are alive.
     #[serde(rename = "c")]
     Concurrency(Concurrency),
-    /// It counts with those that bring the same rate.
+    /// The task counts with all tasks that bring the same rate.
     #[serde(rename = "r")]
     Rate(Rate),
 }
 
 impl OwnLimit {
-    /// Tells the numbers of one line from those of another.
+    /// The bytes by which a line differs from lines with other numbers.
     fn bytes(self) -> [u8; 5] {
         let [a, b, c, d] = match self {
             Self::Concurrency(Concurrency { limit, .. }) => limit,
@@ -111,19 +111,33 @@ pub struct Unique {
     /// The key.
     #[serde(rename = "k")]
     pub key: String,
-    /// The task holds its key until this time, counted as [`NewTask::keyed_at`] is; `None` until it has finished.
+    /// The task holds its key until this time, counted as [`NewTask::keyed_at`] is; `None` until it has
+    /// finished.
     #[serde(rename = "u", default, skip_serializing_if = "Option::is_none")]
     pub until: Option<Timestamp>,
+    /// Holders of the key are judged by a time that is this much earlier: see [`Clock::gap`](crate::clock_watch::Clock).
+    #[serde(rename = "g", default, skip_serializing_if = "is_no_shift")]
+    pub gap: Shift,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_no_shift(shift: &Shift) -> bool {
+    *shift == Shift::ZERO
 }
 
 impl Unique {
-    /// What a task takes that is created at a time, by a rule whose key is made already.
+    /// A key that is held until a time, or until its task has finished.
+    pub fn new(key: impl Into<String>, until: Option<Timestamp>) -> Self {
+        Self { key: key.into(), until, gap: Shift::ZERO }
+    }
+
+    /// The unique key of a task created at `now`, under a rule whose template is rendered already.
     pub fn taken(rule: &UniqueRule, now: Timestamp) -> Self {
-        Self { key: rule.key.clone(), until: rule.hold_for.map(|time| now + time) }
+        Self::new(&rule.key, rule.hold_for.map(|time| now + time))
     }
 }
 
-/// The part of the spec that scheduling looks at.
+/// The part of the spec that scheduling reads.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskHead {
     /// Namespace and queue.
@@ -132,7 +146,7 @@ pub struct TaskHead {
     /// Chooses the executor; only workers that offer the type get the task.
     #[serde(rename = "ty")]
     pub task_type: Name,
-    /// The type that workers must offer instead, where the type was registered: it is run by another one's executor.
+    /// For a custom type: the type that workers must offer instead, whose executor runs the task.
     #[serde(rename = "ra", default, skip_serializing_if = "Option::is_none")]
     pub runs_as: Option<Name>,
     /// Order within the queue.
@@ -144,8 +158,8 @@ pub struct TaskHead {
     /// Keys under which limits count this task, computed when it was submitted.
     #[serde(rename = "fl", default, skip_serializing_if = "Vec::is_empty")]
     pub flow: Vec<FlowKey>,
-    /// For the consistent-hash strategy: tasks of one bucket go to the same worker. Of the hash key, or of the task's id if
-    /// the queue had that strategy when the task was submitted.
+    /// For the consistent-hash strategy: tasks of one bucket go to the same worker. The bucket of the hash
+    /// key; or of the task's id, if the queue had that strategy at the submit and the task has no hash key.
     #[serde(rename = "hb", default, skip_serializing_if = "Option::is_none")]
     pub hash_bucket: Option<u16>,
     /// An attempt that runs longer is stopped.
@@ -173,11 +187,11 @@ pub struct TaskHead {
 }
 
 impl TaskHead {
-    /// Number of hash buckets: enough that a few hundred workers share them evenly, few enough that they add few
-    /// lines.
+    /// Number of hash buckets: enough that a few hundred workers share them evenly, few enough that they add
+    /// few lines.
     pub const HASH_BUCKETS: u16 = 1024;
 
-    /// About how many bytes it takes, beyond what every head does. A line's key holds most of it once more.
+    /// The approximate size of the parts that vary between heads. A line's key holds most of them once more.
     pub fn bytes(&self) -> usize {
         let names = self.queue.namespace.as_str().len()
             + self.queue.queue.as_str().len()
@@ -198,7 +212,7 @@ impl TaskHead {
         u16::try_from(bucket).expect("a remainder of a u16")
     }
 
-    /// The line that this task waits in. What blocks one task of a line blocks all of it.
+    /// The line that this task waits in. A block of one task of a line blocks all of it.
     pub fn line(&self) -> LineKey {
         let bucket = self.hash_bucket.map_or(String::new(), |b| b.to_string());
         let fixed =
@@ -220,17 +234,17 @@ impl TaskHead {
     }
 }
 
-/// The part of the spec that scheduling does not look at.
+/// The part of the spec that scheduling does not read.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(clippy::struct_excessive_bools, reason = "each says something of its own")]
 pub struct TaskBody {
-    /// What people call it.
+    /// The name for people.
     #[serde(rename = "nm")]
     pub name: String,
-    /// What the executor is given.
+    /// The input of the executor.
     #[serde(rename = "pl", default, skip_serializing_if = "Payload::is_empty")]
     pub payload: Payload,
-    /// What the executor is given instead, where the type was registered: made of the payload when it was submitted.
+    /// For a custom type: the input of the executor instead, made of the payload at the submit.
     #[serde(rename = "rn", default, skip_serializing_if = "Option::is_none")]
     pub run: Option<Payload>,
     /// The user's own key-value pairs.
@@ -239,25 +253,25 @@ pub struct TaskBody {
     /// The client's name for the request.
     #[serde(rename = "ri", default, skip_serializing_if = "Option::is_none")]
     pub request_id: Option<String>,
-    /// What the hash bucket was made of.
+    /// The hash key, of which the hash bucket was made.
     #[serde(rename = "hk", default, skip_serializing_if = "Option::is_none")]
     pub hash_key: Option<String>,
-    /// Its unique key, and for how long it holds it: also for those who run it again.
+    /// Its unique key, and how long the task holds it. A retry of the task takes the same key.
     #[serde(rename = "uq", default, skip_serializing_if = "Option::is_none")]
     pub unique: Option<Box<UniqueRule>>,
     /// The task that this one is a child or a retry of.
     #[serde(rename = "pa", default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<TaskId>,
-    /// Its name among the children of its composite; `None` if it is no child.
+    /// Its name among the children of its composite; `None` for a task that is no child.
     #[serde(rename = "pn", default, skip_serializing_if = "Option::is_none")]
     pub child_name: Option<String>,
     /// It may have children: a system task that drives others.
     #[serde(rename = "ow", default, skip_serializing_if = "is_false")]
     pub composite: bool,
-    /// Whoever is to be told when it ends.
+    /// The webhooks that receive its end.
     #[serde(rename = "wb", default, skip_serializing_if = "Vec::is_empty")]
     pub webhooks: Vec<Webhook>,
-    /// Its schedule looks at how it ends.
+    /// Its schedule reads how it ends.
     #[serde(rename = "wt", default, skip_serializing_if = "is_false")]
     pub watched: bool,
     /// It is archived when it has ended.
@@ -266,29 +280,29 @@ pub struct TaskBody {
     /// The schedule that created it.
     #[serde(rename = "sc", default, skip_serializing_if = "Option::is_none")]
     pub schedule: Option<String>,
-    /// The time that the schedule meant.
+    /// The planned time of the schedule's fire.
     #[serde(rename = "nt", default, skip_serializing_if = "Option::is_none")]
     pub nominal_time: Option<Timestamp>,
-    /// Its due time was given as a delay, not as a time of day.
+    /// The client gave its due time as a delay, not as a time of day.
     #[serde(rename = "dy", default, skip_serializing_if = "is_false")]
     pub relative: bool,
 }
 
-/// Somebody who is told over HTTP of what happens.
+/// A webhook: a URL that receives events over HTTP.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Webhook {
-    /// Where the news is sent to.
+    /// The URL.
     #[serde(rename = "u")]
     pub url: String,
-    /// What is news.
+    /// The events.
     #[serde(rename = "o")]
     pub on: Vec<Occasion>,
 }
 
-/// What somebody wants to be told of.
+/// An event that a webhook may ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Occasion {
-    /// A task has ended, however that was.
+    /// A task has ended, in any status.
     #[serde(rename = "e")]
     Finished,
     /// A task has failed.
@@ -303,13 +317,13 @@ pub enum Occasion {
 }
 
 impl TaskBody {
-    /// Somebody must look at the task when it has ended.
+    /// Whether a webhook, a schedule or the archive needs the end of the task.
     pub fn is_watched(&self) -> bool {
         self.watched || self.archived || !self.webhooks.is_empty()
     }
 }
 
-/// What an executor is given: text as it is, or JSON text.
+/// The payload of a task: plain text or JSON text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Payload {
     /// A plain string.
@@ -342,26 +356,26 @@ impl Default for Payload {
 /// The whole immutable spec.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskSpec {
-    /// What scheduling looks at.
+    /// The part that scheduling reads.
     pub head: Arc<TaskHead>,
     /// The rest.
     pub body: Arc<TaskBody>,
 }
 
 impl TaskSpec {
-    /// About how much memory and room in a message the large part takes.
+    /// The approximate size of the large part, in memory and in a message.
     pub fn body_bytes(&self) -> usize {
         self.body.bytes()
     }
 }
 
 impl TaskBody {
-    /// What the executor is given.
+    /// The input of the executor.
     pub fn given(&self) -> &Payload {
         self.run.as_ref().unwrap_or(&self.payload)
     }
 
-    /// About how many bytes it takes.
+    /// The approximate size in bytes.
     pub fn bytes(&self) -> usize {
         let metadata: usize = self.metadata.iter().map(|(k, v)| k.len() + v.len() + 8).sum();
         let request_id = self.request_id.as_ref().map_or(0, String::len);
@@ -388,28 +402,28 @@ impl TaskBody {
 pub struct NewTask {
     /// Its identity, which carries the lane.
     pub id: TaskId,
-    /// What to run.
+    /// The spec.
     pub spec: TaskSpec,
     /// When it was submitted.
     pub created_at: Timestamp,
     /// When it may run: `created_at` unless it is delayed.
     pub due: Timestamp,
-    /// Hash of the request as the client sent it, with the version of the hashing. The same request id with another
-    /// fingerprint is refused.
+    /// Hash of the request as the client sent it, with the version of the hashing. The same request id with
+    /// another fingerprint is refused.
     pub fingerprint: Fingerprint,
     /// Refuse if this many tasks or more wait in the queue already.
     pub queue_len_max: Option<u32>,
     /// Take this key of the queue, or refuse if another task holds it.
     pub unique: Option<Unique>,
-    /// The sum of all steps of the lane's clock when its times were made. `None` where the owner of the lane has not seen
-    /// the task.
+    /// The sum of all steps of the lane's clock when its times were made. `None` until the owner of the lane
+    /// has seen the task.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shift: Option<Shift>,
 }
 
 impl NewTask {
-    /// Lets its durations begin at `now` by the clock of its lane, whose steps so far sum up to `shift`. A submission that
-    /// was on its way while the clock stepped is thereby judged by the clock after the step.
+    /// Starts its durations at `now` by the clock of its lane, whose steps so far sum up to `shift`. A submit
+    /// that was on its way while the clock stepped is thereby judged by the clock after the step.
     pub fn anchor(&mut self, now: Timestamp, shift: Shift) {
         let late = now.shift_from(self.created_at);
         let by = if late.abs() < STEP_MIN { Shift::ZERO } else { late };
@@ -420,8 +434,8 @@ impl NewTask {
         self.shift_by(by, shift);
     }
 
-    /// Counts the time of its unique key without the steps of the lane's clock, so that the key is held for as long as it
-    /// was asked for.
+    /// Counts the time of its unique key without the steps of the lane's clock, so that the task holds the
+    /// key for the time it asked for.
     pub fn key_by(&mut self, shift: Shift) {
         self.shift = Some(shift);
         if let Some(until) = self.unique.as_mut().and_then(|unique| unique.until.as_mut()) {
@@ -438,14 +452,15 @@ impl NewTask {
         self.shift = Some(shift);
     }
 
-    /// The time by which a unique key that another task holds is judged: when this one was created, without the steps of
-    /// the lane's clock.
+    /// The time by which the store judges a unique key that another task holds: when this task was created,
+    /// without the steps of the lane's clock, and without the gap of an unsettled clock.
     pub fn keyed_at(&self) -> Timestamp {
-        self.created_at - self.shift.unwrap_or_default()
+        let gap = self.unique.as_ref().map_or(Shift::ZERO, |unique| unique.gap);
+        self.created_at - self.shift.unwrap_or_default() - gap
     }
 
-    /// An upper bound of the keys or rows that a store writes for it: state, spec, index of waiting tasks, arrival, the
-    /// index of start deadlines if it has one, and its unique key both ways.
+    /// An upper bound of the keys or rows that a store writes for it: state, spec, index of waiting tasks,
+    /// arrival, the index of start deadlines if it has one, and its unique key both ways.
     pub fn ops(&self) -> usize {
         4 + usize::from(self.spec.head.start_timeout.is_some()) + 2 * usize::from(self.unique.is_some())
     }
@@ -500,8 +515,9 @@ impl NewTask {
 /// A versioned hash of a request as it was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fingerprint {
-    /// Which fields are hashed, and how; its highest bit tells the kind of request, see [`RETRY`](Self::RETRY).
-    /// Fingerprints of one kind and different versions cannot be compared and count as equal.
+    /// The hashed fields and the way of hashing; the highest bit marks the kind of request, see
+    /// [`RETRY`](Self::RETRY). Fingerprints of one kind and different versions cannot be compared and count
+    /// as equal.
     #[serde(rename = "v")]
     pub version: u8,
     /// The hash.
@@ -510,7 +526,7 @@ pub struct Fingerprint {
 }
 
 impl Fingerprint {
-    /// The bit of the version that tells a request to run a task again from one with a new spec.
+    /// The bit of the version that separates a request to run a task again from a request with a new spec.
     pub const RETRY: u8 = 0x80;
 
     /// Whether two requests with the same id may be the same request: never those of different kinds.
@@ -533,31 +549,34 @@ pub struct TaskState {
     /// Failed attempts that counted against the retry policy.
     #[serde(rename = "r", default, skip_serializing_if = "is_zero")]
     pub retries: u32,
-    /// Attempts lost after they had started. Not counted as retries, but limited: see `LaneOptions::lost_max`.
+    /// Attempts lost after they had started. They do not count as retries, but have a limit: see
+    /// `LaneOptions::lost_max`.
     #[serde(rename = "l", default, skip_serializing_if = "is_zero")]
     pub lost: u32,
-    /// Attempts lost before their worker had reported that they started. Limited apart, and higher: see
-    /// `LaneOptions::lost_before_start_max`. Tasks of earlier versions have none: those counted every loss in `lost`.
+    /// Attempts lost before their worker had reported that they started. They have a limit of their own, and
+    /// a higher one: see `LaneOptions::lost_before_start_max`. Tasks of earlier versions have none: those
+    /// versions counted every loss in `lost`.
     #[serde(rename = "lu", default, skip_serializing_if = "is_zero")]
     pub lost_before_start: u32,
     /// When it may run (again).
     #[serde(rename = "d")]
     pub due: Timestamp,
-    /// Its place in the store is among the delayed tasks rather than in its line. Cleared when it has come due and
-    /// could not be assigned at once.
+    /// The store keeps it among the delayed tasks rather than in its line. Cleared when the task has come due
+    /// and could not be assigned at once.
     #[serde(rename = "dl", default, skip_serializing_if = "is_false")]
     pub delayed: bool,
-    /// Its first due time was given as a delay.
+    /// The client gave its first due time as a delay.
     #[serde(rename = "dy", default, skip_serializing_if = "is_false")]
     pub relative: bool,
-    /// The sum of all steps of the lane's clock when its durations were made: see [`counts_down`](Self::counts_down). `None`
-    /// for a task that no owner has written.
+    /// The sum of all steps of the lane's clock when its durations were made: see
+    /// [`counts_down`](Self::counts_down). `None` until an owner has written the task.
     #[serde(rename = "sf", default, skip_serializing_if = "Option::is_none")]
     pub shift: Option<Shift>,
-    /// If not started by then, it fails.
+    /// The task fails if it has not started by then.
     #[serde(rename = "sb", default, skip_serializing_if = "Option::is_none")]
     pub start_by: Option<Timestamp>,
-    /// A cancel was accepted while an attempt was alive: whatever ends the attempt but success, ends the task.
+    /// A cancel was accepted while an attempt was alive: any end of the attempt but success then ends the
+    /// task.
     #[serde(rename = "cr", default, skip_serializing_if = "is_false")]
     pub cancel_requested: bool,
     /// When it was submitted.
@@ -581,31 +600,31 @@ pub struct TaskState {
     /// Name of that worker.
     #[serde(rename = "wn", default, skip_serializing_if = "Option::is_none")]
     pub worker: Option<Name>,
-    /// What went wrong last.
+    /// The last error.
     #[serde(rename = "e", default, skip_serializing_if = "Option::is_none")]
     pub error: Option<TaskError>,
-    /// How far it is, as an attempt said last. Few tasks tell.
+    /// The last progress that an attempt reported. Few tasks report any.
     #[serde(rename = "pg", default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<Box<Progress>>,
-    /// Which child of which task it is. Never changes; here, because whoever looks at many children needs nothing else of
-    /// their specs. A child is kept as long as its composite.
+    /// Its composite, and its name there. Never changes; kept in the state, because a composite reads many
+    /// children and needs nothing else of their specs. A child is kept as long as its composite.
     #[serde(rename = "pt", default, skip_serializing_if = "Option::is_none")]
     pub child_of: Option<Box<ChildOf>>,
     /// It may have children. Never changes.
     #[serde(rename = "wh", default, skip_serializing_if = "is_false")]
     pub composite: bool,
-    /// Its end is noted in the lane until somebody has looked at it. Never changes.
+    /// The owner notes its end in the lane until a server has handled it. Never changes.
     #[serde(rename = "wt", default, skip_serializing_if = "is_false")]
     pub watched: bool,
 }
 
-/// Says of a task that it is a child of another.
+/// Marks a task as a child of a composite.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChildOf {
     /// The composite.
     #[serde(rename = "o")]
     pub composite: TaskId,
-    /// Tells it from the other children.
+    /// The child's name, unique among the children.
     #[serde(rename = "n")]
     pub name: String,
 }
@@ -634,12 +653,13 @@ pub enum Place {
 }
 
 impl TaskState {
-    /// What the next change must name.
+    /// The version that the next change must name.
     pub fn version(&self) -> Version {
         Version { status: self.status, attempt: self.attempt }
     }
 
-    /// It waits for a duration to pass, rather than for a time of day: then its times move with a step of the wall clock.
+    /// Whether it waits for a duration to pass, rather than for a time of day: its times then move with a
+    /// step of the wall clock.
     pub fn counts_down(&self) -> bool {
         match self.status {
             Status::Retrying => true,
@@ -649,9 +669,9 @@ impl TaskState {
         }
     }
 
-    /// Moves its durations, now that the steps of the lane's clock sum up to `shift`.
+    /// Moves its durations. The steps of the lane's clock now sum up to `shift`.
     pub fn shift_by(&mut self, by: Shift, shift: Shift) {
-        // The due time of a task in its line is its place in the order, and nothing else.
+        // The due time of a task in its line only sorts it there, so it stays.
         if self.delayed {
             self.due = self.due + by;
         }
@@ -669,8 +689,8 @@ impl TaskState {
         }
     }
 
-    /// Whether ended attempts of it can have rows of their own: from its second attempt on, and before that when the
-    /// first one ended without ending the task.
+    /// Whether the task can have rows of ended attempts: from its second attempt on, and before that if the
+    /// first attempt ended without ending the task.
     pub fn has_attempt_rows(&self) -> bool {
         let ended_with_it = match self.status {
             Status::Success | Status::Scheduled | Status::Dispatched | Status::Running => 1,
@@ -679,14 +699,15 @@ impl TaskState {
         self.attempt.0 > ended_with_it
     }
 
-    /// The current attempt, or the one that ended the task, as a record for readers. An attempt that ended before the
-    /// task did has a row of its own, and the row counts: where the task failed while it waited, this record says how the
-    /// task ended, not how the attempt did.
+    /// The current attempt, or the attempt that ended the task, as a record for readers. An attempt that
+    /// ended before its task has a row of its own, and that row counts: where the task failed while it
+    /// waited, this record shows the end of the task, not of the attempt.
     pub fn last_attempt(&self) -> Option<AttemptRecord> {
         let scheduled_at = self.scheduled_at?;
         let outcome = match self.status {
             Status::Success => Some(AttemptOutcome::Success),
-            // A cancel is requested of a live attempt only: without that, the task was cancelled while it waited.
+            // Only a live attempt leads to a requested cancel: without one, the task was cancelled while it
+            // waited.
             Status::Cancelled if !self.cancel_requested => return None,
             Status::Cancelled => Some(AttemptOutcome::Cancelled),
             Status::Failed if self.error.as_ref().is_some_and(TaskError::is_timeout) => {
@@ -727,13 +748,13 @@ pub struct AttemptRecord {
     /// When it started, if it did.
     #[serde(rename = "t3")]
     pub started_at: Option<Timestamp>,
-    /// When it was known to have ended.
+    /// When its end became known.
     #[serde(rename = "t4")]
     pub ended_at: Option<Timestamp>,
     /// How it ended; `None` while it is alive.
     #[serde(rename = "o")]
     pub outcome: Option<AttemptOutcome>,
-    /// What went wrong.
+    /// The error, if there was one.
     #[serde(rename = "e")]
     pub error: Option<TaskError>,
 }
@@ -741,9 +762,9 @@ pub struct AttemptRecord {
 /// How an attempt ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum AttemptOutcome {
-    /// The executor said that it went well.
+    /// The executor reported success.
     Success,
-    /// The executor said that it did not.
+    /// The executor reported a failure.
     Failed,
     /// It ran longer than it may.
     TimedOut,
@@ -755,7 +776,7 @@ pub enum AttemptOutcome {
     HandedBack,
 }
 
-/// What went wrong, with a stable code.
+/// The error of a task or attempt, with a stable code.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskError {
     /// Stable, for programs: `exit_code`, `timeout`, `start_timeout`, `lost_limit`, `result_too_large` …
@@ -774,26 +795,26 @@ impl TaskError {
 
     /// The code of an attempt that ended because its worker's guard was killed.
     pub const GUARD_LOST: &str = "guard_lost";
-    /// The code of an attempt that its worker could not start because the worker's lease was over.
+    /// The code of an attempt that its worker could not start because the worker's trust window had ended.
     pub const LEASE_LOST: &str = "lease_lost";
 
-    /// Whether the attempt was lost by its worker, through no fault of the task. A code, because that is what workers of
-    /// earlier versions report too.
+    /// Whether the worker lost the attempt through no fault of the task. A code, because workers of earlier
+    /// versions report a loss this way too.
     pub fn is_loss(&self) -> bool {
         self.code == Self::GUARD_LOST || self.code == Self::LEASE_LOST
     }
 
-    /// Whether the attempt was stopped because its time was over.
+    /// Whether a timeout stopped the attempt.
     pub fn is_timeout(&self) -> bool {
         self.code == Self::TIMEOUT || self.code == Self::PROGRESS_TIMEOUT
     }
 
-    /// The longest code kept, in bytes.
+    /// The longest code that the owner keeps, in bytes.
     pub const CODE_BYTES_MAX: usize = 64;
-    /// The longest message kept, in bytes: of an error, and of a result.
+    /// The longest message that the owner keeps, in bytes: of an error, and of a result.
     pub const MESSAGE_BYTES_MAX: usize = 8 * 1024;
 
-    /// The same, with what is too long cut off: a worker may say anything, and the store takes only so much.
+    /// The error with long texts cut: a worker may send anything, and the store takes only so much.
     #[must_use]
     pub fn bounded(mut self) -> Self {
         cut(&mut self.code, Self::CODE_BYTES_MAX);
@@ -807,10 +828,10 @@ impl TaskError {
     }
 }
 
-/// What stands at the end of a text that was cut.
+/// The end mark of a cut text.
 const CUT_MARK: &str = " … (cut)";
 
-/// Cuts a text that is too long, between two characters, and says so at its end.
+/// Cuts a long text between two characters and adds the mark.
 fn cut(text: &mut String, bytes_max: usize) {
     if text.len() > bytes_max {
         text.truncate(text.floor_char_boundary(bytes_max - CUT_MARK.len()));
@@ -819,7 +840,7 @@ fn cut(text: &mut String, bytes_max: usize) {
     }
 }
 
-/// What an executor answered.
+/// The answer of an executor.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskResult {
     /// 0 for success; else the executor's own code (exit code, HTTP status).
@@ -834,31 +855,31 @@ pub struct TaskResult {
 }
 
 impl TaskResult {
-    /// The most bytes of data that a lane may be set to take: every store can carry them.
+    /// The upper bound of the setting for the bytes of result data: every store can carry that many.
     pub const DATA_BYTES_LIMIT: usize = 1 << 20;
 
-    /// The same, with a message that is too long cut off.
+    /// The result with a long message cut.
     #[must_use]
     pub fn bounded(mut self) -> Self {
         cut(&mut self.message, TaskError::MESSAGE_BYTES_MAX);
         self
     }
 
-    /// Nothing worth storing.
+    /// Whether there is nothing to store.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// About how many bytes it takes.
+    /// The approximate size in bytes.
     pub fn bytes(&self) -> usize {
         self.message.len() + self.data.len() + 16
     }
 }
 
-/// How far an attempt is, in its own words.
+/// The progress that an attempt reports.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
-    /// Of the whole, 0 to 100.
+    /// Percent done, 0 to 100.
     #[serde(rename = "p", default, skip_serializing_if = "Option::is_none")]
     pub percent: Option<u8>,
     /// For people.
@@ -867,10 +888,10 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// The longest message that is kept, in bytes.
+    /// The longest message that the owner keeps, in bytes.
     pub const MESSAGE_BYTES_MAX: usize = 1024;
 
-    /// Within its bounds, whatever was said.
+    /// The progress within its bounds.
     #[must_use]
     pub fn bounded(mut self) -> Self {
         self.percent = self.percent.map(|percent| percent.min(100));
@@ -888,11 +909,11 @@ pub struct TaskRow {
     pub id: TaskId,
     /// Its place in the lane's order of arrival.
     pub seq: Seq,
-    /// What scheduling looks at.
+    /// The part that scheduling reads.
     pub head: Arc<TaskHead>,
-    /// The rest of the spec, if it was asked for and is small enough.
+    /// The rest of the spec, if the owner asked for it and it is small enough.
     pub body: Option<Arc<TaskBody>>,
-    /// What changes.
+    /// Its state.
     pub state: TaskState,
 }
 

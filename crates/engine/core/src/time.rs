@@ -1,8 +1,9 @@
 //! Points in time, as the machines see them.
 //!
-//! A machine is given `now` with every input and never asks for it. For the lane machine it is the wall time at
-//! which its owner loaded the lane, plus what the steady clock (`CLOCK_BOOTTIME`) has counted since, plus the steps of the
-//! wall clock, each of which is an input of its own. For the worker session it is the steady clock alone.
+//! A machine receives `now` with every input and never reads a clock. The lane machine's `now` is the wall
+//! time at which its owner loaded the lane, plus the time on the steady clock (`CLOCK_BOOTTIME`) since, plus
+//! the steps of the wall clock, each of which is an input of its own. The worker session's `now` is the
+//! steady clock alone.
 
 use std::fmt;
 use std::ops::{Add, Sub};

@@ -158,7 +158,7 @@ fn new_task() -> NewTask {
         due: LATER,
         fingerprint: Fingerprint { version: 1, hash: u64::MAX - 1 },
         queue_len_max: Some(9),
-        unique: Some(Unique { key: "u1".to_owned(), until: Some(LATER) }),
+        unique: Some(Unique::new("u1", Some(LATER))),
         shift: Some(Shift::from_micros(-7)),
     }
 }
@@ -229,7 +229,7 @@ fn tasks_keep_their_bytes() {
             "NewTask least",
             &NewTask { queue_len_max: None, unique: None, shift: None, ..new_task() },
         );
-        golden.packed("Unique", &Unique { key: "u1".to_owned(), until: None });
+        golden.packed("Unique", &Unique::new("u1", None));
         golden.packed("TaskState", &state());
         let least = TaskSpec { head: Arc::new(least_head()), body: Arc::default() };
         golden

@@ -1,5 +1,5 @@
-//! Stories about the ownership machine: how a lane is taken, kept, lost and given back. The store, the coordinator and
-//! the clock are played by hand.
+//! Stories about the ownership machine: how a server takes, keeps, loses and gives back a lane. The test
+//! itself plays the store, the coordinator and the clock.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -22,9 +22,9 @@ const LANE: LaneId = LaneId(3);
 struct Stage {
     machine: Ownership,
     now: Timestamp,
-    /// Calls to the store that were not answered.
+    /// Calls to the store without an answer.
     calls: VecDeque<(u64, Request)>,
-    /// What else was asked for since the last time.
+    /// Other effects since the last look.
     asked: Vec<Asked>,
     answers: BTreeMap<SubmitToken, Option<Vec<SubmitOutcome>>>,
     epoch: u64,
@@ -114,15 +114,17 @@ impl Stage {
         self.step(Input::Reply { call, reply });
     }
 
-    /// The store answers who owns the lane.
+    /// The store answers with the head of the lane.
     fn head_is(&mut self, failures: u32, commit: u64) {
-        let Some((call, Request::Head)) = self.calls.pop_front() else { panic!("nobody asked") };
+        let Some((call, Request::Head)) = self.calls.pop_front() else {
+            panic!("the server did not ask for the head")
+        };
         let owner = Some(OwnerId::from_random(99));
         let head = LaneHead { epoch: Epoch(self.epoch), owner, commit: CommitNo(commit), failures };
         self.replies(call, Ok(Reply::Head(head)));
     }
 
-    /// The claim that was made and not answered.
+    /// The claim without an answer.
     fn claim(&self) -> (u64, ClaimLane) {
         match self.calls.front() {
             Some((call, Request::Claim(claim))) => (*call, *claim),
@@ -144,7 +146,7 @@ impl Stage {
         self.replies(call, Err(error));
     }
 
-    /// The requested view comes: nobody is there.
+    /// The requested view comes: it has no members.
     fn members(&mut self) {
         self.sees(1, true);
     }
@@ -221,7 +223,7 @@ impl Stage {
         self.calls.iter().any(|(_, request)| matches!(request, Request::Commit(_)))
     }
 
-    /// The commit under way is answered; says which one it was.
+    /// The commit under way is answered; returns it.
     fn commit_ends(&mut self, error: Option<CallError>) -> Commit {
         let (_, commit) = self.commit();
         self.ends(commit.number.0, error)
@@ -252,7 +254,7 @@ impl Stage {
         self.commit_ends(Some(error))
     }
 
-    /// What a submission was answered.
+    /// The answer to a submission.
     fn answer(&self, token: SubmitToken) -> Option<&Option<Vec<SubmitOutcome>>> {
         self.answers.get(&token)
     }
@@ -299,7 +301,7 @@ fn a_lane_is_granted_claimed_viewed_loaded_and_owned() {
     assert_eq!((claim.lane, claim.seen, claim.failures), (LANE, Epoch(6), 0));
     server.claimed();
     assert_eq!((server.machine.phase(), server.asked()), ("asking who is alive", vec![Asked::Members]));
-    assert!(server.calls.is_empty(), "nothing is read before it is known who is alive");
+    assert!(server.calls.is_empty(), "the server reads nothing before it has the members");
     server.members();
     assert_eq!(server.machine.phase(), "loading");
     server.loads();
@@ -440,7 +442,7 @@ fn a_commit_with_an_unknown_outcome_is_repeated_as_it_was() {
         let token = server.submits(1);
         let first = server.commit_fails(error);
         let later = server.submits(1);
-        assert!(!server.has_commit(), "what was decided since waits");
+        assert!(!server.has_commit(), "later decisions wait");
         server.after(199);
         assert!(!server.has_commit());
         server.after(1);
@@ -599,7 +601,7 @@ fn what_the_store_passed_over_leads_to_a_new_claim() {
     server.ends(1, Some(CallError::Unknown));
     server.ends(2, None);
     server.after(200);
-    // It was applied, and the store remembers only what became of the second.
+    // It was applied, and the store remembers only the outcomes of the second.
     server.ends(1, Some(CallError::Fenced));
     server.expect_not_owned(first);
     server.expect_not_owned(second);
@@ -634,7 +636,7 @@ fn a_release_that_failed_is_asked_for_again() {
     assert_eq!(server.asked(), [Asked::Release]);
     server.step(Input::NotReleased);
     assert_eq!((server.machine.phase(), server.asked()), ("idle", vec![Asked::Release]));
-    // Whoever wants the lane meanwhile may have lost it: the grant is asked for.
+    // A server that wants the lane meanwhile may have lost it: it asks for the grant.
     server.step(Input::Wanted(true));
     server.step(Input::NotReleased);
     assert_eq!((server.machine.phase(), server.asked()), ("acquiring", vec![Asked::Acquire]));
@@ -737,7 +739,8 @@ fn a_lane_that_fails_under_several_owners_is_parked_and_tried_again_later() {
     assert_eq!(server.claim().1.failures, 4, "counted once");
 }
 
-/// A parked lane whose failures were stored used to be parked again for ever, though nobody had tried it.
+/// A parked lane whose failures were stored used to be parked again without end, though no server had tried
+/// it.
 #[test]
 fn a_lane_that_was_parked_long_enough_is_owned_again() {
     let mut server = Stage::owning(|_| {});
@@ -765,7 +768,7 @@ fn a_failure_after_long_work_is_counted_from_the_start() {
     }
 }
 
-/// A claim that was applied without an answer, and then given up, counted the same failure once more.
+/// A claim that was applied without an answer, and then given up, used to count the same failure once more.
 #[test]
 fn a_failure_is_counted_once_and_not_after_somebody_else_has_claimed() {
     let mut server = Stage::owning(|_| {});

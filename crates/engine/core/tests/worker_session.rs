@@ -1,4 +1,5 @@
-//! Stories about the worker-session machine: what it accepts, what it repeats, and when it stops everything.
+//! Stories about the worker-session machine: it accepts dispatches, resends reports, and stops everything in
+//! time.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,7 +24,7 @@ const fn attempt(task: u128) -> AttemptId {
     AttemptId { task: TaskId::from_random(task), number: AttemptNo(1) }
 }
 
-/// A session that began at time zero, and all that it did.
+/// A session that began at time zero, and all its effects.
 struct Stage {
     machine: WorkerSession,
     now: Timestamp,
@@ -81,7 +82,7 @@ impl Stage {
         }
     }
 
-    /// The owner of lane 0 speaks.
+    /// The owner of lane 0 sends messages.
     fn hears(&mut self, epoch: u64, messages: impl Into<Vec<ToWorker>>) {
         self.hears_of(0, epoch, messages);
     }
@@ -127,7 +128,7 @@ impl Stage {
         self.hears(1, [ToWorker::Ack { attempt, verdict: AckReason::Committed }]);
     }
 
-    /// What was reported since the last time, in words; anything else that was said is forgotten.
+    /// The reports since the last look, in words; other messages are discarded.
     fn reports(&mut self) -> Vec<(AttemptId, &'static str)> {
         let word = |report: &Report| match report {
             Report::Accepted => "accepted",
@@ -149,7 +150,7 @@ impl Stage {
         std::mem::take(&mut self.said).into_iter().filter_map(report).collect()
     }
 
-    /// The last heartbeat to a lane; anything that was said is forgotten.
+    /// The last heartbeat to a lane; other messages are discarded.
     fn heartbeat(&mut self, lane: u16) -> Option<Heartbeat> {
         let heartbeat = |(to, message)| match message {
             ToLane::Heartbeat(heartbeat) if to == LaneId(lane) => Some(heartbeat),
@@ -158,7 +159,7 @@ impl Stage {
         std::mem::take(&mut self.said).into_iter().filter_map(heartbeat).next_back()
     }
 
-    /// The highest credit that a lane was given since the last time; anything that was said is forgotten.
+    /// The highest credit of a lane since the last look; other messages are discarded.
     fn credit(&mut self, lane: u16) -> Option<u64> {
         let credit = |(to, message)| match message {
             ToLane::Credit { credit, .. } if to == LaneId(lane) => Some(credit.0),
@@ -167,7 +168,7 @@ impl Stage {
         std::mem::take(&mut self.said).into_iter().filter_map(credit).max()
     }
 
-    /// The highest credit of each lane that was said since the last time; anything that was said is forgotten.
+    /// The highest credit of each lane since the last look; other messages are discarded.
     fn credit_of(&mut self, lanes: &[u16]) -> Vec<u64> {
         let said = std::mem::take(&mut self.said);
         let of = |lane: &u16| {
@@ -248,9 +249,9 @@ fn an_attempt_whose_output_is_being_kept_leaves_its_room_to_the_next() {
     worker.reports();
     worker.step(Input::Exited { attempt: A });
     assert_eq!(worker.started(), [B]);
-    assert_eq!(worker.reports(), [(B, "started")], "nothing is said of its end yet");
+    assert_eq!(worker.reports(), [(B, "started")], "its end is not reported yet");
     assert_eq!(worker.machine.load(), 2, "it is still held");
-    // It cannot be stopped any more, and what it ran for does not grow.
+    // It cannot be stopped any more, and its run time does not grow.
     worker.until(1);
     worker.hears(1, [ToWorker::Stop { attempt: A }]);
     assert!(worker.stopped().is_empty());
@@ -260,7 +261,7 @@ fn an_attempt_whose_output_is_being_kept_leaves_its_room_to_the_next() {
     assert_eq!(finish.ran, Duration::ZERO);
 }
 
-/// A worker whose attempts have taken so long, with nothing to do. Answers it and its credit.
+/// A worker whose attempts have taken this long, with nothing to do. Returns it and its credit.
 fn after_attempts_of(micros: i64) -> (Stage, u64) {
     after_attempts_with(micros, |_| {})
 }
@@ -291,7 +292,8 @@ fn the_shorter_attempts_are_the_more_may_wait() {
     assert_eq!(after_attempts_of(20_000).1, 64 + 2 + 2);
 }
 
-/// Of many attempts of half a second, one or two more than there is room for waited that long, though others were idle.
+/// Of many attempts of half a second, one or two beyond the room used to wait that long, though other workers
+/// were idle.
 #[test]
 fn nothing_more_waits_behind_attempts_that_take_longer_than_it_should_wait() {
     let many = |o: &mut WorkerOptions| (o.capacity, o.prefetch, o.surplus) = (20, 0, 0);
@@ -315,7 +317,7 @@ fn not_many_more_may_wait_than_end_until_the_next_heartbeat() {
     assert_eq!(ends(&mut worker, 1..=10), Some(10 + 2 + 256));
     assert_eq!(ends(&mut worker, 11..=300), Some(300 + 2 + 1200));
     worker.until(2);
-    // What was promised is, but no more before the worker has become faster.
+    // The worker keeps its promises, but makes no more before it has become faster.
     assert_eq!(ends(&mut worker, 301..=900), None);
     assert_eq!(ends(&mut worker, 901..=1501), Some(1501 + 2 + 1201));
 }
@@ -327,7 +329,7 @@ fn the_larger_attempts_are_the_fewer_may_wait() {
     let bytes = one.body.expect("it has one").bytes();
     assert_eq!(credit(10 * bytes), 64 + 2 + 10);
     assert_eq!(credit(1), 64 + 2 + 2);
-    // What was promised while they were small is not all kept.
+    // The worker does not keep all promises that it made while attempts were small.
     let (mut worker, _) = after_attempts_with(1, |o| o.prefetch_bytes = 10 * bytes);
     worker.hears(1, (65..=120).map(|k| dispatch(k, attempt(k.into()))).collect::<Vec<_>>());
     assert_eq!((worker.machine.load(), worker.machine.counters().surplus_handed_back), (21, 56 - 21));
@@ -345,12 +347,13 @@ fn what_waits_behind_attempts_that_have_become_long_is_handed_back() {
     let handed_back: Vec<_> = reports.iter().filter(|(_, word)| *word == "handed back").collect();
     assert_eq!(worker.machine.load(), 4);
     assert_eq!(worker.machine.counters().prefetch_handed_back, 16);
-    // Each is said again with every heartbeat until it is acknowledged.
+    // Each report is repeated with every heartbeat until it is acknowledged.
     assert_eq!(handed_back.len() % 16, 0);
     assert!(!handed_back.is_empty());
 }
 
-/// As many as the surplus stayed for as long as the attempts before them took, though others had nothing to do.
+/// As many as the surplus used to stay for as long as the attempts before them took, though other workers
+/// were idle.
 #[test]
 fn nothing_waits_behind_long_attempts_where_nothing_need_wait() {
     let (mut worker, _) =
@@ -360,7 +363,7 @@ fn nothing_waits_behind_long_attempts_where_nothing_need_wait() {
     assert_eq!((worker.machine.load(), worker.machine.counters().prefetch_handed_back), (2, 4));
 }
 
-/// All slots have long ones for a moment: that is no reason to give back what is done soon.
+/// All slots have long attempts for a moment: that is no reason to hand back attempts that end soon.
 #[test]
 fn what_waits_behind_a_mixture_stays_if_as_many_have_ended() {
     let (mut worker, _) = after_attempts_of(500);
@@ -593,7 +596,8 @@ fn an_attempt_that_tells_of_no_progress_is_stopped_and_one_that_does_goes_on() {
     assert_eq!(worker.reports(), [(A, "timed out")]);
 }
 
-/// It was dropped: a run that was cancelled in its first second never showed how far it was.
+/// The last progress used to be dropped: a run that was cancelled in its first second never showed its
+/// progress.
 #[test]
 fn what_an_attempt_tells_while_it_is_stopped_is_passed_on_and_gives_it_no_more_time() {
     let mut worker = Stage::with(|o| o.ttl = Duration::from_hours(1));
@@ -685,11 +689,11 @@ fn everything_stops_before_the_session_can_have_ended() {
     worker.reports();
     worker.hears(1, [dispatch(2, B)]);
     worker.succeeds(A);
-    assert!(worker.reports().is_empty(), "a session that is over says nothing more");
+    assert!(worker.reports().is_empty(), "an ended session reports nothing more");
     worker.started();
     worker.step(Input::Renewed { asked_at: Timestamp::from_millis(19_000) });
     worker.hears(1, [dispatch(3, C)]);
-    assert!(worker.started().is_empty(), "nor does it begin anew");
+    assert!(worker.started().is_empty(), "nor does it start an attempt");
 }
 
 #[test]
@@ -779,7 +783,8 @@ fn lanes_without_work_share_the_room() {
     assert_eq!(worker.credit(1), Some(2));
 }
 
-/// More lanes than room: what returned went to lanes that did not need it, and the one that did got it back slowly.
+/// More lanes than room: returned credit used to go to lanes that did not need it, and the busy lane got it
+/// back slowly.
 #[test]
 fn room_that_returns_goes_to_the_lane_that_has_work() {
     let mut worker = Stage::with(|o| (o.capacity, o.prefetch, o.lanes) = (2, 0, 16));
@@ -793,11 +798,11 @@ fn room_that_returns_goes_to_the_lane_that_has_work() {
     assert_eq!(worker.credit(0), Some(2));
     worker.hears_of(0, 1, [dispatch(1, A), dispatch(2, B)]);
     worker.succeeds(A);
-    assert_eq!(worker.credit(0), Some(3), "though it has not said yet that it needs more");
+    assert_eq!(worker.credit(0), Some(3), "though its owner has not asked for more yet");
     worker.hears_of(0, 1, [dispatch(3, C), demand()]);
     worker.succeeds(B);
     assert_eq!(worker.credit(0), Some(4));
-    // It needs no more: everybody gets some.
+    // It needs no more: every lane gets some.
     worker.succeeds(C);
     assert_eq!(worker.credit(0), Some(5));
     worker.hears_of(0, 1, [skip(4, 5)]);
@@ -808,18 +813,19 @@ fn room_that_returns_goes_to_the_lane_that_has_work() {
 fn room_that_one_lane_does_not_need_is_asked_back_for_another() {
     let mut worker = Stage::with(|o| (o.capacity, o.prefetch, o.lanes) = (3, 1, 2));
     worker.hears_of(0, 1, [demand()]);
-    assert_eq!(worker.credit(0), Some(4), "nobody else wanted it");
+    assert_eq!(worker.credit(0), Some(4), "no other lane wanted it");
     worker.hears_of(1, 1, [demand()]);
     assert!(worker.heartbeat(0).unwrap().wanted_back);
     worker.hears_of(1, 1, [demand()]);
     assert!(worker.heartbeat(0).is_none(), "asked once");
     worker.hears_of(0, 1, [skip(2, 4)]);
-    assert_eq!(worker.credit(1), Some(3), "what was given back");
+    assert_eq!(worker.credit(1), Some(3), "the returned credit");
     worker.hears_of(0, 1, [dispatch(1, A), dispatch(2, B)]);
     assert_eq!(worker.started(), [A], "a number that was given back is used up");
 }
 
-/// A worker of two lanes with room for four. The first lane was promised all of it, and the second one wants some.
+/// A worker of two lanes with room for four. The first lane was promised all of it, and the second one wants
+/// some.
 fn promised_and_wanted(change: impl FnOnce(&mut WorkerOptions)) -> Stage {
     let mut worker = Stage::with(|o| {
         (o.capacity, o.prefetch, o.lanes, o.ttl) = (3, 1, 2, Duration::from_hours(1));
@@ -832,7 +838,7 @@ fn promised_and_wanted(change: impl FnOnce(&mut WorkerOptions)) -> Stage {
     worker
 }
 
-/// Room promised to a lane without an owner was lost to the other lanes until somebody owned it again.
+/// Room promised to a lane without an owner used to be lost to the other lanes until a server owned it again.
 #[test]
 fn what_a_silent_owner_was_promised_goes_to_another_lane() {
     let mut worker = promised_and_wanted(|o| o.silent_after = 3);
@@ -859,7 +865,7 @@ fn an_owner_that_is_not_asked_may_be_silent() {
     worker.hears_of(0, 1, [demand()]);
     worker.until(60);
     worker.hears_of(1, 1, [demand()]);
-    assert_eq!(worker.credit(1), None, "it has never said that it needs less");
+    assert_eq!(worker.credit(1), None, "its owner was never asked");
 }
 
 #[test]
@@ -878,7 +884,7 @@ fn a_silent_owner_may_still_use_its_promise_and_the_surplus_is_handed_back() {
     assert_eq!(worker.reports(), [handed_back(6), handed_back(7), accepted(4), accepted(5)]);
     assert_eq!((worker.machine.load(), worker.machine.load_max()), (6, 6));
     assert_eq!(worker.started(), attempts[..3]);
-    // Nothing new is promised before the surplus is worked off.
+    // The worker promises no more before it has worked off the surplus.
     worker.hears_of(1, 1, [demand()]);
     assert_eq!(worker.credit(1), Some(4), "it is answered");
     for &done in &attempts[..2] {
@@ -909,7 +915,8 @@ fn demand_of_several_lanes_is_shared_evenly() {
     assert_eq!(given, [(1, 2), (2, 2)]);
 }
 
-/// What ends frees one place. It went to the lowest of the lanes that had work each time, and the others got one now and then.
+/// An ended attempt frees one place. It used to go to the lowest busy lane each time, and the others rarely
+/// got one.
 #[test]
 fn lanes_with_work_take_turns() {
     let mut worker = Stage::with(|o| (o.capacity, o.prefetch, o.lanes) = (1, 0, 3));
@@ -925,7 +932,7 @@ fn lanes_with_work_take_turns() {
             }
             _ => None,
         });
-        let (lane, k) = given.expect("somebody is given the place");
+        let (lane, k) = given.expect("a lane gets the place");
         turns.push(lane);
         let attempt = AttemptId { task: TaskId::from_random(100 + n), number: AttemptNo(1) };
         worker.hears_of(lane, 1, [dispatch(k, attempt), demand()]);
@@ -934,7 +941,7 @@ fn lanes_with_work_take_turns() {
     assert_eq!(turns, [0, 1, 2, 0, 1, 2, 0, 1, 2]);
 }
 
-/// Credits of a lane that were said since the last time, each with the demand that it answers.
+/// Credits of a lane since the last look, each with the demand that it answers.
 fn credits(worker: &mut Stage, lane: u16) -> Vec<(u64, u64)> {
     let credit = |(to, message)| match message {
         ToLane::Credit { credit, answered, .. } if to == LaneId(lane) => Some((credit.0, answered.0)),
@@ -1007,7 +1014,7 @@ fn a_late_or_repeated_demand_adds_nothing() {
     assert_eq!(credits(&mut worker, 0), []);
 }
 
-/// A lane kept what a burst had left to it, and each other lane had to ask for its next task.
+/// A lane used to keep the credit left over from a burst, and each other lane had to ask for its next task.
 #[test]
 fn when_no_lane_has_work_every_lane_gets_a_little_again() {
     let mut worker = Stage::with(|o| (o.capacity, o.prefetch, o.lanes) = (3, 0, 3));
@@ -1024,7 +1031,7 @@ fn when_no_lane_has_work_every_lane_gets_a_little_again() {
     assert_eq!(worker.credit_of(&[0, 1, 2]), [4, 1, 1]);
 }
 
-/// An owner that had heard of the worker during a burst of another lane passed it over until the next heartbeat.
+/// An owner that knew of the worker's burst for another lane used to pass it over until the next heartbeat.
 #[test]
 fn owners_that_know_a_higher_load_learn_that_it_has_fallen() {
     let mut worker = Stage::with(|o| (o.capacity, o.prefetch, o.lanes) = (4, 0, 2));
@@ -1060,14 +1067,15 @@ fn unacknowledged_reports_take_room() {
 
 #[test]
 fn a_dispatch_beyond_the_credit_is_not_refused() {
-    // Credit may have been raised by a message that was lost on its way; the worker has room for what comes.
+    // The message that raised the credit may have been lost; the worker has room for the dispatch.
     let mut worker = Stage::new();
     worker.hears(1, [dispatch(1, A), dispatch(2, B), dispatch(3, C)]);
     assert_eq!(worker.started(), [A]);
     assert_eq!(worker.machine.load(), 3);
 }
 
-/// An attempt that could not start for want of file descriptors failed, and so did those behind it, one after the other.
+/// An attempt that could not start for want of file descriptors used to fail, and so did the attempts behind
+/// it, one after the other.
 #[test]
 fn a_worker_whose_machine_lacks_something_hands_back_and_pauses() {
     let mut worker = Stage::with(|o| (o.capacity, o.prefetch) = (2, 2));
@@ -1078,7 +1086,11 @@ fn a_worker_whose_machine_lacks_something_hands_back_and_pauses() {
     assert_eq!(worker.reports(), [(A, "handed back"), (C, "handed back")]);
     worker.cannot_start(B);
     assert_eq!(worker.reports(), [(B, "handed back")]);
-    assert_eq!(worker.pauses, [Duration::from_secs(1)], "what fails together is one reason to pause");
+    assert_eq!(
+        worker.pauses,
+        [Duration::from_secs(1)],
+        "attempts that fail together are one reason to pause"
+    );
 
     // An owner that does not know of the pause yet.
     worker.hears(1, [demand(), dispatch(4, attempt(4))]);

@@ -59,7 +59,7 @@ struct PendingMessages {
 const JOINED_PARTS: usize = 1024;
 
 impl LocalBus {
-    /// A bus that nobody listens to yet.
+    /// A bus without subscriptions.
     pub fn new(options: LocalBusOptions) -> Self {
         Self { options, subscriptions: Arc::default() }
     }
@@ -98,7 +98,7 @@ impl Bus for LocalBus {
     }
 
     fn publish_now(&self, address: Address, message: Message) -> Option<Message> {
-        // What is refused is lost, as any message may be.
+        // A refused message is lost, as any message may be.
         let _ = self.put(address, vec![message]);
         None
     }
@@ -152,7 +152,7 @@ impl SubscriptionQueue {
 }
 
 impl PendingMessages {
-    /// A slow subscriber hears all that came from one sender at once, so that it catches up.
+    /// A slow subscriber receives all waiting messages of one sender together, so that it catches up.
     fn put(&mut self, message: Message) {
         self.parts += message.parts();
         let last = self.messages.back_mut().filter(|last| last.parts() < JOINED_PARTS);

@@ -16,7 +16,7 @@ pub trait Clock: Send + Sync + fmt::Debug {
     /// The time of day. It may jump at any moment and either way, so no lease may rest on it.
     fn wall(&self) -> Timestamp;
 
-    /// Waits until the steady clock has come to a time. It may end a little early: whoever waits looks again.
+    /// Waits until the steady clock reaches a time. The wait may end a little early, so the caller checks again.
     fn sleep_until(&self, steady: Timestamp) -> Sleep;
 }
 
@@ -47,7 +47,7 @@ impl Clock for SystemClock {
 
     fn sleep_until(&self, steady: Timestamp) -> Sleep {
         // The runtime's own clock stands still while the machine sleeps. Then this ends late, and whatever asks
-        // meanwhile is judged by the steady time all the same.
+        // meanwhile is judged by the steady time as well.
         Box::pin(tokio::time::sleep(steady.since(self.steady())))
     }
 }

@@ -1,5 +1,5 @@
 //! The coordinator within a process: sessions behind a lock, one timer for the failure detector, and a channel that
-//! tells watchers to look.
+//! notifies watchers.
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
@@ -75,8 +75,8 @@ impl Drop for DetectorTask {
     }
 }
 
-/// Sleeps until the first deadline. A renewal only moves a deadline away, so the timer is armed anew just for sessions
-/// that end sooner than the one it waits for.
+/// Sleeps until the first deadline. A renewal only moves a deadline away, so the timer is rearmed only for sessions that
+/// end sooner than the awaited one.
 async fn detect_failures(shared: Arc<CoordinatorState>) {
     loop {
         let deadline = shared.change(|sessions, now| {
@@ -97,7 +97,7 @@ async fn detect_failures(shared: Arc<CoordinatorState>) {
 }
 
 impl CoordinatorState {
-    /// Does something to the sessions and tells watchers if they can see it.
+    /// Changes the sessions and notifies watchers of a visible change.
     fn change<T>(&self, change: impl FnOnce(&mut Sessions, Timestamp) -> T) -> T {
         let mut sessions = self.lock();
         // Read under the lock, so that it never goes backwards.
@@ -174,7 +174,7 @@ impl Coordinator for LocalCoordinator {
 struct LocalWatch {
     shared: Arc<CoordinatorState>,
     changed: watch::Receiver<Option<u64>>,
-    /// What was given last: a change that was taken back meanwhile is not worth telling.
+    /// The view that was given last: a change that was reverted meanwhile causes no notification.
     given: Option<View>,
 }
 

@@ -50,7 +50,7 @@ struct Session {
     ttl: Duration,
     role: Role,
     secret: String,
-    /// Rises with every renewal: what the failure detector watches.
+    /// Rises with every renewal; the failure detector watches it.
     renewal: u64,
     revoked: bool,
     deadline: Timestamp,
@@ -85,7 +85,7 @@ impl Sessions {
         Ok(SessionToken { session, secret })
     }
 
-    /// Renews a session, unless it was revoked or its time is over.
+    /// Renews a session unless it was revoked or has ended.
     pub fn renew(&mut self, token: &SessionToken, now: Timestamp) -> Result<(), CoordinatorError> {
         let ttl = self.alive(token, now)?.ttl;
         let deadline = now + self.patience(ttl);
@@ -133,7 +133,7 @@ impl Sessions {
         false
     }
 
-    /// Takes the grant of a lane, if nobody has it. Answers whether this session holds it now.
+    /// Takes the grant of a lane if it is free. Answers whether this session holds it now.
     pub fn acquire(
         &mut self,
         token: &SessionToken,
@@ -162,7 +162,7 @@ impl Sessions {
         Ok(())
     }
 
-    /// The failure detector looks: ends every session whose time is over and says which.
+    /// Ends every session whose TTL has passed, for the failure detector. Answers the ended sessions.
     pub fn tick(&mut self, now: Timestamp) -> Vec<SessionId> {
         let mut ended = Vec::new();
         while let Some((deadline, session)) = self.deadlines.first().copied()

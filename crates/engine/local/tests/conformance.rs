@@ -73,7 +73,7 @@ async fn bus() -> Option<InProcess> {
     Some(InProcess(LocalBus::default()))
 }
 
-/// The runtime's time is paused, so that TTLs pass at once; the wall clock jumps when it is told to.
+/// The runtime's time is paused, so that TTLs pass at once; the wall clock jumps on command.
 #[derive(Debug)]
 struct PausedClock {
     started: Instant,

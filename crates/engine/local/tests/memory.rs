@@ -1,4 +1,4 @@
-//! What the memory store offers beyond the port: strictness and history.
+//! The abilities of the memory store beyond the port: strictness and history.
 
 use std::sync::Arc;
 

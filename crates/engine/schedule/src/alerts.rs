@@ -1,4 +1,4 @@
-//! News about a schedule as a whole: it begins to fail, or is late. Each is told once, and once more when it is over.
+//! Alerts of a schedule: it fails, or is late. Each alert is sent once when it begins and once when it ends.
 //!
 //! A schedule is failing from the first of its tasks that fails, or cannot be submitted, to the next that succeeds. It
 //! is late from the first of its times that has led to no running task for `late_after` to the next that does. Alerts
@@ -17,7 +17,7 @@ use crate::rule::{Rule, Schedule};
 /// Alerts that are kept until they are handed on; beyond that the oldest is given up.
 const ALERTS_MAX: usize = 100;
 
-/// Something to tell.
+/// An alert to send.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Alert {
     /// Counts the news of the schedule.
@@ -26,7 +26,7 @@ pub struct Alert {
     /// When it was noticed.
     #[serde(rename = "a")]
     pub at: Timestamp,
-    /// What it is.
+    /// The kind of alert.
     #[serde(rename = "w")]
     pub what: AlertKind,
     /// Failed tasks in a row, then.
@@ -40,7 +40,7 @@ pub struct Alert {
     pub reason: String,
 }
 
-/// What can be told of a schedule.
+/// The kinds of alerts of a schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AlertKind {
     /// Its tasks fail.
@@ -61,7 +61,7 @@ pub enum AlertKind {
 }
 
 impl AlertKind {
-    /// What those who are told of it asked for.
+    /// The occasion that receivers asked for.
     pub fn occasion(self) -> Occasion {
         match self {
             Self::Failing | Self::Paused | Self::Recovered => Occasion::Failing,
@@ -84,11 +84,11 @@ pub struct UnbegunFire {
     pub reason: String,
 }
 
-/// How often somebody looks whether a schedule that is late still is.
+/// The pause between two checks of a late schedule.
 const LATE_LOOK: Duration = Duration::from_secs(30);
 
 impl Rule {
-    /// Whether somebody wants to be told of this.
+    /// Whether a receiver asked for this alert.
     pub fn tells(&self, occasion: Occasion) -> bool {
         self.webhooks.iter().any(|webhook| webhook.on.contains(&occasion))
     }
@@ -108,7 +108,7 @@ impl Schedule {
         state.alerts.drain(..surplus);
     }
 
-    /// Those who are told are others now: they are told anew.
+    /// The receivers have changed: the new receivers get the alert again.
     pub(crate) fn tell_anew(&mut self) {
         self.state.failing = false;
         self.state.late = None;
@@ -128,8 +128,8 @@ impl Schedule {
         }
     }
 
-    /// A time leads to no task. That makes it late after a while, unless a later one runs before. The first of several
-    /// tells.
+    /// A time leads to no task. The schedule is late after a while unless a later time runs before. The first of several
+    /// times raises the alert.
     pub(crate) fn note_passed(&mut self, nominal: Timestamp, reason: &str) {
         let known = |waiting: &UnbegunFire| waiting.task.is_none() && waiting.nominal <= nominal;
         if self.rule.late_after.is_some() && !self.state.unbegun.iter().any(known) {
@@ -195,7 +195,7 @@ impl Schedule {
         }
     }
 
-    /// When somebody must look whether it is late.
+    /// The time of the next check for lateness.
     pub(crate) fn late_at(&self, now: Timestamp) -> Option<Timestamp> {
         let after = self.rule.late_after?;
         let waiting = || self.state.unbegun.iter();

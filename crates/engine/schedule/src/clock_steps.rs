@@ -1,13 +1,13 @@
-//! What a schedule does when the wall clock steps.
+//! The reaction of a schedule to a step of the wall clock.
 //!
 //! Times are absolute: whatever the clock shows is fired, at once, forwards and backwards. But a clock that jumped ahead
-//! may jump back. So the times that passed in the jump are put off until it has settled, while those that come now are
-//! fired as ever; and when it goes back, the next time is planned again.
+//! may jump back. So times that passed in the jump are deferred until the clock has settled, while later times fire
+//! as usual; and when it goes back, the next time is planned again.
 //!
 //! ```text
 //!   planned   ·   ·   ·   ·   ·   ·   ·   ·   ·
 //!   ahead     ▲───── put off ─────▲ fired as they come, until the clock
-//!   back      ▲ goes back: what was put off and is to come is dropped, and the next time is this one
+//!   back      ▲ goes back: deferred times still ahead are dropped, and the next time is this one
 //!   settled                         what was put off is missed: skipped, run once, or run in full
 //! ```
 
@@ -41,7 +41,7 @@ impl Schedule {
         if is_far { self.rule.after(times, now) } else { None }
     }
 
-    /// The clock went back: the next time is one that comes again.
+    /// The clock went back: the next time comes a second time.
     pub(crate) fn plan_again(&mut self, times: &Times, now: Timestamp) {
         let Some(nearer) = self.nearer(times, now) else { return };
         let state = &mut self.state;
@@ -54,7 +54,7 @@ impl Schedule {
         state.put_off.retain(|span| span.from < span.end);
     }
 
-    /// The clock is ahead once more, and settled: what was dealt with before it went back is not dealt with twice.
+    /// The clock is ahead once more, and settled: times that were handled before it went back are not handled twice.
     pub(crate) fn pass_over_dealt_with(&mut self, times: &Times, now: Timestamp) {
         let ScheduleState { next, dealt_with, .. } = &mut self.state;
         if let Some(dealt_with) = dealt_with.filter(|dealt_with| *dealt_with <= now)
@@ -74,7 +74,7 @@ impl Schedule {
         if first >= end {
             return;
         }
-        // What was fired before the clock went back, and comes again now that it is ahead once more, is not fired twice.
+        // A time that fired before the clock went back does not fire again when the clock is ahead once more.
         let dealt_with = self.state.dealt_with.unwrap_or(first);
         let resumed = if dealt_with <= now { end.max(dealt_with) } else { end };
         let next = self.rule.after(times, resumed - Duration::from_micros(1));

@@ -1,5 +1,5 @@
-//! A cron expression as sets of numbers, and which times of which days are in them. Here is no time zone: what the
-//! clock does is the matter of `zone.rs`.
+//! A cron expression as sets of numbers, and which times of which days are in them. Time zones are not handled
+//! here: `zone.rs` handles changes of the clock.
 
 use std::collections::BTreeSet;
 use std::ops::Range;

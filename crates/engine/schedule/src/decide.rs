@@ -1,11 +1,11 @@
-//! What a schedule does, step by step.
+//! The decisions of a schedule, step by step.
 //!
 //! A fire is planned, submitted, and settled. The plan holds the task with its id and is written before the task is
 //! submitted; the next time is written together with it. So a fire is never lost, because it is found as planned until it
 //! is settled, and never doubled, because the task that is submitted again is the same one.
 //!
-//! All of this is pure: whoever runs it reads the schedule, steps, writes it back if nobody else has written it since,
-//! and only then does what the plan says.
+//! All of this is pure: the driver reads the schedule, steps, writes it back by compare-and-set, and only then carries
+//! out the plan.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -33,7 +33,7 @@ pub const BUFFER_MAX: usize = 1000;
 /// The most times that are judged at once; the schedule is due again for the rest.
 const JUDGED_MAX: usize = 10_000;
 
-/// How often the end of a task that a fire waits for is looked for, should nobody tell of it.
+/// The pause between two checks for the end of an awaited task, should the notification be lost.
 pub const LOOK_AGAIN: Duration = Duration::from_mins(1);
 
 /// The most fires in one plan.
@@ -48,14 +48,14 @@ const OPEN_MAX: usize = 1000;
 /// How far missed times are counted.
 const COUNTED_MAX: u32 = 1000;
 
-/// What a decision is made by.
+/// The facts that a decision rests on.
 #[derive(Clone, Copy, Debug)]
 pub struct DecisionInput<'a> {
     /// The time.
     pub now: Timestamp,
-    /// The clock is trusted: what it says to have passed has passed.
+    /// The clock is trusted: times that it shows as passed have passed.
     pub settled: bool,
-    /// How open tasks stand, of those that have begun.
+    /// The states of open tasks that have begun.
     pub outcomes: &'a BTreeMap<TaskId, TaskOutcome>,
     /// Which invariants are on.
     pub invariants: Invariants,
@@ -133,7 +133,7 @@ impl Rule {
         self.overlap != Overlap::AllowAll || self.watches()
     }
 
-    /// Whether something is to be done as soon as its tasks end.
+    /// Whether the end of its tasks needs a decision.
     pub fn watches(&self) -> bool {
         matches!(self.overlap, Overlap::BufferOne | Overlap::BufferAll | Overlap::CancelOther)
             || self.pause_after.is_some()
@@ -164,7 +164,7 @@ impl Schedule {
         self.state.next = self.rule.after(times, now);
     }
 
-    /// Stops it, for a reason; what was decided is still carried out.
+    /// Stops it, for a reason; planned fires are still carried out.
     pub fn pause(&mut self, reason: &str, now: Timestamp) {
         self.state.paused = Some(reason.to_owned());
         let reason = "the schedule was paused before its turn";
@@ -201,7 +201,7 @@ impl Schedule {
         Some(number)
     }
 
-    /// When somebody must look at it.
+    /// The time of its next decision.
     pub fn due(&self, id: &str, now: Timestamp) -> Option<Timestamp> {
         let state = &self.state;
         let at_once = !state.planned.is_empty()
@@ -224,7 +224,7 @@ impl Schedule {
         let mut fires = Vec::new();
         if !self.state.planned.is_empty() {
             if look.invariants.on(Invariant::PlannedFirst) {
-                // What has begun is seen once.
+                // The begin of a task is seen once.
                 self.judge_time(begun, now);
                 return fires;
             }
@@ -314,7 +314,7 @@ impl Schedule {
         now - self.rule.missed_after(times, first) - self.rule.jitter
     }
 
-    /// Deals with times before an end that passed while nobody was there to fire.
+    /// Handles times before an end that passed while no server fired them.
     pub(crate) fn pass_over_missed(&mut self, times: &Times, now: Timestamp, end: Timestamp) {
         let Some(first) = self.state.next else { return };
         let late = self.late(times, first, now).min(end);

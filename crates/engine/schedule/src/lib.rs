@@ -4,7 +4,7 @@
 //! bound to a time zone; it answers which fire time comes after a given moment. Everything here is pure: no clock, no
 //! I/O, and the time zone database is part of the program, so the answer is the same on every machine.
 //!
-//! Clocks that go forward or back are the hard part; `zone.rs` tells how they are handled.
+//! Clocks that go forward or back are the hard part; `zone.rs` handles them.
 
 mod alerts;
 mod clock_steps;

@@ -1,4 +1,4 @@
-//! Which name somebody meant who has mistyped one.
+//! Guesses the intended name behind a mistyped one.
 
 /// More changes than this, and it is another name.
 const DISTANCE_MAX: usize = 2;

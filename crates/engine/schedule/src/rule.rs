@@ -1,4 +1,4 @@
-//! A schedule as it is stored: what it should do, and where it stands.
+//! A schedule as it is stored: its rule and its state.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::alerts::{Alert, UnbegunFire};
 /// A schedule.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Schedule {
-    /// What it should do.
+    /// The rule.
     #[serde(rename = "r")]
     pub rule: Rule,
     /// Where it stands.
@@ -21,7 +21,7 @@ pub struct Schedule {
     pub state: ScheduleState,
 }
 
-/// What a schedule should do.
+/// The rule of a schedule.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rule {
     /// At which times.
@@ -39,10 +39,10 @@ pub struct Rule {
     /// A fire is moved to later by up to this much: always by the same for the same time.
     #[serde(rename = "j", with = "duration_micros")]
     pub jitter: Duration,
-    /// What is done while the last task is unfinished.
+    /// The behaviour while the last task is unfinished.
     #[serde(rename = "o")]
     pub overlap: Overlap,
-    /// What is done about times that passed while nobody was there to fire.
+    /// The behaviour for times that passed while no server fired them.
     #[serde(rename = "m")]
     pub missed: MissedPolicy,
     /// A time is missed when it is this late; `None` for a time between a few seconds and a minute, by how often it fires.
@@ -57,7 +57,7 @@ pub struct Rule {
     /// A time for which no task runs after this long is late.
     #[serde(rename = "la", default, skip_serializing_if = "Option::is_none")]
     pub late_after: Option<Duration>,
-    /// Who is told of what.
+    /// The receivers of alerts, with their occasions.
     #[serde(rename = "wb", default, skip_serializing_if = "Vec::is_empty")]
     pub webhooks: Vec<Webhook>,
     /// The request for a task, as JSON.
@@ -65,7 +65,7 @@ pub struct Rule {
     pub task: String,
 }
 
-/// What a schedule does while its last task is unfinished.
+/// The behaviour of a schedule while its last task is unfinished.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Overlap {
     /// Nothing at this time.
@@ -86,7 +86,7 @@ pub enum Overlap {
     AllowAll,
 }
 
-/// What a schedule does about times that passed while nobody was there to fire.
+/// The behaviour of a schedule for times that passed while no server fired them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MissedPolicy {
     /// Nothing.
@@ -208,7 +208,7 @@ pub struct Backfill {
     /// The how manieth backfill it is.
     #[serde(rename = "n")]
     pub number: u32,
-    /// Times after this one are to be fired …
+    /// Fires times after this one …
     #[serde(rename = "a")]
     pub after: Timestamp,
     /// … up to this one.
@@ -247,7 +247,7 @@ pub enum Fate {
         #[serde(rename = "r")]
         reason: String,
     },
-    /// It passed while nobody was there to fire.
+    /// The time passed while no server fired it.
     #[serde(rename = "m")]
     Missed {
         /// Why it was not made up for.

@@ -1,4 +1,4 @@
-//! What a schedule says about time, and the fire times that follow from it.
+//! The time part of a rule, and the fire times that follow from it.
 
 use std::time::Duration;
 
@@ -43,9 +43,9 @@ pub enum When {
     /// - If both day fields are restricted, a day fits if **either** does, as in Vixie cron. A field that begins with `*`
     ///   is not restricted, and then both must fit: `0 0 */2 * MON` fires on Mondays with an odd date.
     ///
-    /// Where clocks change, it goes as in Vixie cron too. Without `*` and steps in hour and minute, what is written are
-    /// times of the day, and each happens once a day: one that is skipped fires right after the gap, one that comes
-    /// twice fires the first time. Otherwise the expression follows the clock: it does not fire in the gap, and fires
+    /// Changes of the clock follow Vixie cron too. An expression without `*` and steps in hour and minute names times of
+    /// the day, and each fires once a day: a skipped time fires right after the gap, a repeated time fires the first
+    /// time. Otherwise the expression follows the clock: it does not fire in the gap, and fires
     /// in both passes of a repeated hour.
     Cron(String),
     /// A cron expression as Quartz writes it: second, minute, hour, day of month, month, weekday, and optionally years
@@ -140,8 +140,8 @@ impl Times {
         }
     }
 
-    /// What is special about the fire time `at` in its zone, for people: that it stands for one that does not exist, or
-    /// that the clock shows it twice. Ordinarily nothing.
+    /// A note for people about the fire time `at` in its zone: it stands for a time that does not exist, or the clock
+    /// shows it twice. Ordinarily `None`.
     pub fn note(&self, at: Timestamp) -> Option<String> {
         let at = jiff::Timestamp::from_microsecond(at.as_micros()).ok()?;
         let local = self.zone.to_datetime(at);
@@ -164,7 +164,7 @@ impl Times {
         }
     }
 
-    /// What the clocks of its zone show at a time, with their distance from UTC.
+    /// The local time of its zone at a time, with the offset from UTC.
     pub fn local(&self, at: Timestamp) -> String {
         let at = jiff::Timestamp::from_microsecond(at.as_micros()).unwrap_or(jiff::Timestamp::MAX);
         at.display_with_offset(self.zone.to_offset(at)).to_string()

@@ -5,8 +5,8 @@
 //! these cases has to be mended on its own, together with where the walk began.
 //!
 //! Instead, time is cut where the offset changes. Within a stretch the clock runs evenly, and a time of day is an
-//! instant and back. Only two questions are left, at the beginning of a stretch, for those who want each time of day
-//! once: what was skipped, and what was shown before.
+//! instant and back. Only two questions are left at the beginning of a stretch, for rules that want each time of day
+//! once: which times were skipped, and which times were shown before.
 //!
 //! ```text
 //! instants     ──────────────────┼──────────────────▶
@@ -23,7 +23,7 @@ use crate::cron::Cron;
 /// A time without a change of offset.
 #[derive(Debug)]
 pub(crate) struct Stretch {
-    /// What it began with; nothing if the zone has been like this ever since.
+    /// The change at its beginning; `None` if the zone never had another offset.
     pub(crate) begin: Option<Change>,
     /// When it is over; never, if nothing is known of it.
     pub(crate) end: Option<Timestamp>,
@@ -34,15 +34,15 @@ pub(crate) struct Stretch {
 #[derive(Debug)]
 pub(crate) struct Change {
     pub(crate) at: Timestamp,
-    /// What the clock would have shown at that moment without the change.
+    /// The local time at that moment without the change.
     pub(crate) stopped: DateTime,
-    /// What it shows.
+    /// The local time after the change.
     pub(crate) shows: DateTime,
 }
 
 /// The zone of this name in the bundled database.
 pub(crate) fn find(name: &str) -> Option<TimeZone> {
-    // The database has a name for "nobody knows", which is not what a schedule can mean.
+    // The database has a name for an unknown zone, which no schedule can mean.
     TimeZoneDatabase::bundled().get(name).ok().filter(|zone| !zone.is_unknown())
 }
 
@@ -54,7 +54,7 @@ pub(crate) fn names() -> Vec<String> {
 /// The stretch that `at` lies in.
 pub(crate) fn stretch(zone: &TimeZone, at: Timestamp) -> Stretch {
     let instant = SignedDuration::from_nanos(1);
-    // `preceding` leaves out a change at the very moment it is asked for, which is one that counts here.
+    // `preceding` leaves out a change at the very moment of the question, and that change counts here.
     let changed = at.checked_add(instant).ok().and_then(|after| zone.preceding(after).next());
     let begin = changed.and_then(|transition| {
         let at = transition.timestamp();

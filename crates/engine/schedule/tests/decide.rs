@@ -1,4 +1,4 @@
-//! What a schedule does, step by step.
+//! The decisions of a schedule, step by step.
 
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
@@ -426,7 +426,7 @@ fn a_backfill_fires_all_times_in_parts() {
     assert_eq!(story.schedule.backfill(at(HOUR), at(2 * HOUR)), Some(2));
 }
 
-/// A schedule whose news somebody is told.
+/// A schedule with a receiver of its alerts.
 fn with_alerts() -> Rule {
     let on = vec![Occasion::Failing, Occasion::Late];
     let webhooks = vec![Webhook { url: "http://a".to_owned(), on }];
@@ -434,7 +434,7 @@ fn with_alerts() -> Rule {
 }
 
 impl Story {
-    /// What is news since the last call.
+    /// The alerts since the last call.
     fn alerts(&mut self) -> Vec<AlertKind> {
         std::mem::take(&mut self.schedule.state.alerts).into_iter().map(|alert| alert.what).collect()
     }
@@ -536,7 +536,7 @@ fn a_task_that_has_not_begun_in_time_is_late() {
     assert_eq!(story.due(HOUR), Some(HOUR + 600));
     assert!(story.fire(HOUR + 600).is_empty());
     assert_eq!(story.alerts(), [AlertKind::Late]);
-    // Somebody looks now and then whether it has begun.
+    // Regular checks look whether it has begun.
     assert_eq!(story.due(HOUR + 600), Some(HOUR + 630));
     story.end(TaskOutcome::Begun);
     story.fire(HOUR + 630);
@@ -610,7 +610,7 @@ fn a_begin_that_is_seen_while_something_is_planned_counts() {
     story.schedule.state.alerts.clear();
     let first = *story.schedule.state.open.last().unwrap();
     story.ended.insert(first, TaskOutcome::Begun);
-    // What a trigger does: it plans, and somebody decides before that is settled.
+    // A trigger plans a fire, and a decision comes before that fire is settled.
     let task = story.task();
     let id = task.id;
     story.schedule.plan(Fire { nominal: at(HOUR + 620), backfill: 0 }, Ok(task), at(HOUR + 620));
@@ -620,7 +620,7 @@ fn a_begin_that_is_seen_while_something_is_planned_counts() {
     assert!(story.schedule.state.late.is_none(), "the first task runs: {:?}", story.schedule.state);
 }
 
-/// What the commit before has stored is read, and what is stored without the new settings is the same as before.
+/// Values that the earlier version stored are read, and a value without the new settings has the same bytes as before.
 #[test]
 fn what_was_stored_before_is_read() {
     let stored = r#"{"r":{"w":{"cron":"0 * * * *"},"z":"UTC","j":0,"o":"b","m":"o","c":86400000000,"t":"{}"},
@@ -665,7 +665,7 @@ fn one_time_that_passed_by_a_wrong_clock_is_fired_when_it_comes() {
     assert!(story.fire(60).is_empty());
     story.settled = true;
     assert_eq!(story.fire(DAY), [DAY]);
-    // What has been fired is not fired again, wherever the clock goes.
+    // A fired time does not fire again, wherever the clock goes.
     assert!(story.fire(60).is_empty());
     assert_eq!((story.due(60), story.fire(DAY)), (None, vec![]));
 }

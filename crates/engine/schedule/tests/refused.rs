@@ -1,4 +1,4 @@
-//! What is refused, and what people are told then.
+//! Refused expressions, and their error messages.
 
 use std::time::Duration;
 

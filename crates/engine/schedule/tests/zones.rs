@@ -20,7 +20,7 @@ const DAY: i64 = 24 * 60 * 60;
 /// How much of the time around a change is walked, to both sides.
 const AROUND: i64 = 2 * DAY;
 
-/// The two databases are of different years. What they do not agree on is left out, in no more zones than these.
+/// The two databases are of different years. Differences between them are left out, in no more zones than these.
 const DIFFERENT_MAX: usize = 30;
 
 /// From when on a zone has which offset, in seconds.
@@ -70,7 +70,7 @@ fn every_change_of_every_zone() {
     );
 }
 
-/// What is rare near a change: ends of months, leap days, workdays. And jumps by a whole day, which are over.
+/// Rare dates near a change: ends of months, leap days, workdays. And jumps by a whole day, which are over.
 #[test]
 fn whole_years_and_days_that_never_were() {
     for (zone, from, to) in [

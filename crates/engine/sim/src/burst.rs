@@ -1,5 +1,5 @@
-//! The burst at the end of a run: all faults are over and everything has come to rest. Tasks come at once into a queue of
-//! their own, and must be spread over the idle workers as the strategy of the queue says.
+//! The burst at the end of a run: all faults have ended and the world is at rest. Tasks come at once into a
+//! queue of their own; the owner must spread them over the idle workers by the strategy of the queue.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,17 +15,17 @@ use crate::client::{PLAIN_TYPE, plain_head};
 use crate::worker::name;
 use crate::world::{Event, World};
 
-/// How far the burst is.
+/// The stage of the burst.
 #[derive(Debug, Default)]
 pub(crate) enum Burst {
     /// Faults and their tasks come first.
     #[default]
     Later,
-    /// Everything has come to rest; owners and workers get to know each other again.
+    /// The world is at rest; owners and workers exchange greetings again.
     Soon,
     /// The tasks are submitted.
     Sent { tasks: BTreeSet<TaskId>, workers: Vec<IdleWorker>, epoch: Epoch },
-    /// It was spread as it should be, or workers or the owner of its lane changed meanwhile.
+    /// The spread was right, or workers or the owner of its lane changed meanwhile.
     Over,
 }
 
@@ -52,7 +52,7 @@ impl Burst {
 }
 
 impl World {
-    /// Everything is at rest: begins the burst, or judges it when it has ended. Answers whether it is over.
+    /// The world is at rest: begins the burst, or judges it when it has ended. Returns whether it is over.
     pub(crate) fn play_burst(&mut self) -> bool {
         match std::mem::take(&mut self.burst) {
             Burst::Later => {
@@ -143,7 +143,7 @@ fn burst_queue() -> QueueKey {
     QueueKey::new(name("default"), name(BURST))
 }
 
-/// As many tasks as every worker has room for its share of.
+/// As many tasks as fit when every worker takes its share.
 fn burst_size(strategy: Strategy, workers: &[IdleWorker]) -> Option<u64> {
     let smallest = workers.iter().map(|idle| idle.capacity).min()?;
     let count = match strategy {
@@ -159,7 +159,7 @@ fn burst_size(strategy: Strategy, workers: &[IdleWorker]) -> Option<u64> {
     Some(count).filter(|count| *count > 0)
 }
 
-/// Whether tasks that came at once went to idle workers as a strategy says.
+/// Whether a burst was spread over idle workers by the strategy.
 fn is_spread(strategy: Strategy, shares: &[(IdleWorker, u64)]) -> bool {
     let count: u64 = shares.iter().map(|(_, got)| got).sum();
     let all: u64 = shares.iter().map(|(idle, _)| idle.weight).sum();

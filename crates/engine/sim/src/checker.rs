@@ -1,24 +1,25 @@
-//! The invariants, stated once. Whoever runs Tasklane, simulated or for real, tells the checker what it observed, in
-//! the order in which it happened, and asks at the end.
+//! The invariants, stated once. The simulator and the end-to-end tests report their observations to the
+//! checker, in the order in which they happened, and ask for its violations at the end.
 //!
 //! 1. No acknowledged task is lost: each reaches a final state.
 //! 2. A final state is written once and never changes.
 //! 3. No two attempts of a task are alive at the same time.
 //! 4. An attempt is started once, after its assignment was committed, and while it is the current one.
 //! 5. An assignment takes a new attempt number; an attempt has one session.
-//! 6. Nobody but the current owner of a lane writes to it.
+//! 6. Only the current owner of a lane writes to it.
 //! 7. Limits and rates are never exceeded.
-//! 8. A task is created once; a request that was never sent before is not called a duplicate.
-//! 9. An acknowledged command is not lost, and is removed only when it has taken effect; a cancelled task is not started again.
-//! 10. A report is acknowledged only when what it led to is durable.
-//! 11. Tasks whose attempts keep getting lost are stopped.
-//! 12. A lane that failed under several owners in a row is left alone for a while before it is tried again.
+//! 8. A task is created once; a request never sent before is not answered as a duplicate.
+//! 9. An acknowledged command is not lost, and is removed only when it has taken effect; a cancelled task is
+//!    not started again.
+//! 10. A report is acknowledged only when its effect is durable.
+//! 11. A task whose attempts keep getting lost is stopped.
+//! 12. A lane that failed under several owners in a row rests for a while before it is tried again.
 //! 13. Of tasks with the same unique key there is one at a time.
 //! 14. A line that may run gets its turn.
-//! 15. Of a key whose limit cancels, no more tasks wait or run than the limit says.
+//! 15. Under a limit that cancels, no more tasks of a key wait or run than the limit allows.
 //!
-//! The simulator also plays a burst onto idle workers, and judges by the strategy of its queue how it was spread
-//! (`burst.rs`). It steps the wall clock, and watches that durations keep their length (`timing.rs`).
+//! The simulator also plays a burst onto idle workers, and judges the spread by the strategy of its queue
+//! (`burst.rs`). It steps the wall clock, and checks that durations keep their length (`timing.rs`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -31,14 +32,14 @@ use tasklane_core::time::Timestamp;
 
 use crate::keyed::{KeyWatch, TaskKeys};
 
-/// Something that was observed.
+/// An observation.
 #[derive(Clone, Debug)]
 pub enum Observation {
-    /// A client was told that its task is stored.
+    /// A client received the answer that its task is stored.
     Acknowledged {
         /// The task.
         task: TaskId,
-        /// It was called a duplicate, though its id had never been sent before.
+        /// The answer was a duplicate, though the id had never been sent before.
         wrongly_duplicate: bool,
     },
     /// The store answers again.
@@ -48,7 +49,7 @@ pub enum Observation {
         /// The task.
         task: TaskId,
     },
-    /// What the keys of a task that was just created ask for.
+    /// The rules for the keys of a task that was just created.
     Keyed {
         /// The task.
         task: TaskId,
@@ -63,10 +64,10 @@ pub enum Observation {
         epoch: Epoch,
         /// Its owner.
         owner: OwnerId,
-        /// Owners in a row that have failed before, as the claim says.
+        /// Failed owners in a row, as recorded by the claim.
         failures: u32,
     },
-    /// The owner of a lane sets to work.
+    /// The owner of a lane begins to work.
     Tried {
         /// The lane.
         lane: LaneId,
@@ -75,7 +76,7 @@ pub enum Observation {
     },
     /// A task was changed in the store.
     Changed(Change),
-    /// A client was told that its cancel is stored.
+    /// A client received the answer that its cancel is stored.
     CancelAcknowledged {
         /// The task.
         task: TaskId,
@@ -96,12 +97,12 @@ pub enum Observation {
         /// Limits that count it: key, and how many may be alive.
         limits: Vec<(String, u32)>,
     },
-    /// Nothing of an execution is left.
+    /// All processes of an execution are gone.
     Ended {
         /// Which one.
         execution: u64,
     },
-    /// A worker was told that its report needs no repetition.
+    /// A worker received the acknowledgement of its report.
     ReportAcknowledged {
         /// About which attempt.
         attempt: AttemptId,
@@ -146,11 +147,11 @@ pub struct Change {
 pub struct Violation {
     /// When it was noticed.
     pub at: Timestamp,
-    /// What happened.
+    /// The violation.
     pub what: String,
 }
 
-/// What the checker has to know of the options.
+/// The options that the checker needs.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
     /// How many attempts of a task may be lost after they had started.
@@ -163,20 +164,20 @@ pub struct Bounds {
     pub park_for: Duration,
 }
 
-/// Watches. See the [module](self).
+/// The checker. See the [module](self).
 #[derive(Debug)]
 pub struct Checker {
     bounds: Bounds,
     violations: Vec<Violation>,
     tasks: BTreeMap<TaskId, Task>,
     acknowledged: BTreeSet<TaskId>,
-    /// Tasks with an acknowledged cancel that nobody has dealt with yet.
+    /// Tasks with an acknowledged cancel whose command is not removed yet.
     cancels: BTreeSet<TaskId>,
     excused: BTreeSet<TaskId>,
     owners: BTreeMap<LaneId, (Epoch, OwnerId)>,
-    /// Failures in a row of each lane, and when a claim first said so.
+    /// Failures in a row of each lane, and when a claim first counted them.
     failures: BTreeMap<LaneId, (u32, Timestamp)>,
-    /// Tasks whose command was dealt with; its acknowledgement may come later than that.
+    /// Tasks whose command was removed; its acknowledgement may come later.
     removed: BTreeSet<TaskId>,
     executions: BTreeMap<u64, (AttemptId, Vec<String>)>,
     alive: BTreeMap<TaskId, u64>,
@@ -195,11 +196,11 @@ struct Task {
     cancel_requested: bool,
 }
 
-/// Violations kept: the first ones say what went wrong.
+/// Violations kept: the first ones show the cause.
 const VIOLATIONS_MAX: usize = 200;
 
 impl Checker {
-    /// Has seen nothing yet.
+    /// A checker without observations.
     pub fn new(bounds: Bounds) -> Self {
         Self {
             bounds,
@@ -226,12 +227,12 @@ impl Checker {
         self.sessions.get(&attempt).copied()
     }
 
-    /// What did not hold so far.
+    /// The violations so far.
     pub fn violations(&self) -> &[Violation] {
         &self.violations
     }
 
-    /// Notes a violation that the caller has found by itself.
+    /// Notes a violation that the caller has found itself.
     pub fn fail(&mut self, at: Timestamp, what: String) {
         if self.violations.len() < VIOLATIONS_MAX {
             self.violations.push(Violation { at, what });
@@ -246,7 +247,9 @@ impl Checker {
                 if wrongly_duplicate {
                     self.fail(
                         at,
-                        format!("task {task} was called a duplicate of a request that nobody had sent"),
+                        format!(
+                            "task {task} was answered as a duplicate, but its request was never sent before"
+                        ),
                     );
                 }
                 if !self.tasks.contains_key(&task) {
@@ -325,7 +328,7 @@ impl Checker {
     }
 
     fn on_tried(&mut self, at: Timestamp, lane: LaneId, epoch: Epoch) {
-        // Whoever was overtaken can do no harm, and what it knew of the failures is old.
+        // An overtaken owner can do no harm, and its count of failures is old.
         if self.owners.get(&lane).is_none_or(|(current, _)| *current != epoch) {
             return;
         }
@@ -344,7 +347,7 @@ impl Checker {
     fn on_changed(&mut self, at: Timestamp, change: &Change) {
         let id = change.task;
         if self.owners.get(&change.lane) != Some(&(change.epoch, change.owner)) {
-            self.fail(at, format!("task {id} was written by an owner of lane {} that is none", change.lane));
+            self.fail(at, format!("task {id} was written by a former owner of lane {}", change.lane));
         }
         let task = self.tasks.entry(id).or_default();
         let was_final = task.status.is_some_and(Status::is_final);
@@ -364,7 +367,7 @@ impl Checker {
             self.fail(at, format!("task {id} was final and became {}", change.status));
         }
         if was_cancelled && (!change.cancel_requested || assigned) {
-            self.fail(at, format!("task {id} was to be cancelled and that was forgotten"));
+            self.fail(at, format!("task {id} lost its requested cancel"));
         }
         if change.lost > self.bounds.lost_max + 1 {
             self.fail(at, format!("task {id} went on after {} lost attempts", change.lost));
@@ -383,7 +386,8 @@ impl Checker {
             }
         }
         for (key, rate) in &change.rates {
-            // Assignments before the last one of a path were given up before they were written, and sent to nobody.
+            // Assignments before the last one of a path were given up before they were written, and were
+            // never sent.
             let assigned = change.path.iter().rev().find(|(status, _)| *status == Status::Scheduled);
             if let Some((_, time)) = assigned {
                 self.on_rated(at, id, key, *rate, *time);
@@ -421,7 +425,7 @@ impl Checker {
         let current = self.tasks.get(&task);
         let counts = |task: &Task| task.status.is_some_and(Status::is_in_flight) && task.attempt == number;
         if !current.is_some_and(counts) {
-            self.fail(at, format!("attempt {number} of task {task} was started when it was over"));
+            self.fail(at, format!("attempt {number} of task {task} was started after its end"));
         }
         if !self.started.insert(attempt) {
             self.fail(at, format!("attempt {number} of task {task} was started twice"));
@@ -434,7 +438,7 @@ impl Checker {
             let alive = self.alive_by_limit.entry(key.clone()).or_default();
             *alive += 1;
             if *alive > *max {
-                let text = format!("{alive} attempts of {key} are alive, {max} may be");
+                let text = format!("{alive} attempts of {key} are alive; the limit is {max}");
                 self.fail(at, text);
             }
         }
@@ -446,7 +450,7 @@ impl Checker {
         self.excused.insert(task);
     }
 
-    /// Everything has come to rest: what should have finished must have.
+    /// The world is at rest: every task that should have finished must have.
     pub fn conclude(&mut self, at: Timestamp) {
         let lost: Vec<TaskId> =
             self.acknowledged.iter().copied().filter(|task| !self.tasks.contains_key(task)).collect();

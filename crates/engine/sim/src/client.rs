@@ -1,4 +1,4 @@
-//! Clients: submit, submit again, cancel, change policies; and never give up before they are answered.
+//! Clients: they submit, submit again, cancel, change policies, and try until they have an answer.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::store::{ReplyTo, StoreRequest};
 use crate::worker::{TYPES, name};
 use crate::world::{Event, World};
 
-/// Everything that clients want.
+/// All operations of clients.
 #[derive(Debug, Default)]
 pub(crate) struct Client {
     operations: Vec<Operation>,
@@ -48,12 +48,12 @@ enum OperationKind {
     Cancel { task: TaskId },
 }
 
-/// What happens to a client.
+/// An event of a client.
 #[derive(Debug)]
 pub(crate) enum ClientEvent {
     /// Time to send.
     Send { operation: usize },
-    /// A server has answered; `None` when it does not know.
+    /// A server has answered; `None` when it does not know the outcome.
     Answer { operation: usize, outcomes: Option<Vec<SubmitOutcome>> },
     /// No answer came.
     Timeout { operation: usize, tries: u32 },
@@ -136,7 +136,7 @@ impl World {
             self.client.limits.insert(queue.clone(), policy.concurrency.clone());
             let put = PutPolicy { queue: queue.clone(), expected: 0, policy: policy.clone() };
             self.store.put_policy(put).expect("the first policy of its queue");
-            // Some are changed in the middle of it all: paused for a while, or with a lower limit.
+            // Some policies change during the run: a queue pauses for a while, or has a lower limit.
             if self.rng.chance(40) {
                 let at = self.between(10_000_000, 40_000_000);
                 let mut changed = policy.clone();
@@ -160,7 +160,7 @@ impl World {
         }
     }
 
-    /// Two who have much to do and one who has little, in a queue that takes one task in a second.
+    /// Two tenants with many tasks and one with few, in a queue that starts one task in a second.
     fn plan_turns(&mut self) {
         let mut number = 1_000_000;
         for (key, batches, at) in
@@ -259,9 +259,10 @@ impl World {
             0 => own_limits(rng),
             _ => Vec::new(),
         };
-        let unique = (index == UNIQUE).then(|| Unique {
-            key: format!("u{}", rng.below(3)),
-            until: rng.chance(30).then(|| created_at + Duration::from_millis(rng.below(20_000))),
+        let unique = (index == UNIQUE).then(|| {
+            let key = format!("u{}", rng.below(3));
+            let until = rng.chance(30).then(|| created_at + Duration::from_millis(rng.below(20_000)));
+            Unique::new(key, until)
         });
         let labels = if rng.chance(10) {
             BTreeMap::from([("zone".to_owned(), "b".to_owned())])
@@ -339,12 +340,14 @@ impl World {
         }
     }
 
-    /// The last word on every queue: nothing stays paused.
+    /// The last change of every policy: nothing stays paused.
     pub(crate) fn settle_policies(&mut self) {
         for (index, policy) in policies().into_iter().enumerate() {
             let queue = queue_key(index);
             let expected = self.store.policy(&queue).version;
-            self.store.put_policy(PutPolicy { queue, expected, policy }).expect("nobody else writes now");
+            self.store
+                .put_policy(PutPolicy { queue, expected, policy })
+                .expect("no other writer changes policies now");
         }
     }
 
@@ -389,7 +392,10 @@ impl World {
                 SubmitOutcome::Created { .. } => self.acknowledged(task.id, false),
                 SubmitOutcome::Duplicate => self.acknowledged(task.id, once),
                 SubmitOutcome::RequestIdReused if once => {
-                    let what = format!("task {} was refused as reused, though it was sent once", task.id);
+                    let what = format!(
+                        "task {} was refused as a reused request id, though it was sent once",
+                        task.id
+                    );
                     self.checker.fail(self.now, what);
                 }
                 SubmitOutcome::RequestIdReused => self.report.fault("request id reused"),
@@ -417,7 +423,7 @@ impl World {
         }
     }
 
-    /// A server gives the same tasks to the store that it had given to a lane.
+    /// A server gives an operation to the store after it had given it to a lane.
     pub(crate) fn sent_again(&mut self, operation: usize) {
         if let OperationKind::Submit { tasks, .. } = &self.client.operations[operation].kind {
             for task in tasks.iter() {
@@ -427,12 +433,12 @@ impl World {
     }
 }
 
-/// Some tasks bring limits along.
+/// Limits that some tasks bring along.
 fn own_limits(rng: &mut Rng) -> Vec<FlowKey> {
     let number = rng.below(2);
     let key = format!("k{number}");
     if rng.chance(20) {
-        // The same for all of a key: who is assigned first need not start first.
+        // The same for all tasks of a key: the task that is assigned first need not start first.
         let limit = 1 + u32::try_from(number).unwrap_or(0);
         let own = OwnLimit::Concurrency(Concurrency { limit, when_reached: WhenReached::Wait });
         vec![FlowKey { limit: LimitId::of(TENANT), key: key.into(), own: Some(own) }]
@@ -447,9 +453,9 @@ fn own_limits(rng: &mut Rng) -> Vec<FlowKey> {
 
 /// The queue whose lines take turns, …
 pub(crate) const FAIR: usize = 6;
-/// … that with unique keys, …
+/// … the queue with unique keys, …
 const UNIQUE: usize = 7;
-/// … and that whose limit cancels.
+/// … and the queue whose limit cancels.
 const ONLY: usize = 8;
 
 /// The template of keys by tenant.

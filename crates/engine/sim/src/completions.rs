@@ -1,5 +1,5 @@
-//! Watched tasks that have ended, as servers look at them: the store may be away, and the process may die before it can
-//! say that it has looked.
+//! Completions of watched tasks, as servers handle them: the store may be away, and the process may die
+//! before it can confirm.
 
 use std::collections::BTreeSet;
 
@@ -11,23 +11,23 @@ use crate::server::ServerInput;
 use crate::store::{ReplyTo, StoreRequest};
 use crate::world::World;
 
-/// Tasks that somebody has looked at.
+/// Tasks whose completion a server has handled.
 #[derive(Debug, Default)]
 pub(crate) struct HandledCompletions(BTreeSet<TaskId>);
 
 impl World {
-    /// A lane says that watched tasks have ended: somebody looks at them.
+    /// A lane reports completions: the server handles them.
     pub(crate) fn handle_completions(&mut self, index: usize, lane: LaneId, tasks: Vec<TaskId>) {
         let incarnation = self.servers[index].incarnation;
         let reply_to = ReplyTo::Completions { index, incarnation, lane, tasks: tasks.clone() };
         self.call_store(StoreRequest::ReadCompletions(tasks), reply_to);
     }
 
-    /// The store has shown them.
+    /// The store has returned the tasks.
     pub(crate) fn completions_shown(&mut self, tasks: &[TaskId]) {
         for task in tasks {
             if self.store.task(*task).is_none_or(|task| !task.state.status.is_final()) {
-                self.checker.fail(self.now, format!("task {task} is said to have ended and has not"));
+                self.checker.fail(self.now, format!("task {task} was reported as ended, but has not ended"));
             }
             if !self.handled.0.insert(*task) {
                 self.report.path("completion_repeated");
@@ -35,7 +35,7 @@ impl World {
         }
     }
 
-    /// The store has answered, or not: then it is asked again.
+    /// The store has answered, or not: then the server asks it again.
     pub(crate) fn completions_answered(
         &mut self,
         index: usize,
@@ -57,18 +57,18 @@ impl World {
         }
     }
 
-    /// Whether no end is left that somebody must look at.
+    /// Whether every completion has been handled.
     pub(crate) fn completions_are_handled(&self) -> bool {
         let notes = (0..self.scenario.lanes).flat_map(|lane| self.store.records(LaneId(lane)));
         notes.into_iter().all(|(key, _)| key.kind != RecordKind::Completion)
     }
 
-    /// Everything is over: somebody has looked at each watched task.
+    /// The run has ended: each watched task must have been handled.
     pub(crate) fn check_completions(&mut self) {
         let watched = self.store.all_tasks().filter(|(_, task)| task.state.watched).map(|(id, _)| id);
         let missed: Vec<TaskId> = watched.filter(|id| !self.handled.0.contains(id)).collect();
         if !missed.is_empty() {
-            self.checker.fail(self.now, format!("nobody was told that these have ended: {missed:?}"));
+            self.checker.fail(self.now, format!("no server handled the completions of {missed:?}"));
         }
     }
 }

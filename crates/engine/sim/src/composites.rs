@@ -1,4 +1,4 @@
-//! The kinds of tasks that drive others: what each does next, and a second opinion on it that is made of the tasks alone.
+//! Composites: the decisions of each kind, and a second opinion that rests on the child tasks alone.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,16 +20,16 @@ pub(crate) struct StoredChild {
     pub(crate) status: Status,
 }
 
-/// What is to be done.
+/// The decision about a composite.
 #[derive(Debug)]
 pub(crate) struct Decision {
     /// Children that begin.
     pub(crate) begin: Vec<String>,
-    /// What is open is cancelled.
+    /// The open children are cancelled.
     pub(crate) stops: bool,
     /// It is over, and whether it failed.
     pub(crate) over: Option<bool>,
-    /// Children that were stopped before they began, and may have begun all the same.
+    /// Children that were stopped before they began, but may have been submitted.
     pub(crate) maybe_submitted: Vec<String>,
 }
 
@@ -45,7 +45,7 @@ pub(crate) enum CompositeKind {
     },
     /// A task that becomes many.
     Map { items: usize, at_once: usize, failures_max: usize, reduces: bool },
-    /// A job: what its analyses say follows from this.
+    /// A job: its children follow from the results of its analyses.
     Job { seed: u64 },
 }
 
@@ -55,7 +55,7 @@ const AT_A_TIME: usize = 3;
 const DEPTH_MAX: usize = 3;
 const REDUCE: &str = "reduce";
 
-/// What an analysis says.
+/// The result of an analysis.
 struct AnalysisResult {
     subtasks: usize,
     again: bool,
@@ -74,7 +74,7 @@ fn index(rng: &mut Rng, below: u64) -> usize {
     usize::try_from(rng.below(below)).unwrap_or(0)
 }
 
-/// What the analysis of a task says: always the same.
+/// The result of the analysis of a task: always the same.
 fn said(seed: u64, of: &str) -> AnalysisResult {
     let mixed = of.bytes().fold(seed, |mixed, byte| mixed.wrapping_mul(31).wrapping_add(u64::from(byte)));
     let mut rng = Rng::new(mixed);
@@ -130,7 +130,7 @@ impl CompositeKind {
         Self::Job { seed: rng.next_u64() }
     }
 
-    /// What is to be done, by what exists and how it ended.
+    /// The decision, by the children and how they ended.
     pub(crate) fn decide(
         &self,
         children: &[StoredChild],
@@ -172,7 +172,7 @@ impl CompositeKind {
                         ends.iter().all(Option::is_some) && ends.iter().any(failed)
                     }
                 };
-                (!fits).then(|| format!("what it waits for was {ends:?}"))
+                (!fits).then(|| format!("the nodes that it waits for ended as {ends:?}"))
             }
             Self::Map { items, at_once, failures_max, .. } => {
                 let item = |at: usize| children.get(&at.to_string()).copied();
@@ -183,7 +183,7 @@ impl CompositeKind {
                 match child_of(name)? {
                     MapChild::Item(_) => {
                         let open = open.count();
-                        (open > *at_once).then(|| format!("{open} are open, {at_once} may be"))
+                        (open > *at_once).then(|| format!("{open} items are open; the limit is {at_once}"))
                     }
                     MapChild::Reduce => {
                         let ended = (0..*items).all(|at| item(at).is_some_and(Status::is_final));
@@ -210,7 +210,7 @@ impl CompositeKind {
         }
     }
 
-    /// What should exist, or have come to something else, when it is over.
+    /// A child that is missing, or a wrong end, when the composite is over.
     pub(crate) fn forgotten(
         &self,
         children: &BTreeMap<String, Status>,
@@ -225,9 +225,9 @@ impl CompositeKind {
                 }
                 let bad = |name: &&String| matches!(children[*name], Status::Failed | Status::Cancelled);
                 let should = children.keys().filter(|name| graph.find(name).is_some()).any(|name| bad(&name));
-                (should != failed).then(|| format!("it is said to have failed: {failed}"))
+                (should != failed).then(|| format!("its reported failure is wrong: {failed}"))
             }
-            // Whether a cancel was seen before everything had ended is a matter of time.
+            // Whether the driver saw a cancel before all children had ended is a matter of time.
             Self::Map { .. } | Self::Job { .. } if cancelled => None,
             Self::Map { items, failures_max, reduces, .. } => {
                 let status = |name: &str| children.get(name).copied();
@@ -239,7 +239,7 @@ impl CompositeKind {
                     return Some("not all of its children have begun".to_owned());
                 }
                 let should = exceeded || bad(&reduced);
-                (should != failed).then(|| format!("it is said to have failed: {failed}"))
+                (should != failed).then(|| format!("its reported failure is wrong: {failed}"))
             }
             Self::Job { seed } => {
                 let status = |name: &str| children.get(name).copied();
@@ -247,26 +247,26 @@ impl CompositeKind {
                     let ended = matches!(status_of, Status::Success | Status::Failed);
                     let analysis = analysis_of(name);
                     if is_analyzed(name) && !name.starts_with('~') && ended && status(&analysis).is_none() {
-                        return Some(format!("nobody has looked at {name}"));
+                        return Some(format!("no analysis began for {name}"));
                     }
                     if is_analysis(name) && *status_of == Status::Success {
                         let of = analyzed_by(name);
                         let AnalysisResult { subtasks, again } = said(*seed, of);
                         let lacks = (0..subtasks).any(|at| status(&format!("{of}.{at}")).is_none());
                         if lacks || again && status(&format!("{of}+1")).is_none() {
-                            return Some(format!("what {name} has said was not done"));
+                            return Some(format!("the tasks that {name} added were not created"));
                         }
                     }
                 }
                 if status(ROOT).is_none() {
                     return Some("it never began".to_owned());
                 }
-                // How a task went whose result was looked at is for the analysis to say.
+                // The analysis decides how an analyzed task went.
                 let is_bad = |(name, status): (&String, &Status)| {
                     !(is_analyzed(name) && *status == Status::Failed) && *status != Status::Success
                 };
                 let should = children.iter().filter(|(name, _)| !name.starts_with('~')).any(is_bad);
-                (should != failed).then(|| format!("it is said to have failed: {failed}"))
+                (should != failed).then(|| format!("its reported failure is wrong: {failed}"))
             }
         }
     }
@@ -349,7 +349,7 @@ fn decide_job(seed: u64, mut job: Job<Status, ()>, children: &[StoredChild], can
     if cancelled {
         job.halt();
     }
-    // It exists, whoever submits it: so a cancel finds it.
+    // The root counts as a child whichever server submits it, so a cancel finds it.
     if job.member(ROOT).is_none() {
         return Decision {
             begin: vec![ROOT.to_owned()],
@@ -370,7 +370,7 @@ fn decide_job(seed: u64, mut job: Job<Status, ()>, children: &[StoredChild], can
 }
 
 impl CompositeKind {
-    /// What has become of a node for good, said once more and from the tasks alone; and whether it is what it was in an
+    /// The final end of a node, derived once more from the tasks alone; and whether it is unchanged since an
     /// earlier run.
     fn settled(
         &self,

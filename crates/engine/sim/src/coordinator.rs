@@ -9,7 +9,7 @@ use crate::server::ServerInput;
 use crate::worker::WorkerInput;
 use crate::world::{Event, World};
 
-/// Who calls.
+/// The caller.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Caller {
     pub(crate) is_server: bool,
@@ -58,7 +58,7 @@ impl World {
     /// A call has arrived.
     pub(crate) fn coordinator_call(&mut self, call: CoordinatorCall) {
         if self.weather.coordinator_down {
-            // Nobody is told; whoever needs an answer asks again.
+            // The caller gets no answer; it asks again if it needs one.
             self.report.fault("coordinator call while down");
             let repeated = matches!(call, CoordinatorCall::Open { .. } | CoordinatorCall::View { .. });
             if repeated || matches!(call, CoordinatorCall::Close { .. } | CoordinatorCall::Release { .. }) {
@@ -84,7 +84,7 @@ impl World {
             }
             CoordinatorCall::Renew { caller, token, asked_at } => {
                 let renewed = self.sessions.renew(&token, self.now).is_ok();
-                // Where an answer is late, the next calls may not come through at all.
+                // Where an answer is late, the next calls may be lost.
                 if !caller.is_server && delay > LATE && self.rng.chance(40) {
                     self.report.fault("renewal answered late, and no other came through");
                     self.bad_link = Some((token.session, self.now + Scenario::WORKER_TTL));
@@ -107,7 +107,7 @@ impl World {
             }
             CoordinatorCall::Acquire { caller, token, lane } => {
                 let mut granted = self.sessions.acquire(&token, lane, self.now).unwrap_or(false);
-                // A grant only says who should try: nothing may rest on there being one holder.
+                // A grant only says who should try: correctness must not rest on a single holder.
                 if !granted && !self.weather.healed && self.rng.chance(2) {
                     self.report.fault("grant given twice");
                     granted = true;

@@ -1,5 +1,6 @@
-//! Seeds that notice when an invariant is off. They are kept in a file, because every change of the machines may make
-//! some of them go another way; `cargo xtask sim --invariants --write` looks for new ones and writes it anew.
+//! Seeds that notice when an invariant is off. They are kept in a file, because every change of the machines
+//! may lead some of them another way; `cargo xtask sim --invariants --write` looks for new ones and rewrites
+//! the file.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -21,7 +22,8 @@ const HEADER: &str = "\
 # Written by `cargo xtask sim --invariants --write`.
 ";
 
-/// Reads the file: an invariant and its seed in each line. Names that are no invariant, or no longer one, are left out.
+/// Reads the file: an invariant and its seed in each line. Names that are no invariant, or no longer one, are
+/// left out.
 pub fn parse(text: &str) -> BTreeMap<Invariant, u64> {
     let line = |line: &str| {
         let (name, seed) = line.split_once(char::is_whitespace)?;
@@ -40,7 +42,7 @@ pub fn print(seeds: &BTreeMap<Invariant, u64>) -> String {
     text
 }
 
-/// What a seed notices when the invariant is off.
+/// The violation that a seed finds when the invariant is off.
 pub fn violation(invariant: Invariant, seed: u64) -> Option<String> {
     let report = run(&Scenario::new(seed, Invariants::without(invariant)));
     report.violations.first().map(|violation| violation.what.clone())

@@ -1,4 +1,5 @@
-//! The invariants about keys: uniqueness, turns, and limits that cancel. Part of the [checker](crate::checker).
+//! The invariants about keys: uniqueness, turns, and limits that cancel. Part of the
+//! [checker](crate::checker).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -7,35 +8,36 @@ use tasklane_core::id::{LaneId, TaskId};
 use tasklane_core::status::Status;
 use tasklane_core::time::Timestamp;
 
-/// What the keys of a new task ask for.
+/// The rules for the keys of a new task.
 #[derive(Clone, Debug, Default)]
 pub struct TaskKeys {
     /// Of tasks with this key there is one at a time: until a time, or else until it has finished.
     pub unique: Option<(String, Option<Timestamp>)>,
     /// When it was created, by the clock that `unique` was made by.
     pub created_at: Timestamp,
-    /// Lines take turns: a group of them, and the line of this task in it. Nothing but its turn keeps it from running.
+    /// Lines take turns: the group of lines, and the line of this task in it. Only its turn keeps the task
+    /// from running.
     pub turn: Option<(String, String)>,
-    /// No more tasks of this key wait or run than so many.
+    /// At most this many tasks of the key wait or run.
     pub only: Option<(String, u32)>,
-    /// It need not be judged before it is due.
+    /// The rules apply when it is due.
     pub delayed: bool,
 }
 
-/// How long an owner with a store may take to notice what waits: two sweeps, and the time to read.
+/// How long an owner with a store may take to notice a waiting task: two sweeps, and the time to read.
 const NOTICED_AFTER: Duration = Duration::from_secs(15);
 
-/// Turns that others may take before one that waits, under one owner: a new one begins a new round.
+/// Turns that other lines may take before a waiting one, under one owner: a new owner begins a new round.
 const TURNS_MAX: u32 = 3;
 
-/// Watches keys.
+/// Checks the rules for keys.
 #[derive(Debug, Default)]
 pub(crate) struct KeyWatch {
     tasks: BTreeMap<TaskId, TaskKeys>,
-    /// Who took a key last.
+    /// The task that took each key last.
     holders: BTreeMap<String, TaskId>,
     lines: BTreeMap<(String, String), Line>,
-    /// Tasks of a key that never ran, and since when they wait; and those that are in flight.
+    /// Tasks of each key under a limit that cancels.
     only: BTreeMap<String, UniqueKeyState>,
     /// When the owner of a lane last changed.
     claimed: BTreeMap<LaneId, Timestamp>,
@@ -48,7 +50,7 @@ struct Line {
     waiting: BTreeMap<TaskId, Timestamp>,
     /// Turns that others of the group took while it waited.
     passed: u32,
-    /// When their owner claimed the lane.
+    /// When the owner of its lane claimed the lane.
     owner_since: Timestamp,
 }
 
@@ -71,7 +73,7 @@ impl KeyWatch {
         self.store_back = at;
     }
 
-    /// A task was created. Answers what is wrong with that.
+    /// A task was created. Returns the violation, if there is one.
     pub(crate) fn created(
         &mut self,
         at: Timestamp,
@@ -101,7 +103,7 @@ impl KeyWatch {
         wrong
     }
 
-    /// A task changed. Answers what is wrong with that.
+    /// A task changed. Returns the violation, if there is one.
     pub(crate) fn changed(
         &mut self,
         at: Timestamp,
@@ -112,7 +114,7 @@ impl KeyWatch {
     ) -> Option<String> {
         let keyed = self.tasks.get(&task)?.clone();
         let since = self.claimed.get(&task.lane()).copied().unwrap_or(at);
-        // What is written now may have been decided long ago.
+        // The decision for a change may be much older than its write.
         let written = at;
         let at = assigned.unwrap_or(at);
         let noticed = |from: Timestamp| at.since(from.max(since).max(self.store_back)) > NOTICED_AFTER;
@@ -123,7 +125,8 @@ impl KeyWatch {
                 let before = if only.finished.0 == written { only.finished.1 } else { 0 };
                 only.finished = (written, before + 1);
             }
-            // Those that finished in the same commit may have done so after this one was found to be too much.
+            // Tasks that finished in the same commit may have done so after this one was found to exceed the
+            // limit.
             let finished = if only.finished.0 == written { only.finished.1 } else { 0 };
             let others = only.open.len() + finished;
             if limit_reached && others < usize::try_from(*max).unwrap_or(usize::MAX) {
@@ -141,9 +144,10 @@ impl KeyWatch {
             }
             let fresh = only.fresh.values().filter(|from| noticed(**from)).count();
             let taken = fresh + only.in_flight.len();
-            // Ends are written before what they made room for, so it is looked at when something is assigned.
+            // Ends are written before the assignments that they made room for, so the check is made at an
+            // assignment.
             if assigned.is_some() && fresh > 0 && taken > usize::try_from(*max).unwrap_or(usize::MAX) {
-                wrong = Some(format!("{taken} tasks of {key} wait or run, {max} may"));
+                wrong = Some(format!("{taken} tasks of {key} wait or run; the limit is {max}"));
             }
         }
         if let Some((group, own)) = &keyed.turn {

@@ -1,4 +1,4 @@
-//! What goes wrong, and when it stops.
+//! The nemesis: the faults of a run, and when they stop.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::timing::FAR_LAST;
 use crate::worker::WorkerInput;
 use crate::world::{Event, World};
 
-/// The state of the surroundings.
+/// The state of the faults.
 #[derive(Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a kind of weather of its own")]
 pub(crate) struct Weather {
@@ -29,17 +29,17 @@ pub(crate) struct Weather {
     pub(crate) healed_at: Timestamp,
 }
 
-/// The machine of a lane panics, whoever owns it.
+/// A curse: the machine of a lane panics under every owner.
 #[derive(Debug)]
 pub(crate) struct Curse {
-    /// How often.
+    /// How many panics.
     panics: u64,
     /// Inputs that it still takes well.
     inputs: u64,
 }
 
-/// A lane machine takes at most this many inputs between two panics of a curse. Few enough that owners fail before they
-/// have loaded, while they load, and when they have committed something.
+/// A lane machine takes at most this many inputs between two panics of a curse. Few enough that owners fail
+/// before they have loaded, while they load, and when they have committed something.
 const CURSE_INPUTS_MAX: u64 = 40;
 /// Panics of a curse that is meant to park the lane, and to fail again when it is tried after that.
 const CURSE_PANICS: (u64, u64) = (4, 7);
@@ -49,7 +49,7 @@ const FAULTS_MIN: Duration = Duration::from_secs(50);
 /// … and at most this long.
 const FAULTS_MAX: Duration = Duration::from_secs(150);
 
-/// For this long it is left to chance which faults there are.
+/// For this long the faults are left to chance.
 const LUCK_FOR: Duration = Duration::from_secs(15);
 
 impl World {
@@ -73,7 +73,8 @@ impl World {
         };
         let kind = self.rng.below(13 + clock);
         match kind {
-            // What a run must have and has not met by chance. A worker is lost only while it executes something.
+            // Faults that a run must have and that chance did not bring. A worker is lost only while it
+            // executes a task.
             _ if lacks_losses && self.executions.is_empty() => {}
             _ if lacks_losses => self.break_worker(true),
             _ if age > LUCK_FOR && self.report.takeovers < 2 => self.break_owner(true),
@@ -109,7 +110,7 @@ impl World {
             11 => self.drain_worker(),
             12 => self.curse_lane(),
             _ if self.scenario.clock_jumps => self.jump_clock(),
-            // Some steps are seen by nobody, or forgotten by the one who saw them.
+            // Some steps no owner notices, and some are forgotten by the owner that noticed.
             13 => {
                 self.break_owner(true);
                 self.step_clock();
@@ -145,7 +146,7 @@ impl World {
         }
     }
 
-    /// Kills or pauses a server, most often one that owns a lane and has work under way.
+    /// Kills or pauses a server, most often the owner of a lane with work under way.
     fn break_owner(&mut self, kill: bool) {
         let owner = (0..self.servers.len()).find(|&index| {
             let server = self.servers[index].process.as_ref();
@@ -237,7 +238,7 @@ impl World {
         self.servers[index].wall_ahead = micros;
     }
 
-    /// All faults are over: everyone is back, and everything must come to rest.
+    /// All faults have ended: every process is back, and the world must come to rest.
     fn heal_all(&mut self) {
         if self.scenario.far_steps {
             self.set_clock(FAR_LAST);

@@ -10,7 +10,7 @@ use crate::worker::WorkerInput;
 use crate::world::{Event, World};
 
 impl World {
-    /// Sends a message to the owner of a lane, whoever that is.
+    /// Sends a message to the current owner of a lane.
     pub(crate) fn send_to_lane(&mut self, batch: &WorkerBatch) {
         for delay in self.fates() {
             self.after(delay, Event::ToLane(batch.clone()));
@@ -20,7 +20,8 @@ impl World {
         }
     }
 
-    /// Another worker gives back an attempt that this one has just begun, as a proxy might that mixes up its workers.
+    /// Another worker hands back an attempt that this one has just begun, as a proxy that mixes up its
+    /// workers would.
     fn confuse_sessions(&mut self, batch: &WorkerBatch) {
         let begun = batch.messages.iter().find_map(|message| match message {
             ToLane::Report { attempt, report: Report::Accepted | Report::Started { .. } } => Some(*attempt),
@@ -33,7 +34,7 @@ impl World {
             return;
         };
         self.report.fault("report in the name of another session");
-        let report = Report::HandedBack { reason: "it is another's".to_owned() };
+        let report = Report::HandedBack { reason: "the attempt belongs to another worker".to_owned() };
         let messages = vec![ToLane::Report { attempt, report }];
         let delay = self.between(100, 3_000);
         self.after(delay, Event::ToLane(WorkerBatch { lane: batch.lane, session, messages }));
@@ -46,7 +47,7 @@ impl World {
         }
     }
 
-    /// Tells the owner of a lane that there is something new.
+    /// Sends a hint to the owner of a lane.
     pub(crate) fn send_hint(&mut self, lane: LaneId) {
         for delay in self.fates() {
             self.after(delay, Event::Hint(lane));

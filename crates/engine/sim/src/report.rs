@@ -1,4 +1,4 @@
-//! What came of a run, and of many.
+//! The reports of one run and of many.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,11 +6,12 @@ use tasklane_core::status::Status;
 
 use crate::checker::Violation;
 
-/// What every run has at least.
+/// The least that every run has.
 pub const FULL: &str =
     "100 tasks, 2 schedulers, 3 workers, 2 takeovers, 2 worker losses and an unknown commit";
 
-/// Paths that nothing needs to reach while the first line of defence holds. Stories in `tests/lane` tell of them.
+/// Paths that no run needs to reach while the first line of defence holds. Stories in `tests/lane` cover
+/// them.
 const SECOND_LINES: [&str; 2] = ["attempt_overrun", "group_mismatch"];
 
 /// One run.
@@ -22,7 +23,7 @@ pub struct Report {
     pub workers: usize,
     /// Tasks created.
     pub tasks: u64,
-    /// Lanes taken over by another process than the one that had them.
+    /// Lanes taken over by another process.
     pub takeovers: u64,
     /// Worker sessions that ended with attempts.
     pub worker_losses: u64,
@@ -32,7 +33,7 @@ pub struct Report {
     pub faults: BTreeMap<&'static str, u64>,
     /// Events handled.
     pub steps: u64,
-    /// What did not hold.
+    /// The violations.
     pub violations: Vec<Violation>,
     /// Status transitions that were written.
     pub transitions: BTreeSet<(Status, Status)>,
@@ -45,7 +46,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// The run had its share of trouble: what [`FULL`] says.
+    /// Whether the run had the faults that [`FULL`] asks for.
     pub fn is_full(&self) -> bool {
         self.tasks >= 100
             && self.servers >= 2
@@ -71,7 +72,7 @@ impl Report {
 pub struct Totals {
     /// How many.
     pub runs: u64,
-    /// Seeds that had less than their share of trouble.
+    /// Seeds with fewer faults than [`FULL`] asks for.
     pub thin: Vec<u64>,
     /// Over all runs.
     pub sum: Report,

@@ -1,6 +1,6 @@
-//! Tasks that drive others, as servers drive them: the real decisions, by what the store has of their children. Every
-//! server drives all of them at once, which no deployment does: so they get in each other's way, and come late. A run
-//! is any of them here: of a workflow, of a task that becomes many, of a job.
+//! Runs: composites as servers drive them, with the real decisions by the children in the store. Every server
+//! drives all of them at once, which no deployment does: so drivers get in each other's way, and come late. A
+//! run is any composite here: of a workflow, a map or a job.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,10 +20,10 @@ use crate::server::ServerInput;
 use crate::store::{ReplyTo, StoreRequest};
 use crate::world::{Event, World};
 
-/// What a server does about runs at the moment.
+/// The state of a server's driver.
 #[derive(Debug, Default)]
 pub(crate) struct Driver {
-    /// Counts what was begun. Answers to what was given up are dropped.
+    /// Counts the requests. Answers to abandoned requests are dropped.
     round: u64,
     since: Timestamp,
     /// Which run it looks at.
@@ -31,7 +31,7 @@ pub(crate) struct Driver {
     is_asking: bool,
 }
 
-/// What a driver asks of the store.
+/// A request of a driver to the store.
 #[derive(Clone, Debug)]
 pub(crate) enum DriverRequest {
     /// The tasks of a run, and whether it was cancelled.
@@ -42,7 +42,7 @@ pub(crate) enum DriverRequest {
     Finish { run: usize, failed: bool },
 }
 
-/// What it is told.
+/// The answer to a driver.
 #[derive(Clone, Debug)]
 pub(crate) enum DriverReply {
     Read { run: usize, children: Vec<StoredChild>, cancelled: bool },
@@ -50,7 +50,7 @@ pub(crate) enum DriverReply {
     Failed,
 }
 
-/// The runs of a seed, and what was said of them.
+/// The runs of a seed, and their reported ends.
 #[derive(Debug, Default)]
 pub(crate) struct Runs(Vec<PlannedComposite>);
 
@@ -58,30 +58,30 @@ pub(crate) struct Runs(Vec<PlannedComposite>);
 struct PlannedComposite {
     id: TaskId,
     kind: CompositeKind,
-    /// When somebody cancels it.
+    /// When a client cancels it.
     cancel_at: Option<Timestamp>,
-    /// Or somebody does just after so many times that something was to begin, when that is still on its way.
+    /// Or a client cancels it just after so many children were begun, while the submit is still on its way.
     cancel_after_begins: Option<u64>,
     cancelled: bool,
-    /// Whether it failed, when it is said to be over.
+    /// Whether it failed, once a driver has reported its end.
     ended: Option<bool>,
 }
 
 /// Two runs of workflows, a task that becomes many, and a job.
 const RUNS: usize = 4;
 const NODES: u64 = 8;
-/// What takes longer is given up.
+/// A driver gives a request up after this time.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The name of a tombstone begins with this.
 const TOMBSTONE_PREFIX: &str = "~";
 
 impl PlannedComposite {
-    /// Why a child should not exist yet.
+    /// The reason why a child should not exist yet.
     fn too_early(&self, name: &str, children: &BTreeMap<String, Status>) -> Option<String> {
         self.kind.too_early(name, children, self.cancelled)
     }
 
-    /// What should exist, or have come to something else.
+    /// A child that is missing, or a wrong end.
     fn forgotten(&self, children: &BTreeMap<String, Status>) -> Option<String> {
         self.kind.forgotten(children, self.cancelled, self.ended == Some(true))
     }
@@ -155,7 +155,7 @@ impl World {
         }
     }
 
-    /// What is to be done about a run of which this is known.
+    /// The next request about a run, by its children.
     fn decided(&mut self, number: usize, children: &[StoredChild], cancelled: bool) -> Option<DriverRequest> {
         let own: Vec<StoredChild> =
             children.iter().filter(|child| !child.name.starts_with(TOMBSTONE_PREFIX)).cloned().collect();
@@ -173,7 +173,7 @@ impl World {
         if decision.stops {
             cancels.extend(own.iter().filter(|child| !child.status.is_final()).map(|child| child.id));
         }
-        // What takes ids is cancelled again, should that have been lost.
+        // Tombstones are cancelled again, in case the first cancel was lost.
         let tombstones = children
             .iter()
             .filter(|child| child.name.starts_with(TOMBSTONE_PREFIX) && !child.status.is_final());
@@ -196,7 +196,7 @@ impl World {
         (!tasks.is_empty() || !cancels.is_empty()).then_some(DriverRequest::Act { tasks, cancels })
     }
 
-    /// The task of a node, or one that takes its id.
+    /// The task of a node, or the tombstone that takes its id.
     fn child(&mut self, run: usize, node: &str, is_tombstone: bool) -> NewTask {
         let composite = self.runs.0[run].id;
         let queue = queue_key(1);
@@ -228,7 +228,7 @@ impl World {
         }
     }
 
-    /// The store does what a driver asks.
+    /// The store applies a request of a driver.
     pub(crate) fn apply_driver(&mut self, request: DriverRequest) -> DriverReply {
         match request {
             DriverRequest::Read(run) => {
@@ -265,21 +265,23 @@ impl World {
         children.collect()
     }
 
-    /// Somebody says that a run is over: then everything of it is, and everybody says the same.
+    /// A driver reports the end of a run: all its children must have ended, and all drivers must report the
+    /// same.
     fn finish_run(&mut self, run: usize, failed: bool) {
         let open: Vec<_> =
             self.children_of(run).into_iter().filter(|child| !child.status.is_final()).collect();
         if !open.is_empty() {
-            self.checker.fail(self.now, format!("run {run} is said to be over, and {open:?} are open"));
+            self.checker.fail(self.now, format!("run {run} was reported as over, but {open:?} are open"));
         }
         let ended = self.runs.0[run].ended.replace(failed);
         if ended.is_some_and(|before| before != failed) {
-            self.checker.fail(self.now, format!("run {run} is said to have failed, and not to have failed"));
+            self.checker.fail(self.now, format!("run {run} was reported both as failed and as not failed"));
         }
         self.report.path("run_ended");
     }
 
-    /// A task was created: if it is of a run, that is not over, and it is time for the task.
+    /// A task was created: if it is a child of a run, the run must be open, and it must be time for the
+    /// child.
     pub(crate) fn watch_child(&mut self, task: TaskId) {
         let Some(child) = self.store.task(task).and_then(|task| task.state.child_of.clone()) else { return };
         let Some(run) = self.runs.0.iter().position(|run| run.id == child.composite) else { return };
@@ -298,7 +300,7 @@ impl World {
         }
     }
 
-    /// Everything is over: nothing of a run was forgotten.
+    /// The world is at rest: no child of a run may be missing.
     pub(crate) fn check_runs(&mut self) {
         for run in 0..self.runs.0.len() {
             let children: BTreeMap<String, Status> =

@@ -1,4 +1,4 @@
-//! What a seed stands for: how many of everything, and how bad the weather is.
+//! The scenario of a seed: its numbers of processes and tasks, and its faults.
 
 use std::time::Duration;
 
@@ -25,12 +25,12 @@ pub struct Scenario {
     pub lanes: u16,
     /// Tasks that clients submit.
     pub tasks: usize,
-    /// The wall clocks of servers differ, each from all others. Nobody can say then how long anything took.
+    /// The wall clocks of servers differ, each from all others. Durations cannot be checked then.
     pub clock_jumps: bool,
     /// The wall clock of all servers steps.
     pub clock_steps: bool,
-    /// By hours and days, not by seconds. No task is to run at a time of day then, and schedules are not
-    /// waited for: it would take days.
+    /// The steps are hours and days, not seconds. No task then runs at a time of day, and the run does not
+    /// wait for schedules: it would take days.
     pub far_steps: bool,
     /// Chance of losing a message, in percent.
     pub loss: u64,
@@ -42,9 +42,9 @@ pub struct Scenario {
     pub unknown: u64,
     /// Small windows, so that everything is paged.
     pub tiny_windows: bool,
-    /// How long a lane that keeps failing is left alone.
+    /// How long a parked lane rests.
     pub park_for: Duration,
-    /// Tells the story of this task in the report.
+    /// The report records the story of this task.
     pub trace: Option<TaskId>,
 }
 
@@ -61,7 +61,7 @@ impl Scenario {
             servers: count(&mut rng, 2, 3),
             workers: count(&mut rng, 3, 5),
             lanes: u16::try_from(between(&mut rng, 1, 3)).unwrap_or(1),
-            // A few are refused, because a queue is full.
+            // The store refuses a few, because a queue is full.
             tasks: count(&mut rng, 120, 150),
             clock_jumps: clock < 25,
             clock_steps: clock >= 50,
@@ -91,7 +91,7 @@ impl Scenario {
             lost_max: Self::LOST_MAX,
             lost_before_start_max: Self::LOST_BEFORE_START_MAX,
             resend_after: Duration::from_millis(1500),
-            // From a second commit whenever there is something to write, to hardly ever.
+            // The values range from a second commit for every write to almost none.
             ahead: 1 + usize::try_from(self.seed % 8).expect("a small number"),
             invariants: self.invariants,
             ..LaneOptions::default()
@@ -107,7 +107,7 @@ impl Scenario {
         }
         OwnershipOptions {
             lane,
-            // All servers are on one machine, which is never booted anew.
+            // All servers are on one machine, which never reboots.
             boot: 1,
             pack: PackLimits { ops_max: 128, bytes_max: 5 << 18 },
             commit_tries_max: 20,
@@ -122,7 +122,7 @@ impl Scenario {
         WorkerOptions {
             capacity,
             prefetch: 2,
-            // Half of the worlds keep their workers short, so that work is spread.
+            // In half of the worlds few attempts may wait at a worker, so that work is spread.
             prefetch_max: if self.seed.is_multiple_of(2) { 6 } else { 0 },
             prefetch_for: Duration::from_secs(2),
             surplus: 0,

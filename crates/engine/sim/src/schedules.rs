@@ -1,5 +1,5 @@
-//! Schedules, as servers fire them: the real decisions, over documents that are read and written through the network.
-//! Every server looks at all of them, so that they get in each other's way.
+//! Schedules, as servers fire them: the real decisions, over documents that are read and written through the
+//! network. Every server handles all of them, so that servers get in each other's way.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,10 +24,10 @@ use crate::store::{ReplyTo, StoreRequest};
 use crate::worker::name;
 use crate::world::{Event, World};
 
-/// What a server does with schedules at the moment.
+/// The state of a server's clerk, which handles schedules.
 #[derive(Debug, Default)]
 pub(crate) struct Clerk {
-    /// Counts what was begun. Answers to what was given up are dropped.
+    /// Counts the rounds. Answers to abandoned rounds are dropped.
     round: u64,
     since: Timestamp,
     step: ClerkStep,
@@ -51,10 +51,10 @@ struct ReadSchedule {
     schedule: Schedule,
 }
 
-/// What a clerk asks of the store.
+/// A request of a clerk to the store.
 #[derive(Clone, Debug)]
 pub(crate) enum ClerkRequest {
-    /// What is due at this time, and how the open tasks of that have ended.
+    /// The schedules due at this time, and how their open tasks have ended.
     Due(Timestamp),
     Put(Vec<PutDocument>),
     /// Cancel these and submit those.
@@ -64,7 +64,7 @@ pub(crate) enum ClerkRequest {
     },
 }
 
-/// What it is told; `None` where the call failed or nobody knows.
+/// The answer to a clerk; `Failed` where the call failed or its outcome is unknown.
 #[derive(Clone, Debug)]
 pub(crate) enum ClerkReply {
     Due(Vec<Document>, BTreeMap<TaskId, TaskOutcome>),
@@ -73,14 +73,14 @@ pub(crate) enum ClerkReply {
     Failed,
 }
 
-/// What was fired, and for what.
+/// The task of each fire.
 #[derive(Debug, Default)]
 pub(crate) struct FiredTimes(BTreeMap<(String, Timestamp), TaskId>);
 
-/// A round that takes longer is given up.
+/// A clerk gives a round up after this time.
 const PATIENCE: Duration = Duration::from_secs(10);
 const INTERVAL: Duration = Duration::from_secs(4);
-/// Schedules of a run: those that let all run, and those that do not.
+/// The schedules of a run: each has another overlap rule.
 const RULES: [(&str, Overlap); 4] = [
     ("all", Overlap::AllowAll),
     ("skip", Overlap::Skip),
@@ -136,7 +136,7 @@ impl World {
         self.store.documents_by_time(&due).is_empty()
     }
 
-    /// A server looks at schedules now and then.
+    /// A server handles schedules from time to time.
     pub(crate) fn look_later(&mut self, index: usize) {
         let incarnation = self.servers[index].incarnation;
         let delay = self.between(300_000, 1_500_000);
@@ -165,7 +165,7 @@ impl World {
         self.call_store(StoreRequest::Clerk(request), ReplyTo::Clerk { index, incarnation, round });
     }
 
-    /// The store has answered a server about schedules.
+    /// The store has answered a clerk.
     pub(crate) fn clerk_reply(&mut self, index: usize, round: u64, reply: ClerkReply) {
         let wall = self.wall_of(index);
         let clerk = self.clerk(index);
@@ -217,7 +217,7 @@ impl World {
         }
     }
 
-    /// A schedule with what is decided about it.
+    /// A schedule with the decisions about it.
     fn planned(
         &mut self,
         document: Document,
@@ -258,7 +258,7 @@ impl World {
         }
     }
 
-    /// The store does what a clerk asks.
+    /// The store applies a request of a clerk.
     pub(crate) fn apply_clerk(&mut self, request: ClerkRequest) -> ClerkReply {
         match request {
             ClerkRequest::Due(until) => {
@@ -296,7 +296,7 @@ impl World {
         }
     }
 
-    /// A task was created: of a time there is one, and where tasks must not overlap all others have ended.
+    /// A task was created: each fire has one task, and where tasks must not overlap all others have ended.
     pub(crate) fn watch_fire(&mut self, task: TaskId) {
         let Some(body) = self.store.task(task).and_then(|task| task.body.clone()) else { return };
         let (Some(id), Some(nominal)) = (body.schedule.clone(), body.nominal_time) else { return };
@@ -315,7 +315,7 @@ impl World {
         }
     }
 
-    /// Everything is over: each time has a fate, and what is said to be fired has its task.
+    /// The world is at rest: each planned time has an outcome, and each submitted fire has its task.
     pub(crate) fn check_schedules(&mut self) {
         for (id, _) in RULES {
             let Some(document) = self.store.documents(&[key_of(id)]).pop().flatten() else { continue };
@@ -337,7 +337,7 @@ impl World {
                 };
                 if task != said {
                     let wrong =
-                        format!("{nominal} of schedule {id} is said to have {said:?} and has {task:?}");
+                        format!("{nominal} of schedule {id} is stored as {said:?}, but its task is {task:?}");
                     self.checker.fail(self.now, wrong);
                 }
             }

@@ -28,7 +28,7 @@ pub(crate) struct Server {
     lease_from: Timestamp,
     next_renew: Timestamp,
     pub(crate) lanes: Vec<Ownership>,
-    /// How far the wall clock was ahead when each lane was last told.
+    /// The shift of the wall clock that each lane last received.
     told: Vec<Shift>,
     view: View,
     submits: BTreeMap<SubmitToken, usize>,
@@ -37,7 +37,7 @@ pub(crate) struct Server {
     pub(crate) driver: Driver,
 }
 
-/// What comes to a server.
+/// An input of a server.
 #[derive(Debug)]
 pub(crate) enum ServerInput {
     Opened {
@@ -72,19 +72,19 @@ pub(crate) enum ServerInput {
         operation: usize,
         outcomes: Result<Vec<SubmitOutcome>, ()>,
     },
-    /// Time to look at schedules and runs.
+    /// Time to handle schedules and runs.
     Look,
-    /// The store has answered about schedules.
+    /// The store has answered the clerk.
     Schedules {
         round: u64,
         reply: Box<ClerkReply>,
     },
-    /// The store has answered about runs.
+    /// The store has answered the driver of runs.
     Driven {
         round: u64,
         reply: Box<DriverReply>,
     },
-    /// The store has shown tasks that have ended, or not.
+    /// The store has answered a read of completions, or failed.
     Completions {
         lane: LaneId,
         tasks: Vec<TaskId>,
@@ -156,7 +156,7 @@ impl World {
         self.call_coordinator(CoordinatorCall::Open { caller, open, asked_at: self.now });
     }
 
-    /// Keeps what a server's lanes have counted.
+    /// Keeps the counters of a server's lanes.
     pub(crate) fn keep_counters(&mut self, index: usize) {
         let Some(server) = &self.servers[index].process else { return };
         for lane in &server.lanes {
@@ -227,7 +227,7 @@ impl World {
                     server.token = Some(token);
                     server.lease_from = asked_at;
                     server.next_renew = asked_at + RENEW_EVERY;
-                    // What was seen before is judged anew, now that there is a session to own lanes with.
+                    // An earlier view is applied again, now that there is a session to own lanes with.
                     let view = server.view.clone();
                     self.server_view(index, &view, None);
                 }
@@ -301,7 +301,7 @@ impl World {
                 let wanted = shares.get(usize::from(lane.0)) == Some(&session);
                 self.drive_lane(index, lane, Input::Wanted(wanted));
                 if view.grants.get(&lane) == Some(&session) {
-                    // The answer that said so may have been lost, or overtaken by an older one.
+                    // The answer with the grant may have been lost, or overtaken by an older one.
                     self.drive_lane(index, lane, Input::Granted(true));
                 } else if view.members.contains_key(&session) {
                     self.drive_lane(index, lane, Input::Granted(false));
@@ -315,14 +315,14 @@ impl World {
         let ahead = self.ahead_of(index);
         let told = &mut self.server(index).told[usize::from(lane.0)];
         let by = ahead - std::mem::replace(told, ahead);
-        // Where the clocks of servers differ they are not looked at after a lane was claimed.
+        // Where the clocks of servers differ, servers do not read them after a claim.
         if by != Shift::ZERO && !self.scenario.clock_jumps {
             self.step_lane(index, lane, Input::ClockStepped { by });
         }
         self.step_lane(index, lane, input);
     }
 
-    /// Gives a lane's machine an input and carries out what it says.
+    /// Gives a lane's machine an input and carries out its effects.
     fn step_lane(&mut self, index: usize, lane: LaneId, input: Input) {
         let now = self.now;
         let incarnation = self.servers[index].incarnation;
@@ -382,8 +382,9 @@ impl World {
         }
     }
 
-    /// The lane's machine has panicked in the step that gave these effects. Nothing is done of what it said: it would not
-    /// have come to say it. Whoever waits for an answer that is lost with it gets the store's.
+    /// The lane's machine has panicked in the step that gave these effects. All of them are discarded, as a
+    /// real panic would never have returned them. A submission whose answer is lost with them goes to the
+    /// store.
     fn contain_panic(&mut self, index: usize, lane: LaneId, effects: &mut Vec<Effect>) {
         self.report.fault("lane machine panicked");
         let answer = |effect: Effect| match effect {

@@ -1,4 +1,4 @@
-//! The store behind a network: slow, down, or silent about what it did.
+//! The store behind a network: slow, down, or silent about its outcome.
 
 use std::time::Duration;
 
@@ -56,19 +56,19 @@ pub(crate) enum ReplyTo {
         incarnation: u32,
         operation: usize,
     },
-    /// Who fires schedules in a server.
+    /// The part of a server that fires schedules.
     Clerk {
         index: usize,
         incarnation: u32,
         round: u64,
     },
-    /// Who drives runs in a server.
+    /// The part of a server that drives runs.
     Driver {
         index: usize,
         incarnation: u32,
         round: u64,
     },
-    /// Who looks at what has ended in a lane.
+    /// The part of a server that handles completions of a lane.
     Completions {
         index: usize,
         incarnation: u32,
@@ -78,11 +78,11 @@ pub(crate) enum ReplyTo {
     Nobody,
 }
 
-/// After this time a caller gives up.
+/// A caller gives up after this time.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
 impl World {
-    /// Sends a call, and decides what becomes of it.
+    /// Sends a call, and decides its fate.
     pub(crate) fn call_store(&mut self, request: StoreRequest, reply_to: ReplyTo) {
         let is_commit = matches!(request, StoreRequest::Lane { request: Request::Commit(_), .. });
         let slow = if self.weather.slow_store { 1_500_000 } else { 1_500 };
@@ -123,7 +123,7 @@ impl World {
             }
             return;
         }
-        // Answers are slow too, so that what they say is old when it arrives.
+        // Answers are slow too, so that their content is old when it arrives.
         let slow = !self.weather.healed && (self.weather.slow_store || self.rng.chance(3));
         let delay = self.between(100, if slow { 1_500_000 } else { 1_000 });
         match request {
@@ -131,7 +131,7 @@ impl World {
                 let reply = self.apply_request(lane, request);
                 if let (Ok(Reply::Claimed(_)), ReplyTo::Lane { index, incarnation, .. }) = (&reply, &reply_to)
                 {
-                    // A process that claims its own lane anew takes nothing over.
+                    // A process that claims its own lane again takes nothing over.
                     let claimer = (*index, *incarnation);
                     let before = self.claimers.insert(lane, claimer);
                     self.report.takeovers += u64::from(before.is_some_and(|before| before != claimer));
@@ -224,7 +224,7 @@ impl World {
         }
     }
 
-    /// Tells the checker what was written.
+    /// Reports the writes to the checker.
     pub(crate) fn observe_store(&mut self) {
         for event in self.store.take_history() {
             let observation = match event {
@@ -276,7 +276,7 @@ impl World {
     }
 
     fn keyed(&self, task: TaskId, head: &TaskHead, unique: Option<Unique>) -> TaskKeys {
-        // Times in paths are those of wall clocks, and short windows may not have room for a line.
+        // Times in paths come from wall clocks, and short windows may not have room for a line.
         let checked = !self.scenario.tiny_windows && self.is_clock_even();
         let turns = head.queue == queue_key(FAIR) && checked;
         let policy = self.client.limits.get(&head.queue).into_iter().flatten();
@@ -285,7 +285,8 @@ impl World {
             .find_map(|limit| Some((limit_key(head, limit.key.as_deref())?, limit.concurrency.limit)));
         let stored = self.store.task(task).map(|task| &task.state);
         let delayed = stored.is_some_and(|state| state.delayed);
-        // Where nobody can be held to a time, the key is free when this task comes, and when another one does.
+        // Where the time cannot be checked, the key counts as free both when this task comes and when the
+        // next one does.
         let (until, created_at) = self.held(task).unwrap_or((Some(Timestamp::ZERO), Timestamp::MAX));
         let of_key = |unique: Unique| (format!("{}/{}", head.queue, unique.key), unique.until.and(until));
         TaskKeys {
@@ -323,7 +324,7 @@ impl World {
         said.chain(own).collect()
     }
 
-    /// Limits that count an attempt: the most that any version of the policy has allowed, and what the task says.
+    /// Limits that count an attempt: the most that any version of the policy has allowed, and the task's own.
     pub(crate) fn limits_of(&self, head: &TaskHead) -> Vec<(String, u32)> {
         let said = self.client.limits.get(&head.queue).into_iter().flatten();
         let said = said.filter_map(|l| Some((limit_key(head, l.key.as_deref())?, l.concurrency.limit)));
@@ -340,7 +341,7 @@ impl World {
     }
 }
 
-/// What a limit of the policy counts a task under.
+/// The key under which a limit of the policy counts a task.
 fn limit_key(head: &TaskHead, template: Option<&str>) -> Option<String> {
     let Some(template) = template else { return Some(head.queue.to_string()) };
     let flow = head.flow.iter().find(|flow| flow.limit == LimitId::of(template))?;

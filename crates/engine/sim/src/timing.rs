@@ -1,5 +1,5 @@
-//! When tasks start, and for how long unique keys are held, by a clock that never steps. The wall clock of all servers
-//! steps, and they follow it: it is what they have agreed on.
+//! Checks when tasks start, and how long they hold unique keys, by a clock that never steps. The wall clock
+//! of all servers steps, and servers follow it by design.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use tasklane_ports::Submit;
 
 use crate::world::World;
 
-/// The steps of the wall clock, and what was asked of the times of tasks.
+/// The steps of the wall clock, and the requested times of tasks.
 #[derive(Debug, Default)]
 pub(crate) struct Timing {
     tasks: BTreeMap<TaskId, RequestedTimes>,
@@ -21,10 +21,11 @@ pub(crate) struct Timing {
     steps: Vec<(Timestamp, Shift)>,
 }
 
-/// What was asked of the times of a task.
+/// The requested times of a task.
 #[derive(Clone, Debug)]
 struct RequestedTimes {
-    /// When a server took it in for the first time, and for the last: which of these the store has is not known.
+    /// When a server took it in for the first time, and for the last; the checker does not know which of
+    /// these the store has.
     first: Timestamp,
     last: Timestamp,
     delay: Option<Duration>,
@@ -37,20 +38,20 @@ struct RequestedTimes {
     started: bool,
 }
 
-/// A task that the store takes in past the owner of its lane, this shortly before or after a step, may be counted with
-/// those of the other side.
+/// If the store takes a task in past the owner of its lane, this shortly before or after a step, the owner
+/// may count it with the tasks of the other side.
 const UNSURE: Duration = Duration::from_secs(30);
 /// The same for the unique key of any task.
 const ON_ITS_WAY: Duration = Duration::from_secs(10);
-/// What the times of servers and of this module differ by.
+/// The allowed difference between the times of servers and of this module.
 const SLACK: Duration = Duration::from_millis(600);
-/// How far the wall clock is ahead, where it steps by hours and days. The last one lies between the others: so whoever
-/// forgets a step is late by hours for some tasks, and early for others.
+/// How far the wall clock is ahead, where it steps by hours and days. The last value lies between the others:
+/// so a machine that forgets a step is late by hours for some tasks, and early for others.
 const FAR_AHEAD: [i64; 4] = [0, 3_600, 86_400, 864_000];
 pub(crate) const FAR_LAST: i64 = 3_600;
 
 impl World {
-    /// What the clock of a server shows.
+    /// The wall time of a server.
     pub(crate) fn wall_of(&self, index: usize) -> Timestamp {
         self.now + self.ahead_of(index)
     }
@@ -78,7 +79,7 @@ impl World {
         }
     }
 
-    /// A server takes tasks in: their times begin now, by its clock.
+    /// A server takes a task in: its times begin now, by the server's clock.
     pub(crate) fn stamp(&mut self, index: usize, task: &mut NewTask) {
         let wall = self.wall_of(index);
         let by = wall.shift_from(task.created_at);
@@ -108,7 +109,7 @@ impl World {
         }
     }
 
-    /// A server gives tasks to the store, as the owner of their lane would.
+    /// A server gives tasks to the store, with the times that the owner of their lane would give them.
     pub(crate) fn keyed_submit(&self, submit: &Submit) -> Submit {
         let (shift, _) = self.recorded(submit.lane).unwrap_or_default();
         let mut tasks = submit.tasks.to_vec();
@@ -131,15 +132,15 @@ impl World {
         }
     }
 
-    /// What was asked of the times of a task, as far as that can be held against anyone.
+    /// The requested times of a task, if they can be checked.
     fn asked(&self, task: TaskId) -> Option<&RequestedTimes> {
         let asked = self.timing.tasks.get(&task).filter(|_| !self.scenario.clock_jumps)?;
         let unsure = asked.unsure || (asked.direct && self.is_near_step(asked, UNSURE));
         (!unsure).then_some(asked)
     }
 
-    /// The same for its unique key: keys of tasks that come this shortly before or after a step may be counted with those of
-    /// the other side, whoever takes them in.
+    /// The same for its unique key: keys of tasks that come this shortly before or after a step may be
+    /// counted with the tasks of the other side, whether the owner or the store takes them in.
     fn asked_of_key(&self, task: TaskId) -> Option<&RequestedTimes> {
         self.asked(task).filter(|asked| !self.is_near_step(asked, ON_ITS_WAY))
     }
@@ -149,24 +150,26 @@ impl World {
         self.timing.steps.iter().any(|(at, _)| near(*at))
     }
 
-    /// Whether a task may wait for as long as a step of the clock, because it was counted by the clock before it.
+    /// Whether a task may wait for as long as a step of the clock, because it was counted by the clock before
+    /// the step.
     pub(crate) fn may_wait_for_ever(&self, task: TaskId) -> bool {
         self.scenario.far_steps && self.timing.tasks.contains_key(&task) && self.asked(task).is_none()
     }
 
-    /// For how long a task holds its unique key at least, and by which time it is judged itself.
+    /// The time until which a task holds its unique key at least, and the time by which the store judges the
+    /// task itself.
     pub(crate) fn held(&self, task: TaskId) -> Option<(Option<Timestamp>, Timestamp)> {
         let asked = self.asked_of_key(task)?;
         Some((asked.hold_for.map(|time| asked.first + time - SLACK), asked.last))
     }
 
-    /// A task was refused because of another one that holds its key until a time.
+    /// A task was refused because another task holds its key until a time.
     pub(crate) fn check_refused(&mut self, task: TaskId, holder: TaskId) {
         let (Some(new), Some(old)) = (self.asked_of_key(task), self.asked_of_key(holder)) else { return };
         if let Some(until) = old.hold_for.map(|time| old.last + time + SLACK)
             && until < new.first
         {
-            let what = format!("task {task} was refused, and {holder} was to hold its key until {until}");
+            let what = format!("task {task} was refused, but {holder} holds its key only until {until}");
             self.checker.fail(self.now, what);
         }
     }
@@ -179,11 +182,10 @@ impl World {
         let (from, now) = (asked.first, self.now);
         if let Some(delay) = asked.delay.filter(|delay| now + SLACK < from + *delay) {
             let what =
-                format!("task {task} was to wait for {delay:?} and started after {:?}", now.since(from));
+                format!("task {task} has a delay of {delay:?}, but started after {:?}", now.since(from));
             self.checker.fail(now, what);
         } else if let Some(run_at) = asked.run_at.filter(|run_at| !self.was(*run_at, from)) {
-            let what =
-                format!("task {task} was to run at {run_at} by the wall clock, which never showed that");
+            let what = format!("task {task} started, but the wall clock never showed its time {run_at}");
             self.checker.fail(now, what);
         }
     }
@@ -196,7 +198,7 @@ impl World {
         let (from, time) = (asked.first, asked.delay.unwrap_or_default() + timeout);
         if self.now + SLACK < from + time {
             let passed = self.now.since(from);
-            let what = format!("task {task} had {time:?} to start, and was given up after {passed:?}");
+            let what = format!("task {task} had {time:?} to start, but failed after {passed:?}");
             self.checker.fail(self.now, what);
         }
     }

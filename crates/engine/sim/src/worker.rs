@@ -35,7 +35,7 @@ impl Worker {
     }
 }
 
-/// What comes to a worker.
+/// An input of a worker.
 #[derive(Debug)]
 pub(crate) enum WorkerInput {
     Opened { token: SessionToken, asked_at: Timestamp },
@@ -48,7 +48,7 @@ pub(crate) enum WorkerInput {
     Tick,
 }
 
-/// Something that runs on a worker's host.
+/// An execution on a worker's host.
 #[derive(Debug)]
 pub(crate) struct Execution {
     pub(crate) worker: usize,
@@ -85,7 +85,7 @@ impl World {
         }
         let session = SessionId::from_random(self.rng.next_u128());
         let capacity = 1 + u32::try_from(self.rng.below(4)).unwrap_or(0);
-        // Every type is offered by someone, whoever else is away.
+        // Some worker offers every type, whichever others are away.
         let offers = |at: usize| index == 0 || !(index + at).is_multiple_of(3) || index % 2 == 1;
         let descriptor = WorkerDescriptor {
             name: name(&format!("worker-{index}")),
@@ -185,7 +185,7 @@ impl World {
         let fenced = machine.is_fenced();
         let (load, load_max) = (machine.load(), machine.load_max());
         if load > load_max {
-            self.checker.fail(now, format!("worker {index} holds {load} attempts, {load_max} are the most"));
+            self.checker.fail(now, format!("worker {index} holds {load} attempts; the limit is {load_max}"));
         }
         let acked: Vec<AttemptId> =
             awaited.into_iter().filter(|attempt| !fenced && !machine.awaits_ack(*attempt)).collect();
@@ -208,7 +208,7 @@ impl World {
                 self.end_executions(grace, |e| e.worker == index && e.attempt == attempt);
             }
             Effect::Fence => {
-                // Everything is gone well within the margin; then the session may be closed early.
+                // All executions end well within the margin; then the session may be closed early.
                 self.report.fault("worker fenced itself");
                 let kill = self.between(1_000, 900_000);
                 self.end_executions(kill, |e| e.worker == index && e.incarnation == incarnation);
@@ -222,12 +222,12 @@ impl World {
                 }
             }
             Effect::Drained => self.leave(index, Duration::from_millis(1)),
-            // Simulated machines have all that attempts need.
+            // Simulated machines lack nothing.
             Effect::Pause { .. } | Effect::Resume => {}
         }
     }
 
-    /// Keeps what a worker has counted.
+    /// Keeps a worker's counters.
     pub(crate) fn keep_worker_counters(&mut self, index: usize) {
         let process = self.workers[index].process.as_ref();
         let Some(counters) = process.and_then(|w| w.machine.as_ref()).map(WorkerSession::counters) else {
@@ -238,7 +238,8 @@ impl World {
         }
     }
 
-    /// The process ends in an orderly way: its session is closed when nothing runs, and it starts anew later.
+    /// The process ends in an orderly way: its session is closed when no attempt runs, and it starts again
+    /// later.
     fn leave(&mut self, index: usize, after: Duration) {
         self.keep_worker_counters(index);
         let Some(worker) = self.workers[index].process.take() else { return };
@@ -250,8 +251,8 @@ impl World {
         self.after(back, Event::StartWorker { index });
     }
 
-    /// The process is killed. With its guard alive, what it executed is killed and the session closed; without, the
-    /// whole host is gone and the session runs out.
+    /// The process is killed. A living guard kills its executions and closes its session; without a guard,
+    /// the whole host is gone and the session runs out.
     pub(crate) fn kill_worker(&mut self, index: usize, with_host: bool) {
         self.keep_worker_counters(index);
         let Some(worker) = self.workers[index].process.take() else { return };
@@ -273,7 +274,7 @@ impl World {
         self.after(back, Event::StartWorker { index });
     }
 
-    /// The guard of a paused worker kills what runs when the lease is over.
+    /// The guard of a paused worker kills its executions when the trust window ends.
     pub(crate) fn guard_deadline(&mut self, index: usize, incarnation: u32) {
         let host = &mut self.workers[index];
         if host.incarnation != incarnation {
@@ -283,7 +284,7 @@ impl World {
         worker.guard_at = None;
         let fence_at = worker.machine.as_ref().map(WorkerSession::fence_at);
         if host.paused && fence_at.is_some_and(|at| at <= self.now) {
-            self.report.fault("guard killed what a paused worker ran");
+            self.report.fault("guard killed a paused worker's attempts");
             let kill = self.between(1_000, 500_000);
             self.end_executions(kill, |e| e.worker == index && e.incarnation == incarnation);
         } else {
@@ -333,7 +334,7 @@ impl World {
         self.at(ends_at, Event::Execution { id });
     }
 
-    /// How an attempt goes: decided by the seed, the task and the attempt.
+    /// The fate of an attempt: decided by the seed, the task and the attempt.
     fn fate(&self, dispatch: &Dispatch) -> (Duration, Finish, bool) {
         let attempt = dispatch.attempt;
         let (high, low) = attempt.task.0.as_u64_pair();
@@ -365,7 +366,7 @@ impl World {
         (Duration::from_micros(micros), finish, kind == "poison")
     }
 
-    /// Kills what runs: it is gone after a while.
+    /// Kills executions: they are gone after a while.
     fn end_executions(&mut self, after: Duration, wanted: impl Fn(&Execution) -> bool) {
         let at = self.now + after;
         let error = TaskError::new("signal", "killed");
@@ -402,7 +403,7 @@ impl World {
         if self.rng.below(4) > 0 {
             return self.worker_input(index, incarnation, ended);
         }
-        // Its output takes a while to be kept.
+        // Its output takes a while to be stored.
         self.worker_input(index, incarnation, WorkerInput::ExecutionExited { attempt });
         let kept = self.between(1_000, 1_000_000);
         self.after(kept, Event::Worker { index, incarnation, input: ended });

@@ -29,7 +29,7 @@ use crate::store::StoreCall;
 use crate::timing::Timing;
 use crate::worker::{Execution, Worker, WorkerInput};
 
-/// Runs a seed to its end and says what happened.
+/// Runs a seed to its end and reports on it.
 pub fn run(scenario: &Scenario) -> Report {
     watch_panics();
     let mut world = World::new(scenario.clone());
@@ -48,7 +48,8 @@ thread_local! {
     static LAST_PANIC: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
-/// A panic of a machine is a finding like any other: kept for the report, with its place, instead of printed.
+/// A panic of a machine is a finding like any other: the report keeps it, with its place, instead of printing
+/// it.
 fn watch_panics() {
     static WATCHING: Once = Once::new();
     WATCHING.call_once(|| {
@@ -66,15 +67,15 @@ fn watch_panics() {
 /// A process on a host, or the place where one was.
 #[derive(Debug)]
 pub(crate) struct Host<P, I> {
-    /// Counts the starts. What was meant for an earlier process is dropped.
+    /// Counts the starts. Events for an earlier process are dropped.
     pub(crate) incarnation: u32,
     pub(crate) process: Option<P>,
     pub(crate) paused: bool,
-    /// What came while it was paused.
+    /// Events that came while it was paused.
     pub(crate) deferred: Vec<I>,
     /// How far its wall clock is off from those of the others.
     pub(crate) wall_ahead: i64,
-    /// The time for which it will be woken.
+    /// The time of its next wake-up.
     pub(crate) tick_at: Option<Timestamp>,
 }
 
@@ -125,7 +126,7 @@ pub(crate) enum Event {
     Execution {
         id: u64,
     },
-    /// The guard's deadline for what a worker executes.
+    /// The guard's deadline for a worker's executions.
     GuardDeadline {
         index: usize,
         incarnation: u32,
@@ -137,7 +138,7 @@ pub(crate) enum Event {
     Heal(&'static str),
 }
 
-/// Everything.
+/// The simulated world.
 pub(crate) struct World {
     pub(crate) scenario: Scenario,
     pub(crate) rng: Rng,
@@ -162,13 +163,13 @@ pub(crate) struct World {
     pub(crate) handled: HandledCompletions,
     pub(crate) burst: Burst,
     pub(crate) weather: Weather,
-    /// A worker's session of which no renewal comes through until then.
+    /// A worker's session whose renewals are lost until then.
     pub(crate) bad_link: Option<(SessionId, Timestamp)>,
     pub(crate) checker: Checker,
     pub(crate) report: Report,
 }
 
-/// No seed needs more.
+/// More steps than any seed needs.
 const STEPS_MAX: u64 = 2_000_000;
 /// How long everything may take to come to rest when all faults are over.
 const DRAIN_MAX: Duration = Duration::from_mins(30);
@@ -333,7 +334,7 @@ impl World {
             && (0..self.scenario.lanes).all(|lane| self.store.inbox(LaneId(lane)).next().is_none())
     }
 
-    /// Messages that are late by an hour come when everything is over, and must change nothing.
+    /// Messages that are late by an hour come after the end, and must change nothing.
     fn deliver_the_very_late(&mut self) {
         let events = std::mem::take(&mut self.events);
         for (_, event) in events {
@@ -342,7 +343,7 @@ impl World {
                 self.observe_store();
             }
         }
-        // What they have made the processes do happens at once, too.
+        // The reactions of the processes happen at once, too.
         for _ in 0..1000 {
             let Some((&key, event)) = self.events.first_key_value() else { break };
             if key.0 > self.now + Duration::from_secs(1) {
@@ -358,7 +359,8 @@ impl World {
         self.checker.conclude(self.now);
     }
 
-    /// Tasks that may wait for ever are none that are stuck. Answers whether there are such tasks and no others.
+    /// Excuses tasks whose wait cannot be judged: they are not stuck. Returns whether there are such tasks
+    /// and no others.
     fn excuse_uncertain(&mut self) -> bool {
         let open = self.store.all_tasks().filter(|(_, task)| !task.state.status.is_final());
         let open: Vec<TaskId> = open.map(|(id, _)| id).collect();
@@ -369,7 +371,7 @@ impl World {
         !excused.is_empty() && stuck.is_empty()
     }
 
-    /// Says what the owners think of the tasks that are stuck.
+    /// Reports the owners' explanations of stuck tasks.
     fn explain_stuck(&mut self) {
         let open = self.store.all_tasks().filter(|(_, task)| !task.state.status.is_final());
         let open: Vec<_> = open.map(|(id, task)| (id, format!("{:?} {:?}", task.state, task.head))).collect();

@@ -1,5 +1,6 @@
-//! The bars of a lane: what cannot run does not delay what can, and memory stays bounded, however much waits.
-//! Time is simulated; "at once" means that no time passes at all and that the machine does a bounded number of things.
+//! The bars of a lane: tasks that cannot run do not delay tasks that can, and memory stays bounded, however
+//! many tasks wait. Time is simulated; "at once" means that no time passes at all and that the machine takes
+//! a bounded number of steps.
 //!
 //! One test, because each part fills a store with a million tasks.
 
@@ -12,12 +13,12 @@ use tasklane_sim::harness::{Make, Story, Worker, name, task};
 const WAITING: u64 = 1_000_000;
 /// Tasks submitted together.
 const BATCH: usize = 2_000;
-/// Ids of these begin here; the harness counts its own from 1.
+/// Ids of the waiting tasks begin here; the harness counts its own from 1.
 const MANY: u64 = 1 << 32;
 /// Steps, reads and commits that a task may take from its submission to its end.
 const EFFORT_MAX: u64 = 15;
 
-/// Tasks in memory while all of these wait: twice the window of each of two long lines, and a few.
+/// Tasks in memory while all others wait: twice the window of each of two long lines, and a few.
 fn in_memory_max() -> usize {
     4 * LaneOptions::default().window + 100
 }
@@ -37,7 +38,7 @@ fn fill(lane: &Story, make: &Make, first: u64, count: u64) {
     }
 }
 
-/// Everything that the machine did.
+/// The steps, reads and commits of the machine so far.
 fn effort(lane: &Story) -> u64 {
     let (steps, reads, commits) = lane.effort();
     steps + reads + commits
@@ -73,7 +74,7 @@ fn nobody_runs_the_type() {
         expect_at_once(&lane, &worker, &task().priority(round));
         lane.advance(5);
     }
-    // A new owner finds it as fast: it reads a few pages, not a million tasks.
+    // A new owner is as fast: it reads a few pages, not a million tasks.
     let behind = lane.store_only(task().priority(0));
     let before = effort(&lane);
     lane.takeover();
@@ -81,7 +82,7 @@ fn nobody_runs_the_type() {
     let spent = effort(&lane) - before;
     assert!(spent < 50, "{spent} steps, reads and commits for a takeover");
     expect_at_once(&lane, &worker, &task());
-    // And when somebody runs the type after all, they go.
+    // When a worker offers the type after all, the tasks run.
     worker.offers(|d| d.task_types = [name("nobody")].into());
     assert_eq!(worker.runs().len(), 4);
 }

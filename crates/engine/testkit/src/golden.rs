@@ -89,7 +89,7 @@ struct Entry {
     lines: Vec<String>,
 }
 
-/// The entries of a golden file, as it is and as it is to be.
+/// The entries of a golden file: stored, and expected now.
 #[derive(Debug, Default)]
 pub struct Golden {
     stored: Vec<Entry>,

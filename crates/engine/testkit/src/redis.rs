@@ -44,7 +44,7 @@ impl<'a> TlsSettings<'a> {
 }
 
 impl RedisServer {
-    /// Starts one that keeps its data in memory. `None`, said aloud, where `redis-server` is missing.
+    /// Starts a server with its data in memory. `None`, said aloud, where `redis-server` is missing.
     pub fn start() -> Option<Self> {
         Self::start_with(IN_MEMORY)
     }
@@ -54,7 +54,7 @@ impl RedisServer {
         Self::launch("redis-server", args, None, None)
     }
 
-    /// Starts one that demands this password.
+    /// Starts a server that demands this password.
     pub fn start_with_password(password: &str) -> Option<Self> {
         Self::launch("redis-server", IN_MEMORY, None, Some(password))
     }

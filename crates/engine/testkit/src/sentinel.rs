@@ -16,7 +16,7 @@ pub const PRIMARY: &str = "tasks";
 pub struct SentinelOptions<'a> {
     /// Encrypts all connections, to servers and sentinels.
     pub authority: Option<&'a Authority>,
-    /// What servers demand.
+    /// The password that the servers demand.
     pub password: Option<&'a str>,
     /// What sentinels demand.
     pub sentinel_password: Option<&'a str>,

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 pub struct NodeSpec {
     /// Its name.
     pub name: String,
-    /// The names of those that it waits for.
+    /// The names of its dependencies.
     pub depends_on: Vec<String>,
     /// What must have come of them.
     pub rule: TriggerRule,
@@ -43,7 +43,7 @@ struct Node {
     awaited_by: Vec<usize>,
 }
 
-/// Why nodes are no graph. Nodes are told by their place.
+/// Why nodes form no graph. An error names nodes by their index.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GraphError {
     /// Two have one name.
@@ -119,7 +119,7 @@ impl Graph {
         Ok(graph)
     }
 
-    /// Takes away what waits for nothing, again and again. What is left waits for each other.
+    /// Removes nodes without dependencies until none remains. The remaining nodes wait for each other.
     fn check_order(&self) -> Result<(), GraphError> {
         let mut waits: Vec<usize> = self.nodes.iter().map(|node| node.waits_for.len()).collect();
         let mut free: Vec<usize> = (0..waits.len()).filter(|&node| waits[node] == 0).collect();
@@ -136,7 +136,7 @@ impl Graph {
         if ordered == waits.len() {
             return Ok(());
         }
-        // Each that is left waits for another one that is left: following them leads round a circle.
+        // Each remaining node waits for another remaining node, so a walk along the dependencies closes a circle.
         let is_left = |node: &usize| waits[*node] > 0;
         let mut at = (0..waits.len()).find(|node| is_left(node)).expect("some are left");
         let mut seen = vec![None; waits.len()];
@@ -187,12 +187,12 @@ impl Graph {
         self.by_name.get(name).copied()
     }
 
-    /// What a node waits for.
+    /// The dependencies of a node.
     pub fn waits_for(&self, node: usize) -> &[usize] {
         &self.nodes[node].waits_for
     }
 
-    /// What waits for a node.
+    /// The nodes that depend on a node.
     pub fn awaited_by(&self, node: usize) -> &[usize] {
         &self.nodes[node].awaited_by
     }

@@ -1,8 +1,8 @@
-//! What a job does next. A job is a task and all that comes of it: an analysis of each result, which may add tasks, or ask
-//! for one to be run again.
+//! Decides the next step of a job. A job is a root task and its descendants: each result gets an analysis, which may add
+//! tasks or repeat a task.
 //!
-//! Tasks of a job are told apart by their names, which say where they come from: `r` is the root, `r/a` its analysis,
-//! `r.3` the fourth task that this added, `r.3+1` the same once more.
+//! The name of a task states its origin: `r` is the root, `r/a` its analysis, `r.3` the fourth task that this analysis
+//! added, `r.3+1` the first repetition of that task.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -68,7 +68,7 @@ pub fn analysis_of(name: &str) -> String {
 
 /// The name under which a task is run again; `None` if it was too often.
 fn again(name: &str) -> Option<String> {
-    // Only what stands behind the last point tells of this task; before it, of those that it comes from.
+    // The text behind the last point belongs to this task, the text before it to its ancestors.
     let (base, times) = match name.rsplit_once('+') {
         Some((base, times)) if !times.contains('.') => (base, times.parse().unwrap_or(0)),
         _ => (name, 0_u32),
@@ -82,7 +82,7 @@ pub struct Job<M, R> {
     members: BTreeMap<String, M>,
     open: usize,
     tasks: usize,
-    /// Ends that nobody has looked at yet.
+    /// Ended tasks without an analysis so far.
     ended: VecDeque<String>,
     /// To be submitted.
     ready: VecDeque<(String, R)>,
@@ -106,7 +106,7 @@ impl<M, R> Job<M, R> {
         }
     }
 
-    /// What is known of a task.
+    /// The known facts of a task.
     pub fn member(&self, name: &str) -> Option<&M> {
         self.members.get(name)
     }
@@ -134,7 +134,7 @@ impl<M, R> Job<M, R> {
         self.begun(name, member);
     }
 
-    /// A task that exists has ended: somebody must look at it.
+    /// An existing task has ended: its end needs an analysis.
     pub fn ended(&mut self, name: String) {
         self.open -= 1;
         self.ended.push_back(name);
@@ -147,7 +147,7 @@ impl<M, R> Job<M, R> {
         }
     }
 
-    /// Some that have ended and that nobody has looked at.
+    /// Takes some ended tasks that need an analysis.
     pub fn take_ended(&mut self, limit: usize) -> Vec<String> {
         self.ended.drain(..self.ended.len().min(limit)).collect()
     }
@@ -159,7 +159,7 @@ impl<M, R> Job<M, R> {
         }
     }
 
-    /// The result of a task is to be looked at.
+    /// Requests an analysis of a task's result.
     pub fn analyze(&mut self, of: &str, request: impl FnOnce() -> R) {
         let name = analysis_of(of);
         if !self.members.contains_key(&name) {
@@ -167,7 +167,7 @@ impl<M, R> Job<M, R> {
         }
     }
 
-    /// A task is to be run again.
+    /// Repeats a task.
     pub fn run_again(&mut self, of: &str, request: R) -> Result<(), JobLimit> {
         let name = again(of).ok_or(JobLimit::Again)?;
         self.make_ready(name, request);
@@ -195,7 +195,7 @@ impl<M, R> Job<M, R> {
         Ok(())
     }
 
-    /// Some of what may begin now. Each is to be called [begun](Self::begun) when it has, or [given back](Self::give_back).
+    /// Takes some tasks that may begin now. The caller reports each as [begun](Self::begun) or [gives it back](Self::give_back).
     pub fn take_ready(&mut self, limit: usize) -> Vec<(String, R)> {
         if self.halted {
             return Vec::new();
@@ -228,14 +228,14 @@ impl<M, R> Job<M, R> {
         self.halted
     }
 
-    /// Nothing is open, nobody has to look at anything, and nothing begins any more.
+    /// No task is open, no end needs an analysis, and no further task begins.
     pub fn is_over(&self) -> bool {
         let open = if self.invariants.on(Invariant::CompositeWaitsForChildren) { self.open } else { 0 };
         let has_begun = self.members.contains_key(ROOT) || self.failed;
         open == 0 && self.ended.is_empty() && (self.halted || has_begun && self.ready.is_empty())
     }
 
-    /// What was stopped before it began, and that whoever drove it before may have begun all the same.
+    /// Takes tasks that were stopped before they began and that an earlier driver may have submitted.
     pub fn take_maybe_submitted(&mut self) -> Vec<(String, R)> {
         if !self.invariants.on(Invariant::StoppedSubtasksTombstoned) {
             self.ready.clear();

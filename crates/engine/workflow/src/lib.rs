@@ -1,8 +1,8 @@
-//! What a task that drives others does next: a run of a workflow, a task that becomes many, a job. Pure: it is told which
-//! tasks exist and how they ended, and says which may begin.
+//! Decides the next step of a composite: a workflow run, a map, a job. Pure: the input is the set of existing children
+//! and how they ended, the output is the set of children that may begin.
 //!
-//! What is decided rests only on what exists and how it ended, not on the order in which that was heard. So whoever forgets
-//! everything and is told anew decides the same.
+//! Decisions rest only on the existing children and their ends, not on the order of notifications. So a driver that
+//! rebuilds its state from the store decides the same.
 
 mod graph;
 mod job;

@@ -1,5 +1,5 @@
-//! What a task that becomes many does next: its children begin in their order, so many at a time; when all have ended,
-//! the one that puts their results together.
+//! Decides the next step of a map: its items begin in order, with a bound on open ones; when all have ended, the reduce
+//! task combines their results.
 
 use tasklane_core::invariant::{Invariant, Invariants};
 
@@ -8,7 +8,7 @@ use tasklane_core::invariant::{Invariant, Invariants};
 pub enum MapChild {
     /// One of many.
     Item(usize),
-    /// The one that puts their results together.
+    /// The task that combines their results.
     Reduce,
 }
 
@@ -136,7 +136,7 @@ impl MapTask {
         waiting.take(limit).map(MapChild::Item).collect()
     }
 
-    /// Some of what may begin now. Each is to be called [begun](Self::begun) when it has.
+    /// Takes some children that may begin now. The caller reports each as [begun](Self::begun).
     pub fn ready(&mut self, limit: usize) -> Vec<MapChild> {
         if self.halted || self.is_exceeded() {
             return Vec::new();
@@ -161,8 +161,8 @@ impl MapTask {
         self.halted || self.is_exceeded() || self.reduce == Some(ChildState::Failed)
     }
 
-    /// Children that were stopped before they began, and that whoever drove it before may have begun all the same: so
-    /// many at most were open then, and they begin in their order.
+    /// Children that were stopped before they began and that an earlier driver may have submitted: items begin in order,
+    /// and at most `at_once` of them were open.
     pub fn maybe_submitted(&mut self) -> Vec<MapChild> {
         if !(self.halted || self.is_exceeded()) || !self.invariants.on(Invariant::StoppedItemsTombstoned) {
             return Vec::new();

@@ -8,7 +8,7 @@ use tasklane_core::invariant::{Invariant, Invariants};
 
 use crate::graph::{Graph, TriggerRule};
 
-/// What a failed node means for the others.
+/// The effect of a failed node on the others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum OnFailure {
@@ -99,8 +99,7 @@ pub struct Run {
     counts: Counts,
     /// Nodes that succeeded in an earlier run.
     succeeded_before: Vec<bool>,
-    /// Nodes that are not what they were in the earlier run, or may not be: they have begun anew, or were stopped, or
-    /// something that they wait for is such a node.
+    /// Nodes that may differ from the earlier run: the node has begun again, was stopped, or depends on such a node.
     renewed: Vec<bool>,
     /// Nodes that have ended as they did in the earlier run.
     taken_over: Vec<bool>,
@@ -147,7 +146,7 @@ impl Run {
         self.counts
     }
 
-    /// A task of a node exists. Said of all that exist before anything is said of ends: what has begun is not stopped.
+    /// A task of a node exists. The caller reports all existing tasks before any end, because a begun node is not stopped.
     pub fn begun(&mut self, node: usize) {
         if matches!(self.states[node], NodeState::Waiting | NodeState::Ready) {
             self.renewed[node] = true;
@@ -204,7 +203,7 @@ impl Run {
         }
     }
 
-    /// Nothing begins any more: the run was cancelled, or its time is over.
+    /// No node begins from now on: the run was cancelled, or its deadline has passed.
     pub fn halt(&mut self) {
         self.halted = true;
         let rest: Vec<usize> = self.not_begun().collect();
@@ -213,7 +212,7 @@ impl Run {
         }
     }
 
-    /// Some of the nodes that may begin. Each is given out once; what cannot begin yet is given back.
+    /// Takes some nodes that may begin. Each node is handed out once; the caller gives back a node that cannot begin yet.
     pub fn take_ready(&mut self, limit: usize) -> Vec<usize> {
         let mut taken = Vec::new();
         while taken.len() < limit

@@ -88,13 +88,13 @@ fn a_halt_leaves_only_what_has_begun() {
     assert_eq!(halted.state(1), NodeState::Ended(NodeEnd::Skipped(Skip::Stopped)));
 }
 
-/// What a task of each node would come to, and whether the node wants one.
+/// The outcome of each node's task, and whether the node wants a task.
 #[derive(Clone, Debug)]
 struct Fate {
     specs: Vec<NodeSpec>,
     ends: Vec<NodeEnd>,
     wanted: Vec<bool>,
-    /// Says in which order things are heard.
+    /// The order of notifications.
     order: Vec<u32>,
 }
 
@@ -146,7 +146,7 @@ fn expected(fate: &Fate) -> Vec<Option<NodeEnd>> {
     known
 }
 
-/// Plays a run to its end; what is open ends in the order that the fate says. Answers which nodes began.
+/// Plays a run to its end; open nodes end in the order of the fate. Answers which nodes began.
 fn play(fate: &Fate, run: &mut Run) -> Vec<usize> {
     let (mut open, mut begun): (Vec<usize>, Vec<usize>) = (Vec::new(), Vec::new());
     while !run.is_over() {
@@ -270,7 +270,7 @@ fn edited(fate: &Fate, edits: &[(u8, u32)], mended: &Fate) -> (Fate, Vec<u32>) {
     (new, versions)
 }
 
-/// What the task of each node is made of: its own version, and how each node before it ended and what that was made of.
+/// The inputs of each node's task: its own version, and the end and the inputs of each node before it.
 fn made_of(run: &Run, versions: &[u32]) -> Vec<u64> {
     let mut made: Vec<u64> = Vec::new();
     for (node, version) in versions.iter().enumerate() {
@@ -308,7 +308,7 @@ proptest! {
             taking.take_over(succeeded.clone());
             let begun = play(&fate, &mut taking);
             for (node, succeeded) in succeeded.into_iter().enumerate() {
-                // What a failure stops depends on the order in which things end; nothing else does.
+                // The set of nodes that a failure stops depends on the order of ends; no other outcome does.
                 if on_failure == OnFailure::Continue {
                     prop_assert_eq!(end_of(&anew, node), end_of(&taking, node), "node {}", node);
                 }
@@ -322,7 +322,7 @@ proptest! {
         }
     }
 
-    /// An edited definition: what is kept of the earlier run is what a run that takes nothing over comes to.
+    /// An edited definition: the nodes kept of the earlier run equal those of a run that takes nothing over.
     #[test]
     fn a_run_by_another_definition_keeps_what_it_would_come_to(
         fate in fates(),
@@ -386,7 +386,7 @@ proptest! {
         for on_failure in [OnFailure::Stop, OnFailure::Continue] {
             let mut first = run(fate.specs.clone(), on_failure);
             let begun = play(&fate, &mut first);
-            // All that has begun is heard of first, then how some of it ended, in any order; then it goes on.
+            // The run receives all begun nodes first, then some of their ends in any order; then it goes on.
             let mut second = run(fate.specs.clone(), on_failure);
             for &node in &begun {
                 second.begun(node);

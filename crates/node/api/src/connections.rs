@@ -3,21 +3,34 @@
 //! A connection is *idle* while no request is under way on it: it has sent nothing yet, or half of a head, or
 //! has received the whole answer to its last request. When the number of connections is at its limit, the
 //! longest idle one is closed for a new one. So clients that open connections and send nothing block no other
-//! client, and no answer and no stream is cut for them. While all connections are busy, a new one waits.
+//! client.
+//!
+//! A connection is *unread* from the moment when the rest of an answer cannot be sent until the client waits for
+//! its next answer. A client that sends request after request and reads slowly stays unread, however often an
+//! answer gets through. Where no connection is idle, the longest unread one is closed for a new one, if it has
+//! been unread for more than a second and no request is under way on it. Streams and requests under way are
+//! never cut. While all connections are busy with these, a new one waits.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use crate::ServeOptions;
 
 /// The log says at most once in this time that connections are closed for others.
 const WARN_EVERY: Duration = Duration::from_mins(1);
+
+/// A client that reads its answers reads them within this time, or may lose its connection to another client.
+const UNREAD_MAX: Duration = Duration::from_secs(1);
+
+/// While a client waits for a place, unread connections are judged this often.
+const JUDGE_EVERY: Duration = Duration::from_millis(250);
 
 /// All connections of a listener.
 #[derive(Debug)]
@@ -40,6 +53,10 @@ struct ConnectionCounts {
     next_turn: u64,
     /// Idle connections and since when, in the order in which they became so.
     idle: BTreeMap<u64, (Instant, Arc<Connection>)>,
+    /// Unread connections and since when, in the order in which they became so.
+    unread: BTreeMap<u64, (Instant, Arc<Connection>)>,
+    /// A client waits for a place.
+    is_full: bool,
     warned_at: Option<Instant>,
 }
 
@@ -63,6 +80,8 @@ pub(crate) struct Connection {
     phase: AtomicU8,
     /// Its key among the idle ones.
     turn: AtomicU64,
+    /// Its key among the unread ones, plus one; 0 while it is none of them.
+    unread: AtomicU64,
     /// When the first byte of an unfinished head arrived, in milliseconds; 0 if none has.
     head_at: AtomicU64,
     is_closing: AtomicBool,
@@ -103,6 +122,7 @@ impl Connections {
         loop {
             {
                 let mut state = self.state();
+                state.is_full = false;
                 if let Some(max) = self.options.connections_per_address_max
                     && state.of_address.get(&address).is_some_and(|count| *count >= max)
                 {
@@ -111,11 +131,12 @@ impl Connections {
                 if state.open < self.options.connections_max {
                     return Some(self.open(&mut state, address));
                 }
-                if state.closing == 0 && state.close_longest_idle() {
+                state.is_full = true;
+                if state.closing == 0 && (state.close_longest_idle() || state.close_longest_unread()) {
                     self.warn(&mut state);
                 }
             }
-            self.changed.notified().await;
+            let _ = tokio::time::timeout(JUDGE_EVERY, self.changed.notified()).await;
         }
     }
 
@@ -125,6 +146,7 @@ impl Connections {
             address,
             phase: AtomicU8::new(phase::IDLE),
             turn: AtomicU64::new(0),
+            unread: AtomicU64::new(0),
             head_at: AtomicU64::new(0),
             is_closing: AtomicBool::new(false),
             close: Notify::new(),
@@ -141,7 +163,10 @@ impl Connections {
         if state.warned_at.is_none_or(|at| at.elapsed() >= WARN_EVERY) {
             state.warned_at = Some(Instant::now());
             let max = self.options.connections_max;
-            tracing::warn!(max, "all connections are in use: closing the longest idle ones for new ones");
+            tracing::warn!(
+                max,
+                "all connections are in use: connections that are idle or unread for longest are closed for new ones"
+            );
         }
     }
 
@@ -170,10 +195,17 @@ impl Connections {
 impl ConnectionCounts {
     /// A connection has no request under way from now on.
     fn rest(&mut self, connection: &Arc<Connection>) {
-        let turn = self.next_turn;
-        self.next_turn += 1;
+        if connection.is_closing.load(Ordering::Relaxed) {
+            return;
+        }
+        let turn = self.turn();
         connection.turn.store(turn, Ordering::Relaxed);
         self.idle.insert(turn, (Instant::now(), Arc::clone(connection)));
+    }
+
+    fn turn(&mut self) -> u64 {
+        self.next_turn += 1;
+        self.next_turn - 1
     }
 
     fn close_longest_idle(&mut self) -> bool {
@@ -181,12 +213,35 @@ impl ConnectionCounts {
         longest.is_some_and(|turn| self.close(turn))
     }
 
+    /// Closes the connection that has been unread for longest, if that is long and no request is under way on it.
+    fn close_longest_unread(&mut self) -> bool {
+        let gives_way = |(since, connection): &(Instant, Arc<Connection>)| {
+            since.elapsed() > UNREAD_MAX && connection.phase.load(Ordering::Relaxed) == phase::ANSWERED
+        };
+        let longest = self.unread.values().find(|unread| gives_way(unread));
+        let Some(connection) = longest.map(|(_, connection)| Arc::clone(connection)) else { return false };
+        self.end(&connection);
+        true
+    }
+
     fn close(&mut self, turn: u64) -> bool {
         let Some((_, connection)) = self.idle.remove(&turn) else { return false };
+        self.end(&connection);
+        true
+    }
+
+    fn end(&mut self, connection: &Connection) {
+        self.forget_unread(connection);
         self.closing += 1;
         connection.is_closing.store(true, Ordering::Relaxed);
         connection.close.notify_one();
-        true
+    }
+
+    fn forget_unread(&mut self, connection: &Connection) {
+        let turn = connection.unread.swap(0, Ordering::Relaxed);
+        if let Some(turn) = turn.checked_sub(1) {
+            self.unread.remove(&turn);
+        }
     }
 }
 
@@ -208,7 +263,8 @@ impl Connection {
         if before != phase::IDLE {
             return !self.is_closing.load(Ordering::Relaxed);
         }
-        self.all.state().idle.remove(&self.turn.load(Ordering::Relaxed)).is_some()
+        let was_idle = self.all.state().idle.remove(&self.turn.load(Ordering::Relaxed)).is_some();
+        was_idle && !self.is_closing.load(Ordering::Relaxed)
     }
 
     /// The answer begins.
@@ -221,6 +277,28 @@ impl Connection {
         self.phase.store(phase::ANSWERED, Ordering::Relaxed);
     }
 
+    /// Some of what was given to the connection cannot be sent now.
+    pub(crate) fn cannot_send(self: &Arc<Self>) {
+        let is_answered = self.phase.load(Ordering::Relaxed) == phase::ANSWERED;
+        if !is_answered || self.unread.load(Ordering::Relaxed) > 0 {
+            return;
+        }
+        let mut state = self.all.state();
+        if !self.is_closing.load(Ordering::Relaxed) {
+            let turn = state.turn();
+            self.unread.store(turn + 1, Ordering::Relaxed);
+            state.unread.insert(turn, (Instant::now(), Arc::clone(self)));
+        }
+    }
+
+    /// The client has sent nothing that is not read.
+    pub(crate) fn has_read_all(&self) {
+        let is_idle = self.phase.load(Ordering::Relaxed) == phase::IDLE;
+        if is_idle && self.unread.load(Ordering::Relaxed) > 0 {
+            self.all.state().forget_unread(self);
+        }
+    }
+
     /// Everything that was given to the connection is sent.
     pub(crate) fn flushed(self: &Arc<Self>) {
         if self.phase.load(Ordering::Relaxed) != phase::ANSWERED {
@@ -229,8 +307,9 @@ impl Connection {
         self.phase.store(phase::IDLE, Ordering::Relaxed);
         let mut state = self.all.state();
         state.rest(self);
-        if state.open >= self.all.options.connections_max {
-            self.all.changed.notify_one();
+        // At once: a client that has sent its next request already is idle for this moment only.
+        if state.is_full && state.closing == 0 {
+            state.close_longest_idle();
         }
     }
 
@@ -254,6 +333,7 @@ impl Drop for Place {
         let mut state = all.state();
         state.open -= 1;
         state.idle.remove(&turn.load(Ordering::Relaxed));
+        state.forget_unread(&self.0);
         state.closing -= usize::from(is_closing.load(Ordering::Relaxed));
         if let Some(count) = state.of_address.get_mut(address) {
             *count -= 1;
@@ -325,6 +405,73 @@ mod tests {
         places[1].flushed();
         assert!(waiting.as_mut().now_or_never().is_none());
         assert!(is_closed(&places[1]) && !is_closed(&places[0]));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_is_not_read_gives_way_and_a_request_or_a_stream_does_not() {
+        let all = connections(|options| options.connections_max = 3);
+        let asked = all.place(HERE).await.unwrap();
+        let stream = all.place(HERE).await.unwrap();
+        let unread = all.place(HERE).await.unwrap();
+        assert!([&asked, &stream, &unread].into_iter().all(|place| place.begin()));
+        stream.answers();
+        for place in [&asked, &stream] {
+            place.cannot_send();
+        }
+        unread.answers();
+        unread.has_answered();
+        unread.cannot_send();
+        let waiting = all.place(HERE);
+        tokio::pin!(waiting);
+        assert!(waiting.as_mut().now_or_never().is_none());
+        assert!(!is_closed(&unread), "it has a second");
+        tokio::time::advance(UNREAD_MAX).await;
+        let judged = tokio::time::timeout(2 * JUDGE_EVERY, waiting.as_mut()).await;
+        assert!(judged.is_err() && is_closed(&unread) && !is_closed(&asked) && !is_closed(&stream));
+        unread.flushed();
+        assert!(!unread.begin(), "its answer would not be sent");
+        drop(unread);
+        assert!(waiting.await.is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_sends_on_and_reads_slowly_stays_unread() {
+        let all = connections(|options| options.connections_max = 1);
+        let slow = all.place(HERE).await.unwrap();
+        let answer_unread = || {
+            assert!(slow.begin());
+            slow.answers();
+            slow.has_answered();
+            slow.cannot_send();
+        };
+        answer_unread();
+        slow.flushed();
+        tokio::time::advance(2 * UNREAD_MAX).await;
+        answer_unread();
+        {
+            let waiting = all.place(HERE);
+            tokio::pin!(waiting);
+            assert!(waiting.now_or_never().is_none());
+            assert!(is_closed(&slow), "the answer before was unread as well");
+        }
+        drop(slow);
+
+        let quick = all.place(HERE).await.unwrap();
+        assert!(quick.begin());
+        quick.answers();
+        quick.has_answered();
+        quick.cannot_send();
+        quick.flushed();
+        quick.has_read_all();
+        tokio::time::advance(2 * UNREAD_MAX).await;
+        assert!(quick.begin());
+        quick.answers();
+        quick.has_answered();
+        quick.cannot_send();
+        let waiting = all.place(HERE);
+        tokio::pin!(waiting);
+        assert!(waiting.now_or_never().is_none());
+        assert!(!is_closed(&quick), "it read all of its first answer");
     }
 
     #[tokio::test]

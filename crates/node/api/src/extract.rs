@@ -167,8 +167,16 @@ impl FromRequestParts<Api> for Closing {
 pub(crate) struct JsonBody(pub(crate) Bytes);
 
 impl JsonBody {
-    pub(crate) fn read<T: DeserializeOwned>(&self) -> Result<T, Problem> {
-        Ok(read_json(&self.0)?)
+    pub(crate) async fn read<T: DeserializeOwned + Send + 'static>(self, api: &Api) -> Result<T, Problem> {
+        self.read_by(api, read_json).await
+    }
+
+    pub(crate) async fn read_by<T: Send + 'static>(
+        self,
+        api: &Api,
+        read: impl FnOnce(&[u8]) -> Result<T, FieldError> + Send + 'static,
+    ) -> Result<T, Problem> {
+        Ok(api.read_body(self.0.len(), move || read(&self.0)).await?)
     }
 }
 
@@ -196,6 +204,18 @@ impl FromRequest<Api> for OptionalJsonBody {
     }
 }
 
+impl OptionalJsonBody {
+    pub(crate) async fn read<T: DeserializeOwned + Default + Send + 'static>(
+        self,
+        api: &Api,
+    ) -> Result<T, Problem> {
+        match self.0 {
+            Some(body) => body.read(api).await,
+            None => Ok(T::default()),
+        }
+    }
+}
+
 /// No body: the server would not read one, and its sender would not notice.
 #[derive(Debug)]
 pub(crate) struct NoBody;
@@ -205,7 +225,7 @@ impl FromRequest<Api> for NoBody {
     async fn from_request(request: Request, api: &Api) -> Result<Self, Problem> {
         match OptionalJsonBody::from_request(request, api).await? {
             OptionalJsonBody(None) => Ok(Self),
-            OptionalJsonBody(Some(body)) => body.read::<Empty>().map(|_| Self),
+            OptionalJsonBody(Some(body)) => body.read::<Empty>(api).await.map(|_| Self),
         }
     }
 }

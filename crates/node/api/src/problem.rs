@@ -349,6 +349,8 @@ impl IntoResponse for Problem {
         }
         if status == StatusCode::UNAUTHORIZED {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"tasklane\""));
+            // A client that is not let in has no use for its connection, which another client may need.
+            headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
         response
     }

@@ -36,8 +36,9 @@ use crate::write_timeout::WriteTimeout;
 /// How often connections are looked at that may be late.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// The head of a request has at most this many bytes.
-const HEAD_BYTES_MAX: usize = 64 << 10;
+/// The head of a request has at most this many bytes. Clients without a token send heads too, so heads of all connections
+/// together must fit into memory.
+const HEAD_BYTES_MAX: usize = 16 << 10;
 
 /// Answers under way at a shutdown may take this long.
 const GRACE: Duration = Duration::from_secs(10);

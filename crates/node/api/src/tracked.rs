@@ -36,6 +36,14 @@ impl Tracked {
         Self { stream, connection, half_closed: None, is_shut: false }
     }
 
+    /// Passes on what a write answered.
+    fn note_unsent<T>(&self, written: Poll<T>) -> Poll<T> {
+        if written.is_pending() {
+            self.connection.cannot_send();
+        }
+        written
+    }
+
     /// Fails for a client that waits for its answer and is gone, in all likelihood.
     fn check_client(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         if !self.connection.is_asked() {
@@ -62,7 +70,11 @@ impl AsyncRead for Tracked {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         let before = buf.filled().len();
-        ready!(Pin::new(&mut this.stream).poll_read(cx, buf))?;
+        let read = Pin::new(&mut this.stream).poll_read(cx, buf);
+        if read.is_pending() {
+            this.connection.has_read_all();
+        }
+        ready!(read)?;
         if buf.filled().len() > before && !this.is_shut {
             this.connection.received();
         }
@@ -72,7 +84,9 @@ impl AsyncRead for Tracked {
 
 impl AsyncWrite for Tracked {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().stream).poll_write(cx, buf)
+        let this = self.get_mut();
+        let written = Pin::new(&mut this.stream).poll_write(cx, buf);
+        this.note_unsent(written)
     }
 
     fn poll_write_vectored(
@@ -80,7 +94,9 @@ impl AsyncWrite for Tracked {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().stream).poll_write_vectored(cx, bufs)
+        let this = self.get_mut();
+        let written = Pin::new(&mut this.stream).poll_write_vectored(cx, bufs);
+        this.note_unsent(written)
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -93,6 +93,8 @@ pub(crate) async fn keep_watching(coordinator: Arc<dyn Coordinator>) {
 pub fn boot_id() -> Uuid {
     static BOOT: LazyLock<Uuid> = LazyLock::new(|| {
         let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        #[cfg(feature = "test-clock")]
+        let text = crate::test_clock::boot_id().unwrap_or(text);
         // One of its own is never that of another start.
         text.trim().parse().unwrap_or_else(|_| Uuid::from_u128(rand::random()))
     });

@@ -2,7 +2,7 @@
 //! thing.
 //!
 //! `TASKLANE_TEST_CLOCK` names a file that holds by how many milliseconds. Whoever changes it writes another file and
-//! renames it, so that no half of a number is read.
+//! renames it, so that no half of a number is read. `TASKLANE_TEST_BOOT_ID` is the boot id of another start of the machine.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,6 +11,11 @@ use tasklane_core::time::{Shift, Timestamp};
 
 /// The file is read again after so long.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// The boot id to go by instead of the kernel's.
+pub(crate) fn boot_id() -> Option<String> {
+    std::env::var("TASKLANE_TEST_BOOT_ID").ok()
+}
 
 /// By how much the wall clock is moved.
 #[derive(Debug)]

@@ -164,6 +164,11 @@ async fn wrong_payloads_are_named() {
     let python = python().await;
     let refused = |payload| refusal(&*python, json(payload));
     assert_eq!(refused(value!({})), "field script: script or file must be given");
+    // The missing field may be the misspelt one.
+    assert_eq!(
+        refused(value!({"scrpt": "x"})),
+        "field scrpt: is not known; there are script, file, args, env, stdin"
+    );
     assert_eq!(
         refused(value!({"script": "1", "file": "x.py"})),
         "field file: there is a script already; only one of them is possible"

@@ -249,6 +249,11 @@ async fn wrong_payloads_are_named() {
     let refused = |payload| refusal(&http, json(payload));
     assert_eq!(refusal(&http, text("http://x")), "must be an object with a url");
     assert_eq!(refused(value!({})), "field url: must be given");
+    // The missing field may be the misspelt one.
+    assert_eq!(
+        refused(value!({"uri": "http://x"})),
+        "field uri: is not known; there are method, url, headers, body, expectStatus, captureBody"
+    );
     assert_eq!(refused(value!({"url": "ftp://x"})), "field url: must begin with http:// or https://");
     assert_eq!(
         refused(value!({"url": "nowhere"})),

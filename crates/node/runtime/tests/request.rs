@@ -466,3 +466,21 @@ fn the_samples_of_the_docs_are_whole() {
     }
     assert_eq!(count, 5);
 }
+
+/// The answer said "must be text", or had 309 digits.
+#[test]
+fn a_huge_number_is_refused_by_the_rule_of_its_field() {
+    let read = |field: &str, number: &str| {
+        let json = format!(r#"{{"taskName":"a","taskType":"NOOP","{field}":{number}}}"#);
+        TaskRequest::from_json(json.as_bytes()).unwrap_err()
+    };
+    for field in ["delay", "executionTimeout", "priority", "retryCount"] {
+        let error = read(field, "1e999");
+        assert_eq!((error.field.as_str(), error.code), (field, "invalid_value"), "{error}");
+        assert_eq!(error.message, "must not have a number beyond 1.8e308");
+        let error = read(field, "1e308");
+        assert_eq!((error.field.as_str(), error.code), (field, "invalid_value"), "{error}");
+        assert!(error.message.ends_with("not 1e308"), "{error}");
+    }
+    assert_eq!(read("delay", "1e308").message, "must be between 0 and 3153600000 seconds, not 1e308");
+}

@@ -1,5 +1,6 @@
-//! The ways to servers: encrypted, behind sentinels, as a user with few rights.
+//! The ways to servers: encrypted, behind sentinels, by a name that moves, as a user with few rights.
 
+mod hosts;
 mod sentinel;
 mod tls;
 

@@ -86,6 +86,7 @@ pub(crate) fn shown_span(from: Option<Timestamp>, to: Option<Timestamp>) -> Stri
 pub(crate) fn shown_duration(duration: Duration) -> String {
     let seconds = duration.as_secs();
     match seconds {
+        0 if duration.is_zero() => "0s".to_owned(),
         0 if duration.as_millis() < 10 => format!("{:.1}ms", duration.as_secs_f64() * 1000.0),
         0 => format!("{}ms", duration.as_millis()),
         1..60 => format!("{:.1}s", duration.as_secs_f64()),
@@ -102,6 +103,7 @@ mod tests {
     #[test]
     fn durations_are_shown_short() {
         let shown = |millis| shown_duration(Duration::from_millis(millis));
+        assert_eq!(shown(0), "0s");
         assert_eq!(shown(2), "2.0ms");
         assert_eq!(shown(250), "250ms");
         assert_eq!(shown(1_500), "1.5s");

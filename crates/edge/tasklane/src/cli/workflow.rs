@@ -316,6 +316,7 @@ fn shown(run: &WorkflowRun) -> String {
         ("status", status(run)),
         ("begun", value::shown_time(Some(run.created_at))),
         ("took", value::shown_span(Some(run.created_at), run.finished_at)),
+        ("progress", progress(run)),
         ("error", run.error.as_ref().map_or_else(String::new, |error| error.message.clone())),
     ]);
     let nodes = run.nodes.iter().map(|node| {
@@ -331,15 +332,18 @@ fn shown(run: &WorkflowRun) -> String {
     format!("{about}\n{}", table(&["NODE", "STATUS", "TOOK", "WAITS FOR", "TASK", "REMARK"], nodes))
 }
 
+fn progress(run: &WorkflowRun) -> String {
+    run.progress.as_ref().map_or_else(String::new, |progress| progress.message.clone())
+}
+
 fn run_cells(run: &WorkflowRun) -> Vec<String> {
-    let progress = run.progress.as_ref();
     vec![
         run.run_id.clone(),
         run.name.clone(),
         status(run),
         value::shown_time(Some(run.created_at)),
         value::shown_span(Some(run.created_at), run.finished_at),
-        progress.map_or_else(String::new, |progress| progress.message.clone()),
+        progress(run),
     ]
 }
 

@@ -117,7 +117,8 @@ server requires.
 | 130 | the task was cancelled, or Ctrl-C |
 
 `submit --batch` ends with 7 if all refused tasks may be accepted later, and with 1 otherwise.
-`schedule preview` ends with 1 if the expression has no next time. `run` and `wait` end with the exit code of the
+`schedule preview` ends with 2 if the server refuses the expression, also because no day fits it (`0 0 30 2 *`), and
+with 1 if it has no next time (its years have passed). `run` and `wait` end with the exit code of the
 task's own command if it has one. Programs that must distinguish the two use `--json` and read `status` and
 `result.code`.
 ";

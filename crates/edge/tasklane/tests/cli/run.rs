@@ -103,9 +103,99 @@ fn a_batch_into_a_full_queue_says_when_to_try_again() {
 #[test]
 fn a_preview_without_times_is_a_failure() {
     let script = Script::new(vec![json(200, r#"{"times":[]}"#)]);
-    let preview = output(&mut tasklane(&["--url", &script.url, "schedule", "preview", "0 0 30 2 *"]));
+    let args = ["--url", &script.url, "schedule", "preview", "0 0 0 1 1 ? 2020", "--dialect", "quartz"];
+    let preview = output(&mut tasklane(&args));
     assert_eq!(preview.status.code(), Some(1));
     assert!(stderr(&preview).contains("no further times"), "{}", stderr(&preview));
+
+    let problem = r#"{"code":"invalid_value","status":422,"title":"t","detail":"no day fits"}"#;
+    let script = Script::new(vec![json(422, problem)]);
+    let refused = output(&mut tasklane(&["--url", &script.url, "schedule", "preview", "0 0 30 2 *"]));
+    assert_eq!(refused.status.code(), Some(2), "{}", stderr(&refused));
+}
+
+const RUNNING: &str = r#"{"runId":"r1","name":"nightly","status":"RUNNING","cancelRequested":true,
+    "createdAt":"2030-01-31T03:00:00Z","progress":{"percent":50,"message":"1 of 2 nodes"},
+    "nodes":[{"name":"a","status":"SUCCESS","dependsOn":[]},{"name":"b","status":"RUNNING","dependsOn":["a"]}]}"#;
+const DONE: &str = r#"{"runId":"r2","name":"etl","status":"CANCELLED","cancelRequested":true,
+    "createdAt":"2030-01-31T03:00:00Z","finishedAt":"2030-01-31T03:01:05Z",
+    "progress":{"percent":100,"message":"2 of 2 nodes"}}"#;
+
+/// The columns were empty, and nothing said that a run was being cancelled.
+#[test]
+fn runs_are_listed_with_their_name_and_progress() {
+    let script = Script::new(vec![json(200, &format!(r#"{{"runs":[{RUNNING},{DONE}]}}"#))]);
+    let table = stdout(&output(&mut tasklane(&["--url", &script.url, "workflow", "runs"])));
+    let cells: Vec<Vec<&str>> = table
+        .lines()
+        .map(|line| line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect())
+        .collect();
+    assert_eq!(cells[0], ["RUN", "NAME", "STATUS", "BEGUN", "TOOK", "PROGRESS"]);
+    let begun = "2030-01-31 03:00:00.000Z";
+    assert_eq!(cells[1], ["r1", "nightly", "RUNNING, cancelling", begun, "1 of 2 nodes"]);
+    assert_eq!(cells[2], ["r2", "etl", "CANCELLED", begun, "1m05s", "2 of 2 nodes"]);
+}
+
+#[test]
+fn a_run_is_shown_with_its_name_and_progress() {
+    let script = Script::new(vec![json(200, RUNNING)]);
+    let shown = stdout(&output(&mut tasklane(&["--url", &script.url, "workflow", "get", "r1"])));
+    for line in ["name      nightly", "status    RUNNING, cancelling", "progress  1 of 2 nodes"] {
+        assert!(shown.lines().any(|shown| shown.trim_end() == line), "{line:?} is missing:\n{shown}");
+    }
+}
+
+#[test]
+fn a_detached_retry_of_a_run_says_what_it_keeps() {
+    let answer = r#"{"runId":"r2","newerDefinition":true,"kept":["a"],"runsAgain":["b","c"]}"#;
+    let retry = |args: &[&str]| {
+        let script = Script::new(vec![json(201, answer)]);
+        let args = [args, &["--url", &script.url, "workflow", "retry", "r1", "--detach"]].concat();
+        let output = output(&mut tasklane(&args));
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        assert!(script.requests()[0].starts_with("POST /api/v1/workflows/runs/r1/retry "));
+        output
+    };
+    let said = retry(&[]);
+    assert_eq!(stdout(&said), "r2\n");
+    assert_eq!(
+        stderr(&said),
+        "tasklane: the workflow has another definition now; `tasklane workflow retry r1 --latest` runs by it\n\
+         tasklane: kept: a; runs again: b, c\n"
+    );
+    let given: serde_json::Value = serde_json::from_str(&stdout(&retry(&["--json"]))).unwrap();
+    assert_eq!(given, serde_json::from_str::<serde_json::Value>(answer).unwrap());
+}
+
+/// The hint named a parameter of the API.
+#[test]
+fn an_executor_that_is_there_is_replaced_by_a_flag() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("page.yaml"), documented("page.yaml")).unwrap();
+    let put = |answer: String, more: &[&str]| {
+        let script = Script::new(vec![answer]);
+        let args = [&["--url", &script.url, "executor", "put", "page", "page.yaml"][..], more].concat();
+        let output = output(tasklane(&args).current_dir(&folder));
+        (output, script.requests().remove(0))
+    };
+    let problem = r#"{"code":"already_registered","status":409,"title":"t","detail":"page is registered"}"#;
+    let (refused, _) = put(json(409, problem), &[]);
+    assert_eq!(refused.status.code(), Some(4));
+    assert!(stderr(&refused).ends_with("hint: --replace replaces it\n"), "{}", stderr(&refused));
+
+    let registered = r#"{"taskType":"page","version":2,"definition":{}}"#;
+    let (replaced, sent) = put(json(200, registered), &["--replace"]);
+    assert_eq!((replaced.status.code(), stdout(&replaced).as_str()), (Some(0), "page\n"));
+    assert!(sent.starts_with("PUT /api/v1/executors/page?replace=true "), "{sent}");
+    let body: serde_json::Value = serde_json::from_str(sent.split_once("\r\n\r\n").unwrap().1).unwrap();
+    assert!(body["python"].as_str().unwrap().contains("\nlinks = "), "{body}");
+}
+
+/// A file of docs/jobs.md, which begins with its name.
+fn documented(name: &str) -> String {
+    let docs = include_str!("../../../../../docs/jobs.md");
+    let (_, file) = docs.split_once(&format!("```yaml\n# {name}\n")).unwrap();
+    file.split_once("```").unwrap().0.to_owned()
 }
 
 #[test]

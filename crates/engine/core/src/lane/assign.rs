@@ -1,4 +1,4 @@
-//! Assignment: the next task of the next queue goes to a worker that can run it and has room.
+//! Assignment: the owner gives the next task of the next queue to a worker that can run it and has room.
 
 use std::collections::BTreeSet;
 
@@ -22,7 +22,7 @@ const ASSIGN_MAX: usize = 4096;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LimitVerdict {
     Free,
-    /// As many run as may.
+    /// As many attempts run as the limit allows.
     Full,
     /// The rate allows the next one at this time.
     Until(Timestamp),
@@ -82,7 +82,7 @@ impl Lane {
         }
     }
 
-    /// A line has taken a task: the next one's turn, unless this one may take more of them.
+    /// Advances the rotation to the next line unless the current line has turns left.
     fn end_turn(&mut self, queue: Handle, class: Handle, line: Handle) {
         let q = &mut self.queues[queue];
         if !q.fair || !self.options.invariants.on(Invariant::LinesTakeTurns) {
@@ -143,7 +143,7 @@ impl Lane {
         self.refresh_worker(worker);
     }
 
-    /// The version that a queue's assignments are judged by, if the store does not know it yet.
+    /// The policy version of a queue's assignments, if the store does not know it yet.
     fn unrecorded_policy(&self, queue: Handle) -> Option<u64> {
         let q = &self.queues[queue];
         let version = q.policy.version;
@@ -172,7 +172,7 @@ impl Lane {
         limits
     }
 
-    /// The limit over the whole queue may be new: counts what is in flight under it.
+    /// The limit over the whole queue may be new: counts the attempts in flight under it.
     pub(super) fn recount_whole(&mut self, queue: Handle) {
         let Some(state) = self.queues[queue].whole else { return };
         for (_, entry) in &mut self.entries {
@@ -228,7 +228,7 @@ impl Lane {
                 return LimitVerdict::Until(next_at);
             }
         }
-        // What waits at a worker would start together when the worker has time.
+        // Attempts that wait at a worker would start together when the worker has room.
         if rule.rate.is_some_and(|rate| state.unstarted >= rate.ahead()) {
             return LimitVerdict::Full;
         }
@@ -251,16 +251,17 @@ impl Lane {
         whole.into_iter().chain(by_key).filter_map(|(state, rule)| Some((state, rule.rate?))).collect()
     }
 
-    /// Moves the rates that an assignment counts under; their new times go into the same group. One that started late
-    /// moves them again: what follows keeps its distance from the start, not from the assignment.
+    /// Moves the rates that count an assignment; their new times go into the same group. An attempt that
+    /// started late moves them again: the next attempts keep their distance from the start, not from the
+    /// assignment.
     pub(super) fn take_rates(&mut self, handle: Handle, at: Timestamp, late: bool) {
         for (state, rate) in self.rates_of(self.entries[handle].line) {
             let state = self.limits.get_mut(state);
-            // Those that wait beside it may start at the same moment.
+            // The attempts that wait beside it may start at the same moment.
             let beside = if late { state.unstarted.saturating_sub(1) } else { 0 };
             let mut moved = moved_rate(rate, state.rate, at) + rate.interval() * beside;
             if late {
-                // It started in the past, and others may have been assigned since.
+                // It started in the past, and the lane may have assigned others since.
                 moved = moved.max(state.rate.unwrap_or(moved));
             }
             state.rate = Some(moved);
@@ -268,7 +269,7 @@ impl Lane {
             let key = rate_record(&self.queues[*queue].key, *limit, key);
             let record = RecordChange { key, value: Some(rate_value(moved - self.clock.shift)) };
             if late {
-                // At once, and not with the start, which may be written later than assignments that follow.
+                // Written at once, and not with the start: later assignments may be written before the start.
                 self.write_loose(Group { records: vec![record], ..Group::default() });
             } else {
                 self.entries[handle].change().records.push(record);
@@ -276,7 +277,7 @@ impl Lane {
         }
     }
 
-    /// Asks workers for room where none has any and there is work for them.
+    /// Asks workers for room where there is work and no worker with room for it.
     pub(super) fn announce(&mut self) {
         for class in std::mem::take(&mut self.starved) {
             let Some(c) = self.classes.get(class) else { continue };

@@ -1,8 +1,9 @@
-//! Limits that cancel: of their keys no more tasks wait or run than the limit says. The newest of those that never ran
-//! make way.
+//! Limits that cancel: of each of their keys no more tasks wait or run than the limit allows. The newest
+//! tasks that never ran are cancelled.
 //!
-//! What waits is judged when it comes into memory, and when the policy changes; so everything that waits in such a line
-//! is read. A task that had an attempt before waits, like under any other limit: it is not the newest.
+//! The owner judges a waiting task when it comes into memory and when the policy changes; so it reads all
+//! waiting tasks of such a line. A task that had an attempt before waits, as under any other limit: it is not
+//! the newest.
 
 use smallvec::SmallVec;
 
@@ -21,7 +22,7 @@ impl Lane {
         !self.cancelling(line).is_empty()
     }
 
-    /// The limits of a line that cancel, and how many each lets wait and run.
+    /// The limits of a line that cancel, and how many tasks each lets wait and run.
     fn cancelling(&self, line: Handle) -> SmallVec<[(Handle, u32); 2]> {
         let line = &self.lines[line];
         let queue = &self.queues[line.queue];
@@ -36,7 +37,8 @@ impl Lane {
         whole.into_iter().chain(by_key).collect()
     }
 
-    /// Cancels what is too much under the limits of a line. `placed` has just come to wait in it, if anything has.
+    /// Cancels the excess under the limits of a line. `placed` is the task that has just come to wait in it,
+    /// if any.
     pub(super) fn cancel_newest(&mut self, line: Handle, placed: Option<Handle>) {
         if !self.loading.is_complete() || !self.options.invariants.on(Invariant::NewestCancelled) {
             return;
@@ -44,7 +46,7 @@ impl Lane {
         for (state, max) in self.cancelling(line) {
             let seq = placed.and_then(|entry| self.entries.get(entry)).map(|entry| entry.seq);
             let limit = self.limits.get_mut(state);
-            // Mostly the newest is the one that has just come, and the only one that is too much.
+            // Mostly the newest task is the one just placed, and the only excess.
             let newest = placed.filter(|_| seq > Some(limit.newest));
             limit.newest = limit.newest.max(seq.unwrap_or_default());
             let excess = self.taken(state).saturating_sub(usize::try_from(max).unwrap_or(usize::MAX));

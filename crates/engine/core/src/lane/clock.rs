@@ -1,10 +1,10 @@
 //! The lane's wall clock, and its steps.
 //!
-//! Times of day (`runAt`) follow the wall clock at once. Durations (delays, retry waits, start timeouts, rates, and
-//! whatever the machine itself waits for) keep their length: they are kept as times of the wall clock like all others,
-//! so a step of Δ moves them by Δ. Those in memory are moved at once. Those in the store cannot be, so the lane keeps the
-//! **sum** of all steps in a record, and each stored state says which sum it was made under: the difference is what it is
-//! moved by when it is read.
+//! Times of day (`runAt`) follow the wall clock at once. Durations (delays, retry waits, start timeouts,
+//! rates, and the machine's own timers) keep their length. The lane keeps them as times of the wall clock
+//! like all others, so a step of Δ moves them by Δ. Times in memory move at once. Times in the store cannot,
+//! so the lane keeps the **sum** of all steps in a record, and each stored state names the sum that it was
+//! made under: a reader moves its times by the difference.
 //!
 //! ```text
 //!   sum 0 s            │ sum +3600 s
@@ -12,14 +12,15 @@
 //!   ───────────────────┼──────────────────────────────────────►
 //!                    step
 //! ```
-//! A task that was submitted past the owner names no sum. The record keeps the arrival number up to which each step found
-//! tasks in the store: those were made before it.
+//! A task that was submitted past the owner names no sum. The record keeps the arrival number up to which
+//! each step found tasks in the store: those tasks were made before it.
 //!
-//! The store sorts delayed tasks by the times they have there, and among those made under different sums that is not the
+//! The store sorts delayed tasks by their stored times, and among tasks of different sums this is not the
 //! order in which they come due. So after a step the owner reads all of them once and writes them back moved.
 //!
-//! The record also says how far the owner's wall clock was from its steady clock, and since which boot of the machine. The
-//! next owner on that machine finds by it a step that nobody saw, or that was not written before its owner died.
+//! The record also keeps the distance of the owner's wall clock from its steady clock, and the boot of the
+//! machine. The next owner on that machine finds by it a step that no owner noticed, or that its owner did
+//! not write before it died.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -37,51 +38,53 @@ use super::entry::{Entry, Handle};
 use super::input::Effect;
 use super::machine::Lane;
 
-/// Steps that are kept apart; more of them are few, and what was in the store before the oldest has been written since.
+/// Steps kept in the record. More are rare, and tasks stored before the oldest have been rewritten since.
 const STEPS_MAX: usize = 32;
-/// Where the record of the clock is kept. Servers of an earlier version stop at a kind that they do not know; a rate whose
-/// key is none they pass over. It sorts before all rates, so that it is known when they are read.
+/// The key of the clock's record, kept among the rates. Servers of an earlier version stop at a kind of
+/// record that they do not know, but pass over a rate whose key they cannot parse. It sorts before all rates,
+/// so that the owner has it when it reads them.
 const KEY: &str = "!clock";
 /// Bytes of the record without its steps, …
 const FIXED: usize = 25;
 /// … and of each step.
 const STEP: usize = 32;
 
-/// Where the wall clock stands against the steady clock of a machine.
+/// The position of the wall clock against the steady clock of a machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Anchor {
-    /// Tells one boot of a machine from all others; 0 if that is not known.
+    /// Separates one boot of a machine from all others; 0 if unknown.
     pub boot: u64,
     /// How far the wall clock is ahead of the steady clock.
     pub ahead: Shift,
 }
 
-/// What the record says.
+/// The content of the record.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ClockRecord {
     /// The sum of all steps.
     pub(super) shift: Shift,
-    /// Of the owner that wrote it.
+    /// The anchor of the owner that wrote the record.
     anchor: Anchor,
     /// All delayed tasks in the store were made under this sum.
     is_rewritten: bool,
     steps: VecDeque<Step>,
 }
 
-/// A step, as far as it matters for tasks that name no sum.
+/// A step, as tasks that name no sum need it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Step {
     /// The last task that it found in the store.
     last: Seq,
     /// The sum before it.
     before: Shift,
-    /// What the clock would have shown without it, and what it showed, when the step was noticed. The same where nobody had to
-    /// find it: then all tasks up to the last were made before it.
+    /// The wall time without the step, and with it, when the owner noticed the step. Both are the same where
+    /// the owner did not have to find the step: all tasks up to the last were then made before it.
     clocks: (Timestamp, Timestamp),
 }
 
 impl Step {
-    /// Whether a task was made before this step: it is in the store, and the clock from before is nearer to its time.
+    /// Whether a task was made before this step: it is in the store, and the clock from before is nearer to
+    /// its time.
     fn is_after(&self, row: &TaskRow) -> bool {
         let made = row.state.created_at;
         let (old, new) = self.clocks;
@@ -92,11 +95,11 @@ impl Step {
 /// The pass over the store after a step.
 #[derive(Debug)]
 pub(super) struct Rewrite {
-    /// What is read next; `None` when all was read.
+    /// The next read; `None` when all was read.
     next: Option<LaneRead>,
     /// The read under way.
     read: Option<u64>,
-    /// The clock stepped again since that was asked.
+    /// The clock stepped again since the read was sent.
     again: bool,
 }
 
@@ -149,13 +152,14 @@ impl ClockRecord {
     }
 }
 
-/// What the first record of a lane says of its clock: the sum of all steps, and where the wall clock of its owner stood.
+/// Decodes the first record of a lane: the sum of all steps, and the anchor of its owner.
 pub fn recorded_clock(records: &[(RecordKey, Vec<u8>)]) -> Option<(Shift, Anchor)> {
     let (_, value) = records.first().filter(|(key, _)| *key == clock_key())?;
     ClockRecord::decode(value).map(|record| (record.shift, record.anchor))
 }
 
-/// A task that names no sum may have been counted by another clock. Whichever that was, it waits no longer than it was to.
+/// Bounds the wait of a task that names no sum: whichever clock counted it, it waits no longer than its
+/// delay.
 fn bound_waits(row: &mut TaskRow, delay: Duration, now: Timestamp) -> bool {
     let state = &mut row.state;
     if state.status != Status::Pending {
@@ -176,14 +180,14 @@ fn clock_key() -> RecordKey {
 }
 
 impl Lane {
-    /// Says where the wall clock of this owner stands.
+    /// Sets the anchor of this owner.
     #[must_use]
     pub fn anchored(mut self, anchor: Anchor) -> Self {
         self.anchor = anchor;
         self
     }
 
-    /// Takes the record of the clock, if that is what it is. Nothing that moves is in memory yet.
+    /// Takes the record of the clock, if this is the record. No times that move are in memory yet.
     pub(super) fn load_clock(&mut self, key: &RecordKey, value: &[u8]) -> bool {
         if *key != clock_key() {
             return false;
@@ -197,13 +201,14 @@ impl Lane {
             && self.options.invariants.on(Invariant::StepFoundAtTakeover)
         {
             self.counters.clock_step_found += 1;
-            // Others have taken in tasks since.
+            // Other servers have stored tasks since the step.
             self.clock.note(unseen, self.cursor, (self.now - unseen, self.now));
         }
         true
     }
 
-    /// The lane may act: its record says where the clock of this owner stands, and what was left to move is moved.
+    /// The lane may act: writes the anchor of this owner to the record, and moves the times that are left to
+    /// move.
     pub(super) fn settle_clock(&mut self) {
         let known = self.clock.anchor;
         let moved = (self.anchor.ahead - known.ahead).abs() >= STEP_MIN;
@@ -227,7 +232,7 @@ impl Lane {
         self.begin_rewrite();
     }
 
-    /// What the machine itself waits for.
+    /// Moves the machine's own timers.
     fn move_timers(&mut self, by: Shift) {
         self.next_sweep = self.next_sweep + by;
         self.timers =
@@ -247,7 +252,7 @@ impl Lane {
         }
     }
 
-    /// What tasks in memory wait for.
+    /// Moves the waits of tasks in memory.
     fn move_tasks(&mut self, by: Shift) {
         let shift = self.clock.shift;
         for insert in &mut self.bare_inserts {
@@ -282,12 +287,12 @@ impl Lane {
             return;
         }
         let record = RecordChange { key: clock_key(), value: Some(self.clock.encode()) };
-        // Where nothing waits to be moved it goes with whatever is written next.
+        // Where no stored time has to move, the record goes with the next commit.
         self.loose.push(Group { records: vec![record], ..Group::default() });
         self.urgent |= urgent || self.releasing;
     }
 
-    /// By how much the times of a stored task are to be moved, if they are.
+    /// The shift of the times of a stored task, if they have to move.
     fn stale_by(&self, row: &TaskRow) -> Option<Shift> {
         let by = self.clock.shift - self.clock.made_under(row);
         let stale = by != Shift::ZERO && row.state.counts_down();
@@ -318,7 +323,7 @@ impl Lane {
         entry
     }
 
-    /// Begins to read what a step found in the store.
+    /// Begins the pass over the tasks that a step found in the store.
     fn begin_rewrite(&mut self) {
         if self.clock.is_rewritten || self.clock.steps.is_empty() {
             return;
@@ -340,7 +345,7 @@ impl Lane {
                 let read = Some(self.next_read);
                 self.rewrite = self.rewrite.take().map(|pass| Rewrite { read, ..pass });
             }
-            // What was read is written: nobody needs to read it again.
+            // All tasks read are written back: the pass is done.
             None if self.unwritten.is_empty() && self.batches.is_empty() => {
                 self.rewrite = None;
                 self.clock.is_rewritten = true;
@@ -355,7 +360,7 @@ impl Lane {
         self.rewrite.as_ref().is_some_and(|pass| pass.read == Some(read))
     }
 
-    /// A page of the pass: what is to be moved is taken into memory, and written from there.
+    /// A page of the pass: tasks whose times have to move come into memory, and are written from there.
     pub(super) fn on_rewrite(&mut self, what: &LaneRead, page: LanePage) {
         let (Some(pass), LanePage::Tasks { rows, more }) = (&mut self.rewrite, page) else { return };
         pass.read = None;
@@ -379,7 +384,7 @@ impl Lane {
         }
     }
 
-    /// Takes a waiting task in wherever its new times are.
+    /// Takes in a waiting task at its new times.
     pub(super) fn admit_stale(&mut self, row: TaskRow) {
         let entry = self.insert_row(row);
         if self.entries[entry].state.delayed {

@@ -1,4 +1,5 @@
-//! Ends of watched tasks: noted in the group that ends the task, told until somebody has looked at them.
+//! Completions: the group that ends a watched task notes its end, and each owner reports it until a server
+//! has handled it.
 
 use crate::commit::{Group, RecordChange, RecordKey, RecordKind};
 use crate::id::TaskId;
@@ -14,9 +15,10 @@ pub(super) fn completion_record(task: TaskId) -> RecordKey {
 pub(super) const RECORDS_MAX: usize = 32;
 
 impl Lane {
-    /// Somebody has looked at these: their notes are removed.
+    /// A server has handled these completions: their records are removed.
     pub(super) fn on_completion_handled(&mut self, tasks: &[TaskId]) {
-        // Whoever saw them was told by the owner before; they are told once more when all is loaded.
+        // The server learned of them from the owner before. This owner reports them once more when all is
+        // loaded.
         if !self.loading.is_complete() {
             return;
         }

@@ -1,4 +1,4 @@
-//! Rare paths carry a counter, so that the simulator can say which of them no seed reached.
+//! Rare paths carry a counter, so that the simulator can name the paths that no seed reached.
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
@@ -49,9 +49,9 @@ counters! {
     start_timeout,
     /// Attempts that ran past timeout and grace.
     attempt_overrun,
-    /// Choices put off until a worker answers that was asked for room.
+    /// Choices deferred until an asked worker answers.
     choice_waited,
-    /// Workers that did not answer in time when they were asked for room.
+    /// Workers that did not answer a demand for room in time.
     answer_late,
     /// Workers that sent and did not receive.
     worker_not_receiving,

@@ -16,27 +16,28 @@ use super::input::SubmitToken;
 /// Key of an entry, line, queue, worker, class or limit in its slab.
 pub(super) type Handle = usize;
 
-/// A task in memory: its state as decided, and what of it is not yet written.
+/// A task in memory: its decided state, and the part of it that is not yet written.
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) id: TaskId,
     /// Place in the order of arrival; provisional (above all real ones) until the insert was committed.
     pub(super) seq: Seq,
     pub(super) head: Arc<TaskHead>,
-    /// Left out where it is large: the driver reads it when the task is sent.
+    /// `None` where the body is large: the driver reads it when the task is sent.
     pub(super) body: Option<Arc<TaskBody>>,
     pub(super) state: TaskState,
     pub(super) spot: Spot,
     pub(super) line: Handle,
     /// Where its attempt is, while it is in flight.
     pub(super) flight: Option<Flight>,
-    /// What the store holds once the commit under way is applied: what the next change must name.
+    /// The stored version after the commits under way: the next change must name it.
     pub(super) expected: Version,
-    /// What is not yet handed to a commit. Apart, because most tasks in memory wait and have nothing to write.
+    /// Changes that no commit has taken yet. Boxed, because most tasks in memory wait and have nothing to
+    /// write.
     pub(super) pending: Option<Box<PendingWrite>>,
-    /// In which of the machine's lists of entries to write.
+    /// The list of entries to write that has it.
     pub(super) write_urgency: WriteUrgency,
-    /// Part of the commit under way.
+    /// A commit under way contains it.
     pub(super) writing: bool,
 }
 
@@ -44,7 +45,7 @@ pub(super) struct Entry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WriteUrgency {
     No,
-    /// Nobody waits for it.
+    /// No answer waits for the write.
     Lazy,
     /// It goes with the next commit.
     Next,
@@ -73,15 +74,15 @@ pub(super) struct Flight {
     pub(super) limits: SmallVec<[Handle; 2]>,
     /// When it was last sent; `None` while the assignment is not committed.
     pub(super) sent_at: Option<Timestamp>,
-    /// Heartbeats that should have known it and did not.
+    /// Heartbeats that did not name it though they should have.
     pub(super) beats_missing: u8,
-    /// Recalls sent since the worker last said anything about it.
+    /// Recalls sent since the worker's last message about it.
     pub(super) recalls: u8,
     /// When it started, by this owner's clock.
     pub(super) running_since: Option<Timestamp>,
 }
 
-/// What of an entry is not yet handed to a commit.
+/// Changes of an entry that no commit has taken yet.
 #[derive(Debug, Default)]
 pub(super) struct PendingWrite {
     pub(super) path: Path,
@@ -95,7 +96,7 @@ pub(super) struct PendingWrite {
     pub(super) result: Option<Box<TaskResult>>,
     pub(super) inbox_done: Vec<Seq>,
     pub(super) records: Vec<RecordChange>,
-    /// A report to acknowledge once this is written; hardly ever more than one.
+    /// A report to acknowledge once this is written; rarely more than one.
     pub(super) ack: SmallVec<[(SessionId, AttemptId); 1]>,
 }
 
@@ -156,12 +157,12 @@ impl Entry {
         AttemptId { task: self.id, number: self.state.attempt }
     }
 
-    /// What is to be written of it next.
+    /// The changes to write next.
     pub(super) fn change(&mut self) -> &mut PendingWrite {
         self.pending.get_or_insert_default()
     }
 
-    /// Everything decided about it is durable.
+    /// Whether every decision about it is durable.
     pub(super) fn is_clean(&self) -> bool {
         !self.writing && self.write_urgency == WriteUrgency::No
     }

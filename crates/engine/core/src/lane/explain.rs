@@ -1,4 +1,4 @@
-//! Why an unfinished task is not running.
+//! Explanations: the reasons why an unfinished task is not running.
 
 use crate::id::{AttemptNo, LimitId, Name, SessionId, TaskId};
 use crate::status::Status;
@@ -13,23 +13,23 @@ use super::lines::ClassKey;
 use super::machine::Lane;
 use super::workers::Readiness;
 
-/// What is known of a task that has not finished.
+/// The reasons why an unfinished task is not running.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Explanation {
-    /// Where it is in its life, as decided; perhaps not yet written.
+    /// Its decided status; perhaps not yet written.
     pub status: Status,
-    /// Everything that stands in its way, the most important first. Empty if it runs.
+    /// Every reason, the most important first. Empty if the task runs.
     pub reasons: Vec<Reason>,
 }
 
-/// Something that stands in the way of a task.
+/// A reason why a task does not run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reason {
     /// The lane is being loaded after a change of owner.
     Loading,
-    /// No room is left in the store, so nothing can be assigned.
+    /// The store takes no writes because it is out of space, so the owner can assign nothing.
     StoreFull,
-    /// The files of the store are gone, so nothing can be assigned.
+    /// The files of the store are gone, so the owner can assign nothing.
     StoreLost,
     /// No live worker offers its type and labels.
     NoCapableWorker {
@@ -42,10 +42,10 @@ pub enum Reason {
     WorkersPause {
         /// How many.
         workers: usize,
-        /// What the machine of one of them lacks.
+        /// The pause reason of one of them.
         reason: String,
     },
-    /// All workers that could run it have as much as they can take.
+    /// All workers that could run it are full.
     AllFull {
         /// How many there are.
         workers: usize,
@@ -56,11 +56,11 @@ pub enum Reason {
         template: Option<String>,
         /// Its key, for a limit by key.
         key: Option<String>,
-        /// How many run.
+        /// Attempts of the key that are alive.
         running: u32,
-        /// How many may.
+        /// The limit.
         max: u32,
-        /// Some of those that run.
+        /// Some of the tasks that hold it.
         held_by: Vec<Holder>,
     },
     /// A rate allows the next task at a time.
@@ -82,17 +82,17 @@ pub enum Reason {
     Position(usize),
     /// It is not in memory: more tasks than this of its line are before it.
     MoreThan(usize),
-    /// It is assigned, and the worker has not said yet that it has it.
+    /// It is assigned, and the worker has not reported that it holds it.
     Sent {
-        /// To whom.
+        /// The session of the worker.
         session: SessionId,
     },
     /// It is in the local queue of its worker.
     QueuedAtWorker {
-        /// Of whom.
+        /// The session of the worker.
         session: SessionId,
     },
-    /// It is to be stopped.
+    /// A cancel is requested, and the attempt has not ended.
     CancelRequested,
 }
 
@@ -107,7 +107,7 @@ pub struct Holder {
     pub since: Option<Timestamp>,
 }
 
-/// Holders of a limit that are named.
+/// The most holders of a limit in one explanation.
 const HOLDERS_MAX: usize = 10;
 
 impl Lane {
@@ -176,7 +176,7 @@ impl Lane {
         });
     }
 
-    /// What its queue and its keys put in the way of a task.
+    /// Adds the reasons of its queue and its keys.
     fn explain_queue(&self, head: &TaskHead, reasons: &mut Vec<Reason>) {
         let policy = self.policies.get(&head.queue).map(|versioned| &versioned.policy);
         if policy.is_some_and(|policy| policy.paused) {
@@ -216,7 +216,7 @@ impl Lane {
         match self.limit_verdict(rule, state) {
             LimitVerdict::Free => None,
             LimitVerdict::Until(until) => Some(Reason::Rate { template, key, until }),
-            // As many as may are on their way, and have not started.
+            // As many as the limit allows are on their way, and have not started.
             LimitVerdict::Full if rule.concurrency.is_none_or(|max| state.running < max.limit) => {
                 Some(Reason::Rate { template, key, until: self.now })
             }

@@ -1,4 +1,4 @@
-//! What goes into the lane machine and what comes out.
+//! The inputs and effects of the lane machine.
 
 use crate::commit::{Group, GroupOutcome, SubmitOutcome};
 use crate::id::{QueueKey, Seq, SessionId, TaskId};
@@ -13,10 +13,10 @@ use crate::time::Shift;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SubmitToken(pub u64);
 
-/// What a local submission is answered, task by task.
+/// The outcome of one task of a local submission.
 pub type Item = SubmitOutcome;
 
-/// Something happened.
+/// An input of the lane machine.
 #[derive(Clone, Debug, PartialEq)]
 #[expect(clippy::large_enum_variant, reason = "policies are rare, and everything is moved once")]
 pub enum Input {
@@ -26,12 +26,12 @@ pub enum Input {
     Page {
         /// Which read.
         read: u64,
-        /// What the store said.
+        /// The answer.
         page: LanePage,
     },
     /// The answer to [`Effect::Commit`]: outcomes in the order of the groups.
     Committed {
-        /// What became of each group.
+        /// The outcome of each group.
         outcomes: Vec<GroupOutcome>,
     },
     /// Tasks from the API of the same process.
@@ -43,26 +43,26 @@ pub enum Input {
     },
     /// Messages of a worker.
     Worker(WorkerBatch),
-    /// Who is alive. The first view was read after the lane was claimed.
+    /// The members. The first view was read after the lane was claimed.
     Members {
         /// Rises with every change; older views are ignored.
         revision: u64,
-        /// Everyone.
+        /// All members.
         members: Vec<Member>,
     },
     /// A policy was read.
     Policy {
-        /// Whose.
+        /// The queue.
         queue: QueueKey,
-        /// What it says.
+        /// The policy.
         policy: VersionedPolicy,
     },
-    /// Somebody has looked at these tasks that had ended.
+    /// A server has handled the completions of these tasks.
     CompletionHandled(Vec<TaskId>),
-    /// There may be something new in the store.
+    /// The store may hold something new.
     Hint,
-    /// The wall clock has stepped: times of day are reached sooner or later, durations are not. The time of this input, and
-    /// of all after it, is the one after the step. Not before the lane is loaded.
+    /// The wall clock has stepped: times of day come sooner or later, durations keep their length. The time
+    /// of this input and of all later inputs is the time after the step. Sent only to a loaded lane.
     ClockStepped {
         /// By how much.
         by: Shift,
@@ -73,19 +73,19 @@ pub enum Input {
     Tick,
 }
 
-/// Something is to be done.
+/// An effect of the lane machine.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
-    /// Ask the store.
+    /// Read from the store.
     Read {
         /// Named in the answer.
         read: u64,
-        /// The question.
+        /// The read.
         what: LaneRead,
         /// Most rows wanted.
         limit: usize,
     },
-    /// Write to the store. There is never more than one under way.
+    /// Write to the store. At most two commits are under way; the second one follows the first.
     Commit {
         /// The changes, in order.
         groups: Vec<Group>,
@@ -101,21 +101,21 @@ pub enum Effect {
         /// Task by task.
         outcomes: Vec<Item>,
     },
-    /// This session sends and does not receive. Told with every heartbeat while it is so.
+    /// This session sends and does not receive. Repeated with every heartbeat until it receives.
     NotReceiving {
         /// Which one.
         session: SessionId,
     },
-    /// Let this session end: it does not do what it is asked to.
+    /// Revoke this session: its worker does not follow its owner.
     Revoke {
         /// Which one.
         session: SessionId,
     },
     /// Tasks changed, durably.
     Changed(Vec<TaskEvent>),
-    /// Watched tasks have ended, durably: somebody must look at them, and then say so with
-    /// [`Input::CompletionHandled`]. Told again to each new owner until then.
+    /// Watched tasks have ended, durably. The server must handle each completion and confirm it with
+    /// [`Input::CompletionHandled`]; each new owner repeats the effect until then.
     Completed(Vec<TaskId>),
-    /// The lane must be loaded anew: its view of the store has a gap.
+    /// The owner must reload the lane: its view of the store has a gap.
     Reload,
 }

@@ -1,4 +1,4 @@
-//! The keys of a queue's limits, for those who look.
+//! The keys of a queue's limits, for readers.
 
 use std::sync::Arc;
 
@@ -15,21 +15,21 @@ use super::machine::Lane;
 pub struct KeyInfo {
     /// Which limit, and which of its keys.
     pub position: KeyPosition,
-    /// The template that the key was made by, if the policy still has it.
+    /// The template of the key, if the policy still has it.
     pub template: Option<String>,
     /// Attempts alive.
     pub running: u32,
     /// Tasks that wait in memory.
     pub waiting: usize,
-    /// The store may hold more.
+    /// Whether the store may hold more.
     pub more_waiting: bool,
-    /// How many may be alive at once: as the policy says, or else some task.
+    /// How many may be alive at once: by the policy, or else by a task.
     pub concurrency: Option<Concurrency>,
     /// How many may start in a time, and when the next one may.
     pub rate: Option<(Rate, Timestamp)>,
 }
 
-/// Where a key stands among those of its queue.
+/// The position of a key among the keys of its queue.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct KeyPosition {
     /// Its limit.
@@ -48,7 +48,7 @@ impl Lane {
         states.map(|state| self.key_info(state, &q.rules, &q.policy.policy)).collect()
     }
 
-    /// The lines in memory that a limit holds for.
+    /// The lines in memory that a limit counts.
     pub(super) fn lines_under(&self, state: &LimitState) -> impl Iterator<Item = Handle> {
         let whole = state.key.limit == LimitId::QUEUE;
         let queue = state.key.queue;

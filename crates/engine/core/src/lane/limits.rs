@@ -1,10 +1,11 @@
 //! Limits: how many attempts of a key are alive, and when its rate allows the next.
 //!
-//! Concurrency is counted for every key of a task in flight, whether or not the policy limits it at the moment, so
-//! that a limit that is added or changed is right at once. A rate needs one time per key (see
-//! [`Rate`](crate::policy::Rate)); it is written in the same group as the assignment that moves it.
+//! The owner counts concurrency for every key of a task in flight, whether or not the policy limits the key
+//! at the moment, so that a new or changed limit is right at once. A rate needs one time per key (see
+//! [`Rate`](crate::policy::Rate)); the group of the assignment that moves it also writes it.
 //!
-//! The policy says how many may be alive for each [`LimitId`]; a task may say so too. Whoever says less counts.
+//! The policy sets how many attempts may be alive for each [`LimitId`]; a task may bring a number of its own.
+//! The lower number counts.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Range;
@@ -22,7 +23,7 @@ use crate::time::{Shift, Timestamp};
 
 use super::entry::Handle;
 
-/// What the policy of a queue says of one limit.
+/// One limit in the policy of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Rule {
     pub(super) limit: LimitId,
@@ -31,7 +32,7 @@ pub(super) struct Rule {
 }
 
 impl Rule {
-    /// What a task says by itself.
+    /// The limit that a task brings along.
     pub(super) fn own(flow: &FlowKey) -> Option<Self> {
         let rule = Self { limit: flow.limit, concurrency: None, rate: None };
         Some(match flow.own? {
@@ -66,18 +67,18 @@ impl Rules {
         &mut self.0[at]
     }
 
-    /// What the policy says of a limit.
+    /// The policy's rule for a limit.
     pub(super) fn find(&self, limit: LimitId) -> Option<&Rule> {
         self.0.iter().find(|rule| rule.limit == limit)
     }
 
-    /// What the policy says of a key of a task, and what the task says itself.
+    /// The policy's rule for a key of a task, and the task's own.
     pub(super) fn of_key(&self, flow: &FlowKey) -> impl Iterator<Item = Rule> {
         self.find(flow.limit).copied().into_iter().chain(Rule::own(flow))
     }
 }
 
-/// What is counted together: a limit of a queue, and its key.
+/// The scope of a counter: a limit of a queue, and its key.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct LimitKey {
     pub(super) queue: Handle,
@@ -97,7 +98,7 @@ impl LimitKey {
     }
 }
 
-/// One of them.
+/// The state of one limit and key.
 #[derive(Debug)]
 pub(super) struct LimitState {
     pub(super) key: LimitKey,
@@ -111,11 +112,11 @@ pub(super) struct LimitState {
     pub(super) unstarted: u32,
     /// The round in which the next of its lines has its turn.
     pub(super) round: u64,
-    /// The last arrival that was seen to wait for it.
+    /// The last arrival that came to wait under it.
     pub(super) newest: Seq,
     /// Some of the lines are parked at it.
     pub(super) parked: bool,
-    /// Its queue's policy has it as a limit over the whole queue.
+    /// It is a limit over the whole queue in its queue's policy.
     pub(super) bound: bool,
 }
 
@@ -167,8 +168,9 @@ impl Limits {
         range.take_while(move |(key, _)| key.queue == queue).map(|(_, &handle)| &self.states[handle])
     }
 
-    /// The round of a line's next turn, given its first key and the earliest it may be. Lines of one key have their turns
-    /// in different rounds, so that it makes no difference to other keys how many lines a key has.
+    /// The round of a line's next turn, given its first key and the earliest it may be. Lines of one key have
+    /// their turns in different rounds, so that it makes no difference to other keys how many lines a key
+    /// has.
     pub(super) fn next_round(&mut self, first_key: Option<Handle>, earliest: u64) -> u64 {
         let Some(state) = first_key.map(|handle| &mut self.states[handle]) else { return earliest };
         let round = state.round.max(earliest);
@@ -187,7 +189,7 @@ impl Limits {
         self.drop_if_idle(handle);
     }
 
-    /// Forgets a key that nothing refers to any more.
+    /// Drops a key that nothing refers to any more.
     pub(super) fn drop_if_idle(&mut self, handle: Handle) {
         let state = &self.states[handle];
         if state.running == 0 && state.lines.is_empty() && state.rate.is_none() && !state.bound {
@@ -196,8 +198,7 @@ impl Limits {
         }
     }
 
-    /// The rates of a queue were read or changed: stored times that cannot be right under them are cut, counted from
-    /// now on.
+    /// The rates of a queue were read or changed: impossible stored times are cut, counted from now on.
     pub(super) fn settle_rates(&mut self, queue: Handle, rules: &Rules, now: Timestamp) {
         for (_, LimitState { key, rate, .. }) in self.states.iter_mut().filter(|(_, s)| s.key.queue == queue)
         {
@@ -215,7 +216,7 @@ impl Limits {
         }
     }
 
-    /// Keys whose rate is full again at `now`, up to a bound: their stored time says nothing any more.
+    /// Keys whose rate is full again at `now`, up to a bound: their stored time has no effect any more.
     pub(super) fn full_again(&self, now: Timestamp, max: usize) -> Vec<Handle> {
         let full = self.states.iter().filter(|(_, state)| state.rate.is_some_and(|stored| stored <= now));
         full.take(max).map(|(handle, _)| handle).collect()
@@ -232,8 +233,8 @@ impl Limits {
     }
 }
 
-/// Key of the record that keeps the time of a rate, without the steps of the lane's clock. Names contain no slash, so the
-/// parts stay apart.
+/// Key of the record that keeps the time of a rate, without the steps of the lane's clock. Names contain no
+/// slash, so the parts stay apart.
 pub(super) fn rate_record(queue: &QueueKey, limit: LimitId, key: &str) -> RecordKey {
     RecordKey { kind: RecordKind::Rate, key: format!("{queue}/{limit}/{key}") }
 }

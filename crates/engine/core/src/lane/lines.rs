@@ -1,11 +1,11 @@
-//! Queues, lines and classes: where waiting tasks are kept, and which of them can be looked at.
+//! Queues, lines and classes: the waiting tasks, and the lines that can be assigned.
 //!
 //! ```text
 //! queue ── ready: class ─► lines that may run, best first
 //!       └─ open:  the best line of each class that has a worker with room, best first
 //! active: queues with an open class, by their turn (stride scheduling by weight)
 //! ```
-//! Picking the next task is taking the first of each of these sets; what cannot run is in none of them.
+//! The next task is the first of each of these sets; lines that cannot run are in none of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use super::turn_length::TurnLength;
 use super::window::Window;
 use super::workers::Readiness;
 
-/// Order of a queue's lines: priority, then whose turn it is, then due time and arrival.
+/// Order of a queue's lines: priority, then the turn, then due time and arrival.
 pub(super) type ReadyKey = (u8, Turn, Timestamp, Seq, Handle);
 
 /// A round, and within it the order in which lines had their last turn.
@@ -38,12 +38,12 @@ pub(super) struct Queue {
     pub(super) policy: VersionedPolicy,
     pub(super) ready: BTreeMap<Handle, BTreeSet<ReadyKey>>,
     pub(super) open: BTreeSet<(ReadyKey, Handle)>,
-    /// What `open` holds for each class.
+    /// The key in `open` for each class.
     pub(super) open_key: BTreeMap<Handle, ReadyKey>,
     /// Virtual time of the stride scheduler.
     pub(super) pass: u64,
     pub(super) active: bool,
-    /// What its policy says of limits.
+    /// The limits of its policy.
     pub(super) rules: Rules,
     /// State of the limit over the whole queue, if there is one.
     pub(super) whole: Option<Handle>,
@@ -53,15 +53,15 @@ pub(super) struct Queue {
     pub(super) rate_until: Option<Timestamp>,
     /// A limit over the whole queue is reached.
     pub(super) full: bool,
-    /// How fast its attempts end, which says how long a turn is.
+    /// How fast its attempts end, which decides how long a turn is.
     pub(super) turn_length: TurnLength,
     /// The last turn that a line had: its round, and how many there were.
     pub(super) turn: Turn,
     /// Lines take turns: some of them have flow keys.
     pub(super) fair: bool,
-    /// What each worker is owed, by its handle, under strategies by which workers take turns.
+    /// The balance of each worker, by its handle, under strategies by which workers take turns.
     pub(super) turns: Vec<i64>,
-    /// Since when its next task waits for answers of workers.
+    /// The time since which its next task waits for answers of workers.
     pub(super) waits_since: Option<Timestamp>,
 }
 
@@ -78,8 +78,8 @@ pub(super) struct Line {
     pub(super) bound: Option<OrderKey>,
     /// The store may hold more, after the bound.
     pub(super) more: bool,
-    /// The first position behind the bound at which something was left to the store, or dropped, while a page was being
-    /// read: the page may not have it.
+    /// The first position behind the bound that was left to the store, or dropped, while a page was under
+    /// way: the page may lack it.
     pub(super) missed: Option<Box<OrderKey>>,
     pub(super) reading: bool,
     pub(super) turn: Turn,
@@ -104,7 +104,7 @@ impl Queue {
 }
 
 impl Line {
-    /// Something is left to the store that a page under way may not have.
+    /// A task is left to the store, and a page under way may lack it.
     pub(super) fn miss(&mut self, order: OrderKey) {
         if self.reading {
             let order = settled(order);
@@ -113,7 +113,7 @@ impl Line {
         }
     }
 
-    /// The next page should be read: the window is short, or what is in it lies behind what was not read yet.
+    /// The next page is due: the window is short, or its first task lies behind the bound.
     pub(super) fn needs_refill(&self, window: usize) -> bool {
         let first = self.window.first().map(|(order, _)| order);
         let behind = first.is_some_and(|first| self.bound.is_none_or(|bound| first > bound));
@@ -121,7 +121,7 @@ impl Line {
     }
 }
 
-/// What a worker must offer. Lines of one class are blocked together while no such worker has room.
+/// The offer that a worker needs. Lines of one class are blocked together while no such worker has room.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct ClassKey {
     pub(super) task_type: Name,
@@ -139,17 +139,17 @@ impl ClassKey {
     }
 }
 
-/// One of them.
+/// The state of one class.
 #[derive(Debug)]
 pub(super) struct Class {
     pub(super) key: ClassKey,
     /// Workers that could be given such tasks.
     pub(super) serving: Vec<Handle>,
-    /// Those of them that have room, …
+    /// Workers of `serving` with room, …
     pub(super) free: Vec<Handle>,
-    /// … those that were asked for room and have not answered, …
+    /// … workers that were asked for room and have not answered, …
     pub(super) asked: Vec<Handle>,
-    /// … and those that may have room and were not asked.
+    /// … and workers that may have room and were not asked.
     pub(super) unasked: Vec<Handle>,
     /// Queues whose next task waits for the answer of a worker.
     pub(super) waiting: BTreeSet<Handle>,
@@ -160,7 +160,7 @@ pub(super) struct Class {
 }
 
 impl Class {
-    /// The list of workers that stand so.
+    /// The list of workers with this readiness.
     pub(super) fn list(&mut self, readiness: Readiness) -> Option<&mut Vec<Handle>> {
         match readiness {
             Readiness::Free => Some(&mut self.free),
@@ -171,8 +171,8 @@ impl Class {
     }
 }
 
-/// The arrival number of a task that is not committed is provisional, above all real ones. A bound made from it would
-/// promise too much; one before all tasks with the same due time does not.
+/// A task that is not committed has a provisional arrival number, above all real ones. A bound made from it
+/// would cover too much; a bound before all tasks with the same due time does not.
 pub(super) fn settled(order: OrderKey) -> OrderKey {
     if order.seq.0 >= PROVISIONAL_SEQ { OrderKey { seq: Seq(0), ..order } } else { order }
 }
@@ -192,7 +192,7 @@ pub(super) const PROVISIONAL_SEQ: u64 = 1 << 62;
 const STRIDE: u64 = 1 << 20;
 
 impl Lane {
-    /// The queue with this key, made if it is new.
+    /// The queue with this key; created if it is new.
     pub(super) fn intern_queue(&mut self, key: &QueueKey) -> Handle {
         if let Some(&handle) = self.queue_by_key.get(key) {
             return handle;
@@ -235,8 +235,8 @@ impl Lane {
         }
     }
 
-    /// The line of such a task, made if it is new. `None` when there are too many lines in memory and `must` is false:
-    /// the task is left in the store.
+    /// The line of such a task; created if it is new. `None` when there are too many lines in memory and
+    /// `must` is false: the task is left in the store.
     pub(super) fn intern_line(&mut self, head: &Arc<TaskHead>, must: bool) -> Option<Handle> {
         let key = head.line();
         if let Some(&handle) = self.line_by_key.get(&key) {
@@ -287,7 +287,7 @@ impl Lane {
         Some(handle)
     }
 
-    /// The same head, with the names and keys that memory has already.
+    /// The same head, sharing the names and keys that memory has already.
     fn share_names(&self, head: &TaskHead, queue: Handle, class: Handle) -> Arc<TaskHead> {
         let class = &self.classes[class].key;
         let mut head = TaskHead { queue: self.queues[queue].key.clone(), ..head.clone() };
@@ -298,7 +298,8 @@ impl Lane {
         Arc::new(head)
     }
 
-    /// Stored times that cannot be right under the rates that tasks bring along are cut, as those of policies are.
+    /// Cuts stored times that are impossible under the rates that tasks bring along, as for the rates of
+    /// policies.
     fn settle_own_rates(&mut self, head: &TaskHead, limits: &[Handle]) {
         for (flow, &limit) in head.flow.iter().zip(limits) {
             if let Some(OwnLimit::Rate(rate)) = flow.own {
@@ -340,7 +341,7 @@ impl Lane {
         ClassKey::of(head, self.queues[queue].policy.policy.strategy)
     }
 
-    /// The class of a task whose queue need not be in memory.
+    /// The class of a task. Its queue need not be in memory.
     pub(super) fn class_of(&self, head: &TaskHead) -> ClassKey {
         let policy = self.policies.get(&head.queue).map(|versioned| &versioned.policy);
         ClassKey::of(head, policy.map_or_else(Strategy::default, |policy| policy.strategy))
@@ -374,7 +375,7 @@ impl Lane {
         }
     }
 
-    /// Moves the lines of a queue to the classes that its strategy asks for.
+    /// Moves the lines of a queue to the classes of its strategy.
     pub(super) fn reclass_queue(&mut self, queue: Handle) {
         let lines: Vec<Handle> =
             self.lines.iter().filter(|(_, l)| l.queue == queue).map(|(h, _)| h).collect();
@@ -409,14 +410,14 @@ impl Lane {
         self.cancel_newest(line, Some(entry).filter(|&entry| self.entries.contains(entry)));
     }
 
-    /// Counts what was put into windows, or taken out of them.
+    /// Counts tasks put into windows, or taken out of them.
     pub(super) fn count_waiting(&mut self, line: Handle, change: isize) {
         self.waiting = self.waiting.strict_add_signed(change);
         let queue = &mut self.queues[self.lines[line].queue];
         queue.waiting = queue.waiting.strict_add_signed(change);
     }
 
-    /// Drops the end of a window that is too long; what is not written yet stays until it is.
+    /// Drops the end of a window that is too long; unwritten entries stay until they are written.
     pub(super) fn evict(&mut self, line: Handle) {
         if self.lines[line].window.len() > 2 * self.window && !self.cancels_newest(line) {
             self.cut_window(line);
@@ -459,14 +460,15 @@ impl Lane {
         self.want_refill(line);
     }
 
-    /// Remembers that a line's window is getting short.
+    /// Notes that a line's window is getting short.
     pub(super) fn want_refill(&mut self, handle: Handle) {
         if self.wants_refill(handle) {
             self.refill.insert(handle);
         }
     }
 
-    /// Whether the next page of a line should be read. Where a limit cancels, all of it is: to be judged.
+    /// Whether the next page of a line is due. Where a limit cancels, the owner reads the whole line to judge
+    /// it.
     pub(super) fn wants_refill(&self, handle: Handle) -> bool {
         let line = &self.lines[handle];
         line.needs_refill(self.window) || (line.more && !line.reading && self.cancels_newest(handle))
@@ -549,7 +551,7 @@ impl Lane {
         }
         q.active = wanted;
         if wanted {
-            // A queue that was away does not get the turns it missed.
+            // A queue that was inactive does not get its missed turns.
             q.pass = q.pass.max(self.pass);
             self.active.insert((q.pass, handle));
         } else {
@@ -561,7 +563,7 @@ impl Lane {
     pub(super) fn advance_pass(&mut self, handle: Handle) {
         let q = &mut self.queues[handle];
         self.pass = q.pass;
-        // Also when it has just become inactive: it may have taken the last room there was.
+        // Also for a queue that has just become inactive: it may have taken the last room there was.
         let before = q.pass;
         q.pass += STRIDE / u64::from(q.policy.policy.weight.max(1));
         if q.active {

@@ -1,4 +1,4 @@
-//! The machine itself: its state, and the one `match` that sends inputs to where they are handled.
+//! The lane machine: its state, and the one `match` that sends each input to its handler.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -28,22 +28,22 @@ use super::on_submit::Submission;
 use super::workers::{LoadRank, Worker};
 use super::write::Batch;
 
-/// Bodies up to this size are kept in memory with their task; larger ones are read when the task is sent.
+/// Bodies up to this size stay in memory with their task; the driver reads larger ones when the task is sent.
 pub const BODY_BYTES_MAX: usize = 4 << 10;
 
-/// Numbers that bound and pace a lane.
+/// Options of a lane: its bounds and times.
 #[derive(Clone, Debug)]
 pub struct LaneOptions {
     /// Tasks of a line kept in memory; up to twice as many for a moment.
     pub window: usize,
-    /// Waiting tasks of all lines together kept in memory. Where there are many lines, their windows are shorter, but
-    /// every line has room for a few.
+    /// Waiting tasks of all lines together kept in memory. Where there are many lines, their windows are
+    /// shorter, but every line has room for a few.
     pub tasks_max: usize,
     /// Delayed tasks of the lane kept in memory.
     pub delayed_window: usize,
     /// Lines kept in memory.
     pub lines_max: usize,
-    /// Rows asked for at once.
+    /// Rows in one read.
     pub page: usize,
     /// Groups in one commit, before the driver packs them.
     pub batch: usize,
@@ -51,16 +51,16 @@ pub struct LaneOptions {
     pub ahead: usize,
     /// Reads of lines under way at once.
     pub line_reads: usize,
-    /// How often lost hints are looked for.
+    /// The interval of the sweep, which finds the effects of lost hints.
     pub sweep_every: Duration,
-    /// How long a change that nobody waits for (accepted, started) may wait for company.
+    /// How long a change that no answer waits for (accepted, started) may wait for company.
     pub lazy_write: Duration,
-    /// How long a task waits for the answer of a worker that was asked for room and may be the best choice. Longer than four
-    /// messages take on a busy machine, and short beside what a start of a process takes there.
+    /// How long a task waits for the answer of an asked worker that may be the best choice. Longer than four
+    /// messages take on a busy machine, and short beside the start of a process there.
     pub answer_within: Duration,
-    /// A dispatch unanswered for this long is sent again at the next heartbeat.
+    /// The owner resends a dispatch that is unanswered for this long at the next heartbeat.
     pub resend_after: Duration,
-    /// Heartbeats that do not know an attempt before it is recalled.
+    /// The owner recalls an attempt after this many heartbeats that do not name it.
     pub beats_missing_max: u8,
     /// Recalls unanswered before the session is revoked.
     pub recalls_max: u8,
@@ -68,12 +68,13 @@ pub struct LaneOptions {
     pub overrun_grace: Duration,
     /// A task fails when more of its attempts than this were lost after they had started.
     pub lost_max: u32,
-    /// A task fails when more of its attempts than this were lost before they had started. Higher, because most of them
-    /// only waited at a worker that was lost; and a limit, because a task may take its worker down at once.
+    /// A task fails when more of its attempts than this were lost before they had started. Higher, because
+    /// most of them only waited at a worker that was lost; and a limit, because a task may take its worker
+    /// down at once.
     pub lost_before_start_max: u32,
     /// The most bytes of data that an attempt may answer with, up to [`TaskResult::DATA_BYTES_LIMIT`].
     pub result_bytes_max: usize,
-    /// An insert and its first assignment can be one group.
+    /// Whether an insert and its first assignment can be one group.
     pub insert_and_assign: bool,
     /// Which invariants are on.
     pub invariants: Invariants,
@@ -108,7 +109,7 @@ impl Default for LaneOptions {
 
 /// Schedules the tasks of one lane, for its one owner. See the [module](super).
 #[derive(Debug)]
-#[expect(clippy::struct_excessive_bools, reason = "what is known of several independent reads")]
+#[expect(clippy::struct_excessive_bools, reason = "the state of several independent reads")]
 #[expect(clippy::struct_field_names, reason = "a lane knows its number, which is called lane everywhere")]
 pub struct Lane {
     pub(super) options: LaneOptions,
@@ -120,7 +121,8 @@ pub struct Lane {
     pub(super) anchor: Anchor,
     /// The steps of the lane's clock.
     pub(super) clock: ClockRecord,
-    /// Since a step: what the store holds is read once, and written back moved.
+    /// The pass over the store after a step of the clock: reads all delayed tasks once and writes them back
+    /// moved.
     pub(super) rewrite: Option<Rewrite>,
     pub(super) counters: Counters,
 
@@ -130,27 +132,28 @@ pub struct Lane {
     pub(super) entries: Slab<Entry>,
     pub(super) by_id: IndexMap<TaskId, Handle, FxBuildHasher>,
 
-    /// Queues in use, and some that were a moment ago.
+    /// Queues in use, and some that were in use a moment ago.
     pub(super) queues: Slab<Queue>,
     pub(super) queue_by_key: BTreeMap<QueueKey, Handle>,
-    /// Queues that were left when idle ones were last looked for.
+    /// Queues left after the last search for idle queues.
     pub(super) queues_kept: usize,
     /// Queues that have something to assign, by their turn.
     pub(super) active: BTreeSet<(u64, Handle)>,
     pub(super) pass: u64,
-    /// Policies of all queues, also of those without tasks in memory.
+    /// Policies of all queues, also of queues without tasks in memory.
     pub(super) policies: BTreeMap<QueueKey, VersionedPolicy>,
     pub(super) policies_revision: u64,
-    /// Versions that the store knows this lane to apply.
+    /// The policy version of each queue that the store records as applied by this lane.
     pub(super) applied: BTreeMap<QueueKey, u64>,
 
     pub(super) lines: Slab<Line>,
     pub(super) line_by_key: IndexMap<LineKey, Handle, FxBuildHasher>,
-    /// Tasks of a line kept in memory: [`LaneOptions::window`], or a fair share of the room where lines are many.
+    /// Tasks of a line kept in memory: [`LaneOptions::window`], or a fair share of `tasks_max` where lines
+    /// are many.
     pub(super) window: usize,
     /// Tasks in all windows together.
     pub(super) waiting: usize,
-    /// Windows are cut to their share when there are more.
+    /// The number of waiting tasks at which windows are cut to their share.
     pub(super) cut_windows_at: usize,
     /// Lines whose window is getting short.
     pub(super) refill: BTreeSet<Handle>,
@@ -160,7 +163,7 @@ pub struct Lane {
     /// The store may hold lines that are not in memory.
     pub(super) lines_more: bool,
     pub(super) lines_reading: bool,
-    /// Lines were left in the store, or dropped, that the pass under way may have gone by.
+    /// Lines were left in the store, or dropped, and the pass under way may have passed them.
     pub(super) lines_missed: bool,
 
     pub(super) classes: Slab<Class>,
@@ -172,7 +175,8 @@ pub struct Lane {
     pub(super) worker_by_session: BTreeMap<SessionId, Handle>,
     pub(super) members_revision: Option<u64>,
     pub(super) uses: u64,
-    /// The [`LoadRank`] and last use of each worker, by handle: close together, because every assignment looks at many.
+    /// The [`LoadRank`] and last use of each worker, by handle: close together, because every assignment
+    /// looks at many.
     pub(super) loads: Vec<LoadRank>,
     /// Workers with messages of this step.
     pub(super) talkative: Vec<Handle>,
@@ -192,35 +196,35 @@ pub struct Lane {
     /// Groups that belong to no entry: inbox rows without effect, records.
     pub(super) loose: Vec<Group>,
     pub(super) urgent: bool,
-    /// Entries that may wait to be written, and since when; some of them have been written meanwhile.
+    /// Entries that may wait to be written, and since when; some have been written meanwhile.
     pub(super) lazy: VecDeque<(Timestamp, Handle)>,
     /// The commits under way, in their order.
     pub(super) batches: VecDeque<Batch>,
-    /// How many commits were begun, ever.
+    /// The number of commits begun by this owner.
     pub(super) begun: u64,
-    /// Something changed again while this one of them, or one before it, was writing it.
+    /// The commit begun last when a task changed again while a commit was writing it.
     pub(super) overtaken: u64,
     pub(super) submissions: BTreeMap<SubmitToken, Submission>,
     pub(super) provisional_seq: u64,
-    /// Groups with inserts of tasks that need not be in memory.
+    /// Groups with inserts of tasks that stay out of memory.
     pub(super) bare_inserts: Vec<super::on_submit::BareInsert>,
 
     pub(super) reads: BTreeMap<u64, LaneRead>,
     pub(super) next_read: u64,
-    /// Tasks that became final while a read was under way, with the last read that may show them as they were.
+    /// Tasks that became final while a read was under way, with the last read that may show them unfinished.
     pub(super) tombstones: BTreeMap<TaskId, u64>,
     pub(super) cursor: Seq,
     pub(super) arrivals_reading: bool,
     pub(super) arrivals_wanted: bool,
-    /// Tasks to read because the store did not have them as expected.
+    /// Tasks to read because the store did not have them in the expected version.
     pub(super) reread: BTreeSet<TaskId>,
     /// Commands for tasks that must be read first.
     pub(super) commands: BTreeMap<TaskId, Vec<Seq>>,
     pub(super) commands_unread: Vec<TaskId>,
-    /// Inbox rows being dealt with.
+    /// Inbox rows whose command is being applied.
     pub(super) inbox_known: BTreeSet<Seq>,
 
-    /// What was committed, to be told at the end of the step.
+    /// Committed changes, sent at the end of the step.
     pub(super) changed: Vec<TaskEvent>,
     /// Watched tasks whose end is durable.
     pub(super) ended: Vec<TaskId>,
@@ -228,11 +232,11 @@ pub struct Lane {
     pub(super) not_receiving: Vec<SessionId>,
     /// Sessions to revoke at the end of the step.
     pub(super) revocations: Vec<SessionId>,
-    /// Classes with ready lines and no worker with room: their workers are told.
+    /// Classes with ready lines and no worker with room: the lane asks their workers for room.
     pub(super) starved: BTreeSet<Handle>,
 }
 
-/// What a timer is for.
+/// The purpose of a timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Timer {
     /// The task must have started.
@@ -329,7 +333,7 @@ impl Lane {
         }
     }
 
-    /// Takes one input and says what is to be done.
+    /// Takes one input and collects the effects.
     pub fn step(&mut self, input: Input, now: Timestamp, effects: &mut Vec<Effect>) {
         self.take(input, now, effects);
         self.settle(now, effects);
@@ -359,7 +363,7 @@ impl Lane {
         }
     }
 
-    /// Does what the inputs have made possible: assigns, asks for more, writes, sends.
+    /// Acts on the inputs: assigns, asks for more, writes, sends.
     pub fn settle(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
         self.advance(now);
         if self.loading.is_complete() {
@@ -374,7 +378,7 @@ impl Lane {
         self.send(effects);
     }
 
-    /// When [`Input::Tick`] is due, should nothing else happen.
+    /// When [`Input::Tick`] is due, unless another input comes first.
     pub fn next_deadline(&self) -> Option<Timestamp> {
         if !self.loading.is_complete() {
             return None;
@@ -386,8 +390,8 @@ impl Lane {
         [delayed, timer, lazy, Some(self.next_sweep)].into_iter().flatten().min()
     }
 
-    /// The driver lets time go back by a step of the wall clock, and says so; where clocks differ between owners, stored
-    /// times may.
+    /// The driver lets time go back by a step of the wall clock, and reports the step as an input. Where the
+    /// clocks of owners differ, stored times may go back too.
     fn advance(&mut self, now: Timestamp) {
         self.now = self.now.max(now);
     }
@@ -407,18 +411,18 @@ impl Lane {
         if !self.changed.is_empty() {
             effects.push(Effect::Changed(std::mem::take(&mut self.changed)));
         }
-        // Not before it could hear the answer.
+        // Not before the lane can take the confirmation.
         if !self.ended.is_empty() && self.loading.is_complete() {
             effects.push(Effect::Completed(std::mem::take(&mut self.ended)));
         }
     }
 
-    /// Everything is loaded that must be before the lane may act.
+    /// Whether the lane has loaded everything that it needs before it may act.
     pub fn is_loaded(&self) -> bool {
         self.loading.is_complete()
     }
 
-    /// Nothing waits to be written.
+    /// Whether nothing waits to be written.
     pub fn is_settled(&self) -> bool {
         self.batches.is_empty()
             && self.unwritten.is_empty()
@@ -432,7 +436,7 @@ impl Lane {
         &self.counters
     }
 
-    /// Tasks in memory: windows, delayed ones, and what is in flight.
+    /// Tasks in memory: windows, delayed tasks, and tasks in flight.
     pub fn tasks_in_memory(&self) -> usize {
         self.entries.len()
     }

@@ -1,9 +1,9 @@
-//! How much of a lane is in memory: tasks over all lines together, and queues that nothing refers to.
+//! The memory budget of a lane: tasks over all lines together, and queues that nothing refers to.
 //!
-//! Every line may keep a window of its tasks. Where there are many lines, that is too much together, so each gets its
-//! share of `tasks_max`, and windows that are longer are cut when the sum is reached. A share is never below
-//! [`WINDOW_MIN`], so that every line can go on. When even that is too much, further lines are left to the store, and
-//! the sweep lets lines that cannot run make room for them.
+//! Every line may keep a window of its tasks. With many lines all windows together would be too much. So each
+//! line gets its share of `tasks_max`, and the owner cuts longer windows when the sum is reached. A share is
+//! never below [`WINDOW_MIN`], so that every line can go on. When even that is too much, further lines stay
+//! in the store, and the sweep drops lines that cannot run to make room for them.
 
 use std::collections::BTreeSet;
 
@@ -14,14 +14,15 @@ use super::machine::{Lane, Timer};
 /// The least that a line may keep in memory, however many lines there are.
 const WINDOW_MIN: usize = 4;
 
-/// Queues that may have become idle before they are looked for; the sweep looks in any case.
+/// Queues that may become idle before the owner searches for idle ones; the sweep searches in any case.
 const QUEUES_IDLE_MAX: usize = 1024;
 
 impl Lane {
-    /// Lines have come or gone: the share of each changes. Half, because a window may be twice as long for a moment.
+    /// Lines have come or gone: the share of each changes. Half, because a window may be twice as long for a
+    /// moment.
     pub(super) fn share_window(&mut self) {
         let share = self.options.tasks_max / (2 * self.lines.len().max(1));
-        // A window that is smaller than the least was asked for.
+        // A window option below the least is used as it is.
         self.window = share.max(WINDOW_MIN).min(self.options.window);
     }
 
@@ -39,12 +40,12 @@ impl Lane {
         let long: Vec<Handle> =
             self.lines.iter().filter(|(_, l)| l.window.len() > self.window).map(|(h, _)| h).collect();
         for line in long {
-            // What was read to be judged would only be read again.
+            // Tasks that were read to be judged would only be read again.
             if !self.cancels_newest(line) {
                 self.cut_window(line);
             }
         }
-        // What could not be dropped yet, because it is not written, is not looked for again with every step.
+        // Unwritten tasks cannot be dropped yet. The higher bound avoids a search for them with every step.
         self.cut_windows_at = self.options.tasks_max.max(self.waiting + self.options.tasks_max / 8);
     }
 
@@ -53,16 +54,16 @@ impl Lane {
         self.cut_windows_at = self.options.tasks_max;
     }
 
-    /// Looks for idle queues when there may be many.
+    /// Searches for idle queues when there may be many.
     pub(super) fn forget_idle_queues_if_many(&mut self) {
         if self.queues.len() > self.queues_kept + QUEUES_IDLE_MAX {
             self.forget_idle_queues();
         }
     }
 
-    /// Forgets queues without lines (so without tasks in memory, in flight or known to be in the store) whose limits
-    /// have nothing to remember, and whose workers are owed no turn. Their policies stay: there are as many as were
-    /// written, and tasks cannot make more.
+    /// Forgets queues without lines (so without tasks in memory, in flight or known to be in the store) whose
+    /// limits have no state to keep, and whose workers are owed no turn. Their policies stay: their number is
+    /// the number of written policies, and tasks cannot make more.
     pub(super) fn forget_idle_queues(&mut self) {
         let mut used: BTreeSet<Handle> = self.lines.iter().map(|(_, line)| line.queue).collect();
         used.extend(self.limits.queues_in_use());

@@ -1,4 +1,5 @@
-//! Commands from the inbox. Each is judged by the state of its task and removed in the group that applies it.
+//! Commands from the inbox. The owner judges each by the state of its task; the group that applies a command
+//! removes it.
 
 use crate::command::{Command, InboxRow};
 use crate::commit::Group;
@@ -28,7 +29,7 @@ impl Lane {
         }
     }
 
-    /// Tasks were read because of commands for them.
+    /// A read for tasks with commands is answered.
     pub(super) fn on_tasks_read(&mut self, ids: &[TaskId]) {
         for id in ids {
             for seq in self.commands.remove(id).unwrap_or_default() {
@@ -50,7 +51,7 @@ impl Lane {
         let entry = &self.entries[handle];
         let status = entry.state.status;
         if status.is_final() || entry.state.cancel_requested {
-            // What makes the command needless may not be written yet, so it goes with that.
+            // The change that makes the command needless may not be written yet, so the removal goes with it.
             self.counters.cancel_too_late += 1;
             self.entries[handle].change().inbox_done.push(seq);
             return self.mark(handle, true);
@@ -80,7 +81,7 @@ impl Lane {
         self.finish(handle, Status::Cancelled, None);
     }
 
-    /// Takes a waiting entry out of wherever it waits.
+    /// Takes a waiting entry out of its window or the delayed tasks.
     pub(super) fn leave_spot(&mut self, handle: Handle) {
         match self.entries[handle].spot {
             Spot::Window => self.take_from_line(handle),

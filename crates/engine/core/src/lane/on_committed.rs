@@ -1,4 +1,4 @@
-//! The store has answered a commit: now others may be told.
+//! The store has answered a commit: its messages are released.
 
 use crate::commit::{GroupOutcome, SubmitOutcome};
 use crate::id::{AttemptNo, Seq, SessionId, TaskId};
@@ -70,8 +70,8 @@ impl Lane {
         self.follow(created);
     }
 
-    /// Own inserts take arrival numbers too. As long as nobody else's lie between, the cursor follows them, so that
-    /// they need not be read back.
+    /// Own inserts take arrival numbers too. As long as no foreign arrivals lie between, the cursor follows
+    /// them, so that the owner need not read them back.
     fn follow(&mut self, mut created: Vec<Seq>) {
         created.sort_unstable();
         for seq in created {
@@ -93,7 +93,9 @@ impl Lane {
             GroupOutcome::Applied { seq } => SubmitOutcome::Created { seq: seq.unwrap_or_default() },
             GroupOutcome::NotCreated(outcome) => outcome.clone(),
             // An insert and its change are one group: there is no version that a new task could fail to have.
-            GroupOutcome::Mismatch { found } => unreachable!("a new task is as it was made, not {found:?}"),
+            GroupOutcome::Mismatch { found } => {
+                unreachable!("an insert has no expected version, found {found:?}")
+            }
         };
         let submission = self.submissions.get_mut(&token).expect("a submission is kept until it is answered");
         submission.outcomes[item] = Some(outcome);
@@ -114,7 +116,7 @@ impl Lane {
                 }
                 self.tell_changed(handle);
                 self.on_entry_applied(handle, attempt);
-                // Whoever needs it later reads it: memory has room for many tasks, not for many large ones.
+                // A later use reads the large body: memory has room for many tasks, not for many large ones.
                 if let Some(entry) = self.entries.get_mut(handle).filter(|_| seq.is_some()) {
                     entry.body.take_if(|body| body.bytes() > BODY_BYTES_MAX);
                 }
@@ -131,7 +133,7 @@ impl Lane {
                     }
                 }
                 if self.options.invariants.on(Invariant::InsertOutcome) {
-                    // The one that was stored before may have been passed over, because this one stood in its place.
+                    // The owner may have skipped the stored task earlier, because this entry had its id.
                     let id = self.entries[handle].id;
                     self.abandon(handle);
                     self.reread.insert(id);
@@ -148,7 +150,7 @@ impl Lane {
         }
     }
 
-    /// What the store has now of a task is news.
+    /// Reports the stored state of a task as an event.
     fn tell_changed(&mut self, handle: Handle) {
         let entry = &self.entries[handle];
         self.changed.push(TaskEvent {
@@ -215,7 +217,7 @@ impl Lane {
         }
     }
 
-    /// Drops all that was decided about a task: the store has it otherwise, or not at all.
+    /// Drops all decisions about a task: the store has it in another version, or not at all.
     fn abandon(&mut self, handle: Handle) {
         if let Some(flight) = self.entries[handle].flight.as_ref() {
             let (worker, k) = (flight.worker, flight.k);
@@ -241,7 +243,7 @@ impl Lane {
         self.judge_again(id, &inbox);
     }
 
-    /// Commands that were to go with a change that was not written are judged by what the store has.
+    /// Judges commands by the stored task: the change that they were part of was not written.
     fn judge_again(&mut self, task: TaskId, inbox: &[Seq]) {
         if !inbox.is_empty() {
             self.commands.entry(task).or_default().extend_from_slice(inbox);
@@ -249,7 +251,7 @@ impl Lane {
         }
     }
 
-    /// A task is final, durably: rows that were being read may still show it as it was.
+    /// A task is final, durably: reads under way may still show it unfinished.
     fn bury(&mut self, handle: Handle) {
         if !self.reads.is_empty() {
             self.tombstones.insert(self.entries[handle].id, self.next_read);

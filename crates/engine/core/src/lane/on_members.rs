@@ -1,4 +1,5 @@
-//! Who is alive, as the coordinator says. An attempt is given up when its session has ended, and not before.
+//! Members, as the coordinator reports them. The owner gives an attempt up when its session has ended, and
+//! not before.
 
 use std::collections::BTreeSet;
 
@@ -44,14 +45,14 @@ impl Lane {
             if self.loading.is_complete() {
                 self.end_worker(worker);
             } else {
-                // What they had is not all known yet: judged when loading is complete.
+                // Its attempts are not all known yet: judged when loading is complete.
                 self.workers[worker].descriptor = None;
                 self.update_worker_classes(worker);
             }
         }
     }
 
-    /// Finds out anew which classes a worker serves.
+    /// Recomputes the classes that a worker serves.
     pub(super) fn update_worker_classes(&mut self, worker: Handle) {
         let classes: Vec<Handle> = self.classes.iter().map(|(handle, _)| handle).collect();
         for class in classes {
@@ -60,7 +61,7 @@ impl Lane {
         self.refresh_worker(worker);
     }
 
-    /// A session has ended: everything it had is lost.
+    /// A session has ended: all of its attempts are lost.
     pub(super) fn end_worker(&mut self, worker: Handle) {
         self.workers[worker].descriptor = None;
         self.update_worker_classes(worker);

@@ -1,8 +1,8 @@
 //! Pages from the store: loading at takeover, and paging afterwards.
 //!
-//! A new owner reads in this order: the highest readable arrival, policies, records, what is in flight, the inbox.
-//! Then it may act; lines and delayed tasks are paged in while it does, and arrivals are followed from the number
-//! read first, so that nothing submitted meanwhile is missed.
+//! A new owner reads in this order: the highest readable arrival, policies, records, tasks in flight, the
+//! inbox. Then it may act. It pages lines and delayed tasks in meanwhile, and follows arrivals from the
+//! number read first, so that it misses no submit.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,9 +10,8 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use crate::commit::{RecordKey, RecordKind};
-use crate::id::{DispatchNo, Seq, TaskId};
+use crate::id::{Seq, TaskId};
 use crate::invariant::Invariant;
-use crate::message::ToWorker;
 use crate::read::{Arrival, LanePage, LaneRead};
 use crate::task::{OrderKey, Place, TaskHead, TaskRow};
 use crate::time::Timestamp;
@@ -28,7 +27,7 @@ use super::machine::Lane;
 pub(super) enum LoadStage {
     /// Not begun.
     New,
-    /// Reading what must be known before anything is decided.
+    /// Reading the rows that it needs before any decision.
     Must,
     /// The lane may act.
     Complete,
@@ -206,10 +205,9 @@ impl Lane {
         for worker in gone {
             self.end_worker(worker);
         }
-        // Makes the epoch known, so that credit comes without waiting for a heartbeat.
         let workers: Vec<Handle> = self.workers.iter().map(|(handle, _)| handle).collect();
         for worker in workers {
-            self.tell(worker, ToWorker::Demand { wanted: 0, up_to: DispatchNo(0) });
+            self.greet(worker);
         }
         let entries: Vec<Handle> = self.by_id.values().copied().collect();
         for entry in entries {
@@ -219,8 +217,8 @@ impl Lane {
         self.apply_policies();
     }
 
-    /// A row that shows an attempt memory does not know was read before the attempt ended, and the task dropped from
-    /// memory since.
+    /// Memory does not know the attempt in a row: the row was read before the attempt ended, and memory has
+    /// dropped the task since.
     fn look_again(&mut self, task: TaskId) {
         if self.tombstones.contains_key(&task) {
             self.counters.stale_row_dropped += 1;
@@ -229,7 +227,7 @@ impl Lane {
         }
     }
 
-    /// Takes a row of the store into memory, unless memory knows better.
+    /// Takes a row of the store into memory, unless memory has a newer state.
     pub(super) fn adopt(&mut self, row: TaskRow) {
         if self.by_id.contains_key(&row.id) {
             return;
@@ -246,7 +244,7 @@ impl Lane {
         }
     }
 
-    /// The same, but a waiting task that a command is for is taken in even where its line has no room for it.
+    /// The same, but takes in a waiting task with a command even where its line has no room for it.
     fn adopt_for_command(&mut self, row: TaskRow) {
         let waiting = row.state.status.is_waiting();
         let known = self.by_id.contains_key(&row.id) || self.tombstones.contains_key(&row.id);
@@ -257,7 +255,7 @@ impl Lane {
         }
     }
 
-    /// Makes an entry of a row; where it is kept is up to the caller.
+    /// Makes an entry of a row; the caller decides where to keep it.
     pub(super) fn insert_row(&mut self, row: TaskRow) -> Handle {
         let line = self.intern_line(&row.head, true).expect("the line may be made");
         self.admit(row, line)
@@ -280,7 +278,7 @@ impl Lane {
         let Some(line) = self.intern_line(&row.head, false) else { return };
         let order = row.order();
         let within = |line: &super::lines::Line| !line.more || line.bound.is_some_and(|bound| order <= bound);
-        // One whose times are to be moved is taken in wherever it is, and written.
+        // A row whose times have to move is taken in and written, wherever it belongs.
         if within(&self.lines[line]) || self.is_stale(&row) {
             let entry = self.admit(row, line);
             self.place_in_line(entry);
@@ -311,7 +309,8 @@ impl Lane {
         self.evict_delayed();
     }
 
-    /// Drops the end of the delayed tasks when there are too many; what is not written yet stays until it is.
+    /// Drops the end of the delayed tasks when there are too many; unwritten entries stay until they are
+    /// written.
     pub(super) fn evict_delayed(&mut self) {
         if self.delayed.len() <= 2 * self.options.delayed_window {
             return;
@@ -335,7 +334,7 @@ impl Lane {
         }
     }
 
-    /// A delayed task is left to the store, and a page under way may not have it.
+    /// A delayed task is left to the store, and a page under way may lack it.
     pub(super) fn miss_delayed(&mut self, key: (Timestamp, Seq)) {
         if self.delayed_reading {
             let key = settled_delayed(key);
@@ -343,7 +342,8 @@ impl Lane {
         }
     }
 
-    /// A task is in the store that was never in memory: whoever thought to know all of its line does not any more.
+    /// The store has a task that was never in memory: its line, or the delayed tasks, no longer cover all
+    /// that the store has.
     pub(super) fn left_in_store(&mut self, head: &Arc<TaskHead>, due: Timestamp, seq: Seq, delayed: bool) {
         if delayed {
             self.miss_delayed((due, seq));
@@ -371,7 +371,7 @@ impl Lane {
         let Some(session) = row.state.session else { return };
         let entry = self.insert_row(row);
         let worker = self.intern_worker(session);
-        // When it started was written by another clock.
+        // Another clock wrote its start time.
         let running_since = self.entries[entry].state.started_at.map(|_| self.now);
         let limits = if self.options.invariants.on(Invariant::LimitsAfterTakeover) {
             self.hold_limits(entry)
@@ -392,7 +392,7 @@ impl Lane {
         self.workers[worker].holds.insert(entry);
         if self.loading.is_complete() {
             self.arm_start_by(entry);
-            // Every session that is alive is known by now.
+            // By now the lane has the view of all live sessions.
             if self.workers[worker].descriptor.is_none() {
                 self.end_worker(worker);
             }
@@ -415,7 +415,7 @@ impl Lane {
             self.lines_cursor = Some(key);
         }
         if full {
-            // The rest is found by the sweep, when lines have gone.
+            // The sweep finds the rest, when other lines are gone.
             self.lines_loaded = true;
         } else if !more {
             self.lines_loaded = true;
@@ -472,19 +472,19 @@ impl Lane {
         }
     }
 
-    /// Asks for whatever is missing.
+    /// Sends the reads that are due.
     pub(super) fn ask(&mut self, effects: &mut Vec<Effect>) {
         if self.arrivals_wanted && !self.arrivals_reading {
             self.arrivals_wanted = false;
             self.arrivals_reading = true;
             self.read(LaneRead::Arrivals { after: self.cursor }, effects);
         }
-        // Lines are not looked for faster than their windows are read, so that it is known how much room is left.
+        // The owner reads new lines no faster than their windows, so that it knows how much room is left.
         if !self.lines_loaded && !self.lines_reading && self.refill.len() < self.options.page {
             self.lines_reading = true;
             self.read(LaneRead::Lines { after: self.lines_cursor }, effects);
         }
-        // What lies behind the bound may come after what was not read yet.
+        // Delayed tasks behind the bound may come after tasks that are not read yet.
         let first = self.delayed.first_key_value().map(|(&key, _)| key);
         let behind = first.is_some_and(|first| self.delayed_bound.is_none_or(|bound| first > bound));
         let behind = behind && self.delayed.len() <= 2 * self.options.delayed_window;

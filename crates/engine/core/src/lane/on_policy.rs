@@ -1,5 +1,5 @@
-//! Policies. A new version binds from the commit that first names it; changed numbers apply to waiting tasks at once,
-//! and lowering a limit never stops what runs.
+//! Policies. A new version binds from the commit that first names it. Changed numbers apply to waiting tasks
+//! at once, and a lowered limit never stops a running attempt.
 
 use crate::commit::{Group, RecordChange, RecordKey, RecordKind};
 use crate::id::{Name, QueueKey};
@@ -19,7 +19,7 @@ impl Lane {
         }
     }
 
-    /// After loading: the newest policies are applied, whatever the last owner applied.
+    /// After loading: applies the newest policies, whichever versions the last owner applied.
     pub(super) fn apply_policies(&mut self) {
         let queues: Vec<QueueKey> = self.policies.keys().cloned().collect();
         for queue in queues {
@@ -57,7 +57,8 @@ impl Lane {
             }
             self.refresh_active(queue);
         }
-        // Only queues of this lane are recorded; one without tasks here is recorded when its first task is assigned.
+        // Only queues of this lane are recorded; one without tasks here is recorded when its first task is
+        // assigned.
         let in_lane = self.queue_by_key.contains_key(key);
         if in_lane && self.applied.get(key).is_none_or(|&version| version < policy.version) {
             self.counters.policy_applied += 1;
@@ -65,7 +66,7 @@ impl Lane {
         }
     }
 
-    /// Writes which version this lane applies, ahead of the assignments that are judged by it.
+    /// Writes the version that this lane applies, ahead of the assignments that are judged by it.
     pub(super) fn record_policy(&mut self, key: &QueueKey, version: u64) {
         self.applied.insert(key.clone(), version);
         let record = RecordChange { key: policy_record(key), value: Some(policy_value(version)) };

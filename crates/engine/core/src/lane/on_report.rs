@@ -1,4 +1,4 @@
-//! What workers say: reports on attempts, credit, heartbeats.
+//! Messages of workers: reports on attempts, credit, heartbeats.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -84,13 +84,13 @@ impl Lane {
         } else {
             self.counters.report_of_idle_task += 1;
         }
-        // What it rests on may not be durable yet; the worker will ask again.
+        // The decision about the task may not be durable yet; the worker will repeat the report.
         if entry.is_clean() || !invariants.on(Invariant::AckAfterCommit) {
             self.call_stale(session, attempt, &report);
         }
     }
 
-    /// Memory does not know the task, because it is being read again: nothing can be said of it yet.
+    /// Whether memory lacks the task because it is being read again: the owner cannot answer for it yet.
     fn is_being_read(&self, task: TaskId) -> bool {
         let under_way = |read: &LaneRead| matches!(read, LaneRead::Tasks { ids } if ids.contains(&task));
         self.reread.contains(&task) || self.reads.values().any(under_way)
@@ -147,7 +147,7 @@ impl Lane {
         if let Some(flight) = &mut entry.flight {
             flight.recalls = 0;
             first = flight.running_since.is_none();
-            // The time of a takeover is a guess, and what the worker says is not.
+            // The start time after a takeover is a guess; the time from the worker is not.
             flight.running_since = Some(flight.running_since.map_or(now - ago, |since| since.min(now - ago)));
         }
         if first {
@@ -209,7 +209,7 @@ impl Lane {
             Ending::Cancelled => {
                 let error = TaskError::new(
                     "stopped",
-                    "the attempt was stopped, though nobody had cancelled the task",
+                    "the attempt ended as cancelled, but its task was not cancelled",
                 );
                 self.fail(handle, AttemptOutcome::Failed, error, RetryAdvice::Policy);
             }
@@ -274,7 +274,8 @@ impl Lane {
         self.place_in_line(handle);
     }
 
-    /// What must not happen: the same attempt at another worker. Only when the invariant against it is off.
+    /// Deliberately wrong: gives the same attempt to another worker. Used only when the invariant against it
+    /// is off.
     fn give_to_another(&mut self, handle: Handle) {
         let old = self.entries[handle].flight.as_ref().map(|f| f.worker);
         let other = self.workers.iter().map(|(w, _)| w).find(|&w| Some(w) != old);
@@ -294,7 +295,8 @@ impl Lane {
         self.on_credit(other);
     }
 
-    /// The attempt is lost: the worker's session has ended, or the worker lost what ran the attempt.
+    /// The attempt is lost: the worker's session has ended, or the worker lost the guard that ran the
+    /// attempt.
     pub(super) fn lose(&mut self, handle: Handle, error: TaskError) {
         self.counters.attempt_lost += 1;
         let (now, shift) = (self.now, self.clock.shift);
@@ -322,10 +324,10 @@ impl Lane {
         self.place_in_line(handle);
     }
 
-    /// Why a task that keeps losing its attempts is not tried again.
+    /// The error of a task that has lost too many attempts to be tried again.
     fn lost_too_often(&self, handle: Handle) -> Option<TaskError> {
         let entry = &self.entries[handle];
-        // What servers run for themselves kills nobody, and must be done however often they die.
+        // System tasks take no worker down, and must run however often their workers die.
         if entry.head.task_type.is_system() || !self.options.invariants.on(Invariant::LostLimit) {
             return None;
         }
@@ -398,7 +400,7 @@ impl Lane {
 
     fn on_heartbeat(&mut self, worker: Handle, heartbeat: &Heartbeat) {
         let w = &mut self.workers[worker];
-        // A late one, or a worker that follows a newer owner: this one is about to learn that it is none.
+        // A late heartbeat, or a worker that follows a newer owner: this owner is about to be fenced.
         if heartbeat.beat <= w.beat || heartbeat.epoch > self.epoch {
             return;
         }
@@ -424,7 +426,8 @@ impl Lane {
             self.compare(worker, handle, state, heartbeat.epoch);
         }
         self.note_receiving(worker, heartbeat.epoch);
-        // What is left is none of this lane's attempts. One that waits or runs there must end.
+        // The rest are attempts that this lane does not count. If one waits or runs at the worker, it must
+        // end.
         for (attempt, state) in held {
             let known = self.by_id.get(&attempt.task).map(|&handle| &self.entries[handle]);
             let settled = known
@@ -446,13 +449,14 @@ impl Lane {
             let wanted = w.classes.clone().into_iter().map(|class| self.wanted(class)).max();
             self.ask_worker(worker, wanted.unwrap_or(0).max(1), false);
         } else if heartbeat.epoch < self.epoch || (idle && w.asked_for.0 > 0) {
-            // The worker may not know the epoch, or that the demand is met.
+            // The worker may not know the epoch, or may keep a demand that is met.
             self.withdraw_demand(worker);
         }
         self.choose_again_for(worker);
     }
 
-    /// A worker whose heartbeats come, and that knows neither of this owner nor of what it was sent, does not receive.
+    /// A worker does not receive if its heartbeats arrive but name neither this owner's epoch nor the
+    /// attempts sent to it.
     fn note_receiving(&mut self, worker: Handle, epoch: Epoch) {
         let max = self.options.beats_missing_max;
         let is_missing = |&entry: &Handle| {
@@ -473,7 +477,7 @@ impl Lane {
         }
     }
 
-    /// Compares one attempt with what its worker says of it, and does something about a difference.
+    /// Compares one attempt with its state at the worker, and acts on a difference.
     fn compare(&mut self, worker: Handle, handle: Handle, state: Option<HeldState>, epoch: Epoch) {
         let recalling = |entry: &Entry| entry.flight.as_ref().is_some_and(|flight| flight.recalls > 0);
         let recalled_before = recalling(&self.entries[handle]);
@@ -497,7 +501,7 @@ impl Lane {
         }
     }
 
-    /// A heartbeat did not know an attempt that the worker should have.
+    /// A heartbeat does not name an attempt that the worker should have.
     fn on_missing(&mut self, worker: Handle, handle: Handle, epoch: Epoch) {
         let (now, resend_after) = (self.now, self.options.resend_after);
         let max = self.options.beats_missing_max;
@@ -505,9 +509,9 @@ impl Lane {
         let Some(flight) = &mut self.entries[handle].flight else { return };
         let Some(sent_at) = flight.sent_at else { return };
         if scheduled && flight.k.0 == 0 {
-            // Taken over and perhaps never sent. Only a worker that had heard of this owner when it spoke can say so:
-            // from then on it ignores what an earlier owner has sent, and it still names what it has not got
-            // acknowledged.
+            // Taken over and perhaps never sent. Only a heartbeat under this owner's epoch proves that: from
+            // then on the worker ignores messages of earlier owners, and its heartbeats still name the
+            // attempts whose report is not acknowledged.
             if epoch < self.epoch {
                 return;
             }
@@ -555,14 +559,14 @@ impl Lane {
         self.update_worker_classes(worker);
     }
 
-    /// The worker may have room: what it must be sent again goes first.
+    /// The worker may have room: attempts that it must be sent again go first.
     pub(super) fn on_credit(&mut self, worker: Handle) {
         while self.workers[worker].confirmed && self.workers[worker].credit_left() > 0 {
             let Some(handle) = self.workers[worker].unsent.pop_front() else { break };
             if !self.workers[worker].holds.contains(&handle) {
                 continue;
             }
-            // One that is being recalled is not sent: the recall would not use up its number.
+            // An attempt under recall is not sent: the recall would not use up its number.
             if self.entries[handle].flight.as_ref().is_some_and(|flight| flight.recalls > 0) {
                 continue;
             }
@@ -575,7 +579,8 @@ impl Lane {
         self.refresh_worker(worker);
     }
 
-    /// The assignment of an attempt is committed: it goes to its worker, unless its time to start is over.
+    /// The assignment of an attempt is committed: sends it to its worker, or recalls it if its start timeout
+    /// has passed.
     pub(super) fn send_first(&mut self, handle: Handle) {
         let now = self.now;
         let entry = &mut self.entries[handle];
@@ -602,12 +607,14 @@ impl Lane {
     }
 }
 
-/// What a worker said, cut to what every store takes: a commit that is too large would stop the lane.
+/// A worker's finish, cut to a size that every store takes: a commit that is too large would stop the lane.
 fn bounded(finish: Finish, data_max: usize) -> (Ending, Option<Box<TaskResult>>) {
     let Finish { ending, result, .. } = finish;
     let too_large = (result.data.len() > data_max).then(|| {
-        let message =
-            format!("the attempt answered with {} bytes, {data_max} are allowed", result.data.len());
+        let message = format!(
+            "the result data has {} bytes; result data is limited to {data_max} bytes",
+            result.data.len()
+        );
         TaskError::new("result_too_large", message)
     });
     let ending = match ending {
@@ -616,11 +623,11 @@ fn bounded(finish: Finish, data_max: usize) -> (Ending, Option<Box<TaskResult>>)
         Ending::Success | Ending::Cancelled | Ending::NotStarted { .. } => ending,
     };
     match too_large {
-        // It would be as large the next time.
+        // The data would be as large the next time.
         Some(error) if ending == Ending::Success => {
             (Ending::Failed { error, retry: RetryAdvice::Never }, None)
         }
-        // What went wrong first is worth more than what it answered.
+        // The first error is worth more than the data.
         Some(_) => (ending, None),
         None if result.is_empty() => (ending, None),
         None => (ending, Some(Box::new(result.bounded()))),

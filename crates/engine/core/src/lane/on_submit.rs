@@ -19,7 +19,7 @@ pub(super) struct Submission {
     pub(super) missing: usize,
 }
 
-/// A new task that need not be in memory: its line's window is full, or another entry has its id.
+/// A new task that stays out of memory: its line's window is full, or another entry has its id.
 #[derive(Debug)]
 pub(super) struct BareInsert {
     pub(super) task: Box<NewTask>,
@@ -37,7 +37,7 @@ impl Lane {
         self.urgent = true;
         for (item, task) in tasks.into_iter().enumerate() {
             self.submit_one(task, (token, item));
-            // What can run at once never gets as far as the end of a window.
+            // Tasks that can run at once never reach the end of a window.
             if (item + 1).is_multiple_of(self.window) {
                 self.assign();
             }
@@ -56,14 +56,15 @@ impl Lane {
         } else {
             self.intern_line(&task.spec.head, false)
         };
-        // Whether there is one more of them is known only when it has been created. Until then it takes no place and no
-        // part of a rate from another.
+        // The owner learns from the outcome whether the task is new. Until then the task takes no place and
+        // no part of a rate from another task.
         let counts =
             |&line: &Handle| self.cancels_newest(line) || (task.unique.is_some() && self.is_rated(line));
         let line = line.filter(|line| !counts(line));
         self.provisional_seq += 1;
         let seq = Seq(self.provisional_seq);
-        // As the store sees it, whatever this owner's clock says: one that has come due already is released at once.
+        // By the store's view, whatever this owner's clock shows: a task that has come due already is
+        // released at once.
         let delayed = task.state().delayed;
         let keep = line.filter(|&line| {
             if delayed {
@@ -86,8 +87,8 @@ impl Lane {
         }
     }
 
-    /// Whether a new task is within the window of its line. One behind it is left to the store, like one that somebody
-    /// else has submitted.
+    /// Whether a new task is within the window of its line. A task behind it is left to the store, like a
+    /// task submitted by another server.
     fn keeps_in_line(&mut self, handle: Handle, order: OrderKey) -> bool {
         let full = 2 * self.window;
         let line = &mut self.lines[handle];

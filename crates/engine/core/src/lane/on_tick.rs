@@ -1,4 +1,4 @@
-//! What happens because time has passed.
+//! The effects of passing time.
 
 use crate::commit::{Group, RecordChange};
 use crate::invariant::Invariant;
@@ -47,8 +47,8 @@ impl Lane {
         }
     }
 
-    /// Delayed and retrying tasks that have come due go to their lines. In the store they are moved too, unless they
-    /// are assigned before that is written.
+    /// Moves delayed and retrying tasks that have come due to their lines. The store moves them too, unless
+    /// they are assigned before that is written.
     fn release_delayed(&mut self) {
         while let Some((&(due, seq), &handle)) = self.delayed.first_key_value() {
             if due > self.now {
@@ -58,7 +58,7 @@ impl Lane {
             let now = self.now;
             let entry = &mut self.entries[handle];
             entry.state.delayed = false;
-            // From now on the time it has to start is a duration, whatever its due time was.
+            // From now on its start timeout is a duration, whatever its due time was.
             entry.state.shift = Some(self.clock.shift);
             if entry.state.status == Status::Retrying {
                 entry.enter(Status::Pending, now);
@@ -77,8 +77,8 @@ impl Lane {
                 self.fail_to_start(handle);
             }
             Status::Scheduled | Status::Dispatched => {
-                // Before that is committed the worker must not hear of the attempt: another owner could give its number
-                // to another one.
+                // The worker must not learn of the attempt before the assignment is committed: the next owner
+                // could give its number to another attempt.
                 if self.entries[handle].flight.as_ref().is_some_and(|flight| flight.sent_at.is_some()) {
                     self.recall(handle);
                 }
@@ -87,14 +87,14 @@ impl Lane {
         }
     }
 
-    /// A waiting task that was not in memory and whose time to start is over.
+    /// A waiting task that was not in memory and whose start timeout has passed.
     pub(super) fn on_expiring(&mut self, row: TaskRow) {
         let known = self.by_id.contains_key(&row.id) || self.tombstones.contains_key(&row.id);
         if known || row.state.status != Status::Pending || row.state.start_by.is_none_or(|at| at > self.now) {
             return;
         }
         if self.is_stale(&row) {
-            // By the clock as it is now there may be time left.
+            // By the present clock there may be time left.
             self.admit_stale(row);
             return;
         }
@@ -118,7 +118,7 @@ impl Lane {
         }
     }
 
-    /// Looks for everything that a lost message would have told.
+    /// Reads everything that a lost message would have announced.
     fn sweep(&mut self, effects: &mut Vec<Effect>) {
         self.arrivals_wanted = true;
         self.read(LaneRead::Policies { after: self.policies_revision }, effects);
@@ -157,7 +157,8 @@ impl Lane {
         }
     }
 
-    /// The worker stops an attempt at its timeout. One that goes on for much longer is out of its hands.
+    /// The worker stops an attempt at its timeout. If an attempt goes on for much longer, its worker has lost
+    /// control of it.
     fn find_overruns(&mut self) {
         let mut late = Vec::new();
         for (handle, worker) in &self.workers {
@@ -178,7 +179,8 @@ impl Lane {
         }
     }
 
-    /// The store holds lines that are not in memory. Where memory is full of lines, those that cannot run make room.
+    /// The store holds lines that are not in memory. Where memory is full of lines, lines that cannot run
+    /// make room.
     fn look_for_lines(&mut self) {
         self.lines_loaded = false;
         if self.lines_are_full() {
@@ -201,7 +203,7 @@ impl Lane {
         let room = self.lines.len().div_ceil(2);
         self.lines_missed |= !blocked.is_empty();
         for line in blocked.into_iter().take(room) {
-            // Keeps the line until all of its entries are gone.
+            // This keeps the line until all of its entries are gone.
             self.lines[line].more = true;
             let entries: Vec<Handle> = self.lines[line].window.iter().map(|(_, entry)| entry).collect();
             self.lines[line].window.clear();

@@ -1,8 +1,9 @@
 //! How long a line's turn lasts.
 //!
-//! Lines with keys take turns, so that nobody waits behind another's million tasks. Taking one task of each of a
-//! thousand lines is the worst order for a store, which keeps the tasks of a line together. So a turn lasts for several
-//! tasks while so many of its queue end that a whole round is over in a moment; where tasks are slow it is one.
+//! Lines with keys take turns, so that no tenant waits behind another's million tasks. Taking one task of
+//! each of a thousand lines is the worst order for a store, which keeps the tasks of a line together. So a
+//! turn lasts for several tasks while tasks of the queue end so fast that a whole round takes a moment; where
+//! tasks are slow it is one.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! The tasks of a line that are in memory, in their order. Where there are many lines most have one, which takes no
-//! memory of its own.
+//! The tasks of a line that are in memory, in their order. Where there are many lines most have one task,
+//! which takes no memory of its own.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! Workers as a lane sees them: what they offer, how much room they have for this lane, what they hold of it.
+//! Workers as a lane sees them: their offers, their room for this lane, and the attempts of it that they
+//! hold.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, VecDeque};
@@ -19,8 +20,8 @@ use super::entry::Handle;
 use super::lines::ClassKey;
 use super::machine::{Lane, Timer};
 
-/// What choosing a worker looks at, in one number, because every assignment compares many: the share of its capacity in
-/// use, and below that the order of last use, so that equals take turns.
+/// The rank of a worker's load, in one number, because every assignment compares many: the share of its
+/// capacity in use, and below that the order of last use, so that equals take turns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct LoadRank(u64);
 
@@ -46,30 +47,32 @@ impl LoadRank {
     }
 }
 
-/// What a worker is to a lane that has a task for it.
+/// The state of a worker for a lane that has a task for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Readiness {
-    /// It can be given nothing: it is leaving, has not answered this owner, or has just given something back.
+    /// It can take nothing: it is leaving, has not answered this owner, or has just handed an attempt back.
     Unable,
     /// It has room.
     Free,
-    /// It was asked for room; the answer is on its way.
+    /// It was asked for room; its answer is on its way.
     Asked,
-    /// It may have room, and was not asked.
+    /// It may have room; the lane has not asked.
     Unasked,
-    /// It was asked and has none. It gives room by itself when it has some.
+    /// It was asked and has none. It raises the credit by itself when it has room.
     Full,
 }
 
-/// Workers asked at once for a single task; for more tasks, as many as there are tasks.
+/// Workers asked at once for a single task; for more tasks, as many workers as tasks.
 const ASKED_MIN: usize = 4;
-/// A greeting that is not answered is said again after this long, then after twice as long, …
+/// The owner repeats an unanswered greeting after this long, then after twice as long, …
 const GREET_AFTER: Duration = Duration::from_millis(20);
-/// … up to here; after that a heartbeat of the worker does as well.
+/// … and at most after this long. A connection may take seconds: the two learn of each other from the coordinator.
 const GREET_AFTER_MAX: Duration = Duration::from_secs(1);
-/// The most that a worker is asked for.
+/// Greetings of one worker: 15 seconds. After that, heartbeats make owner and worker known to each other.
+const GREETINGS_MAX: u32 = 20;
+/// The highest demand for one worker.
 const WANTED_MAX: usize = 1 << 14;
-/// Queues that are counted for it, …
+/// Queues that the demand counts, …
 const QUEUES_COUNTED_MAX: usize = 256;
 /// … and lines of each.
 const LINES_COUNTED_MAX: usize = 256;
@@ -79,44 +82,45 @@ const LINES_COUNTED_MAX: usize = 256;
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(super) struct Worker {
     pub(super) session: SessionId,
-    /// `None` while it is known only from an attempt in the store.
+    /// `None` while the worker is known only from an attempt in the store.
     pub(super) descriptor: Option<WorkerDescriptor>,
-    /// It has answered under this owner's epoch, so that its credit counts.
+    /// Whether it has answered under this owner's epoch, so that its credit counts.
     pub(super) confirmed: bool,
-    /// When it is greeted again if it has not answered until then, and how long that is after the last time.
-    greet_again: Option<(Timestamp, Duration)>,
+    /// When the owner repeats its greeting unless the worker has answered, and the number of greetings so far.
+    greet_again: Option<(Timestamp, u32)>,
     /// The last dispatch number used.
     pub(super) last_k: DispatchNo,
-    /// The highest one that may be used.
+    /// The highest dispatch number that may be used.
     pub(super) credit: DispatchNo,
-    /// Numbers that were skipped, and that the worker has not said it knows of.
+    /// Skipped numbers that the worker has not confirmed.
     pub(super) skipped: Vec<(DispatchNo, DispatchNo)>,
-    /// Attempts that it holds for other lanes, by its last message. Set to 0 when the worker is asked for room, so that an old
-    /// figure sends no task elsewhere.
+    /// Attempts that it holds for other lanes, by its last message. Set to 0 when the lane asks the worker
+    /// for room, so that an old figure sends no task elsewhere.
     pub(super) load: u32,
-    /// Attempts of this lane that it has, or will be sent.
+    /// Attempts of this lane that it holds, or will be sent.
     pub(super) holds: IndexSet<Handle, FxBuildHasher>,
     /// Classes it serves.
     pub(super) classes: BTreeSet<Handle>,
     /// Which list of its classes it is in.
     pub(super) readiness: Readiness,
-    /// The highest dispatch number that it was asked for; 0 if the lane has no demand there.
+    /// The highest dispatch number of the lane's demand; 0 if the lane has no demand there.
     pub(super) asked_for: DispatchNo,
-    /// It was asked for room and has not answered: until then, tasks wait for which it may be the best choice.
+    /// The time by which it must answer a demand for room. Until then, tasks wait for which it may be the
+    /// best choice.
     pub(super) answer_by: Option<Timestamp>,
-    /// It did not answer in time: nothing waits for it before its next heartbeat.
+    /// It did not answer in time: no task waits for it before its next heartbeat.
     pub(super) slow: bool,
-    /// It gave something back: nothing new before its next heartbeat.
+    /// It handed an attempt back: it gets no new task before its next heartbeat.
     pub(super) cooling: bool,
-    /// Heartbeats in a row by which it has heard nothing from this owner.
+    /// Heartbeats in a row that name an earlier owner's epoch.
     pub(super) beats_of_old_epoch: u8,
-    /// It sends and does not receive: nothing new until it does.
+    /// It sends and does not receive: it gets no new task until it does.
     pub(super) not_receiving: bool,
-    /// It does not do what it is asked to, and is to end.
+    /// It ignores its recalls or stops, and its session must end.
     pub(super) revoked: bool,
     /// Number of its last heartbeat.
     pub(super) beat: u64,
-    /// Attempts taken over that it must be sent again when it has room.
+    /// Attempts taken over that the owner must send again when the worker has room.
     pub(super) unsent: VecDeque<Handle>,
     /// Messages of this step.
     pub(super) outbox: Vec<ToWorker>,
@@ -152,7 +156,7 @@ impl Worker {
     /// The clock has stepped.
     pub(super) fn move_by(&mut self, by: Shift) {
         self.answer_by = self.answer_by.map(|at| at + by);
-        self.greet_again = self.greet_again.map(|(at, pause)| (at + by, pause));
+        self.greet_again = self.greet_again.map(|(at, sent)| (at + by, sent));
     }
 
     /// Dispatches that it still has room for.
@@ -160,13 +164,13 @@ impl Worker {
         self.credit.0 - self.last_k.0
     }
 
-    /// May be given tasks at all.
+    /// Whether it may get tasks at all.
     pub(super) fn takes_work(&self) -> bool {
         let offers = |d: &WorkerDescriptor| !d.draining && d.pause_reason.is_none();
         self.descriptor.as_ref().is_some_and(offers) && !self.revoked && !self.not_receiving
     }
 
-    /// Can be given a task as soon as it has room.
+    /// Whether it can get a task as soon as it has room.
     fn is_able(&self) -> bool {
         self.takes_work() && self.confirmed && !self.cooling && self.unsent.is_empty()
     }
@@ -192,7 +196,7 @@ impl Worker {
         (u64::from(self.load) + mine) * 10_000 / u64::from(capacity)
     }
 
-    /// What it gains with each choice, under strategies by which workers take turns.
+    /// Its gain with each choice, under strategies by which workers take turns.
     fn turn_weight(&self, strategy: Strategy) -> i64 {
         let weight = self.descriptor.as_ref().map_or(0, |d| i64::from(d.weight));
         if strategy == Strategy::Weighted { weight } else { 1 }
@@ -206,7 +210,7 @@ impl Worker {
 }
 
 impl Lane {
-    /// The worker of a session, made if it is new.
+    /// The worker of a session; created if it is new.
     pub(super) fn intern_worker(&mut self, session: SessionId) -> Handle {
         if let Some(&handle) = self.worker_by_session.get(&session) {
             return handle;
@@ -220,7 +224,7 @@ impl Lane {
         handle
     }
 
-    /// Brings the load of a worker into step with what it holds.
+    /// Updates the load of a worker after a change of its attempts.
     pub(super) fn refresh_load(&mut self, handle: Handle) {
         self.loads[handle] = self.loads[handle].with_share(self.workers[handle].load_share());
     }
@@ -233,19 +237,19 @@ impl Lane {
         self.workers[worker].outbox.push(message);
     }
 
-    /// Gives dispatch numbers back unused; said again until the worker knows.
+    /// Returns dispatch numbers unused; repeated until the worker confirms.
     pub(super) fn skip(&mut self, worker: Handle, first: DispatchNo, last: DispatchNo) {
         self.workers[worker].skipped.push((first, last));
         self.send_skip(worker, first, last);
     }
 
-    /// A worker that learns of a skip drops the demand of the lane, so the lane asks again when it needs to.
+    /// A worker that receives a skip drops the demand of the lane, so the lane asks again when it needs to.
     pub(super) fn send_skip(&mut self, worker: Handle, first: DispatchNo, last: DispatchNo) {
         self.tell(worker, ToWorker::Skip { first, last });
         self.forget_demand(worker);
     }
 
-    /// Brings the lists of a worker's classes into step with the worker.
+    /// Updates the lists of a worker's classes after a change of the worker.
     pub(super) fn refresh_worker(&mut self, handle: Handle) {
         let readiness = self.workers[handle].find_readiness();
         let before = std::mem::replace(&mut self.workers[handle].readiness, readiness);
@@ -286,7 +290,7 @@ impl Lane {
         }
     }
 
-    /// A queue waits: the best worker for its next task of a class was asked for room and has not answered.
+    /// A queue waits: the best worker for its next task of a class has not answered a demand for room.
     pub(super) fn wait_for_answer(&mut self, queue: Handle, class: Handle) {
         self.counters.choice_waited += 1;
         self.classes[class].waiting.insert(queue);
@@ -312,7 +316,7 @@ impl Lane {
         self.workers[worker].classes = classes;
     }
 
-    /// The workers that may be given tasks of a class.
+    /// The workers that may get tasks of a class.
     pub(super) fn serving(&self, key: &ClassKey) -> Vec<Handle> {
         let able = |(_, w): &(usize, &Worker)| {
             w.takes_work() && w.descriptor.as_ref().is_some_and(|d| d.serves(&key.task_type, &key.labels))
@@ -328,7 +332,7 @@ impl Lane {
         }
     }
 
-    /// The workers that could run tasks of a class if they did not pause, and why one of them does.
+    /// The number of workers that could run tasks of a class if they did not pause, and the reason of one.
     pub(super) fn pausing(&self, key: &ClassKey) -> Option<(usize, String)> {
         let offers = |d: &&WorkerDescriptor| !d.draining && d.serves(&key.task_type, &key.labels);
         let descriptors = self.workers.iter().filter_map(|(_, w)| w.descriptor.as_ref()).filter(offers);
@@ -337,7 +341,7 @@ impl Lane {
         Some((1 + reasons.count(), reason.clone()))
     }
 
-    /// Finds out who serves a class: at its birth, and when workers come, go or change.
+    /// Finds the workers of a class: when it is created, and when workers come, go or change.
     pub(super) fn serve_class(&mut self, class: Handle) {
         let serving = self.serving(&self.classes[class].key);
         let before = std::mem::replace(&mut self.classes[class].serving, serving.clone());
@@ -358,8 +362,8 @@ impl Lane {
         }
     }
 
-    /// Asks workers of a class for room: all that were not asked yet, or those with least to do where they are many more
-    /// than tasks.
+    /// Asks workers of a class for room: all workers not asked yet, or the least loaded where workers are
+    /// many more than tasks.
     pub(super) fn ask_class(&mut self, class: Handle) {
         let wanted = self.wanted(class);
         if wanted == 0 {
@@ -379,7 +383,8 @@ impl Lane {
         }
     }
 
-    /// Asks a worker for room. What it is the best choice for waits for its answer, unless it was slow the last time.
+    /// Asks a worker for room. Tasks for which it is the best choice wait for its answer, unless it was slow
+    /// the last time.
     pub(super) fn ask_worker(&mut self, worker: Handle, wanted: usize, waits: bool) {
         let wanted = u32::try_from(wanted.min(WANTED_MAX)).unwrap_or(u32::MAX);
         let at = self.now + self.options.answer_within;
@@ -398,36 +403,37 @@ impl Lane {
         self.refresh_worker(worker);
     }
 
-    /// Makes the epoch known to a worker, so that credit comes without waiting for its heartbeat. It has just joined, and may
-    /// not be connected yet: what is sent too early is lost.
+    /// Makes the epoch known to a worker, so that credit comes without waiting for its heartbeat. The worker or the owner is new,
+    /// and the two may not be connected yet: a greeting that is sent too early is lost, and the owner repeats it.
     pub(super) fn greet(&mut self, worker: Handle) {
         self.end_greeting(worker);
-        self.greet_after(worker, GREET_AFTER);
+        self.send_greeting(worker, 1);
     }
 
-    /// A greeting has had its time. It may have been answered.
+    /// A greeting has had its time. The worker may have answered.
     pub(super) fn on_greeting_due(&mut self, worker: Handle) {
-        let Some((_, pause)) = self.workers[worker].greet_again.take() else { return };
-        if !self.workers[worker].confirmed && pause < GREET_AFTER_MAX {
-            self.greet_after(worker, pause * 2);
+        let Some((_, sent)) = self.workers[worker].greet_again.take() else { return };
+        if !self.workers[worker].confirmed && sent < GREETINGS_MAX {
+            self.send_greeting(worker, sent + 1);
         }
     }
 
-    fn greet_after(&mut self, worker: Handle, pause: Duration) {
+    /// Sends the greeting of this number, and arms the timer of the next one.
+    fn send_greeting(&mut self, worker: Handle, number: u32) {
         self.withdraw_demand(worker);
-        let at = self.now + pause;
-        self.workers[worker].greet_again = Some((at, pause));
+        let at = self.now + (GREET_AFTER * 2_u32.pow(number - 1)).min(GREET_AFTER_MAX);
+        self.workers[worker].greet_again = Some((at, number));
         self.timers.insert((at, Timer::Greeting(worker)));
     }
 
-    /// Nobody waits for the answer to a greeting any more.
+    /// The owner waits no longer for the answer to a greeting.
     pub(super) fn end_greeting(&mut self, worker: Handle) {
         if let Some((at, _)) = self.workers[worker].greet_again.take() {
             self.timers.remove(&(at, Timer::Greeting(worker)));
         }
     }
 
-    /// The lane has no work for a worker that was asked. Also makes the owner's epoch known.
+    /// The lane has no work for an asked worker. The message also announces the owner's epoch.
     pub(super) fn withdraw_demand(&mut self, worker: Handle) {
         self.tell(worker, ToWorker::Demand { wanted: 0, up_to: DispatchNo(0) });
         self.forget_demand(worker);
@@ -440,14 +446,14 @@ impl Lane {
         self.refresh_worker(worker);
     }
 
-    /// Nothing waits for the answer of a worker any more.
+    /// Queues wait no longer for the answer of a worker.
     pub(super) fn end_asking(&mut self, worker: Handle) {
         if let Some(at) = self.workers[worker].answer_by.take() {
             self.timers.remove(&(at, Timer::Answer(worker)));
         }
     }
 
-    /// A worker says what it can give of a demand.
+    /// A worker has answered a demand.
     pub(super) fn on_answer(&mut self, worker: Handle, answered: DispatchNo) {
         let w = &self.workers[worker];
         if w.answer_by.is_some() && answered.0 > 0 && answered >= w.asked_for {
@@ -465,7 +471,7 @@ impl Lane {
         self.choose_again_for(worker);
     }
 
-    /// About how many tasks of a class could be assigned now, if there was room for all.
+    /// The approximate number of tasks of a class that could be assigned now, if there was room for all.
     pub(super) fn wanted(&self, class: Handle) -> usize {
         let queues = &self.classes[class].queues;
         let mut wanted = 0;
@@ -474,7 +480,7 @@ impl Lane {
             if let Some(lines) = q.ready.get(&class).filter(|_| q.may_assign()) {
                 let lines = lines.iter().take(LINES_COUNTED_MAX);
                 let of_queue: usize = lines.map(|&(_, _, _, _, line)| self.assignable(line)).sum();
-                // A line that is counted no more may have a task.
+                // A line beyond the bound may have a task.
                 wanted += of_queue.max(1).min(self.queue_slots(queue));
             }
             if wanted >= WANTED_MAX {
@@ -484,8 +490,8 @@ impl Lane {
         wanted.max(usize::from(queues.len() > QUEUES_COUNTED_MAX))
     }
 
-    /// Chooses a worker for the next task of a line, among all that have room or may have some. `None` while the best one
-    /// was asked for room and has not answered.
+    /// Chooses a worker for the next task of a line, among all workers that have room or may have some.
+    /// `None` while the best one has not answered a demand for room.
     pub(super) fn choose(&mut self, class: Handle, line: Handle) -> Option<Handle> {
         let queue = self.lines[line].queue;
         if self.asks_first(queue, class) {
@@ -510,9 +516,9 @@ impl Lane {
         }
     }
 
-    /// A burst onto idle workers that is larger than the credit at hand asks all of them before its first task is assigned.
-    /// Otherwise the demand would reach workers that are busy starting the first tasks, and their answers would be late.
-    /// True while a worker has not answered.
+    /// A burst onto idle workers that is larger than the credit at hand asks all of them before its first
+    /// task is assigned. Otherwise the demand would reach workers that are busy starting the first tasks, and
+    /// their answers would be late. True while a worker has not answered.
     fn asks_first(&mut self, queue: Handle, class: Handle) -> bool {
         let serving = &self.classes[class].serving;
         let holds = |&worker: &Handle| !self.workers[worker].holds.is_empty();
@@ -536,7 +542,7 @@ impl Lane {
         self.classes[class].serving.iter().any(awaited)
     }
 
-    /// A queue that has waited for answers for long enough waits no longer.
+    /// Whether a queue may wait for answers: not after it has waited for long enough.
     fn may_wait(&self, queue: Handle) -> bool {
         let since = self.queues[queue].waits_since;
         since.is_none_or(|since| self.now < since + self.options.answer_within)
@@ -552,7 +558,7 @@ impl Lane {
         self.classes[class].free.iter().chain(others.into_iter().flatten()).copied()
     }
 
-    /// The worker that the strategy of a queue asks for.
+    /// The best worker by the strategy of a queue.
     fn best(&mut self, queue: Handle, class: Handle, line: Handle) -> Handle {
         let strategy = self.queues[queue].policy.policy.strategy;
         let bucket = self.lines[line].head.hash_bucket;
@@ -590,8 +596,8 @@ impl Lane {
         others.filter(is_better).min_by_key(|&w| self.loads[w]).unwrap_or(best)
     }
 
-    /// Smooth weighted round robin: each worker gains its weight with each choice, and the chosen one pays for all of
-    /// them. So no worker is ever ahead of its share by a whole task.
+    /// Smooth weighted round robin: each worker gains its weight with each choice, and the chosen one pays
+    /// for all of them. So no worker is ever ahead of its share by a whole task.
     fn take_turn(&mut self, queue: Handle, class: Handle, chosen: Handle) {
         let strategy = self.queues[queue].policy.policy.strategy;
         if !matches!(strategy, Strategy::RoundRobin | Strategy::Weighted) {

@@ -1,6 +1,6 @@
-//! What is decided becomes a commit. Changes gather while one is under way; a task that changed several times is
-//! written once. Where much is waiting, a second one follows the first. There are no timers but
-//! one: changes that nobody waits for wait a moment for company.
+//! Writing: decisions become commits. Changes gather while commits are under way; a task that changed several
+//! times is written once. Where many changes wait, a second commit follows the first. There is one timer
+//! only: changes that no answer waits for wait a moment for company.
 
 use std::sync::Arc;
 
@@ -16,13 +16,13 @@ use super::entry::{Entry, Handle, WriteUrgency};
 use super::input::{Effect, SubmitToken};
 use super::machine::Lane;
 
-/// A commit under way: what each of its groups was about.
+/// A commit under way: the subject of each of its groups.
 #[derive(Debug)]
 pub(super) struct Batch {
     pub(super) items: Vec<BatchItem>,
 }
 
-/// What a group was about.
+/// The subject of a group.
 #[derive(Debug)]
 pub(super) enum BatchItem {
     /// A task in memory.
@@ -41,18 +41,18 @@ pub(super) enum BatchItem {
         head: Arc<TaskHead>,
         due: Timestamp,
         delayed: bool,
-        /// What its durations were made under, if it has any.
+        /// The sum of clock steps under which its durations were made, if it has any.
         shift: Option<Shift>,
     },
     /// Records, or inbox rows without effect.
     Loose { inbox_done: Vec<Seq> },
 }
 
-/// While much is written that somebody waits for, the rest waits longer.
+/// While many urgent changes are written, lazy changes wait this many times as long.
 const BUSY_PATIENCE: u32 = 10;
 
 impl Lane {
-    /// Notes that an entry has something to write. Urgent: somebody waits for it.
+    /// Notes that an entry has something to write. Urgent: an answer waits for it.
     pub(super) fn mark(&mut self, entry: Handle, urgent: bool) {
         let Entry { write_urgency, writing, .. } = &mut self.entries[entry];
         match (urgent, *write_urgency) {
@@ -72,7 +72,8 @@ impl Lane {
         self.urgent |= urgent;
     }
 
-    /// Lists what has waited for long enough. Most of it never gets here: it has changed again, and was written with that.
+    /// Lists the entries that have waited for long enough. Most never get here: they have changed again, and
+    /// were written with that change.
     fn list_lazy(&mut self) {
         let busy = self.unwritten.len() >= self.options.ahead;
         let patience = self.options.lazy_write * if busy { BUSY_PATIENCE } else { 1 };
@@ -95,9 +96,10 @@ impl Lane {
         self.urgent = true;
     }
 
-    /// Whether there may be one more commit now. One follows another that is under way so that the store need not wait
-    /// for this machine between the two. No task is in both: what the first one leaves of a task may not be what was
-    /// expected. And what waits for such a task waits too, so that ends are written before what they made room for.
+    /// Whether one more commit may begin now. A second commit follows the first while that is under way, so
+    /// that the store need not wait for this machine between the two. No task is in both: the first may not
+    /// leave a task in the version that the second expects. Tasks that depend on such a task wait too, so
+    /// that ends are written before the assignments that they made room for.
     fn may_commit(&self, waiting: usize) -> bool {
         let settled = self.begun - self.batches.len() as u64;
         match self.batches.len() {
@@ -121,9 +123,9 @@ impl Lane {
             items.push(BatchItem::Loose { inbox_done: group.inbox_done.clone() });
             groups.push(group);
         }
-        // Ends first, then assignments in the order in which they were decided: so that whatever part of it all becomes
-        // durable, no limit or rate looks exceeded to the next owner. New tasks that were not assigned come after those
-        // that were, and those behind the window last: arrival numbers are given in this order.
+        // Ends first, then assignments in the order of their decisions: so whichever part of the commits
+        // becomes durable, no limit or rate looks exceeded to the next owner. New tasks without an assignment
+        // come after the assigned ones, and tasks behind the window last: arrival numbers follow this order.
         let mut unwritten = std::mem::take(&mut self.unwritten);
         unwritten.sort_by_cached_key(|&entry| self.write_order(entry));
         self.unwritten = unwritten;
@@ -153,8 +155,8 @@ impl Lane {
         effects.push(Effect::Commit { groups, cursor: self.cursor });
     }
 
-    /// Takes what is written next out of the sorted list. New tasks that were not assigned come last, but some of them go
-    /// with each commit: whoever submitted them waits for it.
+    /// Takes the next entries out of the sorted list. New tasks without an assignment come last, but some of
+    /// them go with each commit: their clients wait for it.
     fn cut_unwritten(&mut self, room: usize, reserved: usize) -> Vec<Handle> {
         let is_first = |&entry: &Handle| self.write_order(entry) < u64::MAX;
         let split = self.unwritten.partition_point(is_first);

@@ -1,4 +1,4 @@
-//! What goes into the ownership machine and what comes out.
+//! The inputs and effects of the ownership machine.
 
 use crate::commit::{ClaimLane, Commit, GroupOutcome, LaneHead};
 use crate::id::{Epoch, QueueKey, SessionId, TaskId};
@@ -10,31 +10,31 @@ use crate::read::{LanePage, LaneRead};
 use crate::task::NewTask;
 use crate::time::{Shift, Timestamp};
 
-/// Something happened.
+/// An input of the ownership machine.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Input {
     /// Whether this server should own the lane.
     Wanted(bool),
-    /// Whether the coordinator grants it, now or no longer. `false` is for a view that shows somebody else, or nobody;
-    /// an [`Effect::Acquire`] that was refused needs no answer, and one that comes late would hide a later grant.
+    /// Whether the coordinator grants the lane to this server. `false` follows a view that names another
+    /// holder, or none. A refused [`Effect::Acquire`] needs no answer: a late one would hide a later grant.
     Granted(bool),
     /// The answer to [`Effect::Call`].
     Reply {
         /// Which call.
         call: u64,
-        /// What the store said.
+        /// The answer.
         reply: Result<Reply, CallError>,
     },
-    /// Who is alive: the answer to [`Effect::ReadMembers`], or a change.
+    /// The members: the answer to [`Effect::ReadMembers`], or a change.
     Members {
         /// Rises with every change.
         revision: u64,
-        /// Everyone.
+        /// All members.
         members: Vec<Member>,
-        /// It answers the request, and so was read after it.
+        /// Whether it answers the request, and so was read after it.
         requested: bool,
-        /// What the wall clock shows. The lane's own clock starts from the one that comes with the requested view and
-        /// runs with the steady clock from there, but for its steps.
+        /// The wall time. The lane's own clock starts from the wall time of the requested view and runs with
+        /// the steady clock from there, but for its steps.
         wall: Timestamp,
     },
     /// Tasks from the API of the same process.
@@ -48,94 +48,95 @@ pub enum Input {
     Worker(WorkerBatch),
     /// A policy was changed.
     Policy {
-        /// Whose.
+        /// The queue.
         queue: QueueKey,
-        /// What it says now.
+        /// The new policy.
         policy: VersionedPolicy,
     },
-    /// A grant that was to be released may still be held.
+    /// The coordinator may still hold a grant that this server released.
     NotReleased,
-    /// Somebody has looked at these tasks that had ended.
+    /// A server has handled the completions of these tasks.
     CompletionHandled(Vec<TaskId>),
-    /// There may be something new in the store.
+    /// The store may hold something new.
     Hint,
     /// The wall clock has stepped since the last input.
     ClockStepped {
         /// By how much.
         by: Shift,
     },
-    /// The lane's code failed: a panic was contained. Nothing is done of what the step said before; a submission whose
-    /// answer was among it is given to the store.
+    /// The lane's code failed: the driver contained a panic and discarded the effects of that step. A
+    /// submission whose answer was among them goes to the store.
     Failed,
     /// Time has passed.
     Tick,
 }
 
-/// Something is to be done.
+/// An effect of the ownership machine.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
     /// Ask the coordinator for the grant; [`Input::Granted`] follows.
     Acquire,
     /// Give the grant back.
     Release,
-    /// Read who is alive, freshly; [`Input::Members`] follows.
+    /// Read the members, at a moment after this request; [`Input::Members`] follows.
     ReadMembers,
     /// Call the store.
     Call {
         /// Named in the answer.
         call: u64,
-        /// What to do.
+        /// The request.
         request: Request,
     },
     /// Send to a worker.
     Send(OwnerBatch),
-    /// Answer a local submission; `None` if this server does not own the lane: the store takes the same tasks.
+    /// Answer a local submission; `None` if this server does not own the lane: the store takes the same
+    /// tasks.
     Submitted {
         /// Which one.
         token: lane::SubmitToken,
         /// Task by task.
         outcomes: Option<Vec<lane::Item>>,
     },
-    /// This session sends and does not receive. Told with every heartbeat while it is so.
+    /// This session sends and does not receive. Repeated with every heartbeat until it receives.
     NotReceiving {
         /// Which one.
         session: SessionId,
     },
-    /// Let this session end.
+    /// Revoke this session.
     Revoke {
         /// Which one.
         session: SessionId,
     },
     /// Tasks changed, durably.
     Changed(Vec<TaskEvent>),
-    /// Watched tasks have ended: [`Input::CompletionHandled`] follows when somebody has looked at them.
+    /// Watched tasks have ended: [`Input::CompletionHandled`] follows when a server has handled them.
     Completed(Vec<TaskId>),
-    /// The lane has failed under several owners in a row and is left alone for a while: tell people.
+    /// The lane has failed under several owners in a row and is parked: notify operators.
     Parked {
         /// How many owners.
         failures: u32,
     },
 }
 
-/// What is asked of the store.
+/// A request to the store.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Request {
     /// Who owns the lane.
     Head,
-    /// Take it.
+    /// Claim the lane.
     Claim(ClaimLane),
     /// Write.
     Commit(Commit),
     /// Read.
     Load {
-        /// What.
+        /// The read.
         read: LaneRead,
         /// Most rows.
         limit: usize,
     },
 }
 
-/// What the store answers.
+/// The answer of the store.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Reply {
     /// To `Head`.
@@ -148,7 +149,7 @@ pub enum Reply {
     Page(LanePage),
 }
 
-/// What the store answers instead.
+/// An error of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallError {
     /// The lane has another owner.
@@ -157,8 +158,8 @@ pub enum CallError {
     NotApplied,
     /// It may have been written.
     Unknown,
-    /// The store takes no writes until people have seen to it: no room is left in it, or its files are gone.
+    /// The store takes no writes until an operator repairs it: it is out of space, or its files are gone.
     Refused,
-    /// It will not succeed.
+    /// A repetition would fail too.
     Fatal,
 }

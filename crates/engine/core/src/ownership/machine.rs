@@ -1,4 +1,4 @@
-//! The machine itself.
+//! The ownership machine: its state, inputs and effects.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -16,27 +16,28 @@ use crate::time::{Shift, Timestamp};
 use super::input::{CallError, Effect, Input, Reply, Request};
 use super::pack::{PackLimits, pack};
 
-/// Numbers that bound and pace the ownership of a lane.
+/// Options of the ownership of a lane: its bounds and times.
 #[derive(Clone, Debug)]
 pub struct OwnershipOptions {
     /// Of the lane machine.
     pub lane: LaneOptions,
-    /// What one commit may hold.
+    /// The bounds of one commit.
     pub pack: PackLimits,
-    /// How long to wait before a call that failed is made again.
+    /// The wait before a failed call is repeated.
     pub retry_after: Duration,
     /// Owners in a row that may fail before the lane is parked.
     pub failures_max: u32,
-    /// How long a parked lane is left alone.
+    /// How long a parked lane rests.
     pub park_for: Duration,
-    /// An owner that worked for this long before it failed is not counted with those that failed before it.
+    /// An owner that worked for this long before it failed starts a new count of failures.
     pub steady_after: Duration,
-    /// Tells this boot of the machine from all others; 0 if that is not known. Steps of the wall clock between two owners on
-    /// one machine are found by it.
+    /// Separates this boot of the machine from all others; 0 if unknown. The owner finds by it steps of the
+    /// wall clock between two owners on one machine.
     pub boot: u64,
-    /// Repetitions of one commit before its outcome counts as unsettled and the lane is claimed anew.
+    /// Repetitions of one commit before its outcome counts as unsettled and the server claims the lane again.
     pub commit_tries_max: u32,
-    /// The same where the store takes no writes: clients wait for their answer, so the lane is soon given up.
+    /// The same where the store takes no writes: clients wait for their answer, so the server soon gives the
+    /// lane up.
     pub refused_tries_max: u32,
 }
 
@@ -76,36 +77,36 @@ pub struct Ownership {
     now: Timestamp,
     wanted: bool,
     granted: bool,
-    /// The grant may be lost: ask before the lane is claimed again.
+    /// The grant may be lost: the server asks for it before it claims the lane again.
     doubtful: bool,
     state: OwnershipState,
     next_call: u64,
-    /// Calls to make again, when it is time.
+    /// Calls to repeat, by their time.
     retries: BTreeMap<(Timestamp, u64), Request>,
-    /// This server's own failure, until a claim has counted it.
+    /// This server's own failure, until a claim counts it.
     failure: Option<Failure>,
-    /// This server has left the lane alone for long enough since it claimed it under this epoch. If nobody has claimed it
-    /// since, its next claim is a try.
+    /// The epoch of a claim of this server after which the lane has rested for long enough. If no other
+    /// server has claimed the lane since, this server's next claim is a try.
     rested: Option<Epoch>,
     lane_effects: Vec<lane::Effect>,
-    /// Local submissions that are not answered.
+    /// Local submissions without an answer.
     tokens: BTreeSet<lane::SubmitToken>,
-    /// Those whose lane was lost: the store is given the same tasks.
+    /// Submissions whose lane was lost: the store gets the same tasks.
     orphans: BTreeSet<lane::SubmitToken>,
-    /// Of lane machines that are gone.
+    /// Counts of earlier lane machines.
     counters: lane::Counters,
-    /// The newest view that came while another one was being read.
+    /// The newest view that came while the requested view was on its way.
     heard: Option<(u64, Vec<Member>)>,
 }
 
 #[derive(Debug)]
 enum OwnershipState {
     Idle,
-    /// Asked the coordinator.
+    /// Has asked the coordinator for the grant.
     Acquiring {
         again_at: Timestamp,
     },
-    /// Asked the store who owns the lane.
+    /// Has asked the store for the owner of the lane.
     Heading {
         call: u64,
     },
@@ -113,25 +114,26 @@ enum OwnershipState {
         call: u64,
         claim: ClaimLane,
     },
-    /// Claimed; asked who is alive.
+    /// Claimed; has asked for the members.
     Viewing {
         owner: OwnerId,
         epoch: Epoch,
     },
     Owning(Box<OwnedLane>),
-    /// Claimed, so that whoever comes next sees the count, and left alone.
+    /// Claimed, so that the next claimer sees the count, and resting.
     Parked {
         until: Timestamp,
         epoch: Epoch,
     },
 }
 
-/// The lane machine has failed.
+/// A failure of the lane machine.
 #[derive(Clone, Copy, Debug)]
 struct Failure {
-    /// Under this epoch. If somebody has claimed the lane since, the count is theirs.
+    /// The epoch of the failed owner. If another server has claimed the lane since, the count is no longer
+    /// ours.
     epoch: Epoch,
-    /// It had worked for long: those that failed before have nothing to do with it.
+    /// The owner had worked for long: earlier failures are not counted with it.
     steady: bool,
 }
 
@@ -140,19 +142,19 @@ struct Failure {
 struct OwnedLane {
     machine: Lane,
     clock: LaneClock,
-    /// Steps of the wall clock that the machine has not been told of, because it is not loaded.
+    /// Steps of the wall clock that the machine has not received yet, because it is not loaded.
     untold: Shift,
     epoch: Epoch,
     owner: OwnerId,
-    /// When it was taken.
+    /// When the server claimed it.
     since: Timestamp,
     /// Number of the last settled commit.
     number: CommitNo,
     /// Commits that are packed and not yet settled.
     commits: VecDeque<PendingCommit>,
-    /// Of the first one.
+    /// Repetitions of the first commit.
     tries: u32,
-    /// Of what the machine hears of next.
+    /// Outcomes for the machine's next [`lane::Input::Committed`].
     outcomes: Vec<GroupOutcome>,
     reads: BTreeMap<u64, (u64, LaneRead, usize)>,
     releasing: bool,
@@ -163,29 +165,29 @@ struct OwnedLane {
 struct PendingCommit {
     groups: Arc<[Group]>,
     cursor: Seq,
-    /// The machine's own commit, of which this is a part, ends here.
+    /// Whether this is the last part of the machine's own commit.
     last: bool,
     sent: SendState,
 }
 
-/// Whether a commit was sent to the store. Commits under way are settled in their order, whatever the order in which
-/// they are answered.
+/// Whether a commit was sent to the store. Commits under way are settled in their order, whatever the order
+/// of their answers.
 #[derive(Debug, PartialEq, Eq)]
 enum SendState {
     No,
     UnderWay(u64),
-    /// The store has it, and so it has the one before.
+    /// The store has applied it, and so has applied the commit before it.
     Done(Vec<GroupOutcome>),
-    /// It was not the first one when it failed, which says nothing: perhaps it came before the one before it. It is sent
-    /// again when it is the first.
+    /// It failed while it was not the first, which proves nothing: it may have reached the store before its
+    /// predecessor. The owner resends it when it is the first.
     Refused,
 }
 
 /// Commits under way at once.
 const UNDER_WAY_MAX: usize = 2;
 
-/// Turns the steady clock into the lane's own: the wall time at which it was claimed, plus what has passed since, and the
-/// steps of the wall clock.
+/// Turns the steady clock into the lane's own: the wall time of the claim, plus the time since, and the steps
+/// of the wall clock.
 #[derive(Clone, Copy, Debug)]
 struct LaneClock {
     ahead: Shift,
@@ -217,7 +219,7 @@ impl LaneClock {
 }
 
 impl Ownership {
-    /// Of `lane`, by a server that does not own it.
+    /// The ownership of `lane` by a server that does not own it yet.
     pub fn new(options: OwnershipOptions, lane: LaneId, seed: u64, now: Timestamp) -> Self {
         Self {
             options,
@@ -240,7 +242,7 @@ impl Ownership {
         }
     }
 
-    /// Takes one input and says what is to be done.
+    /// Takes one input and collects the effects.
     pub fn step(&mut self, input: Input, now: Timestamp, effects: &mut Vec<Effect>) {
         self.now = self.now.max(now);
         match input {
@@ -275,7 +277,8 @@ impl Ownership {
         self.advance(effects);
     }
 
-    /// A step of the wall clock reaches the lane machine when it is loaded. Until then it decides nothing by the time.
+    /// Passes a step of the wall clock to the lane machine when it is loaded. Until then the machine decides
+    /// nothing by the time.
     fn tell_step(&mut self, effects: &mut Vec<Effect>) {
         if let OwnershipState::Owning(owning) = &mut self.state
             && owning.untold != Shift::ZERO
@@ -287,7 +290,7 @@ impl Ownership {
         }
     }
 
-    /// When [`Input::Tick`] is due, should nothing else happen.
+    /// When [`Input::Tick`] is due, unless another input comes first.
     pub fn next_deadline(&self) -> Option<Timestamp> {
         let retry = self.retries.first_key_value().map(|(&(at, _), _)| at);
         let state = match &self.state {
@@ -312,7 +315,7 @@ impl Ownership {
         }
     }
 
-    /// Where this server stands with the lane, for people.
+    /// The phase of the ownership at this server, for people.
     pub fn phase(&self) -> &'static str {
         match &self.state {
             OwnershipState::Idle => "idle",
@@ -350,7 +353,7 @@ impl Ownership {
             return;
         }
         match self.state {
-            // Somebody else should own it now. What this one decided and did not write is forgotten.
+            // Another server should own the lane now. Unwritten decisions of this owner are discarded.
             OwnershipState::Heading { .. }
             | OwnershipState::Claiming { .. }
             | OwnershipState::Viewing { .. }
@@ -361,9 +364,10 @@ impl Ownership {
         }
     }
 
-    /// Nothing else would say that the grant is still held here, and nobody else could have the lane.
+    /// No other input would report that this server still holds the grant, and no other server could get the
+    /// lane.
     fn on_not_released(&mut self) {
-        // Whoever wants it again asks for it anyway.
+        // A server that wants the lane asks for the grant anyway.
         if matches!(self.state, OwnershipState::Idle) && !self.wanted {
             self.granted = true;
             self.doubtful = true;
@@ -379,7 +383,7 @@ impl Ownership {
         self.orphans.append(&mut self.tokens);
     }
 
-    /// A panic in the lane's code: memory cannot be trusted, so the lane is claimed and loaded anew.
+    /// The lane's code panicked: its memory cannot be trusted, so the server claims and loads the lane again.
     fn on_failed(&mut self) {
         self.note_failure();
         self.drop_lane();
@@ -427,7 +431,7 @@ impl Ownership {
                 self.state = OwnershipState::Idle;
                 self.advance(effects);
             }
-            // A release that has begun is completed, also when the lane is wanted again meanwhile.
+            // A release under way is completed, even if the server wants the lane again meanwhile.
             OwnershipState::Owning(owning) if !self.wanted || owning.releasing => {
                 if !owning.releasing {
                     owning.releasing = true;
@@ -477,11 +481,11 @@ impl Ownership {
                 let claim = *claim;
                 match reply {
                     Ok(Reply::Claimed(epoch)) => self.on_claimed(claim, epoch, effects),
-                    // The same claim again: it succeeds also if the first one did.
+                    // The same claim again: it succeeds also if the first one was applied.
                     Err(CallError::NotApplied | CallError::Unknown | CallError::Refused) => {
                         self.call_again(call, Request::Claim(claim));
                     }
-                    // Somebody else was faster. Whether to try once more is up to the grant.
+                    // Another server was faster. The grant decides whether this server tries again.
                     _ => self.head(effects),
                 }
             }
@@ -509,8 +513,8 @@ impl Ownership {
     }
 
     fn claim(&mut self, head: LaneHead, effects: &mut Vec<Effect>) {
-        // The count follows the lane around. It begins anew after an owner that has committed something and did not fail,
-        // or that failed after it had worked for long.
+        // The count follows the lane. It restarts after an owner that has committed and did not fail, or that
+        // failed after it had worked for long.
         let own = self.failure.filter(|failure| failure.epoch == head.epoch);
         let failures = match (own, head.commit.0) {
             (Some(Failure { steady: true, .. }), _) => 1,
@@ -568,7 +572,7 @@ impl Ownership {
                     releasing: false,
                 }));
                 self.drive(lane::Input::Members { revision, members }, effects);
-                // A change may have been heard of while the answer was on its way.
+                // A change may have arrived while the answer was on its way.
                 if let Some((revision, members)) = self.heard.take() {
                     self.drive(lane::Input::Members { revision, members }, effects);
                 }
@@ -591,7 +595,7 @@ impl Ownership {
         }
     }
 
-    /// Gives the lane machine an input and carries out what it says.
+    /// Gives the lane machine an input and carries out its effects.
     fn drive(&mut self, input: lane::Input, effects: &mut Vec<Effect>) {
         let OwnershipState::Owning(owning) = &mut self.state else { return };
         let mut lane_effects = std::mem::take(&mut self.lane_effects);
@@ -652,10 +656,10 @@ impl Ownership {
         }
     }
 
-    /// What became of the first commit is known: the next ones follow, and the machine is told.
+    /// The first commit is settled: sends the next ones, and gives the machine its outcomes.
     fn on_settled(&mut self, outcomes: Vec<GroupOutcome>, effects: &mut Vec<Effect>) {
         let OwnershipState::Owning(owning) = &mut self.state else { return };
-        let settled = owning.commits.pop_front().expect("what is settled was under way");
+        let settled = owning.commits.pop_front().expect("a settled commit was under way");
         owning.number = owning.number.next();
         owning.tries = 0;
         owning.outcomes.extend(outcomes);
@@ -690,7 +694,8 @@ impl Ownership {
         match reply {
             Ok(Reply::Committed(outcomes)) => self.on_settled(outcomes, effects),
             Err(CallError::Unknown) if !self.options.lane.invariants.on(Invariant::ReclaimAfterUnknown) => {
-                // What must not happen: taking an unknown outcome for a success and going on with the next number.
+                // Deliberately wrong: takes an unknown outcome for a success and goes on with the next
+                // number.
                 let groups = owning.commits[0].groups.len();
                 let applied = GroupOutcome::Applied { seq: None };
                 self.on_settled(vec![applied; groups], effects);
@@ -702,10 +707,12 @@ impl Ownership {
                 let request = Request::Commit(owning.commit(self.lane, 0));
                 self.call_again(call, request);
             }
-            // Fenced, or it cannot be settled: memory is not repaired but made anew. Who is fenced may have lost the grant
-            // without hearing of it, and asks again, so that two servers do not take the lane from each other in turns.
+            // Fenced, or the commit cannot be settled: the server drops the memory and loads the lane again.
+            // A fenced server may have lost the grant without notice. It asks for the grant again, so that
+            // two servers do not take the lane from each other in turns.
             other => {
-                // What will never succeed would not succeed under the next owner either: it counts as a failure.
+                // A commit that can never succeed would fail under the next owner too: it counts as a
+                // failure.
                 if other == Err(CallError::Fatal) {
                     self.note_failure();
                 }

@@ -1,14 +1,15 @@
-//! The ownership machine: takes a lane when it is granted, claims it in the store, loads it, keeps its commits in
-//! order, and gives it up again.
+//! The ownership machine: takes a lane when it is granted, claims it in the store, loads it, keeps its
+//! commits in order, and gives it up again.
 //!
 //! ```text
 //!  idle ──wanted──► acquiring ──granted──► heading ──► claiming ──► viewing ──► owning ──► releasing ──► idle
 //!                                             ▲           │                       │
 //!                                             └── lost ◄──┴───── unsettled ◄──────┘        (owning ──► parked)
 //! ```
-//! The coordinator's grant only says who should try; what counts is the claim in the store. A commit whose answer was
-//! lost is repeated with the same number and the same groups until the store says what became of it; where it cannot
-//! be settled, the lane is dropped, claimed anew and loaded anew: memory is never repaired.
+//! The coordinator's grant only says who should try; the claim in the store decides. The owner repeats a
+//! commit whose answer was lost, with the same number and the same groups, until the store answers with its
+//! outcome. If the outcome cannot be settled, the server drops the lane, claims it again and loads it again:
+//! memory is never repaired.
 
 mod input;
 mod machine;

@@ -13,8 +13,8 @@ pub struct PackLimits {
     pub bytes_max: usize,
 }
 
-/// Cuts groups, in their order, into as few commits as fit. A group that is too large alone goes alone: the store says
-/// what it thinks of it.
+/// Cuts groups, in their order, into as few commits as fit. A group that is too large alone goes alone, and
+/// the store answers for it.
 pub(super) fn pack(groups: Vec<Group>, limits: PackLimits) -> Vec<Arc<[Group]>> {
     let sizes: Vec<_> = groups.iter().map(|group| (group.ops(), group.bytes())).collect();
     let (ops, bytes) = sizes.iter().fold((0, 0), |(o, b), (ops, bytes)| (o + ops, b + bytes));

@@ -1,4 +1,5 @@
-//! Which server should own which lane: decided by each server for itself, from the same list of members.
+//! Fair shares: the lanes that each server should own. Each server computes them from the same list of
+//! members.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -6,8 +7,9 @@ use crate::id::{LaneId, SessionId};
 
 /// The server that should own each lane, by number of the lane; empty where there is no server.
 ///
-/// Every server gets as many lanes as any other, or one less. Within that, each lane goes to the server that rendezvous
-/// hashing ranks first among those with room, so that a server that comes or goes moves little more than its share.
+/// Every server gets as many lanes as any other, or one less. Within that, each lane goes to the server that
+/// rendezvous hashing ranks first among those with room, so that a server that comes or goes moves little
+/// more than its share.
 pub fn fair_shares(lanes: u16, servers: impl Iterator<Item = SessionId>) -> Vec<SessionId> {
     let mut servers: Vec<(SessionId, usize)> = servers.map(|server| (server, 0)).collect();
     servers.sort_unstable();
@@ -15,7 +17,7 @@ pub fn fair_shares(lanes: u16, servers: impl Iterator<Item = SessionId>) -> Vec<
         return Vec::new();
     }
     let least = usize::from(lanes) / servers.len();
-    // So many servers have one more.
+    // This many servers own one lane more.
     let mut more = usize::from(lanes) % servers.len();
     let rank =
         |server: SessionId, lane: LaneId| (xxh3_64_with_seed(server.0.as_bytes(), u64::from(lane.0)), server);

@@ -1,14 +1,16 @@
 //! Sharing the room of a worker among lanes.
 //!
-//! Room goes to lanes that ask for it, in fair shares. Where it does not suffice, lanes are asked for credit that they do not
-//! need. A lane that asks is always answered, also when there is no room: its owner compares
-//! workers by their answers. When no lane asks, each lane that asked lately gets its share ahead, so that the next task need
-//! not wait for an answer; when none did for a while, every lane gets a little.
+//! The worker gives room to lanes that ask for it, in fair shares. Where it does not suffice, the worker asks
+//! lanes for credit that they do not need. It answers each lane that asks, also when there is no room: the
+//! lane's owner compares workers by their answers. When no lane asks, each lane that asked lately gets its
+//! share ahead, so that its next task need not wait for an answer; when no lane asked lately, every lane gets
+//! a little.
 //!
-//! What is promised to a lane without an owner would be lost to the others for as long as that lasts. So an owner that
-//! was asked for what it does not need, and has not said a word for some heartbeats, is taken for gone: its promise does
-//! not count until it is heard again. It may still use it, because credit is never lowered; then more comes than there is
-//! room for. A little of that waits, the rest is handed back, and nothing new is promised before there is room.
+//! Room promised to a lane without an owner would be lost to the other lanes. So the worker takes an owner
+//! for silent if it was asked for unneeded credit and sent no message for some heartbeats. Its promise does
+//! not count until its next message. A silent owner may still use its promise, because credit is never
+//! lowered; then more dispatches come than there is room for. A few of them wait, the rest is handed back,
+//! and the worker promises no more before there is room.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -20,32 +22,32 @@ use crate::time::Timestamp;
 
 use super::machine::WorkerSession;
 
-/// What the worker knows of the owner of one lane.
+/// The worker's account of one lane and its owner.
 #[derive(Debug, Default)]
 pub(super) struct LaneCredit {
-    /// The highest epoch that has spoken.
+    /// The highest epoch received.
     pub(super) epoch: Epoch,
     /// Dispatch numbers of that epoch that are used up.
     pub(super) used: UsedNumbers,
-    /// The highest number that may be used.
+    /// The highest number that the owner may use.
     pub(super) credit: DispatchNo,
-    /// The credit that the owner was sent last.
+    /// The credit in the last message to the owner.
     pub(super) credit_sent: DispatchNo,
     /// The lane has work for numbers up to this one.
     wanted: DispatchNo,
-    /// The demand that the worker has answered: it gave what it could.
+    /// The demand that the worker has answered, with the credit it could give.
     answered: DispatchNo,
-    /// When the lane has asked for room last, unless it has said since that it has no work.
+    /// When the lane last asked for room, unless its owner has since reported that it has no work.
     demanded_at: Option<Timestamp>,
-    /// It was asked to give back what it does not need.
+    /// The worker has asked the lane for credit that it does not need.
     pub(super) asked_back: bool,
-    /// It was asked to, and its answer is on its way.
+    /// The worker has asked for credit, and the answer is on its way.
     pub(super) is_returning: bool,
-    /// Heartbeats since then without a word of its owner.
+    /// Heartbeats since then without a message of its owner.
     pub(super) unanswered: u32,
     /// Attempts of the lane that wait or execute here.
     pub(super) attempts: u32,
-    /// The load that the owner was sent last.
+    /// The load in the last message to the owner.
     pub(super) load_sent: u32,
     /// Messages of this step.
     pub(super) outbox: Vec<ToLane>,
@@ -55,7 +57,7 @@ pub(super) struct LaneCredit {
 const LOAD_AFTER: Duration = Duration::from_millis(10);
 
 impl LaneCredit {
-    /// A new owner: nothing is used or promised yet.
+    /// Follows a new owner: no number is used or promised yet.
     pub(super) fn follow(&mut self, epoch: Epoch) {
         let (attempts, outbox) = (self.attempts, std::mem::take(&mut self.outbox));
         *self = Self { epoch, attempts, outbox, ..Self::default() };
@@ -72,24 +74,24 @@ impl LaneCredit {
         let up_to = if up_to.0 == 0 { DispatchNo(self.credit.0 + u64::from(wanted)) } else { up_to };
         self.wanted = self.wanted.max(up_to);
         if up_to > self.credit {
-            // A demand is answered, also if the last answer said as much.
+            // A demand is answered, also if the last answer had the same credit.
             self.answered = self.answered.min(DispatchNo(up_to.0 - 1));
         }
         self.demanded_at = Some(now);
         self.is_returning = false;
     }
 
-    /// Numbers that it has work for and may not use yet.
+    /// Numbers that the lane has work for and may not use yet.
     fn wants(&self) -> u64 {
         self.wanted.0.saturating_sub(self.credit.0)
     }
 
-    /// It has work for this worker, or had some a moment ago and is likely to have more.
+    /// Whether it has work for this worker, or had some a moment ago and is likely to have more.
     fn is_busy(&self, now: Timestamp, within: Duration) -> bool {
         self.wants() > 0 || self.demanded_at.is_some_and(|at| now < at + within)
     }
 
-    /// It has said that it has no work.
+    /// Its owner has reported that it has no work.
     pub(super) fn rests(&mut self) {
         self.wanted = DispatchNo(0);
         self.answered = DispatchNo(0);
@@ -97,12 +99,12 @@ impl LaneCredit {
         self.is_returning = false;
     }
 
-    /// It does not answer.
+    /// Whether its owner leaves messages unanswered.
     fn is_silent(&self, after: u32) -> bool {
         self.unanswered >= after
     }
 
-    /// Its owner is known, and answers.
+    /// Whether its owner is known, and answers.
     fn is_reachable(&self, silent_after: u32) -> bool {
         self.epoch.0 > 0 && !self.is_silent(silent_after)
     }
@@ -127,7 +129,7 @@ impl UsedNumbers {
         true
     }
 
-    /// All numbers up to here are taken.
+    /// The highest number up to which all are taken.
     pub(super) fn floor(&self) -> DispatchNo {
         DispatchNo(self.floor)
     }
@@ -138,8 +140,8 @@ impl UsedNumbers {
 }
 
 impl WorkerSession {
-    /// Gives out the room that is neither used nor promised: to lanes that ask, or a little to each if none does. Answers the
-    /// lanes that have asked.
+    /// Gives out the room that is neither used nor promised: to lanes that ask, or a little to each lane if
+    /// none asks. Answers the lanes that have asked.
     pub(super) fn share(&mut self) {
         let uncounted = self.promised(true);
         let mut spare = self.spare();
@@ -153,14 +155,14 @@ impl WorkerSession {
         }
         let asking = self.lane_credits.values().filter(|lane_credit| is_asking(lane_credit)).count();
         if spare == 0 && asking > 0 {
-            // Lanes that ask, too: a lane without an owner would keep its credit for ever.
+            // This includes lanes that ask: a lane without an owner would otherwise keep its credit.
             self.ask_back(|lane_credit| asking > 1 || !is_asking(lane_credit));
         }
         self.counters.promise_passed_on += u64::from(spare < before && uncounted > 0);
         self.answer();
     }
 
-    /// Each lane that asks gets as much as any other that asks, or as much as it wants.
+    /// Each lane that asks gets as much as any other that asks, or all that it wants.
     fn share_among_asking(&mut self, spare: &mut u64) {
         let silent_after = self.options.silent_after;
         // A lane that has not answered may have no owner, and would take the room of all others one by one.
@@ -178,7 +180,8 @@ impl WorkerSession {
         }
     }
 
-    /// No lane asks. Each lane that asked lately gets as much as it may need, or a little, if there are none, every lane.
+    /// No lane asks. Each lane that asked lately gets a fair share ahead; if no lane did, every lane gets a
+    /// little.
     fn share_ahead(&mut self, spare: &mut u64) {
         let (now, silent_after) = (self.now, self.options.silent_after);
         let lately = self.options.heartbeat_every * 2;
@@ -193,7 +196,7 @@ impl WorkerSession {
         });
     }
 
-    /// The slots of a lane if so many share them, or all of them if none has asked lately.
+    /// The fair share of a lane when `busy` lanes share the slots, or all lanes if none has asked lately.
     fn fair_share(&self, busy: u64) -> u64 {
         let sharing = if busy == 0 { self.lane_credits.len() as u64 } else { busy };
         (self.slots() / sharing.max(1)).max(1)
@@ -201,7 +204,8 @@ impl WorkerSession {
 
     /// Raises the credit of lanes in their turn, as long as there is room.
     fn give(&mut self, spare: &mut u64, wanted: impl Fn(&LaneCredit) -> u64) {
-        // What ends frees one place at a time: so the turn goes on behind whoever was served last.
+        // An ended attempt frees one place at a time, so the next place goes to the lane behind the one
+        // served last.
         let last = self.served_last;
         for is_behind in [true, false] {
             for (&lane, lane_credit) in
@@ -217,8 +221,8 @@ impl WorkerSession {
         }
     }
 
-    /// Sends raised credit to its lanes, and an answer to each lane that asked when there is no more for now. While lanes that
-    /// were asked for credit have not answered, there may be more in a moment.
+    /// Sends raised credit to its lanes, and an answer to each lane that asked when there is no more for now.
+    /// While lanes have not answered a request for credit, more may come in a moment.
     fn answer(&mut self) {
         let silent_after = self.options.silent_after;
         let returning = |lane_credit: &LaneCredit| {
@@ -243,8 +247,8 @@ impl WorkerSession {
         }
     }
 
-    /// Sends the load to owners that know a much higher one. Other lanes' tasks have ended since, and the next burst would
-    /// pass this worker over until its next heartbeat.
+    /// Sends the load to owners that know a much higher one. Other lanes' tasks have ended since, and the
+    /// next burst would pass this worker over until its next heartbeat.
     pub(super) fn report_load(&mut self) {
         let (load, much) = (self.load(), (self.capacity / 4).max(1));
         let has_fallen = |lane_credit: &LaneCredit| {
@@ -275,7 +279,7 @@ impl WorkerSession {
         }
     }
 
-    /// No lane has work, and one of them has room that would let every lane have some: asks for it.
+    /// No lane has work, and one of them has enough room to let every lane have some: asks it for credit.
     pub(super) fn even_out(&mut self) {
         let (now, silent_after) = (self.now, self.options.silent_after);
         let lately = self.options.heartbeat_every * 2;
@@ -293,7 +297,7 @@ impl WorkerSession {
         }
     }
 
-    /// Room promised to owners that are silent, or to those that are not.
+    /// Room promised to silent owners, or to all others.
     fn promised(&self, silent: bool) -> u64 {
         let after = self.options.silent_after;
         self.lane_credits
@@ -303,15 +307,15 @@ impl WorkerSession {
             .sum()
     }
 
-    /// Room that is neither used nor promised. Many unacknowledged reports take room too, so that a store that is
-    /// slow slows workers down instead of filling their memory.
+    /// Room that is neither used nor promised. Many unacknowledged reports take room too, so that a slow
+    /// store slows workers down instead of filling their memory.
     fn spare(&self) -> u64 {
         let promised = self.promised(false);
         let unacked = (self.unacked as u64).saturating_sub(u64::from(self.options.unacked_max));
         self.slots().saturating_sub(u64::from(self.load()) + promised + unacked)
     }
 
-    /// There is no room for one more, not even for what was promised twice.
+    /// Whether the worker has no room for one more, not even for a promise given twice.
     pub(super) fn is_overfull(&self) -> bool {
         (self.load() >= self.load_max() || self.is_overweight())
             && self.options.invariants.on(Invariant::SurplusHandedBack)

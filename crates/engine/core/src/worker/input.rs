@@ -1,4 +1,4 @@
-//! What goes into the worker-session machine and what comes out.
+//! The inputs and effects of the worker-session machine.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use crate::message::{AttemptId, Dispatch, Finish, OwnerBatch, WorkerBatch};
 use crate::task::Progress;
 use crate::time::Timestamp;
 
-/// Something happened.
+/// An input of the worker session.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Input {
     /// The session was opened or renewed.
@@ -18,49 +18,49 @@ pub enum Input {
     Refused,
     /// Messages of an owner.
     Owner(OwnerBatch),
-    /// An attempt and everything it started is gone, and its room is free; [`Input::Ended`] follows when its output is
-    /// kept.
+    /// All processes of an attempt are gone, and its room is free; [`Input::Ended`] follows when its output
+    /// is stored.
     Exited {
         /// Which one.
         attempt: AttemptId,
     },
-    /// An attempt and everything it started is gone, and nothing is left to do for it.
+    /// All processes of an attempt are gone, its output is stored, and it has its result.
     Ended {
         /// Which one.
         attempt: AttemptId,
-        /// What came of it.
+        /// The end of the attempt.
         finish: Box<Finish>,
     },
-    /// An attempt says how far it is.
+    /// An attempt reports progress.
     Progress {
         /// Which one.
         attempt: AttemptId,
-        /// What it says.
+        /// The progress.
         progress: Progress,
     },
     /// How many attempts to run at once from now on.
     Capacity(u32),
-    /// Take nothing more; give back what has not started.
+    /// Take nothing more; hand back the attempts that have not started.
     Drain,
-    /// Draining has taken long enough: stop what still runs and give it back, too.
+    /// Draining has taken long enough: stop the running attempts and hand them back, too.
     Leave,
     /// Time has passed.
     Tick,
 }
 
-/// Something is to be done.
+/// An effect of the worker session.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
-    /// Execute this.
+    /// Execute this attempt.
     Start(Dispatch),
-    /// End this; [`Input::Ended`] follows when it is gone.
+    /// End this attempt; [`Input::Ended`] follows when its processes are gone.
     Stop {
         /// Which one.
         attempt: AttemptId,
         /// Why.
         reason: StopReason,
     },
-    /// The lease is over: end everything now, report nothing. The session is done.
+    /// The trust window has ended: stop all attempts now and report nothing. The session is over.
     Fence,
     /// Send to the owner of a lane.
     Send(WorkerBatch),
@@ -70,7 +70,7 @@ pub enum Effect {
     Drained,
     /// An attempt could not start because the machine lacks something: no new work is taken for a while.
     Pause {
-        /// What the machine lacks, for people.
+        /// The resource that the machine lacks, for people.
         reason: String,
         /// How long the pause lasts.
         wait: Duration,

@@ -1,4 +1,4 @@
-//! The machine itself.
+//! The worker-session machine: its state, inputs and effects.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::time::Timestamp;
 use super::credit::LaneCredit;
 use super::input::{Effect, Input, StopReason};
 
-/// Numbers that bound and pace a worker.
+/// Options of a worker: its bounds and times.
 #[derive(Clone, Debug)]
 pub struct WorkerOptions {
     /// Attempts run at once.
@@ -23,16 +23,16 @@ pub struct WorkerOptions {
     pub prefetch: u32,
     /// The most that may wait, where attempts are short. Not more than `prefetch` if this is lower.
     pub prefetch_max: u32,
-    /// How long what waits should keep the worker busy: long enough to fill the time until more comes. By this and by how
-    /// long attempts take, it is found how many may wait.
+    /// How long the waiting attempts should keep the worker busy: long enough to fill the time until more
+    /// come. By this and the mean run time the worker computes how many may wait.
     pub prefetch_for: Duration,
-    /// About how many bytes what waits may have, beyond `prefetch`.
+    /// The approximate bytes that attempts may have that wait beyond `prefetch`.
     pub prefetch_bytes: usize,
-    /// Attempts beyond that which may wait here too: those of an owner that was thought to be gone, so that its promise
-    /// was given to another. What comes on top is handed back.
+    /// Attempts beyond that which may wait here too: attempts of a silent owner, whose promise was given to
+    /// another lane. The worker hands further ones back.
     pub surplus: u32,
-    /// An owner that was asked for credit it does not need, and has said nothing for so many heartbeats, is thought to be
-    /// gone.
+    /// The worker takes an owner for silent if it has asked the owner for unneeded credit and received no
+    /// message for this many heartbeats.
     pub silent_after: u32,
     /// Reports that may be unacknowledged before they count against the room. A large one counts for several.
     pub unacked_max: u32,
@@ -40,13 +40,14 @@ pub struct WorkerOptions {
     pub lanes: u16,
     /// How long the session lives without renewal.
     pub ttl: Duration,
-    /// How long before the end of the lease everything is stopped.
+    /// How long before the end of the lease the worker stops everything.
     pub fence_margin: Duration,
     /// How often the session is renewed: at least three times in a TTL.
     pub renew_every: Duration,
-    /// How often every lane hears from the worker.
+    /// How often the worker sends every lane a heartbeat.
     pub heartbeat_every: Duration,
-    /// How long no new work is taken after the machine lacked what an attempt needs to start.
+    /// The first pause: how long the worker takes no new work after its machine lacked something that an
+    /// attempt needs to start.
     pub pause_min: Duration,
     /// Each pause is twice as long as the one before, up to this, until an attempt that did start has ended.
     pub pause_max: Duration,
@@ -91,13 +92,13 @@ pub struct WorkerSession {
     /// Attempts that wait for their turn, in the order of arrival.
     pub(super) queued: VecDeque<AttemptId>,
     pub(super) running: u32,
-    /// Attempts whose processes are gone and whose output is not kept yet.
+    /// Attempts whose processes are gone and whose output is not stored yet.
     exited: u32,
-    /// Attempts that came with the last inputs; those that do not start at once are reported as accepted.
+    /// Attempts that came with the last inputs; attempts that do not start at once are reported as accepted.
     pub(super) arrived: Vec<AttemptId>,
-    /// How long attempts take, in microseconds; the last ones count most. 0 while nothing is known.
+    /// The mean run time of attempts, in microseconds; the last ones count most. 0 before the first.
     mean_run: u64,
-    /// How large they are, in bytes.
+    /// The mean size of attempts, in bytes.
     mean_bytes: u64,
     /// Attempts that have ended since the last heartbeat, …
     ended_since_beat: u32,
@@ -110,10 +111,10 @@ pub struct WorkerSession {
     lease_from: Timestamp,
     next_renew: Timestamp,
     next_heartbeat: Timestamp,
-    /// When owners learn that the load has fallen.
+    /// When the worker reports a fallen load to owners.
     pub(super) load_at: Option<Timestamp>,
     beat: u64,
-    /// Until when no new work is taken, because the machine lacked what an attempt needs to start, and what that was.
+    /// The end of the pause, and its reason: the machine lacked something that an attempt needs to start.
     pub(super) pause: Option<(Timestamp, String)>,
     /// How long the last pause was. Zero when an attempt has started and ended since.
     last_pause: Duration,
@@ -130,7 +131,7 @@ pub struct Counters {
     pub promise_passed_on: u64,
     /// Attempts handed back because the worker had no room for them.
     pub surplus_handed_back: u64,
-    /// Attempts handed back because those before them take longer than was thought.
+    /// Attempts handed back because the attempts before them take longer than estimated.
     pub prefetch_handed_back: u64,
 }
 
@@ -160,17 +161,17 @@ pub(super) enum AttemptState {
     /// Executes.
     Running {
         since: Timestamp,
-        /// It may run until then, …
+        /// When its timeout ends, …
         timeout: Timestamp,
-        /// … but not without a word for longer than this.
+        /// … and the longest time that it may go without reporting progress.
         quiet_max: Option<Duration>,
-        /// The earlier of the two: when it is stopped unless it speaks.
+        /// The earlier of the two ends: when the worker stops it unless it reports progress.
         stop_at: Timestamp,
         stopping: Option<StopReason>,
         /// How long it ran, once its processes are gone.
         exited: Option<Duration>,
     },
-    /// Over; the report is repeated until it is acknowledged.
+    /// Ended; the worker resends the report until it is acknowledged.
     Ended(Report),
 }
 
@@ -209,7 +210,7 @@ impl WorkerSession {
         }
     }
 
-    /// Takes one input and says what is to be done.
+    /// Takes one input and collects the effects.
     pub fn step(&mut self, input: Input, now: Timestamp, effects: &mut Vec<Effect>) {
         self.take(input, now, effects);
         self.settle(now, effects);
@@ -232,7 +233,7 @@ impl WorkerSession {
                 self.lease_from = self.lease_from.max(from);
             }
             Input::Refused => {
-                // The session runs out. What has not started can go elsewhere at once.
+                // The session runs out. Attempts that have not started can run elsewhere at once.
                 self.drain();
                 self.next_renew = Timestamp::MAX;
             }
@@ -247,7 +248,7 @@ impl WorkerSession {
         }
     }
 
-    /// Does what the inputs have made possible: starts, gives out room, sends.
+    /// Acts on the inputs: starts attempts, gives out room, sends.
     pub fn settle(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
         self.now = self.now.max(now);
         self.check_lease(effects);
@@ -266,7 +267,7 @@ impl WorkerSession {
         }
     }
 
-    /// When [`Input::Tick`] is due, should nothing else happen.
+    /// When [`Input::Tick`] is due, unless another input comes first.
     pub fn next_deadline(&self) -> Option<Timestamp> {
         if self.fenced {
             return None;
@@ -286,12 +287,12 @@ impl WorkerSession {
         .min()
     }
 
-    /// When the lanes are told next how the worker is.
+    /// When the worker sends the next heartbeats.
     pub fn next_heartbeat(&self) -> Timestamp {
         self.next_heartbeat
     }
 
-    /// When everything is stopped, unless the session is renewed. The guard process is given this time too.
+    /// When the worker stops everything, unless the session is renewed. The guard process gets this time too.
     pub fn fence_at(&self) -> Timestamp {
         if !self.options.invariants.on(Invariant::SelfFencing) {
             return Timestamp::MAX;
@@ -315,12 +316,13 @@ impl WorkerSession {
         self.capacity.saturating_add(prefetch).saturating_add(self.options.surplus)
     }
 
-    /// How many attempts may wait here now. The mean says little where short and long ones are mixed, so not many more
-    /// than end from one heartbeat to the next.
+    /// How many attempts may wait here now. Where short and long attempts are mixed the mean is unreliable,
+    /// so not many more may wait than end from one heartbeat to the next.
     pub(super) fn prefetch(&self) -> u32 {
-        /// So many may wait for a moment, whatever comes.
+        /// This many may wait for a moment in any case.
         const FEW: u32 = 256;
-        // Attempts that began together end together: one that waits behind them waits for as long as they take.
+        // Attempts that began together end together: an attempt that waits behind them waits for as long as
+        // they take.
         if u128::from(self.mean_run) > self.options.prefetch_for.as_micros() {
             return self.options.prefetch;
         }
@@ -331,7 +333,7 @@ impl WorkerSession {
         self.busy_for(self.options.prefetch_for).min(seen.max(FEW).max(self.options.prefetch))
     }
 
-    /// How many attempts that wait keep the worker busy for so long, within the bounds.
+    /// How many waiting attempts keep the worker busy for this time, within the bounds.
     fn busy_for(&self, time: Duration) -> u32 {
         let least = self.options.prefetch;
         if self.mean_run == 0 {
@@ -344,7 +346,8 @@ impl WorkerSession {
         u32::try_from(fitting).unwrap_or(u32::MAX).clamp(least, self.options.prefetch_max.max(least))
     }
 
-    /// What waits is far larger than it may be: credit was given while attempts were small.
+    /// Whether the waiting attempts are far larger than allowed: the worker gave the credit while attempts
+    /// were small.
     pub(super) fn is_overweight(&self) -> bool {
         let (waiting, least) =
             (self.queued.len() as u64, u64::from(self.options.prefetch + self.options.surplus));
@@ -356,12 +359,12 @@ impl WorkerSession {
         self.counters
     }
 
-    /// A report on this attempt is being repeated.
+    /// Whether the worker still resends a report on this attempt.
     pub fn awaits_ack(&self, attempt: AttemptId) -> bool {
         self.last_report(attempt).is_some()
     }
 
-    /// What is said of an attempt that is over, until it is acknowledged.
+    /// The last report on an ended attempt, until it is acknowledged.
     pub fn last_report(&self, attempt: AttemptId) -> Option<&Report> {
         match &self.attempts.get(&attempt)?.state {
             AttemptState::Ended(report) => Some(report),
@@ -400,7 +403,7 @@ impl WorkerSession {
             if self.options.invariants.on(Invariant::ReportRepetition) {
                 self.repeat_reports();
             }
-            // Before the heartbeats: these say that the worker is ready for more.
+            // Before the heartbeats: these announce that the worker is ready for more.
             self.return_prefetched();
             let lanes: Vec<LaneId> = self.lane_credits.keys().copied().collect();
             for lane in lanes {
@@ -410,7 +413,7 @@ impl WorkerSession {
         }
     }
 
-    /// Tells a lane everything.
+    /// Sends a lane a full heartbeat.
     pub(super) fn heartbeat(&mut self, lane: LaneId, wanted_back: bool) {
         self.beat += 1;
         let held = self.attempts.iter().filter(|(_, attempt)| attempt.lane == lane).map(|(&id, attempt)| {
@@ -455,13 +458,13 @@ impl WorkerSession {
         }
     }
 
-    /// Says something about an attempt.
+    /// Adds a report on an attempt to the lane's outbox.
     pub(super) fn report(&mut self, lane: LaneId, attempt: AttemptId, report: Report) {
         let lane_credit = self.lane_credits.entry(lane).or_default();
         lane_credit.outbox.push(ToLane::Report { attempt, report });
     }
 
-    /// An attempt is over: reports it, and keeps the report until it is acknowledged.
+    /// An attempt has ended: reports it, and keeps the report until it is acknowledged.
     pub(super) fn conclude(&mut self, lane: LaneId, attempt: AttemptId, report: Report) {
         let state = AttemptState::Ended(report.clone());
         let before = self.attempts.insert(attempt, Attempt { lane, state });
@@ -474,7 +477,8 @@ impl WorkerSession {
         self.report(lane, attempt, report);
     }
 
-    /// Reports what has come and could not start at once. What has started says more than that.
+    /// Reports the arrived attempts that could not start at once as accepted. Started attempts have their own
+    /// report.
     fn accept(&mut self) {
         for id in std::mem::take(&mut self.arrived) {
             if let Some(Attempt { lane, state: AttemptState::Queued(_) }) = self.attempts.get(&id) {
@@ -484,27 +488,28 @@ impl WorkerSession {
         }
     }
 
-    /// Learns how long attempts take.
+    /// Updates the mean run time.
     fn learn(&mut self, ran: Duration) {
         self.mean_run = mean(self.mean_run, u64::try_from(ran.as_micros()).unwrap_or(u64::MAX));
     }
 
-    /// Learns how large they are.
+    /// Updates the mean size.
     pub(super) fn weigh(&mut self, dispatch: &Dispatch) {
         let bytes = dispatch.body.as_ref().map_or(0, |body| body.bytes());
         self.mean_bytes = mean(self.mean_bytes, bytes as u64);
     }
 
-    /// Attempts were short, so many wait here; now they are long, and others may have room for them. What would still wait
-    /// at the next heartbeat is handed back, and all of it where nothing has ended since the last one. Where short and long ones are mixed, as many may end until then as have ended
-    /// since the last one.
+    /// Attempts were short, so many wait here; now they are long, and other workers may have room for them.
+    /// The worker hands back the attempts that would still wait at the next heartbeat; if none has ended
+    /// since the last one, it hands back all of them. Where short and long attempts are mixed, as many may
+    /// end until the next heartbeat as have ended since the last.
     fn return_prefetched(&mut self) {
         let ended = std::mem::take(&mut self.ended_since_beat);
         self.ended_last_beat = ended;
         if self.running < self.capacity || self.queued.is_empty() {
             return;
         }
-        // None has ended for as long as the youngest runs.
+        // No attempt has ended for as long as the youngest runs.
         let youngest = self.attempts.values().filter_map(|attempt| match attempt.state {
             AttemptState::Running { since, exited: None, .. } => Some(since),
             AttemptState::Running { .. } | AttemptState::Queued(_) | AttemptState::Ended(_) => None,
@@ -519,7 +524,7 @@ impl WorkerSession {
         for id in self.queued.split_off(kept.min(self.queued.len())) {
             let Some(lane) = self.attempts.get(&id).map(|attempt| attempt.lane) else { continue };
             self.counters.prefetch_handed_back += 1;
-            let reason = "those before it take longer than was thought".to_owned();
+            let reason = "the attempts before it take longer than estimated".to_owned();
             self.conclude(lane, id, Report::HandedBack { reason });
         }
     }
@@ -561,7 +566,8 @@ impl WorkerSession {
         }
     }
 
-    /// Passes on how far an attempt is. Unless it is at its end, it has more time to say it again.
+    /// Passes on the progress of an attempt. Unless the attempt is at its end, it gets more time until its
+    /// next progress.
     fn on_progress(&mut self, id: AttemptId, progress: Progress) {
         let now = self.now;
         let Some(attempt) = self.attempts.get_mut(&id) else { return };
@@ -579,7 +585,8 @@ impl WorkerSession {
         self.report(lane, id, Report::Progress(Box::new(progress.bounded())));
     }
 
-    /// The machine lacks what an attempt needs to start. What waits behind that attempt may start elsewhere.
+    /// The machine lacks something that an attempt needs to start. The attempts that wait behind it may start
+    /// elsewhere.
     fn begin_pause(&mut self, reason: String, effects: &mut Vec<Effect>) {
         // Several attempts that start together fail together, and are one reason to pause.
         if self.draining || self.pause.is_some() {
@@ -592,7 +599,7 @@ impl WorkerSession {
         effects.push(Effect::Pause { reason, wait });
     }
 
-    /// The next one may start in its place. What it ran for is known, and nothing is left to stop.
+    /// The next attempt may start in its place. Its run time is final, and there is nothing left to stop.
     fn on_exited(&mut self, id: AttemptId, did_start: bool) {
         let Some(attempt) = self.attempts.get_mut(&id) else { return };
         let AttemptState::Running { since, stop_at, exited: exited @ None, .. } = &mut attempt.state else {
@@ -625,7 +632,7 @@ impl WorkerSession {
             return self.begin_pause(reason, effects);
         }
         finish.ran = ran;
-        // What stopped it explains its end better than how it took that. A success stays one.
+        // The reason of its stop explains its end better than its own answer. A success stays one.
         if finish.ending != Ending::Success {
             match stopping {
                 Some(StopReason::Cancelled) => finish.ending = Ending::Cancelled,
@@ -636,7 +643,7 @@ impl WorkerSession {
                 Some(StopReason::TimedOut) => {
                     let error = match quiet_max {
                         Some(quiet) if stop_at < timeout => {
-                            let message = format!("the attempt told of no progress for {quiet:?}");
+                            let message = format!("the attempt reported no progress for {quiet:?}");
                             TaskError::new(TaskError::PROGRESS_TIMEOUT, message)
                         }
                         _ => {
@@ -694,7 +701,7 @@ impl WorkerSession {
     }
 }
 
-/// A mean of which the last values make up most; 0 before the first.
+/// A mean in which the last values count most; 0 before the first.
 fn mean(mean: u64, value: u64) -> u64 {
     const REMEMBERED: u64 = 16;
     let value = value.clamp(1, u64::MAX / REMEMBERED);
@@ -704,9 +711,9 @@ fn mean(mean: u64, value: u64) -> u64 {
     }
 }
 
-/// How much a report counts while it is unacknowledged.
+/// The weight of an unacknowledged report.
 fn weight(report: &Report) -> usize {
-    /// As many bytes as make up for another report.
+    /// This many bytes weigh as much as another report.
     const BYTES: usize = 4 << 10;
     match report {
         Report::Finished(finish) => 1 + finish.result.bytes() / BYTES,

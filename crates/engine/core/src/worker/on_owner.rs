@@ -1,4 +1,4 @@
-//! What owners of lanes say.
+//! Messages of owners.
 
 use crate::id::{DispatchNo, LaneId};
 use crate::invariant::Invariant;
@@ -19,7 +19,7 @@ impl WorkerSession {
             return;
         }
         if epoch > lane_credit.epoch {
-            // A new owner counts from the start, and what the old one was promised is void.
+            // A new owner counts from the start, and promises to the old one are void.
             lane_credit.follow(epoch);
             self.heartbeat(lane, false);
         } else {
@@ -34,7 +34,7 @@ impl WorkerSession {
                     for k in first.0..=last.0 {
                         is_new |= lane_credit.used.take(DispatchNo(k));
                     }
-                    // It does not need what it had, and may be asked again.
+                    // The owner does not need its old credit, and may be asked again.
                     if is_new {
                         lane_credit.rests();
                         lane_credit.asked_back = false;
@@ -67,7 +67,8 @@ impl WorkerSession {
         if self.attempts.contains_key(&id) {
             return self.answer_again(lane, id);
         }
-        // Its number is used up: it was here before, was recalled before it came, or its credit was given back.
+        // Its number is used up: the dispatch is a repetition, was recalled before it came, or its credit was
+        // returned.
         if !fresh {
             return;
         }
@@ -91,11 +92,11 @@ impl WorkerSession {
         self.arrived.push(id);
     }
 
-    /// The owner does not know where an attempt stands.
+    /// The owner does not know the state of an attempt: reports it again.
     fn answer_again(&mut self, lane: LaneId, id: AttemptId) {
         let now = self.now;
         let Some(attempt) = self.attempts.get_mut(&id) else { return };
-        // Whoever asks is the owner of its lane now.
+        // The sender is the owner of its lane now.
         attempt.lane = lane;
         let report = match &attempt.state {
             AttemptState::Queued(_) => Report::Accepted,

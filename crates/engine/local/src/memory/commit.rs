@@ -101,7 +101,7 @@ impl MemoryState {
         stored.is_some_and(|stored| change.fits(stored))
     }
 
-    /// What is stored of the changed task; nothing if it belongs to another lane, which is not this owner's to touch.
+    /// The stored version of the changed task; `None` for a task of another lane, which this owner must not change.
     fn version_in(&self, lane: LaneId, change: &TaskChange) -> Option<Version> {
         self.tasks.get(&change.task).filter(|_| change.task.lane() == lane).map(|task| task.state.version())
     }

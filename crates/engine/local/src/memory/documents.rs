@@ -20,7 +20,7 @@ use super::store::MemoryStore;
 pub(super) struct Shelf {
     by_key: BTreeMap<DocumentKey, Document>,
     by_time: BTreeSet<(DocumentKind, Timestamp, Name, Name)>,
-    /// The last one that was given.
+    /// The last version that was given.
     version: u64,
 }
 

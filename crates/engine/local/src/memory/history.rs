@@ -1,4 +1,4 @@
-//! What a checker wants to know of everything that was applied.
+//! The record of every applied change, for a checker.
 
 use std::sync::Arc;
 
@@ -34,11 +34,11 @@ pub enum HistoryEvent {
         owner: OwnerId,
         /// … in this commit.
         number: CommitNo,
-        /// What was stored before.
+        /// The stored value before.
         from: Version,
         /// The way from there.
         path: Path,
-        /// What is stored now.
+        /// The stored value now.
         to: StateSummary,
     },
     /// A command was removed from the inbox, by a group that applied.

@@ -1,4 +1,4 @@
-//! What a lane holds, and the places in which its tasks are found.
+//! The contents of a lane, and the places of its tasks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub struct StoredTask {
     pub fingerprint: Fingerprint,
     /// What changes.
     pub state: TaskState,
-    /// What the executor answered last.
+    /// The last answer of the executor.
     pub result: Option<Arc<TaskResult>>,
     /// Ended attempts with a row of their own.
     pub attempts: BTreeMap<AttemptNo, AttemptRecord>,
@@ -72,7 +72,7 @@ pub(super) enum PlaceKey {
     Done,
 }
 
-/// What a lane holds.
+/// The contents of a lane.
 #[derive(Debug, Default)]
 pub(super) struct Lane {
     pub(super) epoch: Epoch,

@@ -11,8 +11,7 @@
 //! ├── queues     bindings, policies, counts
 //! └── documents  by kind, namespace and id, and by time
 //! ```
-//! What always holds: every task that is not final is in exactly one place of its lane, the one that
-//! `TaskState::place` names; it is in `expiring` exactly while it waits with a deadline; counts agree with states.
+//! Invariants: every task that is not final is in exactly one place of its lane, which `TaskState::place` names; it is in `expiring` exactly while it waits with a deadline; counts agree with states.
 
 mod commit;
 mod documents;

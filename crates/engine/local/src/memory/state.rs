@@ -84,7 +84,7 @@ impl MemoryState {
         Self { options, ..Self::default() }
     }
 
-    /// What it takes in one call.
+    /// The bounds of one call.
     pub fn capabilities(&self) -> StoreCapabilities {
         if self.options.strict { STRICT } else { LARGE }
     }
@@ -212,7 +212,7 @@ impl MemoryState {
         rows.map(|(key, value)| (key, value.as_slice()))
     }
 
-    /// What was applied since the last call, if `MemoryOptions::history` is set.
+    /// The changes applied since the last call, if `MemoryOptions::history` is set.
     pub fn take_history(&mut self) -> Vec<HistoryEvent> {
         std::mem::take(&mut self.history)
     }

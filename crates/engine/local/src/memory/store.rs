@@ -36,7 +36,7 @@ impl MemoryStore {
         Self { state, closed: Arc::default() }
     }
 
-    /// What it holds: for other handles, and for tests.
+    /// The shared contents, for other handles and for tests.
     pub fn state(&self) -> Arc<Mutex<MemoryState>> {
         Arc::clone(&self.state)
     }

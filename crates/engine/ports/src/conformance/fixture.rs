@@ -184,14 +184,14 @@ impl TaskBuilder {
     /// With a unique key that it holds until it has finished.
     #[must_use]
     pub fn unique(mut self, key: &str) -> Self {
-        self.unique = Some(Unique { key: key.to_owned(), until: None });
+        self.unique = Some(Unique::new(key, None));
         self
     }
 
     /// With a unique key that it holds until this time.
     #[must_use]
     pub fn unique_until(mut self, key: &str, until: Timestamp) -> Self {
-        self.unique = Some(Unique { key: key.to_owned(), until: Some(until) });
+        self.unique = Some(Unique::new(key, Some(until)));
         self
     }
 

@@ -16,11 +16,11 @@ pub(crate) struct Case {
     pub(crate) fits: fn(&Shown) -> bool,
 }
 
-/// What the clock and the calendar show in one minute.
+/// The clock and the calendar in one minute.
 #[derive(Clone, Copy)]
 pub(crate) struct Shown {
     pub(crate) utc: i64,
-    /// What the clock shows, as seconds since 1970 on that clock.
+    /// The local time, as seconds since 1970 on that clock.
     pub(crate) local: i64,
     pub(crate) month: u32,
     pub(crate) day: u32,
@@ -106,7 +106,7 @@ pub(crate) fn shown(zone: Tz, from: i64, to: i64) -> Vec<Shown> {
     (from..to).step_by(60).map(|utc| Shown::new(utc, utc + offset(zone, utc))).collect()
 }
 
-/// What a zone adds to UTC, in seconds.
+/// The offset of a zone from UTC, in seconds.
 pub(crate) fn offset(zone: Tz, utc: i64) -> i64 {
     let utc = DateTime::from_timestamp(utc, 0).unwrap().naive_utc();
     i64::from(zone.offset_from_utc_datetime(&utc).fix().local_minus_utc())

@@ -1,5 +1,6 @@
-//! A stage for stories about one lane: the real lane machine over the memory store, simulated time, and workers that
-//! are moved by hand. Everything happens at once and in order, so a test reads like the story that it tells:
+//! A stage for stories about one lane: the real lane machine over the memory store, simulated time, and
+//! workers that the test moves by hand. Everything happens at once and in order, so a test reads like its
+//! story:
 //!
 //! ```
 //! use tasklane_core::status::Status;
@@ -13,10 +14,10 @@
 //! w1.finishes(id);
 //! assert_eq!(lane.status(id), Status::Success);
 //! ```
-//! The store answers at once unless it is told to hold its answers back ([`Story::hold_commits`],
+//! The store answers at once unless a test holds its answers back ([`Story::hold_commits`],
 //! [`Story::hold_reads`]); messages arrive at once unless they are lost ([`Story::lose_messages`],
-//! [`Worker::not_receiving`]). Nothing happens by itself but what the machine does: workers send no heartbeat, take
-//! nothing and finish nothing until the story says so.
+//! [`Worker::not_receiving`]). Only the machine acts by itself: workers send no heartbeat, take nothing and
+//! finish nothing until the story moves them.
 
 mod story;
 mod task;

@@ -31,7 +31,7 @@ pub(super) const LANE: LaneId = LaneId(3);
 /// When every story begins.
 const BEGIN: Timestamp = Timestamp::from_millis(1_000_000_000);
 
-/// Ticks in a row that may move nothing before time is said to stand still.
+/// Ticks in a row that may move nothing before the stage takes time to stand still.
 const IDLE_TICKS_MAX: u32 = 10_000;
 
 /// A lane with its owner. Clones are the same lane.
@@ -40,13 +40,13 @@ pub struct Story {
     inner: Rc<RefCell<Inner>>,
 }
 
-/// Everything of a story.
+/// The state of a story.
 #[derive(Debug)]
 pub(super) struct Inner {
     now: Timestamp,
     /// The sum of all steps of the clock.
     ahead: Shift,
-    /// The machine that owners run on; 0 if they do not know.
+    /// The boot of the machine that owners run on; 0 if unknown.
     boot: u64,
     store: MemoryState,
     options: LaneOptions,
@@ -120,7 +120,7 @@ impl Inner {
         self.epoch = seen.next();
         self.number = CommitNo(0);
         let claim = ClaimLane { lane: LANE, owner: self.owner(), seen, failures: 0 };
-        self.store.claim_lane(claim).expect("nobody else claims the lane");
+        self.store.claim_lane(claim).expect("no other owner claims the lane");
         let anchor = Anchor { boot: self.boot, ahead: self.ahead };
         let machine = Lane::new(self.options.clone(), LANE, self.epoch, self.epoch.0, self.now);
         self.machine = machine.anchored(anchor);
@@ -146,7 +146,7 @@ impl Inner {
         index
     }
 
-    /// Gives the machine an input, and everything that comes of it.
+    /// Gives the machine an input, and carries out its effects.
     pub(super) fn step(&mut self, input: Input) {
         self.inputs.push_back(input);
         let mut effects = Vec::new();
@@ -248,7 +248,7 @@ impl Story {
         self.worker_with(text, capacity, |_| {})
     }
 
-    /// A worker that has room for one task, and says how much more it has when the story lets it ([`Worker::gives`]).
+    /// A worker that has room for one task, and gives more when the story lets it ([`Worker::gives`]).
     pub fn sparing_worker(&self, text: &str, capacity: u32) -> Worker {
         self.add_worker(text, capacity, |_| {}, true)
     }
@@ -285,7 +285,7 @@ impl Story {
         Worker { inner: Rc::clone(&self.inner), index }
     }
 
-    /// Now.
+    /// The present time.
     pub fn now(&self) -> Timestamp {
         self.inner.borrow().now
     }
@@ -318,7 +318,7 @@ impl Story {
         inner.step(Input::Submit { token, tasks });
     }
 
-    /// What the last submission through the owner was answered; `None` while it is not.
+    /// The answer to the last submission through the owner; `None` while there is none.
     pub fn answer(&self) -> Option<Vec<SubmitOutcome>> {
         let inner = self.inner.borrow();
         inner.answers.get(&SubmitToken(inner.next_token)).cloned()
@@ -356,7 +356,7 @@ impl Story {
         outcomes
     }
 
-    /// Tells the owner that there is something new in the store.
+    /// Hints to the owner that the store has something new.
     pub fn hint(&self) {
         self.inner.borrow_mut().step(Input::Hint);
     }
@@ -372,7 +372,7 @@ impl Story {
         self.inner.borrow_mut().store.post(LANE, &[Command::Cancel { task }]);
     }
 
-    /// Changes the policy of queue `q`; the owner hears of it at once.
+    /// Changes the policy of queue `q`; the owner receives it at once.
     pub fn policy(&self, change: impl FnOnce(&mut QueuePolicy)) {
         self.policy_of("q", change);
     }
@@ -386,13 +386,16 @@ impl Story {
         inner.step(Input::Policy { queue, policy });
     }
 
-    /// The same, but nobody tells the owner.
+    /// The same, but the owner receives no message.
     pub fn store_policy(&self, text: &str, change: impl FnOnce(&mut QueuePolicy)) {
         let queue = queue(text);
         let mut inner = self.inner.borrow_mut();
         let VersionedPolicy { version: expected, mut policy } = inner.store.policy(&queue);
         change(&mut policy);
-        inner.store.put_policy(PutPolicy { queue, expected, policy }).expect("nobody else changes policies");
+        inner
+            .store
+            .put_policy(PutPolicy { queue, expected, policy })
+            .expect("no other writer changes policies");
     }
 
     /// Lets time pass; the machine is woken whenever it wants to be.
@@ -415,12 +418,12 @@ impl Story {
         inner.step(Input::Tick);
     }
 
-    /// Lets changes that nobody waits for be written.
+    /// Lets the lazy changes be written.
     pub fn settle(&self) {
         self.advance_millis(200);
     }
 
-    /// Where a task stands in the store.
+    /// The status of a task in the store.
     pub fn status(&self, task: TaskId) -> Status {
         self.stored(task).status
     }
@@ -430,7 +433,7 @@ impl Story {
         self.inner.borrow().store.task(task).expect("the task is stored").state.clone()
     }
 
-    /// Where a task stands in the order in which the store has taken them in.
+    /// The arrival number of a task in the store.
     pub fn arrival(&self, task: TaskId) -> Seq {
         self.inner.borrow().store.task(task).expect("the task is stored").seq
     }
@@ -440,19 +443,20 @@ impl Story {
         self.stored(task).error.map(|error| error.code)
     }
 
-    /// What the last attempt of a task answered.
+    /// The answer of a task's last attempt.
     pub fn result(&self, task: TaskId) -> Option<TaskResult> {
         self.inner.borrow().store.task(task).expect("the task is stored").result.as_deref().cloned()
     }
 
-    /// How the attempts of a task ended that were not the last.
+    /// The outcomes of a task's attempts before the last.
     pub fn earlier_attempts(&self, task: TaskId) -> Vec<AttemptOutcome> {
         let inner = self.inner.borrow();
         let stored = inner.store.task(task).expect("the task is stored");
         stored.attempts.values().filter_map(|attempt| attempt.outcome).collect()
     }
 
-    /// How all attempts of a task ended, as readers are told: an attempt without a row is part of the task.
+    /// The outcomes of all attempts of a task, as readers see them: an attempt without a row is part of the
+    /// task.
     pub fn attempts(&self, task: TaskId) -> Vec<AttemptOutcome> {
         let inner = self.inner.borrow();
         let stored = inner.store.task(task).expect("the task is stored");
@@ -473,7 +477,7 @@ impl Story {
         inner.history.iter().filter_map(path).collect()
     }
 
-    /// What stands in the way of a task, wherever it is.
+    /// The reasons why a task does not run, whether it is in memory or not.
     pub fn explain(&self, task: TaskId) -> Vec<Reason> {
         let mut inner = self.inner.borrow_mut();
         if let Some(Explanation { reasons, .. }) = inner.machine.explain(task) {
@@ -483,7 +487,7 @@ impl Story {
         inner.machine.explain_paged(&row).reasons
     }
 
-    /// Where a task stands as the machine has decided; `None` if it is not in memory.
+    /// The decided status of a task; `None` if it is not in memory.
     pub fn decided(&self, task: TaskId) -> Option<Status> {
         self.inner.borrow().machine.explain(task).map(|explanation| explanation.status)
     }
@@ -515,7 +519,7 @@ impl Story {
         inner.takeover();
     }
 
-    /// A new owner loads the lane, on a machine that is not booted anew from now on.
+    /// A new owner loads the lane, on a machine with this boot.
     pub fn takeover_on(&self, boot: u64) {
         let mut inner = self.inner.borrow_mut();
         inner.boot = boot;
@@ -528,7 +532,7 @@ impl Story {
         self.inner.borrow_mut().step(Input::ClockStepped { by });
     }
 
-    /// The wall clock steps by so many seconds, and nobody notices.
+    /// The wall clock steps by so many seconds, and no owner notices.
     pub fn clock_steps_unseen(&self, secs: i64) -> Shift {
         let by = Shift::from_millis(secs * 1000);
         let mut inner = self.inner.borrow_mut();
@@ -536,26 +540,26 @@ impl Story {
         by
     }
 
-    /// The owner is about to give the lane up.
+    /// The owner prepares to give the lane up.
     pub fn release(&self) {
         self.inner.borrow_mut().step(Input::Release);
     }
 
-    /// Whether everything is loaded that must be.
+    /// Whether the lane has loaded everything that it needs.
     pub fn is_loaded(&self) -> bool {
         self.inner.borrow().machine.is_loaded()
     }
 
-    /// From now on commits are applied and not answered.
+    /// From now on the store applies commits without an answer.
     pub fn hold_commits(&self) {
         self.inner.borrow_mut().hold_commits = true;
     }
 
-    /// Commits are answered again, beginning with those that were not.
+    /// Answers commits again, beginning with the held ones.
     pub fn release_commits(&self) {
         let mut inner = self.inner.borrow_mut();
         inner.hold_commits = false;
-        // All of them before those that come of it.
+        // All of them before the commits that follow from them.
         let mut held = std::mem::take(&mut inner.held_commits).into_iter();
         let last = held.next_back();
         inner.inputs.extend(held.map(|outcomes| Input::Committed { outcomes }));
@@ -564,12 +568,12 @@ impl Story {
         }
     }
 
-    /// From now on reads are made and not answered.
+    /// From now on the store takes reads without an answer.
     pub fn hold_reads(&self) {
         self.inner.borrow_mut().hold_reads = true;
     }
 
-    /// Answers the oldest read that was not; false if there is none.
+    /// Answers the oldest held read; false if there is none.
     pub fn answer_read(&self) -> bool {
         let mut inner = self.inner.borrow_mut();
         let Some((read, page)) = inner.held_reads.pop_front() else { return false };
@@ -577,7 +581,7 @@ impl Story {
         true
     }
 
-    /// Reads are answered again, beginning with those that were not.
+    /// Answers reads again, beginning with the held ones.
     pub fn release_reads(&self) {
         self.inner.borrow_mut().hold_reads = false;
         while self.answer_read() {}
@@ -588,7 +592,7 @@ impl Story {
         self.inner.borrow_mut().lose_messages = lose;
     }
 
-    /// Changes a task in the store behind the owner's back, which nobody may do.
+    /// Changes a task in the store behind the owner's back, which no real process may do.
     pub fn meddle(&self, task: TaskId, path: &[Status]) {
         let mut inner = self.inner.borrow_mut();
         let now = inner.now;
@@ -623,22 +627,22 @@ impl Story {
         Ref::map(self.inner.borrow(), |inner| &inner.machine)
     }
 
-    /// Tasks that were said to be final.
+    /// Tasks reported as final.
     pub fn finished(&self) -> Vec<TaskId> {
         self.inner.borrow().finished.clone()
     }
 
-    /// Watched tasks that the owner has said to have ended, since the last call.
+    /// Completions that the owner has reported since the last call.
     pub fn completions(&self) -> Vec<TaskId> {
         std::mem::take(&mut self.inner.borrow_mut().ended)
     }
 
-    /// Somebody has looked at tasks that have ended.
+    /// A server has handled the completions of these tasks.
     pub fn completion_handled(&self, tasks: &[TaskId]) {
         self.inner.borrow_mut().step(Input::CompletionHandled(tasks.to_vec()));
     }
 
-    /// Sessions that were reported as not receiving, as often as they were.
+    /// Sessions reported as not receiving, once for each report.
     pub fn not_receiving(&self) -> Vec<SessionId> {
         self.inner.borrow().not_receiving.clone()
     }

@@ -1,4 +1,4 @@
-//! Tasks, said shortly.
+//! Tasks in few words.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -91,12 +91,12 @@ impl Make {
         self
     }
 
-    /// Brings along a limit on what is alive at once.
+    /// Brings along a limit on the attempts alive at once.
     pub fn own_limit(self, template: &str, key: &str, limit: u32) -> Self {
         self.own_concurrency(template, key, Concurrency { limit, when_reached: WhenReached::Wait })
     }
 
-    /// The same, with what becomes of tasks above it.
+    /// The same, with a rule for tasks above it.
     pub fn own_concurrency(mut self, template: &str, key: &str, concurrency: Concurrency) -> Self {
         let own = Some(OwnLimit::Concurrency(concurrency));
         self.head.flow.push(FlowKey { limit: LimitId::of(template), key: key.into(), own });
@@ -110,7 +110,7 @@ impl Make {
         self
     }
 
-    /// Somebody must look at it when it has ended.
+    /// A watched task: a server must handle its completion.
     pub fn watched(mut self) -> Self {
         self.body.watched = true;
         self
@@ -118,7 +118,7 @@ impl Make {
 
     /// One at a time of this key, until it has finished.
     pub fn unique(mut self, key: &str) -> Self {
-        self.unique = Some(Unique { key: key.to_owned(), until: None });
+        self.unique = Some(Unique::new(key, None));
         self
     }
 
@@ -130,12 +130,12 @@ impl Make {
 
     /// One at a time of this key, for so many seconds.
     pub fn unique_for(mut self, key: &str, secs: u64) -> Self {
-        self.unique = Some(Unique { key: key.to_owned(), until: None });
+        self.unique = Some(Unique::new(key, None));
         self.unique_for = Some(Duration::from_secs(secs));
         self
     }
 
-    /// Due at the time of day that it is so many seconds after it is submitted.
+    /// Due at the time of day this many seconds after its submit.
     pub fn after(mut self, secs: u64) -> Self {
         self.delay = Duration::from_secs(secs);
         self
@@ -177,7 +177,7 @@ impl Make {
         self
     }
 
-    /// What the request said, as far as it matters: two requests with different numbers are different.
+    /// The hash of the request: two requests with different hashes are different.
     pub fn fingerprint(mut self, hash: u64) -> Self {
         self.fingerprint = hash;
         self
@@ -189,7 +189,7 @@ impl Make {
         self
     }
 
-    /// The same task `count` times, as they are submitted to a store. They share what is the same in all.
+    /// The same task `count` times, as they are submitted to a store. The copies share their equal parts.
     pub fn many(&self, lane: LaneId, now: Timestamp, ids: std::ops::Range<u64>) -> Vec<NewTask> {
         let spec = TaskSpec { head: Arc::new(self.head.clone()), body: Arc::new(self.body.clone()) };
         ids.map(|random| self.new_task(spec.clone(), TaskId::from_time(lane, now, random), now)).collect()

@@ -16,15 +16,15 @@ use tasklane_core::task::{TaskError, TaskResult};
 
 use super::story::{Inner, LANE};
 
-/// A worker of a story. It gives credit for as many attempts as it has capacity for, at once and by itself; all else
-/// it does when it is told to.
+/// A worker of a story. It gives credit for as many attempts as it has capacity for, at once and by itself;
+/// all else it does when the story moves it.
 #[derive(Clone, Debug)]
 pub struct Worker {
     pub(super) inner: Rc<RefCell<Inner>>,
     pub(super) index: usize,
 }
 
-/// What is known of a worker.
+/// The state of a worker.
 #[derive(Debug)]
 pub(super) struct WorkerState {
     pub(super) session: SessionId,
@@ -33,16 +33,16 @@ pub(super) struct WorkerState {
     not_receiving: bool,
     epoch: Epoch,
     credit: u64,
-    /// Dispatch numbers of the epoch that were seen.
+    /// Dispatch numbers of the epoch that it has taken.
     numbers: BTreeSet<DispatchNo>,
-    /// Came and was not taken yet.
+    /// Dispatches that came and were not taken yet.
     mailbox: Vec<Dispatch>,
     held: BTreeMap<AttemptId, HeldState>,
     told: Vec<ToWorker>,
     beat: u64,
-    /// The number that it was asked for.
+    /// The highest dispatch number of the owner's demand.
     asked_for: DispatchNo,
-    /// It has room for one task at first, and more only when the story says so.
+    /// It has room for one task at first, and gives more only when the story lets it.
     is_sparing: bool,
     /// Attempts that it holds for other lanes.
     load_of_others: u32,
@@ -78,7 +78,7 @@ impl WorkerState {
         self.alive.then_some(Member { session: self.session, role })
     }
 
-    /// Takes messages of an owner, and answers those that are answered by themselves.
+    /// Takes messages of an owner, and returns the answers that it gives by itself.
     pub(super) fn hear(&mut self, batch: OwnerBatch) -> Vec<ToLane> {
         let mut answers = Vec::new();
         if !self.alive || self.not_receiving || batch.epoch < self.epoch {
@@ -87,7 +87,7 @@ impl WorkerState {
         if batch.epoch > self.epoch {
             self.epoch = batch.epoch;
             self.numbers.clear();
-            // What an earlier owner sent and nobody took is not taken any more.
+            // Dispatches of an earlier owner that were not taken are void.
             self.mailbox.clear();
             let capacity = if self.is_sparing { 1 } else { u64::from(self.descriptor.capacity) };
             self.credit = capacity.saturating_sub(self.held.len() as u64);
@@ -151,7 +151,7 @@ impl Worker {
         self.inner.borrow().workers[self.index].session
     }
 
-    /// Accepts all that has come, and says what that is.
+    /// Accepts all dispatches, and returns their tasks.
     pub fn takes(&self) -> Vec<TaskId> {
         let taken = self.with(|w| {
             let taken = std::mem::take(&mut w.mailbox);
@@ -163,7 +163,7 @@ impl Worker {
         taken.into_iter().map(|dispatch| dispatch.attempt.task).collect()
     }
 
-    /// Accepts and starts all that has come, and says what that is.
+    /// Accepts and starts all dispatches, and returns their tasks.
     pub fn runs(&self) -> Vec<TaskId> {
         let taken = self.takes();
         for &task in &taken {
@@ -172,7 +172,7 @@ impl Worker {
         taken
     }
 
-    /// Runs all that comes, with success, until nothing comes any more. Says what that was.
+    /// Runs every dispatch with success, until no more come. Returns the tasks.
     pub fn works_off(&self) -> Vec<TaskId> {
         let mut done = Vec::new();
         loop {
@@ -187,12 +187,12 @@ impl Worker {
         }
     }
 
-    /// What has come and was not taken.
+    /// Dispatches that came and were not taken.
     pub fn mailbox(&self) -> Vec<Dispatch> {
         self.inner.borrow().workers[self.index].mailbox.clone()
     }
 
-    /// Loses what has come and was not taken.
+    /// Loses the dispatches that came and were not taken.
     pub fn loses_mail(&self) {
         self.with(|w| {
             for dispatch in std::mem::take(&mut w.mailbox) {
@@ -249,7 +249,7 @@ impl Worker {
         self.hands_back_because(task, "no room");
     }
 
-    /// Gives a task back, and says why.
+    /// Gives a task back, with a reason.
     pub fn hands_back_because(&self, task: TaskId, reason: &str) {
         let attempt = self.attempt(task);
         self.concludes(attempt, Report::HandedBack { reason: reason.to_owned() });
@@ -264,7 +264,7 @@ impl Worker {
         self.says(vec![report(attempt, last), credit]);
     }
 
-    /// Answers a demand: with more room, and with what it holds for other lanes.
+    /// Answers a demand: with more room, and with its load for other lanes.
     pub fn gives(&self, room: u64, load_of_others: u32) {
         let credit = self.with(|w| {
             w.load_of_others = load_of_others;
@@ -273,24 +273,24 @@ impl Worker {
         self.says(vec![credit]);
     }
 
-    /// Says that it is alive and what it holds.
+    /// Sends a heartbeat with its attempts.
     pub fn beats(&self) {
         let heartbeat = self.with(WorkerState::heartbeat);
         self.says(vec![heartbeat]);
     }
 
-    /// What it holds has been running for this long.
+    /// Its next heartbeat names this task as running for this long.
     pub fn has_run_for(&self, task: TaskId, secs: u64) {
         let attempt = self.attempt(task);
         self.with(|w| w.held.insert(attempt, HeldState::Running(Duration::from_secs(secs))));
     }
 
-    /// Says something about an attempt, whether or not that is so.
+    /// Reports on an attempt, whether or not the report is true.
     pub fn claims(&self, attempt: AttemptId, claim: Report) {
         self.says(vec![report(attempt, claim)]);
     }
 
-    /// The same, that it went well.
+    /// The same, with a success.
     pub fn claims_success(&self, attempt: AttemptId) {
         self.claims(attempt, finished(Ending::Success));
     }
@@ -307,7 +307,7 @@ impl Worker {
         self.inner.borrow_mut().announce_members();
     }
 
-    /// Its session ends, and nobody hears of it before the next change.
+    /// Its session ends, and the owner learns of it only with the next change.
     pub fn vanishes(&self) {
         self.with(|w| w.alive = false);
     }
@@ -323,7 +323,7 @@ impl Worker {
         Self { inner: Rc::clone(&self.inner), index }
     }
 
-    /// What it offers changes.
+    /// Its offer changes.
     pub fn offers(&self, change: impl FnOnce(&mut WorkerDescriptor)) {
         self.with(|w| change(&mut w.descriptor));
         self.inner.borrow_mut().announce_members();
@@ -343,12 +343,12 @@ impl Worker {
         });
     }
 
-    /// Recalls, stops, acknowledgements and skips since the last time.
+    /// Recalls, stops, acknowledgements and skips since the last look.
     pub fn told(&self) -> Vec<ToWorker> {
         self.with(|w| std::mem::take(&mut w.told))
     }
 
-    /// Attempts that it was told to stop since the last time; anything else it was told is forgotten.
+    /// Attempts that the owner has stopped since the last look; other messages are discarded.
     pub fn stops(&self) -> Vec<TaskId> {
         let stop = |message| match message {
             ToWorker::Stop { attempt } => Some(attempt.task),

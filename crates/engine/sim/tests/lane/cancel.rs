@@ -1,4 +1,4 @@
-//! Cancelling a task wherever it is.
+//! Cancels of a task in every status.
 
 use tasklane_core::message::{AckReason, Ending, ToWorker};
 use tasklane_core::status::Status;
@@ -49,7 +49,7 @@ fn a_task_that_waits_for_its_retry_is_cancelled_at_once() {
     lane.cancel(id);
     assert_eq!(lane.status(id), Status::Cancelled);
     assert_eq!(lane.counters().cancel_of_retrying, 1);
-    assert_eq!(lane.attempts(id), [AttemptOutcome::Failed], "the cancel says nothing of the attempt");
+    assert_eq!(lane.attempts(id), [AttemptOutcome::Failed], "the cancel does not change the attempt");
     lane.advance(20);
     assert!(w1.takes().is_empty());
 }

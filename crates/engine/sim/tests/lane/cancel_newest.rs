@@ -1,4 +1,4 @@
-//! Limits that cancel the newest instead of letting it wait.
+//! Limits that cancel the newest task instead of letting it wait.
 
 use tasklane_core::id::TaskId;
 use tasklane_core::policy::{Concurrency, ConcurrencyLimit, WhenReached};
@@ -55,7 +55,7 @@ fn the_same_request_twice_cancels_nothing() {
     let first = lane.submit(of_alice().request_id("r"));
     assert_eq!(w1.works_off(), [first]);
     lane.submit_all([of_alice().request_id("r"), of_alice().request_id("other")]);
-    assert_eq!(w1.works_off().len(), 1, "the one that was there before took no place");
+    assert_eq!(w1.works_off().len(), 1, "the earlier task took no place");
 }
 
 #[test]
@@ -67,7 +67,7 @@ fn a_task_that_ran_before_waits_for_its_retry() {
     w1.runs();
     w1.fails(first);
     let second = lane.submit(of_alice());
-    assert_eq!(w1.runs(), [second], "one that waits for its retry takes no place");
+    assert_eq!(w1.runs(), [second], "a task that waits for its retry takes no place");
     lane.advance(10);
     assert_eq!((lane.decided(first), lane.status(second)), (Some(Status::Pending), Status::Running));
     let third = lane.submit(of_alice());

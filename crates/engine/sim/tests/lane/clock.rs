@@ -20,7 +20,8 @@ fn small() -> Story {
     Story::with(|o| (o.window, o.delayed_window, o.page) = (8, 8, 8))
 }
 
-/// Nothing is taken until `millis` have passed, and then these are. Those of one moment have no order, as some come from the store.
+/// The worker gets nothing until `millis` have passed, and then these tasks. Tasks of one moment have no
+/// order, as some come from the store.
 fn expect_after(lane: &Story, worker: &Worker, millis: u64, ids: &[TaskId]) {
     lane.advance_millis(millis - 1);
     assert_eq!(worker.takes(), [], "too early");
@@ -84,7 +85,7 @@ fn the_wait_for_a_retry_keeps_its_length() {
 fn the_time_to_start_keeps_its_length() {
     for step in [HOUR, -HOUR] {
         let lane = small();
-        // More than memory holds, and some that are not due.
+        // More tasks than memory holds, and some that are not due.
         let ready = lane.submit_all((0..40).map(|_| task().start_timeout(20)));
         let delayed = lane.submit_all((0..40).map(|_| task().delay(5).start_timeout(15)));
         lane.advance(3);
@@ -93,7 +94,7 @@ fn the_time_to_start_keeps_its_length() {
         for id in ready.iter().chain(&delayed) {
             assert_eq!(lane.status(*id), Status::Pending, "{step}");
         }
-        // Those behind the window are found by the next sweep.
+        // The next sweep finds the tasks behind the window.
         lane.advance(7);
         for id in ready.iter().chain(&delayed) {
             assert_eq!(lane.error(*id).as_deref(), Some("start_timeout"), "{step}");
@@ -131,7 +132,7 @@ fn an_attempt_is_not_overrun_by_a_step() {
     lane.clock_steps(DAY);
     lane.advance(30);
     assert_eq!(lane.revoked(), []);
-    // Nor by one that the owner before has seen.
+    // Nor by a step that the owner before has noticed.
     lane.takeover();
     w1.beats();
     lane.advance(30);
@@ -142,7 +143,7 @@ fn an_attempt_is_not_overrun_by_a_step() {
     assert_eq!(lane.revoked(), [w1.session()]);
 }
 
-/// Most of them are in the store when the clock steps, in an order that is wrong from then on.
+/// Most tasks are in the store when the clock steps, in an order that is wrong from then on.
 #[test]
 fn delays_in_the_store_keep_their_length_and_are_found_in_time() {
     for (step, kill) in [(HOUR, false), (-HOUR, false), (HOUR, true), (-HOUR, true)] {
@@ -159,7 +160,7 @@ fn delays_in_the_store_keep_their_length_and_are_found_in_time() {
         assert!(lane.machine().tasks_in_memory() <= 16);
         lane.advance(10);
         if kill {
-            // Before the owner could write more than that the clock has stepped.
+            // Before the owner could write more than the step itself.
             lane.hold_reads();
             lane.clock_steps(step);
             lane.takeover();
@@ -167,13 +168,13 @@ fn delays_in_the_store_keep_their_length_and_are_found_in_time() {
         } else {
             lane.clock_steps(step);
         }
-        // Those that have come due may run already.
+        // Tasks that have come due may run already.
         let due_far = if step > 0 { far.clone() } else { Vec::new() };
         let in_memory = lane.machine().tasks_in_memory();
         assert!(in_memory <= 40 + due_far.len(), "{in_memory}");
         w1.beats();
         lane.advance_millis(49_999);
-        assert_eq!(w1.takes().len(), due_far.len(), "only what is due by the clock");
+        assert_eq!(w1.takes().len(), due_far.len(), "only tasks due by the clock");
         let mut taken = Vec::new();
         for _ in 0..50 {
             lane.advance_millis(1);
@@ -215,7 +216,7 @@ fn a_step_between_two_owners_is_found_on_the_same_machine() {
             expect_after(&lane, &w1, 50_000, &ids);
         } else {
             lane.advance(1);
-            assert_eq!(w1.takes(), ids, "on another machine nobody can tell");
+            assert_eq!(w1.takes(), ids, "another machine cannot find the step");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Ends of watched tasks are told until somebody has looked.
+//! Each owner reports completions until a server has handled them.
 
 use tasklane_core::status::Status;
 use tasklane_sim::harness::{Story, task};

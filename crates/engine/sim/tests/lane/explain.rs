@@ -1,4 +1,4 @@
-//! Why a task is not running.
+//! Explanations of tasks that do not run.
 
 use tasklane_core::lane::{Holder, Reason};
 use tasklane_core::policy::{Strategy, WhenFull};
@@ -112,7 +112,7 @@ fn a_line_that_is_not_in_memory_is_explained_too() {
     assert_eq!(lane.explain(id), [none, Reason::MoreThan(0)]);
 }
 
-/// It was said that nothing but its place kept such a task waiting: the other worker was counted as one with room.
+/// The explanation used to name only the task's place: the other worker was counted as having room.
 #[test]
 fn a_hashed_line_that_is_not_in_memory_waits_for_its_own_worker() {
     let lane = Story::with(|o| o.lines_max = 1);

@@ -1,4 +1,4 @@
-//! The keys of a queue, as those see them who look.
+//! The keys of a queue, as readers see them.
 
 use std::time::Duration;
 

@@ -22,7 +22,7 @@ fn no_more_run_at_once_than_the_queue_allows() {
     assert_eq!(w1.runs(), [ids[3]]);
     w1.hands_back(ids[2]);
     w1.beats();
-    assert_eq!(w1.takes(), [ids[2]], "what was given back counts no more, and goes first");
+    assert_eq!(w1.takes(), [ids[2]], "the returned task counts no more, and goes first");
     w1.finishes(ids[3]);
     assert_eq!(w1.takes(), [ids[4]]);
 }
@@ -236,7 +236,7 @@ fn a_limit_that_tasks_bring_along_counts_them_together() {
     let other = lane.submit(task().own_limit("api", "paypal", 1));
     assert_eq!(w1.runs(), [few[0], more[0], elsewhere, other], "one number holds for one task");
     w1.finishes(more[0]);
-    assert_eq!(w1.runs(), [more[1]], "not the one that must be alone");
+    assert_eq!(w1.runs(), [more[1]], "not the task that must be alone");
     w1.finishes(few[0]);
     assert!(w1.runs().is_empty());
     w1.finishes(more[1]);
@@ -318,7 +318,7 @@ fn a_unique_key_is_held_until_its_task_has_finished() {
     assert_eq!(w1.works_off().len(), 3);
     let again = lane.submit(task().unique("nightly"));
     assert_eq!(w1.works_off(), [again]);
-    assert_eq!(lane.machine().tasks_in_memory(), 0, "what was not created is forgotten");
+    assert_eq!(lane.machine().tasks_in_memory(), 0, "a refused task is forgotten");
 }
 
 #[test]
@@ -388,7 +388,7 @@ fn a_key_with_many_lines_has_one_turn_as_others_do() {
     assert!(modest.iter().all(|id| order.contains(id)), "{order:?}");
 }
 
-/// One that could not run for some rounds had two turns at once when it could.
+/// A line that could not run for some rounds used to have two turns at once when it could.
 #[test]
 fn a_key_that_missed_rounds_does_not_catch_up_with_them() {
     let lane = Story::new();

@@ -1,4 +1,4 @@
-//! Stories about one lane: what the machine decides, told through workers that are moved by hand.
+//! Stories about one lane: the decisions of the machine, shown by workers that the test moves by hand.
 
 mod cancel;
 mod cancel_newest;
@@ -31,7 +31,7 @@ fn at_once_by_user(max: u32) -> ConcurrencyLimit {
     ConcurrencyLimit { key: Some("user".to_owned()), ..at_once(max) }
 }
 
-/// The same, but those above it are cancelled.
+/// The same, but tasks above the limit are cancelled.
 fn only_by_user(max: u32) -> ConcurrencyLimit {
     let concurrency = Concurrency { limit: max, when_reached: WhenReached::CancelNewest };
     ConcurrencyLimit { key: Some("user".to_owned()), concurrency }

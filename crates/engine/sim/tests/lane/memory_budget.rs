@@ -1,4 +1,4 @@
-//! Memory over all lines and queues together: many lines share it, idle queues are forgotten.
+//! The memory budget over all lines and queues: many lines share it, idle queues are forgotten.
 
 use tasklane_core::id::TaskId;
 use tasklane_sim::harness::{Make, Story, task};
@@ -129,7 +129,7 @@ fn a_queue_is_kept_while_its_rate_is_not_full() {
     lane.advance(10);
     assert_eq!(lane.machine().queues_in_memory(), 1);
     lane.submit_all((0..20).map(|_| task()));
-    assert_eq!(w1.works_off().len(), 10, "what came back in ten seconds");
+    assert_eq!(w1.works_off().len(), 10, "the rate of ten seconds");
     lane.advance(45);
     assert_eq!(w1.works_off().len(), 10);
     lane.advance(30);

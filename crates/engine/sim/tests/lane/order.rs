@@ -1,4 +1,4 @@
-//! What goes first, and what waits for its time.
+//! The order of tasks, and tasks that wait for their time.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! More tasks than memory holds, and a store that knows better.
+//! More tasks than memory holds, and a store that differs from memory.
 
 use tasklane_core::commit::SubmitOutcome;
 use tasklane_core::id::TaskId;
@@ -67,7 +67,7 @@ fn tasks_that_arrive_while_others_are_worked_off_keep_their_place() {
     assert_eq!(done, ids);
 }
 
-/// Tasks that were not written yet could not be dropped, and nobody came back to them when they were.
+/// Unwritten tasks could not be dropped, and the owner used to keep them in memory once they were written.
 #[test]
 fn a_submission_that_pushes_others_out_of_the_window_stays_bounded() {
     let lane = small();
@@ -84,7 +84,7 @@ fn a_submission_that_pushes_others_out_of_the_window_stays_bounded() {
 fn delayed_tasks_beyond_the_window_come_in_time() {
     let lane = small();
     let w1 = lane.worker("w1", 3);
-    // The last first, so that every one pushes others out of the window.
+    // The last first, so that every task pushes others out of the window.
     let mut ids = lane.submit_all((1..=60).rev().map(|secs| task().after(secs)));
     ids.reverse();
     assert!(lane.machine().tasks_in_memory() <= 16);
@@ -124,7 +124,7 @@ fn lines_that_cannot_run_make_room_for_those_that_can() {
     assert_eq!(w1.takes(), [id]);
 }
 
-/// Only lines without a worker made room, so that those of a paused queue hid all others for ever.
+/// Only lines without a worker used to make room, so that lines of a paused queue hid all others.
 #[test]
 fn lines_of_a_paused_queue_make_room_for_those_that_can_run() {
     let lane = Story::with(|o| (o.window, o.page, o.lines_max) = (4, 4, 4));
@@ -168,7 +168,7 @@ fn a_second_commit_follows_the_first_once_enough_waits() {
     assert_eq!(lane.effort().2, before + 3);
 }
 
-/// It was looked at only while no commit was under way, and under load one always is.
+/// The lazy list used to be read only while no commit was under way, and under load one always is.
 #[test]
 fn what_nobody_waits_for_is_written_also_while_a_commit_is_under_way() {
     let lane = Story::with(|o| o.ahead = 1);
@@ -183,7 +183,7 @@ fn what_nobody_waits_for_is_written_also_while_a_commit_is_under_way() {
     assert_eq!(lane.status(id), Status::Running);
 }
 
-/// As long as there was enough to write that had been assigned, whoever submitted a task for later got no answer.
+/// As long as enough assigned tasks waited to be written, the client of a delayed task used to get no answer.
 #[test]
 fn tasks_that_cannot_run_yet_are_taken_in_also_while_others_are_assigned() {
     let lane = Story::with(|o| o.batch = 4);
@@ -218,7 +218,8 @@ fn what_ended_is_written_before_what_it_made_room_for() {
     lane.advance_millis(100);
     let both = || (lane.status(first), lane.status(second));
     assert_eq!(both(), (Status::Running, Status::Pending));
-    // The commit under way is about the first, so that its end is not in the next one; nor is the second, then.
+    // The commit under way contains the first task, so its end cannot be in the next one; nor can the second
+    // task, then.
     w1.finishes(first);
     assert_eq!(lane.decided(second), Some(Status::Scheduled));
     lane.submit(task());

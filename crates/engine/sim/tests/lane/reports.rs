@@ -1,11 +1,11 @@
-//! What a worker may say is bounded: an oversized commit would stop the lane.
+//! Reports of workers are bounded: an oversized commit would stop the lane.
 
 use tasklane_core::message::{Ending, RetryAdvice};
 use tasklane_core::status::Status;
 use tasklane_core::task::{TaskError, TaskResult};
 use tasklane_sim::harness::{Story, task};
 
-/// Data that is just too long.
+/// Data that is one byte too long.
 fn too_large() -> TaskResult {
     TaskResult { data: "x".repeat((256 << 10) + 1), ..TaskResult::default() }
 }

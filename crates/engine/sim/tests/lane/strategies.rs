@@ -1,4 +1,4 @@
-//! Who gets a task.
+//! Strategies: the worker that gets a task.
 
 use tasklane_core::id::TaskId;
 use tasklane_core::lane::Reason;
@@ -67,7 +67,7 @@ fn weighted_gives_in_proportion() {
     assert_eq!(shares(&[&light, &heavy, &none]), [30, 270, 0]);
 }
 
-/// It drew by chance: 30 tasks over weights 1, 1 and 4 went 9, 13 and 8.
+/// The owner used to draw by chance: 30 tasks over weights 1, 1 and 4 went 9, 13 and 8.
 #[test]
 fn weighted_is_smooth() {
     let lane = with_strategy(Strategy::Weighted);
@@ -98,16 +98,21 @@ fn turns_are_those_of_a_queue() {
     assert_eq!(all, [3, 4]);
 }
 
-/// Three idle workers that have room for one task each before they are asked, and more tasks than that.
+/// Three idle workers that have room for one task each before a demand, and more tasks than that.
 fn burst(strategy: Strategy, count: usize) -> (Story, [Worker; 3]) {
     let lane = with_strategy(strategy);
     let workers = ["w1", "w2", "w3"].map(|name| lane.sparing_worker(name, 20));
     lane.submit_all((0..count).map(|_| task()));
-    assert_eq!(shares(&workers.each_ref()), [0, 0, 0], "more than there is room for: all are asked first");
+    assert_eq!(
+        shares(&workers.each_ref()),
+        [0, 0, 0],
+        "more tasks than room: the lane asks all workers first"
+    );
     (lane, workers)
 }
 
-/// Workers have room for a task or two of each lane. The first one that was asked for more got all the rest of a burst.
+/// Workers have room for a task or two of each lane. The first worker asked for more used to get all the rest
+/// of a burst.
 #[test]
 fn a_burst_is_spread_over_all_that_were_asked() {
     for strategy in [Strategy::LeastLoad, Strategy::RoundRobin, Strategy::Weighted] {
@@ -115,7 +120,8 @@ fn a_burst_is_spread_over_all_that_were_asked() {
         w1.gives(19, 0);
         assert_eq!(shares(&[&w1, &w2, &w3]), [0, 0, 0], "there is not room for all yet");
         w2.gives(19, 0);
-        // There is room for all. What goes to the first two before the third has answered is no more than its own share.
+        // There is room for all. The first two get no more than their own share before the third has
+        // answered.
         let early = shares(&[&w1, &w2, &w3]);
         assert!(early.iter().all(|got| *got <= 2), "{strategy:?}: {early:?}");
         w3.gives(19, 0);
@@ -136,7 +142,7 @@ fn a_task_does_not_wait_for_an_answer_for_long() {
     lane.advance_millis(1);
     assert_eq!(shares(&[&w1, &w2, &w3]), [9 - early, 0, 0], "all that was left");
     assert_eq!(lane.counters().answer_late, 2);
-    // Who was slow is asked again, and nothing waits for it.
+    // A slow worker is asked again, and no task waits for it.
     lane.submit_all((0..3).map(|_| task()));
     assert_eq!(shares(&[&w1, &w2, &w3]), [3, 0, 0]);
 }
@@ -150,7 +156,7 @@ fn nothing_waits_for_a_worker_without_room() {
     assert_eq!(shares(&[&w1, &w2, &w3]), [7, 1, 1]);
     lane.submit(task());
     assert_eq!(shares(&[&w1, &w2, &w3]), [1, 0, 0]);
-    // They give room by themselves when they have some.
+    // They raise their credit by themselves when they have room.
     w2.gives(1, 18);
     lane.submit_all([task(), task()]);
     assert_eq!(shares(&[&w1, &w2, &w3]), [1, 1, 0]);
@@ -175,18 +181,19 @@ fn what_a_worker_does_for_other_lanes_counts() {
     assert_eq!(shares(&[&w1, &w2, &w3]), [1, 6, 5]);
 }
 
-/// The first tasks of a burst were sent with the demand. Workers that were busy starting them answered too late.
+/// The first tasks of a burst used to leave with the demand. Workers that were busy starting them answered
+/// too late.
 #[test]
 fn a_burst_waits_no_longer_than_for_its_answers() {
     let (lane, workers) = burst(Strategy::RoundRobin, 30);
     lane.advance_millis(19);
     assert_eq!(shares(&workers.each_ref()), [0, 0, 0]);
     lane.advance_millis(1);
-    assert_eq!(shares(&workers.each_ref()), [1, 1, 1], "nobody answered: what there is room for");
+    assert_eq!(shares(&workers.each_ref()), [1, 1, 1], "no worker answered: as many as there is room for");
     let (_lane, [w1, w2, w3]) = burst(Strategy::RoundRobin, 30);
     w2.offers(|d| d.draining = true);
     w3.dies();
-    assert_eq!(shares(&[&w1, &w2]), [1, 0], "nobody is left to compare with");
+    assert_eq!(shares(&[&w1, &w2]), [1, 0], "no worker is left to compare with");
 }
 
 #[test]

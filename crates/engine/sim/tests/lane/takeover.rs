@@ -1,4 +1,4 @@
-//! A new owner begins with what the store holds.
+//! Takeovers: a new owner begins with the content of the store.
 
 use tasklane_core::lane::Reason;
 use tasklane_core::message::{AckReason, Ending, ToWorker};
@@ -67,7 +67,7 @@ fn a_scheduled_attempt_that_the_worker_has_is_adopted() {
     let w1 = lane.worker("w1", 1);
     let id = lane.submit(task());
     w1.takes();
-    assert_eq!(lane.status(id), Status::Scheduled, "that it was accepted is not written yet");
+    assert_eq!(lane.status(id), Status::Scheduled, "the acceptance is not written yet");
     lane.takeover();
     w1.beats();
     assert!(w1.takes().is_empty());
@@ -125,8 +125,8 @@ fn rates_go_on_where_they_were() {
     assert_eq!(w1.runs(), [ids[2]]);
 }
 
-/// A stored time that lay ahead used to be cut to a full bucket from *now*, whenever now was, so that it blocked its key
-/// until it was reached after all.
+/// A stored time that lay ahead used to be cut to a full bucket from the present moment, at every reading, so
+/// that it blocked its key until it was reached after all.
 #[test]
 fn a_rate_stored_by_a_clock_that_was_ahead_blocks_no_longer_than_a_full_bucket() {
     let lane = Story::new();

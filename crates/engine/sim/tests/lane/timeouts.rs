@@ -71,7 +71,7 @@ fn a_dispatched_task_that_does_not_start_is_recalled() {
     assert_eq!(lane.attempts(id), [AttemptOutcome::HandedBack]);
 }
 
-/// The lost attempt became one that had failed, with the task's error and end.
+/// The lost attempt used to become a failed one, with the task's error and end.
 #[test]
 fn a_task_that_waits_too_long_after_an_attempt_leaves_the_attempt_as_it_was() {
     let lane = Story::new();
@@ -84,8 +84,8 @@ fn a_task_that_waits_too_long_after_an_attempt_leaves_the_attempt_as_it_was() {
     assert_eq!(lane.attempts(id), [AttemptOutcome::Lost]);
 }
 
-/// The worker answered for an attempt that was never written. The next owner gave its number again, and took the old
-/// answer for one about the attempt that ran.
+/// The worker used to answer for an attempt that was never written. The next owner gave its number again, and
+/// took the old answer for a report about the running attempt.
 #[test]
 fn a_worker_does_not_hear_of_an_attempt_before_it_is_written() {
     let lane = Story::new();
@@ -107,7 +107,7 @@ fn a_scheduled_task_whose_dispatch_was_lost_is_recalled() {
     lane.advance(5);
     w1.not_receiving(false);
     w1.beats();
-    assert_eq!(w1.recalls(), [id], "said again at the next heartbeat");
+    assert_eq!(w1.recalls(), [id], "resent at the next heartbeat");
     assert_eq!(lane.status(id), Status::Scheduled);
 }
 
@@ -155,7 +155,8 @@ fn a_task_whose_worker_was_lost_gets_its_start_timeout_again() {
     expect_start_timeout(&lane, id);
 }
 
-/// An attempt that had started kept its old deadline when it was given back, and its task failed as not started.
+/// An attempt that had started used to keep its old deadline when it was handed back, and its task failed as
+/// not started.
 #[test]
 fn a_started_task_that_is_handed_back_gets_its_start_timeout_again() {
     let lane = Story::new();

@@ -1,4 +1,4 @@
-//! Workers that are lost, refuse, repeat themselves, or do not listen.
+//! Workers that are lost, refuse, repeat themselves, or do not receive.
 
 use tasklane_core::id::AttemptNo;
 use tasklane_core::lane::Reason;
@@ -54,7 +54,8 @@ fn a_task_that_loses_its_workers_is_stopped() {
     assert_eq!(lane.attempts(poison), [AttemptOutcome::Lost; 3]);
 }
 
-/// Attempts that only waited at killed workers counted like those that ran there, so that tasks failed that had never run.
+/// Attempts that only waited at killed workers used to count like attempts that ran there, so that tasks
+/// failed that had never run.
 #[test]
 fn attempts_that_never_started_have_a_limit_of_their_own() {
     let lane = Story::with(|o| (o.lost_max, o.lost_before_start_max) = (0, 3));
@@ -68,13 +69,13 @@ fn attempts_that_never_started_have_a_limit_of_their_own() {
     let last = lane.worker("w", 1);
     last.takes();
     last.dies();
-    assert_eq!(lane.status(id), Status::Failed, "it may be what takes its workers down");
+    assert_eq!(lane.status(id), Status::Failed, "the task may take its workers down");
     assert_eq!(lane.error(id).as_deref(), Some("lost_limit"));
     let state = lane.stored(id);
     assert_eq!((state.lost, state.lost_before_start), (0, 4));
 }
 
-/// A task of somebody else used up its retries when the guard was killed, and failed.
+/// A guard that was killed used to cost a task of another tenant its retries, so that the task failed.
 #[test]
 fn an_attempt_whose_guard_was_killed_is_lost() {
     let lane = Story::with(|o| o.lost_max = 1);
@@ -91,7 +92,7 @@ fn an_attempt_whose_guard_was_killed_is_lost() {
     let state = lane.stored(id);
     assert_eq!((state.attempt.0, state.retries, state.lost, state.lost_before_start), (2, 0, 1, 0));
     w1.ends(id, guard_lost());
-    assert_eq!(lane.status(id), Status::Failed, "it may be what kills the guard");
+    assert_eq!(lane.status(id), Status::Failed, "the task may kill the guard");
     assert_eq!(lane.error(id).as_deref(), Some("lost_limit"));
 }
 
@@ -108,7 +109,8 @@ fn a_cancelled_task_whose_guard_was_killed_is_cancelled() {
     assert_eq!(lane.attempts(id), [AttemptOutcome::Lost]);
 }
 
-/// Its connection came later than it did: it got nothing before its first heartbeat, two seconds after all others.
+/// A worker that joined before its connection was up used to get nothing before its first heartbeat, two
+/// seconds after all others.
 #[test]
 fn a_worker_whose_greeting_was_lost_is_greeted_again() {
     let lane = Story::new();
@@ -122,15 +124,34 @@ fn a_worker_whose_greeting_was_lost_is_greeted_again() {
     assert_eq!(worker.takes(), [id]);
 }
 
+/// A restarted server sent each worker one greeting when a lane was loaded. Workers connect later than that, so the greeting
+/// was lost, and the first workers to send a heartbeat got all tasks.
+#[test]
+fn a_worker_that_connects_after_the_lane_has_loaded_is_greeted_again() {
+    let lane = Story::new();
+    let workers = ["w1", "w2", "w3"].map(|name| lane.worker(name, 4));
+    lane.lose_messages(true);
+    lane.hold_reads();
+    lane.takeover();
+    lane.advance(1);
+    lane.release_reads();
+    // As long as it takes the workers to learn of the server and to connect.
+    lane.advance(10);
+    lane.lose_messages(false);
+    lane.advance(1);
+    lane.submit_all((0..6).map(|_| task()));
+    assert_eq!(workers.map(|worker| worker.takes().len()), [2, 2, 2]);
+}
+
 #[test]
 fn a_worker_that_never_answers_is_not_greeted_for_ever() {
     let lane = Story::new();
     lane.lose_messages(true);
     let worker = lane.worker("w1", 2);
     let id = lane.submit(task());
-    lane.advance(10);
+    lane.advance(20);
     lane.lose_messages(false);
-    lane.advance(10);
+    lane.advance(20);
     assert!(worker.takes().is_empty());
     worker.beats();
     assert_eq!(worker.takes(), [id]);
@@ -373,7 +394,7 @@ fn a_worker_that_does_not_receive_is_reported_and_gets_nothing_more_until_it_doe
     assert!(taken.contains(&first) && taken.contains(&second), "{taken:?}");
 }
 
-/// Its session is new: it has never heard of the owner.
+/// Its session is new: it has never received a message of the owner.
 #[test]
 fn a_worker_that_never_learns_of_the_owner_is_not_receiving() {
     let lane = Story::new();
@@ -385,7 +406,7 @@ fn a_worker_that_never_learns_of_the_owner_is_not_receiving() {
         lane.advance(2);
         w1.beats();
     }
-    assert_eq!(lane.status(id), Status::Pending, "it is given to nobody who may not hear");
+    assert_eq!(lane.status(id), Status::Pending, "a worker that does not receive gets no task");
     assert!(lane.not_receiving().contains(&w1.session()));
 }
 
@@ -438,7 +459,8 @@ fn an_old_heartbeat_is_ignored() {
     assert_eq!(lane.status(id), Status::Dispatched);
 }
 
-/// It was said that no worker offers the type, though the only one paused for want of file descriptors.
+/// The explanation used to be that no worker offers the type, though the only one paused for want of file
+/// descriptors.
 #[test]
 fn a_worker_that_pauses_gets_nothing_and_is_named_as_the_reason() {
     let lane = Story::new();

@@ -51,7 +51,8 @@ impl Serialize for Seconds {
 
 impl PartialSchema for Seconds {
     fn schema() -> RefOr<Schema> {
-        let schema = ObjectBuilder::new().schema_type(Type::Number).minimum(Some(0));
+        let format = SchemaFormat::KnownFormat(KnownFormat::Double);
+        let schema = ObjectBuilder::new().schema_type(Type::Number).format(Some(format)).minimum(Some(0));
         schema.description(Some("A duration in seconds.")).into()
     }
 }

@@ -7,6 +7,7 @@ use tasklane_core::id::Name;
 use tasklane_core::retry::RetryPolicy;
 use tasklane_core::status::Status;
 use tasklane_core::task::{AttemptOutcome, AttemptRecord, Payload, Progress, TaskError, TaskResult, TaskRow};
+use tasklane_runtime::request::shown_request_id;
 use utoipa::ToSchema;
 
 use super::queue::UniqueOut;
@@ -161,7 +162,7 @@ impl Task {
             payload: None,
             metadata: body.metadata,
             labels: head.labels.clone(),
-            request_id: body.request_id,
+            request_id: shown_request_id(body.request_id.as_deref()).map(str::to_owned),
             schedule: body.schedule,
             nominal_time: body.nominal_time.map(Time),
             hash_key: body.hash_key,

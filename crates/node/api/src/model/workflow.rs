@@ -3,6 +3,7 @@
 use serde::Serialize;
 use tasklane_core::task::TaskRow;
 use tasklane_runtime::node::{NamedDocument, NodeView, RunView};
+use tasklane_runtime::request::shown_request_id;
 use utoipa::ToSchema;
 
 use super::task::{ErrorJson, ProgressJson, ResultJson};
@@ -138,6 +139,10 @@ pub(crate) struct WorkflowRun {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     request_id: Option<String>,
+    /// How far it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    progress: Option<ProgressJson>,
     /// The run whose results it has taken over.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, format = "uuid")]
@@ -245,7 +250,7 @@ impl From<RunView> for WorkflowRun {
         let (metadata, request_id) = row
             .body
             .as_ref()
-            .map(|body| (body.metadata.clone(), body.request_id.clone()))
+            .map(|body| (body.metadata.clone(), shown_request_id(body.request_id.as_deref())))
             .unwrap_or_default();
         Self {
             run_id: row.id.to_string(),
@@ -255,7 +260,8 @@ impl From<RunView> for WorkflowRun {
             cancel_requested: row.state.cancel_requested,
             input: AnyJson::from_json(&run.input),
             metadata,
-            request_id,
+            request_id: request_id.map(str::to_owned),
+            progress: row.state.progress.as_deref().map(ProgressJson::from),
             takes_over: run.takes_over.map(|id| id.to_string()),
             created_at: Time(row.state.created_at),
             finished_at: row.state.finished_at.map(Time),

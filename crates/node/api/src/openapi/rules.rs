@@ -158,6 +158,37 @@ fn bodies_and_answers_have_examples_that_fit() {
     }
 }
 
+/// Without a format, a generator for Java takes `BigDecimal`, and one for Go `float32`.
+#[test]
+fn numbers_with_fractions_are_doubles() {
+    objects(&openapi(), "", &mut |path, schema| {
+        let is_number = |kind: &Value| {
+            kind == "number" || kind.as_array().is_some_and(|kinds| kinds.contains(&"number".into()))
+        };
+        if schema.get("type").is_some_and(is_number) {
+            assert_eq!(schema.get("format").unwrap_or(&Value::Null), "double", "{path}");
+        }
+    });
+}
+
+/// Generators put all operations of a tag into one class, and a message is no call that a client makes.
+#[test]
+fn messages_share_no_tag_with_paths() {
+    let mut api = openapi();
+    let tags = |operation: &Value| -> Vec<String> {
+        let tags = operation["tags"].as_array().unwrap();
+        tags.iter().map(|tag| tag.as_str().unwrap().to_owned()).collect()
+    };
+    let of_paths: BTreeSet<String> = operations(&mut api).flat_map(|operation| tags(operation)).collect();
+    let messages = api["webhooks"].as_object().unwrap();
+    assert!(!messages.is_empty());
+    for (name, message) in messages {
+        let tags = tags(&message["post"]);
+        assert!(!tags.is_empty(), "{name} has no tag");
+        assert!(tags.iter().all(|tag| !of_paths.contains(tag)), "{name}: {tags:?}");
+    }
+}
+
 /// In Go the values of all enums share one namespace.
 #[test]
 fn values_of_enums_have_different_names() {

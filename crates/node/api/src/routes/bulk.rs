@@ -30,7 +30,7 @@ pub(crate) async fn bulk(
     _: NoParams,
     body: JsonBody,
 ) -> Result<(StatusCode, Json<BulkStarted>), Problem> {
-    let request: BulkRequest = body.read()?;
+    let request: BulkRequest = body.read(&api).await?;
     let action = request.action.into();
     let latest = request.latest.unwrap_or(false);
     if latest && action == BulkAction::Cancel {

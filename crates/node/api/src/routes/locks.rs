@@ -74,7 +74,7 @@ pub(crate) async fn take(
     _: NoParams,
     body: JsonBody,
 ) -> Result<Json<LockOut>, Problem> {
-    let request: LockRequest = body.read()?;
+    let request: LockRequest = body.read(&api).await?;
     check_key("owner", &request.owner)?;
     if request.ttl.0 > TTL_MAX {
         return Err(FieldError::invalid("ttl", "must be at most 24 hours").into());

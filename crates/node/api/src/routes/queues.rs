@@ -80,7 +80,7 @@ pub(crate) async fn put(
     body: JsonBody,
 ) -> Result<Json<Queue>, Problem> {
     check_changeable(&name)?;
-    let request: PutQueue = body.read()?;
+    let request: PutQueue = body.read(&api).await?;
     let policy = request.policy.0.into_policy()?;
     let queue = QueueKey::new(namespace, name);
     let put = PutPolicy { queue: queue.clone(), expected: u64::from(request.version.0), policy };

@@ -81,7 +81,7 @@ pub(crate) async fn put(
     body: JsonBody,
 ) -> Result<CreatedResponse<Schedule>, Problem> {
     check_not_system("id", &id)?;
-    let request = ScheduleRequest::from_json(&body.0)?;
+    let request = body.read_by(&api, ScheduleRequest::from_json).await?;
     let (schedule, is_new) = api.node.put_schedule(&namespace, &id, &request).await?;
     let shown = shown_one(&api, schedule).await?.0;
     Ok(CreatedResponse::new(is_new, named_path("schedules", &id), shown))
@@ -188,7 +188,7 @@ pub(crate) async fn backfill(
     _: NoParams,
     body: JsonBody,
 ) -> Result<(StatusCode, Json<Backfill>), Problem> {
-    let request: BackfillRequest = body.read()?;
+    let request: BackfillRequest = body.read(&api).await?;
     let (from, until) = (request.from.0, request.until.0);
     if from > until {
         return Err(FieldError::invalid("until", "must not be earlier than from").into());
@@ -235,8 +235,12 @@ pub(crate) async fn next(
     post, path = "/api/v1/schedule-preview", operation_id = "previewTimes", tag = "schedules",
     responses((status = 200, description = "The times after `after`.", body = NextTimes))
 )]
-pub(crate) async fn preview(_: NoParams, body: JsonBody) -> Result<Json<NextTimes>, Problem> {
-    let request = PreviewRequest::from_json(&body.0)?;
+pub(crate) async fn preview(
+    State(api): State<Api>,
+    _: NoParams,
+    body: JsonBody,
+) -> Result<Json<NextTimes>, Problem> {
+    let request = body.read_by(&api, PreviewRequest::from_json).await?;
     Ok(Json(request.preview(clock::wall())?.into()))
 }
 

@@ -8,12 +8,11 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::response::{AppendHeaders, IntoResponse, Response};
 use axum::{Extension, Json};
 use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
 use tasklane_core::id::{Name, TaskId};
 use tasklane_core::status::Status;
 use tasklane_ports::StoreError;
 use tasklane_runtime::node::Submitted;
-use tasklane_runtime::request::{FieldError, TaskRequest};
+use tasklane_runtime::request::{Entries, FieldError, TaskRequest, read_json};
 use utoipa::openapi::RefOr;
 use utoipa::openapi::schema::{ObjectBuilder, Schema, Type};
 use utoipa::{PartialSchema, ToSchema};
@@ -59,7 +58,7 @@ pub(crate) async fn submit(
     params.finish()?;
     // Before the task is taken in: refusing afterwards would leave the caller without its id.
     let stream_permit = wait.map(|_| api.stream_permit()).transpose()?;
-    let mut request = TaskRequest::from_json(&body.0)?;
+    let mut request = body.read_by(&api, TaskRequest::from_json).await?;
     request.request_id = key.request_id(request.request_id)?;
     let mut answers = api.node.submit(&namespace, vec![request]).await;
     let submitted = answers.pop().expect("one answer for one request")?;
@@ -163,7 +162,19 @@ fn created(submitted: Submitted) -> Created {
 #[serde(deny_unknown_fields)]
 struct BatchRequest {
     /// Kept as text, so that an invalid task does not hold back the others.
-    tasks: Vec<Box<RawValue>>,
+    tasks: Entries<BATCH_MAX>,
+}
+
+/// The readable tasks of a batch, and for each task of the batch its fault.
+type ReadBatch = (Vec<TaskRequest>, Vec<Option<FieldError>>);
+
+fn read_batch(body: &[u8]) -> Result<ReadBatch, FieldError> {
+    let BatchRequest { tasks: Entries(tasks) } = read_json(body)?;
+    let mut requests = Vec::with_capacity(tasks.len());
+    let read = tasks.iter().map(|task| TaskRequest::from_json(task.get().as_bytes()));
+    // A refused task keeps its place among the results.
+    let refused = read.map(|request| request.map(|request| requests.push(request)).err()).collect();
+    Ok((requests, refused))
 }
 
 /// The results of the tasks of a batch, in the order of the request.
@@ -216,19 +227,7 @@ pub(crate) async fn batch(
     _: NoIdempotencyKey,
     BatchBody(body, permit): BatchBody,
 ) -> Result<Response, Problem> {
-    let batch: BatchRequest = body.read()?;
-    let count = batch.tasks.len();
-    if !(1..=BATCH_MAX).contains(&count) {
-        let rule = format!("must have 1 to {BATCH_MAX} entries, not {count}");
-        return Err(FieldError::invalid("tasks", rule).into());
-    }
-    let read = batch.tasks.iter().map(|item| TaskRequest::from_json(item.get().as_bytes()));
-    let mut requests = Vec::with_capacity(count);
-    // A refused task keeps its place among the results.
-    let refused: Vec<Option<FieldError>> =
-        read.map(|request| request.map(|request| requests.push(request)).err()).collect();
-    drop(batch);
-    drop(body);
+    let (requests, refused) = body.read_by(&api, read_batch).await?;
     let mut answers = api.node.submit(&namespace, requests).await.into_iter();
     drop(permit);
     let results = refused.into_iter().map(|refused| match refused {

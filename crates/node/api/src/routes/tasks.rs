@@ -401,9 +401,9 @@ pub(crate) async fn retry(
     IdInPath(id): IdInPath,
     _: NoParams,
     key: IdempotencyKey,
-    OptionalJsonBody(body): OptionalJsonBody,
+    body: OptionalJsonBody,
 ) -> Result<CreatedResponse<Retried>, Problem> {
-    let RetryRequest { request_id, latest } = body.map(|body| body.read()).transpose()?.unwrap_or_default();
+    let RetryRequest { request_id, latest } = body.read(&api).await?;
     request_id.as_deref().map_or(Ok(()), |id| check_key("requestId", id))?;
     let request_id = key.request_id(request_id)?;
     let definition = if latest == Some(true) { Definition::Latest } else { Definition::Stored };

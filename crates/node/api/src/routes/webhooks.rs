@@ -128,7 +128,7 @@ pub(crate) async fn rotate_endpoint(
     _: NoParams,
     body: JsonBody,
 ) -> Result<CreatedResponse<WebhookEndpoint>, Problem> {
-    let EndpointRequest { url } = body.read()?;
+    let EndpointRequest { url } = body.read(&api).await?;
     let (endpoint, secret, is_new) = api.node.rotate_endpoint_secret(&namespace, &url).await?;
     let endpoint = WebhookEndpoint { secret: Some(secret), ..endpoint.into() };
     // An endpoint is named by its address and has no path of its own.
@@ -169,7 +169,7 @@ pub(crate) async fn test(
     _: NoParams,
     body: JsonBody,
 ) -> Result<(StatusCode, Json<TestStarted>), Problem> {
-    let TestRequest { url } = body.read()?;
+    let TestRequest { url } = body.read(&api).await?;
     let delivery = api.node.test_webhook(&namespace, &url).await?;
     Ok((StatusCode::ACCEPTED, Json(TestStarted { delivery_id: delivery.to_string() })))
 }

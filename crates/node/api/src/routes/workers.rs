@@ -52,7 +52,7 @@ pub(crate) async fn patch(
     _: NoParams,
     body: JsonBody,
 ) -> Result<Json<Worker>, Problem> {
-    let request: PatchWorker = body.read()?;
+    let request: PatchWorker = body.read(&api).await?;
     let info = api.node.change_worker(name.as_str(), request.try_into()?).await?;
     Ok(Json(Worker::from(&info)))
 }

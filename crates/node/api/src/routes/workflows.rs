@@ -261,10 +261,9 @@ pub(crate) async fn retry_run(
     IdInPath(id): IdInPath,
     _: NoParams,
     key: IdempotencyKey,
-    OptionalJsonBody(body): OptionalJsonBody,
+    body: OptionalJsonBody,
 ) -> Result<CreatedResponse<RunRetried>, Problem> {
-    let RunRetryRequest { request_id, latest, definition } =
-        body.map(|body| body.read()).transpose()?.unwrap_or_default();
+    let RunRetryRequest { request_id, latest, definition } = body.read(&api).await?;
     let definition = match (definition, latest == Some(true)) {
         (Some(_), true) => {
             let message = "must not be given together with definition".to_owned();

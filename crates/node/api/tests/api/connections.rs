@@ -6,7 +6,8 @@ use std::time::Duration;
 use serde_json::json;
 use tasklane_api::{ApiOptions, ServeOptions};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::task::JoinHandle;
 
 use crate::support::{Server, task};
 
@@ -92,6 +93,82 @@ async fn half_sent_heads_keep_nobody_out_and_cut_no_stream() {
     server.close().await;
 }
 
+/// A client without a token that sends request after request, and reads this much of the answers every fifty milliseconds.
+/// Answers when the client cannot send any more.
+async fn sends_and_does_not_read(server: &Server, request: &str, reads: usize) -> JoinHandle<()> {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(4096).unwrap();
+    let stream = socket.connect(server.address).await.unwrap();
+    let requests = request.repeat(1000);
+    let (blocked, is_blocked) = tokio::sync::oneshot::channel();
+    let client = tokio::spawn(async move {
+        let (mut reading, mut writing) = stream.into_split();
+        let mut blocked = Some(blocked);
+        let write = async {
+            loop {
+                let write = writing.write_all(requests.as_bytes());
+                tokio::pin!(write);
+                if tokio::time::timeout(Duration::from_millis(500), write.as_mut()).await.is_err() {
+                    blocked.take().into_iter().for_each(|blocked| blocked.send(()).unwrap());
+                    let _ = write.await;
+                }
+            }
+        };
+        let read = async {
+            let mut answers = vec![0; reads.max(1)];
+            loop {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                if reads > 0 && !matches!(reading.read(&mut answers).await, Ok(1..)) {
+                    break;
+                }
+            }
+        };
+        tokio::select! {
+            () = write => {}
+            () = read => {}
+        }
+    });
+    is_blocked.await.unwrap();
+    client
+}
+
+/// They kept everyone out for as long as they read a little now and then.
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_that_are_not_read_keep_nobody_out_and_cut_no_stream() {
+    let server = serving(|serve| {
+        serve.connections_max = 4;
+        serve.write_timeout = Duration::from_mins(10);
+    })
+    .await;
+    let mut events = server.request("GET", "/api/v1/events").stream().await;
+    let mut clients = Vec::new();
+    for reads in [0, 100, 0] {
+        clients.push(sends_and_does_not_read(&server, HEALTH, reads).await);
+    }
+    for _ in 0..3 {
+        let answer = tokio::time::timeout(Duration::from_secs(20), server.get("/healthz")).await;
+        assert_eq!(answer.expect("an answer").status, 200);
+    }
+    server.submit(task("noop")).await;
+    assert!(events.next().await.is_some(), "the stream is not cut");
+    clients.iter().for_each(JoinHandle::abort);
+    server.close().await;
+}
+
+/// It could send such requests for ever, without reading the answers.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_without_the_token_loses_its_connection() {
+    let options = ApiOptions { token: Some("s3cret".into()), ..ApiOptions::default() };
+    let server = Server::with(options).await;
+    let refused = "GET /api/v1/tasks HTTP/1.1\r\nhost: localhost\r\n\r\n";
+    let answer = rest(&mut open(&server, refused).await).await;
+    assert!(answer.starts_with("HTTP/1.1 401 ") && answer.contains("\r\nconnection: close\r\n"), "{answer}");
+    let mut healthy = open(&server, HEALTH).await;
+    let answer = until(&mut healthy, "ok\n").await;
+    assert!(!answer.contains("connection: close"), "{answer}");
+    server.close().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn where_all_connections_are_busy_a_new_one_waits() {
     let server = serving(|serve| serve.connections_max = 1).await;
@@ -102,6 +179,18 @@ async fn where_all_connections_are_busy_a_new_one_waits() {
     server.stop_api();
     drop(events);
     second.abort();
+    server.close().await;
+}
+
+/// Three thousand half-sent heads of 60 KB took 344 MB.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_head_is_bounded() {
+    let server = Server::start().await;
+    let with_head = |bytes: usize| HEALTH.replace("host:", &format!("x: {}\r\nhost:", "y".repeat(bytes)));
+    until(&mut open(&server, &with_head(15_000)).await, "ok\n").await;
+    let mut stream = open(&server, &with_head(17_000)).await;
+    let answer = until(&mut stream, "\r\n\r\n").await;
+    assert!(answer.starts_with("HTTP/1.1 431 "), "{answer}");
     server.close().await;
 }
 

@@ -125,6 +125,9 @@ async fn the_same_trigger_twice_is_one_fire() {
         let id = first.json()["taskId"].as_str().unwrap().to_owned();
         assert_eq!(second.json()["taskId"], json!(id));
         server.until(&id, "SUCCESS").await;
+        // It is the server's own name for the task, and clients may not send it.
+        let done = server.get(&format!("/api/v1/tasks/{id}")).await.json();
+        assert_eq!(done.get("requestId"), None, "{done}");
         let again = trigger("a").await;
         assert_eq!((again.status, &again.json()["duplicate"]), (200, &json!(true)), "{}", again.text);
         assert_eq!(trigger("b").await.status, 201);
@@ -132,6 +135,23 @@ async fn the_same_trigger_twice_is_one_fire() {
         assert_eq!(fires.iter().filter(|fire| fire["taskId"] == json!(id)).count(), 1, "{fires:?}");
         assert_eq!(fires.len(), 2);
     }
+    server.close().await;
+}
+
+/// The name of the schedule and the key were one request id, which was too long.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_trigger_takes_the_longest_key_at_the_longest_name() {
+    let server = Server::start().await;
+    let id = "n".repeat(128);
+    put(&server, &id, &nightly()).await;
+    let path = format!("/api/v1/schedules/{id}/trigger");
+    let trigger = |key: String| server.request("POST", &path).header("idempotency-key", &key).send();
+    let (key, other) = ("k".repeat(256), format!("{}l", "k".repeat(255)));
+    let first = trigger(key.clone()).await;
+    assert_eq!(first.status, 201, "{}", first.text);
+    let again = trigger(key).await;
+    assert_eq!((again.status, &again.json()["taskId"]), (200, &first.json()["taskId"]), "{}", again.text);
+    assert_eq!(trigger(other).await.status, 201);
     server.close().await;
 }
 

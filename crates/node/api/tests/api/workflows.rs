@@ -121,9 +121,19 @@ async fn what_is_wrong_is_told_with_its_place() {
         (body(node(json!({ "map": { "items": "files" } }))), "invalid_value", "nodes[1].map.items"),
         (body(node(json!({ "shards": 2, "broadcast": true }))), "conflicting_fields", "nodes[1].broadcast"),
         (json!({ "nodes": [], "onFailure": "explode" }), "invalid_value", "onFailure"),
+        // The run kept the text as it was.
+        (with(two(), &json!({ "name": "{{ input.word }}" })), "invalid_value", "name"),
     ] {
         start(&server, &wrong).await.problem(422, code, Some(field));
     }
+    let put = |body: Value| server.request("PUT", "/api/v1/workflows/w").json(&body).send();
+    let named = put(with(two(), &json!({ "name": "for {{ input.word }}" }))).await;
+    let problem = named.problem(422, "invalid_value", Some("name"));
+    let detail = problem["detail"].as_str().expect("text");
+    assert!(
+        detail.contains("must not hold an expression: those of a workflow stand in its nodes"),
+        "{detail}"
+    );
     for (more, code, field) in [
         (json!({ "dependsOn": [] }), "unknown_field", "dependsOn"),
         (json!({ "shards": 0 }), "invalid_value", "shards"),

@@ -85,7 +85,14 @@ pub(super) fn read(payload: &Payload) -> Result<HttpPayload, Fault> {
     let PayloadForm::Fields(mut fields) = payload::read(payload)? else {
         return Err(payload::bad("must be an object with a url"));
     };
-    let Some(url) = fields.text("url")? else { return payload::rule("url", "must be given") };
+    let url = fields.text("url")?;
+    let method = fields.text("method")?.unwrap_or_else(|| "GET".to_owned()).to_ascii_uppercase();
+    let given_headers = fields.pairs("headers")?;
+    let (given_body, given_status) = (fields.any("body"), fields.any("expectStatus"));
+    let capture_body = fields.boolean("captureBody")?.unwrap_or(true);
+    // An error names a misspelt field rather than a missing one, which may be the same.
+    fields.end("method, url, headers, body, expectStatus, captureBody")?;
+    let Some(url) = url else { return payload::rule("url", "must be given") };
     let url = match Url::parse(&url) {
         Ok(url) if matches!(url.scheme(), "http" | "https") && url.has_host() => url,
         Ok(_) => return payload::rule("url", "must begin with http:// or https://"),
@@ -96,12 +103,11 @@ pub(super) fn read(payload: &Payload) -> Result<HttpPayload, Fault> {
             );
         }
     };
-    let method = fields.text("method")?.unwrap_or_else(|| "GET".to_owned()).to_ascii_uppercase();
     let Ok(method) = Method::from_bytes(method.as_bytes()) else {
         return payload::rule("method", "is not a method of HTTP");
     };
     let mut headers = HeaderMap::new();
-    for (name, value) in fields.pairs("headers")? {
+    for (name, value) in given_headers {
         let field = format!("headers.{name}");
         let Ok(name) = HeaderName::from_bytes(name.as_bytes()) else {
             return payload::rule(&field, "is not a name of a header");
@@ -111,7 +117,7 @@ pub(super) fn read(payload: &Payload) -> Result<HttpPayload, Fault> {
         };
         headers.insert(name, value);
     }
-    let body = match fields.any("body") {
+    let body = match given_body {
         None => None,
         Some(Value::String(text)) => Some(text),
         Some(_) => {
@@ -119,13 +125,11 @@ pub(super) fn read(payload: &Payload) -> Result<HttpPayload, Fault> {
             Some(json_body(payload))
         }
     };
-    let expect_status = match fields.any("expectStatus") {
+    let expect_status = match given_status {
         None => Vec::new(),
         Some(Value::Array(statuses)) => statuses.iter().map(status).collect::<Result<_, _>>()?,
         Some(one) => vec![status(&one)?],
     };
-    let capture_body = fields.boolean("captureBody")?.unwrap_or(true);
-    fields.end("method, url, headers, body, expectStatus, captureBody")?;
     Ok(HttpPayload { first: Hop { method, url, headers, body }, expect_status, capture_body })
 }
 

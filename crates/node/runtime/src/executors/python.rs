@@ -55,7 +55,12 @@ pub(super) fn read(payload: &Payload) -> Result<PythonPayload, Fault> {
         }
         PayloadForm::Fields(fields) => fields,
     };
-    let program = match (fields.text("script")?, fields.text("file")?) {
+    let given = (fields.text("script")?, fields.text("file")?);
+    let args = fields.texts("args")?.unwrap_or_default();
+    let (env, stdin) = (fields.env()?, fields.text("stdin")?);
+    // An error names a misspelt field rather than a missing one, which may be the same.
+    fields.end("script, file, args, env, stdin")?;
+    let program = match given {
         (Some(script), None) if !script.trim().is_empty() => Program::Script(script),
         (None, Some(file)) if !file.is_empty() => Program::File(file),
         (Some(_), Some(_)) => {
@@ -65,10 +70,7 @@ pub(super) fn read(payload: &Payload) -> Result<PythonPayload, Fault> {
         (Some(_), None) => return payload::rule("script", "must not be empty"),
         (None, Some(_)) => return payload::rule("file", "must not be empty"),
     };
-    let args = fields.texts("args")?.unwrap_or_default();
-    let payload = PythonPayload { program, args, env: fields.env()?, stdin: fields.text("stdin")? };
-    fields.end("script, file, args, env, stdin")?;
-    Ok(payload)
+    Ok(PythonPayload { program, args, env, stdin })
 }
 
 #[async_trait]

@@ -288,11 +288,17 @@ impl Node {
         body: &[u8],
         read: fn(&[u8]) -> Result<T, FieldError>,
     ) -> Result<T, FieldError> {
-        if body.len() <= LIGHT_BYTES {
-            return read(body);
-        }
-        let body = body.to_vec();
-        self.heavy(move || read(&body)).await
+        let (bytes, body) = (body.len(), body.to_vec());
+        self.by_length(bytes, move || read(&body)).await
+    }
+
+    /// Works on a text of so many bytes, a long one on a thread that drives nothing.
+    pub(super) async fn by_length<T: Send + 'static>(
+        &self,
+        bytes: usize,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> T {
+        if bytes <= LIGHT_BYTES { work() } else { self.heavy(work).await }
     }
 
     /// Does what may take a tenth of a second on a thread that drives nothing, one after the other: requests that are

@@ -241,7 +241,9 @@ impl Node {
         let earlier = spec.definition().to_owned();
         let (field, json) = match (definition, registered) {
             (Definition::Stored, registered) => {
-                return Ok(registered.is_some_and(|latest| canonical(&latest.json) != canonical(&earlier)));
+                let Some(latest) = registered else { return Ok(false) };
+                let differs = move || canonical(&latest.json) != canonical(&earlier);
+                return Ok(self.by_length(spec.definition().len(), differs).await);
             }
             (Definition::Latest, Some(latest)) => ("latest", latest.json),
             (Definition::Latest, None) => {
@@ -260,7 +262,8 @@ impl Node {
                 ("definition", json.clone())
             }
         };
-        spec.changed = changed_nodes(&earlier, &json)?;
+        let (bytes, latest) = (json.len().max(earlier.len()), json.clone());
+        spec.changed = self.by_length(bytes, move || changed_nodes(&earlier, &latest)).await?;
         spec.redefine(&json)?;
         let text = serde_json::to_string(&spec).expect("a spec can be written");
         let max = self.system_limits().payload_bytes_max;
@@ -275,7 +278,7 @@ impl Node {
 
     async fn check_definition(&self, namespace: &Name, json: &str) -> Result<(), SubmitError> {
         let below = |error: FieldError| error.below("definition");
-        let workflow = Workflow::from_json(json.as_bytes()).map_err(below)?;
+        let workflow = self.read_sent(json.as_bytes(), Workflow::from_json).await.map_err(below)?;
         let checked = match self.check_nodes(namespace, &workflow).await {
             Ok(()) => self.check_sent_nodes(namespace, &workflow).await,
             refused => refused,

@@ -21,9 +21,10 @@ use tasklane_ports::{
 };
 use tasklane_schedule::{DecisionInput, Fire, FireSubmission, Rule, Schedule, TaskOutcome, Times, When};
 use tokio::sync::Notify;
+use xxhash_rust::xxh3::xxh3_128;
 
 use crate::clock;
-use crate::request::{FieldError, ScheduleRequest, Target, merge, times_of};
+use crate::request::{FieldError, RequestLimits, SYSTEM_PREFIX, ScheduleRequest, Target, merge, times_of};
 
 use super::submit::Submitted;
 use super::{Node, SubmitError, WorkflowError};
@@ -109,6 +110,16 @@ const PAGE: usize = 500;
 const TRIES: usize = 10;
 /// Times in one backfill.
 pub const BACKFILL_MAX: usize = 10_000;
+
+/// The request id of a trigger: each schedule has keys of its own. Where the two are too long for a request id, their hash stands
+/// for them.
+fn trigger_request_id(id: &Name, key: &str) -> String {
+    let whole = format!("{SYSTEM_PREFIX}trigger:{id}:{key}");
+    if whole.chars().count() <= RequestLimits::KEY_LEN_MAX {
+        return whole;
+    }
+    format!("{SYSTEM_PREFIX}trigger:{:032x}", xxh3_128(whole.as_bytes()))
+}
 
 fn key_of(namespace: &Name, id: &Name) -> DocumentKey {
     DocumentKey { kind: DocumentKind::Schedule, namespace: namespace.clone(), id: id.clone() }
@@ -228,8 +239,7 @@ impl Node {
             return Err(ScheduleError::NotFound);
         };
         let fire = Fire { nominal: clock::wall(), backfill: 0 };
-        // Another schedule has request ids of its own.
-        let request_id = request_id.map(|request_id| format!("tasklane.trigger:{id}:{request_id}"));
+        let request_id = request_id.map(|key| trigger_request_id(id, key));
         let is_named = request_id.is_some();
         let task = self.task_of(namespace, id, &work.schedule.rule, fire, request_id).await?;
         let task_id = task.id;

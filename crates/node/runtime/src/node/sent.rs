@@ -8,9 +8,11 @@ use tasklane_core::task::Payload;
 
 use crate::executors::check_builtin;
 use crate::request::{
-    BUILT_IN, FieldError, MapRequest, RunRequest, Target, TaskRequest, Workflow, check_run_unrendered, slip,
+    BUILT_IN, FieldError, MapRequest, RunRequest, Target, TaskRequest, Workflow, check_run_unrendered,
+    check_workflow_unrendered, slip,
 };
 
+use super::submit::give_way;
 use super::workflows::refused;
 use super::{Node, ScheduleError, SubmitError, WorkflowError};
 
@@ -48,16 +50,18 @@ impl Node {
         if run.workflow.is_some() {
             return Ok(());
         }
-        self.check_sent_nodes(namespace, &Workflow::from_stored(&run.json)?).await.map_err(refused)
+        self.check_sent_nodes(namespace, &self.read_stored(&run.json).await?).await.map_err(refused)
     }
 
-    /// The same for the nodes of a workflow.
+    /// The same for the nodes of a workflow, and for its name.
     pub(super) async fn check_sent_nodes(
         &self,
         namespace: &Name,
         workflow: &Workflow,
     ) -> Result<(), SubmitError> {
+        check_workflow_unrendered(workflow)?;
         for (at, node) in workflow.nodes.iter().enumerate() {
+            give_way(at).await;
             self.check_one(namespace, &node.task, true).await.map_err(|error| match error {
                 SubmitError::Invalid(error) => SubmitError::Invalid(error.below(&format!("nodes[{at}]"))),
                 error => error,

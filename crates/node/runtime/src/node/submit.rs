@@ -104,6 +104,7 @@ impl Node {
         let mut lanes: BTreeMap<LaneId, Vec<(usize, NewTask)>> = BTreeMap::new();
         let mut away = None;
         for (at, request) in requests.into_iter().enumerate() {
+            give_way(at).await;
             let placed = match (not_internal(&request), &away) {
                 (Err(error), _) => Err(error.into()),
                 // A store that does not answer is not waited for by each of them.
@@ -203,7 +204,9 @@ impl Node {
         lane: LaneId,
         tasks: &[NewTask],
     ) -> Result<Vec<SubmitOutcome>, StoreError> {
-        match self.0.parts.scheduler.submit(lane, tasks.to_vec()).await {
+        let mut given = tasks.to_vec();
+        judge_by_gap(&mut given);
+        match self.0.parts.scheduler.submit(lane, given).await {
             Some(outcomes) => Ok(outcomes),
             None => self.store(lane, tasks).await,
         }
@@ -245,6 +248,7 @@ impl Node {
         let (shift, _) = recorded_clock(&rows).unwrap_or_default();
         let mut tasks = tasks.to_vec();
         tasks.iter_mut().filter(|task| task.unique.is_some()).for_each(|task| task.key_by(shift));
+        judge_by_gap(&mut tasks);
         Ok(Cow::Owned(tasks))
     }
 
@@ -280,6 +284,22 @@ impl Node {
         }
         cache.insert(queue.clone(), known.clone());
         Ok(known)
+    }
+}
+
+/// One of many that came together: others have their turn now and then.
+pub(super) async fn give_way(nth: usize) {
+    if nth % 64 == 63 {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// A clock that is not settled expires no unique key.
+fn judge_by_gap(tasks: &mut [NewTask]) {
+    let mut uniques = tasks.iter_mut().filter_map(|task| task.unique.as_mut()).peekable();
+    if uniques.peek().is_some() {
+        let gap = clock::now().gap;
+        uniques.for_each(|unique| unique.gap = gap);
     }
 }
 

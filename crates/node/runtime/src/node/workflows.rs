@@ -11,6 +11,7 @@ use crate::request::{FieldError, RunRequest, Workflow, canonical};
 use super::composite::driver::composite_request;
 use super::composite::workflow_run::{RunNow, RunSpec, WORKFLOW_TYPE, state_name};
 use super::custom_types::{NamedDocument, NamedDocumentError};
+use super::submit::give_way;
 use super::{Node, SubmitError, Submitted};
 
 /// Why nothing was done to a workflow, or a run.
@@ -136,9 +137,16 @@ impl Node {
         self.delete_named(key_of(namespace, id)).await.map_err(WorkflowError::from)
     }
 
+    /// Reads a workflow that was checked before.
+    pub(super) async fn read_stored(&self, json: &str) -> Result<Workflow, FieldError> {
+        let (bytes, json) = (json.len(), json.to_owned());
+        self.by_length(bytes, move || Workflow::from_stored(&json)).await
+    }
+
     /// Whether the tasks of nodes could be taken in now.
     pub(super) async fn check_nodes(&self, namespace: &Name, workflow: &Workflow) -> Result<(), SubmitError> {
         for (at, node) in workflow.nodes.iter().enumerate() {
+            give_way(at).await;
             self.check_task(namespace, &node.task).await.map_err(|error| match error {
                 SubmitError::Invalid(error) => SubmitError::Invalid(error.below(&format!("nodes[{at}]"))),
                 error => error,
@@ -160,21 +168,26 @@ impl Node {
             })?),
         };
         let definition = stored.as_ref().map_or(&request.json, |stored| &stored.json);
-        let workflow = Workflow::from_stored(definition)?;
+        let workflow = self.read_stored(definition).await?;
         if stored.is_none() {
             self.check_nodes(namespace, &workflow).await.map_err(refused)?;
         }
-        let raw = |json: &str| RawValue::from_string(json.to_owned()).expect("it was read before");
-        let spec = RunSpec {
-            run: raw(&request.json),
-            workflow: stored.as_ref().map(|stored| raw(&stored.json)),
-            takes_over: None,
-            changed: Vec::new(),
-        };
-        let payload = serde_json::to_string(&spec).expect("a spec can be written");
         let name = request.workflow.as_ref().map_or(workflow.name, ToString::to_string);
+        let bytes = definition.len().max(request.json.len());
+        let json = request.json;
+        let write = move || {
+            let raw = |json: &str| RawValue::from_string(json.to_owned()).expect("it was read before");
+            let spec = RunSpec {
+                run: raw(&json),
+                workflow: stored.as_ref().map(|stored| raw(&stored.json)),
+                takes_over: None,
+                changed: Vec::new(),
+            };
+            (serde_json::to_string(&spec).expect("a spec can be written"), canonical(&json))
+        };
+        let (payload, identity) = self.by_length(bytes, write).await;
         let mut task = composite_request(WORKFLOW_TYPE, &name, payload);
-        task.identity = Some(canonical(&request.json));
+        task.identity = Some(identity);
         task.request_id = request.request_id;
         task.metadata = request.metadata;
         task.webhooks = request.webhooks;
@@ -224,13 +237,20 @@ impl Node {
         }))
     }
 
+    /// A run, as its task was given it.
+    pub(super) async fn read_spec(&self, spec: &RunSpec) -> Result<RunNow, FieldError> {
+        let (bytes, spec) = (spec.definition().len(), spec.clone());
+        self.by_length(bytes, move || RunNow::new(&spec)).await
+    }
+
     /// Where the nodes of a run stand, and their tasks.
     pub(super) async fn run_now(
         &self,
         spec: &RunSpec,
         id: TaskId,
     ) -> Result<(RunNow, Vec<Option<TaskRow>>), StoreError> {
-        let mut now = RunNow::new(spec).map_err(|error| StoreError::corrupt(error.to_string()))?;
+        let now = self.read_spec(spec).await;
+        let mut now = now.map_err(|error| StoreError::corrupt(error.to_string()))?;
         let rows = now.read(self, id).await?;
         self.judge_conditions(&mut now, id).await?;
         Ok((now, rows))

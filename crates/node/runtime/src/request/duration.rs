@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 
+use super::json::shown;
+
 /// A duration that may be zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span(pub Duration);
@@ -98,7 +100,7 @@ impl Visitor<'_> for SpanVisitor {
 
     fn visit_f64<E: de::Error>(self, seconds: f64) -> Result<Duration, E> {
         if !(0.0..=Span::SECONDS_MAX).contains(&seconds) {
-            let max = Span::SECONDS_MAX;
+            let (max, seconds) = (Span::SECONDS_MAX, shown(seconds));
             return Err(E::custom(format_args!("must be between 0 and {max} seconds, not {seconds}")));
         }
         let duration = Duration::from_secs_f64(seconds);

@@ -11,7 +11,7 @@ use super::error::FieldError;
 use super::exact;
 use super::render::{self, Context, Scope};
 use super::task::TaskRequest;
-use super::workflow::RunRequest;
+use super::workflow::{RunRequest, Workflow};
 
 /// Checks the expressions of a task outside its payload. Answers the nodes that they name.
 pub(super) fn check_texts(task: &TaskRequest, scope: &Scope) -> Result<BTreeSet<String>, FieldError> {
@@ -43,6 +43,12 @@ pub(crate) fn check_run_unrendered(run: &RunRequest) -> Result<(), FieldError> {
     let why = "those of a run stand in its nodes";
     let values = run.metadata.iter().map(|(key, value)| (format!("metadata.{key}"), value.as_str(), why));
     check_plain(unrendered(run.request_id.as_deref(), &run.metadata, &run.webhooks).chain(values))
+}
+
+/// Refuses an expression in the name of a workflow or of a run: only nodes have them.
+pub(crate) fn check_workflow_unrendered(workflow: &Workflow) -> Result<(), FieldError> {
+    let why = "those of a workflow stand in its nodes";
+    check_plain([("name".to_owned(), workflow.name.as_str(), why)].into_iter())
 }
 
 /// A field, its text, and why that holds no expression.

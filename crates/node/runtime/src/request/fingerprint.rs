@@ -3,11 +3,16 @@
 //! It covers what the client sent, not what the queue's policy adds, so that a changed policy does not turn a repeat
 //! into a conflict. Namespace, queue and request id are left out: the task id is made of them, so they are equal
 //! whenever two fingerprints are compared.
+//!
+//! Stores keep fingerprints for as long as request ids. So the hash names each value of an enum by a code of this file,
+//! and a rename of the enum changes no fingerprint. The codes are the names that version 1 has hashed from the start:
+//! fingerprints that are stored stay valid, and the version stays 1. `tests/golden/fingerprint.txt` holds twenty
+//! requests with their fingerprints.
 
 use std::time::Duration;
 
-use tasklane_core::policy::{ConcurrencyLimit, RateLimit};
-use tasklane_core::task::{Fingerprint, Payload, Webhook};
+use tasklane_core::policy::{ConcurrencyLimit, RateLimit, WhenReached};
+use tasklane_core::task::{Fingerprint, Occasion, Payload, Webhook};
 use xxhash_rust::xxh3::Xxh3;
 
 use super::task::TaskRequest;
@@ -44,7 +49,7 @@ pub(super) fn of(request: &TaskRequest) -> Fingerprint {
     for ConcurrencyLimit { key, concurrency } in &request.concurrency {
         hash.text("concurrency", key.as_deref().unwrap_or_default());
         hash.number("limit", Some(i128::from(concurrency.limit)));
-        hash.text("whenFull", &format!("{:?}", concurrency.when_reached));
+        hash.text("whenFull", when_full(concurrency.when_reached));
     }
     for RateLimit { key, rate } in &request.rate {
         hash.text("rate", key.as_deref().unwrap_or_default());
@@ -58,12 +63,31 @@ pub(super) fn of(request: &TaskRequest) -> Fingerprint {
     }
     for Webhook { url, on } in &request.webhooks {
         hash.text("webhook", url);
-        hash.text("on", &format!("{on:?}"));
+        let on: Vec<&str> = on.iter().copied().map(occasion).collect();
+        hash.text("on", &format!("[{}]", on.join(", ")));
     }
     if let Some(parent) = request.parent {
         hash.text("parent", &parent.to_string());
     }
     Fingerprint { version: VERSION, hash: hash.0.digest() }
+}
+
+/// The code of a rule in the hash; it never changes.
+fn when_full(rule: WhenReached) -> &'static str {
+    match rule {
+        WhenReached::Wait => "Wait",
+        WhenReached::CancelNewest => "CancelNewest",
+    }
+}
+
+/// The code of an occasion in the hash; it never changes.
+fn occasion(occasion: Occasion) -> &'static str {
+    match occasion {
+        Occasion::Finished => "Finished",
+        Occasion::Failed => "Failed",
+        Occasion::Failing => "Failing",
+        Occasion::Late => "Late",
+    }
 }
 
 /// Hashes names and values with their lengths, so that no two requests give the same bytes. What is absent is left out.

@@ -9,7 +9,7 @@ use std::marker::PhantomData;
 
 use jiff::fmt::temporal::Pieces;
 use serde::de::value::MapAccessDeserializer;
-use serde::de::{self, Deserialize, DeserializeOwned, Deserializer, MapAccess, Visitor};
+use serde::de::{self, Deserialize, DeserializeOwned, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::error::Category;
 use serde_json::value::RawValue;
 use tasklane_core::id::Name;
@@ -31,6 +31,12 @@ pub fn read_json<T: DeserializeOwned>(body: &[u8]) -> Result<T, FieldError> {
         let again = &mut serde_json::Deserializer::from_slice(body);
         match serde_path_to_error::deserialize::<_, Object<T>>(again) {
             Ok(_) => field_error("", &error),
+            // Serde takes a number that no program can hold for bad syntax.
+            Err(error) if is_out_of_range(error.inner()) && is_json(body) => FieldError {
+                field: error.path().to_string(),
+                code: code::INVALID_VALUE,
+                message: "must not have a number beyond 1.8e308".to_owned(),
+            },
             // Where a word is expected, serde calls anything else bad syntax.
             Err(error) if error.inner().is_syntax() && is_json(body) => FieldError {
                 field: error.path().to_string(),
@@ -40,6 +46,10 @@ pub fn read_json<T: DeserializeOwned>(body: &[u8]) -> Result<T, FieldError> {
             Err(error) => field_error(&error.path().to_string(), error.inner()),
         }
     })
+}
+
+fn is_out_of_range(error: &serde_json::Error) -> bool {
+    error.is_syntax() && error.to_string().starts_with("number out of range")
 }
 
 fn is_json(body: &[u8]) -> bool {
@@ -78,6 +88,38 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
             }
         }
         deserializer.deserialize_map(MapOnly(PhantomData)).map(Self)
+    }
+}
+
+/// A list of 1 to `MAX` entries, each as its text. The entries beyond them are not read.
+#[derive(Debug)]
+pub struct Entries<const MAX: usize>(pub Vec<Box<RawValue>>);
+
+impl<'de, const MAX: usize> Deserialize<'de> for Entries<MAX> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct UpTo<const MAX: usize>;
+        impl<'de, const MAX: usize> Visitor<'de> for UpTo<MAX> {
+            type Value = Vec<Box<RawValue>>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a sequence")
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+                let mut entries = Vec::new();
+                while let Some(entry) = list.next_element()? {
+                    if entries.len() == MAX {
+                        return Err(de::Error::custom(format_args!(
+                            "must have 1 to {MAX} entries, not more"
+                        )));
+                    }
+                    entries.push(entry);
+                }
+                if entries.is_empty() {
+                    return Err(de::Error::custom(format_args!("must have 1 to {MAX} entries, not 0")));
+                }
+                Ok(entries)
+            }
+        }
+        deserializer.deserialize_seq(UpTo::<MAX>).map(Self)
     }
 }
 
@@ -303,7 +345,7 @@ impl<'de, const MIN: u32, const MAX: u32> Deserialize<'de> for Ranged<MIN, MAX> 
                     return Err(E::invalid_type(de::Unexpected::Float(n), &self));
                 }
                 if !(f64::from(self.0)..=f64::from(self.1)).contains(&n) {
-                    return Err(out_of_bounds(self.0, self.1, n));
+                    return Err(out_of_bounds(self.0, self.1, shown(n)));
                 }
                 #[expect(
                     clippy::cast_possible_truncation,
@@ -319,6 +361,11 @@ impl<'de, const MIN: u32, const MAX: u32> Deserialize<'de> for Ranged<MIN, MAX> 
 
 fn out_of_bounds<E: de::Error>(min: impl fmt::Display, max: impl fmt::Display, n: impl fmt::Display) -> E {
     E::custom(format_args!("must be between {min} and {max}, not {n}"))
+}
+
+/// A number in few characters.
+pub(super) fn shown(number: f64) -> String {
+    if number.abs() < 1e16 { number.to_string() } else { format!("{number:e}") }
 }
 
 /// The bounds of a number that is kept in percent.
@@ -348,7 +395,7 @@ impl<'de, S: Share> Deserialize<'de> for Percent<S> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let number = f64::deserialize(deserializer)?;
         if !(S::MIN..=S::MAX).contains(&number) {
-            return Err(out_of_bounds(S::MIN, S::MAX, number));
+            return Err(out_of_bounds(S::MIN, S::MAX, shown(number)));
         }
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the bounds are small")]
         let percent = (number * 100.0).round() as u32;

@@ -157,6 +157,11 @@ pub fn check_request_id(id: &str) -> Result<(), FieldError> {
     Ok(())
 }
 
+/// The request id of a task as clients may send it; none where a server has made it.
+pub fn shown_request_id(id: Option<&str>) -> Option<&str> {
+    id.filter(|id| !id.starts_with(SYSTEM_PREFIX))
+}
+
 /// The rule of request ids, hash keys and keys of limits.
 pub fn check_key(field: &str, value: &str) -> Result<(), FieldError> {
     text(field, value, RequestLimits::KEY_LEN_MAX)

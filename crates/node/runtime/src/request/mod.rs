@@ -33,11 +33,15 @@ pub use error::{FieldError, code};
 pub use exact::check_readable;
 pub(crate) use exact::{parse as parse_exact, write as write_exact};
 pub(crate) use expressions::{
-    check_run_unrendered, check_unrendered, render_composite_texts, render_payload, render_texts,
+    check_run_unrendered, check_unrendered, check_workflow_unrendered, render_composite_texts,
+    render_payload, render_texts,
 };
 pub use flow::{ConcurrencyJson, LIMIT_MAX, LIMITS_MAX, RateJson, UniqueJson, objects};
-pub use json::{Moment, Object, RETRIES_MAX, Ranged, canonical, parse_time, read_json};
-pub use limits::{RequestLimits, SYSTEM_PREFIX, check_key, check_labels, check_not_system, check_request_id};
+pub use json::{Entries, Moment, Object, RETRIES_MAX, Ranged, canonical, parse_time, read_json};
+pub use limits::{
+    RequestLimits, SYSTEM_PREFIX, check_key, check_labels, check_not_system, check_request_id,
+    shown_request_id,
+};
 pub(crate) use map::check_count;
 pub use map::{CHILDREN_MAX, MapOver, MapRequest, MapSource, Tolerance};
 pub(crate) use render::{Context, Operand, Scope, holds, payload_of, render_value};

@@ -15,7 +15,7 @@ use super::duration::Positive;
 use super::error::{FieldError, code};
 use super::exact::{self, check_readable};
 use super::expressions::{check_texts, check_unrendered, render_payload, render_texts};
-use super::json::{Object, canonical, read_json, read_node};
+use super::json::{Entries, Object, canonical, read_json, read_node};
 use super::limits::{check_key, check_request_id};
 use super::map::{MapOver, MapRequest, check_count};
 use super::render::{self, Context, Scope};
@@ -76,7 +76,7 @@ pub struct RunRequest {
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 struct RunJson {
     name: Option<String>,
-    nodes: Option<Vec<Box<RawValue>>>,
+    nodes: Option<Entries<NODES_MAX>>,
     on_failure: Option<OnFailure>,
     deadline: Option<Positive>,
     // Only a run has these.
@@ -148,14 +148,10 @@ impl Workflow {
     }
 
     fn of(json: &RunJson, is_stored: bool) -> Result<Self, FieldError> {
-        let Some(raw) = &json.nodes else {
+        let Some(Entries(raw)) = &json.nodes else {
             let (field, message) = ("nodes".to_owned(), "is required, or workflow".to_owned());
             return Err(FieldError { field, code: code::MISSING_FIELD, message });
         };
-        if !(1..=NODES_MAX).contains(&raw.len()) {
-            let rule = format!("must have 1 to {NODES_MAX} entries, not {}", raw.len());
-            return Err(FieldError::invalid("nodes", rule));
-        }
         let expressions: usize = raw.iter().map(|node| node.get().matches("{{").count()).sum();
         if expressions > EXPRESSIONS_MAX {
             let message = format!("must have at most {EXPRESSIONS_MAX} expressions, not {expressions}");

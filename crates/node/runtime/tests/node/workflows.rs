@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tasklane_core::id::TaskId;
@@ -193,6 +193,31 @@ async fn a_cancel_ends_everything_before_the_run_ends() {
         assert_eq!(child.row.state.status, Status::Cancelled);
     }
     assert_eq!(system.node.cancel(&default_namespace(), id).await.unwrap(), Cancel::AlreadyCancelled);
+    system.close().await;
+}
+
+/// The progress of a run was empty until the second look at the store.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_reports_before_its_first_node_ends() {
+    let slow = Run(|_: Dispatch, _: Arc<dyn Attempt>| async move {
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        success()
+    });
+    let system = System::start(vec![("SLOW", Arc::new(slow))]).await;
+    let run = json!({ "nodes": [
+        { "name": "a", "taskType": "SLOW" },
+        { "name": "b", "dependsOn": ["a"], "taskType": "SLOW" },
+    ] });
+    let id = begin(&system, &run).await.unwrap();
+    let progress = loop {
+        let run = view(&system, id).await;
+        if let Some(progress) = run.view.row.state.progress {
+            break progress;
+        }
+        assert_ne!(node(&run, "a").status, "SUCCESS", "no report came before the end of a node");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    };
+    assert_eq!((progress.percent, &*progress.message), (Some(0), "0 of 2 nodes"));
     system.close().await;
 }
 
@@ -571,5 +596,54 @@ async fn what_is_being_cancelled_shows_it() {
     assert!(explained.reasons.contains(&tasklane_core::lane::Reason::CancelRequested), "{explained:?}");
     go_on.notify_one();
     assert_eq!(system.wait(id).await.row.state.status, Status::Cancelled);
+    system.close().await;
+}
+
+/// For how long the one thread of the runtime does not turn to anything else, at most, while work is done.
+async fn longest_stall<T>(work: impl Future<Output = T>) -> (T, Duration) {
+    let stalled = Arc::new(Mutex::new((Instant::now(), Duration::ZERO)));
+    let looks = Arc::clone(&stalled);
+    let looking = tokio::spawn(async move {
+        loop {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            let mut looks = looks.lock().unwrap();
+            *looks = (Instant::now(), looks.1.max(looks.0.elapsed()));
+        }
+    });
+    tokio::task::yield_now().await;
+    let done = work.await;
+    looking.abort();
+    let (last, longest) = *stalled.lock().unwrap();
+    (done, longest.max(last.elapsed()))
+}
+
+/// A workflow of 3.9 MB held the runtime for 0.28 s.
+#[tokio::test]
+async fn a_large_workflow_stalls_nothing() {
+    let system = start().await;
+    let node = |n: usize| {
+        let payload = json!({ "text": "{{ input.a }}", "more": "x".repeat(300) });
+        json!({ "name": format!("n{n}"), "taskType": "ECHO", "payload": payload })
+    };
+    let run = json!({ "nodes": (0..9_000).map(node).collect::<Vec<_>>(), "input": { "a": 1 } }).to_string();
+    assert!(run.len() > 3_500_000, "{}", run.len());
+    let mut shortest = (Duration::MAX, Duration::ZERO);
+    for _ in 0..3 {
+        let begun = Instant::now();
+        RunRequest::from_json(run.as_bytes()).unwrap();
+        let takes = begun.elapsed();
+        let work = async {
+            let request = system.node.read_run(run.as_bytes()).await.unwrap();
+            // It is read, and then larger than a task may be.
+            system.node.start_run(&default_namespace(), request).await
+        };
+        let (started, stall) = longest_stall(work).await;
+        assert!(matches!(started, Ok(_) | Err(WorkflowError::Invalid(_))), "{started:?}");
+        if stall < shortest.0 {
+            shortest = (stall, takes);
+        }
+    }
+    let (stall, takes) = shortest;
+    assert!(stall < takes / 2, "stalled for {stall:?}, and to read it takes {takes:?}");
     system.close().await;
 }

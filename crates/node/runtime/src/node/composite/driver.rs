@@ -104,7 +104,7 @@ pub(in crate::node) fn composite_of(task_type: &str, request: &TaskRequest, payl
 /// What a composite holds for a task of a queue: composites of all queues share one. No name of a queue has this
 /// character.
 pub(in crate::node) fn unique_in(queue: &Name, unique: &Unique) -> Unique {
-    Unique { key: format!("{queue}/{}", unique.key), until: unique.until }
+    Unique::new(format!("{queue}/{}", unique.key), unique.until)
 }
 
 impl Node {
@@ -884,7 +884,7 @@ mod tests {
             golden.text("request id of a child", child_request_id(id, "load"));
             let DocumentKey { namespace, id, .. } = cancel_key(id);
             golden.text("document of a cancel", format!("{namespace}/{id}"));
-            let unique = Unique { key: "k".to_owned(), until: None };
+            let unique = Unique::new("k", None);
             golden.text("unique key of a composite", unique_in(&system_name("mail"), &unique).key);
         });
     }

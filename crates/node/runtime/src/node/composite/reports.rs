@@ -1,4 +1,5 @@
-//! When a composite reports how far it is: once a second at most, and within a second of the end of a child.
+//! When a composite reports its progress: at most once a second, and within a second of its begin and of the end of a
+//! child.
 
 use std::time::Duration;
 
@@ -37,9 +38,9 @@ impl Reports {
         self.child_ended = true;
     }
 
-    /// How long until there has to be a report, if there is something to report.
+    /// The time until the next report, if there is something to report. The first report gives the number of children.
     pub(in crate::node) fn due_in(&self, now: Instant) -> Option<Duration> {
-        self.child_ended.then(|| EVERY.saturating_sub(now.duration_since(self.last)))
+        (self.child_ended || !self.any).then(|| EVERY.saturating_sub(now.duration_since(self.last)))
     }
 }
 
@@ -52,15 +53,27 @@ mod tests {
     fn the_end_of_a_child_is_reported_within_a_second() {
         let begin = Instant::now();
         let mut reports = Reports::new(begin);
+        reports.reported(begin);
         assert_eq!(reports.due_in(begin), None, "nothing has happened");
         reports.child_ended();
         let soon = begin + Duration::from_millis(300);
         assert_eq!((reports.due_in(soon), reports.is_due(soon)), (Some(Duration::from_millis(700)), false));
         let later = begin + Duration::from_secs(3);
         assert_eq!((reports.due_in(later), reports.is_due(later)), (Some(Duration::ZERO), true));
-        assert!(!reports.any());
         reports.reported(later);
         assert_eq!((reports.due_in(later), reports.is_due(later)), (None, false));
-        assert!(reports.any());
+    }
+
+    /// The progress of a run was empty until its first node had ended, or until the next look at the store.
+    #[test]
+    fn the_first_report_waits_for_no_part() {
+        let begin = Instant::now();
+        let mut reports = Reports::new(begin);
+        assert!(!reports.any());
+        assert_eq!((reports.due_in(begin), reports.is_due(begin)), (Some(EVERY), false));
+        let due = begin + EVERY;
+        assert_eq!((reports.due_in(due), reports.is_due(due)), (Some(Duration::ZERO), true));
+        reports.reported(due);
+        assert_eq!((reports.due_in(due), reports.any()), (None, true));
     }
 }

@@ -350,7 +350,7 @@ struct RunExecution {
 #[async_trait]
 impl Execution for RunExecution {
     async fn run(mut self: Box<Self>, attempt: Arc<dyn Attempt>) -> Finish {
-        let now = RunNow::new(&self.spec);
+        let now = self.driver.node.read_spec(&self.spec).await;
         if let Ok(now) = &now {
             self.driver.deadline = now.workflow.deadline.map(|deadline| self.driver.created_at + deadline);
         }

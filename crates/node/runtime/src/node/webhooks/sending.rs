@@ -18,7 +18,7 @@ use tasklane_ports::{Attempt, Execution, Executor, ExecutorError, StoreError, Ta
 
 use crate::clock;
 use crate::executors::http;
-use crate::request::{FieldError, TaskRequest, check_url, parse_exact, write_exact};
+use crate::request::{FieldError, TaskRequest, check_url, parse_exact, shown_request_id, write_exact};
 
 use super::super::{JOB_TYPE, MAP_TYPE, Node};
 use super::{ANSWER_WITHIN, Delivery, delivery_of, written};
@@ -199,7 +199,7 @@ fn event_data(view: &TaskView) -> Value {
         "namespace": head.queue.namespace.as_str(),
         "queue": queue.as_str(),
         "metadata": body.metadata,
-        "requestId": body.request_id,
+        "requestId": shown_request_id(body.request_id.as_deref()),
         "parent": body.parent,
         "childName": body.child_name,
         "schedule": body.schedule,
