@@ -276,7 +276,7 @@ fn cpu_seconds(pid: u32) -> f64 {
     seconds_of(stat.rsplit(')').next().unwrap_or_default(), &[11, 12])
 }
 
-/// What everybody has used of all cores since the machine was started.
+/// The share of all cores that all processes have used since the machine was started.
 fn busy_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
     // All but idling and waiting for disks.

@@ -140,7 +140,7 @@ impl Field {
     }
 }
 
-/// A hostile request to one of the routes, and what must come of it.
+/// A hostile request to one of the routes, and the outcome that it must have.
 pub(super) fn shot(routes: &[Route], rng: &mut Rng) -> (&'static str, Shot, Rule) {
     let with_body: Vec<&Route> = routes.iter().filter(|route| route.body.is_some()).collect();
     match rng.below(100) {

@@ -24,7 +24,7 @@ use super::wire::{Answer, End, Outcome, Shot, ask, fire};
 use crate::cargo::root;
 use crate::chaos::clock::Boot;
 
-/// What must come of a request.
+/// The outcome that a request must have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rule {
     /// Any answer of the proper form.
@@ -39,7 +39,7 @@ pub(super) enum Rule {
     Tolerated,
     /// The first answer is a problem; then the connection closes, or the next answer is right.
     FirstRefused,
-    /// Nothing: the client is gone.
+    /// Nothing: the client has left.
     Nothing,
 }
 

@@ -31,7 +31,7 @@ pub(crate) const FAILED: u8 = 1;
 /// Attempts before this number fail, of a task that fails at first.
 const FAILS_BEFORE: u32 = 3;
 
-/// What an attempt does.
+/// The work of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Behaviour {
     /// Waits, and ends well.

@@ -37,7 +37,7 @@ pub(super) struct Evidence {
     pub(super) tasks_later: Vec<api::Task>,
     /// The attempts of each task that had more than one.
     pub(super) attempts: BTreeMap<TaskId, Vec<api::Attempt>>,
-    /// Tasks by status, as the statistics say.
+    /// Tasks by status, from the statistics.
     pub(super) counts: BTreeMap<String, u64>,
     pub(super) events: Events,
     pub(super) claims: Vec<Claim>,
@@ -62,7 +62,7 @@ pub(super) struct Verdict {
     pub(super) numbers: Numbers,
 }
 
-/// What happened, in numbers.
+/// The run in numbers.
 #[derive(Debug, Default)]
 pub(super) struct Numbers {
     pub(super) tasks: usize,
@@ -304,7 +304,7 @@ impl Account {
         self.change(at, task, Status::Scheduled, number, session, lost);
     }
 
-    /// What attempts wrote of themselves.
+    /// The attempts' own records.
     fn add_history(&mut self, evidence: &Evidence) {
         let Evidence { history, orders, .. } = evidence;
         let ends: HashMap<AttemptId, &End> = history.ends.iter().map(|end| (end.attempt, end)).collect();
@@ -429,7 +429,7 @@ fn counted(evidence: &Evidence) -> Vec<String> {
     vec![format!("tasks are counted as {counted:?}, and listed as {listed:?}")]
 }
 
-/// What events said of ends is what the list says.
+/// The ends in events agree with the list.
 fn agreed(evidence: &Evidence) -> Vec<String> {
     let mut found = Vec::new();
     for task in &evidence.tasks {
@@ -505,7 +505,7 @@ fn numbers(evidence: &Evidence) -> Numbers {
     numbers
 }
 
-/// What there was too little of.
+/// The events that the run had too few of.
 fn vacuous(evidence: &Evidence, numbers: &Numbers) -> Vec<String> {
     let Evidence { scenario, faults, .. } = evidence;
     let mut found = Vec::new();

@@ -20,7 +20,7 @@ use super::process::{Spawner, children_of, ending_with_us, signal};
 
 /// How long it may take to answer after a start, recovery included.
 const START_PATIENCE: Duration = Duration::from_mins(1);
-/// Nobody, who has no other rights; PostgreSQL refuses to run as root.
+/// The user `nobody`, without other rights; PostgreSQL refuses to run as root.
 const NOBODY: u32 = 65_534;
 
 /// A database that can be killed, stopped and started again.

@@ -148,7 +148,7 @@ impl Follower {
         self.with(|state| state.started)
     }
 
-    /// Who runs at this moment.
+    /// The attempts that run at this moment.
     pub(crate) fn running(&self) -> Vec<Running> {
         self.with(|state| {
             // Those that were killed had no time to write it down.

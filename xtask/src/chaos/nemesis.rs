@@ -202,7 +202,7 @@ impl Nemesis {
         Ok(())
     }
 
-    /// What happens to one member.
+    /// Hits one member with a fault.
     async fn hit(&self, planned: &Planned, victim: &Connected, running: usize) -> Result<Fault> {
         let Planned { kind, hold, back_after, .. } = *planned;
         let Connected { member, .. } = victim;
@@ -265,7 +265,7 @@ impl Nemesis {
         Ok(fault)
     }
 
-    /// What happens to something that all members use.
+    /// Hits a system that all members use with a fault.
     async fn hit_shared(&self, planned: &Planned, running: usize) -> Result<Fault> {
         let Planned { kind, hold, back_after, .. } = *planned;
         let at = Boot::now();

@@ -12,7 +12,7 @@ pub(super) const CI_RATE: f64 = 30.0;
 pub(super) const CI_SEED: u64 = 7;
 /// How long an upgrade takes, in minutes.
 const UPGRADE_MINUTES: f64 = 0.7;
-/// What CI plays with.
+/// The topologies of CI.
 pub(super) const CI_TOPOLOGIES: [Topology; 2] = [Topology::Postgres, Topology::Redis];
 
 /// What to play.

@@ -221,7 +221,7 @@ const CALM: Duration = Duration::from_secs(10);
 /// The share of a run that passes before the first fault, and after the last.
 const QUIET_PERCENT: u32 = 3;
 
-/// What goes wrong in a run.
+/// The faults of a run.
 pub(super) fn plan(scenario: &Scenario) -> Vec<Planned> {
     if scenario.is_upgrade {
         return replacements(scenario);

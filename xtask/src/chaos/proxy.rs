@@ -16,9 +16,9 @@ pub(super) enum Mode {
     Pass,
     /// Takes no connections.
     Refuse,
-    /// Keeps what the process says.
+    /// Holds the bytes of the process.
     HoldRequests,
-    /// Keeps what the database says.
+    /// Holds the bytes of the database.
     HoldAnswers,
     /// Takes everything and passes nothing on.
     Swallow,

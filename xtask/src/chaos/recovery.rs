@@ -108,7 +108,7 @@ fn bears(other: &Fault, fault: &Fault, over: Boot, is_seen_by_lanes: bool) -> bo
     let after = match other.kind {
         // Lanes do not need workers.
         kind if is_seen_by_lanes && kind.victim() == Victim::Worker => return false,
-        // Nobody says that they are gone, until their sessions have run out.
+        // Their loss shows only when their sessions have expired.
         Kind::WorkerAndGuardKilled => WORKER_TTL,
         Kind::ServerAndGuardKilled => SERVER_TTL,
         kind if kind.victim() == Victim::Worker => Duration::ZERO,
@@ -148,7 +148,7 @@ mod tests {
         assert!(!bears(&fault(Kind::WorkerKilled, 98, 99), false));
         assert!(bears(&fault(Kind::WorkerKilled, 102, 103), false));
         assert!(!bears(&fault(Kind::WorkerKilled, 104, 105), false));
-        // Nobody says that its worker is gone, so it is given work for ten seconds.
+        // The loss of its worker does not show yet, so the worker gets tasks for ten seconds.
         assert!(bears(&fault(Kind::WorkerAndGuardKilled, 90, 91), false));
         assert!(!bears(&fault(Kind::WorkerAndGuardKilled, 80, 81), false));
         // Lanes do not need workers.

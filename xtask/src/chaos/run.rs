@@ -182,7 +182,7 @@ fn play_here(options: &Options, program: &Path) -> Result<()> {
     bail!("{why}")
 }
 
-/// What members are.
+/// The programs that members run.
 #[derive(Clone, Copy, Debug)]
 struct Programs<'a> {
     now: &'a Path,

@@ -11,12 +11,12 @@ use crate::client::Client;
 use crate::error::Error;
 use crate::task::{Status, TaskError};
 
-/// What can be registered for a task type.
+/// The kinds of definitions of a task type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DefinitionKind {
     /// How it is run.
     Executor,
-    /// What looks at its results.
+    /// The analyzer of its results.
     Analyzer,
 }
 

@@ -35,7 +35,7 @@ pub struct LogChunk {
 }
 
 impl LogChunk {
-    /// Exactly what was printed.
+    /// Exactly the printed bytes.
     pub fn bytes(&self) -> Cow<'_, [u8]> {
         match self.base64.as_deref().and_then(decode_base64) {
             Some(bytes) => Cow::Owned(bytes),
@@ -69,7 +69,7 @@ pub struct LogPage {
     pub next: Option<String>,
 }
 
-/// What comes while a task is followed.
+/// An item of a followed output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LogItem {
     /// More output.

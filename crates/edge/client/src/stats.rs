@@ -18,7 +18,7 @@ pub struct Stats {
     /// Tasks by status.
     #[serde(default)]
     pub tasks: Counts,
-    /// Lanes and who has them.
+    /// Lanes and their owners.
     #[serde(default)]
     pub lanes: Vec<Lane>,
     /// The resources that the server's process uses.

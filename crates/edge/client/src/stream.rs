@@ -90,7 +90,7 @@ impl EventFollow {
 }
 
 impl Client {
-    /// Follows what happens to tasks, after a position or from now on.
+    /// Follows the events of tasks, after a position or from now on.
     pub fn events(&self, after: Option<&str>) -> EventFollow {
         let source = EventSource::new(self, after.map(str::to_owned), |client| client.get(&["events"]));
         EventFollow { source, url: self.url().to_owned(), ended: false }

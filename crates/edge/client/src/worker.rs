@@ -25,7 +25,7 @@ pub struct Worker {
     /// Its share under the weighted strategy.
     #[serde(default)]
     pub weight: u32,
-    /// What labels of tasks are compared with.
+    /// The labels that selectors of tasks match against.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
     /// The task types that it executes.
@@ -37,7 +37,7 @@ pub struct Worker {
     /// `IDLE`, `ACTIVE`, `BUSY`, `PAUSING`, `DRAINING` or `NOT_RECEIVING`.
     #[serde(default)]
     pub status: String,
-    /// What its last heartbeat said.
+    /// Its last heartbeat.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub load: Option<WorkerLoad>,
     /// Everything else.
@@ -57,7 +57,7 @@ pub struct WorkerLoad {
     pub running: u32,
     /// Attempts that wait at the worker.
     pub queued: u32,
-    /// When it was said.
+    /// When the worker sent it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<Timestamp>,
 }

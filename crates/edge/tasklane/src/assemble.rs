@@ -381,7 +381,7 @@ fn serve_router(running: &RunningTasklane, router: Router, listener: TcpListener
 }
 
 impl RunningTasklane {
-    /// What answers for it.
+    /// The server of its API.
     ///
     /// # Panics
     /// In a process that is a worker and nothing else: there is none.

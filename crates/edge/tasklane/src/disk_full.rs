@@ -46,7 +46,7 @@ pub(crate) async fn await_disk_space<T, F: Future<Output = Result<T>>>(
     }
 }
 
-/// Tells everyone that there is no room.
+/// Answers every request with the full disk.
 struct Answering {
     stop: CancellationToken,
     task: tokio::task::JoinHandle<()>,
@@ -69,7 +69,7 @@ impl Answering {
     }
 }
 
-/// What failed did so for want of room on a disk.
+/// Whether a full disk caused an error.
 fn is_disk_full(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         let io = cause.downcast_ref::<std::io::Error>();

@@ -29,7 +29,7 @@ struct Node {
     on: Vec<usize>,
     rule: &'static str,
     fails: bool,
-    /// What its condition says.
+    /// Its condition.
     wanted: bool,
 }
 
@@ -83,7 +83,7 @@ fn request(rng: &mut Rng, nodes: &[Node], number: usize, stop: bool, pace: u64) 
     })
 }
 
-/// What each node comes to when nothing stops the others.
+/// The end of each node when no fault stops the others.
 fn expected(nodes: &[Node]) -> Vec<&'static str> {
     let mut ends: Vec<&'static str> = Vec::new();
     for node in nodes {

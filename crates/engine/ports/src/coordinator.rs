@@ -1,4 +1,4 @@
-//! The coordinator: knows who is alive and who should own what.
+//! The coordinator: keeps the live sessions and the grants of lanes.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -36,7 +36,7 @@ pub trait Coordinator: Send + Sync + std::fmt::Debug {
     /// Renews a session. The holder counts its time from before it called.
     async fn renew(&self, token: &SessionToken) -> Result<(), CoordinatorError>;
 
-    /// Changes what a member offers.
+    /// Changes the offer of a member.
     async fn update(&self, token: &SessionToken, role: Role) -> Result<(), CoordinatorError>;
 
     /// Ends a session. Every holder of the token may close it: the worker, or its guard after the worker

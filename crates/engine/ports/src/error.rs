@@ -1,4 +1,4 @@
-//! What can go wrong at a port, and what may be done about it.
+//! The errors of ports, and whether a caller may retry.
 
 use std::time::Duration;
 

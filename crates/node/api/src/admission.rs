@@ -15,7 +15,7 @@ use crate::cors;
 use crate::problem::{self, Problem};
 use crate::state::Api;
 
-/// Refuses what may not pass, gives up what takes too long, counts what is answered.
+/// Refuses and times out requests, and counts answers.
 pub(crate) async fn admit(State(api): State<Api>, mut request: Request, next: Next) -> Response {
     let started = Instant::now();
     let method = method_name(request.method());

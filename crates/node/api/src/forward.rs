@@ -19,7 +19,7 @@ use crate::state::Api;
 
 /// Marks a forwarded question: its receiver answers as well as it can.
 const FORWARDED: HeaderName = HeaderName::from_static("tasklane-forwarded");
-/// How long another server may take. Then this one says what it knows.
+/// How long another server may take. Then this server answers as far as it can.
 const WITHIN: Duration = Duration::from_secs(5);
 
 /// Handles the question here if this server owns the lane of the task or queue, or if the owner is

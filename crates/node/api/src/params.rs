@@ -98,7 +98,7 @@ impl Params {
         Ok(limit)
     }
 
-    /// Refuses what is left.
+    /// Refuses the untaken parameters.
     pub(crate) fn finish(self) -> Result<(), Problem> {
         match self.0.into_iter().next() {
             None => Ok(()),

@@ -46,7 +46,7 @@ const GRACE: Duration = Duration::from_secs(10);
 /// Wait after a failed accept, as when the process has no file descriptors left.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
-/// Serves `router` until `shutdown` is done, then lets what is under way finish.
+/// Serves `router` until `shutdown` is done, then lets answers under way finish.
 pub async fn serve(
     listener: TcpListener,
     router: Router,
@@ -73,7 +73,7 @@ pub async fn serve(
     }
 }
 
-/// What all connections share.
+/// The state that all connections share.
 #[derive(Debug)]
 struct Server {
     router: Router,

@@ -50,7 +50,7 @@ impl Exit {
         }
     }
 
-    /// What an error that is not the server's is called.
+    /// The word for an error that is not the server's.
     fn word(self) -> &'static str {
         match self {
             Self::USAGE => "usage",

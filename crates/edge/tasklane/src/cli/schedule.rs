@@ -284,7 +284,7 @@ fn show_times(times: &[NextTime], out: Out) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The schedule that the flags say, in the form of the API.
+/// The schedule that the flags describe, in the form of the API.
 fn body(args: PutArgs) -> anyhow::Result<Value> {
     if let Some(file) = &args.file {
         return serde_json::from_str(&submit::read_text(file)?)

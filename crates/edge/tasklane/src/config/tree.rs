@@ -29,9 +29,9 @@ pub struct Config {
     pub data_dir: PathBuf,
     /// Where tasks are stored; `None` for `SQLite` in the data folder.
     pub store: Option<AdapterUrl>,
-    /// Who knows which processes are alive; `None` for the store's own.
+    /// The system that knows the live processes; `None` for the store's own.
     pub coordinator: Option<AdapterUrl>,
-    /// How processes talk to each other; `None` for what suits the store.
+    /// The bus between processes; `None` for the store's companion.
     pub bus: Option<AdapterUrl>,
     /// Where finished tasks are kept for good; `None` for nowhere.
     pub archive: Option<AdapterUrl>,
@@ -45,7 +45,7 @@ pub struct Config {
     pub durability: Durability,
     /// How many lanes queues are spread over; `None` for what is stored, at first 1 on `SQLite` and 16 in a cluster.
     pub lanes: Option<NonZeroU16>,
-    /// What callers of the API have to show; `None` for no check, on loopback only.
+    /// The token that clients of the API must send; `None` for no check, on loopback only.
     pub token: Option<Secret>,
     /// Host names, besides IP addresses and `localhost`, under which a server without a token answers.
     pub hosts: BTreeSet<String>,
@@ -112,7 +112,7 @@ impl Config {
         self.coordinator.clone().unwrap_or_else(store)
     }
 
-    /// The URL of the bus: the one given, or what suits the store.
+    /// The URL of the bus: the configured one, or the store's companion.
     pub fn bus_url(&self) -> AdapterUrl {
         let derived = || match self.store_url() {
             store if store.scheme() == "redis" => store,
@@ -150,7 +150,7 @@ pub struct WorkerConfig {
     pub capacity: Option<NonZeroU32>,
     /// Its share under the weighted strategy.
     pub weight: NonZeroU32,
-    /// What label selectors of tasks match against.
+    /// The labels that selectors of tasks match against.
     pub labels: BTreeMap<String, String>,
     /// The built-in task types it executes. Functions registered by an embedding program are always on.
     pub task_types: BTreeSet<Name>,
@@ -323,7 +323,7 @@ pub struct LimitsConfig {
 }
 
 impl LimitsConfig {
-    /// What every store and bus can carry in one piece.
+    /// The largest size that every store and bus can carry in one piece.
     pub const PIECE_BYTES_MAX: u64 = 1 << 20;
 }
 

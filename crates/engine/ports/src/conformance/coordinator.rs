@@ -304,7 +304,7 @@ pub mod grant {
     use crate::conformance::CoordinatorEnv;
     use crate::conformance::fixture::{LANE, OTHER_LANE};
 
-    /// 5: asking again for what one holds is no harm.
+    /// 5: acquiring a held grant again does no harm.
     pub async fn a_grant_has_one_holder(env: &dyn CoordinatorEnv) {
         let (first, second) = (open(env, 1).await, open(env, 2).await);
         let (here, there) = (env.coordinator(), env.second().await);

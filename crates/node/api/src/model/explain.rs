@@ -271,7 +271,7 @@ fn of_key(key: Option<&str>) -> String {
     key.map_or_else(|| "of the queue".to_owned(), |key| format!("of the key {key:?}"))
 }
 
-/// Who holds a limit for longest, and since when.
+/// The task that holds a limit for longest, and since when.
 fn since(holders: &[Holder]) -> String {
     let held = holders.iter().filter_map(|holder| Some((holder.since?, holder.task)));
     held.min().map_or_else(String::new, |(since, task)| {

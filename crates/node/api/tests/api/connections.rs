@@ -132,7 +132,7 @@ async fn sends_and_does_not_read(server: &Server, request: &str, reads: usize) -
     client
 }
 
-/// They kept everyone out for as long as they read a little now and then.
+/// They kept all other clients out as long as they read a little at intervals.
 #[tokio::test(flavor = "multi_thread")]
 async fn answers_that_are_not_read_keep_nobody_out_and_cut_no_stream() {
     let server = serving(|serve| {
@@ -155,7 +155,7 @@ async fn answers_that_are_not_read_keep_nobody_out_and_cut_no_stream() {
     server.close().await;
 }
 
-/// It could send such requests for ever, without reading the answers.
+/// It could send such requests without end, without reading the answers.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_without_the_token_loses_its_connection() {
     let options = ApiOptions { token: Some("s3cret".into()), ..ApiOptions::default() };

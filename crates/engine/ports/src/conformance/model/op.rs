@@ -112,7 +112,7 @@ pub(super) enum FenceHow {
     OtherOwner,
 }
 
-/// Which cursor a commit names. What arrived up to it may be trimmed.
+/// The cursor that a commit names. The store may trim arrivals up to it.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum CursorHow {
     /// The cursor of an owner that has read nothing.
@@ -195,7 +195,7 @@ pub(super) enum ReadOp {
     Records,
     /// Arrivals from the very first on, which may be trimmed.
     Arrivals,
-    /// Arrivals after the furthest cursor of a commit: what an owner follows.
+    /// Arrivals after the furthest cursor of a commit, which an owner follows.
     ArrivalsAfterCommitted,
     /// Arrivals after the number of a task, if it is known.
     ArrivalsAfter {

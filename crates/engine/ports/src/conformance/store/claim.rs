@@ -28,7 +28,7 @@ pub async fn a_lane_that_nobody_claimed_has_epoch_zero(env: &dyn StoreEnv) {
     assert_eq!(env.store().lane_head(LANE).await.unwrap(), nobody);
 }
 
-/// 4: a claim is seen by everyone once it has returned.
+/// 4: every handle sees a claim once it has returned.
 pub async fn a_claim_raises_the_epoch_and_names_the_owner(env: &dyn StoreEnv) {
     let store = env.store();
     for (seen, failures) in [(0, 0), (1, 7), (2, 0)] {
