@@ -23,7 +23,7 @@ pub(crate) fn check() -> Result<()> {
     if data.exists() {
         std::fs::remove_dir_all(&data).context("cannot remove the data of an earlier run")?;
     }
-    // What the fuzzer makes up is not executed.
+    // The server does not execute the fuzzer's tasks.
     let env = [("TASKLANE_WORKER_TASK_TYPES", "[NOOP]")];
     let mut server = Server::start(&tasklane, &data, &env)?;
     let checked = run(Command::new(program)

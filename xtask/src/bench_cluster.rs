@@ -1,8 +1,8 @@
-//! `cargo xtask bench-cluster`: what Tasklane does on PostgreSQL and on Redis, beside what each of them does alone in the
-//! same run, and how much faster two servers drain a spread queue than one.
+//! `cargo xtask bench-cluster`: the speed of Tasklane on PostgreSQL and on Redis, beside the speed of each of
+//! them alone in the same run, and how much faster two servers drain a spread queue than one.
 //!
-//! Everything shares the cores of one machine: client, servers, workers and database. What each of them used is told,
-//! because that says what the limit was.
+//! Client, servers, workers and database share the cores of one machine. The report shows the share of each,
+//! because that shows the limit.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -26,13 +26,13 @@ pub(crate) struct Options {
     /// Only on this
     #[arg(long, value_enum)]
     store: Option<Topology>,
-    /// Rounds; medians of them are told
+    /// Rounds; the report shows their medians
     #[arg(long, default_value_t = 3)]
     rounds: usize,
     /// Tasks in a burst
     #[arg(long, default_value_t = 100_000)]
     tasks: u64,
-    /// Cores that each server may use where servers are to be the limit
+    /// Cores that each server may use where servers are the limit
     #[arg(long, default_value_t = 0.25)]
     server_cores: f64,
     /// Only figures whose name contains this
@@ -63,7 +63,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let program = target().join("release/tasklane");
     // On the disk that builds are on, not in memory.
     let folder = tempfile::Builder::new().prefix("bench-").tempdir_in(target())?;
-    // The database may run as somebody else.
+    // The database may run as another user.
     std::fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
     let stores = options.store.map_or_else(|| vec![Topology::Postgres, Topology::Redis], |store| vec![store]);
     let mut figures = Figures::new(&options.only);
@@ -88,7 +88,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// What is measured in one round on one store.
+/// The processes and rates of one round on one store.
 #[derive(Clone, Copy)]
 struct Bed<'a> {
     store: Topology,
@@ -269,14 +269,14 @@ impl Drop for Worker {
     }
 }
 
-/// What a process has used of all cores since its start; nothing if it is gone.
+/// The share of all cores that a process has used since its start; nothing if it has ended.
 fn cpu_seconds(pid: u32) -> f64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     // Behind the name, which may contain anything.
     seconds_of(stat.rsplit(')').next().unwrap_or_default(), &[11, 12])
 }
 
-/// What everybody has used of all cores since the machine was started.
+/// The share of all cores that all processes have used since the machine was started.
 fn busy_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
     // All but idling and waiting for disks.

@@ -21,7 +21,7 @@ use crate::server::{Server, target};
 /// What to measure.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Rounds with the connections, and as many without; medians of them are told
+    /// Rounds with the connections, and as many without; the report shows their medians
     #[arg(long, default_value_t = 5)]
     rounds: usize,
     /// Connections that stay open
@@ -92,7 +92,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// What was measured in a round.
+/// The figures of a round.
 struct Round {
     /// Milliseconds until 99 of 100 tasks started, without the connections, …
     alone: f64,

@@ -1,7 +1,8 @@
-//! `cargo xtask bench-lane`: how fast the lane machine alone is, and how much memory a waiting task takes.
+//! `cargo xtask bench-lane`: the speed of the lane machine alone, and the memory of a waiting task.
 //!
-//! Everything around the machine is as cheap as it can be: commits are applied at once, and workers report each attempt
-//! as accepted, started and finished in one batch. What is timed is the machine's own work, on one core.
+//! Everything around the machine is as cheap as it can be: commits are applied at once, and workers report
+//! each attempt as accepted, started and finished in one batch. The benchmark times the machine's own work,
+//! on one core.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -118,7 +119,8 @@ fn with_key(mut task: NewTask, key: Option<u64>) -> NewTask {
         let number = task.fingerprint.hash;
         let head = Arc::make_mut(&mut task.spec.head);
         head.flow = vec![key];
-        // No two are the same, so that none shares its head: what is compared is what keys take, not what tasks do.
+        // No two are the same, so that none shares its head: the benchmark compares the memory of keys, not
+        // of tasks.
         head.execution_timeout += Duration::from_micros(number);
     }
     task

@@ -1,7 +1,8 @@
-//! `cargo xtask bench-limits`: what Tasklane does, beside what SQLite alone does in the same run with the same durability.
+//! `cargo xtask bench-limits`: the speed of Tasklane, beside that of SQLite alone in the same run with the
+//! same durability.
 //!
-//! Machines differ, and this one differs from minute to minute, so each figure is a median of several rounds, and the
-//! limit is measured anew in every round.
+//! Machines differ, and this one differs from minute to minute, so each figure is a median of several rounds,
+//! and every round measures the limit again.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -16,7 +17,7 @@ use crate::server::{Server, target};
 /// What to measure.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Rounds; medians of them are told
+    /// Rounds; the report shows their medians
     #[arg(long, default_value_t = 3)]
     rounds: usize,
     /// Tasks in a burst

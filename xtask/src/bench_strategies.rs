@@ -45,7 +45,7 @@ const WORKERS: [(&str, u32); 3] = [("w1", 1), ("w2", 1), ("w3", 4)];
 const CAPACITY: usize = 20;
 /// Half of the capacity of all.
 const BURST: usize = 30;
-/// How its tasks are to be spread.
+/// The strategies, each with the tasks of a burst that every worker should get.
 const STRATEGIES: [(&str, [usize; 3]); 3] =
     [("leastLoad", [10, 10, 10]), ("roundRobin", [10, 10, 10]), ("weighted", [5, 5, 20])];
 /// Three times the capacity of all.
@@ -87,7 +87,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// What is measured in one round on one cluster.
+/// The processes and rates of one round on one cluster.
 #[derive(Clone, Copy)]
 struct Bed<'a> {
     store: Topology,

@@ -17,7 +17,8 @@ pub(crate) fn root() -> &'static Path {
 pub(crate) fn cargo(args: &[&str]) -> Command {
     let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(program);
-    // What cargo has told us of ourselves: build scripts of others look at it, and would be run again.
+    // Variables that cargo has set for this program: build scripts of others look at them, and would be run
+    // again.
     for (name, _) in std::env::vars_os() {
         let name = name.to_string_lossy().into_owned();
         if name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_") {

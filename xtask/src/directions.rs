@@ -8,7 +8,8 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::cargo::{Metadata, Package, cargo, output, root};
 use crate::cycles;
 
-/// What a crate, or every crate of a folder, may use of ours. Patterns are `group/crate`, `group/*` or `*`.
+/// The crates of ours that a crate, or every crate of a folder, may use. Patterns are `group/crate`,
+/// `group/*` or `*`.
 struct Rule {
     of: &'static str,
     may_use: &'static [&'static str],
@@ -124,7 +125,7 @@ fn dependencies(package: &Package) -> Result<Vec<(String, bool)>> {
     ours.map(|(dependency, path)| Ok((place(path)?, dependency.kind.as_deref() == Some("dev")))).collect()
 }
 
-/// What is wrong with `from` using `to`, if anything is.
+/// The fault of `from` using `to`, if there is one.
 fn judge(from: &str, to: &str, dev: bool) -> Option<String> {
     let Some(rule) = RULES.iter().find(|rule| fits(rule.of, from)) else {
         return Some(format!("{from} has no rule: say in {} what it may use", file!()));

@@ -1,4 +1,4 @@
-//! What benchmarks measure, round by round, and what they should have measured.
+//! The figures of benchmarks, round by round, and their bars.
 
 use std::path::Path;
 use std::process::Command;
@@ -14,12 +14,12 @@ use crate::cargo::output;
 struct Figure {
     name: String,
     unit: &'static str,
-    /// What it should be, if anything.
+    /// Its bar, if it has one.
     bar: Option<Bar>,
     values: Vec<f64>,
 }
 
-/// What a figure should be.
+/// The bar of a figure.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Bar {
     AtLeast(f64),

@@ -1,5 +1,5 @@
-//! `cargo xtask gen`: Rust from the `.proto` files, without protoc. What it writes is checked in, so that a build needs
-//! neither this nor its dependencies; `verify` fails when the two differ.
+//! `cargo xtask gen`: Rust from the `.proto` files, without protoc. Its output is checked in, so that a build
+//! needs neither this nor its dependencies; `verify` fails when the two differ.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

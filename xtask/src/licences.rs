@@ -1,4 +1,4 @@
-//! Licences of everything that is compiled in: each package must offer one that we can take.
+//! Licences of all compiled packages: each package must offer an acceptable one.
 
 use anyhow::{Result, bail};
 

@@ -1,4 +1,4 @@
-//! `cargo xtask …`: the project's checks and helpers. `cargo xtask verify` is what CI runs.
+//! `cargo xtask …`: the project's checks and helpers. CI runs `cargo xtask verify`.
 
 #![expect(clippy::print_stdout, reason = "a command-line tool talks on standard output")]
 

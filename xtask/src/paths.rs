@@ -1,4 +1,4 @@
-//! No file of the repository names a path of somebody's machine.
+//! No file of the repository names a path of a developer's machine.
 
 use std::process::Command;
 
@@ -6,7 +6,7 @@ use anyhow::{Result, bail, ensure};
 
 use crate::cargo::{output, root};
 
-/// First folders of paths that exist only on the machine of whoever wrote them.
+/// First folders of paths that exist only on the machine of their author.
 const FOLDERS: &[&str] = &["home", "root", "Users", "work", "workspace"];
 
 pub(crate) fn check() -> Result<()> {

@@ -13,7 +13,7 @@ pub(crate) struct Quota(PathBuf);
 const PERIOD_MICROS: u32 = 20_000;
 
 impl Quota {
-    /// One that gives whoever is in it this much of a core.
+    /// Gives the processes in it this much of a core.
     pub(crate) fn new(name: &str, cores: f64) -> Result<Self> {
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a part of a period")]
         let micros = (cores * f64::from(PERIOD_MICROS)) as u32;

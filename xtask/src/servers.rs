@@ -1,4 +1,4 @@
-//! Servers that tests start for themselves. This makes sure that their programs are there; nothing is started here.
+//! Servers that tests start for themselves. This checks that their programs exist, and starts nothing.
 
 use std::env;
 use std::fs;

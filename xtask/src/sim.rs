@@ -1,4 +1,4 @@
-//! `cargo xtask sim`: runs the simulator over many seeds and says what it saw.
+//! `cargo xtask sim`: runs the simulator over many seeds and prints its findings.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -27,7 +27,7 @@ pub(crate) struct Options {
     /// How many seeds at most
     #[arg(long, default_value_t = u64::MAX)]
     seeds: u64,
-    /// With --seed: tells the story of this task
+    /// With --seed: prints the story of this task
     #[arg(long)]
     trace: Option<String>,
     /// Switches an invariant off, to see that it is missed
@@ -122,7 +122,7 @@ fn invariant(name: &str) -> anyhow::Result<Invariant> {
     found.copied().with_context(|| format!("there is no invariant {name}; there are {}", names()))
 }
 
-/// Runs seeds on all cores until told to stop, or until the first failure.
+/// Runs seeds on all cores until stopped, or until the first failure.
 fn run_seeds(
     from: u64,
     last: u64,
@@ -219,7 +219,11 @@ fn try_invariants(write: bool) -> anyhow::Result<()> {
         std::fs::write(&file, invariants::print(&seeds))
             .with_context(|| format!("failed to write {}", invariants::FILE))?;
     }
-    if missed.is_empty() { Ok(()) } else { bail!("invariants that nobody missed: {}", missed.join(", ")) }
+    if missed.is_empty() {
+        Ok(())
+    } else {
+        bail!("invariants whose absence no run noticed: {}", missed.join(", "))
+    }
 }
 
 fn print_totals(totals: &Totals, time: Duration) {

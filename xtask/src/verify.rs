@@ -1,5 +1,5 @@
-//! `cargo xtask verify`: every check that CI runs, cheap ones first, each printed with its time. Stops at the first
-//! that fails, so that what it said stands last.
+//! `cargo xtask verify`: every check that CI runs, cheap ones first, each printed with its time. Stops at the
+//! first failure, so that its output stands last.
 //!
 //! Everything that compiles uses the profile `ci` and all features, so that dependencies are built once for tests,
 //! simulator and binaries; clippy and rustdoc share its build scripts and macros.

@@ -1,4 +1,4 @@
-//! The judge of a run: what attempts wrote down themselves, on the steady clock, beside what the API says.
+//! The judge of a run: attempts' own records, on the steady clock, beside the API's answers.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
@@ -75,7 +75,7 @@ pub(super) fn judge(evidence: &Evidence) {
     }
 }
 
-/// What the attempts of a task wrote, by time.
+/// The records of a task's attempts, by time.
 #[derive(Default)]
 struct Attempts<'a> {
     starts: Vec<&'a Start>,
@@ -110,7 +110,7 @@ fn outcome(order: &Order, task: &Task, attempts: Option<&Attempts>, violation: &
             }
         }
         Status::Cancelled if order.cancel.is_some() => {}
-        Status::Cancelled => violation("a cancel that nobody asked for", String::new()),
+        Status::Cancelled => violation("a cancel without a request", String::new()),
         status => violation("a task is stuck", format!("it is {status}")),
     }
     if order.cancel == Some(true) && task.status == Status::Failed {
@@ -154,7 +154,7 @@ fn times(evidence: &Evidence, order: &Order, attempts: &Attempts, violation: &im
     }
 }
 
-/// Each request is one task, and no task is of a request that nobody sent.
+/// Each request is one task, and each task belongs to a request that was sent.
 fn requests(evidence: &Evidence) {
     let mut by_request: HashMap<&str, &str> = HashMap::new();
     for task in &evidence.tasks {
@@ -165,7 +165,7 @@ fn requests(evidence: &Evidence) {
         }
         if evidence.orders.get(request).is_none_or(|order| order.task != task.task_id) {
             let what = format!("task {} has requestId {request}", task.task_id);
-            evidence.tally.violation("a task that nobody was told of", &what);
+            evidence.tally.violation("a task that was never acknowledged", &what);
         }
     }
 }

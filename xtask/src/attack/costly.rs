@@ -1,5 +1,6 @@
-//! Input that costs its sender nothing and its reader much: schemas, templates, regular expressions, cron expressions,
-//! workflows, huge JSON. Each of its requests must be answered soon, and whoever asks meanwhile too.
+//! Input that costs its sender nothing and its reader much: schemas, templates, regular expressions, cron
+//! expressions, workflows, huge JSON. The server must answer each of these requests soon, and all other
+//! clients meanwhile too.
 
 use std::sync::Arc;
 use std::time::Duration;

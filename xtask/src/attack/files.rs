@@ -1,5 +1,5 @@
-//! Deleted and damaged files, at a server of their own: what is lost with a file must be told, and nothing may be
-//! acknowledged that is lost already.
+//! Deleted and damaged files, at a server of their own: it must report each loss, and must not acknowledge
+//! anything that is lost already.
 
 use std::net::Ipv4Addr;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -16,7 +16,7 @@ use super::tasks::{foreign_damage, make_foreign};
 use super::wire::{Shot, ask, fire};
 use crate::chaos::process::{Member, MemberOptions, Role};
 
-/// What is done to files.
+/// The damage to files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Damage {
     DatabaseDeleted,
@@ -63,7 +63,7 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 /// Tasks that the damaged store holds.
 const TASKS: usize = 30;
 
-/// A server that nobody else uses.
+/// A server of this check's own.
 struct Victim {
     server: Member,
     folder: PathBuf,
@@ -180,7 +180,7 @@ async fn deleted(victim: &Victim, damage: Damage) -> Result<Vec<String>> {
     }
     let (log, _) = victim.log_since(length);
     if !told(&log, "deleted") {
-        wrong.push(format!("the log does not tell of the loss: {log}"));
+        wrong.push(format!("the log does not report the loss: {log}"));
     }
     Ok(wrong)
 }
@@ -191,7 +191,7 @@ fn told(log: &str, about: &str) -> bool {
     log.lines().any(|line| is_loud(line) && line.to_lowercase().contains(about))
 }
 
-/// What was lost with a part of the write-ahead log is told at the next start.
+/// The next start reports the loss of a part of the write-ahead log.
 async fn log(victim: &Victim, damage: Damage) -> Result<Vec<String>> {
     victim.start().await?;
     victim.fill().await?;
@@ -217,7 +217,7 @@ async fn log(victim: &Victim, damage: Damage) -> Result<Vec<String>> {
     if is_told {
         return Ok(Vec::new());
     }
-    Ok(vec![format!("the start does not tell of the damage (ready: {}): {log}", ready.is_ok())])
+    Ok(vec![format!("the start does not report the damage (ready: {}): {log}", ready.is_ok())])
 }
 
 /// The lock is held by a descriptor, not by a name in a folder.

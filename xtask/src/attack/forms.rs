@@ -1,5 +1,5 @@
-//! Hostile bodies, parameters and paths for each route of the API. The routes, and the fields of their bodies, are read
-//! from the description that the server gives of itself.
+//! Hostile bodies, parameters and paths for each route of the API. The routes, and the fields of their
+//! bodies, come from the server's own description.
 
 use std::collections::BTreeSet;
 
@@ -140,7 +140,7 @@ impl Field {
     }
 }
 
-/// A hostile request to one of the routes, and what must come of it.
+/// A hostile request to one of the routes, and the outcome that it must have.
 pub(super) fn shot(routes: &[Route], rng: &mut Rng) -> (&'static str, Shot, Rule) {
     let with_body: Vec<&Route> = routes.iter().filter(|route| route.body.is_some()).collect();
     match rng.below(100) {
@@ -155,7 +155,7 @@ pub(super) fn shot(routes: &[Route], rng: &mut Rng) -> (&'static str, Shot, Rule
 const NAMESPACE_LINE: &str = "tasklane-namespace: hostile\r\n";
 
 impl Route {
-    /// The path with names of our own, and with ids of nobody.
+    /// The path with names of our own, and with unused ids.
     fn target(&self, rng: &mut Rng) -> String {
         let id = "00000000-0000-8000-8000-000000000001";
         let has_uuid =
@@ -208,7 +208,7 @@ fn field(route: &Route, rng: &mut Rng) -> (&'static str, Shot, Rule) {
     ("a wrong field", Shot::request(&route.method, &route.target(rng), NAMESPACE_LINE, Some(&text)), rule)
 }
 
-/// Values that somebody did not think of.
+/// Values that a developer may not have thought of.
 fn value(rng: &mut Rng) -> Value {
     match rng.below(24) {
         0 => Value::Null,
@@ -262,7 +262,7 @@ fn put(body: &mut Value, way: &[String], value: Value) {
     put(&mut body[first], rest, value);
 }
 
-/// A body that no JSON parser should take, or that nobody could read afterwards.
+/// A body that no JSON parser should take, or that no client could read back.
 fn broken_text(route: &Route, rng: &mut Rng) -> (&'static str, Shot, Rule) {
     let deep = |depth: usize| {
         let mut text = br#"{"taskName":"a","taskType":"NOOP","payload":"#.to_vec();

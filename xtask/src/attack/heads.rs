@@ -1,5 +1,5 @@
-//! Hostile heads, framing and connections: what a proxy or a parser might read in two ways, and clients that stop in the
-//! middle.
+//! Hostile heads, framing and connections: bytes that a proxy or a parser might read in two ways, and clients
+//! that stop in the middle.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::wire::{Shot, Then};
 const SUBMIT: &str = r#"{"taskName":"a","taskType":"NOOP"}"#;
 const JSON: &str = "content-type: application/json\r\ntasklane-namespace: hostile\r\n";
 
-/// A hostile head or connection, and what must come of it.
+/// A hostile head or connection, and the outcome that it must have.
 pub(super) fn shot(rng: &mut Rng) -> (&'static str, Shot, Rule) {
     match rng.below(100) {
         ..25 => framing(rng),

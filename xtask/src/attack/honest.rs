@@ -62,7 +62,7 @@ pub(super) struct Order {
     pub(super) cancel: Option<bool>,
 }
 
-/// What was acknowledged, by request id.
+/// The acknowledged tasks, by request id.
 #[derive(Debug, Default)]
 pub(super) struct Book {
     pub(super) orders: Mutex<BTreeMap<String, Order>>,
@@ -111,7 +111,7 @@ impl Honest {
         json!([self.program, MODE, millis.to_string(), behaviour.as_str()])
     }
 
-    /// Hands in until told to stop; then waits until all that was sent is acknowledged.
+    /// Submits until stopped; then waits until all submits are acknowledged.
     pub(super) async fn run(self: Arc<Self>, stop: CancellationToken) {
         let mut rng = Rng::new(self.seed ^ 0x4057);
         let mut tick = tokio::time::interval(Duration::from_secs_f64(1.0 / self.rate.max(0.1)));
@@ -254,7 +254,7 @@ impl Honest {
     }
 }
 
-/// A lock was renewed so recently that nobody else can have it.
+/// A lock was renewed so recently that no other owner can have it.
 fn is_fresh(renewed: Option<Boot>) -> bool {
     renewed.is_some_and(|at| Boot::now().since(at) < LOCK_TTL / 2)
 }

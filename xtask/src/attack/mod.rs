@@ -8,11 +8,11 @@
 //!     history      kills, steps of the clock            files: deleted and damaged at a server of their own
 //!        └──▶ checker ◀── probe: does an honest client get its answer meanwhile?
 //! ```
-//! The plan is a pure function of the seed ([`plan`]). When each move happens depends a little on how fast processes
-//! are; what is sent to whom does not.
+//! The plan is a pure function of the seed ([`plan`]). The time of each move depends a little on the speed of
+//! processes; its kind and its target do not.
 //!
-//! The checker ([`check`](mod@check)) trusts the steady clock only: attempts write down their own times on it, and the
-//! clock of the server is the one that is under attack. A run in which too little happened proves nothing, and fails.
+//! The checker ([`check`](mod@check)) trusts the steady clock only: attempts record their own times on it,
+//! and the clock of the server is under attack. A run in which too little happened proves nothing, and fails.
 //!
 //! | file | subject |
 //! |---|---|

@@ -40,7 +40,7 @@ pub(crate) struct Options {
     pub(super) program: Option<PathBuf>,
 }
 
-/// What is attacked, and how.
+/// The systems and classes of an attack.
 #[derive(Clone, Debug)]
 pub(super) struct Scenario {
     pub(super) store: Topology,

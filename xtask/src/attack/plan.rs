@@ -104,7 +104,7 @@ fn scaled(in_thirty_minutes: usize, scenario: &Scenario) -> usize {
 
 const THIRTY_MINUTES: Duration = Duration::from_mins(30);
 
-/// Who is killed.
+/// The victim of a kill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Victim {
     Server,

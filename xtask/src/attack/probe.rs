@@ -21,7 +21,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// The memory that a server may take at any moment.
 const RESIDENT_MAX_KIB: u64 = 900 << 10;
 
-/// What the probe saw.
+/// The probe's findings.
 #[derive(Debug, Default)]
 pub(super) struct Probe {
     pub(super) asked: AtomicU64,
@@ -31,7 +31,7 @@ pub(super) struct Probe {
 }
 
 impl Probe {
-    /// Asks and looks, for ever.
+    /// Sends requests and reads sizes until its task is dropped.
     pub(super) async fn run(self: Arc<Self>, system: Arc<System>) {
         tokio::join!(self.ask(&system), self.look(&system));
     }

@@ -1,7 +1,8 @@
 //! Sends hostile requests at a steady pace and judges each answer.
 //!
-//! An answer is a success, or a problem with a stable code below 500, or 503 or 507 with a code that says why. What is
-//! no HTTP at all may be answered by a bare status, or by closing the connection; nothing may be left hanging.
+//! An answer is a success, or a problem with a stable code below 500, or 503 or 507 with a code that gives
+//! the reason. Bytes that are no HTTP at all may get a bare status, or a closed connection; nothing may be
+//! left hanging.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -23,10 +24,10 @@ use super::wire::{Answer, End, Outcome, Shot, ask, fire};
 use crate::cargo::root;
 use crate::chaos::clock::Boot;
 
-/// What must come of a request.
+/// The outcome that a request must have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rule {
-    /// Any answer that is told properly.
+    /// Any answer of the proper form.
     Answered,
     /// A problem below 500.
     Refused,
@@ -38,7 +39,7 @@ pub(super) enum Rule {
     Tolerated,
     /// The first answer is a problem; then the connection closes, or the next answer is right.
     FirstRefused,
-    /// Nothing: the client is gone.
+    /// Nothing: the client has left.
     Nothing,
 }
 
@@ -49,7 +50,7 @@ const AT_ONCE: usize = 48;
 /// One in so many requests has a hostile head, the others a hostile body, path or parameter.
 const HEADS_PERCENT: u64 = 25;
 
-/// What is needed to send hostile requests and to judge the answers.
+/// The client and counters that send hostile requests and judge the answers.
 #[derive(Debug)]
 pub(super) struct Hostile {
     system: Arc<System>,
@@ -125,7 +126,7 @@ fn shown(answer: &Answer) -> String {
     format!("{} {body}", answer.status)
 }
 
-/// What is wrong with an outcome, and why the attack itself might be the reason.
+/// The fault of an outcome, and why the attack itself might be the reason.
 struct Wrong {
     what: &'static str,
     excuses: &'static [Reason],
@@ -166,7 +167,7 @@ fn judge(codes: &BTreeSet<String>, rule: Rule, wanted: usize, outcome: &Outcome)
     let is_short = outcome.answers.len() < wanted;
     match outcome.end {
         End::Silent => wrong("it hangs", CUT),
-        // Whoever is refused early may have to come back on another connection, if it was told so.
+        // A client that is refused early may have to reconnect, if the answer said so.
         End::Closed | End::Broken if rule == Rule::FirstRefused => {
             let is_announced = first.is_some_and(|first| first.header("connection") == Some("close"));
             if is_announced { None } else { wrong("closed without notice", CUT) }

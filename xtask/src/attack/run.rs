@@ -44,7 +44,7 @@ const DAMAGES_AT_ONCE: usize = 2;
 const STUCK_AFTER: Duration = Duration::from_secs(90);
 /// A server ends within this time when it is asked to.
 const ENDS_WITHIN: Duration = Duration::from_secs(30);
-/// What a server may have more than at its start when all is quiet again.
+/// The descriptors that a server may have more than at its start when all is quiet again.
 const DESCRIPTORS_MORE: u64 = 64;
 const RESIDENT_MAX_KIB: u64 = 400 << 10;
 /// The descriptors that this program needs for its crowds.
@@ -106,7 +106,7 @@ fn folder(options: &Options, scenario: &Scenario) -> Result<PathBuf> {
         tempfile::Builder::new().prefix(&format!("attack-{}-", scenario.seed)).tempdir()?.keep()
     };
     std::fs::create_dir_all(folder.join("logs"))?;
-    // PostgreSQL runs as somebody else.
+    // PostgreSQL runs as another user.
     std::fs::set_permissions(&folder, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
     Ok(folder)
 }
@@ -165,7 +165,7 @@ async fn play_all(scenario: &Scenario, program: &Path, folder: &Path) -> Result<
     play(&system, plan(scenario)).await?;
     tokio::time::sleep_until(until).await;
     sending.await?;
-    println!("the attack ends; what is under way settles");
+    println!("the attack ends; running work settles");
     let ended = Boot::now();
     for (name, _) in SCHEDULES {
         until_done(&honest.clients, |client| async move { client.delete_schedule(name).await }).await?;
@@ -269,7 +269,7 @@ async fn until_done<F: Future<Output = Result<(), tasklane_client::Error>>>(
         }
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
-    Err(last.context("there is nobody to ask")?).context("no server does it")
+    Err(last.context("there is no server to ask")?).context("no server does it")
 }
 
 /// Lets all tasks that wait for a time become due, and waits until all have ended. Answers whether they have.
@@ -365,7 +365,7 @@ async fn end(system: &System) -> Result<()> {
     Ok(())
 }
 
-/// Processes that somebody of this run has started and that are still there.
+/// Processes that a process of this run has started and that still run.
 fn left_behind(system: &System) -> Vec<String> {
     let marks = [system.folder.display().to_string(), long_sleep()];
     let ours: BTreeSet<u32> =

@@ -63,7 +63,7 @@ impl Clock {
         let offsets = lock(&self.offsets);
         let ends = offsets.iter().skip(1).map(|(at, _)| *at).chain([until]);
         let times = offsets.iter().zip(ends).filter_map(|((begun, offset), end)| {
-            // Servers look at the file now and then.
+            // Servers read the file at intervals.
             let end = Boot(end.0 + SEEN_WITHIN).min(until);
             (*begun <= until && end >= from).then(|| true_at(end) + offset * 1000)
         });
@@ -71,7 +71,7 @@ impl Clock {
     }
 
     fn set(&self, offset: i64) -> Result<()> {
-        // Whole, so that nobody reads half a number.
+        // Written whole, so that no server reads half a number.
         let whole = self.file.with_extension("new");
         std::fs::write(&whole, offset.to_string())?;
         lock(&self.offsets).push((Boot::now(), offset));

@@ -26,7 +26,7 @@ const CLOCK_VARIABLE: &str = "TASKLANE_TEST_CLOCK";
 pub(super) const HONEST: &str = "honest";
 /// The namespace of hostile requests and tasks.
 pub(super) const HOSTILE: &str = "hostile";
-/// Descriptors that a server may open, and those that it may open without raising its limit.
+/// Descriptors that a server may open, and the part of them that it may open without raising its limit.
 pub(super) const DESCRIPTORS_MAX: usize = 3072;
 const DESCRIPTORS_SOFT: usize = 1024;
 /// Attempts at a time.

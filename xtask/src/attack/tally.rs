@@ -1,4 +1,4 @@
-//! Counts of what was played, and violations with what plays them again.
+//! Counts of moves, and violations with the command that repeats them.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -128,7 +128,7 @@ impl Drop for During {
 }
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().expect("nobody panics while holding it")
+    mutex.lock().expect("no thread panics while holding it")
 }
 
 #[cfg(test)]

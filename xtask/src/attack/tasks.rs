@@ -1,4 +1,5 @@
-//! Hostile tasks: what somebody who may submit commands, or a command gone wrong, can do to the processes around it.
+//! Hostile tasks: the harm that a client with the right to submit commands, or a faulty command, can do to
+//! processes around it.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -23,7 +24,8 @@ enum Ends {
     Somehow,
 }
 
-/// The hostile tasks: a name, a script, how it may end. `FOREIGN` stands for a folder that nobody may change.
+/// The hostile tasks: a name, a script, how it may end. `FOREIGN` stands for a folder that no task may
+/// change.
 pub(super) const TASKS: &[HostileTask] = &[
     HostileTask("floods its output", "yes 0123456789abcdef | head -c 40000000", Ends::Well),
     HostileTask(
@@ -112,13 +114,13 @@ pub(super) const TASKS: &[HostileTask] = &[
     ),
 ];
 
-/// At their first attempt only, and only if the process is the one that is meant.
+/// At their first attempt only, and only if the process is the guard or shim itself.
 const KILLS_GUARD: &str = "[ $TASKLANE_ATTEMPT -gt 1 ] || { g=$(cut -d' ' -f4 /proc/$PPID/stat); \
                            grep -q tasklane-guard /proc/$g/comm && kill -9 $g; sleep 5; }; sleep 0.3";
 const KILLS_SERVER: &str = "[ $TASKLANE_ATTEMPT -gt 1 ] || { g=$(cut -d' ' -f4 /proc/$PPID/stat); \
                             grep -q tasklane-guard /proc/$g/comm && kill -9 $(cut -d' ' -f4 /proc/$g/stat); sleep 5; }";
 
-/// Each of its plays ends a server that nobody else ends.
+/// Each of its plays ends a server that no other move ends.
 pub(super) const KILLS_ITS_SERVER: &str = "kills its server";
 
 /// A name, a script, and how it may end.
@@ -128,15 +130,15 @@ pub(super) struct HostileTask(&'static str, &'static str, Ends);
 /// A hostile task ends within this time, its retries included.
 const ENDS_WITHIN: Duration = Duration::from_secs(150);
 const ASK_EVERY: Duration = Duration::from_millis(300);
-/// What the foreign file holds.
+/// The content of the foreign file.
 const FOREIGN: &str = "foreign";
 
-/// How long processes sleep that must not be left behind: nobody else's sleep so long.
+/// How long processes sleep that must not be left behind: no other process sleeps so long.
 pub(super) fn long_sleep() -> String {
     format!("600.{}", std::process::id())
 }
 
-/// Makes a folder that belongs to somebody else.
+/// Makes a folder that belongs to another user.
 pub(super) fn make_foreign(folder: &Path) -> Result<()> {
     let foreign = folder.join(FOREIGN);
     std::fs::create_dir_all(foreign.join("below"))?;
@@ -146,7 +148,7 @@ pub(super) fn make_foreign(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What is wrong with the folder that belongs to somebody else.
+/// The damage to the folder that belongs to another user.
 pub(super) fn foreign_damage(folder: &Path) -> Vec<String> {
     let foreign = folder.join(FOREIGN);
     let is_gone = |name: &&str| std::fs::read(foreign.join(name)).ok().as_deref() != Some(FOREIGN.as_bytes());

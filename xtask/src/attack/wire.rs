@@ -10,18 +10,18 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout, timeout_at};
 
-/// What is sent, and how.
+/// A request's bytes, and how they are sent.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Shot {
     /// Bytes, each followed by a pause.
     pub(super) pieces: Vec<(Vec<u8>, Duration)>,
     /// The answers to wait for.
     pub(super) answers: usize,
-    /// What is done when all is sent.
+    /// The client's move after the last byte.
     pub(super) then: Then,
 }
 
-/// What a client does when it has sent all.
+/// A client's move after the last byte.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Then {
     /// It reads.
@@ -42,7 +42,7 @@ pub(super) struct Answer {
     pub(super) body: Vec<u8>,
 }
 
-/// What came back.
+/// The outcome of a request.
 #[derive(Clone, Debug)]
 pub(super) struct Outcome {
     pub(super) answers: Vec<Answer>,

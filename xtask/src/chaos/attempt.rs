@@ -1,9 +1,9 @@
-//! An attempt that writes down that it lives: this program, started by a worker as the command of a `SHELL` task.
+//! An attempt that records its own life: this program, started by a worker as the command of a `SHELL` task.
 //!
-//! It is started some hundred times a second, so it does little: two lines of history, one at its start and one at its
-//! end, and before it sets to work a look at who else has worked on the same task. That look is the exact check for two
-//! live attempts: each process first enters itself into the file of its task and then reads it, so of two that live at
-//! the same time at least one finds the other.
+//! It is started some hundred times a second, so it does little: it writes two lines of history, one at its
+//! start and one at its end, and between them looks for other attempts of the same task. That look is the
+//! exact check for two live attempts: each process first enters itself into the file of its task and then
+//! reads it, so of two that live at the same time at least one finds the other.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
@@ -26,12 +26,12 @@ pub(crate) const LIVE: &str = "live";
 
 /// The exit code of an attempt that could not write down what it should.
 pub(crate) const BROKEN: u8 = 97;
-/// The exit code of an attempt that fails because it was told to.
+/// The exit code of an attempt that fails by its task's plan.
 pub(crate) const FAILED: u8 = 1;
 /// Attempts before this number fail, of a task that fails at first.
 const FAILS_BEFORE: u32 = 3;
 
-/// What an attempt does.
+/// The work of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Behaviour {
     /// Waits, and ends well.

@@ -1,8 +1,8 @@
-//! Whether the cluster kept its promises, and whether the run could have shown that it did not.
+//! Checks whether the cluster kept its promises, and whether the run could have shown that it did not.
 //!
-//! What the API says of tasks and what attempts wrote of themselves are put together into one account, which the checker
-//! of the simulator judges. Both clocks are those of one machine, so they can be compared. What an account from outside
-//! cannot contain, who wrote what into the store, is left to the simulator.
+//! The API's answers and the attempts' own records are joined into one account, which the checker of the
+//! simulator judges. Both clocks are those of one machine, so they can be compared. An account from outside
+//! cannot contain the writers of the store's rows; the simulator checks those.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
@@ -37,14 +37,14 @@ pub(super) struct Evidence {
     pub(super) tasks_later: Vec<api::Task>,
     /// The attempts of each task that had more than one.
     pub(super) attempts: BTreeMap<TaskId, Vec<api::Attempt>>,
-    /// Tasks by status, as the statistics say.
+    /// Tasks by status, from the statistics.
     pub(super) counts: BTreeMap<String, u64>,
     pub(super) events: Events,
     pub(super) claims: Vec<Claim>,
     pub(super) faults: Vec<Fault>,
     /// Attempts that were alive when all tasks were final.
     pub(super) left_alive: Vec<AttemptId>,
-    /// Lines of logs that tell of a panic.
+    /// Log lines that show a panic.
     pub(super) panics: Vec<String>,
     /// Processes that ended by themselves.
     pub(super) exits: Vec<Exit>,
@@ -52,17 +52,17 @@ pub(super) struct Evidence {
     pub(super) unrest: Option<String>,
 }
 
-/// What came of it.
+/// The outcome of the check.
 #[derive(Debug, Default)]
 pub(super) struct Verdict {
     /// Promises that were not kept.
     pub(super) violations: Vec<String>,
-    /// What the run did not have enough of.
+    /// The events that the run did not have enough of.
     pub(super) vacuous: Vec<String>,
     pub(super) numbers: Numbers,
 }
 
-/// What happened, in numbers.
+/// The run in numbers.
 #[derive(Debug, Default)]
 pub(super) struct Numbers {
     pub(super) tasks: usize,
@@ -81,7 +81,7 @@ const TASKS_PERCENT: u64 = 90;
 /// The bounds of the product; parked lanes cannot be seen from outside.
 const BOUNDS: Bounds =
     Bounds { lost_max: 5, lost_before_start_max: 20, failures_max: 3, park_for: Duration::from_mins(1) };
-/// Violations of one kind that are told.
+/// The most violations of one kind that are printed.
 const TOLD_MAX: usize = 20;
 
 /// Judges a run.
@@ -245,7 +245,7 @@ impl Account {
         self.push(at, rank, Observation::Changed(change));
     }
 
-    /// The life of a task, as the API tells it.
+    /// The life of a task, as the API shows it.
     fn add_task(&mut self, evidence: &Evidence, task: &api::Task) {
         let (Some(id), Some(status)) = (id_of(task), status_of(task)) else { return };
         let created = task.created_at.map_or(Timestamp::ZERO, micros);
@@ -253,7 +253,7 @@ impl Account {
         let known = evidence.attempts.get(&id).map(Vec::as_slice).unwrap_or_default();
         let scheduled = task.more.get("scheduledAt").and_then(Value::as_str);
         let scheduled = scheduled.and_then(|text| text.parse().ok()).map(micros);
-        // Whoever schedules may have looked at the clock before whoever submitted.
+        // The scheduling server may have read the clock before the submitting one.
         let first =
             known.iter().filter_map(|attempt| attempt.scheduled_at).map(micros).chain(scheduled).min();
         let created = first.map_or(created, |first| first.min(created));
@@ -304,14 +304,14 @@ impl Account {
         self.change(at, task, Status::Scheduled, number, session, lost);
     }
 
-    /// What attempts wrote of themselves.
+    /// The attempts' own records.
     fn add_history(&mut self, evidence: &Evidence) {
         let Evidence { history, orders, .. } = evidence;
         let ends: HashMap<AttemptId, &End> = history.ends.iter().map(|end| (end.attempt, end)).collect();
         let alive: HashSet<(TaskId, AttemptNo)> =
             history.two_alive.iter().map(|found| (found.attempt.task, found.other)).collect();
-        // The next start of the same task, for those that had no time to write down their end: it looked, and if it
-        // found them dead they had ended before.
+        // The next start of the same task, for attempts that had no time to record their end: that start
+        // looked, and if it found them dead they had ended before.
         let mut next: HashMap<AttemptId, Timestamp> = HashMap::new();
         let mut last: HashMap<TaskId, AttemptId> = HashMap::new();
         for start in &history.starts {
@@ -382,7 +382,7 @@ fn ends(evidence: &Evidence) -> Vec<String> {
                 }
             }
             api::Status::Cancelled if !evidence.orders.cancels.contains_key(&id) => {
-                found.push(format!("task {id} is CANCELLED, and nobody asked for it"));
+                found.push(format!("task {id} is CANCELLED, without a cancel request"));
             }
             _ => {}
         }
@@ -409,7 +409,7 @@ fn created(evidence: &Evidence) -> Vec<String> {
             found.push(format!("task {id} was created twice: {other} is of the same request {request}"));
         }
         if evidence.unrest.is_none() && !known.contains(request) {
-            found.push(format!("task {} is of request {request:?}, which nobody sent", task.task_id));
+            found.push(format!("task {} is of request {request:?}, which was never sent", task.task_id));
         }
     }
     found
@@ -429,7 +429,7 @@ fn counted(evidence: &Evidence) -> Vec<String> {
     vec![format!("tasks are counted as {counted:?}, and listed as {listed:?}")]
 }
 
-/// What events said of ends is what the list says.
+/// The ends in events agree with the list.
 fn agreed(evidence: &Evidence) -> Vec<String> {
     let mut found = Vec::new();
     for task in &evidence.tasks {
@@ -505,7 +505,7 @@ fn numbers(evidence: &Evidence) -> Numbers {
     numbers
 }
 
-/// What there was too little of.
+/// The events that the run had too few of.
 fn vacuous(evidence: &Evidence, numbers: &Numbers) -> Vec<String> {
     let Evidence { scenario, faults, .. } = evidence;
     let mut found = Vec::new();
@@ -541,7 +541,7 @@ fn vacuous(evidence: &Evidence, numbers: &Numbers) -> Vec<String> {
             at_least("attempts handed back", outcome("HANDED_BACK"), 1);
             at_least("lanes taken over", numbers.takeovers, 1);
         }
-        at_least("ends told by events", evidence.events.finals.len(), numbers.tasks as u64 / 4);
+        at_least("ends reported by events", evidence.events.finals.len(), numbers.tasks as u64 / 4);
     }
     found
 }
@@ -594,7 +594,7 @@ mod tests {
         .unwrap()
     }
 
-    /// One task that was run twice, because its first attempt was lost, and one that was run once.
+    /// A task that was run twice, because its first attempt was lost, and a task that was run once.
     fn evidence() -> Evidence {
         let lost = json!({
             "number": 1, "worker": "w1", "session": SessionId::from_random(6).to_string(), "outcome": "LOST",

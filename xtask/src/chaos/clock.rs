@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Microseconds since the machine was started. All processes see the same, and nobody sets it.
+/// Microseconds since the machine was started. All processes see the same, and no process sets it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Boot(pub(crate) u64);
 
@@ -20,7 +20,7 @@ impl Boot {
     }
 }
 
-/// Microseconds since 1970, as the API tells times.
+/// Microseconds since 1970, as the API gives times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Wall(pub(crate) i64);
 

@@ -1,7 +1,7 @@
 //! The database of a cluster, started in the folder of the run.
 //!
-//! Only crashes of processes are played, not losses of power, so the disk is not waited for where that changes nothing:
-//! what a database has handed to the kernel survives its death.
+//! Faults here are crashes of processes, not losses of power, so writes do not wait for the disk where that
+//! changes nothing: data that a database has handed to the kernel survives its death.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -20,7 +20,7 @@ use super::process::{Spawner, children_of, ending_with_us, signal};
 
 /// How long it may take to answer after a start, recovery included.
 const START_PATIENCE: Duration = Duration::from_mins(1);
-/// Nobody, who has no other rights; PostgreSQL refuses to run as root.
+/// The user `nobody`, without other rights; PostgreSQL refuses to run as root.
 const NOBODY: u32 = 65_534;
 
 /// A database that can be killed, stopped and started again.
@@ -34,12 +34,12 @@ pub(crate) struct Database {
     child: Mutex<Option<Child>>,
 }
 
-/// What a database waits for before it answers a write.
+/// The point that a write has reached before the database answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Disk {
     /// As such servers are usually set up: PostgreSQL waits for the disk, Redis writes once a second.
     Usual,
-    /// What it has answered survives its death; a loss of power need not be survived.
+    /// Answered writes survive the process; they need not survive a loss of power.
     SurvivesDeath,
 }
 
@@ -51,7 +51,7 @@ enum Kind {
 }
 
 impl Database {
-    /// Makes and starts the one that a topology needs, if it needs one.
+    /// Makes and starts the database of a topology, if it needs one.
     pub(crate) async fn start(
         topology: Topology,
         folder: &Path,
@@ -143,7 +143,7 @@ impl Database {
             if !self.runs()? {
                 // What its last life has left behind may keep it from starting for a moment.
                 let child = self.spawner.spawn(self.command()?)?;
-                *self.child.lock().expect("nobody panics while holding it") = Some(child);
+                *self.child.lock().expect("no thread panics while holding it") = Some(child);
             }
             if tokio::task::block_in_place(|| self.answers()) {
                 return Ok(());
@@ -158,7 +158,7 @@ impl Database {
     }
 
     fn runs(&self) -> Result<bool> {
-        let mut child = self.child.lock().expect("nobody panics while holding it");
+        let mut child = self.child.lock().expect("no thread panics while holding it");
         let gone = match &mut *child {
             Some(child) => child.try_wait()?.is_some(),
             None => true,
@@ -193,9 +193,9 @@ impl Database {
         }
     }
 
-    /// All of its processes, the one that starts others first.
+    /// All of its processes, the main process first.
     fn processes(&self) -> Vec<Pid> {
-        let child = self.child.lock().expect("nobody panics while holding it");
+        let child = self.child.lock().expect("no thread panics while holding it");
         let Some(first) = child.as_ref().map(Pid::from_child) else { return Vec::new() };
         std::iter::once(first).chain(children_of(first)).collect()
     }
@@ -217,7 +217,7 @@ impl Database {
         for pid in &paused {
             signal(*pid, Signal::STOP);
         }
-        // What was started meanwhile.
+        // Processes started meanwhile.
         for pid in self.processes().into_iter().filter(|pid| !paused.contains(pid)) {
             signal(pid, Signal::STOP);
         }
@@ -235,7 +235,7 @@ impl Drop for Database {
         for pid in self.processes() {
             signal(pid, Signal::KILL);
         }
-        if let Some(child) = self.child.lock().expect("nobody panics while holding it").as_mut() {
+        if let Some(child) = self.child.lock().expect("no thread panics while holding it").as_mut() {
             let _ = child.wait();
         }
     }

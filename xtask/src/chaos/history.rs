@@ -1,4 +1,4 @@
-//! What attempts wrote down about themselves: read as a whole at the end, and followed while they run.
+//! The attempts' own records: read as a whole at the end, and followed while they run.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -148,7 +148,7 @@ impl Follower {
         self.with(|state| state.started)
     }
 
-    /// Who runs at this moment.
+    /// The attempts that run at this moment.
     pub(crate) fn running(&self) -> Vec<Running> {
         self.with(|state| {
             // Those that were killed had no time to write it down.
@@ -158,7 +158,7 @@ impl Follower {
     }
 
     fn with<T>(&self, then: impl FnOnce(&mut Followed) -> T) -> T {
-        let mut state = self.state.lock().expect("nobody panics while holding it");
+        let mut state = self.state.lock().expect("no thread panics while holding it");
         for path in files(&self.folder) {
             state.follow(&path);
         }

@@ -1,7 +1,7 @@
-//! The work: tasks that record their own attempts, submitted at a steady pace to whichever server answers.
+//! The load: tasks that record their own attempts, submitted at a steady pace to whichever server answers.
 //!
-//! A submit that is not answered is sent again, to another server, with the same request ids, until it is. What counts
-//! is what was acknowledged.
+//! An unanswered submit is sent again, to another server, with the same request ids, until it is answered.
+//! Only acknowledged tasks count.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -54,7 +54,7 @@ pub(super) struct Order {
     pub(super) is_long: bool,
     /// The key that a limit counts.
     pub(super) key: Option<String>,
-    /// It is to be cancelled.
+    /// The load cancels it.
     is_cancelled: bool,
     request: TaskRequest,
 }
@@ -74,7 +74,7 @@ impl Order {
     }
 }
 
-/// What was handed in, and what the servers said to it.
+/// The submitted tasks, and the servers' answers.
 #[derive(Debug, Default)]
 pub(super) struct Book {
     acknowledged: Mutex<BTreeMap<TaskId, Order>>,
@@ -89,7 +89,7 @@ pub(super) struct Book {
 #[derive(Debug, Default)]
 pub(super) struct Orders {
     pub(super) acknowledged: BTreeMap<TaskId, Order>,
-    /// For each task that was to be cancelled, whether that was acknowledged.
+    /// For each task that the load cancels, whether the cancel was acknowledged.
     pub(super) cancels: BTreeMap<TaskId, bool>,
     pub(super) wrong: Vec<String>,
     pub(super) sent: u64,
@@ -134,7 +134,7 @@ impl Book {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().expect("nobody panics while holding it")
+    mutex.lock().expect("no thread panics while holding it")
 }
 
 /// Sets up the queues.
@@ -161,7 +161,7 @@ pub(super) struct Load {
 }
 
 impl Load {
-    /// Hands in until told to stop; then waits until all that was sent is acknowledged.
+    /// Submits until stopped; then waits until all submits are acknowledged.
     pub(super) async fn run(self, stop: CancellationToken) {
         let load = Arc::new(self);
         let mut rng = Rng::new(load.seed ^ 0x10ad);
@@ -336,7 +336,7 @@ pub(super) async fn ask<T, F: Future<Output = Result<T, Error>>>(
     within: Duration,
     question: impl Fn(Client) -> F,
 ) -> Result<T> {
-    ensure!(!clients.is_empty(), "there is nobody to ask");
+    ensure!(!clients.is_empty(), "there is no server to ask");
     let deadline = tokio::time::Instant::now() + within;
     let mut last = None;
     loop {

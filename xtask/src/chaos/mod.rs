@@ -1,5 +1,5 @@
-//! `cargo xtask chaos`: a real cluster, under load, to which everything happens that happens to clusters; and then the
-//! question whether it kept its promises.
+//! `cargo xtask chaos`: a real cluster under load and under every fault that clusters meet; and the question
+//! whether it kept its promises.
 //!
 //! ```text
 //!   load ──REST──▶ servers ◀──bus──▶ workers ──▶ guards ──▶ attempts ──▶ history of their own
@@ -8,12 +8,12 @@
 //!                     └──▶ database ◀───┘
 //!   nemesis: kills, stops and restarts any of these, and cuts the lines between them
 //! ```
-//! Everything is a real process, on addresses of the loopback interface. What is done to whom, in which order, follows
-//! from a seed; when it happens does not quite, because the nemesis waits until enough attempts run and because real
-//! processes take their own time.
+//! Everything is a real process, on addresses of the loopback interface. The kind, the target and the order
+//! of the faults follow from a seed; their times do not quite, because the nemesis waits until enough
+//! attempts run and because real processes take their own time.
 //!
-//! Two accounts of what happened are put together at the end: what attempts wrote down themselves ([`attempt`]), and
-//! what the API says. The checker of the simulator judges them, with a few questions that only this harness can ask
+//! At the end two accounts of the run are joined: the attempts' own records ([`attempt`]), and the API's
+//! answers. The checker of the simulator judges them, with a few questions that only this harness can ask
 //! ([`check`](mod@check)). A run in which too little happened proves nothing, and fails.
 //!
 //! | file | subject |

@@ -1,7 +1,8 @@
-//! A network namespace of our own, where routes can be taken away without anybody else noticing.
+//! A network namespace of our own, where routes can be taken away without any other process noticing.
 //!
-//! Each process of the cluster has an address of its own on the loopback interface. A blackhole route to it loses every
-//! packet that is sent there, without a word to the sender: connections neither end nor go on, as when a cable is cut.
+//! Each process of the cluster has an address of its own on the loopback interface. A blackhole route to it
+//! loses every packet that is sent there, without a word to the sender: connections neither end nor go on, as
+//! when a cable is cut.
 
 use std::net::Ipv4Addr;
 use std::process::{Command, Stdio};

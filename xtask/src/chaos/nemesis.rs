@@ -1,7 +1,8 @@
-//! Executes the plan of what goes wrong, and writes down what it did.
+//! Executes the plan of faults, and records its moves.
 //!
-//! It waits for what the plan cannot know: that a process has recovered from its last trouble, that another one of its
-//! kind is left in peace, so that the cluster can get on, and that enough attempts run for this fault to matter.
+//! It waits for events that the plan cannot know: that a process has recovered from its last fault, that
+//! another one of its kind has no fault, so that the cluster can get on, and that enough attempts run for
+//! this fault to matter.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -158,7 +159,7 @@ impl Nemesis {
         let (class, members) = self.class(planned.kind.victim());
         loop {
             {
-                let mut busy = self.busy.lock().expect("nobody panics while holding it");
+                let mut busy = self.busy.lock().expect("no thread panics while holding it");
                 let troubled = busy.iter().filter(|(other, _)| *other == class).count();
                 let leaves_one = members.len() < 2 || troubled + 1 < members.len();
                 if leaves_one && busy.insert((class, planned.victim)) {
@@ -171,7 +172,7 @@ impl Nemesis {
 
     fn release(&self, planned: &Planned) {
         let (class, _) = self.class(planned.kind.victim());
-        self.busy.lock().expect("nobody panics while holding it").remove(&(class, planned.victim));
+        self.busy.lock().expect("no thread panics while holding it").remove(&(class, planned.victim));
     }
 
     async fn enough_running(&self) -> usize {
@@ -192,16 +193,16 @@ impl Nemesis {
             None => self.hit_shared(planned, running).await?,
         };
         {
-            let mut log = self.log.lock().expect("nobody panics while holding it");
+            let mut log = self.log.lock().expect("no thread panics while holding it");
             writeln!(log, "{fault}")?;
         }
-        self.done.lock().expect("nobody panics while holding it").push(fault);
+        self.done.lock().expect("no thread panics while holding it").push(fault);
         // It is left in peace for a moment.
         tokio::time::sleep(SETTLE).await;
         Ok(())
     }
 
-    /// What happens to one member.
+    /// Hits one member with a fault.
     async fn hit(&self, planned: &Planned, victim: &Connected, running: usize) -> Result<Fault> {
         let Planned { kind, hold, back_after, .. } = *planned;
         let Connected { member, .. } = victim;
@@ -264,7 +265,7 @@ impl Nemesis {
         Ok(fault)
     }
 
-    /// What happens to something that all members use.
+    /// Hits a system that all members use with a fault.
     async fn hit_shared(&self, planned: &Planned, running: usize) -> Result<Fault> {
         let Planned { kind, hold, back_after, .. } = *planned;
         let at = Boot::now();
@@ -284,7 +285,7 @@ impl Nemesis {
                     let buses = || self.servers.iter().chain(&self.workers).filter_map(|c| c.bus.as_ref());
                     buses().for_each(|bus| bus.set(Mode::Swallow));
                     tokio::time::sleep(hold).await;
-                    // What was lost in the middle of a connection cannot be made up for.
+                    // Bytes lost in the middle of a connection cannot be made up for.
                     buses().for_each(|bus| bus.cut(Mode::Pass));
                 }
             }

@@ -1,4 +1,4 @@
-//! What can be asked for, and what follows from it.
+//! The options of a run, and the scenario that follows from them.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -12,13 +12,13 @@ pub(super) const CI_RATE: f64 = 30.0;
 pub(super) const CI_SEED: u64 = 7;
 /// How long an upgrade takes, in minutes.
 const UPGRADE_MINUTES: f64 = 0.7;
-/// What CI plays with.
+/// The topologies of CI.
 pub(super) const CI_TOPOLOGIES: [Topology; 2] = [Topology::Postgres, Topology::Redis];
 
 /// What to play.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Options {
-    /// What the cluster is made of
+    /// The parts of the cluster
     #[arg(long, value_enum, required_unless_present = "ci")]
     pub(super) topology: Option<Topology>,
     /// How long things go wrong
@@ -64,7 +64,7 @@ pub(crate) struct Options {
     pub(super) isolated: bool,
 }
 
-/// What a cluster is made of.
+/// The parts of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Topology {
     /// PostgreSQL alone, the bus directly between processes.
@@ -85,7 +85,7 @@ impl fmt::Display for Topology {
     }
 }
 
-/// What is played.
+/// A run's cluster, load and faults.
 #[derive(Clone, Debug)]
 pub(super) struct Scenario {
     pub(super) topology: Topology,
@@ -105,7 +105,7 @@ pub(super) struct Scenario {
     pub(super) isolated: bool,
 }
 
-/// Tasks a second unless told otherwise: 50,000 in ten minutes and some to spare.
+/// The default of tasks a second: 50,000 in ten minutes and some to spare.
 const RATE: f64 = 90.0;
 
 /// A server that does not renew its session for this long is gone.
@@ -124,7 +124,7 @@ impl Options {
         Self { upgrade_from: Some(from.to_owned()), ..Self::small(topology, UPGRADE_MINUTES) }
     }
 
-    /// What a small machine can do.
+    /// The load that a small machine can bear.
     fn small(topology: Topology, minutes: f64) -> Self {
         Self {
             topology: Some(topology),

@@ -1,7 +1,7 @@
-//! What goes wrong: kinds of faults, how often each happens, and a plan that follows from the seed.
+//! The faults: their kinds, how often each happens, and a plan that follows from the seed.
 //!
-//! The plan says what is done to whom, and in which order. Faults overlap, but by the plan each process has one trouble
-//! at a time.
+//! The plan gives the kind, the target and the order. Faults overlap, but by the plan each process has one
+//! fault at a time.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -118,7 +118,7 @@ impl Kind {
         }
     }
 
-    /// What a recovery should take at most, if that was promised.
+    /// The longest recovery that is promised, if one is.
     pub(super) fn bar(self) -> Option<Duration> {
         match self {
             Self::WorkerKilled => Some(Duration::from_secs(2)),
@@ -209,19 +209,19 @@ pub(super) struct Planned {
     pub(super) victim: usize,
     /// How long it lasts, where that is a matter of choice.
     pub(super) hold: Duration,
-    /// How long whoever was ended stays away.
+    /// How long the ended process stays away.
     pub(super) back_after: Duration,
 }
 
-/// How long whoever was hit is left in peace afterwards.
+/// How long a hit process has no further fault afterwards.
 pub(super) const SETTLE: Duration = Duration::from_millis(1_500);
-/// How long nothing else goes wrong after a recovery, where faults come one at a time: whoever was stopped in order lets
-/// its attempts go on for some of it.
+/// How long no further fault comes after a recovery, where faults come one at a time: a process that was
+/// stopped in order lets its attempts go on for some of it.
 const CALM: Duration = Duration::from_secs(10);
 /// The share of a run that passes before the first fault, and after the last.
 const QUIET_PERCENT: u32 = 3;
 
-/// What goes wrong in a run.
+/// The faults of a run.
 pub(super) fn plan(scenario: &Scenario) -> Vec<Planned> {
     if scenario.is_upgrade {
         return replacements(scenario);
@@ -250,7 +250,7 @@ pub(super) fn plan(scenario: &Scenario) -> Vec<Planned> {
         };
         let hold = hold(kind, scenario, &mut rng);
         let back_after = Duration::from_millis(300 + rng.below(1_700));
-        // One that has nothing else to do then, by the plan; else the one that is the first to be free.
+        // A process without another fault at that time, by the plan; else the process that is free first.
         let first = rng.index(victims);
         let order = (0..victims).map(|next| (first + next) % victims);
         let is_free_at = |victim: &usize| free_at.get(&(class, *victim)).copied().unwrap_or_default();

@@ -30,7 +30,7 @@ impl Spawner {
         let (orders, taken) = mpsc::channel::<Order>();
         std::thread::spawn(move || {
             while let Ok((mut command, answer)) = taken.recv() {
-                // Whoever asked may be gone; then nobody wants the process.
+                // The caller may have ended; then no caller wants the process.
                 if let Err(mpsc::SendError(Ok(mut child))) = answer.send(command.spawn()) {
                     let _ = child.kill();
                 }
@@ -59,7 +59,7 @@ pub(crate) fn ending_with_us(program: &Path, user: Option<u32>) -> Command {
     command
 }
 
-/// What a process is.
+/// The role of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     Server,
@@ -73,7 +73,7 @@ pub(crate) enum Role {
 pub(crate) struct Member {
     pub(crate) name: String,
     pub(crate) role: Role,
-    /// Its address, and that of its proxies: nobody else's.
+    /// Its address, and that of its proxies: no other process has it.
     pub(crate) ip: Ipv4Addr,
     /// Where its API is, if it has one.
     pub(crate) api: SocketAddr,
@@ -95,7 +95,7 @@ struct State {
     starts: u32,
     /// It is to run: if it does not, that is its own doing.
     wanted: bool,
-    /// Ends that nobody asked for.
+    /// Ends that the harness did not cause.
     exits: Vec<Exit>,
 }
 
@@ -109,7 +109,7 @@ pub(crate) struct Exit {
     pub(crate) why: String,
 }
 
-/// What is needed to make a member.
+/// The parts of a new member.
 #[derive(Debug)]
 pub(crate) struct MemberOptions {
     pub(crate) name: String,
@@ -118,7 +118,7 @@ pub(crate) struct MemberOptions {
     pub(crate) program: PathBuf,
     /// The program of its first start, if another.
     pub(crate) first: Option<PathBuf>,
-    /// All but where it listens, what it is called and where its data is.
+    /// All arguments except its addresses, its name and its data folder.
     pub(crate) args: Vec<String>,
     pub(crate) drain_grace: Duration,
     /// The folder of the run.
@@ -217,7 +217,7 @@ impl Member {
         })
     }
 
-    /// Ends it without a word, and whoever else is named at the same moment.
+    /// Kills it, and a second process at the same moment if one is named.
     pub(crate) async fn kill(&self, with: Option<Pid>) -> Result<()> {
         let pid = self.with(|state| {
             state.wanted = false;
@@ -295,7 +295,7 @@ impl Member {
     }
 
     fn with<T>(&self, then: impl FnOnce(&mut State) -> T) -> T {
-        then(&mut self.state.lock().expect("nobody panics while holding it"))
+        then(&mut self.state.lock().expect("no thread panics while holding it"))
     }
 }
 
@@ -310,7 +310,7 @@ impl Drop for Member {
     }
 }
 
-/// Starts members again that end by themselves, for ever.
+/// Restarts members that end by themselves.
 pub(crate) async fn look_after(members: Vec<Arc<Member>>) {
     loop {
         tokio::time::sleep(Duration::from_millis(100)).await;

@@ -9,16 +9,16 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-/// What a proxy does with what passes through it.
+/// How a proxy treats the bytes that pass through it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
     /// Passes everything on.
     Pass,
     /// Takes no connections.
     Refuse,
-    /// Keeps what the process says.
+    /// Holds the bytes of the process.
     HoldRequests,
-    /// Keeps what the database says.
+    /// Holds the bytes of the database.
     HoldAnswers,
     /// Takes everything and passes nothing on.
     Swallow,
@@ -65,12 +65,12 @@ impl Proxy {
         Ok(Self { address, state, listener })
     }
 
-    /// Ends all connections, and does as told with new ones.
+    /// Ends all connections, and treats new ones by `mode`.
     pub(super) fn cut(&self, mode: Mode) {
         self.state.send_modify(|state| *state = State { mode, cuts: state.cuts + 1 });
     }
 
-    /// Does as told from now on, also with connections that exist.
+    /// Treats all connections by `mode` from now on.
     pub(super) fn set(&self, mode: Mode) {
         self.state.send_modify(|state| state.mode = mode);
     }
@@ -177,7 +177,7 @@ mod tests {
 
         proxy.set(Mode::HoldAnswers);
         stream.write_all(b"cd").await.unwrap();
-        // Another connection is held as well: nothing passes until it is told to.
+        // Another connection is held as well: nothing passes until the mode changes.
         let mut other = TcpStream::connect(proxy.address).await.unwrap();
         other.write_all(b"xy").await.unwrap();
         proxy.set(Mode::Pass);

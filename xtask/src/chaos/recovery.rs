@@ -34,7 +34,7 @@ pub(super) struct Times {
     pub(super) all: Vec<Duration>,
     /// Those of them into which no other fault fell, sorted.
     pub(super) undisturbed: Vec<Duration>,
-    /// What it should be at most.
+    /// The longest time that is promised.
     pub(super) bar: Option<Duration>,
 }
 
@@ -70,7 +70,7 @@ pub(super) fn measure(evidence: &Evidence) -> Vec<Times> {
         all?.into_iter().max()
     };
     let capacity = usize::try_from(scenario.capacity).unwrap_or(usize::MAX);
-    // What the other workers can take; one process alone can take all that it had.
+    // The capacity of the other workers; one process alone can take all that it had.
     let room = if scenario.workers > 0 { capacity * (scenario.workers - 1) } else { usize::MAX };
     let mut recoveries = Vec::new();
     for fault in faults {
@@ -108,7 +108,7 @@ fn bears(other: &Fault, fault: &Fault, over: Boot, is_seen_by_lanes: bool) -> bo
     let after = match other.kind {
         // Lanes do not need workers.
         kind if is_seen_by_lanes && kind.victim() == Victim::Worker => return false,
-        // Nobody says that they are gone, until their sessions have run out.
+        // Their loss shows only when their sessions have expired.
         Kind::WorkerAndGuardKilled => WORKER_TTL,
         Kind::ServerAndGuardKilled => SERVER_TTL,
         kind if kind.victim() == Victim::Worker => Duration::ZERO,
@@ -118,7 +118,8 @@ fn bears(other: &Fault, fault: &Fault, over: Boot, is_seen_by_lanes: bool) -> bo
     is_other && other.at < over && (other.until > fault.at || fault.at.since(other.until) < after)
 }
 
-/// For how long after its end a fault counts as bearing on others: servers still share lanes anew, clients connect again.
+/// For how long after its end a fault counts as bearing on others: servers still share lanes, clients
+/// reconnect.
 const AFTERMATH: Duration = Duration::from_secs(3);
 
 #[cfg(test)]
@@ -147,7 +148,7 @@ mod tests {
         assert!(!bears(&fault(Kind::WorkerKilled, 98, 99), false));
         assert!(bears(&fault(Kind::WorkerKilled, 102, 103), false));
         assert!(!bears(&fault(Kind::WorkerKilled, 104, 105), false));
-        // Nobody says that its worker is gone, so it is given work for ten seconds.
+        // The loss of its worker does not show yet, so the worker gets tasks for ten seconds.
         assert!(bears(&fault(Kind::WorkerAndGuardKilled, 90, 91), false));
         assert!(!bears(&fault(Kind::WorkerAndGuardKilled, 80, 81), false));
         // Lanes do not need workers.

@@ -1,4 +1,4 @@
-//! What is printed of a run.
+//! The printed report of a run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -12,10 +12,10 @@ use super::recovery::{Times, percentile};
 /// Violations that are printed; all of them are in the folder of the run.
 const PRINTED_MAX: usize = 30;
 
-/// Tasks whose stories are told.
+/// The most tasks whose stories are printed.
 const STORIES_MAX: usize = 50;
 
-/// All that is known of the tasks that violations name: what the API says, what their attempts wrote, and what happened
+/// The account of the tasks that violations name: the API's answers, their attempts' records, and the faults
 /// meanwhile.
 pub(super) fn stories(evidence: &Evidence, verdict: &Verdict) -> BTreeMap<TaskId, String> {
     let words = verdict.violations.iter().flat_map(|violation| violation.split([' ', ':', ',']));
@@ -91,7 +91,7 @@ pub(super) fn report(evidence: &Evidence, verdict: &Verdict, times: &[Times]) ->
         list(&numbers.outcomes)
     ));
     text.line(&format!(
-        "lanes taken over: {}; events: {} heard, {} gaps",
+        "lanes taken over: {}; events: {} received, {} gaps",
         numbers.takeovers, evidence.events.seen, evidence.events.gaps
     ));
     let exits: Vec<String> = evidence.exits.iter().map(ToString::to_string).collect();

@@ -37,7 +37,7 @@ use crate::cargo::{build_program, root};
 const READY_PATIENCE: Duration = Duration::from_mins(1);
 /// How long a run may take longer than asked for, because the nemesis has to wait for enough attempts.
 const OVERTIME: f64 = 1.5;
-/// Without progress for this long, what is left is stuck.
+/// Without progress for this long, the remaining tasks are stuck.
 const STUCK_AFTER: Duration = Duration::from_mins(3);
 /// How long answers may take when all is well again.
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
@@ -85,7 +85,7 @@ fn play_each(options: impl Fn(Topology) -> Options + Copy + Send, program: &Path
     })
 }
 
-/// Plays in a network namespace of its own where that is possible. What is told then begins with `whose`.
+/// Plays in a network namespace of its own where that is possible. Printed lines then begin with `whose`.
 fn play(options: &Options, program: &Path, whose: &str) -> Result<()> {
     if options.isolated {
         namespace::prepare()?;
@@ -151,7 +151,7 @@ fn play_here(options: &Options, program: &Path) -> Result<()> {
         tempfile::Builder::new().prefix(&prefix).tempdir()?.keep()
     };
     std::fs::create_dir_all(folder.join("logs"))?;
-    // The database may run as somebody else.
+    // The database may run as another user.
     std::fs::set_permissions(&folder, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
     let again = options.command(&scenario);
     std::fs::write(folder.join("command"), format!("{again}\n"))?;
@@ -182,7 +182,7 @@ fn play_here(options: &Options, program: &Path) -> Result<()> {
     bail!("{why}")
 }
 
-/// What members are.
+/// The programs that members run.
 #[derive(Clone, Copy, Debug)]
 struct Programs<'a> {
     now: &'a Path,
@@ -190,7 +190,7 @@ struct Programs<'a> {
     first: Option<&'a Path>,
 }
 
-/// Plays, judges, and tells. Answers whether all was well.
+/// Plays, judges, and reports. Answers whether all was well.
 async fn play_all(scenario: &Scenario, programs: Programs<'_>, folder: &Path) -> Result<bool> {
     attempt::prepare(folder)?;
     // A copy, so that building meanwhile does no harm; and no link, because it is executed as another name.
@@ -247,7 +247,7 @@ async fn play_all(scenario: &Scenario, programs: Programs<'_>, folder: &Path) ->
     tokio::time::sleep(SECOND_LOOK_AFTER).await;
     let tasks_later = all_tasks(&clients).await?;
     drop((telling, watching));
-    let faults = nemesis.done.lock().expect("nobody panics while holding it").clone();
+    let faults = nemesis.done.lock().expect("no thread panics while holding it").clone();
     let evidence = Evidence {
         scenario: scenario.clone(),
         orders: book.close(),
@@ -389,7 +389,7 @@ async fn until_ready(scenario: &Scenario, clients: &[Client]) -> Result<()> {
     Ok(())
 }
 
-/// Says how far the run is, for ever.
+/// Prints the progress of the run.
 async fn tell(nemesis: Arc<Nemesis>, book: Arc<Book>) {
     let begun = Instant::now();
     loop {
@@ -400,7 +400,7 @@ async fn tell(nemesis: Arc<Nemesis>, book: Arc<Book>) {
             book.acknowledged(),
             nemesis.follower.started(),
             nemesis.follower.running().len(),
-            nemesis.done.lock().expect("nobody panics while holding it").len()
+            nemesis.done.lock().expect("no thread panics while holding it").len()
         );
     }
 }
@@ -430,7 +430,7 @@ async fn settle(clients: &[Client], loading: AbortOnDropHandle<()>, follower: &F
                 let sending = if loading.is_finished() { "" } else { ", and submits are not acknowledged" };
                 format!("tasks are stuck: {open:?}{sending}")
             }
-            Err(error) => format!("nobody answers: {error:#}"),
+            Err(error) => format!("no server answers: {error:#}"),
         };
         if moved.elapsed() > STUCK_AFTER {
             return Some(why);
@@ -438,7 +438,7 @@ async fn settle(clients: &[Client], loading: AbortOnDropHandle<()>, follower: &F
     }
 }
 
-/// What the servers say of themselves and of some tasks that are not final.
+/// The servers' states and some unfinished tasks.
 async fn why_stuck(clients: &[Client]) -> String {
     let mut said = Vec::new();
     for client in clients {
@@ -503,7 +503,7 @@ async fn all_tasks(clients: &[Client]) -> Result<Vec<api::Task>> {
     }
 }
 
-/// Lines of logs that tell of a panic.
+/// Log lines that show a panic.
 fn panics(members: &[Arc<Member>]) -> Vec<String> {
     let mut found = Vec::new();
     for member in members {

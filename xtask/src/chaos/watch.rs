@@ -1,4 +1,4 @@
-//! What the servers say of themselves while things go wrong: which lanes they own, and what happens to tasks.
+//! The servers' own account during faults: the lanes that they own, and the events of tasks.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex};
@@ -15,7 +15,7 @@ const ASK_EVERY: Duration = Duration::from_millis(100);
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 /// Wait before events are followed again.
 const FOLLOW_AGAIN_AFTER: Duration = Duration::from_millis(300);
-/// What the API calls a lane that is worked on.
+/// The API's word for a lane that its owner works on.
 const OWNING: &str = "owning";
 /// Contradictions kept: the first ones say what went wrong.
 const WRONG_MAX: usize = 50;
@@ -33,14 +33,14 @@ pub(super) struct Claim {
 /// How a task ended, as the events say: its status and the number of its attempt.
 pub(super) type Final = (Status, u32);
 
-/// What was seen so far.
+/// The findings so far.
 #[derive(Debug, Default)]
 pub(super) struct Watch {
     claims: Mutex<Vec<Claim>>,
     events: Mutex<Events>,
 }
 
-/// What events told.
+/// The content of the events.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Events {
     pub(super) finals: HashMap<TaskId, Final>,
@@ -51,7 +51,7 @@ pub(super) struct Events {
 }
 
 impl Watch {
-    /// Watches a server, for ever.
+    /// Watches a server until its task is dropped.
     pub(super) async fn follow(self: Arc<Self>, name: String, client: Client) {
         let lanes = self.follow_lanes(&name, &client);
         let events = self.follow_events(&client);
@@ -62,7 +62,7 @@ impl Watch {
         loop {
             tokio::time::sleep(ASK_EVERY).await;
             let Ok(Ok(stats)) = tokio::time::timeout(ANSWER_WITHIN, client.stats()).await else { continue };
-            let mut claims = self.claims.lock().expect("nobody panics while holding it");
+            let mut claims = self.claims.lock().expect("no thread panics while holding it");
             for lane in stats.lanes.iter().filter(|lane| lane.phase == OWNING) {
                 let Some(epoch) = lane.epoch else { continue };
                 let known = claims.iter().any(|claim| (claim.lane, claim.epoch) == (lane.lane, epoch));
@@ -80,7 +80,7 @@ impl Watch {
         loop {
             let mut follow = client.events(None);
             while let Some(Ok(item)) = follow.next().await {
-                let mut events = self.events.lock().expect("nobody panics while holding it");
+                let mut events = self.events.lock().expect("no thread panics while holding it");
                 match item {
                     EventItem::Event(event) => events.add(&event, &mut ended),
                     EventItem::Gap => events.gaps += 1,
@@ -90,9 +90,9 @@ impl Watch {
         }
     }
 
-    /// The lanes that a server owns, as far as anybody knows, with their epochs.
+    /// The lanes that a server owns, as far as it has reported them, with their epochs.
     pub(super) fn lanes_of(&self, server: &str) -> Vec<(u16, u64)> {
-        let claims = self.claims.lock().expect("nobody panics while holding it");
+        let claims = self.claims.lock().expect("no thread panics while holding it");
         let mut latest: BTreeMap<u16, &Claim> = BTreeMap::new();
         for claim in claims.iter() {
             let known = latest.entry(claim.lane).or_insert(claim);
@@ -105,11 +105,11 @@ impl Watch {
     }
 
     pub(super) fn claims(&self) -> Vec<Claim> {
-        self.claims.lock().expect("nobody panics while holding it").clone()
+        self.claims.lock().expect("no thread panics while holding it").clone()
     }
 
     pub(super) fn events(&self) -> Events {
-        self.events.lock().expect("nobody panics while holding it").clone()
+        self.events.lock().expect("no thread panics while holding it").clone()
     }
 }
 

@@ -10,7 +10,7 @@ use crate::client::Client;
 use crate::error::Error;
 use crate::task::Status;
 
-/// What is done to each task.
+/// The action on each task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum BulkAction {
@@ -59,7 +59,7 @@ pub struct TaskFilter {
 pub struct Operation {
     /// Its id.
     pub operation_id: String,
-    /// What it does.
+    /// The action.
     pub action: BulkAction,
     /// Where it is in its life.
     pub status: Status,

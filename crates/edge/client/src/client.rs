@@ -1,4 +1,4 @@
-//! The client itself: where the server is, what is shown to it, and how one request is made.
+//! The client itself: the server's URL, the token, and one request with its retries.
 
 use std::fmt;
 use std::time::Duration;
@@ -31,7 +31,7 @@ impl fmt::Debug for Client {
     }
 }
 
-/// What a client needs to know.
+/// The settings of a client.
 #[derive(Clone)]
 pub struct ClientBuilder {
     url: String,
@@ -175,7 +175,7 @@ impl Client {
     }
 }
 
-/// Longer than the server waits, so that it is the one who answers.
+/// Longer than the server waits, so that the server answers before the client gives up.
 pub(crate) fn while_waiting(wait: Duration) -> Duration {
     ANSWER_TIMEOUT.saturating_add(wait)
 }

@@ -11,12 +11,12 @@ use crate::client::Client;
 use crate::error::Error;
 use crate::task::{Status, TaskError};
 
-/// What can be registered for a task type.
+/// The kinds of definitions of a task type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DefinitionKind {
     /// How it is run.
     Executor,
-    /// What looks at its results.
+    /// The analyzer of its results.
     Analyzer,
 }
 
@@ -29,7 +29,7 @@ impl DefinitionKind {
     }
 }
 
-/// What is registered for a task type.
+/// The definition of a task type.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TypeDefinition {
@@ -47,21 +47,21 @@ pub struct TypeDefinition {
 pub struct Job {
     /// Its identity.
     pub job_id: String,
-    /// What people call it.
+    /// The job's name.
     #[serde(default)]
     pub name: String,
     /// Where it is in its life.
     pub status: Status,
     /// Nothing of it is queued, running or unanalyzed.
     pub finished: bool,
-    /// Its tasks, without those that analyze.
+    /// The number of its tasks, without analyses.
     pub total: u64,
     /// The same by status.
     #[serde(default)]
     pub by_status: BTreeMap<String, u64>,
     /// Those that have not ended.
     pub open: u64,
-    /// Those that have ended, and whose results nobody has looked at yet.
+    /// Ended tasks whose results are not analyzed yet.
     pub unanalyzed: u64,
     /// Why it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -101,7 +101,7 @@ impl Client {
         }
     }
 
-    /// What is registered for a task type.
+    /// The definition of a task type.
     pub async fn definition(&self, kind: DefinitionKind, task_type: &str) -> Result<TypeDefinition, Error> {
         self.answer(self.get(&[kind.path(), task_type])).await
     }
@@ -124,7 +124,7 @@ impl Client {
         self.send(self.request(Method::DELETE, &[kind.path(), task_type])).await.map(drop)
     }
 
-    /// A job, when it has ended or time is up.
+    /// A job, when it has ended or `wait` is over.
     pub async fn job(&self, id: &str, wait: Option<Duration>) -> Result<Job, Error> {
         let call = self.get(&["jobs", id]);
         let call = match wait {

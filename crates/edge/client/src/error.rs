@@ -1,4 +1,4 @@
-//! What can go wrong between a program and a server.
+//! Errors between a program and a server.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,9 +12,9 @@ pub enum Error {
     /// The address of the server cannot be used.
     #[error("{url:?} is not the address of a server: {why}")]
     Url {
-        /// What was given.
+        /// The given URL.
         url: String,
-        /// What is wrong with it.
+        /// The fault of the URL.
         why: String,
     },
     /// No answer. The request may have been carried out, unless the connection could not be made at all.
@@ -24,7 +24,7 @@ pub enum Error {
         url: String,
         /// No connection was made, so nothing was carried out.
         unreachable: bool,
-        /// What the transport says.
+        /// The transport's error.
         #[source]
         source: reqwest::Error,
     },
@@ -36,7 +36,7 @@ pub enum Error {
     Answer {
         /// The server.
         url: String,
-        /// What is wrong with it.
+        /// The fault of the answer.
         why: String,
     },
 }
@@ -78,7 +78,7 @@ pub struct Problem {
     pub kind: String,
     /// What kind of problem it is, in words.
     pub title: String,
-    /// What is wrong in this case.
+    /// The fault in this case.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
     /// The field that is wrong, such as `retryPolicy.maxRetries`.
@@ -120,7 +120,7 @@ impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = self.detail.as_deref().filter(|detail| !detail.is_empty()).unwrap_or(&self.title);
         match &self.field {
-            // Most rules are told without the name of what they are about.
+            // Most rules do not name their field.
             Some(field) if !field.is_empty() && !text.contains(field.as_str()) => {
                 write!(f, "{field}: {text}")?;
             }

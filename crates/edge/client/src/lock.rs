@@ -16,7 +16,7 @@ use crate::error::Error;
 pub struct Lock {
     /// Its name.
     pub name: String,
-    /// Who holds it.
+    /// Its owner.
     pub owner: String,
     /// Rises with every new owner.
     pub token: u64,

@@ -26,16 +26,16 @@ pub struct LogChunk {
     /// When.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<Timestamp>,
-    /// What was printed, as far as it is text.
+    /// The output, as far as it is text.
     #[serde(default)]
     pub text: String,
-    /// What was printed, if it is not text.
+    /// The output, if it is not text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base64: Option<String>,
 }
 
 impl LogChunk {
-    /// Exactly what was printed.
+    /// Exactly the printed bytes.
     pub fn bytes(&self) -> Cow<'_, [u8]> {
         match self.base64.as_deref().and_then(decode_base64) {
             Some(bytes) => Cow::Owned(bytes),
@@ -69,7 +69,7 @@ pub struct LogPage {
     pub next: Option<String>,
 }
 
-/// What comes while a task is followed.
+/// An item of a followed output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LogItem {
     /// More output.

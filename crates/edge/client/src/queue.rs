@@ -134,7 +134,7 @@ impl Client {
         }
     }
 
-    /// One queue; one that nobody has used yet has the default policy.
+    /// One queue; an unused queue has the default policy.
     pub async fn queue(&self, name: &str) -> Result<Queue, Error> {
         self.answer(self.get(&["queues", name])).await
     }
@@ -156,8 +156,8 @@ impl Client {
         self.answer(self.request(Method::PUT, &["queues", name]).json(&PutPolicy { version, policy })).await
     }
 
-    /// Assigns nothing of this queue until it is resumed. What runs goes on. A queue without tasks and without a policy is
-    /// refused unless it may be created.
+    /// Assigns nothing of this queue until it is resumed; running attempts go on. A queue without tasks and
+    /// without a policy is refused unless it may be created.
     pub async fn pause_queue(&self, name: &str, create: bool) -> Result<Queue, Error> {
         let call = self.post(&["queues", name, "pause"]);
         self.answer(if create { call.query(&[("create", true)]) } else { call }).await

@@ -58,7 +58,7 @@ pub struct NextTime {
     /// The same on the clocks of the schedule's time zone.
     #[serde(default)]
     pub local: String,
-    /// What is special about it, where clocks are changed.
+    /// A remark, where a clock change moves or repeats the time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }
@@ -93,7 +93,7 @@ pub struct Fire {
     pub more: Map<String, Value>,
 }
 
-/// What a backfill does.
+/// The span and options of a backfill.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Backfill {

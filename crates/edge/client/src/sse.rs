@@ -1,8 +1,8 @@
-//! Server-sent events: reading them, and going on after a break.
+//! Server-sent events: reads them, and resumes after a break.
 //!
-//! A stream ends when its caller stops asking, or by an error. A connection that ends, breaks or falls silent is made
-//! anew and names the last event seen, so that nothing is missed and nothing comes twice. Only failures in a row count
-//! against [`FAILURES_MAX`].
+//! A stream ends when its caller drops it, or by an error. After a connection that ends, breaks or falls
+//! silent, the client reconnects and names the last event seen, so that no event is missed and none comes
+//! twice. Only failures in a row count against [`FAILURES_MAX`].
 
 use std::time::Duration;
 
@@ -78,7 +78,7 @@ impl EventSource {
         self.parser.last_id.as_deref()
     }
 
-    /// Connects, unless that was done: whatever happens from now on is heard.
+    /// Connects, unless connected: the stream gives every event from now on.
     pub(crate) async fn connect(&mut self) -> Result<(), Error> {
         if self.body.is_none() {
             self.open().await?;
@@ -153,7 +153,7 @@ impl EventSource {
         self.parser.forget_half();
         self.failures += 1;
         let refused = error.problem().is_some() && !error.is_retryable();
-        // Without a single answer so far the caller is better told at once.
+        // Without a single answer so far the caller gets the error at once.
         let never_connected = error.is_unreachable() && self.parser.last_id.is_none() && self.failures == 1;
         if refused || never_connected || self.failures > FAILURES_MAX {
             return Err(error);

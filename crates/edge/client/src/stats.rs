@@ -18,10 +18,10 @@ pub struct Stats {
     /// Tasks by status.
     #[serde(default)]
     pub tasks: Counts,
-    /// Lanes and who has them.
+    /// Lanes and their owners.
     #[serde(default)]
     pub lanes: Vec<Lane>,
-    /// What the server's process uses.
+    /// The resources that the server's process uses.
     #[serde(default)]
     pub process: Process,
     /// Live workers.
@@ -33,7 +33,7 @@ pub struct Stats {
     /// Attempts that could run at once.
     #[serde(default)]
     pub capacity: u64,
-    /// What has been counted since the start.
+    /// Counters since the start.
     #[serde(default)]
     pub counters: Map<String, Value>,
     /// When the server was started.
@@ -64,7 +64,7 @@ pub struct Lane {
     pub written: u64,
 }
 
-/// What a server's process uses.
+/// The resources that a server's process uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Process {

@@ -1,4 +1,4 @@
-//! What happens to tasks, as it happens.
+//! Events of tasks, as they happen.
 
 use futures::stream::{self, Stream};
 use jiff::Timestamp;
@@ -37,11 +37,11 @@ pub struct Event {
 pub enum EventItem {
     /// A task has changed.
     Event(Event),
-    /// Events are missing here: whoever keeps a picture of the tasks has to list them again.
+    /// Events are missing here: a follower that mirrors the tasks has to list them again.
     Gap,
 }
 
-/// Follows events. Goes on by itself after a break; what cannot be made up for is told as a gap.
+/// Follows events. Resumes by itself after a break; a gap stands for events that cannot be made up for.
 #[derive(Debug)]
 pub struct EventFollow {
     source: EventSource,
@@ -90,7 +90,7 @@ impl EventFollow {
 }
 
 impl Client {
-    /// Follows what happens to tasks, after a position or from now on.
+    /// Follows the events of tasks, after a position or from now on.
     pub fn events(&self, after: Option<&str>) -> EventFollow {
         let source = EventSource::new(self, after.map(str::to_owned), |client| client.get(&["events"]));
         EventFollow { source, url: self.url().to_owned(), ended: false }

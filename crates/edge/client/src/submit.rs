@@ -1,4 +1,4 @@
-//! Handing in tasks, one by one or many at once.
+//! Submits tasks, one by one or many at once.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,15 +12,15 @@ use crate::error::{Error, Problem};
 use crate::task::{Status, Task};
 use crate::webhook::Webhook;
 
-/// What is to be run. What is left out is up to the queue's policy or the server's defaults.
+/// A task to submit. The queue's policy and the server's defaults fill in missing fields.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TaskRequest {
-    /// What people call it.
+    /// The task's name.
     pub task_name: String,
     /// Chooses the executor: `SHELL`, `PYTHON_SCRIPT`, `HTTP`, `NOOP`, or a registered function.
     pub task_type: String,
-    /// What the executor is given: text or JSON.
+    /// The executor's input: text or JSON.
     #[serde(skip_serializing_if = "Value::is_null")]
     pub payload: Value,
     /// An attempt that runs longer is stopped.
@@ -29,13 +29,13 @@ pub struct TaskRequest {
     /// How many attempts may follow a failed first one. Excludes `retry_policy`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry_count: Option<u32>,
-    /// How failed attempts are repeated. Excludes `retry_count`.
+    /// How failed attempts are retried. Excludes `retry_count`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry_policy: Option<RetryPolicy>,
     /// The caller's own name for the request: the same one twice is one task.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub request_id: Option<String>,
-    /// Where it waits.
+    /// Its queue.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue: Option<String>,
     /// 0 to 9; 9 goes first.
@@ -71,7 +71,7 @@ pub struct TaskRequest {
     /// While another task holds this key, that one is the answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unique: Option<Unique>,
-    /// Who is told when it has ended.
+    /// The receivers that are notified of its end.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub webhooks: Vec<Webhook>,
 }
@@ -93,7 +93,7 @@ impl TaskRequest {
     }
 }
 
-/// How failed attempts are repeated. What is left out is up to the queue's policy.
+/// How failed attempts are retried. The queue's policy fills in missing fields.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RetryPolicy {
@@ -163,23 +163,23 @@ fn plain_seconds<S: Serializer>(duration: &Duration, serializer: S) -> Result<S:
     serializer.serialize_f64(duration.as_secs_f64())
 }
 
-/// A task that the server has taken in.
+/// A task that the server has accepted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Submitted {
     /// Its id.
     pub task_id: String,
-    /// Where it stood.
+    /// Its status.
     pub status: Status,
-    /// It was there already: the request id had been used for it.
+    /// It existed already: an earlier request with this id created it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub duplicate: bool,
 }
 
-/// What became of one task of a batch.
+/// The outcome of one task of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BatchItem {
-    /// It was taken in.
+    /// It was submitted.
     Submitted(Submitted),
     /// It was refused; the others were not affected.
     Refused(Box<Problem>),
@@ -206,12 +206,12 @@ struct Batch<'a, T> {
 }
 
 impl Client {
-    /// Hands in one task: a [`TaskRequest`], or JSON of that form.
+    /// Submits one task: a [`TaskRequest`], or JSON of that form.
     pub async fn submit(&self, request: &(impl Serialize + ?Sized)) -> Result<Submitted, Error> {
         self.answer(self.post(&["tasks"]).json(request)).await
     }
 
-    /// Hands in one task and waits for its end, up to `wait`. The task may be unfinished when time is up.
+    /// Submits one task and waits for its end, up to `wait`. The answered task may be unfinished.
     pub async fn submit_and_wait(
         &self,
         request: &(impl Serialize + ?Sized),
@@ -221,7 +221,7 @@ impl Client {
         self.answer(call.timeout(while_waiting(wait))).await
     }
 
-    /// Hands in many tasks. The answers are in the order of the requests; a bad one does not hold back the others.
+    /// Submits many tasks. The answers are in the order of the requests; a bad one does not hold back the others.
     pub async fn submit_batch<T: Serialize>(&self, tasks: &[T]) -> Result<Vec<BatchItem>, Error> {
         let answer: BatchAnswer = self.answer(self.post(&["tasks", "batch"]).json(&Batch { tasks })).await?;
         let broken = |why: &str| Error::Answer { url: self.url().to_owned(), why: why.to_owned() };

@@ -1,4 +1,4 @@
-//! Tasks as the server tells them. Fields that this version does not know are kept in `more`.
+//! Tasks as the server shows them. Fields that this version does not know are kept in `more`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use crate::logs::LogChunk;
 
-/// Where a task is in its life.
+/// The status of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 #[non_exhaustive]
@@ -75,21 +75,21 @@ impl fmt::Display for Status {
     }
 }
 
-/// All that the server says of a task.
+/// A task as the server shows it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Task {
     /// Its id.
     pub task_id: String,
-    /// What people call it.
+    /// The task's name.
     #[serde(default)]
     pub task_name: String,
-    /// What executes it.
+    /// The type of its executor.
     #[serde(default)]
     pub task_type: String,
-    /// Where it is in its life.
+    /// Its status.
     pub status: Status,
-    /// Where it waits or waited.
+    /// Its queue.
     #[serde(default)]
     pub queue: String,
     /// 0 to 9; 9 goes first.
@@ -101,7 +101,7 @@ pub struct Task {
     /// The worker that has or had it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worker: Option<String>,
-    /// When it was taken in.
+    /// When it was submitted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub created_at: Option<Timestamp>,
     /// When its current or last attempt started.
@@ -113,10 +113,10 @@ pub struct Task {
     /// Before this time it does not run (again).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub due_at: Option<Timestamp>,
-    /// What the executor answered.
+    /// The executor's answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<TaskResult>,
-    /// What went wrong last.
+    /// Its last error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<TaskError>,
     /// How far it is, in its own words.
@@ -145,7 +145,7 @@ pub struct Task {
     pub more: Map<String, Value>,
 }
 
-/// What an executor answered.
+/// An executor's answer.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct TaskResult {
@@ -153,11 +153,11 @@ pub struct TaskResult {
     pub code: i32,
     /// For people.
     pub message: String,
-    /// What the task gave back.
+    /// The data of the task's result.
     pub data: Value,
 }
 
-/// What went wrong, with a stable code.
+/// An error with a stable code.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct TaskError {
@@ -184,7 +184,7 @@ pub struct Progress {
 pub struct Attempt {
     /// Counts from 1.
     pub number: u32,
-    /// Who had it.
+    /// The worker that had it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worker: Option<String>,
     /// When it was assigned.
@@ -199,7 +199,7 @@ pub struct Attempt {
     /// How it ended, such as `SUCCESS` or `TIMED_OUT`; none while it is alive.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<String>,
-    /// What went wrong.
+    /// Its error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<TaskError>,
     /// Everything else.
@@ -211,12 +211,12 @@ pub struct Attempt {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Explanation {
-    /// Where it is in its life.
+    /// Its status.
     pub status: Status,
     /// In a sentence or two.
     #[serde(default)]
     pub summary: String,
-    /// What stands in its way, the most important first. Empty if it runs or is final.
+    /// The reasons, the most important first. Empty if it runs or is final.
     #[serde(default)]
     pub reasons: Vec<Reason>,
     /// Everything else.
@@ -224,7 +224,7 @@ pub struct Explanation {
     pub more: Map<String, Value>,
 }
 
-/// Something that stands in the way of a task.
+/// A reason why a task does not run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Reason {
@@ -233,7 +233,7 @@ pub struct Reason {
     /// For people.
     #[serde(default)]
     pub message: String,
-    /// What belongs to this kind of reason.
+    /// The facts of this kind of reason.
     #[serde(flatten)]
     pub more: Map<String, Value>,
 }

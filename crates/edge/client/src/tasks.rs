@@ -13,7 +13,7 @@ use crate::task::{Attempt, Explanation, Status, Task};
 /// Attempts read at once.
 const ATTEMPTS_PAGE: u32 = 1000;
 
-/// A position behind all output: whoever follows from there hears of the end only.
+/// A position behind all output: a reader that follows from there receives the end only.
 const AFTER_ALL: &str = "999999999-999999999";
 
 /// A task that runs a finished one again.

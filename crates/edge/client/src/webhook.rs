@@ -9,18 +9,19 @@ use crate::client::Client;
 use crate::error::Error;
 use crate::task::{Status, TaskError};
 
-/// Somebody who is told over HTTP of what happens.
+/// A URL that receives notifications.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Webhook {
-    /// Where the news is sent to.
+    /// The receiver's URL.
     pub url: String,
-    /// What is news: `finished`, `failed`, and for schedules `failing`, `late`. Empty for what the server takes then.
+    /// The events to send: `finished`, `failed`, and for schedules `failing`, `late`. Empty for the server's
+    /// default.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub on: Vec<String>,
 }
 
 impl Webhook {
-    /// Told of this.
+    /// A receiver of these events.
     pub fn new(url: impl Into<String>, on: &[&str]) -> Self {
         Self { url: url.into(), on: on.iter().map(|&on| on.to_owned()).collect() }
     }
@@ -32,11 +33,11 @@ impl Webhook {
 pub struct Delivery {
     /// The task that delivers it.
     pub delivery_id: String,
-    /// What the receiver knows it by.
+    /// The id by which the receiver recognizes the message.
     pub message_id: String,
-    /// What happened.
+    /// The event.
     pub event: String,
-    /// Who is told.
+    /// The receiver's URL.
     pub url: String,
     /// The task that it is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -44,14 +45,14 @@ pub struct Delivery {
     /// The schedule that it is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schedule: Option<String>,
-    /// Where it is.
+    /// Its status.
     pub status: Status,
     /// How often it was tried.
     pub attempts: u32,
     /// When it is tried next.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_attempt_at: Option<Timestamp>,
-    /// What went wrong last.
+    /// Its last error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<TaskError>,
     /// Everything else.
@@ -59,7 +60,7 @@ pub struct Delivery {
     pub more: Map<String, Value>,
 }
 
-/// What deliveries are signed with.
+/// The secrets that sign deliveries.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WebhookSecret {
     /// In use.
@@ -72,9 +73,9 @@ pub struct WebhookSecret {
 /// A secret that was replaced, and is in use for a while.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PreviousSecret {
-    /// It.
+    /// The secret.
     pub secret: String,
-    /// Until then.
+    /// The end of its use.
     pub until: Timestamp,
 }
 
@@ -87,7 +88,7 @@ pub struct WebhookEndpoint {
     /// The secret; only in the answer that made it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret: Option<String>,
-    /// Until then deliveries are also signed with the secret before.
+    /// Until this time deliveries are also signed with the secret before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub previous_until: Option<Timestamp>,
 }
@@ -142,7 +143,7 @@ impl Client {
         }
     }
 
-    /// What deliveries of the namespace are signed with.
+    /// The secrets that sign deliveries of the namespace.
     pub async fn webhook_secret(&self) -> Result<WebhookSecret, Error> {
         self.answer(self.get(&["webhooks", "secret"])).await
     }

@@ -17,7 +17,7 @@ pub struct Worker {
     /// Its identity since it was started.
     #[serde(default)]
     pub session: String,
-    /// What people call it.
+    /// The worker's name.
     pub name: String,
     /// How many attempts it runs at once.
     #[serde(default)]
@@ -25,10 +25,10 @@ pub struct Worker {
     /// Its share under the weighted strategy.
     #[serde(default)]
     pub weight: u32,
-    /// What labels of tasks are compared with.
+    /// The labels that selectors of tasks match against.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
-    /// What it can execute.
+    /// The task types that it executes.
     #[serde(default)]
     pub task_types: Vec<String>,
     /// Where it is reached; workers of earlier versions have none.
@@ -37,7 +37,7 @@ pub struct Worker {
     /// `IDLE`, `ACTIVE`, `BUSY`, `PAUSING`, `DRAINING` or `NOT_RECEIVING`.
     #[serde(default)]
     pub status: String,
-    /// What its last heartbeat said.
+    /// Its last heartbeat.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub load: Option<WorkerLoad>,
     /// Everything else.
@@ -45,7 +45,7 @@ pub struct Worker {
     pub more: Map<String, Value>,
 }
 
-/// What a heartbeat says.
+/// The content of a heartbeat.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct WorkerLoad {
@@ -57,12 +57,12 @@ pub struct WorkerLoad {
     pub running: u32,
     /// Attempts that wait at the worker.
     pub queued: u32,
-    /// When it was said.
+    /// When the worker sent it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<Timestamp>,
 }
 
-/// What is to be changed of a worker; the rest stays as it is.
+/// A change of a worker; missing fields stay as they are.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct WorkerChange {
     /// How many attempts it runs at once.
@@ -92,13 +92,13 @@ impl Client {
         self.answer(self.get(&["workers", id])).await
     }
 
-    /// Changes what a worker offers, until its next start. What runs goes on.
+    /// Changes a worker's offer, until its next start. Running attempts go on.
     pub async fn change_worker(&self, id: &str, change: &WorkerChange) -> Result<Worker, Error> {
         let call = self.request(Method::PATCH, &["workers", id]).json(change);
         self.answer(call).await
     }
 
-    /// Gives a worker no new work; what it has it finishes.
+    /// Gives a worker no new work; it finishes its attempts.
     pub async fn drain(&self, id: &str) -> Result<Worker, Error> {
         self.answer(self.post(&["workers", id, "drain"])).await
     }

@@ -29,10 +29,10 @@ pub struct Workflow {
 pub struct WorkflowRun {
     /// Its identity.
     pub run_id: String,
-    /// The workflow, or what the run is called.
+    /// The workflow, or the name of the run.
     #[serde(default)]
     pub name: String,
-    /// Where it is in its life.
+    /// Its status.
     pub status: Status,
     /// A cancel was accepted, and open nodes are being stopped.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -62,7 +62,7 @@ pub struct WorkflowRun {
 pub struct RunNode {
     /// Its name.
     pub name: String,
-    /// The names of those that it waits for.
+    /// The names of the nodes that it waits for.
     #[serde(default)]
     pub depends_on: Vec<String>,
     /// The status of its task; `WAITING` before it has one, `SKIPPED` if it gets none.
@@ -79,10 +79,10 @@ pub struct RunNode {
     /// When its task ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finished_at: Option<Timestamp>,
-    /// What its task answered.
+    /// The result of its task.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<TaskResult>,
-    /// What went wrong last.
+    /// Its last error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<TaskError>,
     /// Everything else.
@@ -96,7 +96,7 @@ pub struct RunNode {
 pub struct RunStarted {
     /// Its identity.
     pub run_id: String,
-    /// The same request was taken in before.
+    /// The same request was accepted before.
     #[serde(default)]
     pub duplicate: bool,
 }
@@ -107,7 +107,7 @@ pub struct RunStarted {
 pub struct RunRetried {
     /// Its identity.
     pub run_id: String,
-    /// The same request was taken in before.
+    /// The same request was accepted before.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub duplicate: bool,
     /// It goes by the definition of the first run, and its workflow has a newer one.
@@ -139,7 +139,7 @@ impl Client {
         self.answer(self.post(&["workflows", "runs"]).json(run)).await
     }
 
-    /// A run with its nodes, when it has ended or time is up.
+    /// A run with its nodes, when it has ended or `wait` is over.
     pub async fn workflow_run(&self, id: &str, wait: Option<Duration>) -> Result<WorkflowRun, Error> {
         let call = self.get(&["workflows", "runs", id]);
         let call = match wait {

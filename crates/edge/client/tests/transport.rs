@@ -1,5 +1,5 @@
-//! What happens on the wire: breaks in the middle of a stream, refusals, and servers that are not there. The server
-//! here plays a script of raw answers; what real ones say is tested where the real server is.
+//! Faults of the wire: breaks in the middle of a stream, refusals, and servers that are not there. The server
+//! here plays a script of raw answers; the tests of the real server cover its answers.
 
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::json;
 use tasklane::{FunctionError, Name, Payload, Status, TaskContext, TaskRequest, Tasklane};
 
-/// What the task is given.
+/// The task's input.
 #[derive(Deserialize)]
 struct Picture {
     width: u32,
@@ -15,7 +15,7 @@ struct Picture {
     scale: u32,
 }
 
-/// What the task does. It may run more than once, so it should be able to.
+/// The task's work. It may run more than once, so it should be idempotent.
 async fn resize(context: TaskContext) -> Result<serde_json::Value, FunctionError> {
     let picture: Picture = context.payload_as()?;
     context.log("resizing");

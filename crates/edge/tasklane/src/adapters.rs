@@ -1,4 +1,4 @@
-//! The systems that a config names, opened: the only place that knows which adapter is behind which URL.
+//! Opens the systems that a config names: the only place that maps URLs to adapters.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use tasklane_sqlite::Sqlite;
 
 use crate::config::{AdapterUrl, Config, Durability, Shares};
 
-/// What a Tasklane works with.
+/// The opened systems of a process.
 #[derive(Clone, Debug)]
 pub(crate) struct Adapters {
     pub(crate) store: Arc<dyn Store>,
@@ -30,7 +30,7 @@ pub(crate) struct Adapters {
     pub(crate) lock: Option<HeldFile>,
     /// Where finished tasks are kept for good.
     pub(crate) archive: Option<Arc<dyn Archive>>,
-    /// What people should know of how these systems are set up.
+    /// Warnings about the setup of these systems.
     pub(crate) warnings: Vec<String>,
 }
 
@@ -189,8 +189,8 @@ async fn open_direct(config: &Config, url: &AdapterUrl, listen: Option<IpAddr>) 
     })
 }
 
-/// Where other members find this process: what the config says, or where it listens, or, where it listens everywhere, the
-/// address by which this machine reaches its store.
+/// The host at which other members find this process: the configured one, or the host of its listener, or,
+/// where it listens everywhere, the address by which this machine reaches its store.
 pub(crate) fn reachable_host(config: &Config) -> Result<String> {
     if let Some((host, _)) = config.advertise.as_deref().and_then(|address| address.rsplit_once(':')) {
         return Ok(host.to_owned());

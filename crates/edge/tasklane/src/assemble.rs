@@ -1,9 +1,10 @@
-//! Puts a Tasklane together in this process: store, scheduler, worker, API, or as much of it as its roles ask for.
+//! Puts a Tasklane together in this process: store, scheduler, worker, API, or as much of it as its roles ask
+//! for.
 //!
-//! The order of things matters. A start first takes the store, which refuses a second process at once; then it waits
-//! until the guard of an earlier process has ended the last of its attempts, because only then can their tasks be
-//! given out again. A stop goes the other way: first nothing new is taken, then the worker finishes, then the
-//! scheduler gives its lanes back, then the store is closed.
+//! The order matters. A start first takes the store, which refuses a second process at once. Then it waits
+//! until the guard of an earlier process has ended the last of its attempts, because only then can their
+//! tasks be assigned again. A stop goes the other way: the process takes nothing new, the worker finishes,
+//! the scheduler releases its lanes, the store closes.
 
 use std::fs::{DirBuilder, File};
 use std::io::ErrorKind;
@@ -47,7 +48,7 @@ use crate::descriptor_shares::connections_max;
 use crate::embed::Registrations;
 use crate::{discovery, disk_full, exposure, intake, lane_count, lost_store, session_cleanup};
 
-/// What this process is of a deployment.
+/// The roles of this process in a deployment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Roles {
     /// Serves the API and owns lanes.
@@ -116,9 +117,9 @@ const GUARD_WITHIN: Duration = Duration::from_secs(10);
 const HEALTH_CONNECTIONS_MAX: usize = 64;
 /// Short attempts that may wait at the worker.
 const PREFETCH_MAX: u32 = 8192;
-/// How often lanes of a cluster look for what a lost message would have told: they are many.
+/// How often lanes of a cluster sweep for arrivals whose hints were lost: the lanes are many.
 const SWEEP_EVERY: Duration = Duration::from_secs(15);
-/// How often the workers of a server itself tell all lanes how they are: they are several, and seldom have work.
+/// How often the system workers send heartbeats to all lanes: they are several, and seldom have work.
 const OWN_BEAT_EVERY: Duration = Duration::from_secs(20);
 /// How long the systems of a cluster are waited for.
 const OPEN_WITHIN: Duration = Duration::from_secs(30);
@@ -196,7 +197,7 @@ pub async fn start(config: &Config, roles: Roles, functions: Registrations) -> R
         clock::settle_within(config.clock.settle_time);
         compare_with_store(&*running.adapters.documents).await?;
         let started = start_server(config, &running, lanes, &notifier, &held_sessions)?;
-        // Workers end before the scheduler does, which has to hear what became of their attempts.
+        // Workers end before the scheduler, which has to receive their last reports.
         for SystemWorker { name, capacity, executors } in SystemWorker::all(&started) {
             let options = system_worker(config, lanes, name, capacity);
             let worker = Worker::new(options, WorkerParts { on_lease: Arc::new(|_| {}), ..parts(executors) });
@@ -357,7 +358,7 @@ fn api_connections(config: &Config, roles: Roles) -> ServeOptions {
     }
 }
 
-/// Few ask, and what they ask is answered at once, whoever they are.
+/// Health checks come from few clients and are answered at once, with or without a token.
 fn health_connections(config: &Config) -> ServeOptions {
     ServeOptions {
         connections_max: HEALTH_CONNECTIONS_MAX,
@@ -380,7 +381,7 @@ fn serve_router(running: &RunningTasklane, router: Router, listener: TcpListener
 }
 
 impl RunningTasklane {
-    /// What answers for it.
+    /// The server of its API.
     ///
     /// # Panics
     /// In a process that is a worker and nothing else: there is none.
@@ -416,9 +417,9 @@ impl RunningTasklane {
         .map(drop)
     }
 
-    /// Stops in an orderly way: what runs is given time to finish.
+    /// Stops in an orderly way: running attempts get time to finish.
     pub async fn close(self) -> Result<(), StoreError> {
-        // Waiting requests and streams would keep the API open until their time is up: they are ended with it.
+        // Waiting requests and streams would keep the API open until their timeout: they end with it.
         self.api.close().await;
         self.worker.close().await;
         self.server.close().await;
@@ -433,8 +434,8 @@ impl RunningTasklane {
     }
 }
 
-/// Opens what the config names, and learns how many lanes there are. What cannot be reached may be about to start, or to
-/// come back: in a cluster it is waited for.
+/// Opens the systems that the config names, and reads the number of lanes. An unreachable system may be about
+/// to start, or to come back: in a cluster the start waits for it.
 async fn open_adapters(config: &Config, reached_at: Option<IpAddr>) -> Result<(Adapters, u16)> {
     let deadline = Instant::now() + OPEN_WITHIN;
     let mut told = false;
@@ -506,7 +507,8 @@ async fn await_guard(data_dir: &Path) -> Result<File> {
     }
 }
 
-/// Starts the guard, where this process may start others, or has sessions that somebody must close should it be killed.
+/// Starts the guard, where this process may start others, or holds sessions that must be closed if it is
+/// killed.
 async fn start_guard(config: &Config, roles: Roles, locks: Vec<HeldFile>) -> Result<Option<Guard>> {
     let needed = ["SHELL", "PYTHON_SCRIPT"];
     let starts_others =
@@ -524,7 +526,8 @@ async fn start_guard(config: &Config, roles: Roles, locks: Vec<HeldFile>) -> Res
     Guard::start(options).await.map(Some).context("cannot start the guard process")
 }
 
-/// Removes the folders of attempts that nobody was left to remove. Their processes are gone: the lock says so.
+/// Removes the folders of attempts that no guard was left to remove. Their processes are gone: the lock shows
+/// it.
 fn remove_stale(dir: &Path) {
     let Ok(entries) = std::fs::read_dir(dir) else { return };
     let stale: Vec<_> =
@@ -548,8 +551,9 @@ fn is_guard_dir(path: &Path) -> bool {
     name.is_some_and(|number| number.len() == 16 && number.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }
 
-/// Tells the guard when the lease ends, unless told anew. The worker stops by itself before; what it cannot stop,
-/// because it is stopped itself, the guard ends in time.
+/// Sends the guard each new deadline: the end of the session's TTL, counted from before the renewal was sent.
+/// The worker stops its attempts before that; if it cannot, because it is stopped itself, the guard ends them
+/// in time.
 fn on_lease(config: &Config, guard: Option<&Guard>) -> Arc<dyn Fn(Timestamp) + Send + Sync> {
     let Some(guard) = guard.cloned() else { return Arc::new(|_| {}) };
     let left = fence_margin(config);
@@ -588,7 +592,7 @@ fn worker(config: &Config, lanes: u16) -> WorkerOptions {
         drain_grace: config.worker.drain_grace,
         machine: session::WorkerOptions {
             capacity,
-            // Where there are other workers, nothing waits for long at one that is busy.
+            // Where there are other workers, no task waits long at a busy one.
             prefetch: if config.is_cluster() { 0 } else { capacity },
             prefetch_max: PREFETCH_MAX,
             unacked_max: 2 * PREFETCH_MAX,
@@ -606,13 +610,14 @@ fn worker(config: &Config, lanes: u16) -> WorkerOptions {
     }
 }
 
-/// How often a worker tells all lanes how it is: seldom enough that a broker for many of them does not notice it.
+/// How often a worker sends its heartbeat to all lanes: seldom enough not to load a broker that serves many
+/// workers.
 fn beat_every(config: &Config) -> Duration {
     let is_direct = matches!(config.bus_url().scheme(), "local" | "direct");
     Duration::from_secs(if is_direct { 2 } else { 3 })
 }
 
-/// What is left of a lease when the worker stops by itself: time for everything to be gone.
+/// The rest of the session's TTL when the worker stops by itself: time to end every attempt.
 fn fence_margin(config: &Config) -> Duration {
     config.session.worker_ttl / 4
 }

@@ -1,5 +1,5 @@
-//! The data folder, which is for the user of the server alone: payloads and results are in it, and working folders of
-//! attempts. Earlier versions made it, and what is in it, as the umask said.
+//! The data folder, which is for the user of the server alone: it holds payloads and results, and working
+//! folders of attempts. Earlier versions made the folder and its files as the umask said.
 
 use std::fs::{DirBuilder, Permissions};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
@@ -7,10 +7,10 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-/// What lies in the folder besides the database.
+/// The entries of the folder besides the database.
 pub(crate) const WORK: &str = "work";
 pub(crate) const GUARD_LOCK: &str = "guard.lock";
-/// What names of the database and the files beside it begin with.
+/// The common beginning of the names of the database and its files.
 const DATABASE: &str = "tasklane.db";
 
 /// Makes the folder if it is not there, and takes it from others if they may read it.
@@ -56,7 +56,7 @@ fn is_open(path: &Path) -> bool {
 }
 
 fn make_private(path: &Path, mode: u32) {
-    // What a symlink in the folder points to is not ours to judge.
+    // The target of a symlink in the folder is not ours to change.
     if !is_open(path) {
         return;
     }

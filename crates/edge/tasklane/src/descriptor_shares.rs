@@ -2,9 +2,9 @@
 
 use std::num::NonZeroU32;
 
-/// The most connections by default. Each takes memory too: one that has sent half of a head up to 64 KiB.
+/// The most connections by default. Each takes memory too: up to 64 KiB for half of a head.
 const CONNECTIONS_MAX: u64 = 16_384;
-/// Kept for the store, the log, the bus and what else a process opens.
+/// Kept for the store, the log, the bus and all other files of a process.
 const OTHERS: u64 = 128;
 /// What an attempt takes while it is started: three pipes of two ends each, its standard input and a file.
 const ATTEMPT: u64 = 8;

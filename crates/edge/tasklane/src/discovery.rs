@@ -1,5 +1,5 @@
-//! Who is connected to whom, where processes are connected to each other without a server between them: every member
-//! calls every server.
+//! Discovery for the direct bus, where no server stands between processes: every member connects to every
+//! server.
 //!
 //! Servers see each other in the view of the coordinator. Servers send workers the list of servers, so that a thousand
 //! workers need not watch the coordinator. A worker reads the view when it has lost its last server, and when no server
@@ -15,9 +15,9 @@ use tasklane_ports::{Address, Bus, Coordinator, View};
 use tasklane_runtime::scheduler::SchedulerHandle;
 use tokio::sync::watch;
 
-/// How often servers tell workers of each other.
+/// How often servers announce each other to workers.
 const TELL_EVERY: Duration = Duration::from_secs(5);
-/// A worker that has heard nothing for this long looks by itself.
+/// A worker without an announcement for this long reads the view by itself.
 const LOOK_AFTER: Duration = Duration::from_secs(12);
 /// A worker without a server looks again after this long, then after twice as long, …, up to [`LOOK_AFTER`].
 const LOOK_FIRST: Duration = Duration::from_millis(250);
@@ -32,7 +32,7 @@ fn servers(view: &View) -> Vec<String> {
     view.members.values().filter_map(|member| bus(&member.role)).collect()
 }
 
-/// Keeps a server connected to the others, and tells workers of them, for ever.
+/// Keeps a server connected to the others, and announces them to workers. Ends with the views.
 pub(crate) async fn keep_server(bus: DirectBus, scheduler: SchedulerHandle) {
     let mut views = scheduler.views();
     let mut again = tokio::time::interval(TELL_EVERY);
@@ -43,12 +43,12 @@ pub(crate) async fn keep_server(bus: DirectBus, scheduler: SchedulerHandle) {
         }
         let servers = servers(&views.borrow_and_update());
         bus.set_peers(servers.clone());
-        // Who does not hear it hears the next.
+        // A worker that misses this announcement receives the next one.
         let _ = bus.publish(Address::Servers, vec![Message::Servers(servers)]).await;
     }
 }
 
-/// Keeps a worker connected to all servers, for ever.
+/// Keeps a worker connected to all servers. Ends with the bus.
 pub(crate) async fn keep_worker(bus: DirectBus, coordinator: Arc<dyn Coordinator>) {
     let mut connected = bus.connected();
     let mut pause = LOOK_FIRST;

@@ -1,4 +1,4 @@
-//! A start on a disk that is full: the server listens, says why it cannot work, and begins when there is room.
+//! A start on a full disk: the server listens, answers why it cannot work, and begins when there is room.
 
 use std::io::ErrorKind;
 use std::time::Duration;
@@ -15,7 +15,8 @@ const AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// How often to look whether the lanes will be loaded at all.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
-/// Opens something, again and again while there is no room for it. Whoever asks at the listener meanwhile is told so.
+/// Opens a store, again and again while its disk is full. Meanwhile the listener answers each client with the
+/// reason.
 pub(crate) async fn await_disk_space<T, F: Future<Output = Result<T>>>(
     open: impl Fn() -> F,
     listener: Option<&TcpListener>,
@@ -23,7 +24,7 @@ pub(crate) async fn await_disk_space<T, F: Future<Output = Result<T>>>(
     let mut answering = None;
     loop {
         let error = match Box::pin(open()).await {
-            // Whoever has no API is told by the program that has started it.
+            // Without an API the error goes to the program that started this process.
             Err(error) if listener.is_some() && is_disk_full(&error) => error,
             opened => {
                 if let Some(Answering { stop, task }) = answering {
@@ -45,14 +46,15 @@ pub(crate) async fn await_disk_space<T, F: Future<Output = Result<T>>>(
     }
 }
 
-/// Tells everyone that there is no room.
+/// Answers every request with the full disk.
 struct Answering {
     stop: CancellationToken,
     task: tokio::task::JoinHandle<()>,
 }
 
 impl Answering {
-    /// At a second descriptor of the listener, so that none of those who knock are turned away when it is given on.
+    /// Serves a second descriptor of the listener, so that no client is turned away when the listener is
+    /// handed on.
     fn start(listener: &TcpListener) -> Result<Self> {
         use std::os::fd::AsFd;
         let listener = std::net::TcpListener::from(listener.as_fd().try_clone_to_owned()?);
@@ -67,7 +69,7 @@ impl Answering {
     }
 }
 
-/// What failed did so for want of room on a disk.
+/// Whether a full disk caused an error.
 fn is_disk_full(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         let io = cause.downcast_ref::<std::io::Error>();

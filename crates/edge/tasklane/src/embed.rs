@@ -37,7 +37,7 @@ pub enum StartError {
     Function {
         /// The name.
         name: String,
-        /// What is wrong with it.
+        /// The fault of the function.
         why: String,
     },
     /// A part could not be opened.
@@ -54,7 +54,7 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Begins anew with a whole config. Its `listen` holds, too.
+    /// Replaces the whole config, including `listen`.
     #[must_use]
     pub fn config(mut self, config: Config) -> Self {
         self.config = config;
@@ -125,8 +125,8 @@ impl Builder {
     }
 }
 
-/// A running Tasklane. Has to be closed: what is only dropped ends as in a crash, which loses nothing, but lets tasks
-/// run again.
+/// A running Tasklane. Has to be closed: dropping it ends it as a crash does, which loses nothing, but lets
+/// tasks run again.
 #[derive(Debug)]
 pub struct Tasklane {
     running: RunningTasklane,

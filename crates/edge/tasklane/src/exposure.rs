@@ -1,9 +1,9 @@
-//! Warnings of a start: who can reach this process, and what that gives them.
+//! Warnings of a start: which clients can reach this process, and with what power.
 
 use crate::assemble::Roles;
 use crate::config::Config;
 
-/// What the operator should know before others find it out.
+/// The warnings for the operator.
 pub(crate) fn warnings(config: &Config, roles: Roles, is_root: bool) -> Vec<String> {
     let mut warnings = Vec::new();
     if is_root && roles.worker {

@@ -1,5 +1,5 @@
-//! Tasks that come by message: taken by this server under the name of its session, so that others know when it is gone and
-//! take what it had.
+//! Takes tasks from an intake under the name of this server's session, so that the other servers notice its
+//! loss and requeue its messages.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::config::Config;
 /// Wait before it is tried again.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
-/// Takes tasks in while this server has a session, for ever; returns at once where there is nowhere to take them from.
+/// Takes tasks in while this server has a session; returns at once without an intake.
 pub(crate) async fn keep(config: Config, node: Node, scheduler: SchedulerHandle) {
     let mut sessions = scheduler.session();
     loop {
@@ -45,7 +45,7 @@ pub(crate) async fn keep(config: Config, node: Node, scheduler: SchedulerHandle)
     }
 }
 
-/// Gives again what servers had that are gone, for ever.
+/// Requeues the messages of lost servers, on every change of members.
 async fn recover(intake: &dyn Intake, scheduler: &SchedulerHandle, own: SessionId) {
     let mut views = scheduler.views();
     let mut living = Vec::new();

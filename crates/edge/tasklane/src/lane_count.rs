@@ -1,4 +1,4 @@
-//! How many lanes a deployment has: all its servers and workers must agree, so it is stored with the first start.
+//! The number of lanes of a deployment: all its servers and workers must agree, so the first start stores it.
 
 use anyhow::{Result, bail};
 use tasklane_core::id::Name;
@@ -8,7 +8,7 @@ use crate::config::Config;
 
 /// In a cluster, so that several servers can share the work.
 const CLUSTER_LANES: u16 = 16;
-/// Changes that somebody else's may get in the way of.
+/// Tries of a compare-and-set against changes of other servers.
 const TRIES: usize = 10;
 
 /// The number of lanes: the stored one, or the configured one if it is the first, or the only process can let it grow.

@@ -29,7 +29,7 @@ pub use tasklane_runtime::request::TaskRequest;
 pub fn init() {
     tasklane_runtime::guard::run_if_asked();
     if let Some(session_cleanup) = tasklane_runtime::guard::session_cleanup_if_asked() {
-        // Nobody is left to be told of an error; what is not said now, time will tell.
+        // No caller is left to receive an error; a session that stays open ends with its TTL.
         let code = i32::from(session_cleanup::run(&session_cleanup).is_err());
         #[expect(clippy::exit, reason = "this process was started for nothing else")]
         std::process::exit(code);

@@ -1,7 +1,7 @@
-//! Where log lines go: to standard error, for people or for programs.
+//! The log: lines to standard error, for people or for programs.
 //!
-//! Names and errors in them come from others. For people, what would move the cursor or hide text is escaped; for everyone,
-//! passwords and query strings of URLs are masked.
+//! Names and errors in them come from others. For people, characters that would move the cursor or hide text
+//! are escaped; for everyone, passwords and query strings of URLs are masked.
 
 use std::io::{IsTerminal, Write};
 

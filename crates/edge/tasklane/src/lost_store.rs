@@ -9,8 +9,8 @@ use tasklane_ports::{Coordinator, Store, StoreError};
 /// How often to ask the store.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// Ends the attempts of this process when its store is lost, for ever. Another process may run the same tasks from a copy
-/// of the files, and what became of these could not be stored anyway.
+/// Watches the store, and ends the attempts of this process each time the store is lost. Another process may
+/// run the same tasks from a copy of the files, and the reports of these attempts could not be stored anyway.
 pub(crate) async fn end_attempts(store: Arc<dyn Store>, coordinator: Arc<dyn Coordinator>) {
     let mut was_lost = false;
     loop {

@@ -1,5 +1,5 @@
-//! What a process that was killed has left to say: that its sessions are over. Said by its guard, when it is dead and
-//! nothing that it had started is left; so others need not wait until the sessions have run out.
+//! Closes the sessions of a killed process. Its guard does so when the process is dead and all its attempts
+//! have ended; so other members need not wait until the sessions expire.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -26,7 +26,7 @@ struct SessionCleanup {
 /// Wait before it is tried again.
 const AGAIN_AFTER: Duration = Duration::from_millis(500);
 
-/// Keeps the guard alive and informed of the sessions that this process holds, for ever.
+/// Keeps the guard alive and informed of the sessions that this process holds.
 pub(crate) async fn keep(config: Config, held_sessions: HeldSessions, guard: Guard) {
     let mut held = held_sessions.watch();
     loop {

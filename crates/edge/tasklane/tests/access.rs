@@ -1,4 +1,4 @@
-//! Who is answered by a real server, and what a start says about that.
+//! Which clients a real server answers, and the warnings of its start.
 
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 

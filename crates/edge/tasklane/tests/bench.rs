@@ -1,4 +1,4 @@
-//! The benchmark measures what it says, whatever the figures are.
+//! The benchmark measures its scenarios, whatever the figures are.
 
 #![allow(clippy::unwrap_used, reason = "in tests a panic is an answer")]
 

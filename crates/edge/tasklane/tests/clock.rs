@@ -148,7 +148,7 @@ async fn ten_days_ahead_for_a_moment_removes_doubles_and_silences_nothing() {
     server.terminate();
 }
 
-/// Takes a lock, if nobody else holds it.
+/// Takes a lock, unless another owner holds it.
 async fn take(api: &Api, owner: &str) -> bool {
     let (status, answer) = api.put("/locks/l", json!({ "owner": owner, "ttl": "2s" })).await;
     assert!([200, 409].contains(&status), "{answer}");

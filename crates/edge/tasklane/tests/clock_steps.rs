@@ -1,5 +1,6 @@
-//! Servers whose wall clock is wrong by an hour and then corrected: delays keep their length, and times of day come when
-//! the corrected clock shows them. When a task started is told by the clock of this machine, which is right all along.
+//! Servers whose wall clock is wrong by an hour and then corrected: delays keep their length, and times of
+//! day come when the corrected clock shows them. The clock of this machine, which is right all along,
+//! measures when a task started.
 //!
 //! Without this a task with a delay of a few seconds started at once, or an hour late, for as long as the server ran.
 
@@ -29,7 +30,7 @@ enum Corrected {
     WhileDown,
 }
 
-/// What a task waits for.
+/// The kind of time that a task waits for.
 #[derive(Clone, Copy, Debug)]
 enum Wait {
     Delay(Duration),

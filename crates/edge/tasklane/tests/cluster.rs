@@ -1,5 +1,5 @@
-//! Clusters of real processes on PostgreSQL alone and on Redis alone: servers share the lanes, any of them answers, and what
-//! a killed one had goes on elsewhere.
+//! Clusters of real processes on PostgreSQL alone and on Redis alone: servers share the lanes, any of them
+//! answers, and another server takes over the work of a killed one.
 
 #![allow(clippy::unwrap_used, reason = "in tests a panic is an answer")]
 #![allow(clippy::print_stderr, clippy::print_stdout, reason = "what is skipped or measured is said aloud")]
@@ -94,7 +94,7 @@ fn task(queue: &str, script: &str) -> Value {
     json!({ "taskName": "t", "taskType": "SHELL", "queue": queue, "payload": script, "retryCount": 0 })
 }
 
-/// What is changed at one server holds for what is submitted to another, whoever owns the lane and whatever was known before.
+/// A change at one server holds for submits to another, whichever owns the lane and whatever it knew before.
 async fn a_policy_holds_when_it_is_answered(folder: &Path, api: &Api, other: &Api) {
     let mut ids = Vec::new();
     for queue in ["p0", "p1", "p2", "p3"] {
@@ -116,7 +116,7 @@ async fn a_policy_holds_when_it_is_answered(folder: &Path, api: &Api, other: &Ap
     assert!(!folder.join("overlaps").exists(), "two of one key ran at the same time");
 }
 
-/// Sessions that nobody could wait for: what a killed process had goes on because its guard says that it is over.
+/// Sessions too long to wait for: the tasks of a killed process go on because its guard closes its sessions.
 const LONG: [&str; 4] = ["--set", "session.server_ttl=1h", "--set", "session.worker_ttl=1h"];
 
 /// Kills a worker and a server in the middle of things.
@@ -146,7 +146,7 @@ async fn what_is_killed_goes_on_elsewhere(store: &str) {
 
     a_policy_holds_when_it_is_answered(folder, &api, &other).await;
 
-    // They run until they are told to end.
+    // The attempts run until `go` exists.
     let go = folder.join("go");
     let script = format!("while [ ! -e {} ]; do sleep 0.05; done", go.display());
     let mut ids = Vec::new();
@@ -160,7 +160,7 @@ async fn what_is_killed_goes_on_elsewhere(store: &str) {
     }
     assert!(at_left > 0, "nothing would be killed");
     left.kill();
-    // Only a lane's owner can explain a task; whoever is asked passes it on.
+    // Only a lane's owner can explain a task; every other server forwards the question.
     let waiting = api
         .submit(
             json!({ "taskName": "w", "taskType": "SHELL", "labels": { "gpu": "yes" }, "payload": "true" }),
@@ -282,7 +282,7 @@ async fn a_guard_that_was_killed_is_replaced() {
     until("the lanes of a killed server", async || (owned(&api).await == 16).then_some(())).await;
 }
 
-/// `--listen` of a worker did nothing, and no answer told where a worker is.
+/// `--listen` of a worker did nothing, and no answer named the address of a worker.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_answers_health_checks_and_has_an_address() {
     let Some(redis) = redis::RedisServer::start() else { return };
@@ -353,7 +353,7 @@ async fn tasks_come_by_message_on_redis() {
     })
     .await;
     assert_eq!(api.finished(&id).await["status"], "SUCCESS");
-    let dead = until("the one that is wrong", async || {
+    let dead = until("the dead letter", async || {
         let dead = redis.command(&["LRANGE", "tasklane:inbox:dead", "0", "-1"]);
         dead.contains("no").then_some(dead)
     })
@@ -495,7 +495,7 @@ async fn idle_asks_for_little(store: &str, statements: impl Fn() -> u64) {
     .await;
     let (_, done) = api.post("/tasks?wait=60s", task("one", "true")).await;
     assert_eq!(done["status"], "SUCCESS", "{done}");
-    // What was done last is written, and everybody has become quiet.
+    // The last writes are stored, and all processes are idle.
     tokio::time::sleep(Duration::from_secs(10)).await;
     let (before, began) = (statements(), Instant::now());
     tokio::time::sleep(Duration::from_secs(20)).await;
@@ -508,7 +508,7 @@ async fn idle_asks_for_little(store: &str, statements: impl Fn() -> u64) {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_idle_cluster_asks_redis_for_little() {
     let Some(redis) = redis::RedisServer::start() else { return };
-    // All that it is asked, messages between members too; what a script does itself is a part of what it was asked.
+    // The number of all calls, messages between members too; calls inside a script are a part of its call.
     let asked = Arc::new(AtomicU64::new(0));
     let mut monitor = TcpStream::connect(("127.0.0.1", redis.port())).unwrap();
     monitor.write_all(b"MONITOR\r\n").unwrap();

@@ -1,6 +1,8 @@
-//! What a task costs from end to end, counted: commits, allocations, bytes written. Clocks differ, counts hardly do.
+//! The cost of a task from end to end, counted: commits, allocations, bytes written. Clocks differ, counts
+//! hardly do.
 //!
-//! The bounds leave some room for how the work happens to fall into batches. Whoever makes tasks cheaper lowers them.
+//! The bounds leave some room for how the work happens to fall into batches. A change that makes tasks
+//! cheaper lowers them.
 
 #![allow(clippy::unwrap_used, reason = "in tests a panic is an answer")]
 #![allow(unsafe_code, reason = "an allocator cannot be written without")]
@@ -43,10 +45,10 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// What is counted is counted for the whole process: one test at a time.
+/// The counters belong to the whole process: one test at a time.
 static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
-/// What has been used since the start of the process.
+/// The resources used since the start of the process.
 #[derive(Clone, Copy, Debug)]
 struct ResourceUse {
     commits: u64,
@@ -88,7 +90,7 @@ async fn run(tasklane: &Tasklane, tasks: u64, payload: &str) {
             ids.push(answer.unwrap().id);
         }
     }
-    // Events are told after the commit; the count is what tells that all are finished.
+    // Events are sent after the commit; the count shows that all tasks are finished.
     let queue = QueueKey::new(Name::new("default").unwrap(), request.queue.clone());
     let unfinished = async {
         while tasklane.node().queue(&queue).await.unwrap().counts[..5].iter().sum::<u64>() > 0 {

@@ -1,9 +1,10 @@
-//! A server that is killed again and again while it works, and started again at once.
+//! A server that is killed again and again while it works, and restarted at once.
 //!
-//! What happened is put together from two independent sources and given to the checker of the simulator. The first
-//! is written by triggers that the test puts into the database: every row that the server writes leaves a mark in the
-//! same transaction. The second is written by the tasks themselves while they are alive: a line when they start, and a
-//! line every few hundredths of a second, also by children that have left their process group or ignore SIGTERM.
+//! The test joins two independent histories and gives them to the checker of the simulator. The first is
+//! written by triggers that the test puts into the database: every row that the server writes leaves a mark
+//! in the same transaction. The second is written by the tasks themselves while they are alive: a line when
+//! they start, and a line every few hundredths of a second, also by children that have left their process
+//! group or ignore SIGTERM.
 
 #![allow(clippy::unwrap_used, reason = "in tests a panic is an answer")]
 
@@ -125,7 +126,7 @@ fn task_bodies(marks: &Path) -> Vec<Value> {
         .collect()
 }
 
-/// Submits until every batch is acknowledged, whoever is killed meanwhile.
+/// Submits until every batch is acknowledged, over all kills.
 async fn submit_all(api: Api, tasks: Vec<Value>) -> BTreeSet<TaskId> {
     let mut ids = BTreeSet::new();
     for batch in tasks.chunks(BATCH) {

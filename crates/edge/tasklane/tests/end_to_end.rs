@@ -1,4 +1,4 @@
-//! The real program, as its users meet it.
+//! The real program, as its users start it.
 
 #![allow(clippy::unwrap_used, reason = "in tests a panic is an answer")]
 
@@ -235,7 +235,7 @@ async fn cancel_stops_the_whole_tree() {
     let pids = folder.path().join("pids");
     let server = Server::start(&folder.path().join("data"));
     let api = server.api();
-    // A child that has left the session and ignores SIGTERM, and one that has not.
+    // A child that has left the session and ignores SIGTERM, and a plain child.
     let script = format!(
         "echo $$ >> {0}; setsid sh -c 'trap \"\" TERM; echo $$ >> {0}; sleep 1000 & wait; sleep 1000' & sleep 1000",
         pids.display()

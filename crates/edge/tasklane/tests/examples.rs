@@ -1,4 +1,4 @@
-//! The examples do what they say.
+//! The examples run and print their lines.
 
 #![allow(clippy::unwrap_used, reason = "in tests a panic is an answer")]
 

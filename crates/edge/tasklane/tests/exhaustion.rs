@@ -1,4 +1,4 @@
-//! Real servers that run out of file descriptors, or that somebody tries to fill.
+//! Real servers that run out of file descriptors, or that a client tries to fill.
 
 #![allow(clippy::unwrap_used, reason = "in tests a panic is an answer")]
 
@@ -73,7 +73,7 @@ async fn idle_sockets_make_no_task_fail() {
     drop(idle);
 }
 
-/// What cannot start waits, without an attempt that failed, and the server says why.
+/// Tasks that cannot start wait, without a failed attempt, and the server names the reason.
 #[tokio::test(flavor = "multi_thread")]
 async fn attempts_that_find_no_descriptor_are_handed_back_and_their_worker_pauses() {
     let folder = tempfile::tempdir().unwrap();
@@ -86,7 +86,7 @@ async fn attempts_that_find_no_descriptor_are_handed_back_and_their_worker_pause
     let started = Instant::now();
     let mut seen = (false, false);
     while seen != (true, true) {
-        assert!(started.elapsed() < PATIENCE, "the pause is not told of: {seen:?}");
+        assert!(started.elapsed() < PATIENCE, "the worker shows no pause: {seen:?}");
         if let Ok(answer) = ready.get(format!("{}/readyz", server.url)).send().await
             && answer.status() == 503
         {
@@ -149,7 +149,7 @@ async fn bodies_that_declare_much_and_send_little_take_little_memory() {
         assert!(answer.starts_with(b"HTTP/1.1 100 "), "{}", String::from_utf8_lossy(&answer));
         stream.write_all(b"{").unwrap();
     }
-    // What was sent before has been read by then.
+    // The server has read the earlier bytes by then.
     assert_eq!(server.api().get("/stats").await.0, 200);
     let grown = anon().saturating_sub(before);
     assert!(grown < 60, "{grown} MiB for 300 bytes");

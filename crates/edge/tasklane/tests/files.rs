@@ -149,7 +149,7 @@ async fn a_server_whose_database_is_replaced_takes_nothing_more() {
     let copy = home.file("tasklane.db.copy");
     std::fs::copy(home.file("tasklane.db"), &copy).unwrap();
     std::fs::rename(&copy, home.file("tasklane.db")).unwrap();
-    // Nothing is written meanwhile: it is noticed all the same.
+    // The server notices the loss although it writes nothing meanwhile.
     let checks = until_ready_is(&server, 503).await;
     assert!(checks.to_string().contains("tasklane.db was replaced"), "{checks}");
     assert_refused(&server.api()).await;
@@ -270,5 +270,5 @@ async fn what_a_server_keeps_is_for_its_user_alone() {
     assert_eq!(home.log().matches("others could read").count(), 4, "{}", home.log());
     server.terminate();
     let _server = Server::start(&home.data());
-    assert_eq!(home.log().matches("others could read").count(), 4, "told once: {}", home.log());
+    assert_eq!(home.log().matches("others could read").count(), 4, "one warning each: {}", home.log());
 }

@@ -1,4 +1,4 @@
-//! Workers that leave in an orderly way: no attempt is lost, and what was stopped could tidy up.
+//! Workers that leave in an orderly way: no attempt is lost, and stopped attempts can clean up.
 
 #![allow(clippy::unwrap_used, reason = "in tests a panic is an answer")]
 

@@ -1,4 +1,4 @@
-//! Webhooks of a server that is killed again and again, told to a receiver that checks signatures by itself.
+//! Webhooks of a server that is killed again and again, sent to a receiver that checks signatures by itself.
 
 #![allow(clippy::unwrap_used, reason = "in tests a panic is an answer")]
 
@@ -118,7 +118,7 @@ async fn every_end_is_told_once_however_often_the_server_is_killed() {
         told.entry(task).or_default().insert(message["type"].as_str().unwrap().to_owned());
     }
     for (task, events) in &told {
-        // An attempt that a kill has hit is run again; it is told what came of the last one.
+        // An attempt that a kill has hit is run again; the receiver gets the outcome of the last one.
         assert_eq!(events.len(), 1, "{task}: {events:?}");
         assert_eq!(events.first().map(String::as_str), tasks.get(task).copied(), "{task}");
     }
@@ -170,7 +170,7 @@ async fn who_is_away_is_told_later_and_a_wrong_secret_is_noticed() {
     };
     assert_eq!(delivery["error"]["code"], "http_connect");
     assert!(delivery["nextAttemptAt"].is_string());
-    // What is not wanted any more is cancelled as any task.
+    // An unwanted delivery is cancelled as any task.
     let (status, _) = api.delete(&format!("/tasks/{}", delivery["deliveryId"].as_str().unwrap())).await;
     assert_eq!(status, 202);
 }

@@ -1,8 +1,8 @@
-//! Runs of workflows on a server that is killed again and again. What came of each node is compared with a second opinion,
-//! which knows nothing of how runs are driven.
+//! Runs of workflows on a server that is killed again and again. A second opinion, which knows nothing of how
+//! runs are driven, judges the end of each node.
 //!
-//! `WORKFLOW_RUNS=1000 WORKFLOW_KILLS=100 cargo test --release -p tasklane --test workflow_crash` is the
-//! long version.
+//! `WORKFLOW_RUNS=1000 WORKFLOW_KILLS=100 cargo test --release -p tasklane --test workflow_crash` is the long
+//! version.
 
 #![allow(clippy::unwrap_used, reason = "in tests a panic is an answer")]
 
@@ -29,7 +29,7 @@ struct Node {
     on: Vec<usize>,
     rule: &'static str,
     fails: bool,
-    /// What its condition says.
+    /// Its condition.
     wanted: bool,
 }
 
@@ -83,7 +83,7 @@ fn request(rng: &mut Rng, nodes: &[Node], number: usize, stop: bool, pace: u64) 
     })
 }
 
-/// What each node comes to when nothing stops the others.
+/// The end of each node when no fault stops the others.
 fn expected(nodes: &[Node]) -> Vec<&'static str> {
     let mut ends: Vec<&'static str> = Vec::new();
     for node in nodes {

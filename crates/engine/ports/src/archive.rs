@@ -8,8 +8,8 @@ use crate::{ArchiveError, TaskView};
 /// Takes finished tasks.
 ///
 /// Promises:
-/// 1. What `put` has answered is durable.
-/// 2. A task given twice is kept once.
+/// 1. A task is durable when `put` has answered.
+/// 2. A task that is put twice is kept once.
 #[async_trait]
 pub trait Archive: Send + Sync + std::fmt::Debug {
     /// Keeps finished tasks.

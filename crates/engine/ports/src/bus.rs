@@ -6,38 +6,40 @@ use tasklane_core::message::Message;
 
 use crate::BusError;
 
-/// Carries messages, best effort: it may lose, repeat and reorder them. Nothing that must not be lost travels here
-/// alone.
+/// Carries messages, best effort: it may lose, repeat and reorder them. A message that must arrive never
+/// travels here alone.
 ///
 /// Promises:
 /// 1. A message published while a subscription is open usually reaches it, whole and unchanged.
 /// 2. Every subscription of an address gets every message.
 /// 3. A subscription gets nothing that was published for another address.
-/// 4. A slow subscriber loses messages; it never slows a publisher or another subscriber down, nor grows without bound.
-/// 5. A message that is too large is refused by `publish`, and nothing of its batch is sent.
+/// 4. A slow subscriber loses messages; it never delays a publisher or another subscriber, and its queue is
+///    bounded.
+/// 5. `publish` refuses a message that is too large, and then sends nothing of its batch.
 #[async_trait]
 pub trait Bus: Send + Sync + std::fmt::Debug {
-    /// What this bus can take.
+    /// The limits of this bus.
     fn capabilities(&self) -> BusCapabilities;
 
-    /// Sends messages to all who listen at an address.
+    /// Sends messages to all subscribers of an address.
     async fn publish(&self, address: Address, messages: Vec<Message>) -> Result<(), BusError>;
 
-    /// Sends a message where that needs no waiting; else gives it back, and nothing was sent. As with
-    /// [`publish`](Self::publish), nobody may hear of it.
+    /// Sends a message if that needs no waiting; otherwise returns it unsent. As with
+    /// [`publish`](Self::publish), the message may reach no subscriber.
     fn publish_now(&self, address: Address, message: Message) -> Option<Message> {
         let _ = address;
         Some(message)
     }
 
-    /// Whether anybody may hear what is published for an address. Lets whoever has much to say keep it to itself; a bus
-    /// that does not know says yes.
+    /// Whether an address may have subscribers. A publisher skips its messages where it has none; a bus that
+    /// does not know answers true.
     fn is_heard(&self, address: Address) -> bool {
         let _ = address;
         true
     }
 
-    /// Listens at an address. What is published after this returns can be received.
+    /// Subscribes to an address. The subscription can receive every message published after this call has
+    /// returned.
     async fn subscribe(&self, address: Address) -> Result<Box<dyn Subscription>, BusError>;
 }
 
@@ -48,15 +50,15 @@ pub enum Address {
     Lane(LaneId),
     /// To a worker or server session.
     Session(SessionId),
-    /// To whoever follows what becomes of tasks.
+    /// To followers of task events.
     Events,
-    /// To whoever follows how workers are doing.
+    /// To followers of worker statistics.
     Stats,
-    /// To workers that have to find servers.
+    /// To workers that look for servers.
     Servers,
 }
 
-/// What a bus can take.
+/// The limits of a bus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BusCapabilities {
     /// Largest message, encoded.
@@ -66,6 +68,7 @@ pub struct BusCapabilities {
 /// An open subscription. Closed by dropping it.
 #[async_trait]
 pub trait Subscription: Send + std::fmt::Debug {
-    /// Waits for messages and takes all that are there, up to a bound. `None` when the bus was closed. Safe to cancel.
+    /// Waits for messages and takes all waiting ones, up to a bound. `None` when the bus was closed. Safe to
+    /// cancel.
     async fn receive(&mut self) -> Option<Vec<Message>>;
 }

@@ -9,15 +9,16 @@ use crate::StoreError;
 /// Keeps documents.
 ///
 /// Promises:
-/// 1. A put applies where the stored version is the one it names, and nowhere else; each for itself, whole or not at
-///    all. Where it does not apply it says which version there is. Durable when it is answered.
-/// 2. A put that applies gets a version above all that were given before, to whichever document, also after removals.
-/// 3. Lists are in the order of namespace and id, those by time in the order of (time, namespace, id). Both are bounded;
-///    following pages to the end gives everything that was there throughout, once.
-/// 4. What was acknowledged survives closing and reopening, and a crash of the process.
+/// 1. A put applies where the stored version is the version that it names, and nowhere else; each put by
+///    itself, whole or not at all. A put that does not apply answers the stored version. A put is durable
+///    when it is answered.
+/// 2. A put that applies gets a version above all earlier versions of every document, also of removed ones.
+/// 3. Lists by name are in the order of (namespace, id), lists by time in the order of (time, namespace, id).
+///    Both are bounded; following pages to the end gives each document that existed throughout, once.
+/// 4. Acknowledged documents survive closing and reopening, and a crash of the process.
 ///
-/// A put whose answer was lost is settled by reading: a version above the expected one with the value that was sent tells
-/// that it was applied, or the same by somebody else, which is as good.
+/// A reader settles a put whose answer was lost: a version above the expected one with the value that was
+/// sent shows that the put was applied, or that another client put the same value, which is as good.
 #[async_trait]
 pub trait Documents: Send + Sync + std::fmt::Debug {
     /// Changes documents, in this order. The outcomes come in the same.
@@ -29,34 +30,34 @@ pub trait Documents: Send + Sync + std::fmt::Debug {
     /// Documents of a kind by namespace and id.
     async fn by_name(&self, list: DocumentList) -> Result<Vec<Document>, StoreError>;
 
-    /// Documents of a kind whose time has come, by that time. Those without a time are not among them.
+    /// Documents of a kind whose time has come, by that time. Documents without a time are left out.
     async fn by_time(&self, list: DueList) -> Result<Vec<Document>, StoreError>;
 }
 
-/// What a document is about.
+/// The kind of a document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum DocumentKind {
-    /// A schedule and where it stands.
+    /// A schedule with its state.
     Schedule = 1,
-    /// Who holds a lock, and until when.
+    /// A lock: its holder, and until when.
     Lock = 2,
-    /// A task that drives others is to be cancelled.
+    /// A request to cancel a composite.
     Cancel = 3,
-    /// A workflow that is run by its name.
+    /// A workflow that runs by its name.
     Workflow = 4,
-    /// How a task type is run.
+    /// The definition of a custom task type.
     Executor = 5,
-    /// What looks at the results of a task type.
+    /// The analyzer of a task type's results.
     Analyzer = 6,
-    /// What is signed with.
+    /// A signing secret.
     Secret = 7,
-    /// What all processes of a deployment must agree on.
+    /// The settings that all processes of a deployment must share.
     Deployment = 8,
 }
 
 impl DocumentKind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 8] = [
         Self::Schedule,
         Self::Lock,
@@ -68,7 +69,7 @@ impl DocumentKind {
         Self::Deployment,
     ];
 
-    /// What it is called in names of keys.
+    /// Its word in keys.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Schedule => "schedule",
@@ -91,9 +92,9 @@ impl DocumentKind {
 /// Names a document.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DocumentKey {
-    /// What it is about.
+    /// Its kind.
     pub kind: DocumentKind,
-    /// Whose it is.
+    /// The namespace that it belongs to.
     pub namespace: Name,
     /// Its name there.
     pub id: Name,
@@ -102,33 +103,33 @@ pub struct DocumentKey {
 /// A document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Document {
-    /// Which one.
+    /// Its key.
     pub key: DocumentKey,
     /// Changes with every put; never 0.
     pub version: u64,
-    /// When somebody must look at it.
+    /// When a server must read it.
     pub due: Option<Timestamp>,
-    /// What it says.
+    /// Its content, encoded.
     pub value: Vec<u8>,
 }
 
 /// A change of a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PutDocument {
-    /// Which one.
+    /// The document to change.
     pub key: DocumentKey,
-    /// The version that it replaces; 0 where there must be none.
+    /// The version that it replaces; 0 if the document must not exist.
     pub expected: u64,
-    /// What it says and when it is due from now on; `None` removes it.
+    /// The new content with its due time; `None` removes the document.
     pub content: Option<Content>,
 }
 
-/// What a document says.
+/// The content of a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Content {
-    /// When somebody must look at it.
+    /// When a server must read it.
     pub due: Option<Timestamp>,
-    /// The rest.
+    /// The value, encoded.
     pub value: Vec<u8>,
 }
 
@@ -136,13 +137,14 @@ impl PutDocument {
     /// The most bytes that a document may have, so that every store takes it.
     pub const BYTES_MAX: usize = 1 << 20;
 
-    /// About how many bytes it writes.
+    /// About how many bytes this put writes.
     pub fn bytes(&self) -> usize {
         let name = self.key.namespace.as_str().len() + self.key.id.as_str().len();
         2 * name + self.content.as_ref().map_or(0, |content| content.value.len()) + 64
     }
 
-    /// Cuts puts into parts that a store takes at once: a thousand, or 4 MiB, or one that is larger.
+    /// Cuts puts into batches that a store takes in one call: a thousand puts, or 4 MiB, or a single larger
+    /// put.
     pub fn batches(puts: &[Self]) -> impl Iterator<Item = &[Self]> {
         let mut rest = puts;
         std::iter::from_fn(move || {
@@ -159,7 +161,7 @@ impl PutDocument {
     }
 }
 
-/// What became of a put.
+/// The outcome of a put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PutOutcome {
     /// Written.
@@ -167,34 +169,34 @@ pub enum PutOutcome {
         /// The new version.
         version: u64,
     },
-    /// Somebody else was first; nothing was written.
+    /// Another put came first; nothing was written.
     Conflict {
         /// The version that is stored; 0 for none.
         current: u64,
     },
 }
 
-/// A question for documents by name.
+/// A query for documents by name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DocumentList {
-    /// Of which kind.
+    /// The kind.
     pub kind: DocumentKind,
     /// Only this namespace.
     pub namespace: Name,
-    /// Only ids behind this one.
+    /// Only ids after this one.
     pub after: Option<Name>,
     /// Most documents in the answer.
     pub limit: usize,
 }
 
-/// A question for documents by time.
+/// A query for documents by time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DueList {
-    /// Of which kind.
+    /// The kind.
     pub kind: DocumentKind,
     /// Due at this time or before.
     pub until: Timestamp,
-    /// Only those behind this one.
+    /// Only documents after this position.
     pub after: Option<(Timestamp, Name, Name)>,
     /// Most documents in the answer.
     pub limit: usize,

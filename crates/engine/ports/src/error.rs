@@ -1,10 +1,10 @@
-//! What can go wrong at a port, and what may be done about it.
+//! The errors of ports, and whether a caller may retry.
 
 use std::time::Duration;
 
 use tasklane_core::id::{CommitNo, Epoch, LaneId, QueueKey, SessionId};
 
-/// Whatever the system itself said.
+/// The error that the system itself gave.
 pub type Source = Box<dyn std::error::Error + Send + Sync>;
 
 /// Whether a write that failed may have happened.
@@ -12,12 +12,12 @@ pub type Source = Box<dyn std::error::Error + Send + Sync>;
 pub enum Outcome {
     /// It has not, and will not.
     NotApplied,
-    /// Nobody can tell from here. A commit is settled by repeating it with the same number; submits, posts and claims
-    /// are safe to repeat.
+    /// Unknown: the answer was lost. The owner settles a commit by repeating it with the same number;
+    /// submits, posts and claims are safe to repeat.
     Unknown,
 }
 
-/// What a store answers instead of doing what it was asked.
+/// The refusals and failures of a store.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// The lane has another owner.
@@ -40,7 +40,7 @@ pub enum StoreError {
         /// The number of the last commit.
         last: CommitNo,
     },
-    /// The lane's epoch was not the one that the claim had seen.
+    /// The lane's epoch is not the epoch that the claim had seen.
     #[error("lane {lane} was claimed by another owner under epoch {current}")]
     ClaimLost {
         /// The lane.
@@ -48,7 +48,7 @@ pub enum StoreError {
         /// The epoch that is stored.
         current: Epoch,
     },
-    /// A policy was changed by somebody else.
+    /// Another client changed the policy first.
     #[error("policy of queue {queue} is at version {current}, not {expected}")]
     PolicyConflict {
         /// The queue.
@@ -61,23 +61,23 @@ pub enum StoreError {
     /// More than the store takes at once.
     #[error("{what} is too large for this store: {size}, at most {max}")]
     TooLarge {
-        /// What it was.
+        /// The thing that is too large.
         what: &'static str,
         /// How large it is.
         size: usize,
         /// How large it may be.
         max: usize,
     },
-    /// No room left. Nothing was written; it goes on when there is room again.
+    /// The disk is full. Nothing was written; writes work again when there is room.
     #[error("no room left in the store: {source}")]
     Full {
-        /// What the system said.
+        /// The system's error.
         source: Source,
     },
     /// The files of the store are gone, or another process writes to them: nothing that is written now would last.
     #[error("the store is lost: {reason}")]
     Lost {
-        /// What has happened, and what to do about it.
+        /// The event, and the remedy.
         reason: String,
     },
     /// Not reachable, too slow, or restarting.
@@ -85,19 +85,19 @@ pub enum StoreError {
     Unavailable {
         /// Whether a write may have happened.
         outcome: Outcome,
-        /// What the system said.
+        /// The system's error.
         source: Source,
     },
-    /// The data is used by another process, or is of a newer version: nothing to do but tell.
+    /// Another process uses the data, or the data is of a newer version: retrying is of no use.
     #[error("cannot open the store: {reason}")]
     Refused {
-        /// Why, and what to do about it.
+        /// The reason, and the remedy.
         reason: String,
     },
-    /// What is stored cannot be read, or the system answered what it never should.
+    /// Stored data cannot be read, or the system gave an answer that its protocol rules out.
     #[error("store is damaged or not understood: {source}")]
     Corrupt {
-        /// What was found.
+        /// The fault in the data or the answer.
         source: Source,
     },
 }
@@ -132,7 +132,7 @@ impl StoreError {
         }
     }
 
-    /// An unreachable store, when nothing was asked of it yet.
+    /// An unreachable store to which no request was sent yet.
     pub fn unavailable(source: impl Into<Source>) -> Self {
         Self::Unavailable { outcome: Outcome::NotApplied, source: source.into() }
     }
@@ -148,13 +148,13 @@ impl StoreError {
     }
 }
 
-/// What a bus answers. Its messages are hints, so nobody waits for it to get well.
+/// The failures of a bus. Its messages are hints, so no caller waits for the bus to recover.
 #[derive(Debug, thiserror::Error)]
 pub enum BusError {
     /// Not reachable.
     #[error("bus not available: {source}")]
     Unavailable {
-        /// What the system said.
+        /// The system's error.
         source: Source,
     },
     /// A message is larger than the bus carries.
@@ -180,13 +180,13 @@ impl BusError {
     }
 }
 
-/// What a coordinator answers.
+/// The refusals and failures of a coordinator.
 #[derive(Debug, thiserror::Error)]
 pub enum CoordinatorError {
     /// The session has ended, or may not be renewed any more.
     #[error("session {session} has ended")]
     SessionEnded {
-        /// Which one.
+        /// The session.
         session: SessionId,
     },
     /// The TTL is shorter than this coordinator can keep.
@@ -202,7 +202,7 @@ pub enum CoordinatorError {
     Unavailable {
         /// Whether a write may have happened.
         outcome: Outcome,
-        /// What the system said.
+        /// The system's error.
         source: Source,
     },
 }
@@ -225,19 +225,19 @@ impl CoordinatorError {
     }
 }
 
-/// What an executor answers when it could not even try.
+/// The failures of an executor before an attempt could start.
 #[derive(Debug, thiserror::Error)]
 pub enum ExecutorError {
-    /// The payload is not what this executor takes.
+    /// The payload does not fit this executor.
     #[error("payload is not valid: {reason}")]
     BadPayload {
-        /// Which field, and what rule.
+        /// The field, and the rule.
         reason: String,
     },
-    /// What the executor needs on this machine is missing.
+    /// A program or service that the executor needs on this machine is missing.
     #[error("cannot execute here: {source}")]
     Unavailable {
-        /// What the system said.
+        /// The system's error.
         source: Source,
     },
 }
@@ -252,13 +252,13 @@ impl ExecutorError {
     }
 }
 
-/// What an intake answers.
+/// The failures of an intake.
 #[derive(Debug, thiserror::Error)]
 pub enum IntakeError {
     /// Not reachable.
     #[error("intake not available: {source}")]
     Unavailable {
-        /// What the system said.
+        /// The system's error.
         source: Source,
     },
 }
@@ -272,13 +272,13 @@ impl IntakeError {
     }
 }
 
-/// What an archive answers.
+/// The failures of an archive.
 #[derive(Debug, thiserror::Error)]
 pub enum ArchiveError {
-    /// Not reachable. What was given may have been written; giving it again is safe.
+    /// Not reachable. The tasks may have been written; putting them again is safe.
     #[error("archive not available: {source}")]
     Unavailable {
-        /// What the system said.
+        /// The system's error.
         source: Source,
     },
 }

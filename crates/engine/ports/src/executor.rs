@@ -10,7 +10,7 @@ use tasklane_core::worker::StopReason;
 
 use crate::{ExecutorError, LogStream};
 
-/// Runs the attempts of one task type: check, prepare, execute. What follows, the report, is the worker's.
+/// Runs the attempts of one task type: check, prepare, execute. The worker sends the report.
 ///
 /// Promises:
 /// 1. `check` has no effect outside.
@@ -19,10 +19,10 @@ use crate::{ExecutorError, LogStream};
 /// 3. After [`Attempt::stopped`] has answered, `run` ends within the grace time that it named.
 #[async_trait]
 pub trait Executor: Send + Sync + std::fmt::Debug {
-    /// Whether such a payload can be run at all.
+    /// Checks whether a payload can run at all.
     fn check(&self, dispatch: &Dispatch) -> Result<(), ExecutorError>;
 
-    /// Makes ready what the attempt needs.
+    /// Prepares the files and processes that the attempt needs.
     async fn prepare(&self, dispatch: &Dispatch) -> Result<Box<dyn Execution>, ExecutorError>;
 }
 
@@ -33,24 +33,25 @@ pub trait Execution: Send + std::fmt::Debug {
     async fn run(self: Box<Self>, attempt: Arc<dyn Attempt>) -> Finish;
 }
 
-/// What the worker does for an attempt that executes.
+/// The worker's services for a running attempt.
 #[async_trait]
 pub trait Attempt: Send + Sync + std::fmt::Debug {
-    /// Takes what was printed. Never waits and never grows without bound: what is too much is counted, not kept.
+    /// Takes output of the attempt. Never waits and never grows without bound: output above the bound is
+    /// counted and discarded.
     fn output(&self, stream: LogStream, bytes: &[u8]);
 
-    /// Takes word of how far the attempt is.
+    /// Takes the attempt's progress.
     fn progress(&self, progress: Progress);
 
-    /// Waits until the attempt is to end. Answers at once from then on.
+    /// Waits until the worker stops the attempt. Answers at once from then on.
     async fn stopped(&self) -> Stop;
 }
 
-/// Why an attempt is to end, and how soon.
+/// A request to end an attempt: the reason and the grace time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stop {
-    /// Why.
+    /// The reason.
     pub reason: StopReason,
-    /// It may end by itself within this time; then it is ended.
+    /// The attempt may end by itself within this time; then the executor kills it.
     pub grace: Duration,
 }

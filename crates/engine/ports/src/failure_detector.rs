@@ -1,11 +1,11 @@
 //! Detects lost sessions for coordinators on systems without leases of their own.
 //!
-//! Such a system keeps a number for each session that rises with every renewal, and no time. Whoever watches looks at
-//! the numbers now and then and counts by its own steady clock: a session whose number has stood still for a whole TTL
-//! has not been renewed for one. Its holder counts from before it asked for that renewal, and the detector from when
-//! the answer arrived that showed its number, which is later; so the holder has stopped, whatever the two clocks show.
-//! The detector then ends the session by compare-and-set on the number it has seen: a renewal that came meanwhile saves
-//! it.
+//! Such a system keeps no time, but a number for each session that rises with every renewal. Each watching
+//! process reads the numbers at intervals and counts by its own steady clock: a session whose number has
+//! stood still for a whole TTL has not been renewed for one. The session's holder counts from before it sent
+//! that renewal. The detector counts from the arrival of the answer that showed its number, which is later;
+//! so the holder has stopped, whatever the two clocks show. The detector then ends the session by
+//! compare-and-set on the number it has seen: a renewal that came meanwhile keeps the session alive.
 //!
 //! ```text
 //! holder   ask ─ renewed ──────────────── stops
@@ -13,10 +13,10 @@
 //!                    └──────── one TTL ────┘
 //! ```
 //!
-//! Nothing above needs the detector to see well. But when the system itself cannot be reached for a while, nobody can
-//! renew, and a failure detector that counted on would end everyone at once when it is back. So counting needs an
-//! unbroken view: a look that failed, or came too long after the one before it, begins all counts anew, and holders
-//! have a whole TTL to renew.
+//! No promise of the layers above needs an accurate detector. But while the system itself is unreachable, no
+//! holder can renew, and a detector that counted on would end all sessions when the system is back. So
+//! counting needs an unbroken view: a poll that failed, or came too long after the previous one, restarts all
+//! counts, and holders have a whole TTL to renew.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -24,33 +24,33 @@ use std::time::Duration;
 use tasklane_core::id::SessionId;
 use tasklane_core::time::Timestamp;
 
-/// Looks for each TTL.
+/// Polls for each TTL.
 const LOOKS: u32 = 5;
-/// The shortest time between two looks, …
+/// The shortest time between two polls, …
 const PAUSE_MIN: Duration = Duration::from_millis(200);
 /// … and the longest.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// A look that comes later than this part of a TTL after the one before has missed something.
+/// A poll that comes later than this part of a TTL after the previous one may have missed a renewal.
 const BREAK: u32 = 3;
-/// A session that is due is looked at at once, but looks are not made one upon the other.
+/// The detector polls a due session without delay, but leaves this pause between two polls.
 const PAUSE_DUE: Duration = Duration::from_millis(20);
 
-/// A session as a look shows it.
+/// A session as a poll shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Renewal {
-    /// Which one.
+    /// The session.
     pub session: SessionId,
     /// Rises with each renewal.
     pub number: u64,
-    /// How long it lives without one.
+    /// How long the session lives without a renewal.
     pub ttl: Duration,
 }
 
-/// What a failure detector has seen. `now` is a steady time and never goes backwards.
+/// The numbers that a failure detector has seen. `now` is a steady time and never goes backwards.
 #[derive(Clone, Debug, Default)]
 pub struct FailureDetector {
     seen: BTreeMap<SessionId, ObservedRenewal>,
-    /// When the last look was answered, unless the view is broken.
+    /// When the last poll was answered, unless the view is broken.
     looked_at: Option<Timestamp>,
 }
 
@@ -63,8 +63,8 @@ struct ObservedRenewal {
 }
 
 impl FailureDetector {
-    /// Takes what a look showed: all sessions there are. `now` is when its answer arrived. Answers those whose time is
-    /// over, to be ended if they still have the same number.
+    /// Takes all sessions that a poll showed. `now` is when its answer arrived. Answers the overdue sessions,
+    /// which the caller ends if they still have the same number.
     pub fn observe(&mut self, shown: impl IntoIterator<Item = Renewal>, now: Timestamp) -> Vec<Renewal> {
         let gap = self.looked_at.map(|looked_at| now.since(looked_at));
         let before = std::mem::take(&mut self.seen);
@@ -83,12 +83,12 @@ impl FailureDetector {
         overdue
     }
 
-    /// A look has failed, or ending a session has: all counts begin anew with the next look.
+    /// A poll has failed, or ending a session has: all counts restart with the next poll.
     pub fn lost_view(&mut self) {
         self.looked_at = None;
     }
 
-    /// When to look again.
+    /// When to poll again.
     pub fn next_poll(&self, now: Timestamp) -> Timestamp {
         let shortest = self.seen.values().map(|seen| seen.ttl).min();
         let pause = shortest.map_or(PAUSE_MAX, |ttl| (ttl / LOOKS).clamp(PAUSE_MIN, PAUSE_MAX));
@@ -115,7 +115,8 @@ mod tests {
         Renewal { session: SessionId::from_random(id), number, ttl: TTL }
     }
 
-    /// Looks every half second, the last time at `until`, and answers when a session was first found overdue.
+    /// Polls every half second, the last time at `until`, and answers when the detector first found a session
+    /// overdue.
     fn follow(
         detector: &mut FailureDetector,
         from: i64,
@@ -155,7 +156,7 @@ mod tests {
     fn a_look_that_comes_too_late_begins_all_counts_anew() {
         let mut detector = FailureDetector::default();
         assert_eq!(follow(&mut detector, 0, 2_500, |_| vec![shown(1, 7), shown(2, 1)]), None);
-        // A third of a TTL is borne, more is not.
+        // The detector bears a gap of a third of a TTL, and no longer one.
         assert_eq!(detector.looked_at, Some(at(2_500)));
         let overdue = follow(&mut detector, 3_501, 9_000, |_| vec![shown(1, 7), shown(2, 1)]);
         assert_eq!(overdue, Some((6_501, vec![shown(1, 7), shown(2, 1)])));
@@ -197,7 +198,7 @@ mod tests {
         detector.observe([shown(1, 0), shown(2, 0)], at(0));
         detector.observe([shown(2, 0)], at(500));
         assert_eq!(detector.seen.len(), 1);
-        // Who comes back under the same name is counted from then.
+        // A session that returns under the same name is counted from then.
         assert_eq!(follow(&mut detector, 1_000, 3_500, |_| vec![shown(1, 0)]), None);
     }
 
@@ -207,12 +208,12 @@ mod tests {
         assert_eq!(detector.next_poll(at(0)), at(1_000));
         detector.observe([shown(1, 0)], at(0));
         assert_eq!(detector.next_poll(at(0)), at(600));
-        // The moment at which its time is over is not slept through, …
+        // The detector does not sleep through the moment at which a session is overdue, …
         detector.observe([shown(1, 0)], at(900));
         detector.observe([shown(1, 0)], at(1_800));
         detector.observe([shown(1, 0)], at(2_700));
         assert_eq!(detector.next_poll(at(2_800)), at(3_000));
-        // … and one that cannot be ended is not looked at without a pause.
+        // … and pauses between polls of a session that it cannot end.
         assert_eq!(detector.observe([shown(1, 0)], at(3_000)), [shown(1, 0)]);
         assert_eq!(detector.next_poll(at(3_000)), at(3_020));
         detector.lost_view();

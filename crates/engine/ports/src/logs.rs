@@ -6,15 +6,16 @@ use tasklane_core::time::Timestamp;
 
 use crate::StoreError;
 
-/// Keeps what attempts print.
+/// Keeps the output of attempts.
 ///
 /// Promises:
-/// 1. Chunks may come in any order and more than once; each is kept once, the first one of its number.
-/// 2. They are read in the order of attempt and number.
-/// 3. A read goes on after a position, is bounded, and never shows a chunk before one that it has passed unless that
-///    one came late.
-/// 4. The tail is what a reader of everything reads last, in the same order.
-/// 5. What was removed is not read any more; doing it again changes nothing. A chunk that comes later is kept.
+/// 1. Chunks may arrive in any order and more than once; each is kept once, the first one of its number.
+/// 2. A read gives them in the order of attempt and number.
+/// 3. A read continues after a position and is bounded. It never shows a chunk that belongs before its
+///    position unless that chunk arrived late.
+/// 4. The tail is the last part of a full read, in the same order.
+/// 5. A read never shows removed output; removing it again changes nothing. A chunk that arrives later is
+///    kept.
 #[async_trait]
 pub trait Logs: Send + Sync + std::fmt::Debug {
     /// Keeps chunks, of any tasks.
@@ -40,18 +41,18 @@ pub trait Logs: Send + Sync + std::fmt::Debug {
 pub struct LogChunk {
     /// The task.
     pub task: TaskId,
-    /// Which chunk of it.
+    /// Its attempt and number.
     pub position: LogPosition,
     /// Where it was printed.
     pub stream: LogStream,
     /// When the worker read it.
     pub at: Timestamp,
-    /// What was printed, not always UTF-8.
+    /// The output itself, not always UTF-8.
     pub bytes: Vec<u8>,
 }
 
-/// Names a chunk of a task. Both streams of an attempt are numbered together, so that what was printed on one stays
-/// in its place among what was printed on the other.
+/// Names a chunk of a task. Both streams of an attempt are numbered together, so that a reader sees their
+/// chunks in the order of printing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LogPosition {
     /// The attempt that printed it.
@@ -60,7 +61,7 @@ pub struct LogPosition {
     pub number: u32,
 }
 
-/// Where something was printed.
+/// The stream that a chunk was printed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum LogStream {
@@ -78,7 +79,7 @@ impl LogStream {
         self as u8
     }
 
-    /// Back from [`code`](Self::code).
+    /// The stream of a [`code`](Self::code).
     pub const fn from_code(code: u8) -> Option<Self> {
         match code {
             1 => Some(Self::Stdout),

@@ -1,8 +1,8 @@
-//! Watches members and grants on systems that keep them as plain data: one task for all watches of a process, which
-//! polls, detects failures and tells, and which is there only while somebody watches.
+//! Watches members and grants on systems that keep them as plain data. One task serves all watches of a
+//! process: it polls, detects failures and notifies the watches. It runs only while watches are open.
 //!
-//! What the system itself says about changes is a hint that makes the next poll come at once; it may get lost. Each
-//! poll asks for the renewal numbers and the revision, and everything is read again when the revision is another one.
+//! A change notice of the system is a hint that starts the next poll at once; it may get lost. Each poll asks
+//! for the renewal numbers and the revision, and reads everything again when the revision has changed.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,8 +22,8 @@ use crate::failure_detector::{FailureDetector, Renewal};
 use crate::renewals::Renewals;
 use crate::{CoordinatorError, Outcome, SessionToken, View, Watch};
 
-/// So many polls are followed by one that reads everything, whatever the revision says: a system that lost its last
-/// writes may have come to the same number on another way.
+/// After so many polls the task reads everything, whatever the revision says: a system that lost its last
+/// writes may have reached the same number with other changes.
 const POLLS_MAX: u32 = 20;
 
 /// Sessions and grants as a system keeps them.
@@ -32,36 +32,39 @@ pub trait MembershipTable: Send + Sync + fmt::Debug + 'static {
     /// Everything, as it is at one moment.
     async fn read(&self) -> Result<MembershipSnapshot, CoordinatorError>;
 
-    /// The numbers alone. Must fail whenever renewals would be refused, so that nobody is given up who could not renew.
+    /// The renewal numbers alone. Must fail whenever renewals would be refused, so that no session ends whose
+    /// holder could not renew.
     async fn renewal_numbers(&self) -> Result<RenewalNumbers, CoordinatorError>;
 
-    /// Renews sessions. Answers for each whether it was: if it is alive, not revoked, and the token is its own.
+    /// Renews sessions. A session is renewed if it is alive, not revoked, and the token is its own; the
+    /// outcome says which were.
     async fn renew(&self, tokens: &[SessionToken]) -> Result<RenewalOutcome, CoordinatorError>;
 
-    /// Ends those of the sessions that still have the number named, each with its grants in one step.
+    /// Ends the sessions that still have the number named, each with its grants in one step.
     async fn end(&self, overdue: &[Renewal]) -> Result<(), CoordinatorError>;
 
-    /// Makes the revision higher than this one. Asked for when the system has lost its last changes and its revision
-    /// has gone back.
+    /// Makes the revision higher than this one. The watcher asks for it when the system has lost its last
+    /// changes and its revision has gone back.
     async fn raise(&self, above: u64) -> Result<(), CoordinatorError>;
 
-    /// Begins to listen to what the system says about changes. Called within a tokio runtime.
+    /// Subscribes to the system's change notices. Called within a tokio runtime.
     fn listen(&self) -> Box<dyn ChangeNotices>;
 }
 
-/// What a system says about changes. Closed by dropping it.
+/// The change notices of a system. Closed by dropping it.
 #[async_trait]
 pub trait ChangeNotices: Send {
-    /// Waits until something may have changed. Also said when listening begins, or begins again. Safe to cancel.
+    /// Waits until members or grants may have changed. Also returns when the subscription starts or restarts.
+    /// Safe to cancel.
     async fn next(&mut self);
 }
 
-/// What came of renewals.
+/// The outcome of renewals.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RenewalOutcome {
-    /// Of each session, whether it was renewed.
+    /// For each session, whether it was renewed.
     pub alive: Vec<bool>,
-    /// What the system's own clock says.
+    /// The time of the system's own clock.
     pub wall: Option<Timestamp>,
 }
 
@@ -70,24 +73,24 @@ pub struct RenewalOutcome {
 pub struct MembershipSnapshot {
     /// Members and grants.
     pub view: View,
-    /// Of each member.
+    /// The renewal number of each member.
     pub renewals: Vec<Renewal>,
 }
 
-/// What changes all the time.
+/// The numbers that a poll reads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RenewalNumbers {
-    /// Of the view.
+    /// The revision of the view.
     pub revision: u64,
-    /// Of each member.
+    /// The renewal number of each member.
     pub numbers: Vec<(SessionId, u64)>,
 }
 
-/// Gives watches on a table. They outlive it: whoever holds one is told on, until it is closed.
+/// Opens watches on a table. They outlive it: an open watch shows changes until it is closed.
 pub struct MembershipWatcher {
     table: Arc<dyn MembershipTable>,
     steady: Steady,
-    /// The task, while somebody watches.
+    /// The task, while watches are open.
     running: Mutex<Weak<WatchTask>>,
     closed: AtomicBool,
     renewals: Arc<Renewals>,
@@ -107,12 +110,12 @@ impl Drop for WatchTask {
 }
 
 impl MembershipWatcher {
-    /// One that counts by the machine's steady clock.
+    /// Counts by the machine's steady clock.
     pub fn new(table: Arc<dyn MembershipTable>) -> Self {
         Self::with_clock(table, steady)
     }
 
-    /// Like [`new`](Self::new), with a steady clock of its own.
+    /// Like [`new`](Self::new), with the given steady clock.
     pub fn with_clock(
         table: Arc<dyn MembershipTable>,
         steady: impl Fn() -> Timestamp + Send + Sync + 'static,
@@ -127,7 +130,7 @@ impl MembershipWatcher {
         self.renewals.renew(&self.table, &self.steady, token).await
     }
 
-    /// What the system's clock said when a session was renewed last.
+    /// The time of the system's clock at the last renewal of a session.
     pub fn clock(&self) -> Option<Reference> {
         self.renewals.clock()
     }
@@ -148,7 +151,7 @@ impl MembershipWatcher {
         Ok(Box::new(MembershipWatch { first: Some(view), given, views, _running: running }))
     }
 
-    /// Ends all watches, and gives no more.
+    /// Ends all watches, and opens no more.
     pub fn close(&self) {
         self.closed.store(true, Ordering::Release);
         if let Some(running) = self.running() {
@@ -211,10 +214,10 @@ struct PollLoop {
     table: Arc<dyn MembershipTable>,
     steady: Steady,
     detector: FailureDetector,
-    /// Of the sessions in the last view.
+    /// The TTL of each session in the last view.
     ttls: BTreeMap<SessionId, Duration>,
     views: watch::Sender<Arc<View>>,
-    /// Read everything next time.
+    /// Whether the next poll reads everything.
     whole: bool,
     polls: u32,
 }
@@ -236,7 +239,7 @@ impl PollLoop {
         }
     }
 
-    /// Polls once, and ends whose time is over.
+    /// Polls once, and ends overdue sessions.
     async fn poll(&mut self) -> Result<(), CoordinatorError> {
         if !self.whole && self.polls < POLLS_MAX {
             let latest = self.table.renewal_numbers().await?;
@@ -257,7 +260,7 @@ impl PollLoop {
             view.revision < known.revision || (view.revision == known.revision && *view != *known);
         if went_back {
             self.table.raise(known.revision).await?;
-            // Left to the next turn, which sees the new revision.
+            // The next turn sees the new revision.
             self.detector.lost_view();
             self.whole = true;
             return Ok(());
@@ -267,7 +270,7 @@ impl PollLoop {
         self.end(overdue).await
     }
 
-    /// Shows a view. Answers whose time is over.
+    /// Shows a view. Answers the overdue sessions.
     fn accept(&mut self, snapshot: MembershipSnapshot) -> Vec<Renewal> {
         self.polls = 0;
         self.ttls = snapshot.renewals.iter().map(|renewal| (renewal.session, renewal.ttl)).collect();
@@ -292,9 +295,9 @@ impl PollLoop {
 }
 
 struct MembershipWatch {
-    /// What was read when the watch was asked for.
+    /// The view that `watch` read.
     first: Option<View>,
-    /// The revision given last.
+    /// The revision returned last.
     given: u64,
     views: watch::Receiver<Arc<View>>,
     _running: Arc<WatchTask>,
@@ -315,7 +318,7 @@ impl Watch for MembershipWatch {
         loop {
             self.views.changed().await.ok()?;
             let view = Arc::clone(&self.views.borrow_and_update());
-            // The task may be a little behind what was read for the first view.
+            // The task may be a little behind the first view.
             if view.revision > self.given {
                 self.given = view.revision;
                 return Some(View::clone(&view));
@@ -337,7 +340,7 @@ mod tests {
     const TTL: Duration = Duration::from_secs(3);
     const WALL: Timestamp = Timestamp::from_millis(1_700_000_000_000);
 
-    /// A table in memory that fails, loses its notices and goes back in time when it is told to.
+    /// A table in memory that fails, loses its notices and goes back in time on command.
     #[derive(Debug, Default)]
     struct MemoryTable {
         state: Mutex<TableState>,
@@ -460,7 +463,7 @@ mod tests {
     }
 
     async fn next(watch: &mut Box<dyn Watch>) -> View {
-        timeout(Duration::from_mins(1), watch.next()).await.expect("nothing is told").expect("it is open")
+        timeout(Duration::from_mins(1), watch.next()).await.expect("no view was shown").expect("it is open")
     }
 
     #[tokio::test(start_paused = true)]
@@ -468,7 +471,7 @@ mod tests {
         let (memory, watcher) = watcher();
         let mut first = watcher.watch().await.unwrap();
         assert_eq!(next(&mut first).await, View::default());
-        // Nobody has told the task of this one yet.
+        // The task of this table has had no notice yet.
         memory.set(|state| state.notices_lost = true);
         let session = memory.open(1);
         let mut second = watcher.watch().await.unwrap();
@@ -494,7 +497,7 @@ mod tests {
         watcher.renew(&one).await.unwrap();
         assert_eq!(memory.calls() - before, 2);
 
-        // A failure is everybody's.
+        // A failure reaches every watch.
         memory.set(|state| state.failing = true);
         let failed = tokio::join!(watcher.renew(&one), watcher.renew(&other));
         assert!(failed.0.unwrap_err().is_retryable() && failed.1.unwrap_err().is_retryable());
@@ -586,7 +589,7 @@ mod tests {
         drop(second);
         tokio::time::sleep(TTL * 10).await;
         assert!(memory.calls() <= looking + 1);
-        // And one who watches again is told again.
+        // And a new watch is notified again.
         let mut watch = watcher.watch().await.unwrap();
         assert!(next(&mut watch).await.members.contains_key(&session));
         assert!(next(&mut watch).await.members.is_empty());

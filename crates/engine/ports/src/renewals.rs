@@ -1,5 +1,5 @@
-//! Renews sessions of one process together. A server keeps several, opened at the same moment and due at the same
-//! moment ever after: one call is enough for all of them.
+//! Renews the sessions of one process together. A server keeps several, opened at the same moment and so
+//! always due at the same moment: one call is enough for all of them.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -12,18 +12,19 @@ use tasklane_core::time::Timestamp;
 use crate::membership::{MembershipTable, RenewalOutcome};
 use crate::{CoordinatorError, Outcome, SessionToken};
 
-/// What is due within this is renewed together. A holder counts from before it asked, so this costs nobody anything.
+/// Renewals due within this time are sent together. A holder counts from before it asked, so the wait costs
+/// it nothing.
 const TOGETHER: Duration = Duration::from_millis(50);
 
-/// Those that are to be asked for next.
+/// The renewals of the next call.
 #[derive(Debug, Default)]
 pub(crate) struct Renewals {
     waiting: Mutex<Vec<PendingRenewal>>,
-    /// What the system's clock said at the last renewal.
+    /// The time of the system's clock at the last renewal.
     clock: Mutex<Option<Reference>>,
 }
 
-/// Somebody who waits to hear whether a session was renewed.
+/// A caller that waits for the outcome of its renewal.
 #[derive(Debug)]
 struct PendingRenewal {
     token: SessionToken,
@@ -45,7 +46,7 @@ impl Renewals {
         };
         if is_first {
             let (renewals, table, steady) = (Arc::clone(self), Arc::clone(table), Arc::clone(steady));
-            // On its own, since whoever came first may give up.
+            // In a task of its own, since the first caller may give up.
             tokio::spawn(async move {
                 tokio::time::sleep(TOGETHER).await;
                 renewals.renew_all(&*table, &*steady).await;
@@ -73,12 +74,12 @@ impl Renewals {
             *self.clock.lock().unwrap_or_else(PoisonError::into_inner) = Some(clock);
         }
         for (at, PendingRenewal { answer, .. }) in waiting.into_iter().enumerate() {
-            // Who does not wait any more need not be told.
+            // A caller that gave up needs no answer.
             let _ = answer.send(renewed.as_ref().map(|renewed| renewed.alive[at]).map_err(Clone::clone));
         }
     }
 
-    /// What the system's clock said at the last renewal that it answered.
+    /// The time of the system's clock at the last renewal that the system answered.
     pub(crate) fn clock(&self) -> Option<Reference> {
         *self.clock.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,4 +1,4 @@
-//! What becomes of tasks that finished long ago: first they lose their data, later they are forgotten.
+//! Retention of finished tasks: first they lose their data, later they are forgotten.
 
 use tasklane_core::id::TaskId;
 use tasklane_core::task::TaskState;
@@ -6,14 +6,14 @@ use tasklane_core::time::Timestamp;
 
 use crate::TaskCursor;
 
-/// A question for tasks whose time is over.
+/// A query for expired tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExpiredQuery {
     /// Tasks that finished before this time lose their data.
     pub finished_before: Timestamp,
     /// Tasks that finished before this time are forgotten altogether.
     pub forget_before: Timestamp,
-    /// Where the page before ended.
+    /// Where the previous page ended.
     pub after: Option<TaskCursor>,
     /// Most tasks to look at.
     pub limit: usize,
@@ -26,22 +26,22 @@ impl ExpiredQuery {
     }
 }
 
-/// A page of tasks whose time is over. None is in both lists.
+/// A page of expired tasks. No task is in both lists.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExpiredTasks {
-    /// Those that are to lose their data and still have it.
+    /// Tasks to strip: they still have data.
     pub strip: Vec<TaskId>,
-    /// Those that are to be forgotten.
+    /// Tasks to forget.
     pub forget: Vec<TaskId>,
-    /// Those of both that may have children, which have no time of their own: they are forgotten first.
+    /// Tasks of both lists that may have children. Children never expire by themselves: they are forgotten
+    /// before their composite.
     pub composites: Vec<TaskId>,
     /// Where to go on; `None` at the end.
     pub next: Option<TaskCursor>,
 }
 
 impl ExpiredTasks {
-    /// Enters a task that was looked at where it belongs, if its time is over. `has_data` says that it was not stripped
-    /// before.
+    /// Puts a task into its list if it has expired. `has_data` says that it was not stripped before.
     pub fn judge(&mut self, retire: &ExpiredQuery, id: TaskId, state: &TaskState, has_data: bool) {
         let Some(finished_at) = state.finished_at.filter(|_| state.status.is_final()) else { return };
         if state.child_of.is_some() {

@@ -18,39 +18,42 @@ use crate::{ExpiredQuery, ExpiredTasks, StoreError};
 ///
 /// Promises:
 /// 1. A submit is durable when it returns, atomic per task, and never touches a task that exists.
-/// 2. The same task id is created once, whoever submits it and however often; another request under the same id is
-///    refused.
-/// 3. A queue with a maximum length refuses what is above it.
+/// 2. The same task id is created once, however many clients submit it and however often; another request
+///    under the same id is refused.
+/// 3. A queue with a maximum length refuses the tasks above it.
 /// 4. A claim is a compare-and-set of the lane's epoch; of two with the same `seen` one wins. Repeating one with the
 ///    same owner id succeeds while that owner has not committed.
-/// 5. After a claim has returned, no commit of an earlier owner becomes visible, not even one under way.
+/// 5. After a claim has returned, no commit of an earlier owner becomes visible, not even a commit that was
+///    being written during the claim.
 /// 6. A commit applies only for the stored epoch and owner and only as number last + 1.
 /// 7. A repeated commit (the last number again) changes nothing and answers the outcomes of the first.
-/// 8. Groups apply in their order, each seeing what those before it wrote. A group whose insert or expectation fails is
-///    skipped whole, alone, and reported; the rest of the commit applies.
+/// 8. Groups apply in their order, and each group sees the writes of the groups before it. A group whose
+///    insert or expectation fails is skipped whole, alone, and reported; the rest of the commit applies.
 /// 9. A path that the status table does not allow is never written; final states never change.
-/// 10. Arrivals are read in the order in which they become visible: once one was seen, nothing before it appears later.
-///     Tasks of one batch are numbered in its order.
+/// 10. Arrivals are read in the order in which they become visible: after a reader has seen one, no arrival
+///     appears before it. Tasks of one batch are numbered in its order.
 /// 11. A posted command is durable when `post` returns, and is gone exactly when a group that names it has applied.
-/// 12. Every page is bounded; following pages to the end gives everything that was there throughout, once.
-/// 13. A policy changes by compare-and-set of its version; a queue's binding is what the first one put there.
-/// 14. What was acknowledged survives closing and reopening, and a crash of the process.
+/// 12. Every page is bounded; following pages to the end gives each entry that existed throughout, once.
+/// 13. A policy changes by compare-and-set of its version; the first binding of a queue stays.
+/// 14. Acknowledged writes survive closing and reopening, and a crash of the process.
 /// 15. Counts by queue and status agree with the tasks.
-/// 16. `expired` changes nothing and looks at a bounded number of tasks, the oldest first. Followed to its end it names
-///     each finished task whose time is over once, and no other. Children of another task have no time of their own.
+/// 16. `expired` changes nothing and looks at a bounded number of tasks, the oldest first. Followed to its
+///     end it names each expired task once, and no other. Children of another task never expire by
+///     themselves.
 /// 17. `retire` touches finished tasks alone, each of them whole or not at all; doing it again changes nothing.
 /// 18. A stripped task has neither body nor result nor ended attempts any more. All else stays, so the same request is
 ///     still a duplicate and another one under the same id is still refused.
-/// 19. A forgotten task has never been there: not in lists, counts or arrivals, and its id can be taken anew. Readers
-///     of arrivals pass over it.
-/// 20. Of tasks of one lane and queue with the same unique key, one at a time holds it: until it has finished, or until
-///     the time it was given. Whoever comes meanwhile is told its id; a task that is forgotten holds nothing any more.
+/// 19. A forgotten task leaves no trace: not in lists, counts or arrivals, and its id can be used again.
+///     Readers of arrivals pass over it.
+/// 20. Of tasks of one lane and queue with the same unique key, one at a time holds it: until it has
+///     finished, or until the time it was given. A later task with the key is refused and gets the holder's
+///     id; a forgotten task holds no key.
 #[async_trait]
 pub trait Store: Send + Sync + std::fmt::Debug {
-    /// What this store can take.
+    /// The limits of this store.
     fn capabilities(&self) -> StoreCapabilities;
 
-    /// Why the store takes no writes at the moment, where it knows that without being asked to write: no room is left, or
+    /// Why the store takes no writes at the moment, as far as it knows without a write: the disk is full, or
     /// its files are gone.
     fn write_trouble(&self) -> Option<StoreError> {
         None
@@ -59,7 +62,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// Stores new tasks of one lane. The outcomes come in the order of the tasks.
     async fn submit(&self, submit: Submit) -> Result<Vec<SubmitOutcome>, StoreError>;
 
-    /// Who owns a lane. A lane that nobody has claimed has epoch 0.
+    /// The epoch and owner of a lane. A lane without any claim has epoch 0.
     async fn lane_head(&self, lane: LaneId) -> Result<LaneHead, StoreError>;
 
     /// Takes a lane over and answers its new epoch.
@@ -71,29 +74,30 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// Puts commands into the inbox of a lane.
     async fn post(&self, lane: LaneId, commands: &[Command]) -> Result<(), StoreError>;
 
-    /// Answers one page of what a lane holds.
+    /// Answers one page of a lane's tasks, commands or records.
     async fn load(&self, load: LoadQuery) -> Result<LanePage, StoreError>;
 
-    /// Puts a queue's binding, unless there is one, and answers the one that counts.
+    /// Stores a queue's binding unless one is stored, and answers the stored one.
     async fn bind_queue(&self, queue: &QueueKey, binding: &QueueBinding) -> Result<QueueBinding, StoreError>;
 
     /// Changes a queue's policy and answers its new version.
     ///
-    /// A change that was made is not made again: repeating it is a conflict. So an unknown outcome is settled by
-    /// repeating the change and, on a conflict, reading the policy. At version `expected + 1` its content tells: as
-    /// sent, the change was made (or the same one by somebody else, which is as good); otherwise somebody else's was,
-    /// and this one never will be. At a later version it may have been made and replaced since: what counts is the
-    /// policy that was read, and a further change starts from it.
+    /// Repeating a change that was made is a conflict. So a caller settles an unknown outcome by repeating
+    /// the change and, on a conflict, reading the policy. At version `expected + 1` its content decides: if
+    /// it is as sent, the change was made (or another client made the same one, which is as good); otherwise
+    /// another client's change was made, and this one never will be. At a later version it may have been made
+    /// and replaced since: the policy that was read counts, and a further change starts from it.
     async fn put_policy(&self, put: PutPolicy) -> Result<u64, StoreError>;
 
     /// A queue's policy; the default one, version 0, where none was put.
     async fn policy(&self, queue: &QueueKey) -> Result<VersionedPolicy, StoreError>;
 
-    /// Tasks by id, in the order asked for, with all that is known of them.
+    /// Tasks by id with state and result, in the order asked for.
     async fn tasks(&self, ids: &[TaskId]) -> Result<Vec<Option<TaskView>>, StoreError>;
 
-    /// The ended attempts of a task that have a row of their own, by number. A current one, or one that ended the task,
-    /// is part of the task: see `TaskState::last_attempt`. A page with fewer than the limit is the last.
+    /// The ended attempts of a task that have a row of their own, by number. The current attempt, and an
+    /// attempt that ended the task, are part of the task: see `TaskState::last_attempt`. A page with fewer
+    /// than the limit is the last.
     async fn attempts(&self, list: AttemptList) -> Result<Vec<AttemptRecord>, StoreError>;
 
     /// Tasks newest first, by (creation time, id). A page may be short, even empty, and still have a cursor.
@@ -103,18 +107,18 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// last.
     async fn counts(&self, list: CountList) -> Result<Vec<QueueCounts>, StoreError>;
 
-    /// One page of the tasks whose time is over, in ascending order of (creation time, id).
+    /// One page of the expired tasks, in ascending order of (creation time, id).
     async fn expired(&self, retire: ExpiredQuery) -> Result<ExpiredTasks, StoreError>;
 
-    /// Takes their data from some tasks and forgets others. Any number of either; ids of tasks that are not finished or
-    /// not there are passed over. A large call is done in parts, so an error may leave some of it done: repeat it.
+    /// Strips some tasks and forgets others. Any number of either; ids of unfinished and unknown tasks are
+    /// passed over. A large call runs in parts, so an error may leave some of it done: repeat it.
     async fn retire(&self, strip: &[TaskId], forget: &[TaskId]) -> Result<(), StoreError>;
 
-    /// Ends what runs in the background and releases what is held. The store answers nothing afterwards.
+    /// Ends background work and releases resources. The store answers no calls afterwards.
     async fn close(&self) -> Result<(), StoreError>;
 }
 
-/// What a store can take in one call. Asked for, never derived from its name.
+/// The limits of a store for one call. Callers ask for them and never derive them from its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoreCapabilities {
     /// Most operations in one commit or submit, counted as `Group::ops` does.
@@ -134,12 +138,12 @@ pub struct Submit {
     pub tasks: Arc<[NewTask]>,
 }
 
-/// A question about a lane.
+/// A query about a lane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoadQuery {
-    /// Which lane.
+    /// The lane.
     pub lane: LaneId,
-    /// What is asked.
+    /// The part of the lane to read.
     pub read: LaneRead,
     /// Most rows in the answer.
     pub limit: usize,
@@ -150,20 +154,20 @@ pub struct LoadQuery {
 /// A change of a policy.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PutPolicy {
-    /// Whose.
+    /// The queue.
     pub queue: QueueKey,
     /// The version that it replaces.
     pub expected: u64,
-    /// The new one.
+    /// The new policy.
     pub policy: QueuePolicy,
 }
 
-/// All that is known of a task.
+/// A task with its spec, state and result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaskView {
     /// Spec and state; the body is there unless the task was stripped.
     pub row: TaskRow,
-    /// What the executor answered.
+    /// The executor's answer.
     pub result: Option<TaskResult>,
 }
 
@@ -215,7 +219,7 @@ impl TaskFilter {
     }
 }
 
-/// A question for the ended attempts of a task.
+/// A query for the ended attempts of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AttemptList {
     /// The task.
@@ -226,21 +230,21 @@ pub struct AttemptList {
     pub limit: usize,
 }
 
-/// A question for counts.
+/// A query for counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CountList {
-    /// Only queues behind this one, in the order of their keys.
+    /// Only queues after this one, in the order of their keys.
     pub after: Option<QueueKey>,
     /// Most queues in the answer.
     pub limit: usize,
 }
 
-/// A question for tasks.
+/// A query for tasks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaskList {
-    /// Which ones.
+    /// Which tasks.
     pub filter: TaskFilter,
-    /// Where the page before ended.
+    /// Where the previous page ended.
     pub after: Option<TaskCursor>,
     /// Most tasks in the answer.
     pub limit: usize,

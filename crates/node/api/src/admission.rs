@@ -1,5 +1,5 @@
-//! What every request passes first: who sends it, through which page, whether there is room, and until when it has to be
-//! answered.
+//! Admission: the checks that every request passes first. Who sends it, through which page, whether there is
+//! room, and its deadline.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use crate::cors;
 use crate::problem::{self, Problem};
 use crate::state::Api;
 
-/// Refuses what may not pass, gives up what takes too long, counts what is answered.
+/// Refuses and times out requests, and counts answers.
 pub(crate) async fn admit(State(api): State<Api>, mut request: Request, next: Next) -> Response {
     let started = Instant::now();
     let method = method_name(request.method());
@@ -94,7 +94,7 @@ fn check_user(request: &Request) -> Result<(), Problem> {
     Err(Problem::new(&problem::USER_NOT_ALLOWED, detail))
 }
 
-/// Compares in a time that does not tell how much of it is right.
+/// Compares in a time that does not depend on the length of the matching part.
 fn same(given: &[u8], right: &[u8]) -> bool {
     let mut different = given.len() ^ right.len();
     for (at, byte) in right.iter().enumerate() {
@@ -115,7 +115,7 @@ fn check_host(allowed: &[String], request: &Request) -> Result<(), Problem> {
     }
 }
 
-/// A browser says for which page it sends a request. What cannot be read is taken for another site.
+/// A browser names the page for which it sends a request. A name that cannot be read counts as another site.
 fn check_site(request: &Request) -> Result<(), Problem> {
     let own_sites = [&b"same-origin"[..], b"none"];
     let sites = request.headers().get_all(HeaderName::from_static("sec-fetch-site"));
@@ -144,7 +144,7 @@ fn is_own_origin(origin: &HeaderValue, request: &Request) -> bool {
     Authority::parse(page).zip(host).is_some_and(|(page, host)| page.is_same(&host, usual_port))
 }
 
-/// Methods that somebody made up are counted together.
+/// All invented methods are counted under one name.
 fn method_name(method: &Method) -> &'static str {
     match *method {
         Method::GET => "GET",

@@ -335,7 +335,7 @@ mod tests {
             assert_eq!(users.user(elsewhere.parse().unwrap(), to).await, None);
             assert_eq!(users.user(from, elsewhere.parse().unwrap()).await, None);
         }
-        // Of a listener at the client's address the kernel tells when it finds no connection.
+        // Without a connection the kernel answers with a listener at the client's address.
         assert_eq!(users.user(listener.local_addr().unwrap(), to).await, None);
     }
 

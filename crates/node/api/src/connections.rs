@@ -1,14 +1,15 @@
 //! The connections of a listener: how many there may be, and which one gives way to another.
 //!
-//! A connection is *idle* while no request is under way on it: it has sent nothing yet, or half of a head, or has got the
-//! whole answer to its last request. When all connections that may be are open, the one that has been idle for longest is
-//! closed for a new one. So clients that open connections and send nothing keep nobody out.
+//! A connection is *idle* while no request is under way on it: it has sent nothing yet, or half of a head, or
+//! has received the whole answer to its last request. When the number of connections is at its limit, the
+//! longest idle one is closed for a new one. So clients that open connections and send nothing block no other
+//! client.
 //!
-//! A connection is *unread* from the moment when the rest of an answer cannot be sent until the client waits for its next
-//! answer. A client that sends request after request and reads slowly stays unread, however often an answer gets through.
-//! Where no connection is idle, the one that has been unread for longest is closed for a new one, if that is more than a
-//! second and no request is under way on it. Streams and requests under way are never cut. Where all connections are busy
-//! with these, a new connection waits.
+//! A connection is *unread* from the moment when the rest of an answer cannot be sent until the client waits for
+//! its next answer. A client that sends request after request and reads slowly stays unread, however often an
+//! answer gets through. Where no connection is idle, the longest unread one is closed for a new one, if it has
+//! been unread for more than a second and no request is under way on it. Streams and requests under way are
+//! never cut. While all connections are busy with these, a new one waits.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -45,7 +46,7 @@ pub(crate) struct Connections {
 #[derive(Debug, Default)]
 struct ConnectionCounts {
     open: usize,
-    /// Connections that are about to end because they were told to.
+    /// Connections that have a request to close and have not ended yet.
     closing: usize,
     /// Counted only where each address has a bound.
     of_address: HashMap<IpAddr, usize>,
@@ -169,12 +170,12 @@ impl Connections {
         }
     }
 
-    /// Closes the connection that has been idle for longest: what it has is needed more elsewhere.
+    /// Closes the longest idle connection: its descriptor and memory are needed more elsewhere.
     pub(crate) fn close_longest_idle(&self) {
         self.state().close_longest_idle();
     }
 
-    /// Closes connections whose head takes too long, and those that have had no request for long.
+    /// Closes connections whose head takes too long, and connections without a request for long.
     pub(crate) fn close_late(&self) {
         let now = self.millis();
         let head_max = u64::try_from(self.options.head_timeout.as_millis()).unwrap_or(u64::MAX);
@@ -400,7 +401,7 @@ mod tests {
         assert!(waiting.as_mut().now_or_never().is_none());
         places[1].has_answered();
         assert!(waiting.as_mut().now_or_never().is_none());
-        assert!(!is_closed(&places[0]) && !is_closed(&places[1]), "what was answered is not sent yet");
+        assert!(!is_closed(&places[0]) && !is_closed(&places[1]), "an answer is not sent yet");
         places[1].flushed();
         assert!(waiting.as_mut().now_or_never().is_none());
         assert!(is_closed(&places[1]) && !is_closed(&places[0]));

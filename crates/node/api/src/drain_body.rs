@@ -1,10 +1,10 @@
-//! A connection whose other side still sends when it has its answer.
+//! A connection whose client still sends after its answer.
 //!
-//! A request may be refused before its body has come: it is too large, or has no token. Many clients send all of it before
-//! they look for an answer. To close the connection under them would make their system throw the answer away and tell
-//! them of a broken pipe. So the answer says that the connection is closed and is sent, our side is closed, and what still
-//! comes is read and dropped for a while. Where little of the body is left, that is read before the answer, and the
-//! connection goes on.
+//! A request may be refused before its body has arrived: it is too large, or has no token. Many clients send
+//! the whole body before they read an answer. If the server closed the connection under them, their system
+//! would discard the answer and report a broken pipe. So the server sends the answer with `connection:
+//! close`, closes its own side, and then reads and discards the rest for a while. A small rest is read before
+//! the answer, and the connection goes on.
 
 use std::future::poll_fn;
 use std::io;
@@ -25,12 +25,12 @@ const BYTES_MAX: usize = 128 << 20;
 const WITHIN: Duration = Duration::from_secs(30);
 /// … and when nothing has come for this long.
 const SILENT_MAX: Duration = Duration::from_secs(2);
-/// A body that nobody wanted is read if no more than this is left of it, …
+/// A discarded body is read if no more than this is left of it, …
 const DRAINED_MAX: u64 = 64 << 10;
 /// … and it arrives within this time. The answer waits for it.
 const DRAINED_WITHIN: Duration = Duration::from_millis(500);
 
-/// What of the body of the last request was not read.
+/// The unread part of the last request's body.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Unread(Arc<UnreadBody>);
 
@@ -38,7 +38,7 @@ pub(crate) struct Unread(Arc<UnreadBody>);
 struct UnreadBody {
     /// It was dropped before its end.
     is_cut: AtomicBool,
-    /// What is left of it.
+    /// The rest of the body.
     rest: Mutex<Option<Incoming>>,
 }
 
@@ -50,9 +50,9 @@ impl Unread {
         WatchedBody { body: Some(body), has_ended, unread: self.clone() }
     }
 
-    /// Reads what is left of a body that nobody wanted, if it is small and about to arrive. True if nothing is left, so that
-    /// the connection can serve the next request. The client may wait for word to send a body that it announces with
-    /// `Expect`: such a one is not asked for.
+    /// Reads the rest of a discarded body, if it is small and about to arrive. True if nothing is left, so
+    /// that the connection can serve the next request. A client that announces its body with `Expect` waits
+    /// for a request to send it: the server does not ask for such a body.
     pub(crate) async fn drain(&self, is_expecting: bool) -> bool {
         let rest = self.0.rest.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(mut body) = rest else { return true };

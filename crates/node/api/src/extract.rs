@@ -1,4 +1,4 @@
-//! What handlers take from a request. Everything that is refused here is refused as a [`Problem`].
+//! The parts of a request that handlers take. Every refusal here is a [`Problem`].
 
 use std::time::Duration;
 
@@ -157,7 +157,7 @@ pub(crate) struct Closing(pub(crate) CancellationToken);
 impl FromRequestParts<Api> for Closing {
     type Rejection = Problem;
     async fn from_request_parts(parts: &mut Parts, _: &Api) -> Result<Self, Problem> {
-        // Without it the router is driven by somebody else's server, which ends connections in its own way.
+        // Without it another program's server drives the router, and ends connections in its own way.
         Ok(parts.extensions.get().cloned().unwrap_or_default())
     }
 }
@@ -216,7 +216,7 @@ impl OptionalJsonBody {
     }
 }
 
-/// No body: one that is there would not be read, and whoever sent it would not learn of it.
+/// No body: the server would not read one, and its sender would not notice.
 #[derive(Debug)]
 pub(crate) struct NoBody;
 
@@ -265,7 +265,8 @@ fn require_json(request: &Request) -> Result<(), Problem> {
     Err(Problem::new(&problem::UNSUPPORTED_MEDIA_TYPE, detail).field("content-type"))
 }
 
-/// Grows with what has arrived, up to what was declared: nobody takes memory by declaring much and sending little.
+/// Grows with the received bytes, up to the declared length: a client that declares much and sends little
+/// takes no memory.
 fn make_room(body: &mut Vec<u8>, more: usize, declared: usize) {
     let needed = body.len() + more;
     if needed > body.capacity() {

@@ -1,4 +1,4 @@
-//! Questions that only the owner of a lane can answer are passed on to the server that is it.
+//! Forwards questions that only the owner of a lane can answer to that server.
 
 use std::time::Duration;
 
@@ -17,13 +17,13 @@ use tokio::net::TcpStream;
 use crate::extract::NAMESPACE_HEADER;
 use crate::state::Api;
 
-/// Says that a question was passed on already: whoever gets it answers as well as it can.
+/// Marks a forwarded question: its receiver answers as well as it can.
 const FORWARDED: HeaderName = HeaderName::from_static("tasklane-forwarded");
-/// How long another server may take. Then this one says what it knows.
+/// How long another server may take. Then this server answers as far as it can.
 const WITHIN: Duration = Duration::from_secs(5);
 
-/// The question is answered here: this server owns the lane of the task or queue in question, or whoever does was not to be
-/// reached. Else it is answered by that server, and nothing more is done here.
+/// Handles the question here if this server owns the lane of the task or queue, or if the owner is
+/// unreachable. Otherwise the owner's answer is returned, and the handler does not run.
 pub(crate) struct AtOwner;
 
 impl FromRequestParts<Api> for AtOwner {
@@ -81,7 +81,8 @@ async fn ask(address: &str, request: &Parts) -> Result<Response, Box<dyn std::er
         }
     }
     passed_on.headers_mut().insert(FORWARDED, HeaderValue::from_static("1"));
-    // Whoever has no token is asked for by an IP address or `localhost`; a server is not somebody's page.
+    // Without a token a server asks for an IP address or `localhost` as host; a server is no page of a
+    // browser.
     passed_on.headers_mut().insert(HOST, HeaderValue::from_static("localhost"));
     Ok(sender.send_request(passed_on).await?.map(Body::new))
 }

@@ -1,7 +1,7 @@
 //! Metrics, as Prometheus reads them.
 //!
-//! What the node counts is read when it is asked for, so that it cannot disagree with `/api/v1/stats`; only requests
-//! are counted here.
+//! The counts of the node are read at each scrape, so that they cannot disagree with `/api/v1/stats`; only
+//! requests are counted here.
 
 use std::cmp::Reverse;
 use std::fmt::{self, Write};
@@ -130,7 +130,8 @@ impl HttpMetrics {
 
 /// All metrics, as text.
 pub(crate) async fn text(api: &Api, format: Format) -> Result<String, Problem> {
-    // A store that does not answer is no reason to tell nothing of this server: then least of all.
+    // A store that does not answer is no reason to hide the metrics of this server: an operator needs them
+    // most then.
     let counted = api.node.all_counts().await;
     let is_up = counted.is_ok();
     let queues = counted.unwrap_or_default();

@@ -1,4 +1,4 @@
-//! How the API is served.
+//! The limits and timeouts of the API.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ pub struct ApiOptions {
     /// A request is answered within this time, its body included. One that waits for a task has the time of its wait
     /// besides; streams are not bounded by it.
     pub request_timeout: Duration,
-    /// Requests handled at the same time, without those that wait or follow.
+    /// Requests handled at the same time, without requests that wait or follow.
     pub requests_max: usize,
     /// Requests that wait for a task, and streams, at the same time.
     pub streams_max: usize,
@@ -58,7 +58,7 @@ impl Default for ApiOptions {
 /// How connections are served.
 #[derive(Clone, Debug)]
 pub struct ServeOptions {
-    /// Connections at the same time. A further one takes the place of the one that has been without a request for longest.
+    /// Connections at the same time. A further one replaces the connection that has been idle for longest.
     pub connections_max: usize,
     /// Connections of one address at the same time; further ones are closed at once.
     pub connections_per_address_max: Option<usize>,

@@ -1,4 +1,4 @@
-//! Query parameters: each is taken by name, and what nobody took is refused by name.
+//! Query parameters: handlers take each by name, and an untaken one is refused by name.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use tasklane_runtime::request::{parse_span, parse_time};
 use crate::extract::parse_id;
 use crate::problem::{self, Problem};
 
-/// The parameters of a query that nobody has taken yet.
+/// The untaken parameters of a query.
 #[derive(Debug)]
 pub(crate) struct Params(Vec<(String, String)>);
 
@@ -98,7 +98,7 @@ impl Params {
         Ok(limit)
     }
 
-    /// Refuses what is left.
+    /// Refuses the untaken parameters.
     pub(crate) fn finish(self) -> Result<(), Problem> {
         match self.0.into_iter().next() {
             None => Ok(()),

@@ -1,4 +1,4 @@
-//! What went wrong, as RFC 9457 says it: a problem with a stable code, the field, and a page that explains it.
+//! Errors of the API in the form of RFC 9457: a problem with a stable code, the field, and a page that explains it.
 
 use std::time::Duration;
 
@@ -96,7 +96,7 @@ codes! {
 /// How long to wait before asking again, where nothing better is known.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// An answer that says what went wrong.
+/// An answer that names a fault.
 #[derive(Clone, Debug)]
 pub(crate) struct Problem {
     kind: &'static ProblemKind,
@@ -247,7 +247,7 @@ impl From<&StoreError> for Problem {
             ),
             StoreError::Full { .. } => Self::new(&STORE_FULL, "the store is full").later(),
             StoreError::Lost { reason } => Self::new(&STORE_LOST, reason.clone()).later(),
-            // Which owner a lane has is the server's own business: whoever asks, asks again.
+            // The owner of a lane is the server's own business: the client repeats its request.
             StoreError::Unavailable { .. }
             | StoreError::Fenced { .. }
             | StoreError::OutOfOrder { .. }

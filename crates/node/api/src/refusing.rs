@@ -1,4 +1,4 @@
-//! What a server answers that cannot begin: the same to everyone.
+//! The router of a server that cannot begin: one answer for every request.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::model::Ready;
 use crate::problem::Problem;
 use crate::routes::health::{alive, ready_response};
 
-/// Answers every request by what is wrong with the store; `/healthz` by that the process lives.
+/// Answers every request with the store's error; `/healthz` with the health of the process.
 pub fn refusing_router(error: StoreError) -> Router {
     let error = Arc::new(error);
     let ready = Arc::clone(&error);

@@ -54,7 +54,7 @@ async fn no_health_route() -> Problem {
     )
 }
 
-/// The paths, with what they say about themselves.
+/// The paths, with their descriptions.
 pub(crate) fn paths() -> OpenApiRouter<Api> {
     OpenApiRouter::new()
         .routes(routes!(submit::submit, tasks::list))

@@ -1,10 +1,10 @@
 //! Serves a router over TCP.
 //!
-//! Connections are bounded: when there are as many as may be, the one that has been without a request for longest is
-//! closed for a new one. One whose other side has
-//! stopped reading is dropped; one that still sends when it has its answer is closed when it has had time to read it. When
-//! the server is told to stop it takes no new ones, lets answers under way finish, ends streams and waiting requests, and closes idle
-//! connections; what still lingers after a grace time is dropped.
+//! Connections are bounded: at the limit, the longest idle one is closed for a new one. A connection whose
+//! client has stopped reading is dropped. A connection whose client still sends after its answer is closed
+//! when the client has had time to read it. On shutdown the server accepts no new connections, lets answers
+//! under way finish, ends streams and waiting requests, and closes idle connections; the rest is dropped
+//! after a grace time.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -40,13 +40,13 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// together must fit into memory.
 const HEAD_BYTES_MAX: usize = 16 << 10;
 
-/// What is under way when the server is told to stop may take this long.
+/// Answers under way at a shutdown may take this long.
 const GRACE: Duration = Duration::from_secs(10);
 
 /// Wait after a failed accept, as when the process has no file descriptors left.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
-/// Serves `router` until `shutdown` is done, then lets what is under way finish.
+/// Serves `router` until `shutdown` is done, then lets answers under way finish.
 pub async fn serve(
     listener: TcpListener,
     router: Router,
@@ -73,7 +73,7 @@ pub async fn serve(
     }
 }
 
-/// What all connections share.
+/// The state that all connections share.
 #[derive(Debug)]
 struct Server {
     router: Router,
@@ -84,7 +84,7 @@ struct Server {
 }
 
 impl Server {
-    /// Serves connections for ever.
+    /// Serves connections until its task is dropped.
     async fn accept(&self, listener: TcpListener) {
         loop {
             match listener.accept().await {
@@ -202,7 +202,7 @@ async fn answer(
     Ok(response.map(|body| TrackedBody { body, connection }))
 }
 
-/// The body of an answer. Its connection is told when all of it was given out.
+/// The body of an answer. It notifies its connection when all of it was given out.
 #[derive(Debug)]
 struct TrackedBody {
     body: Body,

@@ -1,4 +1,4 @@
-//! What all handlers share.
+//! The state that all handlers share.
 
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,8 +11,8 @@ use crate::ApiOptions;
 use crate::metrics::HttpMetrics;
 use crate::problem::Problem;
 
-/// The room that a request takes while it is handled. One that begins to wait gives it back, because it has room among
-/// the streams instead: otherwise those who wait would keep out everybody else.
+/// The room that a request takes while it is handled. A request that begins to wait returns it, because it
+/// has room among the streams instead: otherwise waiting requests would keep out all others.
 #[derive(Clone, Debug)]
 pub(crate) struct RequestPermit(Arc<Mutex<Option<OwnedSemaphorePermit>>>);
 
@@ -37,7 +37,7 @@ fn kibibytes(bytes: usize) -> usize {
     bytes.div_ceil(1024)
 }
 
-/// What all handlers share. Cheap to clone.
+/// The state that all handlers share. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Api(Arc<ApiState>);
 
@@ -106,7 +106,7 @@ impl Api {
         permit.map_err(|_| Problem::overloaded("waiting requests and streams"))
     }
 
-    /// Reads a body of so many bytes where that delays nobody else.
+    /// Reads a body of so many bytes where that delays no other request.
     pub(crate) async fn read_body<T: Send + 'static>(
         &self,
         bytes: usize,

@@ -1,8 +1,9 @@
-//! A stream that tells its [`Connection`] what happens on it, and answers a client that has half-closed it.
+//! A stream that reports its reads and writes to its [`Connection`], and answers a client that has
+//! half-closed it.
 //!
-//! A client may say that it sends no more (`shutdown` of its side, as `nc -N` does) and still wait for its answer. To the
-//! server that looks like a client that is gone, until something is sent to it. So such a client is answered, but a
-//! wait for a task does not go on for long for it.
+//! A client may say that it sends no more (`shutdown` of its side, as `nc -N` does) and still wait for its
+//! answer. To the server that looks like a client that has left, until something is sent to it. So the server
+//! answers such a client, but a wait for a task soon ends for it.
 
 use std::io;
 use std::pin::Pin;

@@ -1,6 +1,7 @@
-//! A connection whose other side has stopped reading.
+//! A connection whose client has stopped reading.
 //!
-//! What cannot be sent stays in memory. So a write that makes no headway for a while fails, which ends the connection.
+//! Unsent bytes stay in memory. So a write that makes no headway for a while fails, which ends the
+//! connection.
 
 use std::io;
 use std::pin::Pin;
@@ -15,7 +16,7 @@ use tokio::time::Sleep;
 pub(crate) struct WriteTimeout<S> {
     stream: S,
     timeout: Duration,
-    /// Runs while a write waits. Made by the first one that does: most never do.
+    /// Runs while a write waits. The first waiting write makes it: most connections never have one.
     waiting: Option<Pin<Box<Sleep>>>,
 }
 
@@ -24,7 +25,7 @@ impl<S> WriteTimeout<S> {
         Self { stream, timeout, waiting: None }
     }
 
-    /// Passes on what a write answered; one that waits too long is an error.
+    /// Passes on the outcome of a write; a write that waits too long is an error.
     fn watch<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if written.is_ready() {
             self.waiting = None;

@@ -91,7 +91,7 @@ pub(crate) async fn run(command: Command, client: &Client, out: Out) -> anyhow::
     Ok(if operation.status == Status::Success { Exit::OK } else { Exit::FAILED })
 }
 
-/// Asks, if there is somebody to ask.
+/// Asks for a confirmation on a terminal.
 fn confirmed(action: BulkAction, count: u64) -> anyhow::Result<bool> {
     if !std::io::stdin().is_terminal() {
         return Err(Usage(format!(

@@ -1,4 +1,4 @@
-//! `tasklane completions`: what a shell needs to complete commands.
+//! `tasklane completions`: scripts by which a shell completes commands.
 
 use clap::CommandFactory;
 use clap_complete::Shell;

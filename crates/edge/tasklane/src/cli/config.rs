@@ -1,4 +1,4 @@
-//! `tasklane config`: what is configured, and whether it is right.
+//! `tasklane config`: shows and checks the configuration.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! Which server is meant.
+//! The server that a command talks to.
 
 use clap::ArgMatches;
 use clap::parser::ValueSource;

@@ -1,4 +1,4 @@
-//! `tasklane executor` and `tasklane analyzer`: what is registered for task types.
+//! `tasklane executor` and `tasklane analyzer`: definitions of task types.
 
 use std::path::PathBuf;
 

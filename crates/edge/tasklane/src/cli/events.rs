@@ -1,4 +1,4 @@
-//! `tasklane events`: what happens, as it happens.
+//! `tasklane events`: follows the events of tasks.
 
 use serde_json::json;
 use tasklane_client::{Client, EventItem};

@@ -1,4 +1,4 @@
-//! How a command ends: exit codes, and errors that say what to do.
+//! How a command ends: exit codes, and errors with a remedy.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -50,7 +50,7 @@ impl Exit {
         }
     }
 
-    /// What an error that is not the server's is called.
+    /// The word for an error that is not the server's.
     fn word(self) -> &'static str {
         match self {
             Self::USAGE => "usage",
@@ -102,7 +102,7 @@ pub(crate) fn report(error: &anyhow::Error, out: Out) -> Exit {
     exit
 }
 
-/// One object: the server's problem where there is one, else the same fields by which a problem is told.
+/// One object: the server's problem where there is one, else the fields that a problem has.
 fn as_json(error: &anyhow::Error, exit: Exit, hint: Option<&str>) -> Value {
     let mut told = match client_error(error).and_then(Error::problem) {
         Some(problem) => json!(problem),
@@ -114,8 +114,8 @@ fn as_json(error: &anyhow::Error, exit: Exit, hint: Option<&str>) -> Value {
     told
 }
 
-/// The whole chain, but of what the transport says only the cause: the layers between say the same in other words. What a
-/// server says is one line, whatever is in it.
+/// The whole chain of causes, but for the transport only its root cause: the layers between repeat it in
+/// other words. A server's text is one line, whatever is in it.
 fn told(error: &anyhow::Error) -> String {
     let mut parts: Vec<String> = Vec::new();
     for cause in error.chain() {

@@ -1,4 +1,4 @@
-//! Which tasks are meant.
+//! The filter of tasks for lists and bulk actions.
 
 use jiff::Timestamp;
 use tasklane_client::{Status, TaskFilter, TaskQuery};

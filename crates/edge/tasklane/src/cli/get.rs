@@ -1,4 +1,4 @@
-//! `tasklane get`: all about one task.
+//! `tasklane get`: everything about one task.
 
 use std::fmt::Write;
 

@@ -1,4 +1,4 @@
-//! `tasklane job`: a task and all that came of it.
+//! `tasklane job`: a task, the analyses of its results and the tasks that they added.
 
 use std::time::Duration;
 

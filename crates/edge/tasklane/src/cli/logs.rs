@@ -1,4 +1,4 @@
-//! `tasklane logs`: what a task has printed, or prints.
+//! `tasklane logs`: the output of a task, in full or followed.
 
 use tasklane_client::{Client, LogChunk, LogItem};
 

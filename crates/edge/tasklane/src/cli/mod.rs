@@ -108,7 +108,7 @@ enum Command {
     Completions(completions::Args),
 }
 
-/// Reads the command line and does what it says.
+/// Reads the command line and runs its command.
 pub(crate) fn main() -> ExitCode {
     let matches = Cli::command().get_matches();
     let typed = TypedOptions::of(&matches);

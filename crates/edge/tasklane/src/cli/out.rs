@@ -1,4 +1,4 @@
-//! What commands print: tables for people, JSON for programs.
+//! Printed results of commands: tables for people, JSON for programs.
 
 use std::fmt::{Display, Write as _};
 use std::io::{IsTerminal, Write as _};
@@ -23,7 +23,7 @@ impl Out {
         self.json
     }
 
-    /// JSON for programs, or else what `people` makes of it.
+    /// JSON for programs, otherwise the text of `people`.
     pub(crate) fn either<T: Serialize>(
         self,
         value: &T,
@@ -51,7 +51,7 @@ pub(crate) fn print_line(line: impl Display) -> anyhow::Result<()> {
     print_raw(printable_lines(&line.to_string()))
 }
 
-/// Prints what is for programs, as it is.
+/// Prints a text for programs, unchanged.
 pub(crate) fn print_raw(line: impl Display) -> anyhow::Result<()> {
     Ok(writeln!(std::io::stdout().lock(), "{line}")?)
 }

@@ -194,7 +194,7 @@ fn key_cells(key: &Key) -> Vec<String> {
     ]
 }
 
-/// Reads the policy, changes it, and puts it back if nobody else has changed it meanwhile.
+/// Reads the policy, changes it, and puts it back unless another client has changed it meanwhile.
 async fn set(args: SetArgs, client: &Client) -> anyhow::Result<Queue> {
     if args.key.is_some() && args.concurrency.is_none() && args.rate.is_none() {
         let rule = "--key sets the key of --concurrency and --rate: add one of them";

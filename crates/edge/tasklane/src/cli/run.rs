@@ -127,7 +127,7 @@ impl Interrupts {
     }
 }
 
-/// Shows output until the task is final. Ctrl-C cancels it, unless it is somebody else's.
+/// Shows output until the task is final. Ctrl-C cancels it, unless another client submitted it.
 async fn attend(
     submitted: &Submitted,
     mut output: TaskOutput,

@@ -284,7 +284,7 @@ fn show_times(times: &[NextTime], out: Out) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The schedule that the flags say, in the form of the API.
+/// The schedule that the flags describe, in the form of the API.
 fn body(args: PutArgs) -> anyhow::Result<Value> {
     if let Some(file) = &args.file {
         return serde_json::from_str(&submit::read_text(file)?)
@@ -413,7 +413,7 @@ fn shown(schedule: &Schedule) -> String {
     pairs(&lines)
 }
 
-/// An address, and what it is told of.
+/// An alert's URL and its events.
 fn alert(webhook: &Value) -> String {
     let on = webhook["on"].as_array().into_iter().flatten().filter_map(Value::as_str);
     format!("{} on {}", webhook["url"].as_str().unwrap_or_default(), on.collect::<Vec<_>>().join(", "))

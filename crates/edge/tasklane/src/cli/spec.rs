@@ -1,4 +1,4 @@
-//! What can be said about a task on the command line, by whichever command hands it in.
+//! The flags that describe a task, for every command that submits one.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -92,7 +92,7 @@ pub(crate) struct Spec {
     webhook_on_failure: Vec<String>,
 }
 
-/// Those who are told of every end, and those who are told of failures.
+/// The webhooks for every end, and the webhooks for failures.
 pub(crate) fn webhooks(finished: Vec<String>, failed: Vec<String>) -> Vec<Webhook> {
     let finished = finished.into_iter().map(|url| Webhook::new(url, &["finished"]));
     finished.chain(failed.into_iter().map(|url| Webhook::new(url, &["failed"]))).collect()

@@ -1,4 +1,4 @@
-//! `tasklane submit`: hand in tasks, from flags or from files.
+//! `tasklane submit`: submits tasks, from flags or from files.
 
 use std::io::{BufRead, Read};
 use std::path::{Path, PathBuf};

@@ -82,7 +82,7 @@ pub(crate) fn shown_span(from: Option<Timestamp>, to: Option<Timestamp>) -> Stri
     shown_duration(Duration::try_from(to.duration_since(from)).unwrap_or_default())
 }
 
-/// A duration in two figures or so: what people want to know.
+/// A duration in about two figures: as much as people read.
 pub(crate) fn shown_duration(duration: Duration) -> String {
     let seconds = duration.as_secs();
     match seconds {

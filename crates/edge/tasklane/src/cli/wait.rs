@@ -8,7 +8,7 @@ use super::exit::Exit;
 use super::out::Out;
 use super::value;
 
-/// Long enough to be for ever.
+/// Longer than any wait.
 const FOR_EVER: Duration = Duration::from_hours(24 * 365);
 
 /// Wait until tasks are finished; the exit code is that of the first unsuccessful task

@@ -1,4 +1,4 @@
-//! `tasklane webhook`: who was told of what.
+//! `tasklane webhook`: deliveries, secrets and tests of webhooks.
 
 use std::time::Duration;
 
@@ -109,7 +109,7 @@ pub(crate) async fn run(command: Command, client: &Client, out: Out) -> anyhow::
             let arrived = async {
                 loop {
                     let task = client.wait(&delivery, Duration::from_millis(500)).await?;
-                    // What has failed once is told at once, although it is tried again.
+                    // The first failure is shown at once, although the delivery is retried.
                     if task.status.is_final() || task.error.is_some() {
                         return Ok::<_, tasklane_client::Error>(task);
                     }

@@ -1,4 +1,4 @@
-//! `tasklane worker`: who does the work.
+//! `tasklane worker`: shows and changes the workers, or runs one.
 
 use tasklane_client::{Client, Worker, WorkerChange};
 
@@ -17,7 +17,7 @@ pub(crate) struct Args {
     pub(crate) command: Option<Command>,
 }
 
-/// What is asked of workers.
+/// The commands about workers.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
     /// List the live workers; processor and memory are figures of their machines
@@ -41,7 +41,7 @@ pub(crate) enum Command {
     },
 }
 
-/// What a worker is to offer.
+/// The new offer of a worker.
 #[derive(Debug, clap::Args)]
 #[group(required = true, multiple = true)]
 pub(crate) struct Offer {

@@ -179,7 +179,7 @@ pub(crate) async fn run(command: Command, client: &Client, out: Out) -> anyhow::
     }
 }
 
-/// Shows what a retry keeps and what it runs again.
+/// Shows the nodes that a retry keeps and the nodes that it runs again.
 fn remark_retried(id: &str, retried: &RunRetried) {
     if retried.newer_definition {
         remark(format_args!(
@@ -217,7 +217,7 @@ fn names_file(text: &str) -> bool {
     text == "-" || is_definition || text.contains(std::path::MAIN_SEPARATOR) || file.is_file()
 }
 
-/// The run that the flags say, in the form of the API.
+/// The run that the flags describe, in the form of the API.
 fn body(args: RunArgs) -> anyhow::Result<Value> {
     let file = Path::new(&args.workflow);
     let is_file = names_file(&args.workflow);
@@ -238,7 +238,7 @@ fn body(args: RunArgs) -> anyhow::Result<Value> {
     Ok(body)
 }
 
-/// Shows what becomes of the nodes of a run until it has ended.
+/// Shows the nodes of a run until it has ended.
 async fn follow(id: &str, client: &Client, out: Out) -> anyhow::Result<Exit> {
     remark(format_args!("tasklane: run {id}"));
     let mut interrupts = Interrupts::new()?;
@@ -295,7 +295,7 @@ fn is_over(node: &RunNode) -> bool {
     matches!(node.status.as_str(), "SUCCESS" | "FAILED" | "CANCELLED" | "SKIPPED")
 }
 
-/// What is worth saying of a node beside its status.
+/// A remark on a node beside its status.
 fn remark_on(node: &RunNode) -> String {
     let error = node.error.as_ref().filter(|_| node.status != "SUCCESS").map(|error| error.message.clone());
     let taken_over = node.more.get("takenOver").and_then(Value::as_bool) == Some(true);

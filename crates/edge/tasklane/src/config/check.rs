@@ -1,4 +1,4 @@
-//! What one field alone cannot tell. All faults are reported together, each with its key and what would be right.
+//! Checks that span several fields. All faults are reported together, each with its key and its remedy.
 
 use std::time::Duration;
 
@@ -20,13 +20,13 @@ const TOKEN_LEN_MIN: usize = 16;
 /// A session shorter than this many renewals is lost by one slow answer.
 const RENEWALS_MIN: u32 = 3;
 
-/// The sum of grace times has to end before somebody sends SIGKILL to the process itself.
+/// The sum of grace times has to end before a supervisor sends SIGKILL to the process itself.
 const GRACE_MAX: Duration = Duration::from_hours(24);
 
 /// Whoever asks from far away needs this long.
 const TIMEOUT_MIN: Duration = Duration::from_secs(1);
 
-/// What is wrong with an origin whose pages may call the API.
+/// The fault of an origin whose pages may call the API.
 fn cors_fault(origin: &str, has_token: bool) -> Option<String> {
     if origin == "*" {
         let message = "`*` lets every page of the web run commands through a browser on this machine: set `token`, or name \
@@ -43,7 +43,7 @@ fn cors_fault(origin: &str, has_token: bool) -> Option<String> {
     })
 }
 
-/// What is wrong with the token. Whoever can reach the API can try tokens.
+/// The fault of the token. Every client that reaches the API can try tokens.
 fn token_fault(config: &Config) -> Option<String> {
     let token = config.token.as_ref()?.reveal().trim();
     let len = token.chars().count();
@@ -243,8 +243,8 @@ pub(super) fn check(config: &Config) -> Vec<Fault> {
 /// The names of levels, the quietest first.
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
-/// What is wrong with a list of levels and `part=level`. Whoever reads it later would take a misspelt level for the name
-/// of a part, and say nothing of all others.
+/// The fault of a list of levels and `part=level`. The log would take a misspelt level for the name of a
+/// part, and print no lines of all other parts.
 fn wrong_filter(filter: &str) -> Option<String> {
     let is_level = |text: &str| LEVELS.iter().any(|level| level.eq_ignore_ascii_case(text));
     let in_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | ':' | '-' | '.');

@@ -8,8 +8,8 @@ use super::schema::{Schema, env_name};
 /// Begins every variable of Tasklane.
 const PREFIX: &str = "TASKLANE_";
 
-/// Variables with our prefix that are no settings: what clients read, what a worker sets for its tasks, and what the
-/// tests of this project read.
+/// Variables with our prefix that are no settings: variables of clients, of the tasks of a worker, and of the
+/// tests of this project.
 const OTHERS: [&str; 11] = [
     "TASKLANE_URL",
     "TASKLANE_CONFIG",
@@ -28,12 +28,12 @@ const OTHERS: [&str; 11] = [
 const OTHER_PREFIXES: [&str; 5] =
     ["TASKLANE_GUARD", "TASKLANE_BECOME_GUARD", "TASKLANE_TEST_", "TASKLANE_SERVICE_", "TASKLANE_PORT"];
 
-/// Whether a variable with our prefix is meant for somebody else.
+/// Whether a variable with our prefix is no setting, but meant for another program.
 pub(super) fn is_foreign(name: &str) -> bool {
     OTHERS.contains(&name) || OTHER_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 
-/// What a variable says.
+/// The meaning of a variable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Variable {
     /// It sets this key.

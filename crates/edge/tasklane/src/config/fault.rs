@@ -1,4 +1,4 @@
-//! What is wrong with a config: all of it at once.
+//! The faults of a config, all at once.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ pub struct Fault {
     pub key: String,
     /// Where the value came from, if it was given.
     pub origin: Option<String>,
-    /// What is wrong and what would be right.
+    /// The fault and its remedy.
     pub message: String,
 }
 

@@ -26,7 +26,7 @@ pub struct Sources {
 /// A setting of the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flag {
-    /// What the user typed, such as `--listen`.
+    /// The flag as the user typed it, such as `--listen`.
     pub name: String,
     /// The key it sets.
     pub key: String,
@@ -92,7 +92,7 @@ pub fn load(sources: &Sources) -> Result<LoadedConfig, ConfigError> {
 
 struct Loading {
     schema: Schema,
-    /// What was given for each key, in all the ways it can be read, and by whom.
+    /// The values given for each key, in all the ways they can be read, and their origin.
     given: BTreeMap<String, (Vec<Value>, Origin)>,
     faults: Vec<Fault>,
 }

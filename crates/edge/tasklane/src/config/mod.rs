@@ -27,7 +27,7 @@ pub use url::AdapterUrl;
 pub(crate) use shares::Shares;
 
 impl Config {
-    /// Checks what fields cannot tell alone; for a config that was put together by a program.
+    /// Checks that span several fields; for a config that a program put together.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let faults = check::check(self);
         if faults.is_empty() { Ok(()) } else { Err(ConfigError { faults }) }

@@ -25,7 +25,7 @@ impl Schema {
         self.keys.iter().map(String::as_str)
     }
 
-    /// What every key is when nobody sets it.
+    /// The default of every key.
     pub(super) fn defaults(&self) -> &Value {
         &self.defaults
     }
@@ -40,14 +40,14 @@ impl Schema {
         self.defaults.pointer(&pointer).and_then(section)
     }
 
-    /// The defaults with one key replaced: what tells whether the value fits, and why not.
+    /// The defaults with one key replaced, to see whether the value fits, and why not.
     pub(super) fn with(&self, key: &str, value: Value) -> Value {
         let mut tree = self.defaults.clone();
         set(&mut tree, key, value);
         tree
     }
 
-    /// What was probably meant by a path that does not exist.
+    /// The key that was probably meant by a path that does not exist.
     pub(super) fn suggest(&self, path: &str) -> Option<&str> {
         let last = path.rsplit('.').next().unwrap_or(path);
         let elsewhere = || self.keys().find(|key| key.rsplit('.').next() == Some(last));

@@ -59,7 +59,7 @@ fn entry(loaded: &LoadedConfig, key: &str) -> (Value, String) {
     }
 }
 
-/// Values that follow from something else while nobody sets them.
+/// Values that follow from another setting unless they are set.
 fn derived(config: &Config, key: &str) -> Option<(Value, &'static str)> {
     match key {
         "store" => Some((config.store_url().to_string().into(), "from data_dir")),

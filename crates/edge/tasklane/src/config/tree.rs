@@ -1,5 +1,6 @@
 //! The tree of structs. Defaults live in the `Default` impls here, and for how commands are run in that of
-//! `CommandOptions`; `docs/config.yaml` states them all with what each key is for, and a test compares the two.
+//! `CommandOptions`; `docs/config.yaml` states them all with the purpose of each key, and a test compares the
+//! two.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -28,23 +29,23 @@ pub struct Config {
     pub data_dir: PathBuf,
     /// Where tasks are stored; `None` for `SQLite` in the data folder.
     pub store: Option<AdapterUrl>,
-    /// Who knows which processes are alive; `None` for the store's own.
+    /// The system that knows the live processes; `None` for the store's own.
     pub coordinator: Option<AdapterUrl>,
-    /// How processes talk to each other; `None` for what suits the store.
+    /// The bus between processes; `None` for the store's companion.
     pub bus: Option<AdapterUrl>,
     /// Where finished tasks are kept for good; `None` for nowhere.
     pub archive: Option<AdapterUrl>,
-    /// What the names of all keys, tables and channels begin with.
+    /// The common beginning of the names of all keys, tables and channels.
     pub prefix: Name,
     /// Most connections of a server to `PostgreSQL`, for store, coordinator and archive together.
     pub postgres_connections: usize,
     /// Where other processes reach this server, as `host:port`; `None` for where it listens.
     pub advertise: Option<String>,
-    /// What a loss of power may take with it.
+    /// The writes that a loss of power may undo.
     pub durability: Durability,
     /// How many lanes queues are spread over; `None` for what is stored, at first 1 on `SQLite` and 16 in a cluster.
     pub lanes: Option<NonZeroU16>,
-    /// What callers of the API have to show; `None` for no check, on loopback only.
+    /// The token that clients of the API must send; `None` for no check, on loopback only.
     pub token: Option<Secret>,
     /// Host names, besides IP addresses and `localhost`, under which a server without a token answers.
     pub hosts: BTreeSet<String>,
@@ -62,7 +63,7 @@ pub struct Config {
     pub clock: ClockConfig,
     /// How large things may be, and how long requests may take.
     pub limits: LimitsConfig,
-    /// What is logged, and how.
+    /// The log's levels and format.
     pub log: LogConfig,
 }
 
@@ -111,7 +112,7 @@ impl Config {
         self.coordinator.clone().unwrap_or_else(store)
     }
 
-    /// The URL of the bus: the one given, or what suits the store.
+    /// The URL of the bus: the configured one, or the store's companion.
     pub fn bus_url(&self) -> AdapterUrl {
         let derived = || match self.store_url() {
             store if store.scheme() == "redis" => store,
@@ -127,7 +128,7 @@ impl Config {
     }
 }
 
-/// What a loss of power may take with it.
+/// The writes that a loss of power may undo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Durability {
@@ -141,7 +142,7 @@ pub enum Durability {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct WorkerConfig {
-    /// What people call it; `None` for the name of the machine.
+    /// The worker's name; `None` for the name of the machine.
     pub name: Option<Name>,
     /// Where a process that is a worker and nothing else answers health checks; `None` for nowhere.
     pub listen: Option<SocketAddr>,
@@ -149,7 +150,7 @@ pub struct WorkerConfig {
     pub capacity: Option<NonZeroU32>,
     /// Its share under the weighted strategy.
     pub weight: NonZeroU32,
-    /// What label selectors of tasks match against.
+    /// The labels that selectors of tasks match against.
     pub labels: BTreeMap<String, String>,
     /// The built-in task types it executes. Functions registered by an embedding program are always on.
     pub task_types: BTreeSet<Name>,
@@ -164,7 +165,7 @@ pub struct WorkerConfig {
     pub log_bytes_max: u64,
     /// Variables of the worker's own environment that tasks see. `LC_*` stands for all that begin with `LC_`.
     pub env: BTreeSet<String>,
-    /// What runs the scripts of `SHELL` tasks.
+    /// The shell that runs the scripts of `SHELL` tasks.
     pub shell: String,
     /// The interpreter of `PYTHON_SCRIPT` tasks.
     pub python: String,
@@ -322,7 +323,7 @@ pub struct LimitsConfig {
 }
 
 impl LimitsConfig {
-    /// What every store and bus can carry in one piece.
+    /// The largest size that every store and bus can carry in one piece.
     pub const PIECE_BYTES_MAX: u64 = 1 << 20;
 }
 
@@ -340,7 +341,7 @@ impl Default for LimitsConfig {
     }
 }
 
-/// What is logged, and how.
+/// The log's levels and format.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LogConfig {
@@ -372,7 +373,7 @@ pub enum LogFormat {
 pub struct Secret(String);
 
 impl Secret {
-    /// What is shown instead.
+    /// The text shown instead.
     pub const HIDDEN: &str = "(hidden)";
 
     /// Takes a secret.
@@ -380,7 +381,7 @@ impl Secret {
         Self(secret.into())
     }
 
-    /// The text itself, for whoever has to compare it.
+    /// The text itself, for comparisons.
     pub fn reveal(&self) -> &str {
         &self.0
     }

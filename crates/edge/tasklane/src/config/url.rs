@@ -35,7 +35,7 @@ impl AdapterUrl {
         Self(url.into())
     }
 
-    /// The URL as it was given, for whoever connects.
+    /// The URL as it was given, for adapters that connect.
     pub fn reveal(&self) -> &str {
         &self.0
     }
@@ -49,12 +49,12 @@ impl AdapterUrl {
         }
     }
 
-    /// What stands before `://`.
+    /// The part before `://`.
     fn given_scheme(&self) -> &str {
         self.0.split_once("://").map_or("", |(scheme, _)| scheme)
     }
 
-    /// What follows `://`.
+    /// The part after `://`.
     pub fn rest(&self) -> &str {
         self.0.split_once("://").map_or("", |(_, rest)| rest)
     }

@@ -1,4 +1,4 @@
-//! Every kind of end has its code, and errors say what to do.
+//! Every kind of end has its code, and errors name the remedy.
 
 use super::server::{Script, json};
 use super::{output, stderr, stdout, tasklane};
@@ -52,7 +52,7 @@ fn options_that_do_not_apply_are_refused_and_a_token_is_that_of_the_server() {
         assert_eq!(output.status.code(), Some(2), "{args:?}");
         assert!(stderr(&output).starts_with(told), "{args:?}: {}", stderr(&output));
     }
-    // What the environment says is for all commands.
+    // The variables of the environment hold for all commands.
     let mut command = tasklane(&["config", "show"]);
     let shown = output(command.env("TASKLANE_URL", "http://127.0.0.1:1").env("TASKLANE_NAMESPACE", "a"));
     assert!(shown.status.success(), "{}", stderr(&shown));

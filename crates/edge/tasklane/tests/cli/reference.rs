@@ -1,5 +1,5 @@
-//! `docs/cli.md` holds what `--help` prints, so that the two cannot diverge. `UPDATE=1 cargo test -p tasklane --test cli`
-//! writes it anew.
+//! `docs/cli.md` holds the output of `--help`, so that the two cannot diverge. `UPDATE=1 cargo test -p
+//! tasklane --test cli` rewrites it.
 
 use std::fmt::Write;
 

@@ -99,7 +99,7 @@ fn a_batch_into_a_full_queue_says_when_to_try_again() {
     assert_eq!(submit([wrong, full]).status.code(), Some(1), "one is wrong whenever it is sent");
 }
 
-/// A job that checks an expression before it is put took one that never fires for a good one.
+/// A job that checked an expression before storing it took one without any fire for a good one.
 #[test]
 fn a_preview_without_times_is_a_failure() {
     let script = Script::new(vec![json(200, r#"{"times":[]}"#)]);

@@ -1,5 +1,5 @@
-//! A server that plays a script: one answer for each request, whatever is asked. It shows what the command line makes
-//! of answers; what the real server answers is tested where that is.
+//! A server that plays a script: one answer for each request, whatever it asks. It shows how the command line
+//! handles answers; the tests of the real server cover its answers.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;

@@ -1,4 +1,4 @@
-//! What the command line shows of names, errors and output that others have written.
+//! How the command line shows names, errors and output of others.
 
 use std::fs::File;
 use std::io::Read;
@@ -13,7 +13,7 @@ use super::{output, stderr, stdout, tasklane};
 const HOSTILE: &str = "red\u{1b}[31m\u{1b}]0;owned\u{7} gpj\u{202e}exe \u{9b}2J\r\nend\n";
 const SHOWN: &str = "red\\u{1b}[31m\\u{1b}]0;owned\\u{7} gpj\\u{202e}exe \\u{9b}2J\nend\n";
 
-/// What a command writes to a terminal, and its exit code.
+/// The terminal output of a command, and its exit code.
 fn on_a_terminal(mut command: Command) -> (Option<i32>, String) {
     let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
     grantpt(&ours).unwrap();
@@ -25,7 +25,7 @@ fn on_a_terminal(mut command: Command) -> (Option<i32>, String) {
     // It holds the terminal open as well.
     drop(command);
     let (mut ours, mut written, mut piece) = (File::from(ours), Vec::new(), [0; 4096]);
-    // The end is an error: nobody holds the other side any more.
+    // The end is an error: no process holds the other side any more.
     while let Ok(read @ 1..) = ours.read(&mut piece) {
         written.extend_from_slice(&piece[..read]);
     }

@@ -1,4 +1,4 @@
-//! Each kind of fault says where it is, what is wrong and what would be right.
+//! Each kind of fault names its place, its cause and its remedy.
 
 use tasklane::config::{Config, load};
 

@@ -1,5 +1,5 @@
-//! `docs/configuration.md` is made from the comments in `docs/config.yaml`. `UPDATE=1 cargo test -p tasklane` writes
-//! it anew.
+//! `docs/configuration.md` is made from the comments in `docs/config.yaml`. `UPDATE=1 cargo test -p tasklane`
+//! rewrites it.
 
 use std::fmt::Write;
 
@@ -13,7 +13,7 @@ struct Entry {
     text: String,
 }
 
-/// What is said before the tables.
+/// The text before the tables.
 const HEAD: &str = "\
 # Configuration
 

@@ -1,4 +1,4 @@
-//! Holds up threads of another process, as code on them that does not end would.
+//! Holds up threads of another process, as an endless loop on them would.
 
 #![allow(unsafe_code, reason = "there is no safe way to ptrace")]
 
@@ -17,7 +17,7 @@ impl HeldThreads {
     pub(crate) fn named(name: &'static str, pid: u32) -> Self {
         let (release, released) = mpsc::channel();
         let (ready, held) = mpsc::channel();
-        // All calls for a thread must come from the one that holds it.
+        // All calls for a thread must come from the thread that holds it.
         let holder = std::thread::spawn(move || {
             let threads = threads(name, pid);
             for thread in &threads {

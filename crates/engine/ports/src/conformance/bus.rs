@@ -1,10 +1,10 @@
 //! The suite of the [`Bus`](crate::Bus). Numbers in the cases' docs are those of its promises.
 //!
-//! A bus may lose, repeat and reorder, so cases publish again until what they wait for has come, and never assert that
-//! something came exactly once.
+//! A bus may lose, repeat and reorder messages, so cases publish again until the expected messages have
+//! arrived, and never assert that one arrived exactly once.
 
 /// One test for each case of the bus's suite. Takes an `async fn` that gives an `Option` of a
-/// [`BusEnv`](crate::conformance::BusEnv) with a bus that nobody else uses.
+/// [`BusEnv`](crate::conformance::BusEnv) with a bus of its own.
 #[macro_export]
 macro_rules! bus_conformance {
     ($factory:expr) => {
@@ -67,7 +67,7 @@ mod talk {
         })
     }
 
-    /// Publishes until all of the messages have come. Answers everything that came.
+    /// Publishes until all of the messages have arrived. Answers everything that arrived.
     pub(super) async fn deliver(
         bus: &dyn Bus,
         address: Address,
@@ -93,7 +93,7 @@ mod talk {
     }
 }
 
-/// What reaches whom.
+/// Which message reaches which subscription.
 pub mod deliver {
     use std::time::Duration;
 
@@ -192,7 +192,7 @@ pub mod deliver {
         deliver(&*env.bus(), Address::Events, &messages, &mut [&mut subscription]).await;
     }
 
-    /// 1: a body of 1 MiB, or of what the bus takes.
+    /// 1: a body of 1 MiB, or of the bus's maximum.
     pub async fn a_large_message_is_carried(env: &dyn BusEnv) {
         let bus = env.bus();
         let bytes = (1 << 20).min(bus.capabilities().message_bytes_max - 4_096);
@@ -237,14 +237,14 @@ pub mod deliver {
         }
     }
 
-    /// 1: what waits is given together, in bounded portions.
+    /// 1: waiting messages arrive together, in bounded portions.
     pub async fn a_batch_may_be_received_as_one(env: &dyn BusEnv) {
         let mut subscription = env.second().await.subscribe(TO_LANE).await.unwrap();
         let messages: Vec<_> = (0..500).map(hint).collect();
         deliver(&*env.bus(), TO_LANE, &messages, &mut [&mut subscription]).await;
     }
 
-    /// 4: nobody waits for those that are gone.
+    /// 4: publishers do not wait for dropped subscriptions.
     pub async fn a_subscription_that_was_dropped_is_no_burden(env: &dyn BusEnv) {
         let bus = env.bus();
         for _ in 0..10 {
@@ -254,13 +254,13 @@ pub mod deliver {
         deliver(&*bus, TO_LANE, &[hint(1)], &mut [&mut subscription]).await;
     }
 
-    /// 1: a hint that nobody hears is lost, and that is all.
+    /// 1: a hint without a subscriber is lost, without an error.
     pub async fn publishing_to_nobody_is_no_error(env: &dyn BusEnv) {
         env.bus().publish(Address::Session(session_id(99)), vec![hint(1)]).await.unwrap();
         env.bus().publish(TO_LANE, Vec::new()).await.unwrap();
     }
 
-    /// 1: a `receive` that was given up loses nothing.
+    /// 1: a cancelled `receive` loses nothing.
     pub async fn receiving_can_be_cancelled(env: &dyn BusEnv) {
         let bus = env.bus();
         let mut subscription = bus.subscribe(TO_LANE).await.unwrap();
@@ -273,7 +273,7 @@ pub mod deliver {
     }
 }
 
-/// What is bounded.
+/// Bounds of size and speed.
 pub mod bounds {
     use std::time::Duration;
 
@@ -282,7 +282,7 @@ pub mod bounds {
     use crate::conformance::fixture::{LANE, session_id};
     use crate::{Address, BusError};
 
-    /// 4: far more than any queue holds is published while one subscriber sleeps.
+    /// 4: the publisher sends far more than any queue holds while one subscriber sleeps.
     pub async fn a_slow_subscriber_slows_nobody_down(env: &dyn BusEnv) {
         let bus = env.bus();
         let to = Address::Lane(LANE);
@@ -294,7 +294,7 @@ pub mod bounds {
             published.expect("publishing does not wait for subscribers").unwrap();
         }
         deliver(&*bus, to, &[hint(1_000)], &mut [&mut quick]).await;
-        // The slow one has lost some, and goes on.
+        // The slow subscriber has lost some messages, and receives the next ones.
         deliver(&*bus, to, &[hint(1_001)], &mut [&mut slow]).await;
     }
 

@@ -1,7 +1,7 @@
 //! The suite of the [`Coordinator`](crate::Coordinator). Numbers in the cases' docs are those of its promises.
 
 /// One test for each case of the coordinator's suite. Takes an `async fn` that gives an `Option` of a
-/// [`CoordinatorEnv`](crate::conformance::CoordinatorEnv) with a coordinator that nobody else uses.
+/// [`CoordinatorEnv`](crate::conformance::CoordinatorEnv) with a coordinator of its own.
 #[macro_export]
 macro_rules! coordinator_conformance {
     ($factory:expr) => {
@@ -68,7 +68,7 @@ mod talk {
         })
     }
 
-    /// Opens a session, told apart by a number.
+    /// Opens a session, identified by a number.
     pub(super) async fn open(env: &dyn CoordinatorEnv, number: u128) -> SessionToken {
         open_over(&*env.coordinator(), env, number).await
     }
@@ -185,7 +185,7 @@ pub mod session {
         assert!(view.members.is_empty() && view.grants.is_empty(), "{view:?}");
     }
 
-    /// 3: neither while the session lives nor after its end, whoever asks.
+    /// 3: neither while the session lives nor after its end, over any handle.
     pub async fn an_identity_is_never_used_again(env: &dyn CoordinatorEnv) {
         let coordinator = env.coordinator();
         let (closed, expired) = (open(env, 1).await, open(env, 2).await);
@@ -199,7 +199,7 @@ pub mod session {
                 ended(coordinator.open(again).await, token);
             }
         }
-        // The one that lives is what it was.
+        // The living session is unchanged.
         let members: Vec<_> = view(env).await.members.into_values().collect();
         assert_eq!(members, [Member { session: living.session, role: server(3) }]);
         coordinator.renew(&living).await.unwrap();
@@ -226,7 +226,7 @@ pub mod session {
         ended(env.coordinator().renew(&token).await, &token);
     }
 
-    /// 4: it may no longer renew, but keeps what it has until its time is over.
+    /// 4: it may no longer renew, but keeps its grants until its TTL ends.
     pub async fn a_revoked_session_ends_after_its_ttl(env: &dyn CoordinatorEnv) {
         let token = open(env, 1).await;
         env.coordinator().acquire(&token, LANE).await.unwrap();
@@ -258,7 +258,7 @@ pub mod session {
         env.coordinator().renew(&token).await.unwrap();
     }
 
-    /// 1: what cannot be kept is not promised.
+    /// 1: a coordinator promises no TTL that it cannot keep.
     pub async fn a_ttl_that_is_too_short_is_refused(env: &dyn CoordinatorEnv) {
         let min = env.coordinator().capabilities().ttl_min;
         assert!(env.ttl() >= min, "the environment's own TTL is too short");
@@ -289,7 +289,7 @@ pub mod session {
             assert_eq!(alive.grants.get(&LANE), Some(&token.session));
             env.pass(env.ttl() / 4 + env.slack()).await;
             let ended = view(env).await;
-            assert!(!has(&ended, token.session) && ended.grants.is_empty(), "its time is over");
+            assert!(!has(&ended, token.session) && ended.grants.is_empty(), "the session outlived its TTL");
         }
     }
 }
@@ -304,7 +304,7 @@ pub mod grant {
     use crate::conformance::CoordinatorEnv;
     use crate::conformance::fixture::{LANE, OTHER_LANE};
 
-    /// 5: asking again for what one holds is no harm.
+    /// 5: acquiring a held grant again does no harm.
     pub async fn a_grant_has_one_holder(env: &dyn CoordinatorEnv) {
         let (first, second) = (open(env, 1).await, open(env, 2).await);
         let (here, there) = (env.coordinator(), env.second().await);
@@ -312,7 +312,7 @@ pub mod grant {
         assert!(!there.acquire(&second, LANE).await.unwrap());
         assert!(there.acquire(&first, LANE).await.unwrap());
         assert_eq!(view(env).await.grants, [(LANE, first.session)].into());
-        // Giving back what one does not hold takes nothing from its holder.
+        // Releasing a grant that a session does not hold takes nothing from its holder.
         there.release(&second, LANE).await.unwrap();
         there.release(&second, OTHER_LANE).await.unwrap();
         assert!(!there.acquire(&second, LANE).await.unwrap());
@@ -335,7 +335,7 @@ pub mod grant {
         assert_eq!(view(env).await.grants, [(LANE, winner)].into());
     }
 
-    /// 5: for anyone, at once.
+    /// 5: for any session, at once.
     pub async fn a_released_grant_is_free(env: &dyn CoordinatorEnv) {
         let (first, second) = (open(env, 1).await, open(env, 2).await);
         let coordinator = env.coordinator();
@@ -412,7 +412,7 @@ pub mod watch {
         }
     }
 
-    /// 6: members, what they offer, and grants.
+    /// 6: members, their offers, and grants.
     pub async fn a_watch_shows_every_change_that_lasts(env: &dyn CoordinatorEnv) {
         let coordinator = env.coordinator();
         let mut watch = env.second().await.watch().await.unwrap();
@@ -420,7 +420,7 @@ pub mod watch {
         let token = open(env, 1).await;
         until(&mut watch, "a new member", |view| has(view, token.session)).await;
         coordinator.update(&token, worker("w-1", 3)).await.unwrap();
-        until(&mut watch, "what it offers", |view| {
+        until(&mut watch, "its offer", |view| {
             view.members.get(&token.session).is_some_and(|member| member.role == worker("w-1", 3))
         })
         .await;
@@ -432,7 +432,7 @@ pub mod watch {
         until(&mut watch, "its end", |view| view.members.is_empty()).await;
     }
 
-    /// 2, 6: nobody has to ask for it.
+    /// 2, 6: without a further request.
     pub async fn a_watch_is_told_of_an_end(env: &dyn CoordinatorEnv) {
         let (lost, kept) = (open(env, 1).await, open(env, 2).await);
         env.coordinator().acquire(&lost, LANE).await.unwrap();
@@ -441,12 +441,12 @@ pub mod watch {
         let time = env.ttl() + env.slack();
         let view = tokio::select! {
             view = told => view,
-            () = async { keep(env, &kept, time * 2).await } => panic!("nobody was told"),
+            () = async { keep(env, &kept, time * 2).await } => panic!("the watch showed no end"),
         };
         assert!(has(&view, kept.session) && view.grants.is_empty());
     }
 
-    /// 6: in no view is a lane held by somebody who is not a member, and holders follow each other.
+    /// 6: in no view is a lane held by a session that is not a member, and holders follow each other.
     pub async fn a_new_holder_is_never_shown_beside_the_old_one(env: &dyn CoordinatorEnv) {
         let coordinator = env.coordinator();
         let mut watch = env.second().await.watch().await.unwrap();
@@ -467,7 +467,7 @@ pub mod watch {
         }
     }
 
-    /// 6: a `next` that was given up loses nothing.
+    /// 6: a cancelled `next` loses nothing.
     pub async fn watching_can_be_cancelled(env: &dyn CoordinatorEnv) {
         let mut watch = env.second().await.watch().await.unwrap();
         watch.next().await.unwrap();
@@ -481,7 +481,7 @@ pub mod watch {
         }
     }
 
-    /// 6: also beside a watch that has not been told yet.
+    /// 6: also beside a watch that has not shown the change yet.
     pub async fn a_new_watch_is_no_older_than_its_call(env: &dyn CoordinatorEnv) {
         let (here, there) = (env.coordinator(), env.second().await);
         let mut first = there.watch().await.unwrap();
@@ -511,7 +511,7 @@ pub mod watch {
         assert_eq!(super::talk::view(env).await, first);
     }
 
-    /// 6: of two views the one with the higher revision is newer, whoever looked.
+    /// 6: of two views the one with the higher revision is newer, for every watcher.
     pub async fn revisions_rise_with_changes(env: &dyn CoordinatorEnv) {
         let (here, there) = (env.coordinator(), env.second().await);
         let mut revisions = Vec::new();

@@ -62,7 +62,7 @@ pub mod cases {
     fn stored(outcomes: &[PutOutcome]) -> u64 {
         match outcomes {
             [PutOutcome::Stored { version }] => *version,
-            other => panic!("not one that was stored: {other:?}"),
+            other => panic!("expected a stored put, got {other:?}"),
         }
     }
 
@@ -81,7 +81,7 @@ pub mod cases {
         }
     }
 
-    /// 1: and changes nothing where another is stored.
+    /// 1: and changes nothing where another version is stored.
     pub async fn a_put_replaces_the_version_it_names(env: &dyn DocumentsEnv) {
         let documents = &*env.documents();
         assert_eq!(get(documents, "a").await, None);
@@ -98,7 +98,7 @@ pub mod cases {
         assert_eq!(get(documents, "a").await, None);
     }
 
-    /// 2: also after the one that had it was removed.
+    /// 2: also after its document was removed.
     pub async fn a_version_is_never_given_again(env: &dyn DocumentsEnv) {
         let documents = &*env.documents();
         let mut last = 0;
@@ -112,7 +112,7 @@ pub mod cases {
         }
     }
 
-    /// 1: a conflict holds nobody up, and one sees what those before it did.
+    /// 1: a conflict does not stop the puts after it, and each put sees those before it.
     pub async fn each_put_is_for_itself(env: &dyn DocumentsEnv) {
         let documents = &*env.documents();
         let a = store(documents, put("a", 0, "one")).await;
@@ -131,7 +131,7 @@ pub mod cases {
         assert_eq!(documents.get(&[]).await.unwrap(), []);
     }
 
-    /// 1: whoever is first.
+    /// 1: of racing puts one applies.
     pub async fn of_many_at_once_one_wins(env: &dyn DocumentsEnv) {
         let documents = env.documents();
         let mut version = 0;
@@ -202,7 +202,7 @@ pub mod cases {
         assert_eq!(due(documents, 9, 10).await, [""; 0]);
     }
 
-    /// 3: where it is now, and nowhere else.
+    /// 3: at its new time, and nowhere else.
     pub async fn a_time_that_was_moved_is_found_where_it_is(env: &dyn DocumentsEnv) {
         let documents = &*env.documents();
         let first = store(documents, put_due("a", 0, 10)).await;

@@ -1,4 +1,4 @@
-//! What a suite needs to know of the system under test.
+//! The environment that a suite needs from the system under test.
 
 use std::fmt;
 use std::sync::Arc;
@@ -22,23 +22,23 @@ pub trait StoreEnv: Send + Sync {
         self.store()
     }
 
-    /// Opens the data as after a crash of the process: what was open before is not closed in order. Handles given
-    /// before are not used any more.
+    /// Opens the data as after a crash of the process: earlier handles are not closed in order, and are not
+    /// used any more.
     async fn reopen(&self) -> Arc<dyn Store>;
 
-    /// Starts a commit over a handle of its own and stops it on its way to the store, as late as this adapter can: on
-    /// the wire, where there is one. Others must not be held up by it.
+    /// Starts a commit over a handle of its own and stops it on its way to the store, as late as this adapter
+    /// can: on the wire, where there is one. It must not delay other calls.
     async fn stalled_commit(&self, commit: Commit) -> StalledCommit {
         let store = self.second().await;
         StalledCommit::new(async move { store.commit(&commit).await })
     }
 
-    /// Starts a commit and stops it inside the store, when all of it is written and nothing of it is visible yet. An
-    /// adapter whose commit is a transaction must be able to, or promise 5 is hardly tested.
+    /// Starts a commit and stops it inside the store, when all of it is written and nothing of it is visible
+    /// yet. An adapter whose commit is a transaction must be able to, or promise 5 is hardly tested.
     ///
-    /// `None` where a commit is one step and there is no such moment: a script that a server runs alone, or a critical
-    /// section. To stop such a step in the middle is to stop whoever could look, so that nobody can tell it from a
-    /// commit that has not begun: what [`stalled_commit`](Self::stalled_commit) gives.
+    /// `None` where a commit is one step and has no such moment: a script that a server runs alone, or a
+    /// critical section. Stopping such a step in the middle stops every reader too, so that no reader can
+    /// distinguish it from a commit that has not begun: [`stalled_commit`](Self::stalled_commit) gives that.
     async fn held_commit(&self, _commit: Commit) -> Option<StalledCommit> {
         None
     }
@@ -50,12 +50,12 @@ type CommitAnswer = Result<Vec<GroupOutcome>, StoreError>;
 pub struct StalledCommit(BoxFuture<'static, CommitAnswer>);
 
 impl StalledCommit {
-    /// `rest` is what remains to be done.
+    /// `rest` is the remaining part of the commit.
     pub fn new(rest: impl Future<Output = CommitAnswer> + Send + 'static) -> Self {
         Self(Box::pin(rest))
     }
 
-    /// Lets it go on and waits for its answer.
+    /// Resumes the commit and waits for its answer.
     pub async fn release(self) -> CommitAnswer {
         self.0.await
     }
@@ -87,7 +87,7 @@ pub trait DocumentsEnv: Send + Sync {
     async fn reopen_documents(&self) -> Arc<dyn Documents>;
 }
 
-/// A bus that nobody else uses.
+/// A bus of the case's own.
 #[async_trait]
 pub trait BusEnv: Send + Sync {
     /// The handle that most of a case uses.
@@ -99,23 +99,24 @@ pub trait BusEnv: Send + Sync {
     }
 }
 
-/// An intake that nobody else uses.
+/// An intake of the case's own.
 #[async_trait]
 pub trait IntakeEnv: Send + Sync {
     /// A taker of its own, as in a process of its own.
     async fn taker(&self, session: SessionId) -> Arc<dyn Intake>;
 
-    /// Sends messages in this order, as somebody outside does.
+    /// Sends messages in this order, as an outside program does.
     async fn produce(&self, bodies: Vec<Vec<u8>>);
 
-    /// A taker is gone. Whatever the system notices of that has happened when this returns.
+    /// Loses a taker. The system has noticed as much as it can when this returns.
     async fn lose(&self, _session: SessionId) {}
 
-    /// Body and reason of what lies at the dead-letter place.
+    /// Body and reason of each message at the dead-letter place.
     async fn dead(&self) -> Vec<(Vec<u8>, String)>;
 }
 
-/// A coordinator that nobody else uses. Its cases run on a runtime of one thread, so that a factory may pause time.
+/// A coordinator of the case's own. Its cases run on a runtime of one thread, so that a factory may pause
+/// time.
 #[async_trait]
 pub trait CoordinatorEnv: Send + Sync {
     /// The handle that most of a case uses.

@@ -1,4 +1,4 @@
-//! Words in which cases tell their stories: tasks, changes, owners.
+//! Builders for cases: tasks, changes, owners.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,22 +35,22 @@ pub fn queue(text: &str) -> QueueKey {
     QueueKey::new(name("default"), name(text))
 }
 
-/// Some moments after the one at which all cases begin.
+/// A time so many milliseconds after the beginning of all cases.
 pub fn at(millis: i64) -> Timestamp {
     Timestamp::from_millis(1_700_000_000_000 + millis)
 }
 
-/// An owner, told apart by a number.
+/// An owner, identified by a number.
 pub fn owner_id(number: u128) -> OwnerId {
     OwnerId::from_random(0x0aaa_0000_0000_0000_0000_0000_0000_0000 | number)
 }
 
-/// A worker session, told apart by a number.
+/// A worker session, identified by a number.
 pub fn session_id(number: u128) -> SessionId {
     SessionId::from_random(0x0555_0000_0000_0000_0000_0000_0000_0000 | number)
 }
 
-/// A task of [`LANE`], told apart by a number.
+/// A task of [`LANE`], identified by a number.
 pub fn task(number: u64) -> TaskBuilder {
     TaskBuilder::new(LANE, number)
 }
@@ -209,7 +209,7 @@ impl TaskBuilder {
         self
     }
 
-    /// With changes that have no word of their own.
+    /// With changes that have no method of their own.
     #[must_use]
     pub fn with(mut self, change: impl FnOnce(&mut TaskHead, &mut TaskBody)) -> Self {
         change(&mut self.head, &mut self.body);
@@ -267,7 +267,7 @@ pub fn created(outcome: &SubmitOutcome) -> Option<Seq> {
     }
 }
 
-/// All that is known of a task that exists.
+/// A stored task with its state and result.
 pub async fn view(store: &dyn Store, id: TaskId) -> TaskView {
     store.tasks(&[id]).await.unwrap().remove(0).expect("the task exists")
 }
@@ -282,8 +282,8 @@ pub fn cancel(task: TaskId) -> Command {
     Command::Cancel { task }
 }
 
-/// What a state becomes on its way through some statuses, as a scheduler would write it. Each step takes one
-/// millisecond from `from` on.
+/// A path through some statuses and the state at its end, as a scheduler would write them. Each step takes
+/// one millisecond from `from` on.
 pub fn advance(state: &TaskState, steps: &[Status], from: Timestamp) -> (Path, TaskState) {
     let mut state = state.clone();
     let mut path = Path::new();
@@ -365,7 +365,7 @@ pub fn result(code: i32, bytes: usize) -> Box<TaskResult> {
     Box::new(TaskResult { code, message: "done".to_owned(), data: large_text(bytes) })
 }
 
-/// What a written group answers, without an insert.
+/// The outcome of a written group without an insert.
 pub const APPLIED: GroupOutcome = GroupOutcome::Applied { seq: None };
 
 /// An owner of a lane that counts its commits.
@@ -384,7 +384,7 @@ pub struct Owner {
 }
 
 impl Owner {
-    /// Claims a lane, whoever has it.
+    /// Claims a lane, whatever owner it has.
     pub async fn claim(store: &Arc<dyn Store>, lane: LaneId) -> Self {
         let seen = store.lane_head(lane).await.unwrap().epoch;
         let owner = owner_id((u128::from(lane.0) << 64) | u128::from(seen.0));

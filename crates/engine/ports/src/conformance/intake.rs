@@ -1,7 +1,7 @@
 //! The suite of the [`Intake`](crate::Intake). Numbers in the cases' docs are those of its promises.
 
 /// One test for each case of the intake's suite. Takes an `async fn` that gives an `Option` of an
-/// [`IntakeEnv`](crate::conformance::IntakeEnv) with an intake that nobody else uses.
+/// [`IntakeEnv`](crate::conformance::IntakeEnv) with an intake of its own.
 #[macro_export]
 macro_rules! intake_conformance {
     ($factory:expr) => {
@@ -37,7 +37,7 @@ mod talk {
         numbers.map(body).collect()
     }
 
-    /// Takes until so many have come.
+    /// Takes until so many messages have arrived.
     pub(super) async fn take(intake: &dyn Intake, count: usize) -> Vec<IntakeMessage> {
         let mut taken = Vec::new();
         while taken.len() < count {
@@ -59,7 +59,7 @@ mod talk {
     }
 }
 
-/// How messages come.
+/// Taking messages.
 pub mod take {
     use std::collections::BTreeSet;
     use std::sync::Arc;
@@ -81,7 +81,7 @@ pub mod take {
         assert_eq!(ids(&taken).into_iter().collect::<BTreeSet<_>>().len(), sent.len());
     }
 
-    /// 1: what is not asked for stays where it is.
+    /// 1: messages above the limit stay in the intake.
     pub async fn a_take_is_bounded(env: &dyn IntakeEnv) {
         let (first, second) = (env.taker(session_id(1)).await, env.taker(session_id(2)).await);
         env.produce(bodies(0..10)).await;
@@ -91,7 +91,7 @@ pub mod take {
         assert_eq!(sorted(&all), bodies(0..10));
     }
 
-    /// 1: and is woken by the first, however long it takes.
+    /// 1: the first message wakes it, however long it waited.
     pub async fn a_take_waits_for_a_message(env: &dyn IntakeEnv) {
         let intake = env.taker(session_id(1)).await;
         for number in 0..5 {
@@ -124,7 +124,7 @@ pub mod take {
         assert_eq!(sorted(&came), sent);
     }
 
-    /// 5: whoever waits.
+    /// 5: however many takers wait.
     pub async fn takers_share_what_comes(env: &dyn IntakeEnv) {
         let mut takers = Vec::new();
         for number in 1..=3 {
@@ -153,7 +153,7 @@ pub mod take {
     }
 }
 
-/// What becomes of them.
+/// Acknowledging, rejecting and recovering messages.
 pub mod settle {
     use std::sync::Arc;
     use std::time::Duration;
@@ -162,7 +162,7 @@ pub mod settle {
     use crate::conformance::IntakeEnv;
     use crate::conformance::fixture::session_id;
 
-    /// 4: whoever comes after.
+    /// 4: not to any later taker.
     pub async fn an_acknowledged_message_is_not_given_again(env: &dyn IntakeEnv) {
         let first = env.taker(session_id(1)).await;
         env.produce(bodies(0..5)).await;
@@ -177,7 +177,7 @@ pub mod settle {
         assert_eq!(take(&*second, 1).await[0].body, body(9));
     }
 
-    /// 1, 3: in the order in which they came, before what came later.
+    /// 1, 3: in their old order, before later messages.
     pub async fn an_unacknowledged_message_is_given_again_under_the_same_id(env: &dyn IntakeEnv) {
         let first = env.taker(session_id(1)).await;
         env.produce(bodies(0..12)).await;
@@ -197,13 +197,13 @@ pub mod settle {
         assert_eq!(take(&*third, 10).await, again);
     }
 
-    /// 5: nor what the one has who asks.
+    /// 5: nor are the messages of the taker that calls `recover`.
     pub async fn what_a_living_taker_has_is_not_given_to_another(env: &dyn IntakeEnv) {
         let (first, second) = (env.taker(session_id(1)).await, env.taker(session_id(2)).await);
         env.produce(bodies(0..4)).await;
         let (one, other) = (take(&*first, 2).await, take(&*second, 2).await);
         second.recover(&[session_id(1), session_id(2)]).await.unwrap();
-        // Whoever asks is alive, whatever the list says.
+        // The taker that calls `recover` is alive, whatever the list says.
         first.recover(&[session_id(2)]).await.unwrap();
         env.produce(vec![body(9)]).await;
         assert_eq!(take(&*second, 1).await[0].body, body(9));
@@ -211,7 +211,7 @@ pub mod settle {
         second.acknowledge(&ids(&other)).await.unwrap();
     }
 
-    /// 1: without anything new coming.
+    /// 1: without a new message.
     pub async fn a_waiting_taker_is_given_what_was_recovered(env: &dyn IntakeEnv) {
         let (first, second) = (env.taker(session_id(1)).await, env.taker(session_id(2)).await);
         env.produce(bodies(0..3)).await;
@@ -225,7 +225,7 @@ pub mod settle {
         assert_eq!(waiting.await.unwrap(), taken);
     }
 
-    /// 1, 3: a taker that was only thought to be gone does no harm.
+    /// 1, 3: a taker that was wrongly declared lost does no harm.
     pub async fn a_late_acknowledgement_is_no_error(env: &dyn IntakeEnv) {
         let (first, second) = (env.taker(session_id(1)).await, env.taker(session_id(2)).await);
         env.produce(bodies(0..3)).await;
@@ -242,7 +242,7 @@ pub mod settle {
         assert_eq!(take(&*second, 1).await[0].body, body(9));
     }
 
-    /// 2: once, also when it is said twice.
+    /// 2: once, also when it is rejected twice.
     pub async fn a_rejected_message_is_kept_with_its_reason(env: &dyn IntakeEnv) {
         let first = env.taker(session_id(1)).await;
         env.produce(bodies(0..4)).await;
@@ -267,7 +267,7 @@ pub mod settle {
         assert_eq!(take(&*second, 1).await, taken[3..]);
     }
 
-    /// 2: it is kept as it came.
+    /// 2: it is kept with the bytes that were sent.
     pub async fn a_message_that_is_no_text_can_be_rejected(env: &dyn IntakeEnv) {
         let intake = env.taker(session_id(1)).await;
         let body = b"{\"a\":\xff\x00}".to_vec();

@@ -91,7 +91,7 @@ pub mod chunks {
         assert_eq!(read(&*logs, task(1).id()).await, [first, next]);
     }
 
-    /// 3: bounded, and on after a position, which need not be that of a chunk.
+    /// 3: bounded; a read continues after a position, with or without a chunk there.
     pub async fn reading_goes_on_after_a_position(env: &dyn LogsEnv) {
         let logs = env.logs();
         let chunks: Vec<_> = (0..10).map(|n| chunk(1, 1 + n / 4, n % 4 * 2)).collect();
@@ -138,7 +138,7 @@ pub mod chunks {
         assert_eq!(read(&*logs, task(1).id()).await, chunks);
     }
 
-    /// 1: what `append` has answered stays.
+    /// 1: chunks stay once `append` has answered.
     pub async fn chunks_survive_a_crash(env: &dyn LogsEnv) {
         let chunks: Vec<_> = (0..3).map(|n| chunk(1, 1, n)).collect();
         let logs = env.logs();
@@ -162,7 +162,7 @@ pub mod chunks {
         assert_eq!(read(&*logs, task(1).id()).await, expected);
     }
 
-    /// 4: over several attempts, and whatever the order in which chunks came.
+    /// 4: over several attempts, in whatever order the chunks arrived.
     pub async fn the_tail_is_the_end_in_reading_order(env: &dyn LogsEnv) {
         let logs = env.logs();
         let id = task(1).id();
@@ -178,12 +178,12 @@ pub mod chunks {
             assert_eq!(tail, chunks[chunks.len().saturating_sub(limit)..], "{limit}");
         }
         assert_eq!(logs.tail(id, 0).await.unwrap(), []);
-        // Whoever reads on after the tail misses nothing.
+        // A reader that continues after the tail misses nothing.
         let last = logs.tail(id, 1).await.unwrap()[0].position;
         assert_eq!(logs.read(id, Some(last), 10).await.unwrap(), []);
     }
 
-    /// 5: that of the tasks named, all of it, once and again; and what comes later is kept.
+    /// 5: the output of the tasks named, all of it, also when removed twice; later chunks are kept.
     pub async fn removed_output_is_gone(env: &dyn LogsEnv) {
         let logs = env.logs();
         let chunks: Vec<_> =
@@ -212,7 +212,7 @@ pub mod chunks {
         assert_eq!(read(&*logs, late.task).await, [late]);
     }
 
-    /// 5: what `remove` has answered stays removed.
+    /// 5: output stays removed once `remove` has answered.
     pub async fn removed_output_stays_gone_after_a_crash(env: &dyn LogsEnv) {
         let logs = env.logs();
         logs.append(&[chunk(1, 1, 0), chunk(2, 1, 0)]).await.unwrap();
@@ -223,7 +223,7 @@ pub mod chunks {
         assert_eq!(read(&*logs, task(2).id()).await, [chunk(2, 1, 0)]);
     }
 
-    /// 5: many tasks, and one that has printed a lot.
+    /// 5: many tasks, and a task with much output.
     pub async fn much_output_is_removed_at_once(env: &dyn LogsEnv) {
         let logs = env.logs();
         let much: Vec<_> = (0..3_000).map(|n| chunk(0, 1 + n / 1_000, n % 1_000)).collect();

@@ -1,4 +1,4 @@
-//! Makes named tests of cases.
+//! Makes a named test of each case.
 
 use std::io::Write;
 use std::pin::Pin;
@@ -15,7 +15,7 @@ pub fn run(name: &str, case: impl Future<Output = Option<()>>) {
     finish(name, Box::pin(case), CASE_MAX, Builder::new_multi_thread().worker_threads(2));
 }
 
-/// Like [`run`], for one that tries many things.
+/// Like [`run`], for a case with many runs.
 pub fn run_long(name: &str, case: impl Future<Output = Option<()>>) {
     finish(name, Box::pin(case), LONG_CASE_MAX, Builder::new_multi_thread().worker_threads(2));
 }
@@ -25,9 +25,9 @@ pub fn run_alone(name: &str, case: impl Future<Output = Option<()>>) {
     finish(name, Box::pin(case), CASE_MAX, &mut Builder::new_current_thread());
 }
 
-/// Says that a case was skipped, and why.
+/// Prints that a case was skipped, and why.
 pub fn skipped(name: &str, why: &str) {
-    // Not by a macro: what those print is shown only for tests that fail.
+    // Not by a macro: the test runner shows macro output only for failed tests.
     let _ = writeln!(std::io::stderr(), "SKIPPED {name}: {why}");
 }
 

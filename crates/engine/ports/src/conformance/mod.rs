@@ -1,4 +1,4 @@
-//! One suite for each port, to be run by every adapter against the real system.
+//! One suite for each port, which every adapter runs against the real system.
 //!
 //! A case is a plain function that takes an environment; a macro makes one named test of each. An adapter's test file
 //! is a factory and a macro call for each port that it serves:
@@ -10,7 +10,7 @@
 //! tasklane_ports::logs_conformance!(env);
 //! tasklane_ports::documents_conformance!(env);
 //! ```
-//! The test runs print those that were skipped because the factory gave nothing.
+//! The test runs print each case that was skipped because the factory gave no environment.
 
 #![expect(clippy::unwrap_used, reason = "cases are tests: they fail by panicking")]
 

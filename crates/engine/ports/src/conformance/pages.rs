@@ -10,7 +10,7 @@ use tasklane_core::time::Timestamp;
 
 use crate::{AttemptList, CountList, ExpiredQuery, LoadQuery, QueueCounts, Store, TaskFilter, TaskList};
 
-/// More pages than any case has: one that goes on is stuck.
+/// More pages than any case has: a reader that continues beyond them is stuck.
 const PAGES_MAX: usize = 10_000;
 
 /// Bodies up to this size are asked for.
@@ -55,7 +55,7 @@ pub async fn task_page(
     }
 }
 
-/// All tasks that a question leads to, page by page.
+/// All tasks of a read, page by page.
 pub async fn all_tasks(store: &dyn Store, lane: LaneId, mut read: LaneRead, limit: usize) -> Vec<TaskRow> {
     let mut all = Vec::new();
     for _ in 0..PAGES_MAX {
@@ -72,7 +72,7 @@ pub async fn all_tasks(store: &dyn Store, lane: LaneId, mut read: LaneRead, limi
     panic!("pages without end: {read:?}");
 }
 
-/// Moves a question behind a row.
+/// Moves a read behind a row.
 fn go_on(read: &mut LaneRead, last: &TaskRow) {
     match read {
         LaneRead::InFlight { after } => *after = Some(last.id),
@@ -132,7 +132,8 @@ pub async fn all_records(store: &dyn Store, lane: LaneId, limit: usize) -> Vec<(
     panic!("pages without end");
 }
 
-/// What arrived after a number, page by page, and the number reached. `None` if the index does not reach back so far.
+/// All arrivals after a number, page by page, and the number reached. `None` if the index does not reach back
+/// so far.
 pub async fn all_arrivals(
     store: &dyn Store,
     lane: LaneId,
@@ -211,7 +212,7 @@ pub async fn all_attempts(store: &dyn Store, task: TaskId, limit: usize) -> Vec<
     panic!("pages without end");
 }
 
-/// Counts of all queues behind one, page by page, as long as they are wanted.
+/// Counts of all queues after one, page by page, while `wanted` says so.
 pub async fn counts_while(
     store: &dyn Store,
     mut after: Option<QueueKey>,
@@ -244,7 +245,7 @@ pub async fn all_counts(store: &dyn Store, limit: usize) -> Vec<QueueCounts> {
     counts_while(store, None, limit, |_| true).await
 }
 
-/// All tasks that a filter wants, page by page.
+/// All tasks that match a filter, page by page.
 pub async fn all_listed(store: &dyn Store, filter: TaskFilter, limit: usize) -> Vec<TaskRow> {
     let mut all = Vec::new();
     let mut after = None;
@@ -263,7 +264,7 @@ pub async fn all_listed(store: &dyn Store, filter: TaskFilter, limit: usize) -> 
     panic!("pages without end");
 }
 
-/// All tasks whose time is over, page by page: those to strip and those to forget.
+/// All expired tasks, page by page: those to strip and those to forget.
 pub async fn all_expired(store: &dyn Store, mut retire: ExpiredQuery) -> (Vec<TaskId>, Vec<TaskId>) {
     let (mut strip, mut forget) = (Vec::new(), Vec::new());
     for _ in 0..PAGES_MAX {

@@ -102,7 +102,7 @@ fn certificates(parameter: &str, file: &str) -> Result<Vec<CertificateDer<'stati
     Ok(found)
 }
 
-/// The certificate that the server asks the client for, with its key.
+/// The client's certificate, which the server asks for, with its key.
 type Identity = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
 fn identity(options: &TlsOptions) -> Result<Option<Identity>, String> {

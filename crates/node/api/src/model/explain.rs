@@ -98,7 +98,7 @@ impl From<&Holder> for HolderJson {
     }
 }
 
-/// What workers are called, by session.
+/// The names of workers, by session.
 #[derive(Debug, Default)]
 pub(crate) struct WorkerNames(BTreeMap<SessionId, String>);
 
@@ -271,7 +271,7 @@ fn of_key(key: Option<&str>) -> String {
     key.map_or_else(|| "of the queue".to_owned(), |key| format!("of the key {key:?}"))
 }
 
-/// Who holds a limit for longest, and since when.
+/// The task that holds a limit for longest, and since when.
 fn since(holders: &[Holder]) -> String {
     let held = holders.iter().filter_map(|holder| Some((holder.since?, holder.task)));
     held.min().map_or_else(String::new, |(since, task)| {

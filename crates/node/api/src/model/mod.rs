@@ -1,4 +1,4 @@
-//! What the API gives out, in the words of its users.
+//! The bodies of the API's requests and answers, in the words of its users.
 
 mod bulk;
 mod custom_types;

@@ -280,7 +280,7 @@ pub(crate) struct PutQueue {
     pub(crate) policy: Object<PolicyJson>,
 }
 
-/// A policy as it is put: what is not said is as in a queue that nobody has touched.
+/// A policy as it is put: a missing field has its default.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub(crate) struct PolicyJson {

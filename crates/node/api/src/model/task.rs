@@ -203,7 +203,7 @@ impl Task {
             Payload::Text(text) => AnyJson::from_text(text),
             Payload::Json(text) => AnyJson::from_json(text),
         });
-        // A success with nothing to tell is stored as none, to save the room.
+        // A success without data is stored as none, to save the room.
         let empty = TaskResult::default();
         let is_silent = row.state.status == Status::Success && row.body.is_some();
         let result = result.or(if is_silent { Some(&empty) } else { None });

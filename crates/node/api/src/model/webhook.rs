@@ -1,4 +1,4 @@
-//! Webhooks, and what was delivered.
+//! Webhooks, and their deliveries.
 
 use serde::{Deserialize, Serialize};
 use tasklane_core::mask::masked_url;

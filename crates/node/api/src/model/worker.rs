@@ -117,7 +117,7 @@ pub(crate) struct WorkerList {
     pub(crate) workers: Vec<Worker>,
 }
 
-/// A change of a worker: what is left out stays as it is.
+/// A change of a worker: a missing field stays as it is.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct PatchWorker {

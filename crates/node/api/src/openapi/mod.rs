@@ -1,11 +1,12 @@
 //! The description of the API (`OpenAPI` 3.1).
 //!
-//! Paths and answers describe themselves beside the code that makes them. Requests are described in `requests.json`,
-//! because their rules need more of JSON Schema than attributes can say. What holds everywhere (namespace, token,
-//! problems) is added here, once.
+//! Paths and answers describe themselves beside the code that makes them. Requests are described in
+//! `requests.json`, because their rules need more of JSON Schema than attributes can say. Parts common to all
+//! paths (namespace, token, problems) are added here, once.
 //!
-//! There are two descriptions. The strict one has every rule of a request and is for fuzzers and validators. The one that
-//! is published has the shapes of requests and is for generators of clients and for people (`clients.rs`).
+//! There are two descriptions. The strict one has every rule of a request and is for fuzzers and validators.
+//! The published one has the shapes of requests and is for generators of clients and for people
+//! (`clients.rs`).
 
 mod clients;
 mod examples;
@@ -366,7 +367,7 @@ fn problem_response(status: u16) -> Value {
 mod tests {
     use super::*;
 
-    /// The committed description is what clients are generated from. `UPDATE=1` writes it anew.
+    /// Clients are generated from the committed description. `UPDATE=1` rewrites it.
     #[test]
     fn the_committed_description_is_up_to_date() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/openapi.json");

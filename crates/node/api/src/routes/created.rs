@@ -1,4 +1,4 @@
-//! Answers to requests that make something: 201 and where it is, or 200 if it was there.
+//! Answers to requests that make something: 201 with its place, or 200 if it existed.
 
 use axum::Json;
 use axum::http::StatusCode;

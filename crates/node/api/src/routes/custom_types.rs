@@ -1,4 +1,4 @@
-//! Executors and analyzers: what is registered for task types; and the jobs that come of it.
+//! Executors and analyzers: the definitions of task types; and the jobs that analyses drive.
 
 use axum::extract::State;
 use axum::http::StatusCode;

@@ -1,4 +1,4 @@
-//! How the server is doing, and what it says about itself.
+//! The health, readiness and statistics of the server.
 
 use axum::Json;
 use axum::extract::{Path, State};

@@ -1,4 +1,4 @@
-//! Taking tasks in.
+//! Submits tasks.
 
 use std::time::Duration;
 
@@ -90,7 +90,7 @@ pub(crate) fn wait_time(params: &mut Params) -> Result<Option<Duration>, Problem
     Ok(wait)
 }
 
-/// The task when it has finished or time is up, as far as it can be read.
+/// The task when it has finished or the wait is over, as far as it can be read.
 async fn wait_for(
     api: &Api,
     namespace: &Name,
@@ -124,8 +124,8 @@ enum SubmittedTask {
 }
 
 impl PartialSchema for SubmittedTask {
-    /// The fields of a task, of which only two are always there: one schema for both variants, because clients that are
-    /// generated cannot tell two schemas apart of which one is part of the other.
+    /// The fields of a task, of which only two are always there: one schema for both variants, because
+    /// generated clients cannot distinguish two schemas if one is part of the other.
     fn schema() -> RefOr<Schema> {
         let RefOr::T(Schema::Object(mut schema)) = Task::schema() else {
             unreachable!("a task is an object")
@@ -161,18 +161,18 @@ fn created(submitted: Submitted) -> Created {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct BatchRequest {
-    /// Kept as text, so that one that is wrong does not hold back the others.
+    /// Kept as text, so that an invalid task does not hold back the others.
     tasks: Entries<BATCH_MAX>,
 }
 
-/// The tasks of a batch that can be read, and for each task of the batch what is wrong with it.
+/// The readable tasks of a batch, and for each task of the batch its fault.
 type ReadBatch = (Vec<TaskRequest>, Vec<Option<FieldError>>);
 
 fn read_batch(body: &[u8]) -> Result<ReadBatch, FieldError> {
     let BatchRequest { tasks: Entries(tasks) } = read_json(body)?;
     let mut requests = Vec::with_capacity(tasks.len());
     let read = tasks.iter().map(|task| TaskRequest::from_json(task.get().as_bytes()));
-    // What is wrong keeps its place among the results.
+    // A refused task keeps its place among the results.
     let refused = read.map(|request| request.map(|request| requests.push(request)).err()).collect();
     Ok((requests, refused))
 }

@@ -113,7 +113,7 @@ pub(crate) async fn get(
     whole_task(&api, view).await.map(Json)
 }
 
-/// Waits until a task has ended, time is up or the server stops.
+/// Waits until a task has ended, the wait is over or the server stops.
 pub(crate) async fn wait_for_end(
     api: &Api,
     namespace: &Name,

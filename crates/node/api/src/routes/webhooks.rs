@@ -1,4 +1,4 @@
-//! Webhooks: what was delivered, and what it is signed with.
+//! Webhooks: their deliveries, secrets and endpoints.
 
 use axum::Json;
 use axum::extract::State;

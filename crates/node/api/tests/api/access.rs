@@ -1,4 +1,4 @@
-//! Who is let in, and through which page.
+//! Which clients are let in, and through which page.
 
 use crate::support::{Server, send_raw, task};
 use serde_json::json;

@@ -1,4 +1,5 @@
-//! Connections that send half of something, nothing, or too many of them; and what is answered all the same.
+//! Connections that send half of something, nothing, or too many requests; and the answers that others get
+//! meanwhile.
 
 use std::time::Duration;
 
@@ -55,7 +56,8 @@ fn post(more: &str, body: &str) -> String {
     format!("POST /api/v1/tasks HTTP/1.1\r\nhost: localhost\r\n{more}content-length: {length}\r\n\r\n{body}")
 }
 
-/// It could be sent for a minute, and as long as it was sent, nobody else had the connection.
+/// A client could send its head for a minute, and as long as it sent, the connection was closed to all
+/// others.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_head_has_a_deadline_and_a_quiet_connection_has_not() {
     let server = serving(|serve| serve.head_timeout = Duration::from_millis(200)).await;
@@ -130,7 +132,7 @@ async fn sends_and_does_not_read(server: &Server, request: &str, reads: usize) -
     client
 }
 
-/// They kept everyone out for as long as they read a little now and then.
+/// They kept all other clients out as long as they read a little at intervals.
 #[tokio::test(flavor = "multi_thread")]
 async fn answers_that_are_not_read_keep_nobody_out_and_cut_no_stream() {
     let server = serving(|serve| {
@@ -153,7 +155,7 @@ async fn answers_that_are_not_read_keep_nobody_out_and_cut_no_stream() {
     server.close().await;
 }
 
-/// It could send such requests for ever, without reading the answers.
+/// It could send such requests without end, without reading the answers.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_without_the_token_loses_its_connection() {
     let options = ApiOptions { token: Some("s3cret".into()), ..ApiOptions::default() };
@@ -239,7 +241,7 @@ async fn a_half_closed_connection_is_answered() {
     server.close().await;
 }
 
-/// The next request on the connection was read as the rest of a body that nobody wanted.
+/// The next request on the connection was read as the rest of a discarded body.
 #[tokio::test(flavor = "multi_thread")]
 async fn after_a_refused_body_the_next_request_is_answered_or_the_connection_closed() {
     let server = Server::start().await;
@@ -257,7 +259,7 @@ async fn after_a_refused_body_the_next_request_is_answered_or_the_connection_clo
     let answer = until(&mut open(&server, &large).await, "unsupported_media_type").await;
     assert!(answer.contains("\r\nconnection: close\r\n"), "{answer}");
 
-    // A client that asks first sends its body only when it is told to.
+    // A client that announces its body sends it only when the server asks for it.
     let asking =
         post("content-type: text/plain\r\nexpect: 100-continue\r\n", "").replace("length: 0", "length: 10");
     let answer = until(&mut open(&server, &asking).await, "unsupported_media_type").await;

@@ -1,4 +1,4 @@
-//! Every way in which a request can be wrong, and what it is answered.
+//! Every fault of a request, and its answer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
@@ -540,7 +540,7 @@ async fn a_store_that_is_full() {
     let path = format!("/api/v1/tasks/{id}");
     server.request("DELETE", &path).send().await.problem(507, "store_full", None);
     server.post("/api/v1/queues/default/pause", &json!({})).await.problem(507, "store_full", None);
-    assert_eq!(server.get(&path).await.status, 200, "what is there can be read");
+    assert_eq!(server.get(&path).await.status, 200, "a stored task can be read");
     server.faults.plan(|_| None);
     server.run(task("noop")).await;
     server.close().await;
@@ -643,7 +643,7 @@ async fn trouble_while_waiting_does_not_hide_the_task() {
     server.close().await;
 }
 
-/// It kept its room, and what was to be sent, for as long as it liked.
+/// It kept its room, and the unsent answer, for as long as it liked.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_that_does_not_read_is_dropped() {
     let serve = ServeOptions {

@@ -148,7 +148,7 @@ async fn a_unique_key_is_answered_with_the_task_that_holds_it() {
         server.request("DELETE", &format!("/api/v1/tasks/{id}")).send().await;
         server.until(id, "CANCELLED").await;
     }
-    // Running it again takes the key again, and whoever comes then gets that one.
+    // Running it again takes the key again, and a later submit gets that task.
     let again = server.request("POST", &format!("/api/v1/tasks/{first}/retry")).send().await;
     assert_eq!(again.status, 201, "{}", again.text);
     let again = again.json()["newTaskId"].clone();
@@ -237,7 +237,7 @@ async fn a_changed_template_counts_tasks_that_come_later() {
     let second = server.submit(endless("acme")).await;
     let keys_of = async |id: &str| server.get(&format!("/api/v1/tasks/{id}")).await.json()["keys"].clone();
     assert_eq!((keys_of(&first).await, keys_of(&second).await), (json!(["acme"]), json!(["endless"])));
-    // A task that is run again is a later one; and one that cannot be counted anew is counted as it was.
+    // A retried task is a later one; a task that cannot be counted again is counted as it was.
     for id in [&first, &second] {
         server.request("DELETE", &format!("/api/v1/tasks/{id}")).send().await;
         server.until(id, "CANCELLED").await;

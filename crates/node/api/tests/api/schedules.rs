@@ -407,7 +407,7 @@ async fn times_that_wait_follow_one_after_the_other() {
     let (second, first) = (&fires[0], &fires[1]);
     assert_eq!((&first["taskStatus"], first["endedAt"].is_string()), (&json!("CANCELLED"), true), "{first}");
     let apart = |fire: &Value| fire["nominalTime"].as_str().unwrap().parse::<jiff::Timestamp>().unwrap();
-    assert_eq!(apart(second).duration_since(apart(first)).as_secs(), 1, "the one that came next: {fires:?}");
+    assert_eq!(apart(second).duration_since(apart(first)).as_secs(), 1, "the next fire: {fires:?}");
     post(&server, "s", "disable").await;
     let fires = history(&server, "s", 4).await;
     assert!(

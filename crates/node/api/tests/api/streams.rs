@@ -1,4 +1,4 @@
-//! Server-sent events, and what becomes of long requests when the server stops.
+//! Server-sent events, and the end of long requests when the server stops.
 
 use std::time::Duration;
 
@@ -134,7 +134,7 @@ async fn those_who_wait_do_not_keep_others_out() {
     let server = Server::with(ApiOptions { requests_max: 1, ..ApiOptions::default() }).await;
     let waiting =
         tokio::spawn(server.request("POST", "/api/v1/tasks?wait=30s").json(&task("endless")).send());
-    // Looked for in the store: a request would compete for the only room with the one who is to wait.
+    // Read from the store: a request would compete with the waiting one for the only room.
     let id = loop {
         assert!(!waiting.is_finished(), "it waits");
         let list = TaskList { filter: TaskFilter::default(), after: None, limit: 1 };

@@ -1,4 +1,4 @@
-//! Queues, workers, and what the server says about itself.
+//! Queues, workers, and the server's own health.
 
 use std::time::Duration;
 
@@ -274,7 +274,7 @@ async fn a_lane_that_is_held_up_is_told_and_its_session_is_not_renewed() {
     assert!(said.starts_with("lane ") && said.contains("has not answered for 3 s"), "{said}");
     assert!(asked("/readyz", 503).await.contains("\"ready\":false"));
     let mut watch = server.coordinator.watch().await.unwrap();
-    // The coordinator is no longer told that the server lives: others could take its lanes.
+    // The session of the server is not renewed any more: others could take its lanes.
     while watch
         .next()
         .await

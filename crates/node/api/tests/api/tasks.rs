@@ -173,7 +173,7 @@ async fn a_batch_has_one_to_ten_thousand_tasks() {
     assert!(most["results"].as_array().unwrap().iter().all(|result| result["taskId"].is_string()));
     server.post("/api/v1/tasks/batch", &batch(10_001)).await.problem(422, "invalid_value", Some("tasks"));
     server.post("/api/v1/tasks/batch", &batch(0)).await.problem(422, "invalid_value", Some("tasks"));
-    // What is behind ten thousand tasks is not read: thirty-two megabytes of it took half a gigabyte.
+    // Entries after ten thousand tasks are not read: thirty-two megabytes of them took half a gigabyte.
     let endless = format!(r#"{{"tasks":[{}0"#, "0,".repeat(10_001));
     let request = server.request("POST", "/api/v1/tasks/batch").header("content-type", "application/json");
     request.body(endless).send().await.problem(422, "invalid_value", Some("tasks"));
@@ -222,7 +222,7 @@ async fn tasks_are_listed_by_filter_and_page_by_page() {
     let (third, _) = list(&format!("queue=q&limit=2&cursor={}", cursor.unwrap())).await;
     assert_eq!([first, second, third].concat(), newest_first);
 
-    // Its body is too large for lists; its name is shown all the same.
+    // Its body is too large for lists; its name is shown nevertheless.
     let named = server.get("/api/v1/tasks?name=large").await.json();
     assert_eq!(named["tasks"][0]["taskName"], "large");
     assert!(named["tasks"][0]["payload"].is_null() && named["tasks"][0]["logs"].is_null());

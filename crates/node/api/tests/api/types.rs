@@ -1,4 +1,4 @@
-//! Task types that are slips, and payloads that built-in types cannot take: refused before anything is stored.
+//! Misspelt task types, and payloads that built-in types refuse: refused before anything is stored.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -99,7 +99,7 @@ async fn payloads_are_checked_in_schedules_workflows_and_maps_where_they_hold_no
     server.close().await;
 }
 
-/// `shell` and `GRPC` were taken, and their tasks waited for ever.
+/// `shell` and `GRPC` were accepted, and their tasks waited without end.
 #[tokio::test(flavor = "multi_thread")]
 async fn types_that_are_slips_are_refused_with_a_hint() {
     let server = Server::start().await;

@@ -1,4 +1,4 @@
-//! Webhooks over REST, told to a receiver on a real socket.
+//! Webhooks over REST, sent to a receiver on a real socket.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -36,7 +36,7 @@ impl Message {
     }
 }
 
-/// Answers with what it is told to, and 204 after that.
+/// Answers with the queued codes, and 204 after that.
 struct Receiver {
     url: String,
     answers: Arc<Mutex<Vec<StatusCode>>>,
@@ -133,7 +133,7 @@ async fn the_end_of_a_task_is_told_and_the_delivery_listed() {
     server.close().await;
 }
 
-/// Whoever may list deliveries, or is told of a task, is not always who set the address up.
+/// A client that may list deliveries, or receives one, has not always set the address up.
 #[tokio::test(flavor = "multi_thread")]
 async fn secrets_in_addresses_are_masked_in_deliveries_and_errors() {
     let (server, mut receiver) = (Server::start().await, Receiver::start().await);
@@ -184,7 +184,7 @@ async fn a_queue_tells_of_its_tasks_and_of_a_whole_once() {
     let put = server.request("PUT", "/api/v1/queues/told").json(&policy).send().await;
     assert_eq!(put.status, 200, "{}", put.text);
     assert_eq!(put.json()["policy"]["webhooks"], policy["policy"]["webhooks"]);
-    // Who is named by the task and by its queue is told once.
+    // A receiver that both the task and its queue name gets one message.
     let own = json!([receiver.hook(&["failed"])]);
     let one = server.run(task_with("echo", json!({ "queue": "told", "webhooks": own }))).await;
     assert_eq!(receiver.next().await.body["data"]["taskId"], one["taskId"]);

@@ -257,7 +257,7 @@ async fn the_same_request_is_known_however_it_is_written() {
             server.request("POST", path).header("content-type", "application/json").body(body).send().await;
         assert_eq!(answer.status, if at % 2 == 0 { 201 } else { 200 }, "{}", answer.text);
     }
-    // Ids of children are not to be had.
+    // Ids of children cannot be requested.
     let own = task_with("noop", json!({ "requestId": "tasklane.part:x" }));
     server.post("/api/v1/tasks", &own).await.problem(422, "invalid_value", Some("requestId"));
     server.close().await;

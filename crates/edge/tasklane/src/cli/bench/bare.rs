@@ -1,4 +1,5 @@
-//! What the machine itself can do: a loop that starts processes and reads what they print, and does nothing else.
+//! The limit of the machine itself: a loop that starts processes and reads their output, and does nothing
+//! else.
 
 use std::io::Read as _;
 use std::process::{Command, Stdio};

@@ -1,4 +1,4 @@
-//! Limits by key: what they cost, and what one crowded key costs the others.
+//! Limits by key: their cost, and the cost of one crowded key to the others.
 
 use std::time::{Duration, Instant};
 
@@ -56,7 +56,7 @@ pub(super) async fn crowd(args: &Args, target: &Target) -> Result<Report> {
         alone.push(fill_and_drain(args, target, &alone_queue, &alone_tasks, Some(1), others).await?);
         beside.push(fill_and_drain(args, target, &args.queue, &tasks, Some(1), others).await?);
     }
-    // What is left of the crowd would run for ever after.
+    // The rest of the crowd would otherwise run on after the benchmark.
     target.cancel_queue(&args.queue).await?;
     Ok(compared(median(beside), "the same tasks alone", &median(alone)))
 }

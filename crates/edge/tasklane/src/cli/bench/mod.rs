@@ -91,7 +91,7 @@ pub(crate) struct Args {
     capacity: Option<u32>,
 }
 
-/// What is measured.
+/// The scenarios.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "camelCase")]
 enum Scenario {

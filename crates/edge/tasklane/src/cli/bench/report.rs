@@ -1,4 +1,4 @@
-//! What was measured, and how it is told.
+//! The figures of a run, and how they are shown.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::cli::value::shown_duration;
 
 use super::Scenario;
 
-/// What was measured.
+/// The figures of a run.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Report {
@@ -38,7 +38,7 @@ pub(super) struct Report {
     /// Absent where the server is in this process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) client: Option<Usage>,
-    /// What it is compared with.
+    /// The run that it is compared with.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) compared: Option<Comparison>,
 }
@@ -56,7 +56,7 @@ pub(super) struct Comparison {
     pub(super) queued_anon_bytes: Option<u64>,
 }
 
-/// What a process has used while it was measured.
+/// The resources that a process used during the run.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Usage {

@@ -1,4 +1,4 @@
-//! What is done to the target, and what of it is counted.
+//! The scenarios: the load on the target, and the figures taken from it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
@@ -40,7 +40,7 @@ pub(super) async fn run(args: &Args, target: &Target) -> Result<Report> {
     }
 }
 
-/// What is known before tasks are submitted.
+/// The counts and clocks before tasks are submitted.
 pub(super) struct Before {
     since: Timestamp,
     pub(super) started: Instant,
@@ -329,7 +329,7 @@ async fn backlog(args: &Args, target: &Target) -> Result<Report> {
         ratio: per_second / fresh,
         queued_anon_bytes: Some(queued),
     };
-    // What is left is finished too, so that the queue can be used again.
+    // The rest is finished too, so that the queue can be used again.
     while !args.keep && target.counts(&args.queue).await?.0 > 0 {
         tokio::time::sleep(ASK_EVERY * 5).await;
     }

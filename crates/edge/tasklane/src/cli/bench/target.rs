@@ -1,4 +1,4 @@
-//! What is measured: a server over REST, or a Tasklane in this process.
+//! The target of a run: a server over REST, or a Tasklane in this process.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -42,7 +42,7 @@ pub(super) struct TaskTimes {
     pub(super) finished: Option<Timestamp>,
 }
 
-/// What a target has used since its start.
+/// The resources that a target has used since its start.
 #[derive(Clone, Copy, Default)]
 pub(super) struct ResourceUse {
     pub(super) usage: Usage,
@@ -50,7 +50,7 @@ pub(super) struct ResourceUse {
     pub(super) written: u64,
 }
 
-/// Ends of tasks as they are told, by task.
+/// The times at which events reported the ends of tasks, by task.
 pub(super) type Ends = Arc<Mutex<HashMap<String, Instant>>>;
 
 /// The namespace that is measured in this process.
@@ -283,7 +283,7 @@ impl Target {
         }
     }
 
-    /// What this process has used, where that is another one.
+    /// The resources that this process has used, if it is not the target itself.
     pub(super) fn client_usage(&self) -> Option<Usage> {
         matches!(self, Self::Rest(_)).then(|| usage(ProcessUsage::now()))
     }
@@ -345,7 +345,7 @@ impl Target {
         }
     }
 
-    /// Notes when the end of each task is told: it is committed by then.
+    /// Notes when the event of each task's end arrives: the end is committed by then.
     pub(super) fn follow_ends(&self) -> (Ends, JoinHandle<()>) {
         let ends = Ends::default();
         let noted = Arc::clone(&ends);
@@ -392,7 +392,7 @@ pub(super) fn request(args: &Args) -> TaskRequest {
     TaskRequest { queue: Some(args.queue.clone()), ..TaskRequest::new("bench", task_type, payload) }
 }
 
-/// What a process of the shell scenario does.
+/// The script of the shell scenario.
 pub(super) const SHELL: &str = "echo done";
 
 fn key(queue: &str) -> Result<QueueKey> {

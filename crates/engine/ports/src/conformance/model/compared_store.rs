@@ -1,7 +1,7 @@
-//! One of the two stores, and what its own arrival numbers stand for.
+//! One of the two stores, and the arrivals behind its own numbers.
 //!
-//! Stores may leave numbers out, so the numbers themselves cannot be compared. A side knows each of its numbers by
-//! what has it, checks that they rise, and takes them out of answers.
+//! Stores may leave numbers out, so the numbers themselves cannot be compared. A side maps each of its
+//! numbers to the task or command that has it, checks that they rise, and takes them out of answers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::{
     TaskView,
 };
 
-/// What a store answered, without what may differ.
+/// A store's answer, without the parts that may differ.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum StoreAnswer {
     Submitted(Vec<SubmitOutcome>),
@@ -85,7 +85,7 @@ impl ComparedStore {
         self.commands.get(&lane)?.get(place).copied()
     }
 
-    /// How many had arrived when a task did.
+    /// How many arrivals there were when a task arrived.
     pub(super) fn arrived_with(&self, task: TaskId) -> Option<usize> {
         let seq = self.tasks.get(&task)?;
         self.arrived.get(&task.lane())?.iter().position(|arrived| arrived == seq).map(|place| place + 1)
@@ -127,7 +127,7 @@ impl ComparedStore {
             for (outcome, group) in outcomes.iter_mut().zip(commit.groups.iter()) {
                 if let GroupOutcome::Applied { seq: Some(seq) } = outcome {
                     let task = group.insert.as_ref().expect("only an insert is numbered").id;
-                    // The task may be forgotten since, and even be there anew; the number is still known.
+                    // The task may be forgotten since, or exist a second time; the number is still known.
                     let known = self.arrived.get(&task.lane()).is_some_and(|known| known.contains(seq));
                     if !(repeated && known) {
                         self.learn(task, *seq);
@@ -170,7 +170,7 @@ impl ComparedStore {
         StoreAnswer::Records(pages::all_records(&*self.store(), lane, limit).await)
     }
 
-    /// What came after so many arrivals, of which `trimmed` need not be kept.
+    /// The arrivals after so many, of which the store may have trimmed `trimmed`.
     pub(super) async fn arrivals(
         &mut self,
         lane: LaneId,
@@ -226,7 +226,7 @@ impl ComparedStore {
         StoreAnswer::Expired(strip, forget)
     }
 
-    /// Answers what is left of the tasks.
+    /// Retires tasks, and answers what remains of them.
     pub(super) async fn retire(&mut self, strip: &[TaskId], forget: &[TaskId]) -> StoreAnswer {
         self.store().retire(strip, forget).await.unwrap();
         let left = self.store().tasks(forget).await.unwrap();
@@ -277,7 +277,7 @@ impl ComparedStore {
 
     fn place(&self, lane: LaneId, seq: Seq) -> usize {
         let place = self.commands.get(&lane).and_then(|known| known.iter().position(|known| *known == seq));
-        place.unwrap_or_else(|| panic!("nobody posted command {seq}"))
+        place.unwrap_or_else(|| panic!("command {seq} was never posted"))
     }
 }
 

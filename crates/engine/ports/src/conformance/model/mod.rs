@@ -1,11 +1,12 @@
-//! Random operations on a store and on the reference, whose answers must be the same.
+//! Runs random operations on a store and on the reference, whose answers must be the same.
 //!
-//! Operations are drawn so that they often meet: few tasks, few owners, stale versions and numbers, duplicates within a
-//! batch. They are abstract ("the next commit of the second owner"), so that any part of a sequence is a sequence too;
-//! one that shows a difference is cut down to the operations that it takes.
+//! Operations are drawn so that they often meet: few tasks, few owners, stale versions and numbers,
+//! duplicates within a batch. They are abstract ("the next commit of the second owner"), so that any part of
+//! a sequence is a sequence too; a sequence that shows a difference is cut down to the operations that it
+//! takes.
 //!
-//! All sequences of a run share one store. Each has lanes, a namespace and a span of time of its own, so that many go
-//! on at once, each in a thread, and a slow store is kept busy.
+//! All sequences of a run share one store. Each has lanes, a namespace and a span of time of its own, so that
+//! many run at once, each in a thread, and a slow store is kept busy.
 
 mod compared_store;
 mod op;
@@ -26,7 +27,7 @@ use self::sequence_run::SequenceRun;
 use crate::Store;
 use crate::conformance::StoreEnv;
 
-/// How much is tried.
+/// The size of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     /// How many sequences.
@@ -35,7 +36,7 @@ pub struct Plan {
     pub ops: usize,
     /// The same seed draws the same sequences.
     pub seed: u64,
-    /// How many sequences go on at once.
+    /// How many sequences run at once.
     pub parallel: usize,
 }
 
@@ -157,7 +158,7 @@ fn describe(seed: u64, number: u64, ops: &[Op], difference: &str) -> String {
     text
 }
 
-/// Where sequences are tried out.
+/// The stores and counters that all sequences of a run share.
 struct Arena {
     runtime: Handle,
     handles: Vec<Arc<dyn Store>>,
@@ -166,12 +167,12 @@ struct Arena {
     next_run: AtomicU16,
     /// Policies up to this revision belong to sequences that are over.
     policies_seen: AtomicU64,
-    /// The sequence that is cut down. The others need not go on.
+    /// The sequence that is cut down. The others stop.
     failed: OnceLock<u64>,
 }
 
 thread_local! {
-    /// A state machine test makes its system under test out of nothing, so this is where it finds what it needs.
+    /// A state machine test makes its system under test out of nothing, so it finds the arena here.
     static ARENA: RefCell<Option<Arc<Arena>>> = const { RefCell::new(None) };
 }
 

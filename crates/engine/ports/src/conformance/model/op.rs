@@ -1,4 +1,4 @@
-//! Operations in the abstract: what they mean depends on the state in which they meet the stores.
+//! Abstract operations: their meaning depends on the state in which they meet the stores.
 
 use proptest::bool::weighted as chance;
 use proptest::collection::vec;
@@ -43,7 +43,7 @@ pub(super) enum Op {
 #[derive(Clone, Debug)]
 pub(super) struct CommitOp {
     pub(super) lane: usize,
-    /// Who commits; the one who claimed the lane last unless said otherwise.
+    /// The committing owner; the last claimant of the lane unless set.
     pub(super) actor: Option<usize>,
     pub(super) number: NumberHow,
     pub(super) fence: FenceHow,
@@ -87,7 +87,7 @@ pub(super) enum ClaimHow {
     Fresh,
     /// The actor's last claim again.
     Again,
-    /// Somebody else's claim, under an own identity.
+    /// Another actor's claim, under an own identity.
     Steal,
     /// From an epoch before or after the stored one.
     Wrong { ahead: bool },
@@ -99,7 +99,7 @@ pub(super) enum NumberHow {
     Next,
     /// The actor's last commit again, with the same groups.
     Again,
-    /// One gone by, with other groups.
+    /// A past number, with other groups.
     Stale,
     Skipping,
 }
@@ -112,10 +112,10 @@ pub(super) enum FenceHow {
     OtherOwner,
 }
 
-/// Which cursor a commit names. What arrived up to it may be trimmed.
+/// The cursor that a commit names. The store may trim arrivals up to it.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum CursorHow {
-    /// That of somebody who has read nothing.
+    /// The cursor of an owner that has read nothing.
     Start,
     /// So many arrivals behind the last one.
     Behind(usize),
@@ -142,7 +142,7 @@ pub(super) struct ChangeOp {
     pub(super) ended: bool,
 }
 
-/// What a change expects.
+/// The state that a change expects.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ExpectedHow {
     Stored,
@@ -172,12 +172,12 @@ pub(super) enum Way {
 /// Which of the allowed steps is taken.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Pick {
-    /// One that does not end the task, if there is one.
+    /// A step that does not end the task, if there is one.
     On(usize),
     Any(usize),
 }
 
-/// What is read of a lane.
+/// The part of a lane to read.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ReadOp {
     Head,
@@ -195,7 +195,7 @@ pub(super) enum ReadOp {
     Records,
     /// Arrivals from the very first on, which may be trimmed.
     Arrivals,
-    /// Arrivals after the furthest cursor of a commit: what an owner follows.
+    /// Arrivals after the furthest cursor of a commit, which an owner follows.
     ArrivalsAfterCommitted,
     /// Arrivals after the number of a task, if it is known.
     ArrivalsAfter {
@@ -222,10 +222,10 @@ pub(super) enum VersionHow {
     Off { ahead: bool },
 }
 
-/// What has to be known of a sequence so far to go on with it in a sensible way.
+/// The facts about a sequence so far that choose a sensible next operation.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SequenceState {
-    /// Lanes that were claimed. Each is claimed once before all else, so that few sequences are dull.
+    /// Lanes that were claimed. Each is claimed once before all else, so that few sequences do nothing.
     claimed: [bool; LANES],
     /// How many commands were posted to each lane.
     posted: [usize; LANES],
@@ -286,7 +286,7 @@ fn op(posted: usize) -> BoxedStrategy<Op> {
         6 => (lane(), vec(task(), 1..=3)).prop_map(|(lane, tasks)| Op::Post { lane, tasks }),
         6 => (lane(), 0..ACTORS, claim()).prop_map(|(lane, actor, how)| Op::Claim { lane, actor, how }),
         18 => (lane(), vec(new_task(), 1..=4)).prop_map(|(lane, tasks)| Op::Submit { lane, tasks }),
-        // Any tasks, finished or not: those that are not must be left alone.
+        // Any tasks: unfinished ones must be left alone.
         5 => (lane(), vec(task(), 0..=4), vec(task(), 0..=4))
             .prop_map(|(lane, strip, forget)| Op::Retire { lane, strip, forget }),
         40 => commit(posted).prop_map(Op::Commit),
@@ -294,7 +294,7 @@ fn op(posted: usize) -> BoxedStrategy<Op> {
     .boxed()
 }
 
-/// Most of the life is in one lane; the other one shows what leaks.
+/// Most operations are in one lane; the other one shows leaks.
 fn lane() -> impl Strategy<Value = usize> {
     chance(0.15).prop_map(usize::from)
 }

@@ -26,19 +26,19 @@ use crate::{ClaimLane, ExpiredQuery, PutPolicy, Store, TaskCursor, TaskFilter};
 /// The time that each sequence has for itself.
 const SPAN_MILLIS: i64 = 1_000_000;
 
-/// What one sequence touches.
+/// The tasks, owners and queues of one sequence.
 pub(super) struct SequenceRun {
     number: u16,
     base: Timestamp,
     lanes: [LaneId; LANES],
-    /// One that is spread over both lanes, and one of each lane alone.
+    /// A queue that is spread over both lanes, and one of each lane alone.
     queues: Vec<QueueKey>,
     reference: ComparedStore,
     subject: ComparedStore,
     /// To look at the state without moving the reference's turn.
     truth: Arc<dyn Store>,
     actors: Vec<[Actor; ACTORS]>,
-    /// By lane: who claimed it last.
+    /// By lane: the actor that claimed it last.
     holders: [usize; LANES],
     /// By lane: how many arrivals the furthest cursor of a commit covers.
     trimmed: BTreeMap<LaneId, usize>,
@@ -46,7 +46,7 @@ pub(super) struct SequenceRun {
     policies_since: u64,
 }
 
-/// One that claims a lane and commits.
+/// An owner that claims a lane and commits.
 #[derive(Clone, Debug)]
 struct Actor {
     owner: OwnerId,
@@ -56,7 +56,7 @@ struct Actor {
     last: SentCommit,
 }
 
-/// What a commit carries besides its number.
+/// The content of a commit without its number.
 #[derive(Clone, Debug, Default)]
 struct SentCommit {
     groups: Vec<DrawnGroup>,
@@ -195,7 +195,7 @@ impl SequenceRun {
         Ok(())
     }
 
-    /// Reads everything that there is on both sides. Answers the subject's revision of policies.
+    /// Reads everything on both sides. Answers the subject's revision of policies.
     pub(super) async fn compare_all(&mut self) -> Result<u64, String> {
         let whole = [
             ReadOp::Head,
@@ -237,7 +237,7 @@ impl SequenceRun {
         Ok(revision)
     }
 
-    /// Who holds a unique key shows only when another task wants it.
+    /// The holder of a unique key shows only when another task wants the key.
     async fn try_unique_keys(&mut self) -> Result<(), String> {
         for lane in self.lanes {
             let wanted = (0..QUEUES).flat_map(|queue| (0..UNIQUES).map(move |key| (queue, key)));
@@ -318,7 +318,7 @@ impl SequenceRun {
         Ok(())
     }
 
-    /// Compares what came after so many arrivals, unless one of the stores need not know it any more and does not.
+    /// Compares the arrivals after so many, unless one of the stores may have trimmed them and did.
     async fn arrivals(&mut self, lane: LaneId, after: usize, limit: usize) -> Result<StoreAnswer, String> {
         let trimmed = self.trimmed.get(&lane).copied().unwrap_or_default();
         let expected = self.reference.arrivals(lane, after, trimmed, limit).await;
@@ -450,7 +450,7 @@ impl SequenceRun {
                 records.push(change);
             }
         }
-        // Only commands that are there: a repeated commit must not mean ones that came since.
+        // Only commands that exist: a repeated commit must not name commands that came since.
         let posted = |place: &usize| self.reference.command(lane, *place).is_some();
         let done = op.done.iter().copied().filter(posted).collect();
         DrawnGroup { group: Group { insert, change, inbox_done: Vec::new(), records }, done }

@@ -28,7 +28,7 @@ pub async fn a_lane_that_nobody_claimed_has_epoch_zero(env: &dyn StoreEnv) {
     assert_eq!(env.store().lane_head(LANE).await.unwrap(), nobody);
 }
 
-/// 4: a claim is seen by everyone once it has returned.
+/// 4: every handle sees a claim once it has returned.
 pub async fn a_claim_raises_the_epoch_and_names_the_owner(env: &dyn StoreEnv) {
     let store = env.store();
     for (seen, failures) in [(0, 0), (1, 7), (2, 0)] {
@@ -41,7 +41,7 @@ pub async fn a_claim_raises_the_epoch_and_names_the_owner(env: &dyn StoreEnv) {
     }
 }
 
-/// 4: however many claim at once, one wins, and the others are told.
+/// 4: however many claim at once, one wins, and the others are refused.
 pub async fn of_racing_claims_one_wins(env: &dyn StoreEnv) {
     let handles = [env.store(), env.second().await];
     for seen in 0..4 {
@@ -79,7 +79,7 @@ pub async fn a_claim_that_has_seen_another_epoch_is_lost(env: &dyn StoreEnv) {
     assert_eq!(store.lane_head(LANE).await.unwrap(), before);
 }
 
-/// 4: a claim whose answer was lost is repeated; once its owner has committed, it is somebody else's.
+/// 4: a claim whose answer was lost is repeated; once its owner has committed, the lane is claimed.
 pub async fn a_claim_is_repeated_while_its_owner_has_not_committed(env: &dyn StoreEnv) {
     let store = env.store();
     let mut owner = Owner::claim(&store, LANE).await;
@@ -116,7 +116,7 @@ pub async fn a_claim_fences_a_commit_under_way(env: &dyn StoreEnv) {
         assert_eq!(store.lane_head(LANE).await.unwrap().commit, CommitNo(0), "{when}");
     };
     unchanged("after the claim").await;
-    // A connection that was cut off to fence it does not know why.
+    // A store that cut the connection to fence it cannot give the reason.
     match stalled.release().await {
         Err(StoreError::Fenced { .. } | StoreError::Unavailable { .. }) => {}
         other => panic!("the old owner got {other:?}"),
@@ -126,8 +126,8 @@ pub async fn a_claim_fences_a_commit_under_way(env: &dyn StoreEnv) {
     assert_eq!(new.commit([changing(first.id, &first.state(), &[Scheduled])]).await, [APPLIED]);
 }
 
-/// 5: a commit that was stopped in the middle of its writes is over, one way or the other, when the claim returns; what
-/// the old owner sends meanwhile is over too, or fenced.
+/// 5: a commit that was stopped in the middle of its writes is applied or refused when the claim returns;
+/// commits that the old owner sends meanwhile are settled too, or fenced.
 pub async fn a_claim_waits_for_a_commit_that_is_being_written(env: &dyn StoreEnv) {
     let store = env.store();
     let (first, second) = (task(1).build(), task(2).build());
@@ -160,7 +160,7 @@ pub async fn a_claim_waits_for_a_commit_that_is_being_written(env: &dyn StoreEnv
         assert!(parts.iter().all(|part| *part == parts[0]), "half of a commit: {shown:?}");
         parts[0]
     };
-    assert!(!written(&shown().await), "what is not committed is not seen");
+    assert!(!written(&shown().await), "an uncommitted write is visible");
 
     let mut claiming = tokio::spawn({
         let store = Arc::clone(&store);
@@ -215,7 +215,7 @@ pub async fn a_claim_keeps_what_the_lane_holds(env: &dyn StoreEnv) {
     assert_eq!(store.lane_head(LANE).await.unwrap().commit, CommitNo(1));
 }
 
-/// 4: a lane is nothing to another.
+/// 4: a claim of one lane does not touch another.
 pub async fn lanes_are_claimed_apart(env: &dyn StoreEnv) {
     let store = env.store();
     let mut owner = Owner::claim(&store, LANE).await;

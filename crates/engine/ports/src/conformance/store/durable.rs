@@ -1,4 +1,4 @@
-//! What outlives a process.
+//! Data that outlives a process.
 
 use tasklane_core::commit::{Group, GroupOutcome};
 use tasklane_core::id::{CommitNo, LaneId, Seq};
@@ -39,7 +39,7 @@ async fn everything(store: &dyn Store) -> String {
     format!("{all:#?}")
 }
 
-/// 14: everything that was answered.
+/// 14: every answered write.
 pub async fn what_was_acknowledged_survives_a_crash(env: &dyn StoreEnv) {
     let store = env.store();
     let new = [
@@ -85,7 +85,7 @@ pub async fn an_owner_goes_on_after_a_crash(env: &dyn StoreEnv) {
     assert_eq!(store.lane_head(LANE).await.unwrap().commit, CommitNo(2));
 }
 
-/// 7, 14: an answer that was lost with the connection is learned by asking again.
+/// 7, 14: a repetition gives the answer that was lost with the connection.
 pub async fn a_repeated_commit_after_a_crash_answers_the_first_outcomes(env: &dyn StoreEnv) {
     let store = env.store();
     create(&*store, tasks([1, 2])).await;
@@ -122,7 +122,7 @@ pub async fn arrival_numbers_rise_over_a_crash(env: &dyn StoreEnv) {
     assert_eq!(pages::all_arrivals(&*store, LANE, reached, 10).await.unwrap().0.len(), 1);
 }
 
-/// 14: after an orderly end the data is there, and the old handle is of no use.
+/// 14: after an orderly close the data is there, and the old handle refuses calls.
 pub async fn a_closed_store_answers_nothing(env: &dyn StoreEnv) {
     let store = env.store();
     create(&*store, tasks([1])).await;

@@ -1,4 +1,4 @@
-//! What a group of a commit writes, and when it does not.
+//! The writes of a group of a commit, and when they do not happen.
 
 use tasklane_core::commit::{Group, GroupOutcome, RecordChange, RecordKind, SubmitOutcome};
 use tasklane_core::id::{AttemptNo, Seq};
@@ -78,7 +78,7 @@ pub async fn a_path_outside_the_table_is_never_written(env: &dyn StoreEnv) {
     assert_eq!(state(&*store, new.id).await, new.state());
 }
 
-/// 9: the stored version is always the one that the path leads to.
+/// 9: the stored state is always the end of the path.
 pub async fn a_state_that_is_not_the_end_of_its_path_is_never_written(env: &dyn StoreEnv) {
     let store = env.store();
     let new = task(1).build();
@@ -134,7 +134,7 @@ pub async fn a_long_path_is_written_once(env: &dyn StoreEnv) {
     assert_eq!(state(&*store, new.id).await, after);
 }
 
-/// 6: a state comes back as it was written, with every field set and with none.
+/// 6: a state is read as it was written, with every field set and with none.
 pub async fn all_fields_of_a_state_are_kept(env: &dyn StoreEnv) {
     let store = env.store();
     let new = task(1).build();
@@ -167,7 +167,8 @@ pub async fn all_fields_of_a_state_are_kept(env: &dyn StoreEnv) {
     assert_eq!(state_after.version(), version);
 }
 
-/// 8: a task whose times were moved before it was written: the change without a path says in which state it is created.
+/// 8: a task whose times were moved before it was written: the change without a path gives the state in which
+/// it is created.
 pub async fn an_insert_and_a_change_without_a_path_are_one(env: &dyn StoreEnv) {
     let store = env.store();
     let mut owner = Owner::claim(&store, LANE).await;
@@ -259,7 +260,7 @@ pub async fn an_insert_with_a_wrong_change_leaves_nothing(env: &dyn StoreEnv) {
     create(&*store, [new]).await;
 }
 
-/// 3, 8: an insert counts what waits, groups of the same commit before it included.
+/// 3, 8: an insert counts waiting tasks, including groups of the same commit before it.
 pub async fn an_insert_into_a_full_queue_is_refused(env: &dyn StoreEnv) {
     let store = env.store();
     let mut owner = Owner::claim(&store, LANE).await;
@@ -306,7 +307,8 @@ pub async fn groups_apply_in_their_order(env: &dyn StoreEnv) {
     assert_eq!(pages::all_records(&*store, LANE, 10).await[0].1, b"2");
 }
 
-/// 11: a command is gone when the group that names it has applied, and not before. One that is not there is no matter.
+/// 11: a command is gone when the group that names it has applied, and not before. Naming an unknown one
+/// changes nothing.
 pub async fn inbox_rows_go_with_the_group_that_names_them(env: &dyn StoreEnv) {
     let store = env.store();
     let new = tasks([1, 2, 3]);
@@ -369,7 +371,7 @@ pub async fn records_are_written_replaced_and_removed(env: &dyn StoreEnv) {
     assert_eq!(pages::all_records(&*store, OTHER_LANE, 10).await, []);
 }
 
-/// 8: a rate moves only with the assignment that moves it.
+/// 8: the record of a rate moves only with the assignment that moves it.
 pub async fn records_stay_when_their_group_is_skipped(env: &dyn StoreEnv) {
     let store = env.store();
     let mut owner = Owner::claim(&store, LANE).await;
@@ -409,7 +411,7 @@ pub async fn ended_attempts_have_rows_by_number(env: &dyn StoreEnv) {
     }
 }
 
-/// 8: a change without a result leaves the one that is there.
+/// 8: a change without a result keeps the stored result.
 pub async fn a_result_is_kept_until_another_comes(env: &dyn StoreEnv) {
     let store = env.store();
     let new = task(1).build();

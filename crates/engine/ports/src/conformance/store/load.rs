@@ -1,4 +1,4 @@
-//! What the owner of a lane reads.
+//! The reads of a lane's owner.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -84,7 +84,7 @@ pub async fn a_line_goes_on_after_a_position(env: &dyn StoreEnv) {
     assert_eq!(ids(&rest), new_ids(&new[3..]));
 }
 
-/// 12: a line holds what is ready, each at its old place.
+/// 12: a line holds ready tasks, each at its old place.
 pub async fn tasks_leave_their_line_when_assigned_and_come_back(env: &dyn StoreEnv) {
     let store = env.store();
     let new = tasks(0..3);
@@ -105,7 +105,7 @@ pub async fn tasks_leave_their_line_when_assigned_and_come_back(env: &dyn StoreE
     assert_eq!(pages::all_tasks(&*store, LANE, pages::LINES, 10).await, []);
 }
 
-/// 12: by due time, then arrival; what is ready is not among them.
+/// 12: by due time, then arrival; ready tasks are not among them.
 pub async fn delayed_tasks_are_by_due_time(env: &dyn StoreEnv) {
     let store = env.store();
     let new = [
@@ -174,7 +174,7 @@ pub async fn a_retrying_task_is_delayed(env: &dyn StoreEnv) {
     assert_eq!(pages::all_tasks(&*store, LANE, pages::IN_FLIGHT, 10).await.len(), 1);
 }
 
-/// 12: everything that workers hold, whatever stage it is in.
+/// 12: every task at a worker, at whatever stage.
 pub async fn in_flight_tasks_are_by_id(env: &dyn StoreEnv) {
     let store = env.store();
     let new = tasks(0..7);
@@ -262,7 +262,7 @@ pub async fn records_are_by_key(env: &dyn StoreEnv) {
     }
 }
 
-/// What arrived, in short.
+/// An arrival, in short.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum ArrivalId {
     Task(TaskId),
@@ -405,7 +405,7 @@ async fn follow(store: &dyn Store, limit: usize, done: &AtomicBool) -> BTreeSet<
     }
 }
 
-/// 10: what is not behind the cursor when it is read comes after it. This is how a new owner begins.
+/// 10: an arrival is at or below the cursor when it is read, or comes after it. A new owner begins this way.
 pub async fn the_cursor_covers_what_was_there(env: &dyn StoreEnv) {
     let store = env.store();
     let numbers = create(&*store, tasks(0..3)).await;
@@ -420,7 +420,7 @@ pub async fn the_cursor_covers_what_was_there(env: &dyn StoreEnv) {
     assert_eq!(what(&rows), [ArrivalId::Command(task(0).id())]);
 }
 
-/// 10: a store may forget arrivals that its owner has seen, and says so; it never shows a part of them.
+/// 10: a store may trim arrivals that its owner has seen, and answers so; it never shows a part of them.
 pub async fn arrivals_behind_a_committed_cursor_are_complete(env: &dyn StoreEnv) {
     let store = env.store();
     let numbers = create(&*store, tasks(0..6)).await;
@@ -446,7 +446,7 @@ pub async fn arrivals_behind_a_committed_cursor_are_complete(env: &dyn StoreEnv)
     }
 }
 
-/// 12: those that exist in the lane, in the order asked for.
+/// 12: the tasks that exist in the lane, in the order asked for.
 pub async fn tasks_are_read_by_id(env: &dyn StoreEnv) {
     let store = env.store();
     create(&*store, tasks(0..4)).await;

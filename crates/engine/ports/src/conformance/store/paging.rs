@@ -1,4 +1,5 @@
-//! Pages are bounded, and following them gives everything that was there throughout, once, whatever changes meanwhile.
+//! Pages are bounded, and following them gives each entry that existed throughout, once, whatever changes
+//! meanwhile.
 
 use std::collections::BTreeSet;
 
@@ -55,7 +56,7 @@ pub async fn tiny_pages_of_every_kind_give_everything_once(env: &dyn StoreEnv) {
     }
 }
 
-/// 12: tasks before and after the reader's place come and go; those that stay are given once.
+/// 12: tasks before and after the reader's place come and go; the remaining tasks are given once.
 pub async fn pages_of_a_line_while_it_changes(env: &dyn StoreEnv) {
     let store = env.store();
     let stay = tasks(0..10);
@@ -73,7 +74,7 @@ pub async fn pages_of_a_line_while_it_changes(env: &dyn StoreEnv) {
         if !more {
             break;
         }
-        // One leaves from either end, and a more and a less urgent one come.
+        // One leaves at either end, and a more and a less urgent one come.
         if round < 5 {
             for task in [&go[round], &go[9 - round]] {
                 let group = changing(task.id, &task.state(), &[Cancelled]);
@@ -91,7 +92,7 @@ pub async fn pages_of_a_line_while_it_changes(env: &dyn StoreEnv) {
     }
 }
 
-/// 12: tasks that come due while the reader is on its way.
+/// 12: tasks that come due while the reader pages.
 pub async fn pages_of_delayed_tasks_while_they_move(env: &dyn StoreEnv) {
     let store = env.store();
     let new: Vec<_> = (0..12).map(|n| task(n).delay(100 * (n + 1)).build()).collect();

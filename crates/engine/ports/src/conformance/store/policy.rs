@@ -47,7 +47,7 @@ pub async fn a_policy_changes_by_compare_and_set(env: &dyn StoreEnv) {
     assert_eq!(store.policy(&queue("other")).await.unwrap().version, 0);
 }
 
-/// 13: a change whose answer was lost is repeated; the policy that is there then tells what became of it.
+/// 13: a change whose answer was lost is repeated; then the stored policy shows whether it was made.
 pub async fn a_change_of_unknown_outcome_is_settled_by_reading(env: &dyn StoreEnv) {
     let (store, other) = (env.store(), env.second().await);
     let key = queue("q");
@@ -61,7 +61,7 @@ pub async fn a_change_of_unknown_outcome_is_settled_by_reading(env: &dyn StoreEn
         let found = other.policy(&key).await.unwrap();
         assert_eq!((found.version, found.policy), (1, QueuePolicy { weight: 10, ..QueuePolicy::default() }));
     }
-    // Somebody else's was made instead: the version is the same, the content is not.
+    // Another client's change was made instead: the version is the same, the content is not.
     assert_eq!(put(&*other, &key, 1, 20).await.unwrap(), 2);
     let lost = put(&*store, &key, 1, 30).await.unwrap_err();
     assert!(matches!(lost, StoreError::PolicyConflict { expected: 1, current: 2, .. }), "{lost}");
@@ -154,7 +154,7 @@ pub async fn the_first_binding_counts(env: &dyn StoreEnv) {
     assert_eq!(store.bind_queue(&elsewhere, &spread).await.unwrap(), spread);
 }
 
-/// 13: all who bind a queue at once are told the same.
+/// 13: all who bind a queue at once get the same binding.
 pub async fn of_racing_bindings_one_counts(env: &dyn StoreEnv) {
     let handles = [env.store(), env.second().await];
     let racers = (0..8_u16).map(|racer| {

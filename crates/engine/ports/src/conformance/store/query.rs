@@ -1,4 +1,4 @@
-//! What people ask for.
+//! Queries for people and tools.
 
 use std::sync::Arc;
 
@@ -147,7 +147,7 @@ async fn check_filter(store: &dyn Store, new: &[NewTask], filter: &TaskFilter, l
     expected.len()
 }
 
-/// 12: each condition alone selects exactly what it says.
+/// 12: each condition alone selects exactly its tasks.
 pub async fn every_filter_selects(env: &dyn StoreEnv) {
     let store = env.store();
     let new = varied(&store).await;
@@ -222,7 +222,7 @@ pub(super) async fn check_counts(store: &dyn Store, ids: &[TaskId]) {
     }
 }
 
-/// 15: whatever way the tasks took.
+/// 15: by whatever path the tasks came there.
 pub async fn counts_agree_with_the_tasks(env: &dyn StoreEnv) {
     let store = env.store();
     check_counts(&*store, &[]).await;
@@ -258,8 +258,8 @@ pub async fn counts_agree_after_racing_submits(env: &dyn StoreEnv) {
     assert_eq!(counts, [QueueCounts { queue: queue("q"), by_status: [40, 0, 0, 0, 0, 0, 0, 0] }]);
 }
 
-/// 12, 15: by namespace, then by name, whatever lanes a queue has tasks in. A hyphen sorts before a slash, by which
-/// stores may tell the two apart.
+/// 12, 15: by namespace, then by name, whatever lanes a queue has tasks in. A hyphen sorts before a slash, by
+/// which stores may separate the two.
 pub async fn counts_are_paged_by_queue(env: &dyn StoreEnv) {
     let store = env.store();
     let mut queues = Vec::new();
@@ -284,7 +284,7 @@ pub async fn counts_are_paged_by_queue(env: &dyn StoreEnv) {
     assert_eq!(page.into_iter().map(|counts| counts.queue).collect::<Vec<_>>(), queues[3..5]);
 }
 
-/// 12: nothing is an answer.
+/// 12: an empty page is an answer.
 pub async fn attempts_of_an_unknown_task_are_none(env: &dyn StoreEnv) {
     assert_eq!(pages::all_attempts(&*env.store(), task(1).id(), 10).await, []);
 }

@@ -49,7 +49,7 @@ async fn end(owner: &mut Owner, new: &[NewTask], finished: i64) {
     assert_eq!(owner.commit(groups).await, vec![APPLIED; new.len()]);
 }
 
-/// Everything that finished before one time is to be stripped, before the other to be forgotten.
+/// Tasks that finished before the first time are stripped, before the second forgotten.
 fn bounds(finished_before: i64, forget_before: i64, limit: usize) -> ExpiredQuery {
     let (finished_before, forget_before) = (at(finished_before), at(forget_before));
     ExpiredQuery { finished_before, forget_before, after: None, limit }
@@ -59,7 +59,7 @@ fn ids(tasks: &[NewTask]) -> Vec<TaskId> {
     tasks.iter().map(|task| task.id).collect()
 }
 
-/// The ids in the order in which `expired` comes by them.
+/// The ids in the order in which `expired` finds them.
 fn oldest_first(tasks: &[NewTask]) -> Vec<TaskId> {
     let mut order: Vec<(Timestamp, TaskId)> = tasks.iter().map(|task| (task.created_at, task.id)).collect();
     order.sort_unstable();
@@ -81,7 +81,7 @@ fn body_filters() -> [TaskFilter; 4] {
     ]
 }
 
-/// 16: by the time at which they finished, to the microsecond; one that is to be forgotten is not to be stripped.
+/// 16: by the time at which they finished, to the microsecond; a task to forget is not listed to be stripped.
 pub async fn expired_tasks_are_told_by_when_they_finished(env: &dyn StoreEnv) {
     let store = env.store();
     assert_eq!(store.expired(bounds(1_000, 1_000, 10)).await.unwrap(), ExpiredTasks::default());
@@ -113,7 +113,7 @@ pub async fn expired_tasks_are_told_by_when_they_finished(env: &dyn StoreEnv) {
     assert_eq!(store.tasks(&ids(&new)).await.unwrap(), before, "looking changes nothing");
 }
 
-/// 16: a child is no matter of its own, and what may have children is named.
+/// 16: a child is not named by itself, and a task that may have children is named as a composite.
 pub async fn children_do_not_expire_by_themselves(env: &dyn StoreEnv) {
     let store = env.store();
     let composite = task(1).with(|_, body| body.composite = true).build();
@@ -141,7 +141,7 @@ pub async fn children_do_not_expire_by_themselves(env: &dyn StoreEnv) {
     assert_eq!(store.tasks(&[new[1].id]).await.unwrap(), [None], "it is forgotten when that is asked for");
 }
 
-/// 12, 19: over all lanes, page by page, however they came into the store; no other's, and none that was retired.
+/// 12, 19: over all lanes, page by page, however they came into the store; no other's, and no retired one.
 pub async fn children_are_listed_by_their_parent_until_they_are_retired(env: &dyn StoreEnv) {
     let store = env.store();
     let parents = [task(1_000).id(), task(1_001).id()];
@@ -193,7 +193,7 @@ pub async fn children_are_listed_by_their_parent_until_they_are_retired(env: &dy
     store.retire(&strip, &forget).await.unwrap();
     let gone = [strip.clone(), forget].concat();
     check(&gone).await;
-    // One that was stripped is forgotten without a trace, and what is not finished stays.
+    // A stripped task is forgotten without a trace, and unfinished tasks stay.
     let rest = [strip, ids(&all[20..26]), ids(&all[30..34])].concat();
     store.retire(&[], &rest).await.unwrap();
     let gone = [gone, ids(&all[30..34])].concat();
@@ -232,7 +232,7 @@ pub async fn expired_tasks_are_found_page_by_page(env: &dyn StoreEnv) {
     assert_eq!(found, (oldest_first(&later), vec![]));
 }
 
-/// 12, 16: those who retire what a page names, before they go on, miss nothing.
+/// 12, 16: a caller that retires each page before it reads the next misses nothing.
 pub async fn expired_tasks_are_retired_page_by_page(env: &dyn StoreEnv) {
     let store = env.store();
     let mut owner = Owner::claim(&store, LANE).await;
@@ -304,7 +304,7 @@ pub async fn a_stripped_task_keeps_what_it_is(env: &dyn StoreEnv) {
     );
 }
 
-/// 2, 18: whoever repeats a request learns so, also after its task has lost its data.
+/// 2, 18: a repeated request is still a duplicate after its task has lost its data.
 pub async fn a_request_is_known_after_its_task_was_stripped(env: &dyn StoreEnv) {
     let store = env.store();
     let new = task(1).fingerprint(1, 10).build();
@@ -323,7 +323,7 @@ pub async fn a_request_is_known_after_its_task_was_stripped(env: &dyn StoreEnv) 
     assert_eq!(view(&*store, new.id).await, stripped);
 }
 
-/// 19: nobody finds it any more, stripped before or not.
+/// 19: no read finds it any more, stripped before or not.
 pub async fn a_forgotten_task_is_gone(env: &dyn StoreEnv) {
     let store = env.store();
     let new = [rich(1).build(), rich(2).payload_bytes(100_000).build(), task(3).build()];
@@ -386,7 +386,7 @@ pub async fn a_request_is_new_after_its_task_was_forgotten(env: &dyn StoreEnv) {
     assert!(matches!(inserted[..], [GroupOutcome::Applied { seq: Some(seq) }] if seq > second));
 }
 
-/// 17: whoever asks for it, and however.
+/// 17: in either list, over whatever path the task came there.
 pub async fn unfinished_tasks_are_never_retired(env: &dyn StoreEnv) {
     let store = env.store();
     let ways: [&[Status]; 5] = [
@@ -421,7 +421,7 @@ pub async fn unfinished_tasks_are_never_retired(env: &dyn StoreEnv) {
     check_counts(&*store, &all).await;
 }
 
-/// What the owner finds in every place of its lane.
+/// Everything that the owner finds in its lane.
 async fn everywhere(store: &dyn Store) -> String {
     let mut places = Vec::new();
     for read in [pages::LINES, pages::DELAYED, pages::IN_FLIGHT, pages::expiring(at(1_000_000))] {
@@ -503,11 +503,12 @@ pub async fn counts_agree_after_tasks_were_forgotten(env: &dyn StoreEnv) {
     assert!(of_last(pages::all_counts(&*store, 10).await));
     store.retire(&[], &[new.id]).await.unwrap();
     assert!(!of_last(pages::all_counts(&*store, 10).await));
-    // Waiting tasks alone fill a queue, so nothing has changed for those who submit.
+    // Waiting tasks alone fill a queue, so nothing has changed for a submit.
     create(&*store, [task(100).queue("last").len_max(1).build()]).await;
 }
 
-/// 10, 19: what is there is shown in order, and the reader gets to the end, whatever is missing on the way.
+/// 10, 19: the remaining arrivals come in order, and the reader gets to the end, whatever is missing on the
+/// way.
 pub async fn arrivals_pass_over_forgotten_tasks(env: &dyn StoreEnv) {
     let store = env.store();
     let mut new = Vec::new();
@@ -537,7 +538,7 @@ pub async fn arrivals_pass_over_forgotten_tasks(env: &dyn StoreEnv) {
         assert_eq!(shown, kept, "by {limit}");
         assert_eq!(rows.len() - shown.len(), 8, "the commands are still there");
     }
-    // A reader that stands right before one, and one that has read everything.
+    // A reader that stands right before a forgotten task, and a reader that has read everything.
     assert_eq!(pages::all_arrivals(&*store, LANE, highest, 5).await, Some((vec![], highest)));
     let seq = create(&*store, [task(100).build()]).await[0];
     let (rows, next) = pages::all_arrivals(&*store, LANE, highest, 5).await.unwrap();
@@ -554,7 +555,8 @@ pub async fn arrivals_pass_over_forgotten_tasks(env: &dyn StoreEnv) {
     assert_eq!((tasks, next), (1, seq));
 }
 
-/// 6, 7: an owner does not notice, not even when it repeats the commit that made and ended what is gone.
+/// 6, 7: an owner does not notice, not even when it repeats the commit that created and ended the forgotten
+/// tasks.
 pub async fn retiring_does_not_disturb_an_owner(env: &dyn StoreEnv) {
     let store = env.store();
     let new = tasks(0..4);
@@ -577,7 +579,7 @@ pub async fn retiring_does_not_disturb_an_owner(env: &dyn StoreEnv) {
     assert_eq!(store.tasks(&[inserted.id]).await.unwrap(), [None]);
     owner.advance(new[1].id, &[Dispatched, Running, Success]).await;
     owner.advance(new[2].id, &[Scheduled]).await;
-    // Of a task that is gone it learns what it would learn of one that never was.
+    // A change of a forgotten task gets the outcome of an unknown task.
     let gone = changing(inserted.id, &inserted.state(), &[Scheduled]);
     assert_eq!(owner.commit([gone]).await, [GroupOutcome::Mismatch { found: None }]);
 }

@@ -14,7 +14,7 @@ use crate::Submit;
 use crate::conformance::fixture::{LANE, Owner, TaskBuilder, at, create, created, submit, task, tasks, view};
 use crate::conformance::{StoreEnv, pages};
 
-/// 1: what was submitted is there when the call returns, whole.
+/// 1: submitted tasks are stored when the call returns, whole.
 pub async fn a_created_task_is_stored_as_it_was_sent(env: &dyn StoreEnv) {
     let store = env.store();
     let new = task(1)
@@ -45,7 +45,7 @@ pub async fn a_created_task_is_stored_as_it_was_sent(env: &dyn StoreEnv) {
     assert_eq!(found.result, None);
 }
 
-/// 1, 2: the same request again is a duplicate, whatever has become of the task.
+/// 1, 2: the same request again is a duplicate, whatever the state of its task.
 pub async fn a_repeated_submit_changes_nothing(env: &dyn StoreEnv) {
     let store = env.store();
     let new = task(1).build();
@@ -59,8 +59,8 @@ pub async fn a_repeated_submit_changes_nothing(env: &dyn StoreEnv) {
     assert_eq!(view(&*store, new.id).await, before);
 }
 
-/// 2: another request under the same id is refused, unless the fingerprints cannot be compared. Those of another kind of
-/// request can.
+/// 2: another request under the same id is refused, unless the fingerprints cannot be compared. Fingerprints
+/// of another kind of request can.
 pub async fn another_request_under_the_same_id_is_refused(env: &dyn StoreEnv) {
     let store = env.store();
     let new = task(1).fingerprint(1, 10).build();
@@ -139,7 +139,8 @@ pub async fn outcomes_come_in_the_order_of_the_tasks(env: &dyn StoreEnv) {
     assert_eq!(outcomes, expected);
 }
 
-/// 3: tasks above the maximum are refused, those of the same batch counted; a task that exists is still a duplicate.
+/// 3: tasks above the maximum are refused, counting those of the same batch; a task that exists is still a
+/// duplicate.
 pub async fn a_full_queue_refuses_what_is_above_it(env: &dyn StoreEnv) {
     let store = env.store();
     let batch: Vec<_> = (0..5).map(|n| task(n).len_max(3).build()).collect();
@@ -159,7 +160,7 @@ pub async fn a_full_queue_refuses_what_is_above_it(env: &dyn StoreEnv) {
     assert_eq!(submit(&*store, [task(11).queue("empty").len_max(0).build()]).await, [QueueFull]);
 }
 
-/// 3: tasks at workers and finished ones make room; those that wait for a retry or their due time do not.
+/// 3: tasks at workers and finished ones make room; tasks that wait for a retry or their due time do not.
 pub async fn only_waiting_tasks_fill_a_queue(env: &dyn StoreEnv) {
     let store = env.store();
     let one = |n| task(n).len_max(1).delay(100_000).build();

@@ -44,7 +44,7 @@ async fn check_absent(store: &dyn Store, id: TaskId) {
 
 const TO_SUCCESS: [Status; 4] = [Scheduled, Dispatched, Running, Success];
 
-/// 20: whatever the task is doing; nothing of the one that is refused is stored.
+/// 20: in whatever state the task is; nothing of the refused task is stored.
 pub async fn a_unique_key_is_held_by_an_unfinished_task(env: &dyn StoreEnv) {
     let store = env.store();
     let (first, second) = (unique(1).build(), unique(2).build());
@@ -61,7 +61,7 @@ pub async fn a_unique_key_is_held_by_an_unfinished_task(env: &dyn StoreEnv) {
         owner.advance(first.id, &[next]).await;
         assert_eq!(submit(&*store, [second.clone()]).await, [exists(&first)], "{next}");
     }
-    // Also one that would hold it until a time.
+    // Also a task that would hold the key until a time.
     let timed = task(3).unique_until("report", at(10_000)).build();
     assert_eq!(submit(&*store, [timed]).await, [exists(&first)]);
     create(&*store, [task(4).build(), task(5).unique("other").build()]).await;
@@ -88,7 +88,7 @@ pub async fn a_unique_key_is_held_until_a_time(env: &dyn StoreEnv) {
     create(&*store, [first.clone()]).await;
     let mut owner = Owner::claim(&store, LANE).await;
     let before = Timestamp::from_micros(at(500).as_micros() - 1);
-    // Also for those who come from before its time: clocks differ.
+    // Also for tasks that were created before its time: clocks differ.
     for created_at in [at(-1_000), at(0), before] {
         let new = unique(2).created_at(created_at).build();
         assert_eq!(submit(&*store, [new]).await, [exists(&first)], "{created_at}");
@@ -97,13 +97,13 @@ pub async fn a_unique_key_is_held_until_a_time(env: &dyn StoreEnv) {
     assert_eq!(submit(&*store, [unique(2).created_at(before).build()]).await, [exists(&first)]);
     let second = task(3).created(500).unique_until("report", at(900)).build();
     create(&*store, [second.clone()]).await;
-    // The time of the one that holds it counts, not that of the one before.
+    // The time of the present holder counts, not the time of the holder before.
     assert_eq!(submit(&*store, [unique(4).created(899).build()]).await, [exists(&second)]);
     // After its time the key is free, although the task has not finished.
     let third = unique(5).created(900).build();
     create(&*store, [third.clone()]).await;
     assert_eq!(submit(&*store, [unique(6).created(100_000).build()]).await, [exists(&third)]);
-    // A time that is over from the start holds nothing.
+    // A time that has passed from the start holds nothing.
     owner.advance(third.id, &[Cancelled]).await;
     create(&*store, [task(7).created(1_000).unique_until("report", at(1_000)).build()]).await;
     create(&*store, [task(8).created(1_000).unique_until("report", at(-5)).build()]).await;
@@ -127,7 +127,7 @@ pub async fn a_unique_key_is_judged_without_the_steps_of_the_clock(env: &dyn Sto
     assert!(is_created(&outcomes[0]), "{outcomes:?}");
 }
 
-/// 20: other queues, namespaces and lanes have keys of their own, even if together they read the same.
+/// 20: other queues, namespaces and lanes have keys of their own, even if the joined texts are the same.
 pub async fn a_unique_key_belongs_to_a_queue_of_a_lane(env: &dyn StoreEnv) {
     let store = env.store();
     let keys = [
@@ -153,7 +153,7 @@ pub async fn a_unique_key_belongs_to_a_queue_of_a_lane(env: &dyn StoreEnv) {
     assert_eq!(submit(&*store, numbered(20)).await, first.iter().map(exists).collect::<Vec<_>>());
     let again = TaskBuilder::new(OTHER_LANE, 2).unique("report").build();
     assert_eq!(submit(&*store, [again]).await, [exists(&elsewhere)]);
-    // One that ends frees its own.
+    // A task that ends frees its own key.
     let mut owner = Owner::claim(&store, LANE).await;
     owner.advance(first[1].id, &[Cancelled]).await;
     let outcomes = submit(&*store, numbered(30)).await;
@@ -161,7 +161,7 @@ pub async fn a_unique_key_belongs_to_a_queue_of_a_lane(env: &dyn StoreEnv) {
     assert_eq!(free, [false, true, false, false, false, false, false, false]);
 }
 
-/// 20: text of users; what differs at all is another key.
+/// 20: text of users; any difference makes another key.
 pub async fn any_text_is_a_unique_key(env: &dyn StoreEnv) {
     let store = env.store();
     let long = "x".repeat(1_000);
@@ -206,7 +206,7 @@ pub async fn tasks_of_a_batch_see_the_unique_keys_of_those_before(env: &dyn Stor
     assert_eq!(refused, expected);
 }
 
-/// 2, 20: also of the task that holds the key itself.
+/// 2, 20: also for the holder of the key itself.
 pub async fn a_known_id_is_told_before_a_held_unique_key(env: &dyn StoreEnv) {
     let store = env.store();
     let plain = task(2).build();
@@ -229,7 +229,7 @@ pub async fn a_known_id_is_told_before_a_held_unique_key(env: &dyn StoreEnv) {
     create(&*store, [task(3).unique("other").build()]).await;
 }
 
-/// 3, 20: both speak against it.
+/// 3, 20: both refuse the task.
 pub async fn a_held_unique_key_is_told_before_a_full_queue(env: &dyn StoreEnv) {
     let store = env.store();
     let holder = unique(1).build();
@@ -241,7 +241,7 @@ pub async fn a_held_unique_key_is_told_before_a_full_queue(env: &dyn StoreEnv) {
     assert_eq!(outcomes, [refused(exists(&holder)), refused(QueueFull)]);
 }
 
-/// 20: neither one that a full queue refuses nor one whose change is wrong.
+/// 20: neither a task that a full queue refuses nor a task whose change is wrong.
 pub async fn a_refused_task_takes_no_unique_key(env: &dyn StoreEnv) {
     let store = env.store();
     let mut owner = Owner::claim(&store, LANE).await;
@@ -276,7 +276,7 @@ pub async fn an_insert_with_a_held_unique_key_skips_its_group(env: &dyn StoreEnv
     }
     assert_eq!(pages::all_records(&*store, LANE, 10).await, []);
     assert_eq!(pages::all_tasks(&*store, LANE, pages::IN_FLIGHT, 10).await, []);
-    // What an owner inserts holds its key for those who submit.
+    // Tasks that an owner inserts hold their keys against submits.
     let (waiting, assigned) = (task(5).unique("b").build(), task(6).unique_until("c", at(10)).build());
     let outcomes = owner.commit([inserting(waiting.clone()), inserting_assigned(assigned.clone())]).await;
     assert!(outcomes.iter().all(is_created), "{outcomes:?}");
@@ -284,7 +284,7 @@ pub async fn an_insert_with_a_held_unique_key_skips_its_group(env: &dyn StoreEnv
     assert_eq!(submit(&*store, batch).await, [exists(&waiting), exists(&assigned)]);
 }
 
-/// 8, 20: a group that ends the holder frees the key for the next, and one that takes it holds it.
+/// 8, 20: a group that ends the holder frees the key for the next, and a group that takes it holds it.
 pub async fn groups_see_the_unique_keys_of_those_before(env: &dyn StoreEnv) {
     let store = env.store();
     let holder = unique(1).build();
@@ -297,7 +297,7 @@ pub async fn groups_see_the_unique_keys_of_those_before(env: &dyn StoreEnv) {
     let outcomes = owner
         .commit([
             inserting(unique(2).build()),
-            // Not as expected, so it does not end.
+            // The expectation is wrong, so the task does not end.
             changing(holder.id, &holder.state(), &[Cancelled]),
             inserting(unique(3).build()),
             changing(holder.id, &assigned, &[Dispatched, Running, Success]),
@@ -332,7 +332,7 @@ pub async fn groups_see_the_unique_keys_of_those_before(env: &dyn StoreEnv) {
     assert!(is_created(&owner.commit([inserting(unique(11).build())]).await[0]));
 }
 
-/// 7, 20: although somebody else holds the key since, over another handle and after a crash.
+/// 7, 20: although another task holds the key since, over another handle and after a crash.
 pub async fn a_repeated_commit_names_the_same_holder(env: &dyn StoreEnv) {
     let store = env.store();
     let holder = unique(1).build();
@@ -360,7 +360,7 @@ pub async fn a_repeated_commit_names_the_same_holder(env: &dyn StoreEnv) {
     }
 }
 
-/// 19, 20: also before its time is over.
+/// 19, 20: also before the key's time has passed.
 pub async fn a_forgotten_task_holds_no_unique_key(env: &dyn StoreEnv) {
     let store = env.store();
     let timed = |number| task(number).unique_until("timed", at(100_000)).build();
@@ -375,7 +375,7 @@ pub async fn a_forgotten_task_holds_no_unique_key(env: &dyn StoreEnv) {
     }
     assert_eq!(submit(&*store, [timed(4)]).await, [exists(&new[1])]);
     store.retire(&[], &[new[0].id, new[1].id]).await.unwrap();
-    // The same requests are new, and what they held before is not theirs: they may want another key, or none.
+    // The same requests are new, and hold none of their earlier keys: they may want another key, or none.
     let again = task(1).unique("other").build();
     create(&*store, [again.clone(), task(2).build()]).await;
     create(&*store, [unique(3).build(), timed(4)]).await;
@@ -407,14 +407,14 @@ pub async fn forgetting_leaves_a_unique_key_that_another_has_taken(env: &dyn Sto
     create(&*store, [unique(8).build()]).await;
     store.retire(&[], &[third.id, second[0].id]).await.unwrap();
     assert_eq!(submit(&*store, [unique(9).build()]).await, [exists(&task(8).build())]);
-    // One that was forgotten and is there anew without the key, does not hold it.
+    // A task that was forgotten, and is created again without the key, does not hold it.
     create(&*store, [task(3).build()]).await;
     owner.advance(task(3).id(), &[Cancelled]).await;
     store.retire(&[], &[task(3).id()]).await.unwrap();
     assert_eq!(submit(&*store, [unique(9).build()]).await, [exists(&task(8).build())]);
 }
 
-/// 18, 20: until its time is over.
+/// 18, 20: until the key's time has passed.
 pub async fn a_stripped_task_keeps_its_unique_key(env: &dyn StoreEnv) {
     let store = env.store();
     let timed = task(1).unique_until("timed", at(500)).build();
@@ -435,7 +435,7 @@ pub async fn a_stripped_task_keeps_its_unique_key(env: &dyn StoreEnv) {
     create(&*store, [task(6).created(1).unique("again").build()]).await;
 }
 
-/// 20: all others are told the id of the one that was created, whoever submits and however often.
+/// 20: all others get the id of the created task, however many clients submit and however often.
 pub async fn of_racing_submits_with_a_unique_key_one_is_created(env: &dyn StoreEnv) {
     const KEYS: u64 = 8;
     let handles = [env.store(), env.second().await];
@@ -495,7 +495,7 @@ pub async fn many_unique_keys_are_taken_at_once(env: &dyn StoreEnv) {
     assert_eq!(submit(&*store, third).await, again.iter().map(exists).collect::<Vec<_>>());
 }
 
-/// 14, 20: those that are held, and those that are not.
+/// 14, 20: held keys stay held, and free keys stay free.
 pub async fn unique_keys_survive_a_crash(env: &dyn StoreEnv) {
     let store = env.store();
     let keys = ["held", "timed", "inserted", "free", "forgotten", "taken"];

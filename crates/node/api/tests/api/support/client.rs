@@ -1,4 +1,4 @@
-//! A client that shows exactly what is on the wire.
+//! A client that shows the exact bytes of an answer.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -123,7 +123,7 @@ async fn read_head(reader: &mut BufReader<TcpStream>) -> (u16, Vec<(String, Stri
     }
 }
 
-/// What the server answered.
+/// The server's answer.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,

@@ -1,4 +1,4 @@
-//! What the worker of a test can do.
+//! The task types of a test's worker.
 
 use std::sync::Arc;
 use std::time::Duration;
