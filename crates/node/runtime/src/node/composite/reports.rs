@@ -1,4 +1,4 @@
-//! When a composite reports how far it is: once a second at most, and within a second of the end of a child.
+//! When a composite reports its progress: once a second at most, and within a second of the end of a child.
 
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ impl Reports {
 mod tests {
     use super::*;
 
-    /// It waited for the next look at the store, which may be a minute away.
+    /// The report waited for the next read of the store, which may be a minute away.
     #[test]
     fn the_end_of_a_child_is_reported_within_a_second() {
         let begin = Instant::now();
