@@ -1,4 +1,4 @@
-//! What requests for tasks may say, and what they become.
+//! The fields of requests for tasks, and the tasks that they become.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -167,7 +167,7 @@ fn sizes_are_checked_before_a_task_is_made() {
     task(&with(&format!(r#""payload":"{}""#, long(256 << 10)))).unwrap();
 }
 
-/// It was taken in, and then the command line could not read what the server said of it.
+/// The server accepted it, and then the command line could not parse the server's answer.
 #[test]
 fn a_payload_is_nested_a_hundred_levels_at_most() {
     let nested = |depth| with(&format!(r#""payload":{}{}"#, "[".repeat(depth), "]".repeat(depth)));
@@ -452,7 +452,7 @@ fn a_queue_that_is_spread_keeps_each_key_in_one_lane() {
     assert_eq!(by_request(1), by_request(1));
 }
 
-/// Those who copy a sample must not be told that something is missing.
+/// Copied samples must be complete.
 #[test]
 fn the_samples_of_the_docs_are_whole() {
     let docs = include_str!("../../../../docs/executors.md");
