@@ -159,7 +159,8 @@ fn observe(take: impl FnOnce(&mut ClockWatch, Reading) -> Clock) -> Clock {
     if after.steps > before.steps {
         match clock.trust {
             Trust::Unsettled { left, why } => tracing::warn!(
-                "{why}: absolute times follow it, durations keep their length, and what cannot be undone waits for {left:?}"
+                "{why}: absolute times follow it, durations keep their length, and steps that cannot be \
+                 undone wait for {left:?}"
             ),
             Trust::Settled => tracing::info!("a clock stepped, and agrees with the coordinator's"),
         }

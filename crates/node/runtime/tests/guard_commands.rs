@@ -197,7 +197,7 @@ async fn leftovers_are_ended_and_counted() {
     let stubborn = pid_line(&mut child).await;
     fs::File::from(output).write_all(b"now\n").unwrap();
     let ended = child.tree.ended().await;
-    assert_eq!(ended.how, CommandEnd::Code(0), "what is left behind does not change how it ended");
+    assert_eq!(ended.how, CommandEnd::Code(0), "processes left behind do not change how it ended");
     assert!((1..=2).contains(&ended.leftovers), "{ended:?}");
     assert!(!runs(stubborn));
 }

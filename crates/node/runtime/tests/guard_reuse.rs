@@ -178,7 +178,7 @@ async fn a_shim_that_cannot_be_woken_is_killed_and_its_attempt_ended() {
     is_held.recv().unwrap();
     child.tree.stop(Duration::from_millis(50));
     let ended = tokio::time::timeout(PATIENCE, child.tree.ended()).await.expect("it ends");
-    assert_eq!(ended.how, CommandEnd::Unknown, "its shim could not say how");
+    assert_eq!(ended.how, CommandEnd::Unknown, "its shim could not report how");
     assert!(!runs(main));
     assert_eq!(debugger.join().unwrap(), Some(libc::SIGKILL));
     let mut child = guard.spawn(script("exit 7")).await.unwrap();

@@ -164,7 +164,7 @@ async fn a_stopped_worker_leaves_nothing_after_its_lease() {
     for &attempt in &worker.attempts {
         gone(attempt).await;
     }
-    assert!(runs(worker.guard), "it waits for what the worker has to say when it wakes up");
+    assert!(runs(worker.guard), "it waits for the messages of the worker after it wakes up");
 }
 
 #[tokio::test]

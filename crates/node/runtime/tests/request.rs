@@ -446,7 +446,7 @@ fn a_queue_that_is_spread_keeps_each_key_in_one_lane() {
     assert_eq!(one, id(r#""metadata":{"tenant":"t1"},"requestId":"r""#));
     let unique = r#""metadata":{"tenant":""},"unique":{"key":"nightly"}"#;
     let other = format!(r#"{unique},"requestId":"r7""#);
-    assert_eq!(lane(unique), lane(&other), "those with the same unique key are together");
+    assert_eq!(lane(unique), lane(&other), "tasks with the same unique key share a lane");
     let by_request = |n: u32| lane(&format!(r#""metadata":{{"tenant":""}},"requestId":"r{n}""#));
     assert!((0..50).map(by_request).collect::<BTreeSet<_>>().len() > 8);
     assert_eq!(by_request(1), by_request(1));

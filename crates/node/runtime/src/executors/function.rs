@@ -214,7 +214,7 @@ impl Execution for Call {
             biased;
             answer = call => answer,
             () = out_of_time => {
-                let error = TaskError::new("stopped", "the function did not end when it was asked to");
+                let error = TaskError::new("stopped", "the function did not end within the grace time");
                 return failed(error, RetryAdvice::Policy, with_message(-1, "dropped after the grace time"));
             }
         };

@@ -113,7 +113,7 @@ fn run() -> io::Result<()> {
         }
     };
     let ToGuard::Hello { settings, locks } = hello else {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "the worker did not say hello"));
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "the worker sent no hello"));
     };
     let held: Vec<OwnedFd> = inbox.take_fds().into();
     if held.len() != locks {

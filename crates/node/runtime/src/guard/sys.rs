@@ -1,5 +1,5 @@
 //! System calls of the guard that no safe interface offers. All unsafe code of the crate is here.
-#![expect(unsafe_code, reason = "fork, signal masks and shared memory; each block says why it is sound")]
+#![expect(unsafe_code, reason = "fork, signal masks and shared memory; each block states why it is sound")]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::io;

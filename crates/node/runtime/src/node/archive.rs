@@ -103,7 +103,7 @@ impl Node {
     pub(super) fn archive_later(&self, tasks: &[TaskId]) {
         let left_out = self.0.archiving.lock().add(tasks, Instant::now(), WAITING_MAX);
         if left_out > 0 {
-            tracing::warn!(left_out, "too many tasks wait for the archive: these are archived later");
+            tracing::warn!(left_out, "the line of the archive is full: these tasks are archived later");
         }
         self.0.archiving.came.notify_one();
     }
@@ -119,7 +119,7 @@ impl Node {
         loop {
             let tasks = self.0.archiving.first().await;
             if let Err(error) = self.archive_readable(&tasks).await {
-                tracing::warn!(%error, tasks = tasks.len(), "finished tasks were not archived, trying again");
+                tracing::warn!(%error, tasks = tasks.len(), "finished tasks were not archived, retrying");
                 tokio::time::sleep(AGAIN_AFTER).await;
                 continue;
             }

@@ -625,7 +625,7 @@ impl Operation {
                     return Err(BulkError::Store(error));
                 }
                 // This task was removed, runs, or is refused; others are not concerned.
-                Ok(Retry::NotFound) => Err("it is gone".to_owned()),
+                Ok(Retry::NotFound) => Err("it was removed".to_owned()),
                 Ok(Retry::Unfinished(status)) => Err(format!("it is {status}")),
                 Ok(Retry::Removed) => Err("its payload was removed when its retention was over".to_owned()),
                 Err(

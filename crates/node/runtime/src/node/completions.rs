@@ -55,7 +55,7 @@ impl Node {
         match self.handle_all(tasks).await {
             Ok(unhandled) => unhandled,
             Err(error) if error.is_retryable() => {
-                tracing::warn!(%error, "tasks that have ended cannot be looked at, trying again");
+                tracing::warn!(%error, "completions were not handled, retrying");
                 Unhandled { again: tasks.iter().copied().collect(), ..Unhandled::default() }
             }
             // One of the tasks cannot be read: the others can.
@@ -68,7 +68,7 @@ impl Node {
                 unhandled
             }
             Err(error) => {
-                tracing::error!(?tasks, %error, "a task that has ended cannot be read: nobody is told of it");
+                tracing::error!(?tasks, %error, "an ended task cannot be read: its completion is skipped");
                 Unhandled::default()
             }
         }
@@ -95,7 +95,7 @@ impl Node {
             match self.look_at_schedule(&key, &ended).await {
                 Ok(()) => {}
                 Err(error) if error.is_retryable() => {
-                    tracing::warn!(schedule = %key.id, %error, "a schedule cannot be looked at, trying again");
+                    tracing::warn!(schedule = %key.id, %error, "the schedule was not updated, retrying");
                     unhandled.again.extend(ended);
                 }
                 Err(error) => {

@@ -32,10 +32,10 @@ pub enum NamedDocumentError {
     #[error(transparent)]
     Invalid(#[from] FieldError),
     /// The name holds another document.
-    #[error("another one of this name is there")]
+    #[error("the name holds another document")]
     Exists,
     /// Others change it at the same time.
-    #[error("others change it at the same time; try again")]
+    #[error("other changes of the document came first; try again")]
     Crowded,
     /// The store did not answer.
     #[error(transparent)]
@@ -80,7 +80,7 @@ impl TypeExecutor {
     fn read(put: NamedDocument) -> Self {
         let read = CustomType::from_json(put.json.as_bytes()).map(Arc::new);
         if let Err(error) = &read {
-            tracing::error!(task_type = %put.id, %error, "an executor cannot be used: its tasks are refused");
+            tracing::error!(task_type = %put.id, %error, "the task type is invalid: its tasks are refused");
         }
         Self { put, read }
     }

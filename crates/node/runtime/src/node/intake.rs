@@ -80,7 +80,7 @@ impl Node {
             let open: Vec<PendingMessage> = match taken {
                 Ok(open) => open,
                 Err(error) => {
-                    tracing::warn!(%error, "messages cannot be taken in, trying again");
+                    tracing::warn!(%error, "the intake failed to give messages, retrying");
                     tokio::time::sleep(AGAIN_AFTER).await;
                     continue;
                 }
@@ -170,7 +170,7 @@ impl Node {
         }
         // Until it is done, which is safe to repeat: no other server has these messages.
         while let Err(error) = settle(intake, &taken, &rejected).await {
-            tracing::warn!(%error, "messages cannot be acknowledged, trying again");
+            tracing::warn!(%error, "the intake did not acknowledge messages, retrying");
             tokio::time::sleep(AGAIN_AFTER).await;
         }
         alone

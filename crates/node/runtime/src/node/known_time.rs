@@ -40,7 +40,7 @@ pub async fn compare_with_store(documents: &dyn Documents) -> Result<(), StoreEr
     if let Some(at) = noted.and_then(|noted| time_of(&noted.value))
         && let Trust::Unsettled { left, why } = clock::started(at).trust
     {
-        tracing::warn!("{why}: what cannot be undone waits for {left:?}");
+        tracing::warn!("{why}: steps that cannot be undone wait for {left:?}");
     }
     Ok(())
 }

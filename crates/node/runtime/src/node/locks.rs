@@ -143,7 +143,7 @@ impl Node {
                 }));
             }
         }
-        Err(StoreError::unavailable("others change this lock at the same time"))
+        Err(StoreError::unavailable("other changes of the lock came first"))
     }
 
     /// Releases a lock. Returns the lock if another owner holds it.
@@ -166,7 +166,7 @@ impl Node {
                 return Ok(None);
             }
         }
-        Err(StoreError::unavailable("others change this lock at the same time"))
+        Err(StoreError::unavailable("other changes of the lock came first"))
     }
 
     /// A lock, if it is held.

@@ -145,7 +145,7 @@ impl Node {
             let read = LaneRead::Policies { after };
             let load = LoadQuery { lane: LaneId(0), read, limit: PAGE, body_bytes_max: 0 };
             let LanePage::Policies { rows, revision, more } = self.0.parts.store.load(load).await? else {
-                return Err(StoreError::corrupt("policies were asked for and something else came"));
+                return Err(StoreError::corrupt("a request for policies returned another page"));
             };
             policies.extend(rows);
             if !more {

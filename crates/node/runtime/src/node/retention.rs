@@ -47,13 +47,13 @@ impl Node {
                 continue;
             }
             if let Err(error) = self.retire_once().await {
-                tracing::warn!(%error, "old tasks were not removed, trying again later");
+                tracing::warn!(%error, "old tasks were not removed, retrying later");
             }
             if let Err(error) = self.forget_locks().await {
-                tracing::warn!(%error, "old locks were not removed, trying again later");
+                tracing::warn!(%error, "expired locks were not removed, retrying later");
             }
             if let Err(error) = self.note_time().await {
-                tracing::warn!(%error, "the time was not noted in the store, trying again later");
+                tracing::warn!(%error, "the last known time was not written, retrying later");
             }
         }
     }

@@ -411,7 +411,7 @@ impl Node {
             let wait = match fired.await {
                 Ok(wait) => wait,
                 Err(error) => {
-                    tracing::warn!(%error, "schedules cannot be fired, trying again");
+                    tracing::warn!(%error, "schedules were not fired, retrying");
                     AGAIN_AFTER
                 }
             };
@@ -647,7 +647,7 @@ impl Node {
             self.fire(vec![document]).await?;
             self.0.alarm.changed.notify_one();
         }
-        Err(StoreError::unavailable("others change the schedule at the same time"))
+        Err(StoreError::unavailable("other changes of the schedule came first"))
     }
 }
 
@@ -676,5 +676,5 @@ fn never(rule: &Rule) -> FieldError {
 }
 
 fn crowded() -> ScheduleError {
-    ScheduleError::Conflict("others change this schedule at the same time; try again".to_owned())
+    ScheduleError::Conflict("other changes of the schedule came first; try again".to_owned())
 }

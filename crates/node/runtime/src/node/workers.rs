@@ -142,7 +142,7 @@ impl Node {
         let mut not_receiving = self.0.not_receiving.lock().unwrap_or_else(PoisonError::into_inner);
         not_receiving.retain(|_, since| since.elapsed() < NOT_RECEIVING_FOR);
         if not_receiving.insert(session, Instant::now()).is_none() {
-            tracing::warn!(%session, "a worker sends heartbeats and does not receive what it is sent: it is given no work");
+            tracing::warn!(%session, "the worker sends heartbeats but receives no messages: it gets no work");
         }
     }
 

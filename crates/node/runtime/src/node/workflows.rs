@@ -23,7 +23,7 @@ pub enum WorkflowError {
     #[error("there is no such workflow")]
     NotFound,
     /// Others change it at the same time.
-    #[error("others change this workflow at the same time; try again")]
+    #[error("other changes of the workflow came first; try again")]
     Crowded,
     /// The run was refused.
     #[error(transparent)]

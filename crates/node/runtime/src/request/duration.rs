@@ -87,12 +87,12 @@ impl Visitor<'_> for SpanVisitor {
     }
 
     fn visit_u64<E: de::Error>(self, seconds: u64) -> Result<Duration, E> {
-        #[expect(clippy::cast_precision_loss, reason = "what is too large for it is refused")]
+        #[expect(clippy::cast_precision_loss, reason = "larger values are refused")]
         self.visit_f64(seconds as f64)
     }
 
     fn visit_i64<E: de::Error>(self, seconds: i64) -> Result<Duration, E> {
-        #[expect(clippy::cast_precision_loss, reason = "what is too large for it is refused")]
+        #[expect(clippy::cast_precision_loss, reason = "larger values are refused")]
         self.visit_f64(seconds as f64)
     }
 

@@ -175,7 +175,7 @@ impl ScheduleRequest {
             return Err(FieldError { field: "catchUp".to_owned(), code: code::CONFLICTING_FIELDS, message });
         }
         if rule.late_after.is_none() && rule.tells(Occasion::Late) {
-            let message = "is required: a webhook asks to be told when the schedule is late".to_owned();
+            let message = "is required: a webhook asks for the event that the schedule is late".to_owned();
             return Err(FieldError { field: "lateAfter".to_owned(), code: code::MISSING_FIELD, message });
         }
         times_of(&rule)?;

@@ -308,7 +308,7 @@ impl LaneDriver {
                     match bus.subscribe(Address::Lane(lane)).await {
                         Ok(subscription) => Done::Listening(Some(subscription)),
                         Err(error) => {
-                            tracing::warn!(%lane, %error, "cannot listen to workers, trying again");
+                            tracing::warn!(%lane, %error, "the lane is not subscribed, retrying");
                             tokio::time::sleep(AGAIN_AFTER).await;
                             Done::Listening(None)
                         }
@@ -379,7 +379,7 @@ impl LaneDriver {
         let mut effects = std::mem::take(&mut self.effects);
         let stepped = catch_unwind(AssertUnwindSafe(|| self.machine.step(input, now, &mut effects)));
         if stepped.is_err() {
-            tracing::error!(lane = %self.lane, "the lane's code has failed; the lane is given up and loaded anew");
+            tracing::error!(lane = %self.lane, "the lane has panicked: it is given up and loaded again");
             effects.clear();
             self.machine.step(Input::Failed, now, &mut effects);
         }
@@ -422,7 +422,7 @@ impl LaneDriver {
                     match coordinator.release(&token, lane).await {
                         Ok(()) | Err(CoordinatorError::SessionEnded { .. }) => Done::Nothing,
                         Err(error) => {
-                            tracing::warn!(%lane, %error, "the grant was not released, trying again");
+                            tracing::warn!(%lane, %error, "the grant was not released, retrying");
                             tokio::time::sleep(AGAIN_AFTER).await;
                             Done::Input(Input::NotReleased)
                         }
@@ -461,7 +461,7 @@ impl LaneDriver {
             }
             Effect::Completed(tasks) => self.parts.notifier.add_completions(tasks),
             Effect::Parked { failures } => {
-                tracing::error!(%lane, failures, "the lane has failed under several owners and is left alone for a while");
+                tracing::error!(%lane, failures, "the lane has failed under several owners and is parked");
             }
         }
     }
@@ -474,7 +474,7 @@ impl LaneDriver {
                 let view = match coordinator.watch().await {
                     Ok(mut watch) => watch.next().await,
                     Err(error) => {
-                        tracing::warn!(%error, "members cannot be read, trying again");
+                        tracing::warn!(%error, "the members were not read, retrying");
                         None
                     }
                 };
@@ -491,7 +491,7 @@ impl LaneDriver {
 
     fn revoke(&mut self, session: SessionId) {
         let coordinator = Arc::clone(&self.parts.coordinator);
-        tracing::warn!(lane = %self.lane, %session, "a worker does not do what it is asked to: its session is revoked");
+        tracing::warn!(lane = %self.lane, %session, "the worker ignores orders: its session is revoked");
         self.job(async move {
             if let Err(error) = coordinator.revoke(session).await {
                 tracing::warn!(%session, %error, "the session was not revoked");
@@ -519,7 +519,7 @@ impl LaneDriver {
                 Ok(found) => Done::Send(with_bodies(batch, found)),
                 Err(error) => {
                     // The dispatch is repeated until the worker reports that it has it.
-                    tracing::warn!(%error, "the spec of a task was not read, it is sent later");
+                    tracing::warn!(%error, "the spec of a task was not read: its dispatch is sent later");
                     Done::Nothing
                 }
             }

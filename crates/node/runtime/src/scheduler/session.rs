@@ -76,7 +76,7 @@ pub(super) async fn run(
             Err(error) => Err(error),
         };
         if let Err(error) = followed {
-            tracing::warn!(%error, "no session with the coordinator, trying again");
+            tracing::warn!(%error, "the server has no session with the coordinator, retrying");
             tokio::select! {
                 () = tokio::time::sleep(AGAIN_AFTER) => {}
                 () = shutdown.cancelled() => {}
@@ -165,7 +165,7 @@ impl HeldSession<'_> {
             tracing::warn!("some lanes did not finish in time; their next owner goes on from the store");
         }
         if let Err(error) = self.coordinator.close(&self.token).await {
-            tracing::warn!(%error, "the session was not closed and has to run out");
+            tracing::warn!(%error, "the session was not closed and stays until its TTL ends");
         }
     }
 

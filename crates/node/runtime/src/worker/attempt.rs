@@ -54,7 +54,7 @@ impl RunningAttempt {
                 let _ = events.send(SessionEvent::Exited { attempt });
             }
             if tokio::time::timeout(OUTPUT_WITHIN, output.kept()).await.is_err() {
-                tracing::warn!(task = %attempt.task, attempt = %attempt.number, "output is not kept yet, the attempt is reported without");
+                tracing::warn!(task = %attempt.task, attempt = %attempt.number, "output is not stored yet: the report leaves first");
             }
             let _ = events.send(SessionEvent::Ended { attempt, finish: Box::new(finish) });
         });

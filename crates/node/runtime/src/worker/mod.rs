@@ -129,7 +129,8 @@ impl Worker {
             let opened = Session::open(session, &self.options, &self.parts, &shipper, &self.state).await;
             match opened {
                 Ok(session) => {
-                    // The coordinator answers again: closing the earlier session saves other servers the wait for its TTL.
+                    // The coordinator answers again: it closes the earlier session, so that no server waits for the
+                    // TTL.
                     if let Some(token) = over.take() {
                         tokio::spawn(close(Arc::clone(&self.parts.coordinator), token));
                     }
@@ -147,7 +148,7 @@ impl Worker {
                     }
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "the worker has no session, trying again");
+                    tracing::warn!(%error, "the worker has no session, retrying");
                     tokio::select! {
                         () = tokio::time::sleep(AGAIN_AFTER) => {}
                         () = shutdown.cancelled() => {}
@@ -162,7 +163,7 @@ impl Worker {
 async fn close(coordinator: Arc<dyn Coordinator>, token: SessionToken) {
     match coordinator.close(&token).await {
         Ok(()) | Err(CoordinatorError::SessionEnded { .. }) => {}
-        Err(error) => tracing::warn!(%error, "the session before was not closed and has to run out"),
+        Err(error) => tracing::warn!(%error, "the earlier session stays until its TTL ends"),
     }
 }
 

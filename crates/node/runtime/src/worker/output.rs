@@ -274,10 +274,10 @@ async fn append(logs: &dyn Logs, chunks: &[LogChunk]) {
     let mut wait = Duration::from_millis(50);
     while let Err(error) = logs.append(chunks).await {
         if !error.is_retryable() {
-            tracing::error!(%error, chunks = chunks.len(), "output was not kept");
+            tracing::error!(%error, chunks = chunks.len(), "output was not stored");
             return;
         }
-        tracing::warn!(%error, "output is not kept yet, trying again");
+        tracing::warn!(%error, "output is not stored yet, retrying");
         tokio::time::sleep(wait).await;
         wait = (wait * 2).min(RETRY_MAX);
     }

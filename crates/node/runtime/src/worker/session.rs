@@ -331,7 +331,7 @@ impl<'a> Session<'a> {
             Effect::Start(dispatch) => self.start(dispatch),
             Effect::Stop { attempt, reason } => self.stop(attempt, reason),
             Effect::Fence => {
-                tracing::error!(worker = %self.options.name, "the lease has run out: everything is stopped");
+                tracing::error!(worker = %self.options.name, "the trust window has ended: all is stopped");
                 self.over = Some(SessionExit::Fenced);
             }
             Effect::Send(batch) => self.outbox.send(Address::Lane(batch.lane), Message::ToLane(batch)),
@@ -411,9 +411,9 @@ impl<'a> Session<'a> {
             }
             SessionExit::Drained => {
                 if !all_gone {
-                    tracing::error!("some attempts did not end; the session is left to run out");
+                    tracing::error!("some attempts did not end: the session stays until its TTL ends");
                 } else if let Err(error) = self.parts.coordinator.close(&self.token).await {
-                    tracing::warn!(%error, "the session was not closed and has to run out");
+                    tracing::warn!(%error, "the session was not closed and stays until its TTL ends");
                 }
                 SessionEnd::Drained
             }
@@ -435,7 +435,7 @@ async fn tell_offers(
             // A leaving worker may be gone before it could send it.
             Err(CoordinatorError::SessionEnded { .. }) => return,
             Err(error) => {
-                tracing::warn!(%error, "what the worker offers was not updated, trying again");
+                tracing::warn!(%error, "the coordinator did not take the offer of the worker, retrying");
                 tokio::time::sleep(AGAIN_AFTER).await;
                 offered.mark_changed();
             }

@@ -252,7 +252,7 @@ async fn a_job_that_ended_before_its_children_is_torn_down_when_they_have_ended(
     let broken = jobs.system.wait(id).await;
     assert_eq!(broken.row.state.status, Status::Cancelled);
     let still = node.task(&default_namespace(), child).await.unwrap().unwrap();
-    assert_eq!(still.row.state.status, Status::Running, "nobody has cancelled it");
+    assert_eq!(still.row.state.status, Status::Running, "no cancel was posted");
     let down = node.tear_down(&default_namespace(), id, Duration::from_mins(1)).await.unwrap().unwrap();
     assert_eq!((down.left, down.removed), (vec![], 2), "job and root");
     jobs.system.close().await;

@@ -394,7 +394,7 @@ impl Driver {
         loop {
             match self.drive(drive, attempt).await {
                 Err(DriveError::Store(error)) if error.is_retryable() => {
-                    tracing::warn!(task = %self.id, %error, "a composite cannot be driven, trying again");
+                    tracing::warn!(task = %self.id, %error, "the driver of the composite failed, retrying");
                     self.late.store(true, Ordering::Relaxed);
                     tokio::time::sleep(AGAIN_AFTER).await;
                 }
@@ -402,7 +402,7 @@ impl Driver {
                 Err(trouble) => {
                     // The composite has no driver any more: this stops its open children as far as possible.
                     if let Err(error) = self.node.cancel_all(&drive.open()).await {
-                        tracing::error!(task = %self.id, %error, "children of a task that failed cannot be cancelled");
+                        tracing::error!(task = %self.id, %error, "children of the composite were not cancelled");
                     }
                     return Err(trouble);
                 }
@@ -614,7 +614,7 @@ impl Driver {
         name: &str,
         of: TaskId,
     ) -> Result<Result<NewTask, TaskError>, StoreError> {
-        let gone = || TaskError::new("child_failed", format!("task {of} is gone"));
+        let gone = || TaskError::new("child_failed", format!("task {of} was removed"));
         let Some(view) = self.node.views(&[of]).await?.pop().flatten() else { return Ok(Err(gone())) };
         let Some(body) = &view.row.body else { return Ok(Err(gone())) };
         let request_id = Some(self.request_id(name));

@@ -711,7 +711,7 @@ impl Drive for JobNow {
         self.tombstones.remove(&child);
         if let Some(name) = self.open.remove(&child) {
             self.job.gone(&name);
-            self.note_failure(TaskError::new("child_failed", format!("task {child} is gone")));
+            self.note_failure(TaskError::new("child_failed", format!("task {child} was removed")));
         }
     }
 

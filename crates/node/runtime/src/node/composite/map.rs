@@ -580,7 +580,7 @@ impl Drive for MapDrive {
     }
 
     fn gone(&mut self, child: TaskId) {
-        let error = || TaskError::new("child_failed", format!("task {child} is gone"));
+        let error = || TaskError::new("child_failed", format!("task {child} was removed"));
         if let Some(index) = self.children.open.remove(&child) {
             self.children.ended(index, child, Status::Failed);
             self.failure.get_or_insert_with(error);

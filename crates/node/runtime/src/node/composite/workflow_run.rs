@@ -436,7 +436,7 @@ impl Drive for RunDrive {
     fn gone(&mut self, child: TaskId) {
         let now = self.now_mut();
         if let Some(Some(node)) = now.open.remove(&child) {
-            now.failure.get_or_insert_with(|| (node, Status::Failed, "its task is gone".to_owned()));
+            now.failure.get_or_insert_with(|| (node, Status::Failed, "its task was removed".to_owned()));
             now.run.ended(node, NodeEnd::Failed);
         }
     }

@@ -209,7 +209,7 @@ impl Node {
                 return Ok(changed);
             }
         }
-        Err(StoreError::unavailable("others change the secret of webhooks at the same time"))
+        Err(StoreError::unavailable("other changes of the webhook secret came first"))
     }
 }
 
