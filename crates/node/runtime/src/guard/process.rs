@@ -200,7 +200,7 @@ struct GuardProcess {
     /// Shims that have not been reaped, including shims that are no longer in `shims`.
     shim_pids: HashSet<Pid>,
     /// Attempts whose shim was killed. They have ended when the shim has been reaped, because only then all
-    /// its children are the guard's, and none of those that the guard inherited is left.
+    /// its children are the guard's, and no process that the guard inherited is left.
     bereft: Vec<(ChildId, Pid)>,
     look_again: Duration,
     /// The worker's socket was full.

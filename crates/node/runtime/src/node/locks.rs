@@ -177,7 +177,7 @@ impl Node {
         Ok(held.flatten())
     }
 
-    /// Held locks, by name, and where to go on: behind the last one that was read.
+    /// Held locks, by name, and where to go on: behind the last lock of this page.
     pub async fn locks(
         &self,
         namespace: &Name,

@@ -289,7 +289,7 @@ impl Node {
         })
     }
 
-    /// Nodes of a run that are kept from an earlier one, and those that run again.
+    /// Nodes of a run that are kept from an earlier one, and nodes that run again.
     pub async fn kept_nodes(&self, run: TaskId) -> Result<(Vec<String>, Vec<String>), StoreError> {
         let view = self.views(&[run]).await?.pop().flatten();
         let spec = view.and_then(|view| RunSpec::parse(view.row.body?.payload.as_str()));

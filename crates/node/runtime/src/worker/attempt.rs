@@ -72,7 +72,7 @@ impl RunningAttempt {
         });
     }
 
-    /// Logs its end as it is reported. Every line about an attempt names its task, attempt, queue, type and
+    /// Logs its end together with the report. Every line about an attempt names its task, attempt, queue, type and
     /// worker. Successes are logged at the debug level only.
     pub(super) fn log_end(&self, attempt: AttemptId, report: &Report, worker: &Name) {
         let AttemptId { task, number } = attempt;

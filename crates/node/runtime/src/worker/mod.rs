@@ -129,8 +129,8 @@ impl Worker {
             let opened = Session::open(session, &self.options, &self.parts, &shipper, &self.state).await;
             match opened {
                 Ok(session) => {
-                    // The coordinator answers again: it closes the earlier session, so that no server waits for the
-                    // TTL.
+                    // The coordinator answers again: it closes the earlier session, so that no server waits
+                    // for the TTL.
                     if let Some(token) = over.take() {
                         tokio::spawn(close(Arc::clone(&self.parts.coordinator), token));
                     }

@@ -146,7 +146,7 @@ fn the_deepest_check_that_is_permitted_fits_the_stack_of_a_thread() {
                 _ => json!({ "if": true, "then": inner }),
             });
             for depth in [4, 8, 16, 32, 64, 95] {
-                // A value that fits and one that does not: both go all the way down.
+                // A value that fits and a value that does not: both go all the way down.
                 for end in [json!(1), json!("not a number")] {
                     let payload = (0..depth).fold(end, |inner, _| json!({ "a": inner }));
                     let answered = code(check(&schema, &payload)).0;

@@ -402,7 +402,7 @@ impl Driver {
                 Err(trouble) => {
                     // The composite has no driver any more: this stops its open children as far as possible.
                     if let Err(error) = self.node.cancel_all(&drive.open()).await {
-                        tracing::error!(task = %self.id, %error, "children of the composite were not cancelled");
+                        tracing::error!(task = %self.id, %error, "its children were not cancelled");
                     }
                     return Err(trouble);
                 }
